@@ -1,0 +1,87 @@
+"""mechheads tells what every attention head of a language model does, how strongly, and how sure we are.
+
+>>> import mechheads as mh
+>>> model = mh.load()
+>>> run = model.cache(["The capital of France is"])
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from mechheads import plots as plots
+    from mechheads.cache import HeadCache as HeadCache
+    from mechheads.heads import HeadId as HeadId
+    from mechheads.interventions import (
+        Context as Context,
+        Mean as Mean,
+        Patch as Patch,
+        Resample as Resample,
+        Scale as Scale,
+        UniformAttention as UniformAttention,
+        Zero as Zero,
+    )
+    from mechheads.metrics import (
+        accuracy as accuracy,
+        kl_divergence as kl_divergence,
+        log_prob as log_prob,
+        logit_diff as logit_diff,
+        reads as reads,
+        unit as unit,
+    )
+    from mechheads.model import Model as Model, load as load, wrap as wrap
+    from mechheads.patching.activation import ablate as ablate, activation_patch as activation_patch
+    from mechheads.plans import Plan as Plan
+    from mechheads.prompts import PromptPairs as PromptPairs, Prompts as Prompts
+    from mechheads.scores import HeadScores as HeadScores
+    from mechheads.sweeps import plan as plan, sweep as sweep
+
+_HOME = {
+    "HeadCache": "cache",
+    "HeadId": "heads",
+    "Context": "interventions",
+    "Mean": "interventions",
+    "Patch": "interventions",
+    "Resample": "interventions",
+    "Scale": "interventions",
+    "UniformAttention": "interventions",
+    "Zero": "interventions",
+    "accuracy": "metrics",
+    "kl_divergence": "metrics",
+    "log_prob": "metrics",
+    "logit_diff": "metrics",
+    "reads": "metrics",
+    "unit": "metrics",
+    "Model": "model",
+    "load": "model",
+    "wrap": "model",
+    "ablate": "patching.activation",
+    "activation_patch": "patching.activation",
+    "Plan": "plans",
+    "PromptPairs": "prompts",
+    "Prompts": "prompts",
+    "HeadScores": "scores",
+    "plan": "sweeps",
+    "sweep": "sweeps",
+}
+"""Each public name and the module it lives in; imported when first asked for."""
+
+__all__ = sorted([*_HOME, "plots"])
+
+
+def __getattr__(name: str) -> Any:
+    if name == "plots":
+        return importlib.import_module("mechheads.plots")
+    if name not in _HOME:
+        raise AttributeError(f"module 'mechheads' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"mechheads.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

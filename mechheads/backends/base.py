@@ -1,0 +1,129 @@
+"""What an adapter to a TransformerLens model gives to the rest of the package."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+Hook = tuple[str, Callable[..., Any]]
+Weight = Literal["Q", "K", "V", "O"]
+
+SITES = {
+    "resid_pre": "hook_resid_pre",
+    "q": "attn.hook_q",
+    "k": "attn.hook_k",
+    "v": "attn.hook_v",
+    "rot_q": "attn.hook_rot_q",
+    "pattern": "attn.hook_pattern",
+    "z": "attn.hook_z",
+}
+"""Short name of an activation -> its hook's name inside a block, the same in both adapters."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a model."""
+
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    d_model: int
+    d_vocab: int
+    n_ctx: int
+
+
+class Backend(ABC):
+    """One TransformerLens model. Never changes it: hooks come off again, also after an exception."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        cfg = module.cfg
+        if not getattr(cfg, "n_heads", 0) or getattr(cfg, "attn_only", None) is None:
+            raise ValueError(f"model: {cfg.model_name!r} has no attention heads to study")
+        if getattr(cfg, "attention_dir", "causal") != "causal":
+            raise ValueError(f"model: {cfg.model_name!r} is not causal; mechheads reads causal decoders")
+        kv_heads = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
+        self.sizes = Sizes(
+            cfg.n_layers, cfg.n_heads, kv_heads, cfg.d_head, cfg.d_model, cfg.d_vocab, cfg.n_ctx
+        )
+
+    @staticmethod
+    def hook_name(site: str, layer: int) -> str:
+        """The full name of a hook, such as ``blocks.9.attn.hook_z``."""
+        return f"blocks.{layer}.{SITES[site]}"
+
+    @contextmanager
+    def hooked(self, hooks: Sequence[Hook]) -> Iterator[None]:
+        """Put hooks on for the length of a ``with`` block and take exactly these off again."""
+        with self.module.hooks(fwd_hooks=list(hooks)):
+            yield
+
+    @property
+    @abstractmethod
+    def tokenizer(self) -> Any:
+        """The tokenizer that the model carries."""
+
+    @abstractmethod
+    def run(self, ids: Int[Tensor, "batch pos"], hooks: Sequence[Hook] = ()) -> Float[Tensor, "batch pos d_model"]:
+        """Run every block; give the residual stream after the final norm."""
+
+    @abstractmethod
+    def resume(
+        self, residual: Float[Tensor, "batch pos d_model"], layer: int, hooks: Sequence[Hook] = ()
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """Run block ``layer`` and those after it, and only those, from the residual stream before it."""
+
+    def unembed(self, final: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
+        """Logits of states after the final norm, soft-capped where the model does so."""
+        logits = final.contiguous() @ self.W_U
+        if self.b_U is not None:
+            logits = logits + self.b_U
+        cap = getattr(self.module.cfg, "output_logits_soft_cap", None) or 0.0
+        return cap * torch.tanh(logits / cap) if cap > 0 else logits
+
+    @property
+    def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
+        return self.module.W_E.detach()
+
+    @property
+    def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
+        return self.module.W_U.detach()
+
+    @property
+    def b_U(self) -> Float[Tensor, " d_vocab"] | None:
+        bias = self.module.b_U.detach()
+        return bias if bias.any() else None
+
+    def weight(self, kind: Weight, layer: int) -> Float[Tensor, "head rows columns"]:
+        """W_Q, W_K, W_V [head, d_model, d_head] or W_O [head, d_head, d_model], one for each query head."""
+        weight = getattr(self.module.blocks[layer].attn, f"W_{kind}").detach()
+        return weight.repeat_interleave(self.sizes.n_heads // weight.shape[0], dim=0)
+
+    def bias(self, kind: Weight, layer: int) -> Float[Tensor, "*shape"] | None:
+        """b_Q, b_K, b_V [head, d_head] for each query head, or b_O [d_model]; None where there is none."""
+        bias = getattr(self.module.blocks[layer].attn, f"b_{kind}", None)
+        if bias is None or kind == "O":
+            return None if bias is None else bias.detach()
+        bias = bias.detach().reshape(-1, self.sizes.d_head)
+        return bias.repeat_interleave(self.sizes.n_heads // bias.shape[0], dim=0)
+
+    def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """MLP_0(ln2_0(x)): the first block's MLP after its norm, without the residual."""
+        block = self.module.blocks[0]
+        norm = getattr(block, "ln2", None) or block.ln1
+        with torch.no_grad():
+            return block.mlp(norm(x.reshape(1, -1, x.shape[-1]))).reshape(x.shape)
+
+    def block_parameters(self) -> int:
+        """How many numbers the matrices of a block hold: a token costs twice as many FLOPs."""
+        sizes, cfg = self.sizes, self.module.cfg
+        attention = sizes.d_model * sizes.d_head * 2 * (sizes.n_heads + sizes.n_kv_heads)
+        return attention + sizes.d_model * cfg.d_mlp * (3 if getattr(cfg, "gated_mlp", False) else 2)

@@ -1,0 +1,65 @@
+"""The adapter to ``TransformerBridge`` (TransformerLens 4).
+
+``start_at_layer`` of the bridge computes the blocks it should skip, so ``resume`` turns them into
+pass-throughs for the length of one call and puts the residual in at the block it starts from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.backends.base import Backend, Hook
+
+
+def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
+    """A bridge around a loaded transformers model, weights as they are."""
+    from transformer_lens.model_bridge import TransformerBridge
+
+    return TransformerBridge.boot_transformers(
+        name, hf_model=hf_model, tokenizer=tokenizer, device=hf_model.device, dtype=hf_model.dtype
+    )
+
+
+class BridgeBackend(Backend):
+    """A ``TransformerBridge``."""
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.module.tokenizer
+
+    @property
+    def _trunk(self) -> Any:
+        return self.module.original_model.base_model
+
+    def run(self, ids: Int[Tensor, "batch pos"], hooks: Sequence[Hook] = ()) -> Float[Tensor, "batch pos d_model"]:
+        with torch.no_grad(), self.hooked(hooks):
+            return self._trunk(input_ids=ids, use_cache=False).last_hidden_state
+
+    def resume(
+        self, residual: Float[Tensor, "batch pos d_model"], layer: int, hooks: Sequence[Hook] = ()
+    ) -> Float[Tensor, "batch pos d_model"]:
+        inject = (self.hook_name("resid_pre", layer), lambda _value, hook: residual)
+        with torch.no_grad(), self._skipping(layer), self.hooked([inject, *hooks]):
+            return self._trunk(inputs_embeds=residual, use_cache=False).last_hidden_state
+
+    @contextmanager
+    def _skipping(self, layer: int) -> Iterator[None]:
+        """Blocks below ``layer`` hand their input on. Set past the bridge, whose own setter would keep it."""
+        skipped = list(self.module.blocks)[:layer]
+        try:
+            for block in skipped:
+                object.__setattr__(block, "forward", _pass_through)
+            yield
+        finally:
+            for block in skipped:
+                block.__dict__.pop("forward", None)
+
+
+def _pass_through(hidden_states: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
+    return hidden_states

@@ -1,0 +1,97 @@
+"""The adapter to ``HookedTransformer`` (TransformerLens 3.9)."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.backends.base import Backend, Hook
+
+_GEMMA_2 = "google/gemma-2-2b"
+
+
+def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
+    """A HookedTransformer with the weights of a loaded transformers model, none of them processed.
+
+    TransformerLens reads the architecture from the folder's name where that holds one, else from the
+    configuration: hence the neutral temporary folder.
+    """
+    from transformer_lens import HookedTransformer
+    from transformer_lens.loading_from_pretrained import get_pretrained_model_config, get_pretrained_state_dict
+
+    config = copy.deepcopy(hf_model.config)
+    config.architectures = [type(hf_model).__name__]
+    if not hasattr(config, "n_ctx"):
+        config.n_ctx = config.max_position_embeddings
+    with tempfile.TemporaryDirectory(prefix="mh") as path:
+        config.save_pretrained(path)
+        known_by = _GEMMA_2 if "Gemma2ForCausalLM" in config.architectures else path
+        cfg = get_pretrained_model_config(
+            known_by, hf_cfg=config.to_dict(), device=str(hf_model.device), dtype=hf_model.dtype
+        )
+        if known_by == _GEMMA_2:
+            _resize_gemma_2(cfg, config)
+        state = get_pretrained_state_dict(known_by, cfg, hf_model, dtype=hf_model.dtype)
+    cfg.model_name = name
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        model = HookedTransformer(cfg, tokenizer)
+    model.load_and_process_state_dict(
+        state,
+        fold_ln=False,
+        center_writing_weights=False,
+        center_unembed=False,
+        fold_value_biases=False,
+        refactor_factored_attn_matrices=False,
+    )
+    return model.eval()
+
+
+def _resize_gemma_2(cfg: Any, config: Any) -> None:
+    """TransformerLens 3.9 knows Gemma 2 by its hub names alone: take one and set this model's sizes."""
+    cfg.d_model, cfg.d_head, cfg.d_mlp = config.hidden_size, config.head_dim, config.intermediate_size
+    cfg.n_layers, cfg.n_heads = config.num_hidden_layers, config.num_attention_heads
+    cfg.n_key_value_heads = config.num_key_value_heads
+    cfg.n_ctx, cfg.window_size = config.max_position_embeddings, config.sliding_window
+    cfg.attn_types = ["local" if kind == "sliding_attention" else "global" for kind in config.layer_types]
+    cfg.attn_scale = config.query_pre_attn_scalar**0.5
+    cfg.attn_scores_soft_cap = config.attn_logit_softcapping or -1.0
+    cfg.output_logits_soft_cap = config.final_logit_softcapping or -1.0
+    cfg.rotary_dim, cfg.eps = config.head_dim, config.rms_norm_eps
+    cfg.rotary_base = config.rope_parameters["rope_theta"]
+    cfg.d_vocab_out = cfg.d_vocab
+
+
+class HookedBackend(Backend):
+    """A ``HookedTransformer``."""
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.module.tokenizer
+
+    @property
+    def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
+        scaled = (getattr(self.module.cfg, "original_architecture", None) or "").startswith("Gemma")
+        return super().W_E / self.sizes.d_model**0.5 if scaled else super().W_E
+
+    def run(self, ids: Int[Tensor, "batch pos"], hooks: Sequence[Hook] = ()) -> Float[Tensor, "batch pos d_model"]:
+        with torch.no_grad(), self.hooked(hooks):
+            residual = self.module.input_to_embed(ids, attention_mask=torch.ones_like(ids))[0]
+            return self._blocks(residual, 0)
+
+    def resume(
+        self, residual: Float[Tensor, "batch pos d_model"], layer: int, hooks: Sequence[Hook] = ()
+    ) -> Float[Tensor, "batch pos d_model"]:
+        with torch.no_grad(), self.hooked(hooks):
+            return self._blocks(residual, layer)
+
+    def _blocks(self, residual: Tensor, layer: int) -> Tensor:
+        residual = self.module(residual, start_at_layer=layer, stop_at_layer=self.sizes.n_layers)
+        return residual if self.module.cfg.normalization_type is None else self.module.ln_final(residual)

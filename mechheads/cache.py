@@ -1,0 +1,336 @@
+"""HeadCache: the attention pattern and output of every head of one run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from mechheads.heads import HeadLike, check_head, kv_head
+from mechheads.prompts import PromptLike, Prompts, Tokens, as_prompts
+from mechheads.spill import LayerStore, budget_bytes, show_bytes
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from mechheads.model import Model
+
+HEAD_SITES = ("z", "pattern", "q", "k", "v")
+_TOKENS_A_BATCH = 4096
+_FORMAT = "mechheads cache 1"
+
+
+@dataclass(frozen=True)
+class CacheSize:
+    """Bytes that a run will keep, for each site and in all."""
+
+    sites: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.sites.values())
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{site} {show_bytes(size)}" for site, size in self.sites.items())
+        return f"{show_bytes(self.total)} ({parts})"
+
+
+class HeadTensor:
+    """One activation of every head: ``run.z["L23H4"]`` is [prompt, pos, d_head].
+
+    Index it by ``"L23H4"``, ``(23, 4)`` or a ``HeadId``. ``layer(23)`` is [prompt, head, ...] and
+    ``stacked()`` is the whole, [prompt, layer, head, ...]. Keys and values have one entry for each
+    key/value head; indexing gives the one that the query head reads.
+    """
+
+    def __init__(self, layers: LayerStore, n_heads: int, n_stored: int) -> None:
+        self._layers, self._n_heads, self._n_stored = layers, n_heads, n_stored
+
+    def __getitem__(self, head: HeadLike) -> Tensor:
+        parsed = check_head(head, self._layers.n_layers, self._n_heads)
+        return self.layer(parsed.layer)[:, kv_head(parsed.head, self._n_heads, self._n_stored)]
+
+    def layer(self, layer: int) -> Float[Tensor, "prompt head *rest"]:
+        return self._layers[layer]
+
+    def stacked(self) -> Float[Tensor, "prompt layer head *rest"]:
+        return torch.stack([self.layer(layer) for layer in range(self._layers.n_layers)], dim=1)
+
+    @property
+    def shape(self) -> torch.Size:
+        first = self.layer(0).shape
+        return torch.Size([first[0], self._layers.n_layers, *first[1:]])
+
+    def __repr__(self) -> str:
+        return f"HeadTensor{list(self.shape)}"
+
+
+class HeadResult(HeadTensor):
+    """What every head writes to the residual stream, z @ W_O, computed when asked for."""
+
+    def __init__(self, z: LayerStore, n_heads: int, model: Model) -> None:
+        super().__init__(z, n_heads, n_heads)
+        self._model = model
+
+    def __getitem__(self, head: HeadLike) -> Float[Tensor, "prompt pos d_model"]:
+        parsed = check_head(head, self._layers.n_layers, self._n_heads)
+        return super().layer(parsed.layer)[:, parsed.head] @ self._model.W_O[parsed.layer][parsed.head]
+
+    def layer(self, layer: int) -> Float[Tensor, "prompt head pos d_model"]:
+        return super().layer(layer) @ self._model.W_O[layer]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The patterns of a run, to be looked at."""
+
+    run: HeadCache
+
+    def plot(self, heads: HeadLike | Sequence[HeadLike] | None = None, prompt: int = 0) -> go.Figure:
+        """One prompt's attention patterns with its tokens; a menu chooses among several heads.
+
+        Args:
+            heads: one or several heads; left out, every head.
+            prompt: which prompt.
+
+        Raises:
+            ValueError: if a head or the prompt does not exist.
+        """
+        from mechheads.heads import check_heads
+        from mechheads.plots.patterns import attention
+
+        strings = self.run.tokens.strings
+        if not 0 <= prompt < len(strings):
+            raise ValueError(f"prompt {prompt} is out of range: this run has prompts 0..{len(strings) - 1}")
+        n = len(strings[prompt])
+        if isinstance(heads, tuple) and len(heads) == 2 and all(isinstance(part, int) for part in heads):
+            heads = [heads]  # type: ignore[list-item]
+        chosen = check_heads(heads, self.run.n_layers, self.run.n_heads)  # type: ignore[arg-type]
+        patterns = {str(head): self.run.pattern[head][prompt, :n, :n].float().cpu().numpy() for head in chosen}
+        return attention(patterns, list(strings[prompt]))
+
+
+class HeadCache:
+    """One run with every head's attention pattern and output kept.
+
+    Attributes:
+        pattern: [prompt, layer, head, query, key]; rows sum to 1, padding is zero.
+        z: each head's output before W_O, [prompt, layer, head, pos, d_head].
+        result: z @ W_O, what the head writes to the residual stream, [prompt, layer, head, pos, d_model];
+            summed over heads, plus b_O, it is the attention output of the layer.
+        q, k, v: before rotation [prompt, layer, head, pos, d_head], where ``sites`` asked for them.
+        logits: [prompt, pos, d_vocab], computed from ``final`` [prompt, pos, d_model].
+        tokens: the prompts as run.
+
+    Made by ``model.cache(prompts)``.
+
+    >>> run = model.cache(["The capital of France is"])
+    >>> run.pattern
+    HeadTensor[1, 30, 9, 5, 5]
+    >>> bool((run.result.layer(3).sum(1)).shape == run.final.shape)
+    True
+    """
+
+    def __init__(
+        self, model: Model | None, tokens: Tokens, stores: dict[str, LayerStore], final: Tensor, heads: tuple[int, int]
+    ) -> None:
+        self.model, self.tokens, self.stores, self.final = model, tokens, stores, final
+        self.n_heads, self._n_kv_heads = heads
+        self.n_layers = next(iter(stores.values())).n_layers
+
+    @staticmethod
+    def estimate(
+        model: Model, prompts: Prompts | Tokens | Sequence[PromptLike], *, sites: Sequence[str] = ("z", "pattern")
+    ) -> CacheSize:
+        """The bytes that a run would keep, before it is run.
+
+        >>> print(mh.HeadCache.estimate(model, ["The capital of France is"]))
+        416 KB (z 338 KB, pattern 26.4 KB, final 11.2 KB, ids 40 B)
+        """
+        tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
+        n, pos = tokens.ids.shape
+        item = model.dtype.itemsize
+        heads = {"k": model.n_kv_heads, "v": model.n_kv_heads}
+        row = {"pattern": pos, "resid_pre": model.d_model}
+        sizes = {
+            site: n * pos * model.n_layers * item * row.get(site, model.d_head)
+            * (1 if site == "resid_pre" else heads.get(site, model.n_heads))
+            for site in sites
+        }  # fmt: skip
+        return CacheSize(sizes | {"final": n * pos * model.d_model * item, "ids": n * pos * 8})
+
+    @classmethod
+    def run(
+        cls,
+        model: Model,
+        prompts: Prompts | Tokens | Sequence[PromptLike],
+        *,
+        sites: Sequence[str] = ("z", "pattern"),
+        budget: int | str | None = None,
+        progress: bool = True,
+    ) -> HeadCache:
+        """Run the prompts and keep what every head does.
+
+        Args:
+            model: from ``mh.load`` or ``mh.wrap``.
+            prompts: a list of strings, chats or ids, ``Prompts``, or ``Tokens``.
+            sites: which of z, pattern, q, k, v and resid_pre to keep.
+            budget: bytes, or a text such as "2 GB" (default 4 GB); a run that needs more keeps its
+                activations in temporary safetensors files, read back layer by layer.
+            progress: show a bar when there is more than one batch.
+
+        Raises:
+            ValueError: for prompts that cannot be run, an unknown site, or a budget that makes no sense.
+        """
+        limit = budget_bytes(budget)
+        sites = tuple(dict.fromkeys(sites))
+        if unknown := set(sites) - {*HEAD_SITES, "resid_pre"} or not sites:
+            raise ValueError(f"sites: {unknown or 'none'} given; choose among z, pattern, q, k, v, resid_pre")
+        tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
+        on_disk = cls.estimate(model, tokens, sites=sites).total > limit
+        stores = {site: LayerStore(on_disk) for site in sites}
+        mask = tokens.mask
+        step = max(1, _TOKENS_A_BATCH // tokens.ids.shape[1])
+        starts = range(0, len(tokens), step)
+        finals = []
+        for start in tqdm(starts, desc="caching heads", disable=not progress or len(starts) == 1, leave=False):
+            rows = slice(start, start + step)
+            hooks = [
+                (model.hook_name(site, layer), _keep(stores[site], layer, site, mask[rows]))
+                for layer in range(model.n_layers)
+                for site in sites
+            ]
+            finals.append(model.backend.run(tokens.ids[rows], hooks))
+        return cls(model, tokens, stores, torch.cat(finals), (model.n_heads, model.n_kv_heads))
+
+    def _head_tensor(self, site: str) -> HeadTensor:
+        if site not in self.stores:
+            kept = ", ".join(self.stores)
+            raise ValueError(f"this run did not keep {site!r} (it kept {kept}); ask for it with sites=(..., {site!r})")
+        stored = self._n_kv_heads if site in ("k", "v") else self.n_heads
+        return HeadTensor(self.stores[site], self.n_heads, stored)
+
+    @property
+    def pattern(self) -> HeadTensor:
+        return self._head_tensor("pattern")
+
+    @property
+    def z(self) -> HeadTensor:
+        return self._head_tensor("z")
+
+    @property
+    def q(self) -> HeadTensor:
+        return self._head_tensor("q")
+
+    @property
+    def k(self) -> HeadTensor:
+        return self._head_tensor("k")
+
+    @property
+    def v(self) -> HeadTensor:
+        return self._head_tensor("v")
+
+    def site(self, site: str) -> HeadTensor:
+        """The activation of that name: ``run.site("q")`` is ``run.q``."""
+        return self._head_tensor(site)
+
+    @property
+    def result(self) -> HeadResult:
+        return HeadResult(self.z._layers, self.n_heads, self._need_model())
+
+    @property
+    def logits(self) -> Float[Tensor, "prompt pos d_vocab"]:
+        return self._need_model().unembed(self.final)
+
+    @property
+    def attention(self) -> Attention:
+        return Attention(self)
+
+    def _need_model(self) -> Model:
+        if self.model is None:
+            raise ValueError("this cache was loaded without its model; use HeadCache.load(path, model)")
+        return self.model
+
+    def save(self, path: str | Path) -> None:
+        """Write the run to one safetensors file; the model is not part of it."""
+        tokens = self.tokens
+        tensors = {f"{site}.{layer}": store[layer].contiguous() for site, store in self.stores.items()
+                   for layer in range(store.n_layers)}  # fmt: skip
+        tensors |= {"final": self.final, "ids": tokens.ids, "lengths": tokens.lengths}
+        tensors |= {f"positions.{name}": where for name, where in tokens.positions.items()}
+        tensors |= {name: ids for name in ("answer", "wrong") if (ids := getattr(tokens, name)) is not None}
+        meta = {"sites": list(self.stores), "heads": [self.n_heads, self._n_kv_heads],
+                "cluster": tokens.cluster, "strings": tokens.strings,
+                "model": self.model.name if self.model else None}  # fmt: skip
+        unfinished = Path(f"{path}.part")
+        save_file(tensors, unfinished, {"format": _FORMAT, "mechheads": json.dumps(meta)})
+        os.replace(unfinished, path)
+
+    @classmethod
+    def load(cls, path: str | Path, model: Model | None = None) -> HeadCache:
+        """Read a run back; ``result`` and ``logits`` need the model.
+
+        Raises:
+            ValueError: if the file is not a saved HeadCache, or comes from another model.
+        """
+        try:
+            with safe_open(path, "pt") as file:
+                header = file.metadata() or {}
+                if header.get("format") != _FORMAT:
+                    raise ValueError(f"{path} is not a saved HeadCache")
+                tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, RuntimeError) as error:
+            raise ValueError(f"{path} is not a saved HeadCache: {error}") from error
+        except Exception as error:
+            if type(error).__name__ != "SafetensorError":
+                raise
+            raise ValueError(f"{path} is not a saved HeadCache: {error}") from error
+        meta: dict[str, Any] = json.loads(header["mechheads"])
+        if model is not None and meta["model"] not in (None, model.name):
+            raise ValueError(f"{path} is a run of {meta['model']!r}, the model given is {model.name!r}")
+        prefix = "positions."
+        tokens = Tokens(
+            tensors["ids"],
+            tensors["lengths"],
+            {name[len(prefix) :]: where for name, where in tensors.items() if name.startswith(prefix)},
+            tensors.get("answer"),
+            tensors.get("wrong"),
+            tuple(meta["cluster"]),
+            tuple(map(tuple, meta["strings"])),
+        )
+        stores = {site: LayerStore() for site in meta["sites"]}
+        for site, store in stores.items():
+            for layer in range(sum(name.startswith(f"{site}.") for name in tensors)):
+                store.add(layer, tensors[f"{site}.{layer}"])
+        return cls(model, tokens, stores, tensors["final"], tuple(meta["heads"]))
+
+    def __repr__(self) -> str:
+        n, pos = self.tokens.ids.shape
+        where = "on disk" if next(iter(self.stores.values())).on_disk else "in memory"
+        return f"HeadCache({n} prompts of up to {pos} tokens, {', '.join(self.stores)} kept {where})"
+
+
+def _keep(store: LayerStore, layer: int, site: str, mask: Tensor) -> Any:
+    """A hook that adds a layer's activation, head first and padding zero, to the store."""
+
+    def hook_fn(value: Tensor, hook: Any) -> None:
+        if site == "pattern":
+            real = mask[:, None, :, None] & mask[:, None, None, :]
+        elif site == "resid_pre":
+            real = None
+        else:
+            value, real = value.transpose(1, 2), mask[:, None, :, None]
+        kept = value.detach().clone() if real is None else value.detach().masked_fill(~real, 0)
+        store.add(layer, kept)
+
+    return hook_fn

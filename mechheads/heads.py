@@ -1,0 +1,88 @@
+"""Naming heads: ``HeadId``, checks that a head exists, and which key/value head a query head reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_PATTERN = re.compile(r"[Ll](\d+)[Hh](\d+)")
+
+
+@dataclass(frozen=True, order=True)
+class HeadId:
+    """One attention head, counted from zero: layer 9, head 6 prints as ``L9H6``.
+
+    >>> HeadId.parse("L9H6")
+    HeadId(layer=9, head=6)
+    >>> str(HeadId(9, 6))
+    'L9H6'
+    """
+
+    layer: int
+    head: int
+
+    def __post_init__(self) -> None:
+        if self.layer < 0 or self.head < 0:
+            raise ValueError(f"layer and head count from 0; got layer {self.layer}, head {self.head}")
+
+    def __str__(self) -> str:
+        return f"L{self.layer}H{self.head}"
+
+    @classmethod
+    def parse(cls, head: HeadLike) -> HeadId:
+        """Read ``"L9H6"``, ``(9, 6)`` or a ``HeadId``.
+
+        Raises:
+            ValueError: if it is none of these.
+        """
+        if isinstance(head, HeadId):
+            return head
+        if isinstance(head, str):
+            if match := _PATTERN.fullmatch(head.strip()):
+                return cls(int(match[1]), int(match[2]))
+        elif isinstance(head, tuple) and len(head) == 2:
+            return cls(int(head[0]), int(head[1]))
+        raise ValueError(f'head {head!r} is not a head; write "L9H6", (9, 6) or HeadId(9, 6)')
+
+
+HeadLike = HeadId | str | tuple[int, int]
+
+
+def check_head(head: HeadLike, n_layers: int, n_heads: int) -> HeadId:
+    """Parse one head and make sure that a model of this size has it.
+
+    Raises:
+        ValueError: if it does not parse or lies outside the model.
+    """
+    parsed = HeadId.parse(head)
+    if parsed.layer >= n_layers or parsed.head >= n_heads:
+        raise ValueError(
+            f"head {parsed} is out of range: this model has layers 0..{n_layers - 1} "
+            f"with heads 0..{n_heads - 1}"
+        )
+    return parsed
+
+
+def check_heads(heads: Iterable[HeadLike] | HeadLike | None, n_layers: int, n_heads: int) -> tuple[HeadId, ...]:
+    """Parse heads and make sure that a model of this size has them; ``None`` means every head.
+
+    Returns:
+        The heads without repetition, in order of layer and head.
+
+    Raises:
+        ValueError: if one does not parse or lies outside the model, or if there are none.
+    """
+    if heads is None:
+        return tuple(HeadId(layer, head) for layer in range(n_layers) for head in range(n_heads))
+    if isinstance(heads, (str, HeadId)):
+        heads = [heads]
+    parsed = tuple(sorted({check_head(head, n_layers, n_heads) for head in heads}))
+    if not parsed:
+        raise ValueError("heads is empty; name at least one head, or leave it out for every head")
+    return parsed
+
+
+def kv_head(head: int, n_heads: int, n_kv_heads: int) -> int:
+    """The key/value head that a query head reads under grouped-query attention."""
+    return head // (n_heads // n_kv_heads)

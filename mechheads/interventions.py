@@ -1,0 +1,151 @@
+"""Interventions: what one head's activation becomes.
+
+An intervention is a function ``(value, context) -> value`` of one head's activation, or a frozen
+dataclass with such a ``__call__``. Without more, the value is ``z`` [prompt, pos, d_head]. A class may
+set ``site`` to ``"q"``, ``"k"``, ``"v"`` or ``"pattern"`` [prompt, query, key]: then the head's new ``z``
+is what attention makes of the new value. It may set ``needs`` to the activations it reads from the
+cached runs (default: all), which saves memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechheads.cache import HEAD_SITES, HeadCache
+from mechheads.heads import HeadId
+
+Site = Literal["z", "q", "k", "v", "pattern"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an intervention may look at.
+
+    Attributes:
+        head: the head it acts on. For ``k`` and ``v`` under grouped-query attention it is called once
+            for each key/value head, with the first query head of its group.
+        base: the run that is intervened on.
+        source: the other run, where prompts come as pairs.
+        mask: True where a token is real, False where it is padding [prompt, pos].
+    """
+
+    head: HeadId
+    base: HeadCache
+    source: HeadCache | None
+    mask: Bool[Tensor, "prompt pos"]
+
+
+class Intervention(Protocol):
+    """What a sweep takes: see the module's docstring."""
+
+    def __call__(self, value: Float[Tensor, "prompt ..."], context: Context, /) -> Float[Tensor, "prompt ..."]: ...
+
+
+def site_of(intervention: Intervention) -> Site:
+    """The activation that an intervention acts on; ``z`` where it does not say.
+
+    Raises:
+        ValueError: if it names none that there is.
+    """
+    site = getattr(intervention, "site", "z")
+    if site not in HEAD_SITES:
+        raise ValueError(f"intervention acts on site {site!r}; choose among {', '.join(HEAD_SITES)}")
+    return site
+
+
+def needs_of(intervention: Intervention) -> tuple[str, ...]:
+    """The activations that an intervention reads from the cached runs; all where it does not say."""
+    return tuple(getattr(intervention, "needs", HEAD_SITES))
+
+
+@dataclass(frozen=True)
+class Zero:
+    """z becomes zero: the head writes nothing but its share of b_O."""
+
+    needs: ClassVar = ()
+
+    def __call__(self, value: Float[Tensor, "prompt pos d_head"], context: Context) -> Tensor:
+        return torch.zeros_like(value)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """z becomes its mean over all real tokens of all prompts: the head says the same everywhere."""
+
+    needs: ClassVar = ()
+
+    def __call__(self, value: Float[Tensor, "prompt pos d_head"], context: Context) -> Tensor:
+        real = context.mask[..., None]
+        return ((value * real).sum((0, 1)) / real.sum()).expand_as(value)
+
+
+@dataclass(frozen=True)
+class Resample:
+    """z becomes that of another prompt of the set, position by position from the start.
+
+    Where the other prompt is shorter, its last token stands in for the rest. Each prompt gives its z to
+    exactly one other, in an order drawn from ``seed``.
+    """
+
+    seed: int = 0
+    needs: ClassVar = ()
+
+    def __call__(self, value: Float[Tensor, "prompt pos d_head"], context: Context) -> Tensor:
+        n, pos = context.mask.shape
+        if n < 2:
+            raise ValueError("Resample needs at least two prompts: there is no other to take z from")
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(self.seed))
+        donor = torch.empty(n, dtype=torch.long)
+        donor[order] = order.roll(1)
+        donor = donor.to(value.device)
+        last = context.mask.sum(1)[donor, None] - 1
+        where = torch.arange(pos, device=value.device).minimum(last)
+        return value[donor[:, None], where]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """z becomes ``factor`` times z: Scaling Contribution of the safety-head paper (W_v times epsilon)."""
+
+    factor: float
+    needs: ClassVar = ()
+
+    def __call__(self, value: Float[Tensor, "prompt pos d_head"], context: Context) -> Tensor:
+        return value * self.factor
+
+
+@dataclass(frozen=True)
+class UniformAttention:
+    """q becomes ``epsilon`` times q, so that attention spreads evenly over the tokens so far.
+
+    Undifferentiated Attention of the safety-head paper (W_q times epsilon); at 0, the default, row i of
+    the pattern is exactly 1/i over the first i tokens and z the causal mean of v.
+    """
+
+    epsilon: float = 0.0
+    site: ClassVar[Site] = "q"
+    needs: ClassVar = ()
+
+    def __call__(self, value: Float[Tensor, "prompt pos d_head"], context: Context) -> Tensor:
+        return value * self.epsilon
+
+
+@dataclass(frozen=True)
+class Patch:
+    """The activation at ``site`` becomes that of the other run: activation patching."""
+
+    site: Site = "z"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (self.site,)
+
+    def __call__(self, value: Float[Tensor, "prompt ..."], context: Context) -> Tensor:
+        if context.source is None:
+            raise ValueError("Patch takes the value from the other run; give PromptPairs, not single prompts")
+        return context.source.site(self.site)[context.head]

@@ -1,0 +1,132 @@
+"""Metrics: one number a prompt from the logits at the positions that matter.
+
+A metric is a function ``(logits, context) -> value per prompt`` with logits
+[prompt, position, d_vocab]. It reads the last token of each prompt unless ``@reads`` says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mechheads.prompts import Tokens
+
+F = TypeVar("F", bound=Callable)
+
+
+@dataclass(frozen=True)
+class MetricContext:
+    """What a metric may look at besides the logits.
+
+    Attributes:
+        base_logits: the logits of the run that is intervened on [prompt, position, d_vocab].
+        tokens: the prompts, with ``answer`` and ``wrong`` token ids [prompt].
+        mask: True where a read position is a real token [prompt, position].
+    """
+
+    base_logits: Float[Tensor, "prompt position d_vocab"]
+    tokens: Tokens
+    mask: Bool[Tensor, "prompt position"]
+
+    @property
+    def answer(self) -> Int[Tensor, " prompt"]:
+        """The answers' token ids; an error where the prompts have none."""
+        if self.tokens.answer is None:
+            raise ValueError("this metric needs answers; give the prompts answer=[...]")
+        return self.tokens.answer
+
+    @property
+    def wrong(self) -> Int[Tensor, " prompt"]:
+        """The wrong answers' token ids; an error where the prompts have none."""
+        if self.tokens.wrong is None:
+            raise ValueError("this metric needs wrong answers to compare with; give the prompts wrong=[...]")
+        return self.tokens.wrong
+
+
+class Metric(Protocol):
+    """What a sweep takes as a metric."""
+
+    __name__: str
+
+    def __call__(
+        self, logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext, /
+    ) -> Float[Tensor, " prompt"]: ...
+
+
+def reads(positions: str) -> Callable[[F], F]:
+    """Declare which positions a metric reads: ``"last"``, ``"all"``, or the name of one of the prompts'.
+
+    >>> @mh.reads("all")
+    ... def mean_entropy(logits, context):
+    ...     p = logits.softmax(-1)
+    ...     entropy = -(p * p.clamp_min(1e-30).log()).sum(-1) * context.mask
+    ...     return entropy.sum(-1) / context.mask.sum(-1)
+    """
+
+    def declare(metric: F) -> F:
+        metric.reads = positions  # type: ignore[attr-defined]
+        return metric
+
+    return declare
+
+
+def unit(name: str) -> Callable[[F], F]:
+    """Declare the unit a metric counts in, for axes and tables."""
+
+    def declare(metric: F) -> F:
+        metric.unit = name  # type: ignore[attr-defined]
+        return metric
+
+    return declare
+
+
+def read_positions(metric: Metric, tokens: Tokens) -> tuple[Int[Tensor, "prompt position"], Bool[Tensor, "prompt position"]]:
+    """The positions a metric reads and which of them are real tokens.
+
+    Raises:
+        ValueError: if the prompts have no position of that name.
+    """
+    where = getattr(metric, "reads", "last")
+    if where == "all":
+        mask = tokens.mask
+        return torch.arange(mask.shape[1], device=mask.device).expand_as(mask), mask
+    if where not in tokens.positions:
+        known = ", ".join(tokens.positions)
+        raise ValueError(f"metric reads position {where!r}; these prompts have {known} (or \"all\")")
+    at = tokens.positions[where][:, None]
+    return at, torch.ones_like(at, dtype=torch.bool)
+
+
+@unit("logits")
+def logit_diff(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
+    """Logit of the answer minus logit of the wrong answer at the last token."""
+    row = torch.arange(len(logits), device=logits.device)
+    return logits[row, -1, context.answer] - logits[row, -1, context.wrong]
+
+
+@unit("nats")
+def log_prob(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
+    """Log-probability of the answer at the last token."""
+    row = torch.arange(len(logits), device=logits.device)
+    return logits[:, -1].log_softmax(-1)[row, context.answer]
+
+
+@unit("share of prompts")
+def accuracy(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
+    """1 where the answer is the most likely next token, else 0."""
+    return (logits[:, -1].argmax(-1) == context.answer).to(logits.dtype)
+
+
+@unit("nats")
+def kl_divergence(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
+    """KL(base || intervened) of the next-token distribution at the last token, over the whole vocabulary.
+
+    Ships of the safety-head paper (Zhou et al., ICLR 2025) when the intervention ablates a head.
+    """
+    base = context.base_logits[:, -1].log_softmax(-1)
+    return (base.exp() * (base - logits[:, -1].log_softmax(-1))).sum(-1)

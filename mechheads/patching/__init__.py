@@ -1,0 +1,1 @@
+"""Patching: from one run into another."""

@@ -1,0 +1,396 @@
+"""Prompts and pairs of prompts: token ids, named positions, answers and clusters.
+
+Rows are padded on the right. A causal model never looks ahead, so every real token has the numbers it
+would have alone, without a mask, and position ``i`` of a row is token ``i`` of its prompt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+    from jaxtyping import Bool, Int
+    from torch import Tensor
+
+    from mechheads.model import Model
+
+Chat = Sequence[Mapping[str, str]]
+PromptLike = str | Chat | Sequence[int]
+PositionLike = str | int | tuple[int, int]
+"""A piece of the prompt that occurs once, a token index, or a (start, end) span of characters."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Prompts as one model's tokenizer sees them.
+
+    Attributes:
+        ids: token ids [prompt, pos], padded on the right.
+        lengths: number of real tokens of each prompt [prompt].
+        positions: named positions, each [prompt]; ``last`` is always there.
+        answer, wrong: token ids of the right and the wrong answer [prompt], where given.
+        cluster: the label of the cluster of each prompt.
+        strings: the tokens as text, without padding, for figures and messages.
+    """
+
+    ids: Int[Tensor, "prompt pos"]
+    lengths: Int[Tensor, "prompt"]
+    positions: dict[str, Int[Tensor, "prompt"]]
+    answer: Int[Tensor, "prompt"] | None
+    wrong: Int[Tensor, "prompt"] | None
+    cluster: tuple[str, ...]
+    strings: tuple[tuple[str, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def mask(self) -> Bool[Tensor, "prompt pos"]:
+        """True where a token is real, False where it is padding."""
+        import torch
+
+        return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]
+
+    def rows(self, rows: slice) -> Tokens:
+        """The same for some of the prompts."""
+        return Tokens(
+            self.ids[rows],
+            self.lengths[rows],
+            {name: where[rows] for name, where in self.positions.items()},
+            None if self.answer is None else self.answer[rows],
+            None if self.wrong is None else self.wrong[rows],
+            self.cluster[rows],
+            self.strings[rows],
+        )
+
+    def fingerprint(self) -> str:
+        """A short hash of the ids, named positions and answers: equal prompts have equal fingerprints."""
+        digest = hashlib.sha256()
+        for row, length in zip(self.ids.tolist(), self.lengths.tolist(), strict=True):
+            digest.update(repr(row[:length]).encode())
+        for name in sorted(self.positions):
+            digest.update(f"{name}={self.positions[name].tolist()}".encode())
+        for ids in (self.answer, self.wrong):
+            digest.update(repr(None if ids is None else ids.tolist()).encode())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Prompts for one run: texts, chats or token ids.
+
+    Args:
+        items: each a string, a chat (list of ``{"role": ..., "content": ...}``; the model's own chat
+            template is applied, with the opening of the answer) or a list of token ids.
+        answer: the expected next token of each prompt, as text (``" Paris"``, one token) or id.
+        wrong: the token it is measured against, likewise.
+        positions: named positions: a piece of text that occurs once in each prompt (its last token is
+            meant), a token index, or a (start, end) span of characters. ``last`` is always there.
+        cluster: a label for each prompt; prompts that share one (an entity, a template) are not
+            independent, and intervals are computed over clusters. Default: each its own.
+
+    Raises:
+        ValueError: if there are no prompts, or a list has another length than ``items``.
+
+    Strings are tokenised as the model's own tokenizer does it, special tokens included.
+
+    >>> prompts = mh.Prompts(["The capital of France is"], answer=[" Paris"], positions={"subject": [" France"]})
+    >>> prompts.tokens(model).positions["subject"].tolist()
+    [3]
+    """
+
+    items: Sequence[PromptLike]
+    answer: Sequence[str | int] | None = None
+    wrong: Sequence[str | int] | None = None
+    positions: Mapping[str, Sequence[PositionLike]] = field(default_factory=dict)
+    cluster: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.items, str):
+            raise ValueError(f"items must be a list of prompts, got one string; write [{self.items[:40]!r}]")
+        if not len(self.items):
+            raise ValueError("items is empty; give at least one prompt")
+        columns = {"answer": self.answer, "wrong": self.wrong, "cluster": self.cluster}
+        columns |= {f"positions[{name!r}]": column for name, column in self.positions.items()}
+        for name, column in columns.items():
+            if column is not None and (isinstance(column, str) or len(column) != len(self.items)):
+                got = "one string" if isinstance(column, str) else f"{len(column)} entries"
+                raise ValueError(f"{name} needs one entry for each of the {len(self.items)} prompts, got {got}")
+        if "last" in self.positions:
+            raise ValueError('positions["last"] is always the last token; give yours another name')
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def tokens(self, model: Model) -> Tokens:
+        """Tokenise for a model.
+
+        Raises:
+            ValueError: if a prompt is empty or longer than the model's context, an answer is not one
+                token, or a named position is not found.
+        """
+        import torch
+
+        rows = [_encode(item, index, model) for index, item in enumerate(self.items)]
+        lengths = torch.tensor([len(ids) for ids, _, _ in rows], device=model.device)
+        ids = torch.full((len(rows), int(lengths.max())), _pad_id(model), device=model.device)
+        for row, (row_ids, _, _) in zip(ids, rows, strict=True):
+            row[: len(row_ids)] = torch.tensor(row_ids, device=model.device)
+        positions = {"last": lengths - 1}
+        for name, column in self.positions.items():
+            found = [
+                _locate(where, name, index, *row)
+                for index, (where, row) in enumerate(zip(column, rows, strict=True))
+            ]
+            positions[name] = torch.tensor(found, device=model.device)
+        return Tokens(
+            ids=ids,
+            lengths=lengths,
+            positions=positions,
+            answer=_answers(self.answer, "answer", model),
+            wrong=_answers(self.wrong, "wrong", model),
+            cluster=tuple(map(str, self.cluster or range(len(rows)))),
+            strings=tuple(tuple(token_strings(row_ids, model.tokenizer)) for row_ids, _, _ in rows),
+        )
+
+
+@dataclass(frozen=True)
+class PromptPairs:
+    """Clean prompts and corrupted ones that differ from them token for token.
+
+    Args:
+        clean, corrupted: the prompts, as in ``Prompts``; both of a pair must have as many tokens.
+        answer: the next token that the clean prompt asks for.
+        wrong: the one that the corrupted prompt asks for.
+        positions: named positions; a tuple ``(clean, corrupted)`` of lists where the text differs.
+        cluster: as in ``Prompts``.
+
+    Raises:
+        ValueError: if the lists differ in length. Tokenising raises one that names the first pair
+            that does not align and shows both rows of tokens.
+
+    >>> pairs = mh.PromptPairs(
+    ...     clean=["The capital of France is"], corrupted=["The capital of Italy is"],
+    ...     answer=[" Paris"], wrong=[" Rome"])
+    >>> len(pairs)
+    1
+    """
+
+    clean: Sequence[PromptLike]
+    corrupted: Sequence[PromptLike]
+    answer: Sequence[str | int] | None = None
+    wrong: Sequence[str | int] | None = None
+    positions: Mapping[str, Any] = field(default_factory=dict)
+    cluster: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.clean) != len(self.corrupted):
+            raise ValueError(
+                f"clean has {len(self.clean)} prompts and corrupted {len(self.corrupted)}; give one of each a pair"
+            )
+        self.side("clean")
+        self.side("corrupted")
+
+    def __len__(self) -> int:
+        return len(self.clean)
+
+    def side(self, side: Literal["clean", "corrupted"]) -> Prompts:
+        """One side as ``Prompts``. Both carry the same answers: ``answer`` is what the clean side asks for."""
+        which = 0 if side == "clean" else 1
+        positions = {
+            name: column[which] if isinstance(column, tuple) else column
+            for name, column in self.positions.items()
+        }
+        items = self.clean if side == "clean" else self.corrupted
+        return Prompts(items, self.answer, self.wrong, positions, self.cluster)
+
+    def tokens(self, model: Model) -> tuple[Tokens, Tokens]:
+        """Tokenise both sides and check that they align; see ``Prompts.tokens``."""
+        clean, corrupted = self.side("clean").tokens(model), self.side("corrupted").tokens(model)
+        for index, (a, b) in enumerate(zip(clean.strings, corrupted.strings, strict=True)):
+            if len(a) != len(b):
+                first = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+                raise ValueError(
+                    f"pair {index} does not align: clean has {len(a)} tokens and corrupted {len(b)}; "
+                    f"they first differ at token {first}\n"
+                    f"  clean:     {_show_tokens(a, first)}\n  corrupted: {_show_tokens(b, first)}\n"
+                    "write the pair so that both have as many tokens (names of equal length in tokens help)"
+                )
+        for name in self.positions:
+            if (moved := clean.positions[name] != corrupted.positions[name]).any():
+                index = int(moved.nonzero()[0])
+                raise ValueError(
+                    f"positions[{name!r}] of pair {index} is token {int(clean.positions[name][index])} in clean "
+                    f"and {int(corrupted.positions[name][index])} in corrupted; it must be the same in both"
+                )
+        return clean, corrupted
+
+    @classmethod
+    def from_templates(
+        cls,
+        templates: str | Sequence[str],
+        fields: Mapping[str, Sequence[tuple[str, str]]],
+        *,
+        answer: Sequence[tuple[str, str]],
+        cluster: Literal["row", "template"] = "row",
+    ) -> PromptPairs:
+        """Fill templates with rows of (clean, corrupted) fields; every field is a named position.
+
+        Args:
+            templates: one or several, such as ``"The capital of {subject} is"``.
+            fields: for each name in braces the (clean, corrupted) texts, one a row.
+            answer: the (clean, corrupted) next tokens, one a row.
+            cluster: prompts of one row (over templates) or of one template count as one cluster.
+
+        Raises:
+            ValueError: if a template lacks a field, repeats one, or the columns differ in length.
+
+        >>> pairs = mh.PromptPairs.from_templates(
+        ...     "The capital of {subject} is", {"subject": [("France", "Italy"), ("Spain", "Japan")]},
+        ...     answer=[(" Paris", " Rome"), (" Madrid", " Tokyo")])
+        >>> pairs.corrupted
+        ['The capital of Italy is', 'The capital of Japan is']
+        """
+        templates = [templates] if isinstance(templates, str) else list(templates)
+        n_rows = len(answer)
+        for name, column in fields.items():
+            if len(column) != n_rows:
+                raise ValueError(f"fields[{name!r}] has {len(column)} rows and answer {n_rows}; give one a row")
+            for template in templates:
+                if template.count("{" + name + "}") != 1:
+                    raise ValueError(f"template {template!r} must hold {{{name}}} exactly once")
+        filled: tuple[list[str], list[str]] = ([], [])
+        spans: dict[str, tuple[list, list]] = {name: ([], []) for name in fields}
+        for template in templates:
+            for row in range(n_rows):
+                for side in (0, 1):
+                    text, where = _fill(template, {name: column[row][side] for name, column in fields.items()})
+                    filled[side].append(text)
+                    for name in fields:
+                        spans[name][side].append(where[name])
+        labels = [
+            f"row {row}" if cluster == "row" else template for template in templates for row in range(n_rows)
+        ]
+        return cls(
+            clean=filled[0],
+            corrupted=filled[1],
+            answer=[pair[0] for pair in answer] * len(templates),
+            wrong=[pair[1] for pair in answer] * len(templates),
+            positions=spans,
+            cluster=labels,
+        )
+
+
+def as_prompts(prompts: Prompts | Sequence[PromptLike]) -> Prompts:
+    """``Prompts`` as they are, a list of strings, chats or ids wrapped."""
+    return prompts if isinstance(prompts, Prompts) else Prompts(prompts)
+
+
+def token_strings(ids: Sequence[int], tokenizer: Any) -> list[str]:
+    """Each id as the text it stands for."""
+    return [tokenizer.decode([token]) for token in ids]
+
+
+def single_token(text: str, tokenizer: Any) -> int | None:
+    """The id of a text that is one token in the middle of a sentence, else ``None``."""
+    ids = tokenizer(text, add_special_tokens=False).input_ids
+    if len(ids) > 1 and text.startswith(" "):
+        anchor = tokenizer(":", add_special_tokens=False).input_ids
+        after = tokenizer(":" + text, add_special_tokens=False).input_ids
+        if after[: len(anchor)] == anchor:
+            ids = after[len(anchor) :]
+    return ids[0] if len(ids) == 1 else None
+
+
+def _encode(item: PromptLike, index: int, model: Model) -> tuple[list[int], str | None, Any]:
+    """Ids of one prompt, its text where it has one, and the character span of each token."""
+    tokenizer = model.tokenizer
+    text = offsets = None
+    if isinstance(item, str) or (len(item) and isinstance(item[0], Mapping)):
+        if tokenizer is None:
+            raise ValueError("this model has no tokenizer; give prompts as token ids, or wrap(model, tokenizer)")
+        chat = not isinstance(item, str)
+        text = _chat_text(item, tokenizer) if chat else item
+        encoded = tokenizer(text, add_special_tokens=not chat, return_offsets_mapping=tokenizer.is_fast)
+        ids, offsets = list(encoded.input_ids), encoded.get("offset_mapping")
+    else:
+        ids = [int(token) for token in item]  # type: ignore[arg-type]
+        if ids and not 0 <= min(ids) <= max(ids) < model.d_vocab:
+            raise ValueError(f"prompt {index} holds token ids outside 0..{model.d_vocab - 1}")
+    if not ids:
+        raise ValueError(f"prompt {index} is empty; a prompt needs at least one token")
+    if len(ids) > model.n_ctx:
+        raise ValueError(f"prompt {index} has {len(ids)} tokens; this model's context holds {model.n_ctx}")
+    return ids, text, offsets
+
+
+def _chat_text(chat: Any, tokenizer: Any) -> str:
+    if not getattr(tokenizer, "chat_template", None):
+        raise ValueError("this model has no chat template; give prompts as plain strings or token ids")
+    return tokenizer.apply_chat_template(list(chat), tokenize=False, add_generation_prompt=True)
+
+
+def _pad_id(model: Model) -> int:
+    pad = getattr(model.tokenizer, "pad_token_id", None)
+    return 0 if pad is None else pad
+
+
+def _locate(where: PositionLike, name: str, index: int, ids: list[int], text: str | None, offsets: Any) -> int:
+    """The token that a named position means: the last one of the span."""
+    if isinstance(where, int):
+        if not -len(ids) <= where < len(ids):
+            raise ValueError(f"positions[{name!r}] of prompt {index} is {where}; the prompt has {len(ids)} tokens")
+        return where % len(ids)
+    if text is None or offsets is None:
+        raise ValueError(f"positions[{name!r}] of prompt {index}: give a token index; this prompt has no text offsets")
+    if isinstance(where, str):
+        if text.count(where) != 1 or not where:
+            raise ValueError(
+                f"positions[{name!r}] of prompt {index}: {where!r} occurs {text.count(where)} times in {text!r}; "
+                "name a piece that occurs once, a (start, end) span of characters, or a token index"
+            )
+        start = text.index(where)
+        where = (start, start + len(where))
+    inside = [i for i, (start, end) in enumerate(offsets) if start < where[1] and end > where[0] and end > start]
+    if not inside:
+        raise ValueError(f"positions[{name!r}] of prompt {index}: no token lies in characters {where} of {text!r}")
+    return inside[-1]
+
+
+def _answers(answers: Sequence[str | int] | None, name: str, model: Model) -> torch.Tensor | None:
+    import torch
+
+    if answers is None:
+        return None
+    ids = []
+    for index, answer in enumerate(answers):
+        token = single_token(answer, model.tokenizer) if isinstance(answer, str) else int(answer)
+        if token is None:
+            pieces = token_strings(model.tokenizer(answer, add_special_tokens=False).input_ids, model.tokenizer)
+            raise ValueError(
+                f"{name}[{index}] = {answer!r} is not one token but {pieces}; "
+                "choose an answer that is one (often with a leading space), or give a token id"
+            )
+        if not 0 <= token < model.d_vocab:
+            raise ValueError(f"{name}[{index}] = {token} is outside the vocabulary 0..{model.d_vocab - 1}")
+        ids.append(token)
+    return torch.tensor(ids, device=model.device)
+
+
+def _fill(template: str, values: Mapping[str, str]) -> tuple[str, dict[str, tuple[int, int]]]:
+    """The filled template and the character span of each field."""
+    spans: dict[str, tuple[int, int]] = {}
+    text = template
+    for name in sorted(values, key=lambda name: template.index("{" + name + "}")):
+        start = text.index("{" + name + "}")
+        text = text[:start] + values[name] + text[start + len(name) + 2 :]
+        spans[name] = (start, start + len(values[name]))
+    return text, spans
+
+
+def _show_tokens(tokens: Sequence[str], first: int) -> str:
+    return " ".join(f">>{token!r}<<" if i == first else repr(token) for i, token in enumerate(tokens))

@@ -1,0 +1,115 @@
+"""Run the model on from one block with new outputs of its heads, and read some positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.cache import HeadCache
+from mechheads.heads import HeadId
+from mechheads.interventions import Context, Intervention, site_of
+from mechheads.model import Model
+from mechheads.spill import LayerStore
+
+SiteMask = Callable[[int], Tensor]
+
+
+def gather(states: Float[Tensor, "row pos d"], at: Int[Tensor, "row position"]) -> Float[Tensor, "row position d"]:
+    """The states at the read positions, contiguous."""
+    return states.gather(1, at[..., None].expand(-1, -1, states.shape[-1]))
+
+
+def resume_with(
+    model: Model,
+    residual: Float[Tensor, "prompt pos d_model"],
+    layer: int,
+    new_z: Sequence[tuple[int, Float[Tensor, "prompt pos d_head"]]],
+    at: Int[Tensor, "prompt position"],
+) -> Float[Tensor, "change prompt position d_model"]:
+    """Final states at the read positions, for several one-head changes stacked on the batch.
+
+    Args:
+        residual: the cached residual stream before block ``layer``.
+        new_z: the head and its new output, one for each change.
+        at: the positions to read.
+    """
+    n = len(residual)
+
+    def set_z(z: Tensor, hook: Any) -> Tensor:
+        z = z.clone()
+        for index, (head, value) in enumerate(new_z):
+            z[index * n : (index + 1) * n, :, head] = value
+        return z
+
+    stacked = residual.repeat(len(new_z), 1, 1)
+    final = model.backend.resume(stacked, layer, [(model.hook_name("z", layer), set_z)])
+    return gather(final, at.repeat(len(new_z), 1)).unflatten(0, (len(new_z), n))
+
+
+def altered_z(
+    model: Model, base: HeadCache, source: HeadCache | None, intervention: Intervention, at: Tensor | None
+) -> LayerStore:
+    """Every head's z when its q, k, v or pattern is changed, in one run of the model.
+
+    Heads of a layer do not see each other, so changing all of them at once gives each its own new z;
+    the old z is put back behind it, so that later layers stay at the base run.
+
+    Args:
+        at: the positions changed [prompt, pos]; None changes all.
+    """
+    site = site_of(intervention)
+    mask = base.tokens.mask
+    group = model.n_heads // (model.n_kv_heads if site in ("k", "v") else model.n_heads)
+    store = LayerStore(base.stores["z"].on_disk)
+
+    def change(layer: int) -> Callable[..., Tensor]:
+        def hook_fn(value: Tensor, hook: Any) -> Tensor:
+            heads = value.unbind(1 if site == "pattern" else 2)
+            new = [
+                apply(intervention, head_value, Context(HeadId(layer, index * group), base, source, mask))
+                for index, head_value in enumerate(heads)
+            ]
+            changed = torch.stack(new, dim=1 if site == "pattern" else 2).to(value.dtype)
+            if at is None:
+                return changed
+            where = at[:, None, :, None] if site == "pattern" else at[:, :, None, None]
+            return torch.where(where, changed, value)
+
+        return hook_fn
+
+    def take(layer: int) -> Callable[..., Tensor]:
+        def hook_fn(value: Tensor, hook: Any) -> Tensor:
+            store.add(layer, value.transpose(1, 2).clone())
+            return base.z.layer(layer).transpose(1, 2)
+
+        return hook_fn
+
+    hooks = [
+        hook
+        for layer in range(model.n_layers)
+        for hook in ((model.hook_name(site, layer), change(layer)), (model.hook_name("z", layer), take(layer)))
+    ]
+    model.backend.run(base.tokens.ids, hooks)
+    return store
+
+
+def apply(intervention: Intervention, value: Tensor, context: Context) -> Tensor:
+    """Call an intervention and check what it gives back.
+
+    Raises:
+        ValueError: if the result is no tensor of the same shape, or not finite at a real token.
+    """
+    new = intervention(value, context)
+    name = getattr(intervention, "__name__", None) or type(intervention).__name__
+    if not isinstance(new, torch.Tensor) or new.shape != value.shape:
+        got = list(new.shape) if isinstance(new, torch.Tensor) else type(new).__name__
+        raise ValueError(
+            f"intervention {name} gave {got} for {context.head}; it must give a tensor of shape {list(value.shape)}"
+        )
+    if not new[context.mask].isfinite().all():
+        raise ValueError(f"intervention {name} gave values that are not finite for {context.head}")
+    return new

@@ -1,0 +1,112 @@
+"""Slow and plain: what the engine computes, one full forward pass of one prompt for each head.
+
+Nothing here pads, stacks, resumes or caches; only TransformerLens' own ``run_with_hooks`` is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import mechheads as mh
+
+Activations = dict[str, Tensor]
+
+
+def ids_of(tokens: Any, prompt: int) -> Tensor:
+    """One prompt without its padding, [1, pos]."""
+    return tokens.ids[prompt : prompt + 1, : int(tokens.lengths[prompt])]
+
+
+def forward(model: mh.Model, ids: Tensor, hooks: list[tuple[str, Callable]] | None = None) -> Tensor:
+    """Logits [1, pos, d_vocab] of a full forward pass through TransformerLens."""
+    with torch.no_grad():
+        return model.model.run_with_hooks(ids, fwd_hooks=hooks or [])
+
+
+def name(layer: int, site: str) -> str:
+    return f"blocks.{layer}.attn.hook_{site}"
+
+
+def activations(model: mh.Model, ids: Tensor) -> Activations:
+    """q, k, v, pattern and z of every layer, by hook name."""
+    kept: Activations = {}
+
+    def keep(value: Tensor, hook: Any, at: str) -> None:
+        kept[at] = value.clone()
+
+    names = [name(layer, site) for layer in range(model.n_layers) for site in ("q", "k", "v", "pattern", "z")]
+    forward(model, ids, [(at, partial(keep, at=at)) for at in names])
+    return kept
+
+
+def with_z(model: mh.Model, ids: Tensor, layer: int, head: int, z: Tensor) -> Tensor:
+    """Logits when one head's z is ``z`` [pos, d_head]."""
+
+    def replace(value: Tensor, hook: Any) -> Tensor:
+        value = value.clone()
+        value[0, :, head] = z
+        return value
+
+    return forward(model, ids, [(name(layer, "z"), replace)])
+
+
+def z_when(model: mh.Model, ids: Tensor, layer: int, head: int, site: str, value: Tensor) -> Tensor:
+    """The head's z [pos, d_head] when its layer's q, k, v or pattern is ``value``."""
+    seen: list[Tensor] = []
+
+    def replace(_: Tensor, hook: Any) -> Tensor:
+        return value
+
+    def see(z: Tensor, hook: Any) -> None:
+        seen.append(z[0, :, head].clone())
+
+    forward(model, ids, [(name(layer, site), replace), (name(layer, "z"), see)])
+    return seen[0]
+
+
+def blend(old: Tensor, new: Tensor, at: int | None) -> Tensor:
+    """``new``, or ``old`` with only position ``at`` of it new; positions on the first axis."""
+    if at is None:
+        return new
+    mixed = old.clone()
+    mixed[at] = new[at]
+    return mixed
+
+
+def patched_logits(
+    model: mh.Model, base: Tensor, source: Tensor, layer: int, head: int, site: str, at: int | None = None
+) -> Tensor:
+    """Activation patching of one head at one site, at one position or all: logits [pos, d_vocab]."""
+    here, there = activations(model, base), activations(model, source)
+    old, new = here[name(layer, site)], there[name(layer, site)]
+    old_z = here[name(layer, "z")][0, :, head]
+    if site == "z":
+        z = blend(old_z, new[0, :, head], at)
+    elif site == "q":
+        z = blend(old_z, z_when(model, base, layer, head, "q", new), at)
+    elif site == "pattern":
+        rows = blend(old[0].transpose(0, 1), new[0].transpose(0, 1), at).transpose(0, 1)[None]
+        z = z_when(model, base, layer, head, "pattern", rows)
+    else:
+        z = z_when(model, base, layer, head, site, blend(old[0], new[0], at)[None])
+    return with_z(model, base, layer, head, z)[0]
+
+
+def logit_diff(logits: Tensor, tokens: Any, prompt: int) -> float:
+    return float(logits[-1, tokens.answer[prompt]] - logits[-1, tokens.wrong[prompt]])
+
+
+def kl(base: Tensor, other: Tensor) -> float:
+    """KL(base || other) of the last position, in float64."""
+    p, q = base[-1].double().log_softmax(-1), other[-1].double().log_softmax(-1)
+    return float((p.exp() * (p - q)).sum())
+
+
+def causal_mean(v: Tensor) -> Tensor:
+    """Row i is the mean of the first i rows of v [pos, d_head]."""
+    return torch.stack([v[: i + 1].mean(0) for i in range(len(v))])
