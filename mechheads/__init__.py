@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from mechheads import plots as plots
+    from mechheads.atlas import Atlas as Atlas, build_atlas as build_atlas
     from mechheads.cache import HeadCache as HeadCache
     from mechheads.heads import HeadId as HeadId
     from mechheads.interventions import (
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
         UniformAttention as UniformAttention,
         Zero as Zero,
     )
+    from mechheads.labels.classify import HeadLabels as HeadLabels, label_heads as label_heads
+    from mechheads.labels.relations import Relation as Relation
+    from mechheads.labels.static import relation_scores as relation_scores
     from mechheads.metrics import (
         accuracy as accuracy,
         kl_divergence as kl_divergence,
@@ -37,10 +41,18 @@ if TYPE_CHECKING:
     from mechheads.patching.activation import ablate as ablate, activation_patch as activation_patch
     from mechheads.plans import Plan as Plan
     from mechheads.prompts import PromptPairs as PromptPairs, Prompts as Prompts
+    from mechheads.safety.ships import (
+        SafetyHeads as SafetyHeads,
+        generalized_ships as generalized_ships,
+        safety_heads as safety_heads,
+        ships as ships,
+    )
     from mechheads.scores import HeadScores as HeadScores
     from mechheads.sweeps import plan as plan, sweep as sweep
 
 _HOME = {
+    "Atlas": "atlas",
+    "build_atlas": "atlas",
     "HeadCache": "cache",
     "HeadId": "heads",
     "Context": "interventions",
@@ -50,6 +62,10 @@ _HOME = {
     "Scale": "interventions",
     "UniformAttention": "interventions",
     "Zero": "interventions",
+    "HeadLabels": "labels.classify",
+    "label_heads": "labels.classify",
+    "Relation": "labels.relations",
+    "relation_scores": "labels.static",
     "accuracy": "metrics",
     "kl_divergence": "metrics",
     "log_prob": "metrics",
@@ -64,6 +80,10 @@ _HOME = {
     "Plan": "plans",
     "PromptPairs": "prompts",
     "Prompts": "prompts",
+    "SafetyHeads": "safety.ships",
+    "generalized_ships": "safety.ships",
+    "safety_heads": "safety.ships",
+    "ships": "safety.ships",
     "HeadScores": "scores",
     "plan": "sweeps",
     "sweep": "sweeps",

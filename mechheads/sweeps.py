@@ -58,6 +58,11 @@ class Job:
     def tokens(self) -> Tokens:
         return self.base.tokens
 
+    def fingerprint(self) -> str:
+        """Of the prompts; for pairs the same in both directions."""
+        runs = (self.base, self.source)
+        return "+".join(sorted(run.tokens.fingerprint() for run in runs if run is not None))
+
 
 def sweep(
     model: Model,
@@ -73,6 +78,7 @@ def sweep(
     seed: int = 0,
     progress: bool = True,
     name: str | None = None,
+    kind: str = "sweep",
 ) -> HeadScores:
     """Apply an intervention to one head at a time and measure what it does.
 
@@ -91,6 +97,7 @@ def sweep(
         seed: for the intervals' bootstrap.
         progress: show a bar.
         name: of the result; left out, made from the intervention.
+        kind: of analysis; tells ``HeadScores.citation`` which papers to name.
 
     Returns:
         metric(intervened) - metric(base) [layer, head(, pos), prompt], in the metric's unit. Interrupted
@@ -134,7 +141,7 @@ def sweep(
         values,
         name=name or f"{_name(intervention)}, {_name(metric)}",
         unit="share restored" if normalize else getattr(metric, "unit", ""),
-        kind="sweep",
+        kind=kind,
         cluster=job.tokens.cluster,
         extra=extra,
         seed=seed,
@@ -142,7 +149,7 @@ def sweep(
         | {
             "intervention": repr(intervention) if not hasattr(intervention, "__name__") else _name(intervention),
             "metric": _name(metric),
-            "prompts": job.tokens.fingerprint(),
+            "prompts": job.fingerprint(),
             "n_prompts": len(job.tokens),
             "base": base if isinstance(prompts, PromptPairs) else None,
             "positions": positions if isinstance(positions, str) else list(positions),

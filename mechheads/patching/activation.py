@@ -75,6 +75,7 @@ def activation_patch(
         seed=seed,
         progress=progress,
         name=f"activation patching of {site}, {direction}",
+        kind="activation_patch",
     )
 
 
@@ -124,6 +125,7 @@ def ablate(
         seed=seed,
         progress=progress,
         name=f"{kind} ablation",
+        kind="ablate",
     )
 
 

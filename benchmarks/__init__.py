@@ -1,0 +1,1 @@
+"""Measurements of the engine against other tools: ``python -m benchmarks``."""

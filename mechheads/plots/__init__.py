@@ -1,0 +1,26 @@
+"""Figures of head scores and attention patterns, as plotly figures."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mechheads.plots.categories import category_map
+    from mechheads.plots.heads import heatmap
+    from mechheads.plots.patterns import attention
+    from mechheads.plots.safety import safety_map
+
+__all__ = ["attention", "category_map", "heatmap", "safety_map"]
+
+_HOME = {"attention": "patterns", "category_map": "categories", "heatmap": "heads", "safety_map": "safety"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"mechheads.plots.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

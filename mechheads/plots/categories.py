@@ -1,0 +1,203 @@
+"""Category map: what each head of a model does, layers across and heads up, one panel a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechheads.plots.text import plain
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from mechheads.scores import HeadScores
+
+_COLOURS = {
+    "Unclassified": "#d9d9d9",
+    "Knowledge": "#ff7f0e",
+    "Translation": "#d62728",
+    "Algorithmic": "#1f77b4",
+    "Linguistic": "#2ca02c",
+    "2 categories": "#9467bd",
+    "3 categories": "#8c564b",
+    "4 categories": "#e377c2",
+}
+_FURTHER = ("#17becf", "#bcbd22", "#000000", "#aec7e8", "#98df8a", "#ffbb78", "#c5b0d5", "#f7b6d2")
+_FRAME = {"showline": True, "linecolor": "#888888", "mirror": True, "ticks": "outside"}
+_PANEL_WIDTH, _PANEL_HEIGHT, _GAP_ACROSS, _GAP_DOWN = 520, 340, 62, 84
+
+
+def category_map(labels: HeadScores | Mapping[str, HeadScores], *, title: str | None = None) -> go.Figure:
+    """The heads of one or several models, coloured by what they do, as the papers draw it.
+
+    A head of one category has that category's colour, a head of several the colour of their number. Heads
+    without scores are gaps. Hover for the head, its categories and the best relation of each with its score;
+    click a name in the legend to hide or show it in every panel.
+
+    Args:
+        labels: from ``label_heads``, or several by the name of their model.
+        title: shown above; by default the model's name where there is one panel.
+
+    Raises:
+        ValueError: if there is nothing to draw, or a result holds no labels.
+
+    >>> figure = mh.plots.category_map({"SmolLM2": mh.label_heads(model, ["country_to_capital"])})
+    >>> figure.layout.annotations[0].text
+    'SmolLM2'
+    """
+    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
+
+    panels = dict(labels) if isinstance(labels, Mapping) else {"": labels}
+    if not panels:
+        raise ValueError("labels is empty; give the result of label_heads, or several by the name of a model")
+    for name, part in panels.items():
+        _check(name, part)
+    if title is None and not isinstance(labels, Mapping):
+        title = str(labels.provenance.get("model", labels.name))
+    columns = 2 if len(panels) == 4 else min(len(panels), 3)
+    rows = ceil(len(panels) / columns)
+    inner_width = columns * _PANEL_WIDTH + (columns - 1) * _GAP_ACROSS
+    height = min(_PANEL_HEIGHT, max(180, 20 * max(part.n_heads for part in panels.values())))
+    inner_height = rows * height + (rows - 1) * _GAP_DOWN
+    figure = make_subplots(
+        rows=rows,
+        cols=columns,
+        subplot_titles=[plain(name) for name in panels] if isinstance(labels, Mapping) else None,
+        horizontal_spacing=_GAP_ACROSS / inner_width,
+        vertical_spacing=_GAP_DOWN / inner_height,
+    )
+    colours = _colours(panels)
+    classes = {name: _classes(part) for name, part in panels.items()}
+    used = {what for part in classes.values() for what in part.ravel().tolist()}
+    for what in (what for what in colours if what in used):
+        marker = {"symbol": "square", "size": 14, "color": colours[what]}
+        key = {"name": plain(what), "legendgroup": what}
+        figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", marker=marker, **key), row=1, col=1)
+    for i, (name, part) in enumerate(panels.items()):
+        row, column = i // columns + 1, i % columns + 1
+        line = 1 if min(_PANEL_WIDTH / part.n_layers, height / part.n_heads) >= 6 else 0.4
+        hover = np.array(_hover(part)).T
+        for what in dict.fromkeys(classes[name].ravel().tolist()):
+            if not what:
+                continue
+            here = what == classes[name].T
+            figure.add_trace(
+                go.Heatmap(
+                    z=np.where(here, 1.0, np.nan),
+                    x=np.arange(part.n_layers),
+                    y=np.arange(part.n_heads),
+                    name=plain(what),
+                    legendgroup=what,
+                    showlegend=False,
+                    showscale=False,
+                    colorscale=[[0, colours[what]], [1, colours[what]]],
+                    zmin=0,
+                    zmax=1,
+                    text=np.where(here, hover, ""),
+                    hovertemplate="%{text}<extra></extra>",
+                    hoverongaps=False,
+                    xgap=line,
+                    ygap=line,
+                ),
+                row=row,
+                col=column,
+            )
+        figure.update_xaxes(
+            title_text="Layer",
+            range=[-0.5, part.n_layers - 0.5],
+            **_ticks(part.n_layers, _PANEL_WIDTH),
+            row=row,
+            col=column,
+        )
+        figure.update_yaxes(
+            title_text="Head" if column == 1 else None,
+            range=[-0.5, part.n_heads - 0.5],
+            **_ticks(part.n_heads, height),
+            row=row,
+            col=column,
+        )
+    figure.update_xaxes(title_standoff=4, **_FRAME)
+    figure.update_yaxes(title_standoff=6, **_FRAME)
+    figure.update_annotations(font_size=15)
+    figure.update_layout(
+        title={"text": plain(title or ""), "x": 0.01, "xanchor": "left"},
+        plot_bgcolor="white",
+        paper_bgcolor="white",
+        font={"color": "#222222"},
+        legend={"font": {"size": 13}, "itemwidth": 30, "tracegroupgap": 2},
+        width=inner_width + 240,
+        height=inner_height + (130 if title else 110),
+        margin={"l": 60, "r": 180, "t": 70 if title else 50, "b": 60},
+    )
+    return figure
+
+
+def _check(name: str, labels: HeadScores) -> None:
+    if labels.extra_dims != ("category",) or "member" not in labels.dataset:
+        where = f" of {name!r}" if name else ""
+        raise ValueError(
+            f"the scores{where} ({labels.name!r}) hold no categories; give what label_heads returns"
+        )
+
+
+def _colours(panels: Mapping[str, HeadScores]) -> dict[str, str]:
+    """Colours of all classes that can occur, in the order of the legend."""
+    found = {name for part in panels.values() for name in part.dataset["category"].values.tolist()}
+    new = sorted(found - _COLOURS.keys())
+    counts = [f"{n} categories" for n in range(2, len(found) + 1)]
+    further = [*new, *(count for count in counts if count not in _COLOURS)]
+    extra = {name: _FURTHER[i % len(_FURTHER)] for i, name in enumerate(further)}
+    ordered = [*(name for name in _COLOURS if name not in counts), *new, *counts]
+    return {name: (_COLOURS | extra)[name] for name in dict.fromkeys([*ordered, *_COLOURS])}
+
+
+def _classes(labels: HeadScores) -> np.ndarray:
+    """The class of every head, [layer, head]; empty text where it has no scores."""
+    member = labels.dataset["member"].values.astype(bool)
+    names = labels.dataset["category"].values.tolist()
+    missing = np.asarray(np.isnan(labels.scores.values).all(-1))
+
+    def one(has: np.ndarray, absent: bool) -> str:
+        mine = [name for name, yes in zip(names, has, strict=True) if yes]
+        if absent:
+            return ""
+        return mine[0] if len(mine) == 1 else f"{len(mine)} categories" if mine else "Unclassified"
+
+    return np.array(
+        [
+            [one(member[layer, head], bool(missing[layer, head])) for head in range(labels.n_heads)]
+            for layer in range(labels.n_layers)
+        ]
+    )
+
+
+def _hover(labels: HeadScores) -> list[list[str]]:
+    names = [plain(name) for name in labels.dataset["category"].values.tolist()]
+    data = {key: labels.dataset[key].values for key in ("score", "ci_low", "ci_high", "best_relation")}
+    member = labels.dataset["member"].values.astype(bool)
+    suppresses = labels.dataset["suppresses"].values.astype(bool)
+
+    def line(layer: int, head: int, i: int) -> str:
+        score, low, high, relation = (array[layer, head, i] for array in data.values())
+        verb = "suppresses " if suppresses[layer, head, i] else ""
+        interval = f" [{low:.2f}, {high:.2f}]" if isfinite(low) and isfinite(high) else ""
+        return f"{names[i]}: {verb}{plain(str(relation))}, φ = {score:.2f}{interval}"
+
+    def one(layer: int, head: int) -> str:
+        scores = data["score"][layer, head]
+        shown = np.flatnonzero(member[layer, head]).tolist()
+        if not shown and np.isfinite(scores).any():
+            best = int(np.nanargmax(scores))
+            return f"<b>L{layer}H{head}</b> Unclassified<br>best {line(layer, head, best)}"
+        return "<br>".join([f"<b>L{layer}H{head}</b>", *(line(layer, head, i) for i in shown)])
+
+    return [[one(layer, head) for head in range(labels.n_heads)] for layer in range(labels.n_layers)]
+
+
+def _ticks(n: int, pixels: int) -> dict[str, Any]:
+    step = next(step for step in (1, 2, 5, 10, 20, 50, n) if n / step * 20 <= pixels)
+    return {"tickmode": "array", "tickvals": list(range(0, n, step)), "showgrid": False, "zeroline": False}

@@ -1,0 +1,345 @@
+"""``HeadScores``: what every analysis returns, a value per head with its interval and where it came from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from jaxtyping import Num
+
+from mechheads import netcdf
+from mechheads.arithmetic import Arithmetic, check_aligned
+from mechheads.citations import citation
+from mechheads.compare import Comparison, compare
+from mechheads.heads import HeadId, HeadLike, check_head
+from mechheads.layout import SCHEMA_VERSION, STATISTICS, Label, build, like, text_or_numbers
+from mechheads.stats import clustered_bootstrap, mean_over_prompts, sign_flip_p
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_S = TypeVar("_S", bound="HeadScores")
+
+
+class HeadScores(Arithmetic):
+    """Scores of every head, with intervals, per-prompt values and provenance.
+
+    ``dataset`` holds ``score``, ``ci_low``, ``ci_high``, ``p_value`` and ``q_value`` over (layer, head, and
+    any further labelled dimensions such as ``pos`` or ``relation``), ``values`` and ``cluster`` over
+    prompts where scores are means over prompts, and the attributes ``name``, ``unit``, ``kind``,
+    ``provenance`` and ``schema_version``. NaN is "not measured" or "not defined". Scores of two analyses
+    can be added, subtracted, multiplied and divided if they align.
+
+    >>> import numpy as np
+    >>> values = np.arange(12.0).reshape(1, 2, 6)  # [layer, head, prompt]
+    >>> scores = HeadScores.from_values(values, name="effect", unit="logits", kind="demo")
+    >>> scores
+    <HeadScores 'effect' in logits: 1 layer x 2 heads, 6 prompts>
+    >>> scores.heads(1)
+    (HeadId(layer=0, head=1),)
+    >>> scores["L0H1"]["score"]
+    8.5
+    """
+
+    def __init__(self, dataset: xr.Dataset) -> None:
+        """Wrap a dataset laid out as described above; missing statistics are filled with NaN.
+
+        Raises:
+            ValueError: if ``score``, its dimensions or an attribute are missing.
+        """
+        if "score" not in dataset or dataset["score"].dims[:2] != ("layer", "head"):
+            raise ValueError("dataset has no variable 'score' over (layer, head, ...)")
+        if absent := [name for name in ("name", "unit", "kind", "provenance") if name not in dataset.attrs]:
+            raise ValueError(f"dataset lacks the attributes {', '.join(absent)}")
+        empty = xr.full_like(dataset["score"], np.nan, dtype=np.float64)
+        self.dataset = dataset.assign({name: empty for name in STATISTICS if name not in dataset})
+
+    @classmethod
+    def from_values(
+        cls: type[_S],
+        values: Num[np.ndarray, "layer head *extra prompt"],
+        *,
+        name: str,
+        unit: str,
+        kind: str,
+        cluster: Sequence[object] | np.ndarray | None = None,
+        extra: Mapping[str, Sequence[Label]] | None = None,
+        null: float | None = 0.0,
+        provenance: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        level: float = 0.95,
+        n_bootstrap: int = 2000,
+        variables: Mapping[str, Any] | None = None,
+    ) -> _S:
+        """Scores that are means over prompts, with clustered intervals, p and q.
+
+        Args:
+            values: one value per head and prompt (and extra labels); NaN is "not measured".
+            name: what is measured, e.g. "activation patching, z".
+            unit: e.g. "logits".
+            kind: the analysis, e.g. "activation_patch"; tells ``citation`` which papers to name.
+            cluster: a label per prompt; prompts that share one are resampled together. ``None``: each alone.
+            extra: further dimensions in the order of the axes of ``values``, each with its labels.
+            null: the mean under "this head does nothing", for p and q; ``None``: no test.
+            provenance: what it takes to repeat the run; anything JSON can hold.
+            seed: of the resampling.
+            level: of the intervals.
+            n_bootstrap: number of bootstrap draws.
+            variables: further variables for the dataset, as ``xarray.Dataset.assign`` takes them.
+
+        Raises:
+            ValueError: if shapes, labels and clusters do not fit together.
+        """
+        values = np.asarray(values, dtype=np.float64)
+        if values.ndim == 0 or values.shape[-1] == 0:
+            raise ValueError(
+                f"values has shape {values.shape}; it needs at least one prompt on its last axis"
+            )
+        score = mean_over_prompts(values)
+        labels = [str(c) for c in (range(values.shape[-1]) if cluster is None else cluster)]
+        low, high = clustered_bootstrap(values, labels, n=n_bootstrap, seed=seed, level=level)
+        p = np.full_like(score, np.nan) if null is None else sign_flip_p(values, labels, null=null, seed=seed)
+        statistics = {"null": null, "level": level, "n_bootstrap": n_bootstrap, "seed": seed}
+        dataset = build((score, low, high, p), extra, name, unit, kind, provenance, variables)
+        return cls(
+            dataset.assign(
+                values=((*dataset["score"].dims, "prompt"), values),
+                cluster=("prompt", text_or_numbers("cluster", labels)),
+            ).assign_attrs(statistics=json.dumps(statistics))
+        )
+
+    @classmethod
+    def from_scores(
+        cls: type[_S],
+        score: Num[np.ndarray, "layer head *extra"],
+        *,
+        name: str,
+        unit: str,
+        kind: str,
+        ci_low: Num[np.ndarray, "..."] | None = None,
+        ci_high: Num[np.ndarray, "..."] | None = None,
+        p_value: Num[np.ndarray, "..."] | None = None,
+        extra: Mapping[str, Sequence[Label]] | None = None,
+        values: Num[np.ndarray, "..."] | None = None,
+        provenance: Mapping[str, Any] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> _S:
+        """Scores that are not means over prompts, with whatever interval and p the analysis has.
+
+        ``ci_low``, ``ci_high`` and ``p_value`` have the shape of ``score``, ``values`` one axis of prompts
+        more; the other arguments are as in ``from_values``. q follows from ``p_value``.
+
+        Raises:
+            ValueError: if shapes and labels do not fit together.
+        """
+        score = np.asarray(score, dtype=np.float64)
+        given = (
+            score,
+            like(score, ci_low, "ci_low"),
+            like(score, ci_high, "ci_high"),
+            like(score, p_value, "p_value"),
+        )
+        dataset = build(given, extra, name, unit, kind, provenance, variables)
+        if values is not None:
+            if np.shape(values)[:-1] != score.shape:
+                raise ValueError(
+                    f"values has shape {np.shape(values)}; it needs {score.shape} and a last axis of prompts"
+                )
+            dataset = dataset.assign(
+                values=((*dataset["score"].dims, "prompt"), np.asarray(values, np.float64))
+            )
+        return cls(dataset)
+
+    @property
+    def scores(self) -> xr.DataArray:
+        """The scores, (layer, head, extra dimensions)."""
+        return self.dataset["score"]
+
+    @property
+    def values(self) -> xr.DataArray | None:
+        """The per-prompt values, (layer, head, extra dimensions, prompt); ``None`` where there are none."""
+        return self.dataset.get("values")
+
+    @property
+    def n_layers(self) -> int:
+        return self.dataset.sizes["layer"]
+
+    @property
+    def n_heads(self) -> int:
+        """Heads per layer."""
+        return self.dataset.sizes["head"]
+
+    @property
+    def extra_dims(self) -> tuple[str, ...]:
+        """Names of the dimensions beyond layer and head."""
+        return tuple(str(dim) for dim in self.scores.dims[2:])
+
+    @property
+    def name(self) -> str:
+        return self.dataset.attrs["name"]
+
+    @property
+    def unit(self) -> str:
+        return self.dataset.attrs["unit"]
+
+    @property
+    def kind(self) -> str:
+        return self.dataset.attrs["kind"]
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        return json.loads(self.dataset.attrs["provenance"])
+
+    @property
+    def level(self) -> float | None:
+        """Share of intervals that should hold the true mean, e.g. 0.95; ``None`` if scores are no means."""
+        statistics = self.dataset.attrs.get("statistics")
+        return None if statistics is None else json.loads(statistics)["level"]
+
+    @property
+    def missing(self) -> tuple[HeadId, ...]:
+        """Heads without any score, as an interrupted run leaves them."""
+        absent = self.scores.isnull().all(self.extra_dims).values
+        return tuple(HeadId(int(layer), int(head)) for layer, head in np.argwhere(absent))
+
+    def select(self, **labels: Label | Sequence[Label]) -> HeadScores:
+        """The part at some labels of the extra dimensions: one label drops its dimension, a list keeps it.
+
+        q values stay those of the whole result: choosing a part afterwards does not undo the tests made.
+
+        Raises:
+            ValueError: if there is no such dimension or label.
+        """
+        index: dict[str, Any] = {}
+        for dim, wanted in labels.items():
+            if dim not in self.extra_dims:
+                raise ValueError(
+                    f"there is no dimension {dim!r} to select from; there is {list(self.extra_dims)}"
+                )
+            known = self.dataset[dim].values.tolist()
+            several = isinstance(wanted, (list, tuple))
+            for label in wanted if several else [wanted]:
+                if label not in known:
+                    shown = ", ".join(map(repr, known[:20])) + (", ..." if len(known) > 20 else "")
+                    raise ValueError(f"{dim} has no label {label!r}; it has {shown}")
+            index[dim] = [known.index(label) for label in wanted] if several else known.index(wanted)
+        return HeadScores(self.dataset.isel(index, drop=True))
+
+    def __getitem__(self, head: HeadLike) -> Any:
+        """One head: a dict of its statistics, or with extra dimensions a table with a row per label."""
+        found = check_head(head, self.n_layers, self.n_heads)
+        part = self.dataset[list(STATISTICS)].isel(layer=found.layer, head=found.head)
+        if not self.extra_dims:
+            return {"layer": found.layer, "head": found.head} | {n: float(part[n]) for n in STATISTICS}
+        return _table(part, self.extra_dims)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row per head and label: layer, head, labels, score, ci_low, ci_high, p_value, q_value."""
+        return _table(self.dataset[list(STATISTICS)], ("layer", "head", *self.extra_dims))
+
+    def top(self, k: int = 10, by: str = "score") -> pd.DataFrame:
+        """The ``k`` rows of ``to_dataframe`` with the largest score, or the largest absolute score.
+
+        Rows without a score are left out; equal scores stay in the order of layer and head.
+
+        Raises:
+            ValueError: if ``k`` is below 1 or ``by`` is neither "score" nor "absolute".
+        """
+        if k < 1:
+            raise ValueError(f"k is {k}; it must be at least 1")
+        return self._ranked(by).head(k).reset_index(drop=True)
+
+    def heads(self, k: int = 10, by: str = "score") -> tuple[HeadId, ...]:
+        """The ``k`` heads that rank first, each once even if it ranks under several labels."""
+        if k < 1:
+            raise ValueError(f"k is {k}; it must be at least 1")
+        ranked = self._ranked(by)
+        pairs = zip(ranked["layer"].tolist(), ranked["head"].tolist(), strict=True)
+        return tuple(dict.fromkeys(HeadId(*pair) for pair in pairs))[:k]
+
+    def _ranked(self, by: str) -> pd.DataFrame:
+        if by not in ("score", "absolute"):
+            raise ValueError(f'by is {by!r}; it must be "score" or "absolute"')
+        rows = self.to_dataframe().dropna(subset=["score"])
+        keys = rows["score"].to_numpy()
+        return rows.iloc[np.argsort(-(np.abs(keys) if by == "absolute" else keys), kind="stable")]
+
+    def compare(self, other: HeadScores, k: int = 10) -> Comparison:
+        """Correlations and overlap of the ``k`` largest with another result over the same heads and labels.
+
+        Raises:
+            ValueError: if layers, heads or extra labels differ.
+        """
+        check_aligned(self, other)
+        names = (self.name, other.name)
+        return compare(self.scores.values.ravel(), other.scores.values.ravel(), k, names)
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything to a netCDF file, whole or not at all, and return its path."""
+        netcdf.write(self.dataset, Path(path))
+        return Path(path)
+
+    @classmethod
+    def load(cls: type[_S], path: str | Path) -> _S:
+        """Read a file that ``save`` wrote.
+
+        Raises:
+            FileNotFoundError: if it is not there.
+            ValueError: if it is something else, or was written by a newer version.
+        """
+        dataset = netcdf.read(Path(path))
+        if "schema_version" not in dataset.attrs or "score" not in dataset:
+            raise ValueError(f"{path} was not written by mechheads: it holds no head scores")
+        found = int(dataset.attrs["schema_version"])
+        if found > SCHEMA_VERSION:
+            raise ValueError(
+                f"{path} was written by a newer mechheads (schema version {found}; this one reads up to "
+                f"{SCHEMA_VERSION}): update mechheads"
+            )
+        return cls(dataset.assign_attrs(schema_version=found))
+
+    def plot(self, **options: Any) -> go.Figure:
+        """Heatmap over layers and heads; options go to ``mechheads.plots.heatmap``."""
+        from mechheads.plots import heatmap
+
+        return heatmap(self, **options)
+
+    def citation(self) -> str:
+        """BibTeX of the papers this kind of result rests on, and a line with the library versions."""
+        return citation(self.kind, self.provenance.get("versions"))
+
+    def __repr__(self) -> str:
+        size = f"{self.n_layers} layer{'s' * (self.n_layers != 1)} x {self.n_heads} heads"
+        size += "".join(f" x {self.dataset.sizes[dim]} {dim}" for dim in self.extra_dims)
+        if self.values is not None:
+            size += f", {self.dataset.sizes['prompt']} prompts"
+        if self.missing:
+            size += f", {len(self.missing)} heads missing"
+        return f"<{type(self).__name__} {self.name!r} in {self.unit}: {size}>"
+
+    def _repr_html_(self) -> str:
+        top = self.top(10, by="absolute")
+        head = "".join(f"<th>{escape(str(column))}</th>" for column in top.columns)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(_shown(cell))}</td>" for cell in row) + "</tr>"
+            for row in top.itertuples(index=False)
+        )
+        return (
+            f"<div><p>{escape(repr(self))}<br>The ten furthest from 0:</p>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        )
+
+
+def _table(part: xr.Dataset, dims: tuple[str, ...]) -> pd.DataFrame:
+    frame = part.to_dataframe(dim_order=list(dims)).reset_index()
+    return frame.loc[:, [*dims, *STATISTICS]]
+
+
+def _shown(cell: object) -> str:
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)

@@ -1,0 +1,188 @@
+"""Bootstrap, sign flips and false discovery rate, against plain loops and results by hand."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from scipy.stats import norm, t as student_t
+
+from mechheads.stats import clustered_bootstrap, mean_over_prompts, q_values, sign_flip_p
+
+CLUSTERS = ["a", "a", "b", "b", "b", "c", "d", "d", "e"]
+
+
+def loop_bootstrap(values, cluster, n, seed, level):
+    """One row, one draw, one cluster at a time."""
+    labels = list(dict.fromkeys(cluster))
+    rng = np.random.default_rng(seed)
+    draws = rng.multinomial(len(labels), np.full(len(labels), 1 / len(labels)), size=n)
+    means = []
+    for draw in draws:
+        sample = [
+            v
+            for label, times in zip(labels, draw, strict=True)
+            for _ in range(times)
+            for v, c in zip(values, cluster, strict=True)
+            if c == label and not np.isnan(v)
+        ]
+        if sample:
+            means.append(np.mean(sample))
+    measured = len({c for v, c in zip(values, cluster, strict=True) if not np.isnan(v)})
+    wider = np.sqrt(measured / (measured - 1)) * student_t.ppf((1 + level) / 2, measured - 1)
+    return np.quantile(means, norm.cdf(-wider)), np.quantile(means, norm.cdf(wider))
+
+
+def test_bootstrap_equals_a_plain_loop_also_with_missing_values():
+    values = np.random.default_rng(1).normal(size=(2, 3, 9))
+    values[0, 1, 2:5] = np.nan
+    values[1, 2, 0] = np.nan
+    low, high = clustered_bootstrap(values, CLUSTERS, n=300, seed=5, level=0.9)
+    assert low.shape == high.shape == (2, 3)
+    for at in np.ndindex(2, 3):
+        assert (low[at], high[at]) == pytest.approx(loop_bootstrap(values[at], CLUSTERS, 300, 5, 0.9))
+
+
+def test_the_same_seed_gives_the_same_interval_and_another_seed_another():
+    values = np.random.default_rng(2).normal(size=(4, 9))
+    first = np.stack(clustered_bootstrap(values, CLUSTERS, seed=3))
+    assert np.array_equal(first, np.stack(clustered_bootstrap(values, CLUSTERS, seed=3)))
+    assert not np.array_equal(first, np.stack(clustered_bootstrap(values, CLUSTERS, seed=4)))
+
+
+@pytest.mark.parametrize("row", [[np.nan] * 4, [1.0, 2.0, np.nan, np.nan], [1.0, 2.0, 3.0, np.inf]])
+def test_bootstrap_says_nothing_where_there_is_nothing_to_say(row):
+    low, high = clustered_bootstrap(np.array([row, [1.0, 2.0, 3.0, 4.0]]), ["a", "a", "b", "b"])
+    assert np.isnan([low[0], high[0]]).all()
+    assert low[1] < 2.5 < high[1]
+
+
+@pytest.mark.parametrize(("n_clusters", "least"), [(8, 0.91), (20, 0.92)])
+def test_clustered_intervals_hold_the_true_mean_and_plain_ones_do_not(n_clusters, least):
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(1000, n_clusters, 1))
+    values = (1.0 + shared + 0.7 * rng.normal(size=(1000, n_clusters, 4))).reshape(1000, -1)
+    cluster = np.repeat(np.arange(n_clusters), 4)
+
+    def coverage(clusters):
+        low, high = clustered_bootstrap(values, clusters, n=1000)
+        return ((low < 1) & (high > 1)).mean()
+
+    assert least < coverage(cluster) < 0.985
+    assert coverage(None) < 0.85
+
+
+def test_sign_flips_by_hand():
+    # sums over the 4 sign patterns of (3, 1): 4, 2, -2, -4; two are as far out as 4
+    assert sign_flip_p(np.array([3.0, 1.0])) == 0.5
+    # deviations from 1 are (1, 2, 4): |sum| 7 is reached by +++ and --- of 8
+    assert sign_flip_p(np.array([2.0, 3.0, 5.0]), null=1.0) == 0.25
+    # clusters a: 1 + 2 = 3, b: 1 flip together, so (3, 1) again
+    assert sign_flip_p(np.array([1.0, 2.0, 1.0]), ["a", "a", "b"]) == 0.5
+    # (2, -1): sums 1, 3, -3, -1, all at least 1 from 0
+    assert sign_flip_p(np.array([2.0, -1.0])) == 1.0
+    # exactly at the null, and a single cluster, prove nothing
+    assert sign_flip_p(np.array([0.0, 0.0])) == 1.0
+    assert sign_flip_p(np.array([5.0, 6.0]), ["a", "a"]) == 1.0
+
+
+def test_exact_sign_flips_equal_every_pattern_counted_in_a_loop():
+    values = np.random.default_rng(7).normal(0.5, 1, size=(6, 9))
+    values[2, 3] = np.nan
+    p = sign_flip_p(values, CLUSTERS)
+    for row, found in zip(values, p, strict=True):
+        sums = [
+            np.nansum([v for v, c in zip(row, CLUSTERS, strict=True) if c == label])
+            for label in dict.fromkeys(CLUSTERS)
+        ]
+        patterns = [
+            abs(np.dot(signs, sums)) >= abs(sum(sums)) - 1e-12
+            for signs in itertools.product([1, -1], repeat=5)
+        ]
+        assert found == pytest.approx(np.mean(patterns))
+
+
+def test_random_sign_flips_come_near_the_exact_p_and_never_give_zero():
+    values = np.random.default_rng(3).normal(0.6, 1, size=(5, 13))
+    exact = []
+    signs = np.array(list(itertools.product([1, -1], repeat=13)))
+    for row in values:
+        exact.append((np.abs(signs @ row) >= abs(row.sum()) - 1e-12).mean())
+    assert sign_flip_p(values, n=20_000) == pytest.approx(np.array(exact), abs=0.012)
+    assert sign_flip_p(np.full(40, 1.0), n=99) == 0.01
+
+
+def test_sign_flips_reject_a_true_null_as_often_as_they_say():
+    rng = np.random.default_rng(11)
+    values = np.repeat(rng.normal(size=(2000, 14)), 3, axis=1) + 2.0
+    p = sign_flip_p(values, np.repeat(np.arange(14), 3), null=2.0, n=999)
+    assert 0.035 < (p <= 0.05).mean() < 0.065
+
+
+def test_sign_flips_give_nan_where_nothing_was_measured():
+    p = sign_flip_p(np.array([[np.nan, np.nan], [1.0, np.nan], [np.inf, 1.0]]))
+    assert np.isnan(p[[0, 2]]).all()
+    assert p[1] == 1.0
+
+
+def test_q_values_by_hand():
+    # sorted p * m / rank: .01*4/1, .02*4/2, .03*4/3, .5*4/4; then the running minimum from the right
+    p = np.array([[0.5, 0.01], [0.03, 0.02]])
+    assert q_values(p) == pytest.approx(np.array([[0.5, 0.04], [0.04, 0.04]]))
+    with_gap = np.array([0.01, np.nan, 0.2])
+    assert q_values(with_gap) == pytest.approx(np.array([0.02, np.nan, 0.2]), nan_ok=True)
+    assert np.isnan(q_values(np.array([np.nan]))).all()
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+def test_q_is_at_least_p_and_keeps_its_order(p):
+    p = np.array(p)
+    q = q_values(p)
+    assert (q >= p - 1e-15).all()
+    assert (q <= 1).all()
+    assert (np.diff(q[np.argsort(p, kind="stable")]) >= -1e-15).all()
+
+
+@settings(max_examples=40)
+@given(st.lists(st.floats(-1e3, 1e3), min_size=4, max_size=12), st.floats(0.1, 10), st.floats(-10, 10))
+def test_intervals_and_p_follow_a_change_of_unit(values, scale, shift):
+    values = np.array(values)
+    low, high = clustered_bootstrap(values, n=50)
+    moved_low, moved_high = clustered_bootstrap(values * scale + shift, n=50)
+    assert moved_low == pytest.approx(low * scale + shift, abs=1e-8)
+    assert moved_high == pytest.approx(high * scale + shift, abs=1e-8)
+    assert low <= high
+    assert sign_flip_p(-values) == sign_flip_p(values)
+
+
+def test_mean_over_prompts_leaves_nan_out():
+    values = np.array([[1.0, np.nan, 3.0], [np.nan] * 3])
+    assert mean_over_prompts(values) == pytest.approx(np.array([2.0, np.nan]), nan_ok=True)
+
+
+def test_270_heads_and_64_prompts_take_well_under_a_second():
+    values = np.random.default_rng(0).normal(size=(30, 9, 64))
+    start = time.perf_counter()
+    clustered_bootstrap(values, n=2000)
+    sign_flip_p(values)
+    assert time.perf_counter() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda v: clustered_bootstrap(v, ["a"]), "cluster has 1 labels for 3 prompts"),
+        (lambda v: sign_flip_p(v, ["a"]), "cluster has 1 labels for 3 prompts"),
+        (lambda v: clustered_bootstrap(v, n=0), "n is 0; it must be at least 1"),
+        (lambda v: sign_flip_p(v, n=0), "n is 0; it must be at least 1"),
+        (lambda v: clustered_bootstrap(v, level=95.0), "level is 95.0; it must lie between 0 and 1"),
+        (lambda v: clustered_bootstrap(v[:0]), "at least one prompt"),
+        (lambda v: q_values(v), "p holds values outside 0..1"),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(np.array([1.0, 2.0, 3.0]))
