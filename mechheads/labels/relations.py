@@ -1,0 +1,166 @@
+"""Relations: lists of (source, target) words such as (France, Paris), with the category they stand for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from mechheads.data import folder
+
+CATEGORIES = ("Knowledge", "Linguistic", "Algorithmic", "Translation")
+"""The four categories of MAPS. A relation may name another: it then gets a label of its own."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Pairs of words that stand in one relation, e.g. a country and its capital.
+
+    Attributes:
+        name: a short name, unique among the relations scored together.
+        category: what a head that implements the relation does: one of ``CATEGORIES`` or a name of your own.
+            ``None``: the relation can be scored, but gives no label.
+        pairs: (source, target) words, without leading spaces.
+        source: where the pairs come from and how they are known to be right.
+        copying: whether targets repeat their sources; such relations are scored with a smaller k.
+
+    Raises:
+        ValueError: for an empty name or category, no pairs, or a pair that is not two words.
+
+    >>> from mechheads.labels import Relation
+    >>> Relation("rhymes", "Linguistic", [("cat", "hat"), ("moon", "spoon")], source="made up here")
+    <Relation 'rhymes' (Linguistic): 2 pairs, cat -> hat, ...>
+    """
+
+    name: str
+    category: str | None
+    pairs: Sequence[Sequence[str]]
+    source: str = "not given"
+    copying: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise ValueError("name is empty; a relation needs a name")
+        if self.category is not None and (not self.category.strip() or self.category == "Unclassified"):
+            raise ValueError(
+                f"category of relation {self.name!r} is {self.category!r}; name what its heads do, e.g. "
+                f"{CATEGORIES[0]!r}, or give None for no category"
+            )
+        pairs = tuple(_pair(pair, self.name) for pair in self.pairs)
+        if not pairs:
+            raise ValueError(f"relation {self.name!r} has no pairs; give at least one (source, target)")
+        object.__setattr__(self, "pairs", pairs)
+
+    @classmethod
+    def load(
+        cls, name_or_path: str | Path, *, category: str | None = None, copying: bool | None = None
+    ) -> Relation:
+        """Read a relation of the package by its name, or a JSON file.
+
+        A file holds an object with ``name``, ``category``, ``pairs``, and where they apply ``source`` and
+        ``copying``; or, as the public MAPS files do, nothing but a list of pairs: such a relation is named
+        after its file.
+
+        Args:
+            name_or_path: a name from ``relation_names()``, or the path of a JSON file.
+            category: taken in place of the file's own.
+            copying: taken in place of the file's own.
+
+        Raises:
+            ValueError: if there is no such relation or file, or the file is not a relation.
+
+        >>> from mechheads.labels import Relation
+        >>> Relation.load("country_to_capital").pairs[0]
+        ('Afghanistan', 'Kabul')
+        """
+        known = relation_names()
+        if str(name_or_path) in known:
+            file: Path | Traversable = folder("relations") / f"{name_or_path}.json"
+        else:
+            file = Path(name_or_path).expanduser()
+            if not file.is_file():
+                raise ValueError(
+                    f"there is no relation {str(name_or_path)!r}: it is neither a file nor one of "
+                    f"{', '.join(known)}"
+                )
+        fields = _fields(file)
+        if category is not None:
+            fields["category"] = category
+        if copying is not None:
+            fields["copying"] = copying
+        return cls(**fields)
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash of the pairs and the copying flag: what a score depends on."""
+        content = json.dumps([self.pairs, self.copying], ensure_ascii=False)
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        first, rest = " -> ".join(self.pairs[0]), ", ..." if len(self.pairs) > 1 else ""
+        return f"<Relation {self.name!r} ({self.category}): {len(self.pairs)} pairs, {first}{rest}>"
+
+
+RelationLike = Relation | str | Path
+
+
+def relation_names() -> tuple[str, ...]:
+    """Names of the relations that come with the package.
+
+    >>> from mechheads.labels import relation_names
+    >>> len(relation_names())
+    8
+    """
+    files = (item.name for item in folder("relations").iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in files if name.endswith(".json")))
+
+
+def load_relations(relations: RelationLike | Iterable[RelationLike] | None = None) -> tuple[Relation, ...]:
+    """Relations from names, paths of JSON files and ``Relation`` objects; ``None`` means all of the package.
+
+    Raises:
+        ValueError: if one cannot be found or read, if two share a name, or if there are none.
+
+    >>> from mechheads.labels import load_relations
+    >>> [relation.name for relation in load_relations(["name_copying", "english_to_french"])]
+    ['name_copying', 'english_to_french']
+    """
+    if relations is None:
+        relations = relation_names()
+    elif isinstance(relations, (Relation, str, Path)):
+        relations = [relations]
+    loaded = tuple(item if isinstance(item, Relation) else Relation.load(item) for item in relations)
+    if not loaded:
+        raise ValueError("relations is empty; name at least one, or leave it out for those of the package")
+    names = [relation.name for relation in loaded]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise ValueError(f"relations holds {twice[0]!r} twice; give each relation a name of its own")
+    return loaded
+
+
+def _pair(pair: Sequence[str], name: str) -> tuple[str, str]:
+    words = () if isinstance(pair, str) else tuple(pair)
+    if len(words) != 2 or not all(isinstance(word, str) and word.strip() for word in words):
+        raise ValueError(f"relation {name!r} holds {pair!r}; a pair is (source, target), two words")
+    return words[0].strip(), words[1].strip()
+
+
+def _fields(file: Path | Traversable) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{file} is not a relation: it is not JSON ({error})") from error
+    if isinstance(content, list):
+        name = file.name.removesuffix(".json")
+        return {"name": name, "category": None, "pairs": content, "source": f"file {file.name}"}
+    known = {"name", "category", "pairs", "source", "copying"}
+    if not isinstance(content, dict) or not {"name", "category", "pairs"} <= content.keys() <= known:
+        raise ValueError(
+            f"{file} is not a relation: it must be a JSON list of [source, target] pairs, or an object with "
+            'the keys "name", "category", "pairs" and on wish "source" and "copying"'
+        )
+    return content

@@ -1,0 +1,127 @@
+"""Relations: what comes with the package, what loads, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mechheads
+from mechheads.labels.relations import CATEGORIES, Relation, load_relations, relation_names
+
+FACTS = {
+    "country_to_capital": [("France", "Paris"), ("Australia", "Canberra"), ("Kenya", "Nairobi")],
+    "country_to_language": [("Brazil", "Portuguese"), ("Egypt", "Arabic"), ("Vietnam", "Vietnamese")],
+    "name_copying": [("Mary", "Mary")],
+    "word_to_first_letter": [("knife", "k")],
+    "adjective_to_comparative": [("big", "bigger"), ("happy", "happier"), ("good", "better")],
+    "verb_to_past_tense": [("go", "went"), ("teach", "taught"), ("stop", "stopped")],
+    "english_to_french": [("bread", "pain"), ("tail", "queue"), ("water", "eau")],
+    "english_to_spanish": [("eleven", "once"), ("sleeve", "manga"), ("house", "casa")],
+}
+
+
+def test_two_relations_a_category_come_with_the_package() -> None:
+    relations = load_relations()
+    assert tuple(relation.name for relation in relations) == relation_names() == tuple(sorted(FACTS))
+    categories = [relation.category for relation in relations]
+    assert sorted(map(str, categories)) == sorted([*CATEGORIES, *CATEGORIES])
+    assert [relation.name for relation in relations if relation.copying] == ["name_copying"]
+
+
+@pytest.mark.parametrize("name", sorted(FACTS))
+def test_the_packages_relations_are_sound(name: str) -> None:
+    relation = Relation.load(name)
+    sources = [source for source, _ in relation.pairs]
+    assert set(FACTS[name]) <= set(relation.pairs)
+    assert len(sources) == len(set(sources)) >= 110
+    assert "mechheads" in relation.source
+    if relation.copying:
+        assert all(source == target for source, target in relation.pairs)
+    else:
+        assert all(source != target for source, target in relation.pairs)
+    if relation.category == "Translation":
+        assert len(sources) >= 200
+
+
+def test_first_letters_are_first_letters() -> None:
+    assert all(target == source[0] for source, target in Relation.load("word_to_first_letter").pairs)
+
+
+def test_every_relation_keeps_thirty_single_token_pairs_in_the_default_model(model: mechheads.Model) -> None:
+    def one(word: str) -> bool:
+        return len(model.tokenizer(f" {word}", add_special_tokens=False)["input_ids"]) == 1
+
+    kept = {
+        relation.name: sum(one(source) and one(target) for source, target in relation.pairs)
+        for relation in load_relations()
+    }
+    assert min(kept.values()) >= 30, kept
+
+
+def test_a_public_maps_file_loads_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "noun_to_plural.json"
+    file.write_text(json.dumps([["cat", "cats"], ["ox ", "oxen"]]), encoding="utf-8")
+    relation = Relation.load(file)
+    assert (relation.name, relation.category, relation.copying) == ("noun_to_plural", None, False)
+    assert relation.pairs == (("cat", "cats"), ("ox", "oxen"))
+    named = Relation.load(str(file), category="Linguistic", copying=True)
+    assert (named.category, named.copying, named.pairs) == ("Linguistic", True, relation.pairs)
+
+
+def test_a_relation_file_gives_all_its_fields(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {
+        "name": "colours",
+        "category": "Sight",
+        "copying": False,
+        "source": "looked",
+        "pairs": [["grass", "vert"], ["ciel", "été"]],
+    }
+    file = tmp_path / "any.json"
+    file.write_text(json.dumps(fields), encoding="utf-8")
+    loaded = Relation.load(file)
+    assert loaded == Relation("colours", "Sight", [("grass", "vert"), ("ciel", "été")], source="looked")
+    assert loaded.fingerprint != Relation("colours", "Sight", [("grass", "vert")]).fingerprint
+    assert hash(loaded) == hash(Relation.load(file))
+
+
+def test_names_paths_and_objects_can_be_mixed(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text('[["a", "b"]]', encoding="utf-8")
+    mixed = load_relations(["name_copying", file, Relation("other", "Knowledge", [("c", "d")])])
+    assert [relation.name for relation in mixed] == ["name_copying", "mine", "other"]
+    assert load_relations("name_copying") == load_relations(["name_copying"])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Relation.load("capitals"),
+            r"no relation 'capitals'.*country_to_capital, country_to_language",
+        ),
+        (lambda: load_relations([]), "relations is empty"),
+        (lambda: load_relations(["name_copying", "name_copying"]), "'name_copying' twice"),
+        (lambda: Relation("r", "Knowledge", []), "relation 'r' has no pairs"),
+        (lambda: Relation("r", "Knowledge", [("a", "b", "c")]), r"holds \('a', 'b', 'c'\)"),
+        (lambda: Relation("r", "Knowledge", ["ab"]), "holds 'ab'"),
+        (lambda: Relation("r", "Knowledge", [("a", " ")]), "two words"),
+        (lambda: Relation(" ", "Knowledge", [("a", "b")]), "name is empty"),
+        (lambda: Relation("r", "Unclassified", [("a", "b")]), "category of relation 'r'"),
+    ],
+)
+def test_bad_relations_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "text", ["not json", '{"pairs": []}', '{"name": "n", "category": "c", "pair": []}', "3"]
+)
+def test_files_that_are_no_relations_are_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "bad.json"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"bad\.json is not a relation"):
+        Relation.load(file)

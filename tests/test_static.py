@@ -1,0 +1,276 @@
+"""Relation scores against numbers worked out by hand and against the formula written as a plain loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads
+from mechheads.labels import static
+from mechheads.labels.relations import Relation
+from mechheads.labels.static import relation_scores
+
+
+class Words:
+    """A tokenizer that knows w0, w1, ... as one token each; other words fall apart into letters."""
+
+    unk_token_id = 0
+
+    def __call__(self, texts: Sequence[str], add_special_tokens: bool) -> dict[str, list[list[int]]]:
+        assert not add_special_tokens
+        assert all(text.startswith(" ") for text in texts)
+        words = [text.strip() for text in texts]
+        return {"input_ids": [[int(w[1:])] if w[1:].isdigit() else [1] * len(w) for w in words]}
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [f"w{i}" for i in ids]
+
+
+class FakeModel:
+    """What relation_scores asks of a model, with weights given outright."""
+
+    name = "fake"
+    device = torch.device("cpu")
+
+    def __init__(self, W_E: Any, W_V: Any, W_O: Any, W_U: Any, first_mlp: Any = torch.tanh) -> None:
+        self.W_E, self.W_U, self.first_mlp = W_E, W_U, first_mlp
+        self.W_V, self.W_O, self.tokenizer = list(W_V), list(W_O), Words()
+        self.n_layers, self.n_heads, self.d_vocab = len(self.W_V), len(self.W_V[0]), W_U.shape[1]
+
+    def provenance(self) -> dict[str, Any]:
+        return {"model": self.name}
+
+
+def random_model(seed: int = 0, vocab: int = 800) -> Any:
+    g = torch.Generator().manual_seed(seed)
+    sizes = ((vocab, 16), (3, 4, 16, 5), (3, 4, 5, 16), (16, vocab))
+    return FakeModel(*(torch.randn(size, generator=g) for size in sizes))
+
+
+def relations(n: int = 40) -> list[Relation]:
+    rng = np.random.default_rng(1)
+    draw = rng.integers(1, 800, size=(2, n, 2))
+    pairs = [[(f"w{s}", f"w{t}") for s, t in rows] for rows in draw]
+    return [
+        Relation("first", "Knowledge", pairs[0]),
+        Relation("second", "Made up", pairs[1][: n // 2]),
+        Relation("copy", "Algorithmic", [(s, s) for s, _ in pairs[0]], copying=True),
+    ]
+
+
+def plain_loop(
+    model: Any, relation: Relation, ids: Callable[[str], int], k: int, first_mlp: bool = True
+) -> Any:
+    """The formula of MAPS, a row of M at a time, in float64: hits and suppressions [2, layer, head, pair]."""
+    found = np.zeros((2, model.n_layers, model.n_heads, len(relation.pairs)))
+    for layer in range(model.n_layers):
+        for head in range(model.n_heads):
+            W_VO = model.W_V[layer][head].double() @ model.W_O[layer][head].double()
+            for i, (source, target) in enumerate(relation.pairs):
+                embedded = model.W_E[[ids(source)]]
+                seen = model.first_mlp(embedded) if layer and first_mlp else embedded
+                row = (seen.double() @ W_VO @ model.W_U.double())[0]
+                own = row[ids(target)]
+                found[:, layer, head, i] = (row > own).sum() < k, (row < own).sum() < k
+    return found
+
+
+def number(word: str) -> int:
+    return int(word[1:])
+
+
+def identity_model(columns: Sequence[Sequence[float]]) -> Any:
+    """One head that copies its input: row s of M is W_E[s] @ W_U, and every word but w0 has W_E = (1, 0)."""
+    W_U = torch.tensor(columns).T
+    W_E = torch.tensor([[0.0, 0.0], *[[1.0, 0.0]] * (len(columns) - 1)])
+    return FakeModel(W_E, torch.eye(2)[None, None], torch.eye(2)[None, None], W_U)
+
+
+def test_by_hand() -> None:
+    model = identity_model([[3, 9], [5, 0], [4, 0], [2, 0], [1, 0]])  # logits 3 5 4 2 1: w1 first, w4 last
+    relation = Relation("r", "Knowledge", [("w1", f"w{t}") for t in (1, 2, 3, 4)])
+    for k, hit, suppressed in ((1, [1, 0, 0, 0], 0.25), (2, [1, 1, 0, 0], 0.5), (4, [1, 1, 1, 0], 0.75)):
+        scores = relation_scores(model, relation, k=k, min_pairs=1, progress=False)
+        assert scores.values is not None
+        assert scores.values.values[0, 0, 0].tolist() == hit
+        assert scores.scores.item() == sum(hit) / 4
+        assert scores.dataset["suppression"].item() == suppressed
+
+
+def test_a_tie_counts_for_the_target() -> None:
+    model = identity_model([[0, 0], [7, 0], [5, 0], [5, 1], [5, 2], [1, 0]])  # w2, w3 and w4 tie for second
+    relation = Relation("r", None, [("w1", "w2"), ("w1", "w4"), ("w1", "w5")])
+    scores = relation_scores(model, relation, k=2, min_pairs=1, progress=False)
+    assert scores.values is not None
+    assert scores.values.values[0, 0, 0].tolist() == [1, 1, 0]
+    assert scores.provenance["ties"] == "count for the target"
+
+
+def test_a_head_that_writes_nothing_hits_nothing() -> None:
+    model = identity_model([[1, 0], [2, 0], [3, 0]])
+    model.W_O[0] = torch.zeros(1, 2, 2)
+    scores = relation_scores(model, Relation("r", None, [("w1", "w2")]), min_pairs=1, progress=False)
+    assert scores.scores.item() == scores.dataset["suppression"].item() == 0.0
+
+
+@pytest.mark.parametrize("first_mlp", [True, False])
+@pytest.mark.parametrize("k", [1, 40, 790])
+def test_equals_the_plain_loop(k: int, first_mlp: bool) -> None:
+    model = random_model()
+    scores = relation_scores(
+        model, relations(), k=k, k_copying=25, first_mlp=first_mlp, min_pairs=1, progress=False
+    )
+    assert scores.values is not None
+    for i, relation in enumerate(relations()):
+        hits, suppressed = plain_loop(model, relation, number, 25 if relation.copying else k, first_mlp)
+        mine = scores.values.values[:, :, i]
+        assert np.abs(mine[..., : len(relation.pairs)] - hits).max() == 0
+        assert np.isnan(mine[..., len(relation.pairs) :]).all()
+        np.testing.assert_allclose(scores.scores.values[..., i], hits.mean(-1), rtol=1e-12)
+        np.testing.assert_allclose(
+            scores.dataset["suppression"].values[..., i], suppressed.mean(-1), rtol=1e-12
+        )
+
+
+@pytest.mark.transformerlens
+@pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
+def test_equals_the_plain_loop_on_real_models(name: str, tiny: Callable[[str], Path]) -> None:
+    model = mechheads.load(tiny(name))
+    capitals = [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin")]
+    relation = Relation("capitals", "Knowledge", [*capitals, ("big", "bigger"), ("small", "smaller")])
+
+    def token(word: str) -> int:
+        return model.tokenizer(f" {word}", add_special_tokens=False)["input_ids"][0]
+
+    scores = relation_scores(model, relation, k=40, min_pairs=6, progress=False)
+    hits, suppressed = plain_loop(model, relation, token, 40)
+    assert scores.values is not None
+    assert np.abs(scores.values.values[:, :, 0] - hits).max() == 0
+    assert np.abs(scores.dataset["suppression"].values[..., 0] - suppressed.mean(-1)).max() < 1e-12
+    assert 0 < hits.mean() < 1
+
+
+@pytest.mark.transformerlens
+def test_the_default_model_does_what_the_plain_loop_says(model: mechheads.Model) -> None:
+    relation = Relation("capitals", "Knowledge", Relation.load("country_to_capital").pairs)
+    scores = relation_scores(model, relation, progress=False)
+    pairs = [pair.split(" -> ") for pair in scores.dataset["pair"].values[0].tolist()]
+    assert len(pairs) == scores.provenance["pairs_kept"]["capitals"] == 38
+    assert scores.values is not None
+    for layer, head in ((0, 3), (23, 4), (23, 5), (29, 8)):
+        W_V, W_O = model.W_V[layer][head], model.W_O[layer][head]
+        for i, (source, target) in enumerate(pairs):
+            s, t = (
+                model.tokenizer(f" {w}", add_special_tokens=False)["input_ids"][0] for w in (source, target)
+            )
+            embedded = model.W_E[[s]]
+            row = ((model.first_mlp(embedded) if layer else embedded) @ W_V @ W_O @ model.W_U)[0]
+            assert scores.values.values[layer, head, 0, i] == float((row > row[t]).sum() < 10)
+    assert str(scores.heads(1)[0]) == "L23H4"
+    assert scores["L23H4"]["score"].item() > 0.5
+
+
+def test_memory_and_company_change_nothing() -> None:
+    model, several = random_model(), relations()
+    whole = relation_scores(model, several, k=60, min_pairs=1, progress=False)
+    frugal = relation_scores(model, several, k=60, min_pairs=1, memory=1, progress=False)
+    assert np.array_equal(whole.dataset["values"], frugal.dataset["values"], equal_nan=True)
+    alone = relation_scores(model, several[1], k=60, min_pairs=1, progress=False)
+    together = whole.select(relation="second").scores.values
+    assert np.array_equal(alone.scores.values[..., 0], together)
+
+
+def test_half_precision_weights_are_scored_in_float32() -> None:
+    model = random_model()
+    half = FakeModel(*(torch.stack(list(w)).bfloat16() for w in (model.W_E, model.W_V, model.W_O, model.W_U)))
+    full = FakeModel(
+        half.W_E.float(), *(torch.stack(w).float() for w in (half.W_V, half.W_O)), half.W_U.float()
+    )
+    options: dict[str, Any] = {"k": 60, "min_pairs": 1, "progress": False, "first_mlp": False}
+    mine, theirs = (relation_scores(m, relations(), **options) for m in (half, full))  # type: ignore[arg-type]
+    assert np.array_equal(mine.scores, theirs.scores)
+
+
+def test_result_tells_what_it_rests_on() -> None:
+    several = [*relations(), Relation("short", "Knowledge", [("w1", "w2"), ("w3", "two words")])]
+    with pytest.warns(UserWarning, match=r"fewer than 20 single-token pairs are skipped: short \(1 of 2\)"):
+        scores = relation_scores(random_model(), several, min_pairs=20, progress=False)
+    assert scores.dataset["relation"].values.tolist() == ["first", "second", "copy"]
+    assert scores.dataset["relation_category"].values.tolist() == ["Knowledge", "Made up", "Algorithmic"]
+    assert scores.dataset["n_pairs"].values.tolist() == [40, 20, 40]
+    about = scores.provenance
+    assert about["skipped"] == ["short"]
+    assert (about["pairs_given"]["short"], about["pairs_kept"]["short"]) == (2, 1)
+    assert about["k"] == {"first": 10, "second": 10, "copy": 1}
+    assert about["model"] == "fake"
+    assert not about["interrupted"]
+    assert (scores.kind, scores.unit) == ("relations", "share of pairs")
+    assert np.isnan(scores.dataset["p_value"]).all()
+    finite = scores.dataset.isel(relation=0)
+    assert (finite["ci_low"] <= finite["score"]).all()
+    assert (finite["score"] <= finite["ci_high"]).all()
+
+
+def test_scores_survive_a_file(tmp_path: Path) -> None:
+    scores = relation_scores(random_model(), relations(), k=60, min_pairs=1, progress=False)
+    again = mechheads.HeadScores.load(scores.save(tmp_path / "phi.nc"))
+    assert again.dataset.identical(scores.dataset)
+
+
+def test_ctrl_c_keeps_the_layers_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = static._outputs
+
+    def interrupted(model: Any, layer: int, seen: Any) -> Any:
+        if layer == 2:
+            raise KeyboardInterrupt
+        return honest(model, layer, seen)
+
+    whole = relation_scores(random_model(), relations(), min_pairs=1, progress=False)
+    monkeypatch.setattr(static, "_outputs", interrupted)
+    with pytest.warns(UserWarning, match=r"layers 0\.\.1 are scored"):
+        part = relation_scores(random_model(), relations(), min_pairs=1, progress=False)
+    assert [str(head) for head in part.missing] == ["L2H0", "L2H1", "L2H2", "L2H3"]
+    assert np.array_equal(part.scores.values[:2], whole.scores.values[:2])
+    assert np.isnan(part.dataset["suppression"].values[2]).all()
+    assert part.provenance["interrupted"]
+
+
+def test_damaged_weights_are_named() -> None:
+    model = random_model()
+    model.W_O[1][2, 0, 3] = float("nan")
+    with pytest.raises(ValueError, match="W_O of layer 1 holds NaN"):
+        relation_scores(model, relations(), min_pairs=1, progress=False)
+    model = random_model()
+    model.W_U[0, 5] = float("inf")
+    with pytest.raises(ValueError, match="W_U gives NaN or infinite"):
+        relation_scores(model, relations(), min_pairs=1, progress=False)
+
+
+def test_a_relation_without_single_tokens_shows_how_it_falls_apart() -> None:
+    relation = Relation("animals", "Knowledge", [("cat", "dog"), ("w3", "w0")])
+    with pytest.raises(ValueError, match=r"(?s)'animals' has no pair.*\['w1', 'w1', 'w1'\] ->") as error:
+        relation_scores(random_model(), relation, progress=False)
+    assert "['w3'] -> ['w0']" in str(error.value)
+
+
+def test_nothing_left_to_score_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"first \(40 of 40\).*none is left"):
+        relation_scores(random_model(), relations()[0], min_pairs=41, progress=False)
+
+
+@pytest.mark.parametrize("bad", [{"k": 0}, {"k_copying": 0}, {"min_pairs": 0}, {"memory": 0}])
+def test_numbers_below_one_are_refused(bad: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(bad))} is 0"):
+        relation_scores(random_model(), relations(), progress=False, **bad)  # type: ignore[arg-type]
+
+
+def test_a_model_without_a_tokenizer_is_refused() -> None:
+    model = random_model()
+    model.tokenizer = None
+    with pytest.raises(ValueError, match="no tokenizer"):
+        relation_scores(model, relations(), progress=False)
