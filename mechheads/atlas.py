@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,7 +123,9 @@ class Atlas:
                 scores, top, lambda row, d: f"  {d['generalized_ships'].values[row.layer, row.head]:.2g} degrees",
                 f"Safety heads, {ablation}: Ships, nats",
             )  # fmt: skip
-        lines.append("Time       " + ", ".join(f"{name} {show_seconds(s)}" for name, s in self.seconds.items()))
+        lines.append(
+            "Time       " + ", ".join(f"{name} {show_seconds(s)}" for name, s in self.seconds.items())
+        )
         return "\n".join([*lines, *(f"Note       {note}" for note in self.notes)])
 
 
@@ -139,8 +141,10 @@ def build_atlas(model: Model, *, quick: bool = False, progress: bool = True) -> 
     >>> atlas = mh.build_atlas(model, quick=True)  # doctest: +SKIP
     """
     atlas = Atlas(model.name)
-    say: Callable[[str], Any] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
-    relations = [Relation.load(name) for name in _QUICK_RELATIONS] if quick else None
+    say: Callable[[str], Any] = (
+        (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
+    )
+    relations = _in_vocabulary(model, _QUICK_RELATIONS) if quick else None
     pairs = capital_pairs(model, 4 if quick else 8)
     requests = [request.text for request in load_requests()[:: 6 if quick else 1]]
     say(f"{model!r}")
@@ -156,7 +160,9 @@ def build_atlas(model: Model, *, quick: bool = False, progress: bool = True) -> 
             atlas.labels = label_heads(atlas.relations)
             _stop_if_partial(atlas.relations)
         if pairs is None:
-            atlas.notes.append("patching left out: fewer than 2 countries and capitals are one token each here")
+            atlas.notes.append(
+                "patching left out: fewer than 2 countries and capitals are one token each here"
+            )
         else:
             with _timed(atlas, "patching", say):
                 atlas.patching = activation_patch(model, pairs, normalize=True, progress=progress)
@@ -175,19 +181,25 @@ def capital_pairs(model: Model, n: int) -> PromptPairs | None:
     Countries and capitals are those of the relation ``country_to_capital`` that are one token each in the
     model's vocabulary; None where fewer than two are.
     """
-    tokenizer = model.tokenizer
-    known = [
-        (country, f" {capital}")
-        for country, capital in Relation.load("country_to_capital").pairs
-        if single_token(f" {country}", tokenizer) is not None
-        and single_token(f" {capital}", tokenizer) is not None
-    ][:n]
+    capitals_of = Relation.load("country_to_capital").pairs
+    known = [(country, f" {capital}") for country, capital in capitals_of if _is_known(model, country, capital)][:n]
     if len(known) < 2:
         return None
     turned = [*known[1:], known[0]]
     countries = [(a[0], b[0]) for a, b in zip(known, turned, strict=True)]
     capitals = [(a[1], b[1]) for a, b in zip(known, turned, strict=True)]
     return PromptPairs.from_templates(TEMPLATE, {"country": countries}, answer=capitals)
+
+
+def _is_known(model: Model, *words: str) -> bool:
+    """Whether each word is one token of the model's vocabulary."""
+    return all(single_token(f" {word}", model.tokenizer) is not None for word in words)
+
+
+def _in_vocabulary(model: Model, names: Sequence[str]) -> list[Relation]:
+    """The relations of which the model's vocabulary holds at least one pair."""
+    relations = [Relation.load(name) for name in names]
+    return [relation for relation in relations if any(_is_known(model, *pair) for pair in relation.pairs)]
 
 
 def _relations(
@@ -205,28 +217,35 @@ def _relations(
     return scores
 
 
-def _patterns(model: Model, pairs: PromptPairs, patching: HeadScores) -> tuple[dict[str, np.ndarray], list[str]]:
+def _patterns(
+    model: Model, pairs: PromptPairs, patching: HeadScores
+) -> tuple[dict[str, np.ndarray], list[str]]:
     """The attention of the three heads that patching names first, on the first clean prompt."""
     run = model.cache(pairs.clean[:1], sites=("pattern",), progress=False)
     heads = patching.heads(3)
     return {str(h): run.pattern[h][0].float().cpu().numpy() for h in heads}, list(run.tokens.strings[0])
 
 
-def _top_lines(
-    scores: HeadScores, top: int, more: Callable[[Any, Any], str] | None, title: str
-) -> list[str]:
+def _top_lines(scores: HeadScores, top: int, more: Callable[[Any, Any], str] | None, title: str) -> list[str]:
     rows = list(scores.top(top).itertuples())
     lines = [title]
     for row in rows:
-        text = f"  {HeadId(row.layer, row.head)!s:>7}  {row.score:8.3f}  [{row.ci_low:.3f}, {row.ci_high:.3f}]"
+        text = (
+            f"  {HeadId(row.layer, row.head)!s:>7}  {row.score:8.3f}  [{row.ci_low:.3f}, {row.ci_high:.3f}]"
+        )
         lines.append(text + (more(row, scores.dataset) if more else ""))
     return lines
 
 
 def _say_estimate(say: Callable[[str], Any], plans: dict[str, Plan]) -> None:
     """Tell how long the whole will take, from the probed plans and what labels cost beside them."""
-    seconds = sum((p.seconds or 0.0) * (len(ABLATIONS) if name == "safety" else 1) for name, p in plans.items())
-    say(f"labels, then patching and safety heads; the last two take about {show_seconds(seconds)} (Ctrl-C keeps what is done)")
+    seconds = sum(
+        (p.seconds or 0.0) * (len(ABLATIONS) if name == "safety" else 1) for name, p in plans.items()
+    )
+    say(
+        f"first labels, then patching and safety heads: these take about {show_seconds(seconds)}; "
+        "Ctrl-C keeps what is done"
+    )
 
 
 @contextmanager

@@ -28,7 +28,9 @@ def write_page(atlas: Atlas, path: str | Path) -> Path:
     sections = []
     for title, text, figure in _figures(atlas):
         drawn = figure.to_html(full_html=False, include_plotlyjs=False, config={"displaylogo": False})
-        sections.append(f'<h2>{html.escape(title)}</h2><p>{html.escape(text)}</p><div class="figure">{drawn}</div>')
+        sections.append(
+            f'<h2>{html.escape(title)}</h2><p>{html.escape(text)}</p><div class="figure">{drawn}</div>'
+        )
     page = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(atlas.model)}: heads</title>'
         f"<style>{_STYLE}</style><script>{_script()}</script></head><body>"
@@ -63,8 +65,8 @@ def _figures(atlas: Atlas) -> list[tuple[str, str, go.Figure]]:
         figures.append(
             (
                 "Activation patching: who carries the capital?",
-                "The corrupted prompt names another country. One head's output is restored from the clean run: 0 changes "
-                "nothing, 1 restores the whole logit difference between the two capitals.",
+                "The corrupted prompt names another country. One head's output is restored from the clean run: 0 "
+                "changes nothing, 1 restores the whole logit difference between the two capitals.",
                 plots.heatmap(atlas.patching),
             )
         )
@@ -80,13 +82,18 @@ def _figures(atlas: Atlas) -> list[tuple[str, str, go.Figure]]:
         figures.append(
             (
                 "Safety heads",
-                "The ten heads whose ablation moves the answer to harmful requests most (Ships), coloured by Generalized "
-                "Ships. Both measure any change, not safety alone; a model that refuses nothing has heads here too.",
+                "The ten heads whose ablation moves the answer to harmful requests most (Ships), coloured by "
+                "Generalized Ships. Both measure any change, not safety alone: a model that refuses nothing has "
+                "heads here too.",
                 plots.safety_map(list(atlas.safety.values())),
             )
         )
         figures += [
-            (f"Ships under {ablation} ablation", "KL divergence at the last token of the request.", plots.heatmap(scores))
+            (
+                f"Ships under {ablation} ablation",
+                "KL divergence at the last token of the request.",
+                plots.heatmap(scores),
+            )
             for ablation, scores in atlas.safety.items()
         ]
     return figures

@@ -1,0 +1,31 @@
+"""What many tests share: the default model, and tiny random models in local folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import mechheads
+import tiny as tiny_models
+
+
+@pytest.fixture(scope="session")
+def model() -> mechheads.Model:
+    """The default model. Leave it as it is: every test that asks for it gets the same one."""
+    return mechheads.load()
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``tiny("gpt2")``, or "llama", "neox", "gemma": a folder with that random model and its tokenizer."""
+
+    @cache
+    def folder(name: str) -> Path:
+        made = tmp_path_factory.mktemp("tiny") / name
+        tiny_models.build(name, made)
+        return made
+
+    return folder

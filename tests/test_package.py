@@ -1,0 +1,174 @@
+"""The package as a whole: light to import, its imports run one way, its dependencies pinned."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "mechheads"
+
+# A module may import, when it is itself imported, from its own floor and those before it.
+FLOORS: list[set[str]] = [
+    {"data", "heads", "stats", "citations", "netcdf", "spill", "sources"},
+    {"scores", "layout", "arithmetic", "compare", "prompts", "backends", "model"},
+    {"plots", "cache", "interventions", "metrics"},
+    {"resume", "plans", "sweeps"},
+    {"patching", "labels", "safety", "gating"},
+    {"atlas"},
+    {"report"},
+    {"cli"},
+]
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def part(path: Path) -> str:
+    """The module or folder of the package that a file belongs to."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def imports(node: ast.AST, path: Path, *, lazy: bool) -> Iterator[str]:
+    """Full names of what a file imports; with ``lazy`` inside functions too, never those for types alone."""
+    for child in ast.iter_child_nodes(node):
+        if is_for_types(child):
+            continue
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            package = list(path.relative_to(ROOT).parent.parts)
+            above = package[: len(package) - child.level + 1] if child.level else []
+            base = ".".join([*above, *([child.module] if child.module else [])])
+            yield from (f"{base}.{alias.name}" for alias in child.names)
+        elif lazy or not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from imports(child, path, lazy=lazy)
+
+
+def imported(path: Path, *, lazy: bool) -> set[str]:
+    return set(imports(ast.parse(path.read_text("utf-8")), path, lazy=lazy))
+
+
+def own_parts(path: Path, *, lazy: bool) -> set[str]:
+    names = (name.split(".") for name in imported(path, lazy=lazy))
+    found = {name[1] for name in names if name[0] == "mechheads" and len(name) > 1}
+    return found - {part(path), "__version__"}
+
+
+def libraries(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in imported(path, lazy=True)}
+
+
+def test_import_is_fast_and_light() -> None:
+    code = """
+import json, sys, time
+start = time.perf_counter()
+import mechheads
+seconds = time.perf_counter() - start
+heavy = {"torch", "transformer_lens", "transformers", "plotly", "xarray", "pandas"} & set(sys.modules)
+print(json.dumps([seconds, sorted(heavy)]))
+"""
+    runs = [
+        json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+        for _ in range(3)
+    ]
+    assert [heavy for _, heavy in runs] == [[], [], []]
+    assert min(seconds for seconds, _ in runs) < 0.3
+
+
+def test_imports_run_one_way() -> None:
+    floor = {name: number for number, names in enumerate(FLOORS) for name in names}
+    files = [path for path in modules() if path != PACKAGE / "__init__.py"]
+    seen = {part(path) for path in files}.union(*(own_parts(path, lazy=True) for path in files))
+    assert seen - set(floor) == set(), "give each of these a floor, or import it from its own module"
+    upward = [
+        f"{path.relative_to(ROOT)} imports {other}"
+        for path in files
+        for other in own_parts(path, lazy=False)
+        if floor[other] > floor[part(path)]
+    ]
+    assert upward == []
+
+
+def test_imports_go_round_in_no_circle() -> None:
+    graph: dict[str, set[str]] = {}
+    for path in modules():
+        if path != PACKAGE / "__init__.py":
+            graph.setdefault(part(path), set()).update(own_parts(path, lazy=False))
+    TopologicalSorter(graph).prepare()  # raises CycleError, naming the circle
+
+
+def test_results_know_no_model() -> None:
+    for name in ("heads", "scores", "stats", "layout", "arithmetic", "compare", "netcdf", "citations"):
+        path = PACKAGE / f"{name}.py"
+        assert libraries(path) & {"torch", "transformer_lens", "transformers"} == set(), path
+
+
+def test_plots_know_only_scores_and_arrays() -> None:
+    for path in modules():
+        if part(path) == "plots":
+            assert own_parts(path, lazy=True) <= {"scores", "heads"}, path
+            assert libraries(path) & {"torch", "transformer_lens", "transformers"} == set(), path
+
+
+def test_only_the_adapter_knows_transformerlens() -> None:
+    knowing = {part(path) for path in modules() if "transformer_lens" in libraries(path)}
+    assert knowing <= {"model", "backends"}
+
+
+def test_the_import_reader_sees_what_it_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    path = tmp_path / "mechheads" / "plots" / "heads.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    import pandas\n"
+        "try:\n    from ..scores import HeadScores\nexcept ImportError:\n    pass\n"
+        "class A:\n    import numpy.linalg\n    def f(self):\n        from . import curves\n"
+    )
+    top = {"typing.TYPE_CHECKING", "mechheads.scores.HeadScores", "numpy.linalg"}
+    assert imported(path, lazy=False) == top
+    assert imported(path, lazy=True) == top | {"mechheads.plots.curves"}
+
+
+def pins(name: str) -> dict[str, str]:
+    lines = (ROOT / name).read_text("utf-8").splitlines()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-tl3.txt"])
+def test_every_dependency_is_pinned(name: str) -> None:
+    pinned = pins(name)
+    assert all(re.fullmatch(r"\d[\w.]*", version) for version in pinned.values())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = [*project["dependencies"], *(d for ds in project["optional-dependencies"].values() for d in ds)]
+    names = {normal(re.split(r"[\[<>=]", one)[0]) for one in wanted} - {"mechheads"}
+    assert names - {normal(one) for one in pinned} == set()
+
+
+def test_the_two_environments_differ_in_transformerlens_only() -> None:
+    main, second = pins("constraints.txt"), pins("constraints-tl3.txt")
+    assert main["torch"] == "2.13.0"
+    assert {k: v for k, v in main.items() if second.get(k) != v} == {"transformer-lens": "4.3.0"}
+    assert {k: v for k, v in second.items() if main.get(k) != v} == {
+        "transformer-lens": "3.9.0",
+        "better-abc": "0.0.3",
+    }
