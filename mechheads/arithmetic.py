@@ -66,9 +66,7 @@ def check_aligned(left: HeadScores, right: HeadScores, prompts: bool = False) ->
     if not prompts:
         return
     if _is_mean(left) != _is_mean(right):
-        raise ValueError(
-            f"{left.name!r} and {right.name!r} do not align: only one of them is a mean over prompts"
-        )
+        raise ValueError(f"{left.name!r} and {right.name!r} do not align: only one of them is a mean over prompts")
     if _is_mean(left):
         mine, theirs = left.dataset.sizes["prompt"], right.dataset.sizes["prompt"]
         if mine != theirs:
@@ -103,13 +101,9 @@ def _combine(scores: Any, other: Any, op: Callable, symbol: str, reflected: bool
     with np.errstate(divide="ignore", invalid="ignore"):
         if _is_mean(scores):
             values = op(_array(left, "values"), _array(right, "values"))
-            options = json.loads(scores.dataset.attrs["statistics"]) | {
-                "null": _null(left, right, op, symbol)
-            }
+            options = json.loads(scores.dataset.attrs["statistics"]) | {"null": _null(left, right, op, symbol)}
             values = np.where(np.isfinite(values), values, np.nan) if symbol == "/" else values
-            return HeadScores.from_values(
-                values, cluster=scores.dataset["cluster"].values.tolist(), **about, **options
-            )
+            return HeadScores.from_values(values, cluster=scores.dataset["cluster"].values.tolist(), **about, **options)
         score = op(_array(left, "score"), _array(right, "score"))
         if isinstance(other, HeadScores) or (symbol == "/" and reflected):
             return HeadScores.from_scores(np.where(np.isfinite(score), score, np.nan), **about)

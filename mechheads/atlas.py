@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.heads import HeadId, check_heads
+from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions import Patch, UniformAttention
 from mechheads.labels.classify import HeadLabels, label_heads
 from mechheads.labels.relations import Relation
@@ -59,7 +59,7 @@ class Atlas:
     labels: HeadLabels | None = None
     patching: HeadScores | None = None
     safety: dict[str, SafetyHeads] = field(default_factory=dict)
-    patterns: tuple[dict[str, np.ndarray], list[str]] | None = None
+    patterns: tuple[dict[HeadLike, np.ndarray], list[str]] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -123,9 +123,7 @@ class Atlas:
                 scores, top, lambda row, d: f"  {d['generalized_ships'].values[row.layer, row.head]:.2g} degrees",
                 f"Safety heads, {ablation}: Ships, nats",
             )  # fmt: skip
-        lines.append(
-            "Time       " + ", ".join(f"{name} {show_seconds(s)}" for name, s in self.seconds.items())
-        )
+        lines.append("Time       " + ", ".join(f"{name} {show_seconds(s)}" for name, s in self.seconds.items()))
         return "\n".join([*lines, *(f"Note       {note}" for note in self.notes)])
 
 
@@ -141,9 +139,7 @@ def build_atlas(model: Model, *, quick: bool = False, progress: bool = True) -> 
     >>> atlas = mh.build_atlas(model, quick=True)  # doctest: +SKIP
     """
     atlas = Atlas(model.name)
-    say: Callable[[str], Any] = (
-        (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
-    )
+    say: Callable[[str], Any] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
     relations = _in_vocabulary(model, _QUICK_RELATIONS) if quick else None
     pairs = capital_pairs(model, 4 if quick else 8)
     requests = [request.text for request in load_requests()[:: 6 if quick else 1]]
@@ -160,9 +156,7 @@ def build_atlas(model: Model, *, quick: bool = False, progress: bool = True) -> 
             atlas.labels = label_heads(atlas.relations)
             _stop_if_partial(atlas.relations)
         if pairs is None:
-            atlas.notes.append(
-                "patching left out: fewer than 2 countries and capitals are one token each here"
-            )
+            atlas.notes.append("patching left out: fewer than 2 countries and capitals are one token each here")
         else:
             with _timed(atlas, "patching", say):
                 atlas.patching = activation_patch(model, pairs, normalize=True, progress=progress)
@@ -202,9 +196,7 @@ def _in_vocabulary(model: Model, names: Sequence[str]) -> list[Relation]:
     return [relation for relation in relations if any(_is_known(model, *pair) for pair in relation.pairs)]
 
 
-def _relations(
-    model: Model, relations: list[Relation] | None, atlas: Atlas, progress: bool
-) -> HeadScores | None:
+def _relations(model: Model, relations: list[Relation] | None, atlas: Atlas, progress: bool) -> HeadScores | None:
     """Relation scores, with what was left out told in the atlas' notes."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -217,31 +209,25 @@ def _relations(
     return scores
 
 
-def _patterns(
-    model: Model, pairs: PromptPairs, patching: HeadScores
-) -> tuple[dict[str, np.ndarray], list[str]]:
+def _patterns(model: Model, pairs: PromptPairs, patching: HeadScores) -> tuple[dict[HeadLike, np.ndarray], list[str]]:
     """The attention of the three heads that patching names first, on the first clean prompt."""
     run = model.cache(pairs.clean[:1], sites=("pattern",), progress=False)
     heads = patching.heads(3)
-    return {str(h): run.pattern[h][0].float().cpu().numpy() for h in heads}, list(run.tokens.strings[0])
+    return {h: run.pattern[h][0].float().cpu().numpy() for h in heads}, list(run.tokens.strings[0])
 
 
 def _top_lines(scores: HeadScores, top: int, more: Callable[[Any, Any], str] | None, title: str) -> list[str]:
-    rows = list(scores.top(top).itertuples())
+    rows: list[Any] = list(scores.top(top).itertuples())
     lines = [title]
     for row in rows:
-        text = (
-            f"  {HeadId(row.layer, row.head)!s:>7}  {row.score:8.3f}  [{row.ci_low:.3f}, {row.ci_high:.3f}]"
-        )
+        text = f"  {HeadId(row.layer, row.head)!s:>7}  {row.score:8.3f}  [{row.ci_low:.3f}, {row.ci_high:.3f}]"
         lines.append(text + (more(row, scores.dataset) if more else ""))
     return lines
 
 
 def _say_estimate(say: Callable[[str], Any], plans: dict[str, Plan]) -> None:
     """Tell how long the whole will take, from the probed plans and what labels cost beside them."""
-    seconds = sum(
-        (p.seconds or 0.0) * (len(ABLATIONS) if name == "safety" else 1) for name, p in plans.items()
-    )
+    seconds = sum((p.seconds or 0.0) * (len(ABLATIONS) if name == "safety" else 1) for name, p in plans.items())
     say(
         f"first labels, then patching and safety heads: these take about {show_seconds(seconds)}; "
         "Ctrl-C keeps what is done"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from safetensors import safe_open
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from mechheads.model import Model
 
-HEAD_SITES = ("z", "pattern", "q", "k", "v")
+HEAD_SITES = ("z", "pattern", "q", "k", "v", "scored_q")
 _TOKENS_A_BATCH = 4096
 _FORMAT = "mechheads cache 1"
 
@@ -113,10 +114,10 @@ class Attention:
         if not 0 <= prompt < len(strings):
             raise ValueError(f"prompt {prompt} is out of range: this run has prompts 0..{len(strings) - 1}")
         n = len(strings[prompt])
-        if isinstance(heads, tuple) and len(heads) == 2 and all(isinstance(part, int) for part in heads):
-            heads = [heads]  # type: ignore[list-item]
-        chosen = check_heads(heads, self.run.n_layers, self.run.n_heads)  # type: ignore[arg-type]
-        patterns = {str(head): self.run.pattern[head][prompt, :n, :n].float().cpu().numpy() for head in chosen}
+        chosen = check_heads(heads, self.run.n_layers, self.run.n_heads)
+        patterns: dict[HeadLike, np.ndarray] = {
+            head: self.run.pattern[head][prompt, :n, :n].float().cpu().numpy() for head in chosen
+        }
         return attention(patterns, list(strings[prompt]))
 
 
@@ -142,7 +143,12 @@ class HeadCache:
     """
 
     def __init__(
-        self, model: Model | None, tokens: Tokens, stores: dict[str, LayerStore], final: Tensor, heads: tuple[int, int]
+        self,
+        model: Model | None,
+        tokens: Tokens,
+        stores: dict[str, LayerStore],
+        final: Tensor,
+        heads: tuple[int, int],
     ) -> None:
         self.model, self.tokens, self.stores, self.final = model, tokens, stores, final
         self.n_heads, self._n_kv_heads = heads
@@ -150,12 +156,15 @@ class HeadCache:
 
     @staticmethod
     def estimate(
-        model: Model, prompts: Prompts | Tokens | Sequence[PromptLike], *, sites: Sequence[str] = ("z", "pattern")
+        model: Model,
+        prompts: Prompts | Tokens | Sequence[PromptLike],
+        *,
+        sites: Sequence[str] = ("z", "pattern"),
     ) -> CacheSize:
         """The bytes that a run would keep, before it is run.
 
         >>> print(mh.HeadCache.estimate(model, ["The capital of France is"]))
-        416 KB (z 338 KB, pattern 26.4 KB, final 11.2 KB, ids 40 B)
+        375 KB (z 338 KB, pattern 26.4 KB, final 11.2 KB, ids 40 B)
         """
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
         n, pos = tokens.ids.shape
@@ -284,7 +293,7 @@ class HeadCache:
             ValueError: if the file is not a saved HeadCache, or comes from another model.
         """
         try:
-            with safe_open(path, "pt") as file:
+            with safe_open(path, "pt", device="cpu" if model is None else str(model.device)) as file:
                 header = file.metadata() or {}
                 if header.get("format") != _FORMAT:
                     raise ValueError(f"{path} is not a saved HeadCache")

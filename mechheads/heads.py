@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, SupportsIndex
 
 _PATTERN = re.compile(r"[Ll](\d+)[Hh](\d+)")
 
@@ -41,7 +42,7 @@ class HeadId:
         if isinstance(head, str):
             if match := _PATTERN.fullmatch(head.strip()):
                 return cls(int(match[1]), int(match[2]))
-        elif isinstance(head, tuple) and len(head) == 2:
+        elif _is_pair(head):
             return cls(int(head[0]), int(head[1]))
         raise ValueError(f'head {head!r} is not a head; write "L9H6", (9, 6) or HeadId(9, 6)')
 
@@ -58,8 +59,7 @@ def check_head(head: HeadLike, n_layers: int, n_heads: int) -> HeadId:
     parsed = HeadId.parse(head)
     if parsed.layer >= n_layers or parsed.head >= n_heads:
         raise ValueError(
-            f"head {parsed} is out of range: this model has layers 0..{n_layers - 1} "
-            f"with heads 0..{n_heads - 1}"
+            f"head {parsed} is out of range: this model has layers 0..{n_layers - 1} with heads 0..{n_heads - 1}"
         )
     return parsed
 
@@ -75,12 +75,16 @@ def check_heads(heads: Iterable[HeadLike] | HeadLike | None, n_layers: int, n_he
     """
     if heads is None:
         return tuple(HeadId(layer, head) for layer in range(n_layers) for head in range(n_heads))
-    if isinstance(heads, (str, HeadId)):
-        heads = [heads]
-    parsed = tuple(sorted({check_head(head, n_layers, n_heads) for head in heads}))
+    each: Any = [heads] if isinstance(heads, (str, HeadId)) or _is_pair(heads) else heads
+    parsed = tuple(sorted({check_head(head, n_layers, n_heads) for head in each}))
     if not parsed:
         raise ValueError("heads is empty; name at least one head, or leave it out for every head")
     return parsed
+
+
+def _is_pair(head: object) -> bool:
+    """Whether this is two whole numbers, numpy's included."""
+    return isinstance(head, tuple) and len(head) == 2 and all(isinstance(part, SupportsIndex) for part in head)
 
 
 def kv_head(head: int, n_heads: int, n_kv_heads: int) -> int:

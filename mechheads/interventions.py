@@ -10,7 +10,7 @@ cached runs (default: all), which saves memory.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,7 +19,8 @@ from torch import Tensor
 from mechheads.cache import HEAD_SITES, HeadCache
 from mechheads.heads import HeadId
 
-Site = Literal["z", "q", "k", "v", "pattern"]
+Site = Literal["z", "q", "k", "v", "pattern", "scored_q"]
+"""``scored_q`` is q as it meets k: after norm and rotation in a model that norms q, else the same as q."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Context:
     mask: Bool[Tensor, "prompt pos"]
 
 
+@runtime_checkable
 class Intervention(Protocol):
     """What a sweep takes: see the module's docstring."""
 
@@ -123,12 +125,13 @@ class Scale:
 class UniformAttention:
     """q becomes ``epsilon`` times q, so that attention spreads evenly over the tokens so far.
 
-    Undifferentiated Attention of the safety-head paper (W_q times epsilon); at 0, the default, row i of
-    the pattern is exactly 1/i over the first i tokens and z the causal mean of v.
+    Undifferentiated Attention of the safety-head paper (W_q, and its bias, times epsilon); at 0, the default,
+    row i of the pattern is exactly 1/i over the first i tokens and z the causal mean of v. Where a model
+    norms q, which would undo a factor on W_q, it is q after the norm that shrinks.
     """
 
     epsilon: float = 0.0
-    site: ClassVar[Site] = "q"
+    site: ClassVar[Site] = "scored_q"
     needs: ClassVar = ()
 
     def __call__(self, value: Float[Tensor, "prompt pos d_head"], context: Context) -> Tensor:

@@ -35,19 +35,13 @@ def build(
     score, low, high, p = statistics
     labels = {dim: text_or_numbers(dim, known) for dim, known in (extra or {}).items()}
     if taken := sorted({*labels, *(variables or {})} & _RESERVED):
-        raise ValueError(
-            f"{', '.join(taken)} cannot name an extra dimension or variable: HeadScores uses it itself"
-        )
+        raise ValueError(f"{', '.join(taken)} cannot name an extra dimension or variable: HeadScores uses it itself")
     if score.ndim != 2 + len(labels) or score.shape[2:] != tuple(map(len, labels.values())):
         wanted = ", ".join(["layer", "head", *(f"{dim}: {len(known)}" for dim, known in labels.items())])
-        raise ValueError(
-            f"the scores have shape {score.shape}; layers, heads and extra labels ask for ({wanted})"
-        )
+        raise ValueError(f"the scores have shape {score.shape}; layers, heads and extra labels ask for ({wanted})")
     for dim, known in labels.items():
         if len(set(known.tolist())) < len(known):
-            raise ValueError(
-                f"extra[{dim!r}] holds a label twice; labels must differ, so that one can be selected"
-            )
+            raise ValueError(f"extra[{dim!r}] holds a label twice; labels must differ, so that one can be selected")
     dims = ("layer", "head", *labels)
     arrays = dict(zip(STATISTICS, (score, low, high, p, q_values(p)), strict=True))
     return xr.Dataset(
@@ -81,9 +75,7 @@ def _plain(what: str, text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{what} holds {text!r}, which is not valid Unicode: half of a surrogate pair"
-        ) from error
+        raise ValueError(f"{what} holds {text!r}, which is not valid Unicode: half of a surrogate pair") from error
     return text
 
 

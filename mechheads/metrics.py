@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -48,10 +48,9 @@ class MetricContext:
         return self.tokens.wrong
 
 
+@runtime_checkable
 class Metric(Protocol):
     """What a sweep takes as a metric."""
-
-    __name__: str
 
     def __call__(
         self, logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext, /
@@ -85,7 +84,9 @@ def unit(name: str) -> Callable[[F], F]:
     return declare
 
 
-def read_positions(metric: Metric, tokens: Tokens) -> tuple[Int[Tensor, "prompt position"], Bool[Tensor, "prompt position"]]:
+def read_positions(
+    metric: Metric, tokens: Tokens
+) -> tuple[Int[Tensor, "prompt position"], Bool[Tensor, "prompt position"]]:
     """The positions a metric reads and which of them are real tokens.
 
     Raises:
@@ -97,7 +98,7 @@ def read_positions(metric: Metric, tokens: Tokens) -> tuple[Int[Tensor, "prompt 
         return torch.arange(mask.shape[1], device=mask.device).expand_as(mask), mask
     if where not in tokens.positions:
         known = ", ".join(tokens.positions)
-        raise ValueError(f"metric reads position {where!r}; these prompts have {known} (or \"all\")")
+        raise ValueError(f'metric reads position {where!r}; these prompts have {known} (or "all")')
     at = tokens.positions[where][:, None]
     return at, torch.ones_like(at, dtype=torch.bool)
 
@@ -126,7 +127,10 @@ def accuracy(logits: Float[Tensor, "prompt position d_vocab"], context: MetricCo
 def kl_divergence(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
     """KL(base || intervened) of the next-token distribution at the last token, over the whole vocabulary.
 
-    Ships of the safety-head paper (Zhou et al., ICLR 2025) when the intervention ablates a head.
+    Ships of the safety-head paper (Zhou et al., ICLR 2025) when the intervention ablates a head. With
+    d = log q - log p it is summed as p (exp(d) - 1 - d): the same, as probabilities sum to one, and no term
+    can fall below 0 by rounding.
     """
     base = context.base_logits[:, -1].log_softmax(-1)
-    return (base.exp() * (base - logits[:, -1].log_softmax(-1))).sum(-1)
+    change = logits[:, -1].log_softmax(-1) - base
+    return (base.exp() * (change.expm1() - change)).sum(-1)

@@ -46,9 +46,10 @@ class Model:
         name, revision: where it came from.
         n_layers, n_heads, n_kv_heads, d_head, d_model, d_vocab, n_ctx: its sizes. With grouped-query
             attention several query heads share a key/value head, and ``n_kv_heads < n_heads``.
-        W_E [d_vocab, d_model], W_U [d_model, d_vocab]: embedding and unembedding.
-        W_Q[l], W_K[l], W_V[l] [head, d_model, d_head], W_O[l] [head, d_head, d_model]: for each *query*
-            head, raw (no norm folded in).
+        W_E, W_U: embedding [d_vocab, d_model] and unembedding [d_model, d_vocab].
+        W_Q, W_K, W_V, W_O: one of each layer: ``W_Q[l]``, ``W_K[l]`` and ``W_V[l]`` are
+            [head, d_model, d_head], ``W_O[l]`` [head, d_head, d_model], for each *query* head, raw (no norm
+            folded in).
 
     >>> model.n_layers, model.n_heads, model.n_kv_heads
     (30, 9, 3)

@@ -115,7 +115,8 @@ def make_plan(
     on_disk = any(store.on_disk for store in base.stores.values())
     kept = sum(size.total // (model.n_layers if on_disk else 1) for size in cached)
     kept += prompts * n_read * unembed // model.d_model * model.dtype.itemsize
-    token_bytes = model.dtype.itemsize * (6 * model.d_model + 4 * model.backend.module.cfg.d_mlp + 3 * model.n_heads * pos)
+    widths = 6 * model.d_model + 4 * model.backend.d_mlp + 3 * model.n_heads * pos
+    token_bytes = model.dtype.itemsize * widths
     room = max(budget - kept, budget // 4) // (token_bytes * pos)
     rows = max(1, min(prompts, room))
     stack = max(1, min(len(heads) * places, room // rows, _TOKENS_A_STACK // (rows * pos)))

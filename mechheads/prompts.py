@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 if TYPE_CHECKING:
     import torch
@@ -143,8 +143,7 @@ class Prompts:
         positions = {"last": lengths - 1}
         for name, column in self.positions.items():
             found = [
-                _locate(where, name, index, *row)
-                for index, (where, row) in enumerate(zip(column, rows, strict=True))
+                _locate(where, name, index, *row) for index, (where, row) in enumerate(zip(column, rows, strict=True))
             ]
             positions[name] = torch.tensor(found, device=model.device)
         return Tokens(
@@ -188,6 +187,9 @@ class PromptPairs:
     cluster: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        for name, items in (("clean", self.clean), ("corrupted", self.corrupted)):
+            if isinstance(items, str):
+                raise ValueError(f"{name} must be a list of prompts, got one string; write [{items[:40]!r}]")
         if len(self.clean) != len(self.corrupted):
             raise ValueError(
                 f"clean has {len(self.clean)} prompts and corrupted {len(self.corrupted)}; give one of each a pair"
@@ -202,8 +204,7 @@ class PromptPairs:
         """One side as ``Prompts``. Both carry the same answers: ``answer`` is what the clean side asks for."""
         which = 0 if side == "clean" else 1
         positions = {
-            name: column[which] if isinstance(column, tuple) else column
-            for name, column in self.positions.items()
+            name: column[which] if isinstance(column, tuple) else column for name, column in self.positions.items()
         }
         items = self.clean if side == "clean" else self.corrupted
         return Prompts(items, self.answer, self.wrong, positions, self.cluster)
@@ -272,9 +273,7 @@ class PromptPairs:
                     filled[side].append(text)
                     for name in fields:
                         spans[name][side].append(where[name])
-        labels = [
-            f"row {row}" if cluster == "row" else template for template in templates for row in range(n_rows)
-        ]
+        labels = [f"row {row}" if cluster == "row" else template for template in templates for row in range(n_rows)]
         return cls(
             clean=filled[0],
             corrupted=filled[1],
@@ -291,8 +290,8 @@ def as_prompts(prompts: Prompts | Sequence[PromptLike]) -> Prompts:
 
 
 def token_strings(ids: Sequence[int], tokenizer: Any) -> list[str]:
-    """Each id as the text it stands for."""
-    return [tokenizer.decode([token]) for token in ids]
+    """Each id as the text it stands for, or as a number where there is no tokenizer."""
+    return [str(token) if tokenizer is None else tokenizer.decode([token]) for token in ids]
 
 
 def single_token(text: str, tokenizer: Any) -> int | None:
@@ -341,21 +340,23 @@ def _pad_id(model: Model) -> int:
 
 def _locate(where: PositionLike, name: str, index: int, ids: list[int], text: str | None, offsets: Any) -> int:
     """The token that a named position means: the last one of the span."""
-    if isinstance(where, int):
+    if isinstance(where, SupportsIndex):
+        where = int(where)
         if not -len(ids) <= where < len(ids):
             raise ValueError(f"positions[{name!r}] of prompt {index} is {where}; the prompt has {len(ids)} tokens")
         return where % len(ids)
     if text is None or offsets is None:
         raise ValueError(f"positions[{name!r}] of prompt {index}: give a token index; this prompt has no text offsets")
     if isinstance(where, str):
-        if text.count(where) != 1 or not where:
+        times = sum(text.startswith(where, i) for i in range(len(text)))
+        if times != 1 or not where:
             raise ValueError(
-                f"positions[{name!r}] of prompt {index}: {where!r} occurs {text.count(where)} times in {text!r}; "
+                f"positions[{name!r}] of prompt {index}: {where!r} occurs {times} times in {text!r}; "
                 "name a piece that occurs once, a (start, end) span of characters, or a token index"
             )
         start = text.index(where)
         where = (start, start + len(where))
-    inside = [i for i, (start, end) in enumerate(offsets) if start < where[1] and end > where[0] and end > start]
+    inside = [i for i, (start, end) in enumerate(offsets) if max(start, where[0]) < min(end, where[1])]
     if not inside:
         raise ValueError(f"positions[{name!r}] of prompt {index}: no token lies in characters {where} of {text!r}")
     return inside[-1]
@@ -368,6 +369,8 @@ def _answers(answers: Sequence[str | int] | None, name: str, model: Model) -> to
         return None
     ids = []
     for index, answer in enumerate(answers):
+        if isinstance(answer, str) and not model.tokenizer:
+            raise ValueError(f"{name}[{index}] = {answer!r}: this model has no tokenizer; give a token id")
         token = single_token(answer, model.tokenizer) if isinstance(answer, str) else int(answer)
         if token is None:
             pieces = token_strings(model.tokenizer(answer, add_special_tokens=False).input_ids, model.tokenizer)
@@ -384,12 +387,13 @@ def _answers(answers: Sequence[str | int] | None, name: str, model: Model) -> to
 def _fill(template: str, values: Mapping[str, str]) -> tuple[str, dict[str, tuple[int, int]]]:
     """The filled template and the character span of each field."""
     spans: dict[str, tuple[int, int]] = {}
-    text = template
+    text, end = "", 0
     for name in sorted(values, key=lambda name: template.index("{" + name + "}")):
-        start = text.index("{" + name + "}")
-        text = text[:start] + values[name] + text[start + len(name) + 2 :]
-        spans[name] = (start, start + len(values[name]))
-    return text, spans
+        start = template.index("{" + name + "}")
+        text += template[end:start] + values[name]
+        spans[name] = (len(text) - len(values[name]), len(text))
+        end = start + len(name) + 2
+    return text + template[end:], spans
 
 
 def _show_tokens(tokens: Sequence[str], first: int) -> str:

@@ -28,9 +28,7 @@ def write_page(atlas: Atlas, path: str | Path) -> Path:
     sections = []
     for title, text, figure in _figures(atlas):
         drawn = figure.to_html(full_html=False, include_plotlyjs=False, config={"displaylogo": False})
-        sections.append(
-            f'<h2>{html.escape(title)}</h2><p>{html.escape(text)}</p><div class="figure">{drawn}</div>'
-        )
+        sections.append(f'<h2>{html.escape(title)}</h2><p>{html.escape(text)}</p><div class="figure">{drawn}</div>')
     page = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(atlas.model)}: heads</title>'
         f"<style>{_STYLE}</style><script>{_script()}</script></head><body>"

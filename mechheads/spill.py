@@ -19,17 +19,17 @@ def budget_bytes(budget: int | str | None) -> int:
     """A memory budget in bytes: a number, ``"2 GB"``, or None for the default of 4 GB.
 
     Raises:
-        ValueError: if it is not positive or cannot be read.
+        ValueError: if it is less than a byte, not finite, or cannot be read.
     """
     if budget is None:
         return DEFAULT_BUDGET
     size: float = -1
     if isinstance(budget, str):
-        if match := re.fullmatch(r"\s*([\d.]+)\s*([KMGT]B)?\s*", budget.upper()):
+        if match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]B)?\s*", budget.upper()):
             size = float(match[1]) * _UNITS[match[2] or ""]
     else:
         size = budget
-    if size <= 0:
+    if not 1 <= size < float("inf"):
         raise ValueError(f'budget is {budget!r}; give bytes or a text such as "2 GB"')
     return int(size)
 
@@ -53,6 +53,7 @@ class LayerStore:
     def __init__(self, on_disk: bool = False) -> None:
         self._parts: dict[int, list[Tensor | Path]] = {}
         self._folder: Path | None = None
+        self._device = "cpu"
         if on_disk:
             folder = tempfile.TemporaryDirectory(prefix="mechheads-")
             self._folder = Path(folder.name)
@@ -73,11 +74,12 @@ class LayerStore:
             parts.append(part)
         else:
             path = self._folder / f"{layer}.{len(parts)}.safetensors"
+            self._device = str(part.device)
             save_file({"part": part.contiguous()}, path)
             parts.append(path)
 
     def __getitem__(self, layer: int) -> Tensor:
-        parts = [load_file(p)["part"] if isinstance(p, Path) else p for p in self._parts[layer]]
+        parts = [load_file(p, self._device)["part"] if isinstance(p, Path) else p for p in self._parts[layer]]
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)
         if not self.on_disk and len(parts) > 1:
             self._parts[layer] = [whole]

@@ -162,9 +162,7 @@ def _rows(
     n_prompts = values.shape[-1]
     labels = [str(c) for c in (range(n_prompts) if cluster is None else cluster)]
     if len(labels) != n_prompts:
-        raise ValueError(
-            f"cluster has {len(labels)} labels for {n_prompts} prompts; give one label per prompt"
-        )
+        raise ValueError(f"cluster has {len(labels)} labels for {n_prompts} prompts; give one label per prompt")
     number = {label: i for i, label in enumerate(dict.fromkeys(labels))}
     groups = np.array([number[label] for label in labels])
     return values.reshape(-1, n_prompts), groups, values.shape[:-1]

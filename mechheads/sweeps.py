@@ -129,21 +129,21 @@ def sweep(
     except KeyboardInterrupt:
         done = int(np.isfinite(values).any(-1).sum())
         warnings.warn(
-            f"interrupted after {done} of {len(job.heads) * len(job.places)} units; the rest are NaN", stacklevel=2
+            f"interrupted after {done} of {len(job.heads) * len(job.places)} units; the rest are NaN",
+            stacklevel=2,
         )
-    labels = [place.label for place in job.places]
-    if labels == [None]:
-        values, extra = values[:, :, 0], None
-    else:
-        extra = {"pos": labels}
+    labels = [place.label for place in job.places if place.label is not None]
+    if labels:
         values[:, :, ~judge.inside(job.places)] = np.nan
+    else:
+        values = values[:, :, 0]
     return HeadScores.from_values(
         values,
         name=name or f"{_name(intervention)}, {_name(metric)}",
         unit="share restored" if normalize else getattr(metric, "unit", ""),
         kind=kind,
         cluster=job.tokens.cluster,
-        extra=extra,
+        extra={"pos": labels} if labels else None,
         seed=seed,
         provenance=model.provenance()
         | {
@@ -285,7 +285,9 @@ def finals(
                     bar.update((job.model.n_layers - layer) * len(stack))
 
 
-def _new_z(job: Job, z: Tensor, altered: Tensor | None, head: HeadId, place: Place) -> Float[Tensor, "prompt pos d_head"]:
+def _new_z(
+    job: Job, z: Tensor, altered: Tensor | None, head: HeadId, place: Place
+) -> Float[Tensor, "prompt pos d_head"]:
     """The head's new z, with the old one at the positions that stay."""
     old = z[:, head.head]
     if altered is None:

@@ -36,9 +36,10 @@ def test_capital_pairs_hold_every_country_once_on_each_side(small):
     assert pairs is not None
     assert sorted(pairs.clean) == sorted(pairs.corrupted)
     assert all(a != b for a, b in zip(pairs.clean, pairs.corrupted, strict=True))
-    assert dict(zip(pairs.clean, pairs.answer or [], strict=True))[
-        atlas_module.TEMPLATE.format(country="France")
-    ] == " Paris"
+    assert (
+        dict(zip(pairs.clean, pairs.answer or [], strict=True))[atlas_module.TEMPLATE.format(country="France")]
+        == " Paris"
+    )
     assert len(pairs) == 4
     assert len(capital_pairs(small, 2) or []) == 2
 

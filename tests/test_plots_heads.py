@@ -95,9 +95,7 @@ def test_an_extra_dimension_gives_one_panel_a_label_on_one_scale():
 
 def test_two_extra_dimensions_ask_for_a_choice():
     made = scores((3, 2, 2, 2), extra={"relation": ["x", "y"], "pos": [0, 1]})
-    with pytest.raises(
-        ValueError, match=r"at most one extra dimension .* e\.g\. select=\{\"relation\": 'x'\}"
-    ):
+    with pytest.raises(ValueError, match=r"at most one extra dimension .* e\.g\. select=\{\"relation\": 'x'\}"):
         heatmap(made)
     assert len(heatmap(made, select={"pos": 1}).data) == 2
 
@@ -216,10 +214,7 @@ def test_drawing_leaves_plotly_as_it_was():
 
 
 def test_plots_import_plotly_only_to_draw():
-    code = (
-        "import sys, mechheads.plots as p; p.heatmap, p.attention; "
-        "print({'torch', 'plotly'} & set(sys.modules))"
-    )
+    code = "import sys, mechheads.plots as p; p.heatmap, p.attention; print({'torch', 'plotly'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
     assert {"attention", "heatmap"} <= set(dir(plots))

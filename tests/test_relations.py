@@ -117,9 +117,7 @@ def test_bad_relations_are_refused(make: Any, message: str) -> None:
         make()
 
 
-@pytest.mark.parametrize(
-    "text", ["not json", '{"pairs": []}', '{"name": "n", "category": "c", "pair": []}', "3"]
-)
+@pytest.mark.parametrize("text", ["not json", '{"pairs": []}', '{"name": "n", "category": "c", "pair": []}', "3"])
 def test_files_that_are_no_relations_are_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "bad.json"
     file.write_text(text, encoding="utf-8")

@@ -36,9 +36,7 @@ def test_from_values_holds_means_intervals_p_and_q():
     values[1, 2] = np.nan
     values[0, 0, 1] = np.nan
     cluster = ["a", "a", "b", "c", "c", "d"]
-    scores = HeadScores.from_values(
-        values, cluster=cluster, seed=4, level=0.9, n_bootstrap=300, null=0.1, **ABOUT
-    )
+    scores = HeadScores.from_values(values, cluster=cluster, seed=4, level=0.9, n_bootstrap=300, null=0.1, **ABOUT)
     assert float(scores.scores[0, 0]) == pytest.approx(np.mean(np.delete(values[0, 0], 1)))
     low, high = clustered_bootstrap(values, cluster, n=300, seed=4, level=0.9)
     p = sign_flip_p(values, cluster, null=0.1, seed=4)
@@ -93,9 +91,7 @@ def test_a_head_is_a_row_or_with_labels_a_table():
     assert table.columns.tolist() == ["relation", *COLUMNS[2:]]
     assert table["relation"].tolist() == ["capital", "plural"]
     assert table["score"].tolist() == labelled.scores.values[1, 2].tolist()
-    with pytest.raises(
-        ValueError, match=r"head L2H0 is out of range: this model has layers 0\.\.1 with heads 0\.\.2"
-    ):
+    with pytest.raises(ValueError, match=r"head L2H0 is out of range: this model has layers 0\.\.1 with heads 0\.\.2"):
         plain["L2H0"]
 
 
@@ -214,9 +210,7 @@ def test_a_ratio_leaves_out_prompts_that_divide_by_zero():
 
 def test_untested_scores_are_tested_in_their_difference():
     a, b = from_values(null=None), from_values(null=None, seed=1)
-    np.testing.assert_array_equal(
-        (a - b).dataset["p_value"], sign_flip_p(prompt_values(a) - prompt_values(b))
-    )
+    np.testing.assert_array_equal((a - b).dataset["p_value"], sign_flip_p(prompt_values(a) - prompt_values(b)))
     assert np.isnan((a + b).dataset["p_value"]).all()
 
 
@@ -267,9 +261,7 @@ def test_labels_must_align_too_and_only_numbers_and_scores_combine():
         left / 0
 
 
-text = st.text(max_size=8) | st.sampled_from(
-    ["", "\0", "a\0", "json:", 'json:"x"', "Ġthe", "é\u0301", "\n", "nan"]
-)
+text = st.text(max_size=8) | st.sampled_from(["", "\0", "a\0", "json:", 'json:"x"', "Ġthe", "é\u0301", "\n", "nan"])
 
 
 @settings(max_examples=40, deadline=None)
@@ -408,9 +400,7 @@ def test_bad_requests_are_named(call, message):
 
 
 def test_html_is_escaped_and_repr_is_short():
-    scores = from_values(
-        (2, 3, 1, 6), name="<script>alert(1)</script>", unit="a&b", extra={"tag": ["<img src=x>"]}
-    )
+    scores = from_values((2, 3, 1, 6), name="<script>alert(1)</script>", unit="a&b", extra={"tag": ["<img src=x>"]})
     html = scores._repr_html_()
     assert "<script" not in html
     assert "<img" not in html

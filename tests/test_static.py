@@ -63,9 +63,7 @@ def relations(n: int = 40) -> list[Relation]:
     ]
 
 
-def plain_loop(
-    model: Any, relation: Relation, ids: Callable[[str], int], k: int, first_mlp: bool = True
-) -> Any:
+def plain_loop(model: Any, relation: Relation, ids: Callable[[str], int], k: int, first_mlp: bool = True) -> Any:
     """The formula of MAPS, a row of M at a time, in float64: hits and suppressions [2, layer, head, pair]."""
     found = np.zeros((2, model.n_layers, model.n_heads, len(relation.pairs)))
     for layer in range(model.n_layers):
@@ -122,9 +120,7 @@ def test_a_head_that_writes_nothing_hits_nothing() -> None:
 @pytest.mark.parametrize("k", [1, 40, 790])
 def test_equals_the_plain_loop(k: int, first_mlp: bool) -> None:
     model = random_model()
-    scores = relation_scores(
-        model, relations(), k=k, k_copying=25, first_mlp=first_mlp, min_pairs=1, progress=False
-    )
+    scores = relation_scores(model, relations(), k=k, k_copying=25, first_mlp=first_mlp, min_pairs=1, progress=False)
     assert scores.values is not None
     for i, relation in enumerate(relations()):
         hits, suppressed = plain_loop(model, relation, number, 25 if relation.copying else k, first_mlp)
@@ -132,9 +128,7 @@ def test_equals_the_plain_loop(k: int, first_mlp: bool) -> None:
         assert np.abs(mine[..., : len(relation.pairs)] - hits).max() == 0
         assert np.isnan(mine[..., len(relation.pairs) :]).all()
         np.testing.assert_allclose(scores.scores.values[..., i], hits.mean(-1), rtol=1e-12)
-        np.testing.assert_allclose(
-            scores.dataset["suppression"].values[..., i], suppressed.mean(-1), rtol=1e-12
-        )
+        np.testing.assert_allclose(scores.dataset["suppression"].values[..., i], suppressed.mean(-1), rtol=1e-12)
 
 
 @pytest.mark.transformerlens
@@ -165,9 +159,7 @@ def test_the_default_model_does_what_the_plain_loop_says(model: mechheads.Model)
     for layer, head in ((0, 3), (23, 4), (23, 5), (29, 8)):
         W_V, W_O = model.W_V[layer][head], model.W_O[layer][head]
         for i, (source, target) in enumerate(pairs):
-            s, t = (
-                model.tokenizer(f" {w}", add_special_tokens=False)["input_ids"][0] for w in (source, target)
-            )
+            s, t = (model.tokenizer(f" {w}", add_special_tokens=False)["input_ids"][0] for w in (source, target))
             embedded = model.W_E[[s]]
             row = ((model.first_mlp(embedded) if layer else embedded) @ W_V @ W_O @ model.W_U)[0]
             assert scores.values.values[layer, head, 0, i] == float((row > row[t]).sum() < 10)
@@ -188,9 +180,7 @@ def test_memory_and_company_change_nothing() -> None:
 def test_half_precision_weights_are_scored_in_float32() -> None:
     model = random_model()
     half = FakeModel(*(torch.stack(list(w)).bfloat16() for w in (model.W_E, model.W_V, model.W_O, model.W_U)))
-    full = FakeModel(
-        half.W_E.float(), *(torch.stack(w).float() for w in (half.W_V, half.W_O)), half.W_U.float()
-    )
+    full = FakeModel(half.W_E.float(), *(torch.stack(w).float() for w in (half.W_V, half.W_O)), half.W_U.float())
     options: dict[str, Any] = {"k": 60, "min_pairs": 1, "progress": False, "first_mlp": False}
     mine, theirs = (relation_scores(m, relations(), **options) for m in (half, full))  # type: ignore[arg-type]
     assert np.array_equal(mine.scores, theirs.scores)

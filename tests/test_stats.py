@@ -99,8 +99,7 @@ def test_exact_sign_flips_equal_every_pattern_counted_in_a_loop():
             for label in dict.fromkeys(CLUSTERS)
         ]
         patterns = [
-            abs(np.dot(signs, sums)) >= abs(sum(sums)) - 1e-12
-            for signs in itertools.product([1, -1], repeat=5)
+            abs(np.dot(signs, sums)) >= abs(sum(sums)) - 1e-12 for signs in itertools.product([1, -1], repeat=5)
         ]
         assert found == pytest.approx(np.mean(patterns))
 

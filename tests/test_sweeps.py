@@ -6,13 +6,12 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-import oracles
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import mechheads as mh
+import oracles
 from mechheads.resume import altered_z
 
 pytestmark = pytest.mark.transformerlens
@@ -20,7 +19,11 @@ pytestmark = pytest.mark.transformerlens
 ARCHITECTURES = ("gpt2", "llama", "neox", "gemma")
 TOLERANCE = 1e-4
 CLEAN = [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"]
-CORRUPTED = [" The capital of Italy is", " The capital of Germany is the small", " When Mary and John gave to the"]
+CORRUPTED = [
+    " The capital of Italy is",
+    " The capital of Germany is the small",
+    " When Mary and John gave to the",
+]
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
@@ -187,9 +190,7 @@ def test_transformerlens_own_patching_gives_the_same(small):
             patching.get_act_patch_attn_head_out_by_pos(small.model, corrupted.ids, clean_cache, metric)
         )
     ours = mh.activation_patch(small, pairs, positions="each", progress=False)
-    np.testing.assert_allclose(
-        ours.scores.transpose("layer", "pos", "head"), by_pos.numpy() - before, atol=TOLERANCE
-    )
+    np.testing.assert_allclose(ours.scores.transpose("layer", "pos", "head"), by_pos.numpy() - before, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
@@ -232,6 +233,15 @@ def test_uniform_attention_at_zero_is_the_causal_mean_of_v(small):
             torch.testing.assert_close(store[layer][prompt, head, :n], wanted, atol=1e-6, rtol=1e-5)
 
 
+def test_attention_spreads_evenly_also_where_a_norm_would_undo_a_factor_on_q(tiny):
+    model = mh.load(tiny("qwen"))
+    base = model.cache(CLEAN[:1], sites=("z", "v"))
+    store = altered_z(model, base, None, mh.UniformAttention(1e-6), None)
+    for layer, head in heads_of(model):
+        wanted = oracles.causal_mean(base.v[layer, head][0])
+        torch.testing.assert_close(store[layer][0, head], wanted, atol=1e-5, rtol=1e-4)
+
+
 WORDS = [" The", " capital", " of", " France", " Italy", " and", " store", " yes", " dog", " three"]
 sentences = st.lists(st.sampled_from(WORDS), min_size=1, max_size=9).map("".join)
 
@@ -242,7 +252,7 @@ def test_laws_of_batching_and_kl(tiny, prompts, data):
     small = mh.load(tiny("llama"))
     order = data.draw(st.permutations(range(len(prompts))))
     whole = mh.ablate(small, prompts, progress=False)
-    assert float(whole.values.min()) >= -1e-6
+    assert float(whole.values.min()) >= 0
     shuffled = mh.ablate(small, [prompts[i] for i in order], progress=False)
     np.testing.assert_allclose(whole.values[..., list(order)], shuffled.values, atol=1e-5)
     tight = mh.ablate(small, prompts, budget=data.draw(st.sampled_from(["60 KB", "200 KB", "1 MB"])), progress=False)
@@ -261,7 +271,10 @@ def test_prompts_of_different_length_give_the_numbers_of_each_alone(small):
                 together.z[layer, head][prompt, :n], alone.z[layer, head][0], atol=1e-5, rtol=1e-5
             )
             torch.testing.assert_close(
-                together.pattern[layer, head][prompt, :n, :n], alone.pattern[layer, head][0], atol=1e-5, rtol=1e-5
+                together.pattern[layer, head][prompt, :n, :n],
+                alone.pattern[layer, head][0],
+                atol=1e-5,
+                rtol=1e-5,
             )
         torch.testing.assert_close(together.logits[prompt, :n], alone.logits[0], atol=1e-4, rtol=1e-4)
 

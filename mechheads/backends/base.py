@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import einops
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -20,7 +21,7 @@ SITES = {
     "q": "attn.hook_q",
     "k": "attn.hook_k",
     "v": "attn.hook_v",
-    "rot_q": "attn.hook_rot_q",
+    "scored_q": "attn.hook_rot_q",
     "pattern": "attn.hook_pattern",
     "z": "attn.hook_z",
 }
@@ -51,13 +52,12 @@ class Backend(ABC):
         if getattr(cfg, "attention_dir", "causal") != "causal":
             raise ValueError(f"model: {cfg.model_name!r} is not causal; mechheads reads causal decoders")
         kv_heads = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
-        self.sizes = Sizes(
-            cfg.n_layers, cfg.n_heads, kv_heads, cfg.d_head, cfg.d_model, cfg.d_vocab, cfg.n_ctx
-        )
+        self.sizes = Sizes(cfg.n_layers, cfg.n_heads, kv_heads, cfg.d_head, cfg.d_model, cfg.d_vocab, cfg.n_ctx)
 
-    @staticmethod
-    def hook_name(site: str, layer: int) -> str:
+    def hook_name(self, site: str, layer: int) -> str:
         """The full name of a hook, such as ``blocks.9.attn.hook_z``."""
+        if site == "scored_q" and getattr(self.module.blocks[layer].attn, "q_norm", None) is None:
+            site = "q"
         return f"blocks.{layer}.{SITES[site]}"
 
     @contextmanager
@@ -105,25 +105,35 @@ class Backend(ABC):
     def weight(self, kind: Weight, layer: int) -> Float[Tensor, "head rows columns"]:
         """W_Q, W_K, W_V [head, d_model, d_head] or W_O [head, d_head, d_model], one for each query head."""
         weight = getattr(self.module.blocks[layer].attn, f"W_{kind}").detach()
-        return weight.repeat_interleave(self.sizes.n_heads // weight.shape[0], dim=0)
+        return self._for_query_heads(weight)
 
     def bias(self, kind: Weight, layer: int) -> Float[Tensor, "*shape"] | None:
         """b_Q, b_K, b_V [head, d_head] for each query head, or b_O [d_model]; None where there is none."""
         bias = getattr(self.module.blocks[layer].attn, f"b_{kind}", None)
         if bias is None or kind == "O":
             return None if bias is None else bias.detach()
-        bias = bias.detach().reshape(-1, self.sizes.d_head)
-        return bias.repeat_interleave(self.sizes.n_heads // bias.shape[0], dim=0)
+        return self._for_query_heads(bias.detach().reshape(-1, self.sizes.d_head))
+
+    def _for_query_heads(self, stored: Float[Tensor, "stored *rest"]) -> Float[Tensor, "head *rest"]:
+        """One entry for each query head of what is stored for each key/value head, or already for each."""
+        return einops.repeat(stored, "kv ... -> (kv group) ...", group=self.sizes.n_heads // len(stored))
 
     def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """MLP_0(ln2_0(x)): the first block's MLP after its norm, without the residual."""
+        if self.module.cfg.attn_only:
+            raise ValueError(f"model {self.module.cfg.model_name!r} is made of attention only: it has no first MLP")
         block = self.module.blocks[0]
         norm = getattr(block, "ln2", None) or block.ln1
         with torch.no_grad():
             return block.mlp(norm(x.reshape(1, -1, x.shape[-1]))).reshape(x.shape)
 
+    @property
+    def d_mlp(self) -> int:
+        """The width of the MLPs; 0 where there are none."""
+        return self.module.cfg.d_mlp or 0
+
     def block_parameters(self) -> int:
         """How many numbers the matrices of a block hold: a token costs twice as many FLOPs."""
-        sizes, cfg = self.sizes, self.module.cfg
+        sizes = self.sizes
         attention = sizes.d_model * sizes.d_head * 2 * (sizes.n_heads + sizes.n_kv_heads)
-        return attention + sizes.d_model * cfg.d_mlp * (3 if getattr(cfg, "gated_mlp", False) else 2)
+        return attention + sizes.d_model * self.d_mlp * (3 if getattr(self.module.cfg, "gated_mlp", False) else 2)

@@ -29,6 +29,14 @@ def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
 class BridgeBackend(Backend):
     """A ``TransformerBridge``."""
 
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        if not hasattr(module.original_model, "base_model"):
+            raise ValueError(
+                f"model: {module.cfg.model_name!r} is a bridge around a {type(module.original_model).__name__}; "
+                "mechheads reads bridges around transformers models, from TransformerBridge.boot_transformers"
+            )
+
     @property
     def tokenizer(self) -> Any:
         return self.module.tokenizer

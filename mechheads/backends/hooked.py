@@ -23,8 +23,11 @@ def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
     TransformerLens reads the architecture from the folder's name where that holds one, else from the
     configuration: hence the neutral temporary folder.
     """
-    from transformer_lens import HookedTransformer
-    from transformer_lens.loading_from_pretrained import get_pretrained_model_config, get_pretrained_state_dict
+    from transformer_lens import HookedTransformer  # pyright: ignore[reportAttributeAccessIssue]
+    from transformer_lens.loading_from_pretrained import (  # pyright: ignore[reportMissingImports]
+        get_pretrained_model_config,
+        get_pretrained_state_dict,
+    )
 
     config = copy.deepcopy(hf_model.config)
     config.architectures = [type(hf_model).__name__]
@@ -42,7 +45,7 @@ def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
     cfg.model_name = name
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-        model = HookedTransformer(cfg, tokenizer)
+        model = HookedTransformer(cfg, tokenizer)  # pyright: ignore[reportCallIssue]
     model.load_and_process_state_dict(
         state,
         fold_ln=False,

@@ -42,7 +42,9 @@ class HeadLabels(HeadScores):
         Raises:
             ValueError: if there is no such head.
 
-        >>> mh.label_heads(model, ["country_to_capital", "verb_to_past_tense"]).of("L23H4")
+        >>> pairs = [("France", "Paris"), ("Spain", "Madrid"), ("Japan", "Tokyo")]
+        >>> labels = mh.label_heads(model, mh.Relation("capitals", "Knowledge", pairs), min_pairs=3)
+        >>> labels.of("L23H4")
         ('Knowledge',)
         """
         found = check_head(head, self.n_layers, self.n_heads)
@@ -97,9 +99,9 @@ def label_heads(
         ValueError: for an unknown rule, a ``tau`` outside 0..1, a relation without a category, or options
             that come too late because scores are given.
 
-    >>> labels = mh.label_heads(mh.relation_scores(model, ["country_to_capital", "english_to_french"]))
-    >>> labels.categories
-    ('Knowledge', 'Translation')
+    >>> labels = mh.label_heads(mh.relation_scores(model, "country_to_capital"))
+    >>> labels.categories, labels.of("L23H4"), labels.of("L0H0")
+    (('Knowledge',), ('Knowledge',), ())
     """
     if rule != "maps":
         raise ValueError(f'rule is {rule!r}; there is "maps"')

@@ -56,9 +56,7 @@ class Relation:
         object.__setattr__(self, "pairs", pairs)
 
     @classmethod
-    def load(
-        cls, name_or_path: str | Path, *, category: str | None = None, copying: bool | None = None
-    ) -> Relation:
+    def load(cls, name_or_path: str | Path, *, category: str | None = None, copying: bool | None = None) -> Relation:
         """Read a relation of the package by its name, or a JSON file.
 
         A file holds an object with ``name``, ``category``, ``pairs``, and where they apply ``source`` and
@@ -84,8 +82,7 @@ class Relation:
             file = Path(name_or_path).expanduser()
             if not file.is_file():
                 raise ValueError(
-                    f"there is no relation {str(name_or_path)!r}: it is neither a file nor one of "
-                    f"{', '.join(known)}"
+                    f"there is no relation {str(name_or_path)!r}: it is neither a file nor one of {', '.join(known)}"
                 )
         fields = _fields(file)
         if category is not None:

@@ -96,9 +96,11 @@ def relation_scores(
         ValueError: for an unknown relation, one without single-token pairs, a model without a tokenizer, or
             weights that are not finite; before any score is computed.
 
-    >>> phi = mh.relation_scores(model, ["country_to_capital", "name_copying"])
+    >>> phi = mh.relation_scores(model, "country_to_capital")
     >>> phi
-    <HeadScores 'relation scores' in share of pairs: 30 layers x 9 heads x 2 relation, 194 prompts>
+    <HeadScores 'relation scores' in share of pairs: 30 layers x 9 heads x 1 relation, 38 prompts>
+    >>> phi.heads(1)
+    (HeadId(layer=23, head=4),)
     """
     for what, number in {"k": k, "k_copying": k_copying, "min_pairs": min_pairs, "memory": memory}.items():
         if number < 1:
@@ -223,16 +225,12 @@ class _TopK:
         self.wanted = unembedding.T[target]
         self.slack = 2 * width * torch.finfo(torch.float32).eps * targets.norm(dim=0).max()
 
-    def __call__(
-        self, written: Float[Tensor, "source d_model"]
-    ) -> tuple[Bool[Tensor, " pair"], Bool[Tensor, " pair"]]:
+    def __call__(self, written: Float[Tensor, "source d_model"]) -> tuple[Bool[Tensor, " pair"], Bool[Tensor, " pair"]]:
         largest = torch.zeros_like(self.target, dtype=torch.bool)
         smallest = largest.clone()
         open_rows = written.norm(dim=1)[self.source_of].nonzero()[:, 0]
         for screen in self.screens:
-            parts = [
-                self._not_ruled_out(written, rows, screen) for rows in open_rows.split(self.rows_at_once)
-            ]
+            parts = [self._not_ruled_out(written, rows, screen) for rows in open_rows.split(self.rows_at_once)]
             open_rows = torch.cat([open_rows[:0], *parts])
         for rows in open_rows.split(self.rows_at_once):
             logits = written[self.source_of[rows]] @ self.unembedding

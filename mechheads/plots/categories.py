@@ -139,9 +139,7 @@ def category_map(labels: HeadScores | Mapping[str, HeadScores], *, title: str | 
 def _check(name: str, labels: HeadScores) -> None:
     if labels.extra_dims != ("category",) or "member" not in labels.dataset:
         where = f" of {name!r}" if name else ""
-        raise ValueError(
-            f"the scores{where} ({labels.name!r}) hold no categories; give what label_heads returns"
-        )
+        raise ValueError(f"the scores{where} ({labels.name!r}) hold no categories; give what label_heads returns")
 
 
 def _colours(panels: Mapping[str, HeadScores]) -> dict[str, str]:

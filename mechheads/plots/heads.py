@@ -20,9 +20,7 @@ _SIGNED = ("#2166ac", "#67a9cf", "#d1e5f0", "#f7f7f7", "#fddbc7", "#ef8a62", "#b
 _WIDTH, _GAP_ACROSS, _GAP_DOWN = 1000, 44, 62
 
 
-def heatmap(
-    scores: HeadScores, *, title: str | None = None, select: Mapping[str, Any] | None = None
-) -> go.Figure:
+def heatmap(scores: HeadScores, *, title: str | None = None, select: Mapping[str, Any] | None = None) -> go.Figure:
     """Scores of every head, layer 0 at the top; hover for the head's name, value and interval.
 
     Signed scores get a diverging scale centred at 0 with equal ends (red up, blue down); scores that are

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
     from mechheads.scores import HeadScores
 
-_SYMBOLS = {"undifferentiated": ("circle", 18), "scaling": ("x", 10)}
+_SYMBOLS = {"undifferentiated": ("circle", 20), "scaling": ("x", 10)}
 _NAMES = {"undifferentiated": "Undifferentiated Attention", "scaling": "Scaling Contribution"}
-_COLOURS = ("#fde7a9", "#fdb863", "#f1752f", "#c51b3c", "#67001f")
+_ANGLES = ("generalized_ships", "generalized_ships_low", "generalized_ships_high")
+_COLOURS = ("#fff3c4", "#fdc66b", "#f4873f", "#dd4a4a", "#b3305f")
 
 
 def safety_map(
@@ -46,7 +47,7 @@ def safety_map(
 
     series = _checked([scores] if not isinstance(scores, Sequence) else list(scores))
     first = next(iter(series.values()))
-    tops = {ablation: one.top(one.provenance["k"] if k is None else k) for ablation, one in series.items()}
+    tops = {ablation: _top(one, one.provenance["k"] if k is None else k) for ablation, one in series.items()}
     traces = []
     for ablation, one in series.items():
         top = tops[ablation]
@@ -62,7 +63,7 @@ def safety_map(
                     "size": size,
                     "color": top["generalized_ships"].to_numpy(),
                     "coloraxis": "coloraxis",
-                    "line": {"width": 1, "color": "#333333"},
+                    "line": {"width": 1.2, "color": "#222222"},
                 },
                 text=_hover(top, ablation, one.unit, one.level),
                 hovertemplate="%{text}<extra></extra>",
@@ -101,9 +102,7 @@ def _checked(scores: list[HeadScores]) -> dict[str, HeadScores]:
     for one in scores:
         ablation = one.provenance.get("ablation")
         if one.kind != "safety" or "generalized_ships" not in one.dataset or ablation not in _SYMBOLS:
-            raise ValueError(
-                f"{one.name!r} has no Generalized Ships to colour by; give what mh.safety_heads returned"
-            )
+            raise ValueError(f"{one.name!r} has no Generalized Ships to colour by; give what mh.safety_heads returned")
         if ablation in series:
             raise ValueError(f"two of the scores are for ablation {ablation!r}; give one for each ablation")
         series[ablation] = one
@@ -111,6 +110,13 @@ def _checked(scores: list[HeadScores]) -> dict[str, HeadScores]:
     if len(models) > 1:
         raise ValueError(f"the scores are of {len(models)} models; draw each on its own")
     return series
+
+
+def _top(scores: HeadScores, k: int) -> pd.DataFrame:
+    """The first ``k`` heads with Generalized Ships and its interval."""
+    top = scores.top(k)
+    at = (top["layer"].to_numpy(), top["head"].to_numpy())
+    return top.assign(**{name: scores.dataset[name].values[at] for name in _ANGLES})
 
 
 def _axis(n: int, most: int) -> dict[str, Any]:
@@ -146,13 +152,12 @@ def _hover(top: pd.DataFrame, ablation: str, unit: str, level: float | None) -> 
         return f"{text} ({share} {low:.4g} to {high:.4g})"
 
     lines = []
-    for rank, row in enumerate(top.itertuples(index=False), 1):
-        ships = with_interval(row.score, row.ci_low, row.ci_high, unit)
-        angle = with_interval(
-            row.generalized_ships, row.generalized_ships_low, row.generalized_ships_high, "degrees"
-        )
+    for rank, row in enumerate(top.to_dict("records"), 1):
+        ships = with_interval(row["score"], row["ci_low"], row["ci_high"], unit)
+        value, low, high = (row[name] for name in _ANGLES)
+        angle = with_interval(value, low, high, "degrees")
         lines.append(
-            f"<b>L{row.layer}H{row.head}</b>, rank {rank}<br>{_NAMES[ablation]}<br>"
+            f"<b>L{row['layer']}H{row['head']}</b>, rank {rank}<br>{_NAMES[ablation]}<br>"
             f"Ships {ships}<br>Generalized Ships {angle}"
         )
     return lines

@@ -1,0 +1,114 @@
+"""Names of heads: what is printed can be read, what does not exist is refused."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from mechheads.heads import HeadId, check_head, check_heads, kv_head
+
+counts = st.integers(0, 10**6)
+heads = st.builds(HeadId, counts, counts)
+
+
+@given(heads)
+def test_parses_what_it_prints(head):
+    assert HeadId.parse(str(head)) == head
+    assert HeadId.parse(f"  {str(head).lower()} ") == head
+    assert HeadId.parse((head.layer, head.head)) == head
+    assert HeadId.parse(head) is head
+    assert eval(repr(head), {"HeadId": HeadId}) == head
+
+
+@given(heads, heads)
+def test_order_is_by_layer_then_head(a, b):
+    assert (a < b) == ((a.layer, a.head) < (b.layer, b.head))
+    assert (a == b) == (str(a) == str(b))
+    assert (hash(a) == hash(b)) or a != b
+
+
+def test_orders_by_number_not_by_letter():
+    assert sorted([HeadId(10, 2), HeadId(9, 11), HeadId(9, 2)]) == [HeadId(9, 2), HeadId(9, 11), HeadId(10, 2)]
+
+
+def test_is_a_value():
+    assert {HeadId(1, 2): "a"}[HeadId.parse("L1H2")] == "a"
+    assert pickle.loads(pickle.dumps(HeadId(1, 2))) == HeadId(1, 2)
+    with pytest.raises(AttributeError):
+        HeadId(1, 2).layer = 3  # type: ignore[misc]
+
+
+def test_numpy_numbers_are_numbers():
+    assert HeadId.parse((np.int64(3), np.int32(1))) == HeadId(3, 1)
+    assert type(HeadId.parse((np.int64(3), np.int32(1))).layer) is int
+
+
+@pytest.mark.parametrize(
+    "text", ["", "L1", "H2", "1.2", "L1H", "LH2", "L-1H2", "L1H2 L3H4", "L1H2.q", "L1.5H2", "xL1H2"]
+)
+def test_what_is_no_head_is_refused(text):
+    with pytest.raises(ValueError, match=r'is not a head; write "L9H6", \(9, 6\) or HeadId\(9, 6\)'):
+        HeadId.parse(text)
+
+
+@pytest.mark.parametrize("thing", [7, None, (1,), (1, 2, 3), [1, 2], (1.5, 2), ("1", "2"), ((0, 1), (1, 2))])
+def test_other_things_are_refused(thing):
+    with pytest.raises(ValueError, match="is not a head"):
+        HeadId.parse(thing)
+
+
+@pytest.mark.parametrize("pair", [(-1, 0), (0, -1)])
+def test_heads_count_from_zero(pair):
+    with pytest.raises(ValueError, match="layer and head count from 0"):
+        HeadId.parse(pair)
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 9), st.integers(0, 9))
+def test_a_head_is_in_the_model_or_an_error(n_layers, n_heads, layer, head):
+    if layer < n_layers and head < n_heads:
+        assert check_head((layer, head), n_layers, n_heads) == HeadId(layer, head)
+    else:
+        message = (
+            f"head L{layer}H{head} is out of range: this model has layers 0..{n_layers - 1} with heads 0..{n_heads - 1}"
+        )
+        with pytest.raises(ValueError) as caught:
+            check_head((layer, head), n_layers, n_heads)
+        assert str(caught.value) == message
+
+
+def test_no_heads_named_means_every_head():
+    assert [str(head) for head in check_heads(None, 2, 3)] == ["L0H0", "L0H1", "L0H2", "L1H0", "L1H1", "L1H2"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), min_size=1))
+def test_heads_come_sorted_and_once(pairs):
+    mixed = [f"L{layer}H{head}" if index % 2 else (layer, head) for index, (layer, head) in enumerate(pairs)]
+    assert check_heads(mixed, 3, 4) == tuple(HeadId(*pair) for pair in sorted(set(pairs)))
+
+
+@pytest.mark.parametrize("one", ["L1H2", (1, 2), HeadId(1, 2)])
+def test_one_head_alone_is_a_list_of_one(one):
+    assert check_heads(one, 2, 3) == (HeadId(1, 2),)
+
+
+def test_a_tuple_of_two_heads_is_two_heads():
+    assert check_heads(((0, 1), (1, 2)), 2, 3) == (HeadId(0, 1), HeadId(1, 2))
+    assert check_heads(("L0H1", "L1H2"), 2, 3) == (HeadId(0, 1), HeadId(1, 2))
+
+
+def test_one_bad_head_among_good_ones_is_an_error():
+    with pytest.raises(ValueError, match="head L1H3 is out of range"):
+        check_heads(["L0H0", "L1H3"], 2, 3)
+    with pytest.raises(ValueError, match="heads is empty; name at least one head"):
+        check_heads([], 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("n_heads", "n_kv_heads", "wanted"),
+    [(9, 3, [0, 0, 0, 1, 1, 1, 2, 2, 2]), (4, 2, [0, 0, 1, 1]), (4, 4, [0, 1, 2, 3]), (4, 1, [0, 0, 0, 0])],
+)
+def test_query_heads_share_key_value_heads_in_neighbouring_groups(n_heads, n_kv_heads, wanted):
+    assert [kv_head(head, n_heads, n_kv_heads) for head in range(n_heads)] == wanted
