@@ -1,0 +1,38 @@
+"""How Sphinx builds the documentation: ``python -m sphinx -W docs docs/_build``."""
+
+from mechheads import __version__
+
+project = "mechheads"
+author = "The mechheads authors"
+copyright = author
+release = __version__
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+nb_execution_mode = "off"  # the tests run the notebooks
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+python_maximum_signature_line_length = 88
+autodoc_class_signature = "mixed"
+napoleon_numpy_docstring = False
+napoleon_attr_annotations = False
+napoleon_use_rtype = False
+
+html_theme = "furo"
+html_title = "mechheads"
+html_static_path = ["_static"]
+html_css_files = ["figures.css"]
+html_copy_source = False
+html_show_copyright = False
+html_show_sphinx = False
+
+
+def _readable(app, what, name, obj, options, signature, returns):
+    """A default that a dataclass makes anew prints as ``<factory>``, which is no Python: types would go unread."""
+    return (signature.replace("<factory>", "{}"), returns) if signature else None
+
+
+def setup(app):
+    app.connect("autodoc-process-signature", _readable)

@@ -1,0 +1,59 @@
+"""The notebooks run from top to bottom, and their two files say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).parent.parent / "notebooks"
+SOURCES = sorted(FOLDER.glob("*.py"))
+
+EXERCISES = {
+    "01_first_look": """
+def changed(metric):
+    return mh.sweep(
+        model, fresh.side("clean"), intervention=Blindfold(), metric=metric, heads=candidates, progress=False
+    )
+
+logits, share = changed(mh.logit_diff), changed(mh.accuracy)
+assert abs(logits["L23H4"]["score"] + 5.0) < 0.05
+assert abs(logits.dataset["base_metric"].mean() - 9.9) < 0.05
+assert share["L23H4"]["score"] == 3 / 8 - 1
+assert abs(logits["L29H1"]["score"]) < 0.05
+"""
+}
+"""For each notebook the code that checks its exercise's solution, and what the text says of it."""
+
+
+def test_every_notebook_is_looked_at() -> None:
+    assert [path.stem for path in SOURCES] == [path.stem for path in sorted(FOLDER.glob("*.ipynb"))]
+    assert {path.stem for path in SOURCES} == set(EXERCISES)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_both_files_say_the_same(source: Path) -> None:
+    script, notebook = jupytext.read(source), nbformat.read(source.with_suffix(".ipynb"), as_version=4)
+    cells = [[(cell.cell_type, cell.source) for cell in file.cells] for file in (script, notebook)]
+    assert cells[0] == cells[1], f"run: jupytext --sync notebooks/{source.name}"
+    assert notebook.metadata.kernelspec.name == "python3"
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [(cell.outputs, cell.execution_count) for cell in code] == [([], None)] * len(code)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_runs_from_top_to_bottom(source: Path, tmp_path: Path) -> None:
+    notebook = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
+    solution = re.search(r"^```python\n(.*?)^```", notebook.cells[-1].source, re.DOTALL | re.MULTILINE)
+    assert solution is not None, "the last cell holds no solution of the exercise"
+    notebook.cells.append(nbformat.v4.new_code_cell(solution[1] + EXERCISES[source.stem]))
+    run = NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}})
+    run.execute()
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for cell in code:
+        figures = [out for out in cell.outputs if "application/vnd.plotly.v1+json" in out.get("data", {})]
+        assert len(figures) == (".plot(" in cell.source), cell.source
