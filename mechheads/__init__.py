@@ -34,8 +34,7 @@ if TYPE_CHECKING:
         kl_divergence as kl_divergence,
         log_prob as log_prob,
         logit_diff as logit_diff,
-        reads as reads,
-        unit as unit,
+        metric as metric,
     )
     from mechheads.model import Model as Model, load as load, wrap as wrap
     from mechheads.patching.activation import ablate as ablate, activation_patch as activation_patch
@@ -70,8 +69,7 @@ _HOME = {
     "kl_divergence": "metrics",
     "log_prob": "metrics",
     "logit_diff": "metrics",
-    "reads": "metrics",
-    "unit": "metrics",
+    "metric": "metrics",
     "Model": "model",
     "load": "model",
     "wrap": "model",

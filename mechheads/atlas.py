@@ -114,8 +114,9 @@ class Atlas:
             lines.append("Categories " + ", ".join(f"{name} {n}" for name, n in counts.items() if n))
             for category in self.labels.categories:
                 part = self.labels.select(category=category)
+                none = "" if counts[category] else f" (no head reaches {self.labels.provenance['tau']})"
                 lines += _top_lines(part, top, lambda row, d: f"  {d['best_relation'].values[row.layer, row.head]}",
-                                    f"{category}, phi")  # fmt: skip
+                                    f"{category}, phi{none}")  # fmt: skip
         if self.patching is not None:
             lines += _top_lines(self.patching, top, None, "Patching capitals, share restored")
         for ablation, scores in self.safety.items():
@@ -130,13 +131,14 @@ class Atlas:
 def build_atlas(model: Model, *, quick: bool = False, progress: bool = True) -> Atlas:
     """Find out what every head of a model does: labels from weights, activation patching, safety heads.
 
-    Ctrl-C ends it early and returns what is done.
+    Ctrl-C ends it early and returns what is done. ``mechheads atlas`` does the same from a shell.
 
     Args:
         quick: fewer relations, pairs and requests: a first look.
         progress: say what is being done, how long it will take, and show bars; on stderr.
 
-    >>> atlas = mh.build_atlas(model, quick=True)  # doctest: +SKIP
+    Raises:
+        ValueError: if the model cannot run the prompts, for want of a tokenizer or of room in its context.
     """
     atlas = Atlas(model.name)
     say: Callable[[str], Any] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
@@ -226,7 +228,7 @@ def _top_lines(scores: HeadScores, top: int, more: Callable[[Any, Any], str] | N
 
 
 def _say_estimate(say: Callable[[str], Any], plans: dict[str, Plan]) -> None:
-    """Tell how long the whole will take, from the probed plans and what labels cost beside them."""
+    """Tell how long it will take, from the probed plans."""
     seconds = sum((p.seconds or 0.0) * (len(ABLATIONS) if name == "safety" else 1) for name, p in plans.items())
     say(
         f"first labels, then patching and safety heads: these take about {show_seconds(seconds)}; "

@@ -49,7 +49,10 @@ def atlas(
     _check_folder(out)
     try:
         result = build_atlas(load(model), quick=quick)
-        files = result.save(out) if result.results else []
+        if not result.results:
+            typer.echo("Interrupted before there was a result.", err=True)
+            raise typer.Exit(130)
+        files = result.save(out)
     except ValueError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(1) from error

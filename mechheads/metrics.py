@@ -1,7 +1,7 @@
 """Metrics: one number a prompt from the logits at the positions that matter.
 
 A metric is a function ``(logits, context) -> value per prompt`` with logits
-[prompt, position, d_vocab]. It reads the last token of each prompt unless ``@reads`` says otherwise.
+[prompt, position, d_vocab]. It reads the last token of each prompt unless ``@metric`` says otherwise.
 """
 
 from __future__ import annotations
@@ -57,29 +57,25 @@ class Metric(Protocol):
     ) -> Float[Tensor, " prompt"]: ...
 
 
-def reads(positions: str) -> Callable[[F], F]:
-    """Declare which positions a metric reads: ``"last"``, ``"all"``, or the name of one of the prompts'.
+def metric(*, reads: str = "last", unit: str = "", null: float | None = 0.0) -> Callable[[F], F]:
+    """Declare what a metric of your own reads and means; a bare function is taken with these defaults.
 
-    >>> @mh.reads("all")
+    Args:
+        reads: ``"last"``, ``"all"``, or the name of one of the prompts' positions.
+        unit: what it counts in, for axes and tables.
+        null: its change where a head does nothing, which p values test against; None where there is no such
+            test, as for a divergence, which cannot fall below 0 and so always lies above it.
+
+    >>> @mh.metric(reads="all", unit="nats")
     ... def mean_entropy(logits, context):
     ...     p = logits.softmax(-1)
     ...     entropy = -(p * p.clamp_min(1e-30).log()).sum(-1) * context.mask
     ...     return entropy.sum(-1) / context.mask.sum(-1)
     """
 
-    def declare(metric: F) -> F:
-        metric.reads = positions  # type: ignore[attr-defined]
-        return metric
-
-    return declare
-
-
-def unit(name: str) -> Callable[[F], F]:
-    """Declare the unit a metric counts in, for axes and tables."""
-
-    def declare(metric: F) -> F:
-        metric.unit = name  # type: ignore[attr-defined]
-        return metric
+    def declare(function: F) -> F:
+        function.reads, function.unit, function.null = reads, unit, null  # type: ignore[attr-defined]
+        return function
 
     return declare
 
@@ -103,27 +99,27 @@ def read_positions(
     return at, torch.ones_like(at, dtype=torch.bool)
 
 
-@unit("logits")
+@metric(unit="logits")
 def logit_diff(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
     """Logit of the answer minus logit of the wrong answer at the last token."""
     row = torch.arange(len(logits), device=logits.device)
     return logits[row, -1, context.answer] - logits[row, -1, context.wrong]
 
 
-@unit("nats")
+@metric(unit="nats")
 def log_prob(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
     """Log-probability of the answer at the last token."""
     row = torch.arange(len(logits), device=logits.device)
     return logits[:, -1].log_softmax(-1)[row, context.answer]
 
 
-@unit("share of prompts")
+@metric(unit="share of prompts")
 def accuracy(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
     """1 where the answer is the most likely next token, else 0."""
     return (logits[:, -1].argmax(-1) == context.answer).to(logits.dtype)
 
 
-@unit("nats")
+@metric(unit="nats", null=None)
 def kl_divergence(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
     """KL(base || intervened) of the next-token distribution at the last token, over the whole vocabulary.
 

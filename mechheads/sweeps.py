@@ -100,7 +100,8 @@ def sweep(
         kind: of analysis; tells ``HeadScores.citation`` which papers to name.
 
     Returns:
-        metric(intervened) - metric(base) [layer, head(, pos), prompt], in the metric's unit. Interrupted
+        metric(intervened) - metric(base) [layer, head(, pos), prompt], in the metric's unit, with p values
+        against the metric's ``null``. Interrupted
         by Ctrl-C, it holds what was done; the heads not reached are NaN and in ``.missing``.
 
     Raises:
@@ -144,6 +145,7 @@ def sweep(
         kind=kind,
         cluster=job.tokens.cluster,
         extra={"pos": labels} if labels else None,
+        null=getattr(metric, "null", 0.0),
         seed=seed,
         provenance=model.provenance()
         | {

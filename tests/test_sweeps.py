@@ -136,7 +136,7 @@ def test_a_users_experiment_runs_through_the_same_engine(small):
 
 
 def test_a_metric_may_read_every_position(small):
-    @mh.reads("all")
+    @mh.metric(reads="all")
     def mean_logit(logits, context):
         return (logits[..., 7] * context.mask).sum(-1) / context.mask.sum(-1)
 
@@ -148,6 +148,13 @@ def test_a_metric_may_read_every_position(small):
         changed, before = oracles.with_z(small, ids, 1, 2, z)[0], oracles.forward(small, ids)[0]
         expected = float((changed - before)[:, 7].mean())
         assert float(result.values[1, 2, prompt]) == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_a_divergence_has_no_p_value_and_a_difference_has(small, pairs):
+    divergence = mh.ablate(small, CLEAN, progress=False)
+    assert np.isnan(divergence.dataset["p_value"]).all()
+    difference = mh.activation_patch(small, pairs, progress=False)
+    assert float(difference.dataset["p_value"].min()) == pytest.approx(2 / 2 ** len(pairs))
 
 
 def test_normalised_effect_is_a_share_of_the_difference_between_the_runs(small, pairs):
