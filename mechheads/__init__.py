@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from mechheads.patching.activation import ablate as ablate, activation_patch as activation_patch
     from mechheads.plans import Plan as Plan
     from mechheads.prompts import PromptPairs as PromptPairs, Prompts as Prompts
+    from mechheads.report import write_page as write_page
     from mechheads.safety.ships import (
         SafetyHeads as SafetyHeads,
         generalized_ships as generalized_ships,
@@ -76,6 +77,7 @@ _HOME = {
     "ablate": "patching.activation",
     "activation_patch": "patching.activation",
     "Plan": "plans",
+    "write_page": "report",
     "PromptPairs": "prompts",
     "Prompts": "prompts",
     "SafetyHeads": "safety.ships",

@@ -94,17 +94,13 @@ class Atlas:
         return table
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write every result (.nc), the table (heads.csv) and the page of figures (index.html) to a folder."""
-        from mechheads.report import write_page
-
+        """Write every result (.nc) and the table (heads.csv) to a folder; ``mh.write_page`` draws the figures."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        files = [scores.save(folder / f"{name}.nc") for name, scores in self.results.items()]
-        table = folder / "heads.csv"
-        unfinished = table.with_suffix(".part")
+        table, unfinished = folder / "heads.csv", folder / "heads.csv.part"
         self.to_dataframe().to_csv(unfinished, index=False)
         os.replace(unfinished, table)
-        return [*files, table, write_page(self, folder / "index.html")]
+        return [*(scores.save(folder / f"{name}.nc") for name, scores in self.results.items()), table]
 
     def summary(self, top: int = 3) -> str:
         """The result in a few lines of text."""

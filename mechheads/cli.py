@@ -44,6 +44,7 @@ def atlas(
     """Label every head, patch, find safety heads; write tables and one page of figures."""
     from mechheads.atlas import build_atlas
     from mechheads.model import load
+    from mechheads.report import write_page
 
     start = time.perf_counter()
     _check_folder(out)
@@ -52,7 +53,7 @@ def atlas(
         if not result.results:
             typer.echo("Interrupted before there was a result.", err=True)
             raise typer.Exit(130)
-        files = result.save(out)
+        files = [*result.save(out), write_page(result, out / "index.html")]
     except ValueError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(1) from error

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechheads import plots
+from mechheads.atlas import Atlas
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-    from mechheads.atlas import Atlas
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1080px; margin: 2rem auto; padding: 0 1rem; }
@@ -23,7 +22,12 @@ pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: 0.85rem; 
 
 
 def write_page(atlas: Atlas, path: str | Path) -> Path:
-    """Write every figure of an atlas to one HTML file, plotly's script included (about 5 MB)."""
+    """Write every figure of an atlas to one HTML file that holds plotly's script too (about 5 MB).
+
+    Args:
+        atlas: from ``mh.build_atlas``.
+        path: of the file, such as ``"atlas/index.html"``; its folder must be there.
+    """
     path = Path(path)
     sections = []
     for title, text, figure in _figures(atlas):

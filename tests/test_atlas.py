@@ -59,7 +59,7 @@ def test_atlas_holds_what_the_single_analyses_give(small, few, tmp_path):
     assert row["phi"] == pytest.approx(float(atlas.labels.scores[1, 2].max()))
 
     files = atlas.save(tmp_path / "out")
-    assert {file.name for file in files} == {*(f"{name}.nc" for name in atlas.results), "heads.csv", "index.html"}
+    assert {file.name for file in files} == {*(f"{name}.nc" for name in atlas.results), "heads.csv"}
     back = mh.HeadScores.load(tmp_path / "out" / "patching.nc")
     np.testing.assert_array_equal(back.scores, atlas.patching.scores)
     assert len(pd.read_csv(tmp_path / "out" / "heads.csv")) == len(table)
@@ -68,8 +68,7 @@ def test_atlas_holds_what_the_single_analyses_give(small, few, tmp_path):
 def test_the_page_opens_without_a_network(small, few, tmp_path):
     atlas = build_atlas(small, quick=True, progress=False)
     atlas.model = "<script>alert('model')</script>"
-    atlas.save(tmp_path)
-    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    page = mh.write_page(atlas, tmp_path / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"""<(?:script|link|img|iframe)[^>]+(?:src|href)\s*=""", page.split("</script>", 1)[1])
     assert "<script>alert" not in page
     assert page.count("Plotly.newPlot(") == 7
@@ -83,7 +82,7 @@ def test_ctrl_c_keeps_what_is_done(small, few, monkeypatch, tmp_path):
     atlas = build_atlas(small, quick=True, progress=False)
     assert set(atlas.results) == {"relations", "labels", "patching"}
     assert any("interrupted" in note for note in atlas.notes)
-    assert (tmp_path / "index.html") in atlas.save(tmp_path)
+    assert (tmp_path / "patching.nc") in atlas.save(tmp_path)
 
 
 def test_a_model_without_words_for_relations_still_gets_the_rest(small):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import oracles
 import pytest
 import torch
 
 import mechheads as mh
+import oracles
 
 pytestmark = pytest.mark.transformerlens
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil, isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mechheads.plots.axes import count_ticks
 from mechheads.plots.text import plain
 
 if TYPE_CHECKING:
@@ -109,14 +110,14 @@ def category_map(labels: HeadScores | Mapping[str, HeadScores], *, title: str | 
         figure.update_xaxes(
             title_text="Layer",
             range=[-0.5, part.n_layers - 0.5],
-            **_ticks(part.n_layers, _PANEL_WIDTH),
+            **count_ticks(part.n_layers, _PANEL_WIDTH),
             row=row,
             col=column,
         )
         figure.update_yaxes(
             title_text="Head" if column == 1 else None,
             range=[-0.5, part.n_heads - 0.5],
-            **_ticks(part.n_heads, height),
+            **count_ticks(part.n_heads, height),
             row=row,
             col=column,
         )
@@ -194,8 +195,3 @@ def _hover(labels: HeadScores) -> list[list[str]]:
         return "<br>".join([f"<b>L{layer}H{head}</b>", *(line(layer, head, i) for i in shown)])
 
     return [[one(layer, head) for head in range(labels.n_heads)] for layer in range(labels.n_layers)]
-
-
-def _ticks(n: int, pixels: int) -> dict[str, Any]:
-    step = next(step for step in (1, 2, 5, 10, 20, 50, n) if n / step * 20 <= pixels)
-    return {"tickmode": "array", "tickvals": list(range(0, n, step)), "showgrid": False, "zeroline": False}

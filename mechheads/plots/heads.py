@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechheads.plots.axes import count_ticks
 from mechheads.plots.text import plain
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ def heatmap(scores: HeadScores, *, title: str | None = None, select: Mapping[str
             row=i // columns + 1,
             col=i % columns + 1,
         )
-    figure.update_xaxes(title_text="head", title_standoff=4, **_ticks(scores.n_heads, panel_width))
-    figure.update_yaxes(**_ticks(scores.n_layers, panel_height), range=[scores.n_layers - 0.5, -0.5])
+    figure.update_xaxes(title_text="head", title_standoff=4, **count_ticks(scores.n_heads, panel_width))
+    figure.update_yaxes(**count_ticks(scores.n_layers, panel_height), range=[scores.n_layers - 0.5, -0.5])
     figure.update_yaxes(title_text="layer", title_standoff=6, col=1)
     figure.update_layout(
         title={"text": plain(scores.name if title is None else title), "x": 0.01, "xanchor": "left"},
@@ -116,11 +117,6 @@ def _cell(scores: HeadScores, columns: int, rows: int) -> tuple[int, int]:
     across = (_WIDTH - (columns - 1) * _GAP_ACROSS) // columns // scores.n_heads
     down = (720 if rows == columns == 1 else 380) // scores.n_layers
     return int(np.clip(across, 7, 44 if columns == 1 else 24)), int(np.clip(down, 7, 34))
-
-
-def _ticks(n: int, pixels: int) -> dict[str, Any]:
-    step = next(step for step in (1, 2, 4, 5, 8, 10, 16, 20, 40, 80, n) if n / step * 17 <= pixels)
-    return {"tickmode": "array", "tickvals": list(range(0, n, step)), "showgrid": False, "zeroline": False}
 
 
 def _colours(scores: HeadScores) -> dict[str, Any]:
