@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1080px; margin: 2rem auto; padding: 0 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1240px; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } p { max-width: 46rem; }
 pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: 0.85rem; }
 .figure { overflow-x: auto; }
