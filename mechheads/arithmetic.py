@@ -73,9 +73,16 @@ def check_aligned(left: HeadScores, right: HeadScores, prompts: bool = False) ->
             raise ValueError(f"{left.name!r} and {right.name!r} do not align: {mine} and {theirs} prompts")
         if left.dataset["cluster"].values.tolist() != right.dataset["cluster"].values.tolist():
             raise ValueError(f"{left.name!r} and {right.name!r} do not align: their prompts' clusters differ")
-        mine, theirs = left.provenance.get("prompts"), right.provenance.get("prompts")
+        mine, theirs = _prompts(left), _prompts(right)
         if mine and theirs and mine != theirs:
             raise ValueError(f"{left.name!r} and {right.name!r} do not align: their prompts differ")
+
+
+def _prompts(scores: HeadScores) -> Any:
+    """The fingerprint of the prompts; of those of one relation where one was selected."""
+    prompts = scores.provenance.get("prompts")
+    chosen = scores.provenance.get("selected", {}).get("relation")
+    return prompts[chosen] if isinstance(prompts, dict) and isinstance(chosen, str) else prompts
 
 
 def _combine(scores: Any, other: Any, op: Callable, symbol: str, reflected: bool = False) -> HeadScores:

@@ -22,11 +22,12 @@ from mechheads.labels.static import relation_scores
 from mechheads.metrics import logit_diff
 from mechheads.patching.activation import activation_patch
 from mechheads.plans import Plan, show_seconds
-from mechheads.prompts import PromptPairs, single_token
+from mechheads.prompts import PromptPairs
 from mechheads.safety.requests import load_requests, request_prompts
 from mechheads.safety.ships import SafetyHeads, safety_heads
 from mechheads.scores import HeadScores
 from mechheads.sweeps import plan
+from mechheads.tokens import single_token
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +53,7 @@ class Atlas:
         patterns: attention patterns of the heads that patching names first, and their tokens.
         seconds: time each part took.
         notes: what was left out, and why.
+        interrupted: whether it was ended early; heads not reached are NaN.
     """
 
     model: str
@@ -62,6 +64,7 @@ class Atlas:
     patterns: tuple[dict[HeadLike, np.ndarray], list[str]] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
 
     @property
     def results(self) -> dict[str, HeadScores]:
@@ -133,8 +136,8 @@ def build_atlas(model: Model, *, quick: bool = False, progress: bool = True) -> 
         quick: fewer relations, pairs and requests: a first look.
         progress: say what is being done, how long it will take, and show bars; on stderr.
 
-    Raises:
-        ValueError: if the model cannot run the prompts, for want of a tokenizer or of room in its context.
+    What a model cannot be asked, for want of words in its vocabulary or of room in its context, is left out and
+    told in ``notes``.
     """
     atlas = Atlas(model.name)
     say: Callable[[str], Any] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
@@ -144,23 +147,24 @@ def build_atlas(model: Model, *, quick: bool = False, progress: bool = True) -> 
     say(f"{model!r}")
     with _interruptible(atlas):
         plans = {}
-        if pairs is not None:
+        with _or_left_out(atlas, "patching"):
+            if pairs is None:
+                raise ValueError("fewer than 2 countries and capitals are one token each here")
             plans["patching"] = plan(model, pairs, intervention=Patch(), metric=logit_diff, base="corrupted")
-        plans["safety"] = plan(model, request_prompts(model, requests), intervention=UniformAttention())
+        with _or_left_out(atlas, "safety heads"):
+            plans["safety"] = plan(model, request_prompts(model, requests), intervention=UniformAttention())
         _say_estimate(say, plans)
-        with _timed(atlas, "labels", say):
+        with _or_left_out(atlas, "labels"), _timed(atlas, "labels", say):
             atlas.relations = _relations(model, relations, atlas, progress)
-        if atlas.relations is not None:
             atlas.labels = label_heads(atlas.relations)
+        if atlas.relations is not None:
             _stop_if_partial(atlas.relations)
-        if pairs is None:
-            atlas.notes.append("patching left out: fewer than 2 countries and capitals are one token each here")
-        else:
+        if pairs is not None and "patching" in plans:
             with _timed(atlas, "patching", say):
                 atlas.patching = activation_patch(model, pairs, normalize=True, progress=progress)
             _stop_if_partial(atlas.patching)
             atlas.patterns = _patterns(model, pairs, atlas.patching)
-        for ablation in ABLATIONS:
+        for ablation in ABLATIONS if "safety" in plans else ():
             with _timed(atlas, f"safety, {ablation}", say):
                 atlas.safety[ablation] = safety_heads(model, requests, ablation=ablation, progress=progress)
             _stop_if_partial(atlas.safety[ablation])
@@ -194,15 +198,11 @@ def _in_vocabulary(model: Model, names: Sequence[str]) -> list[Relation]:
     return [relation for relation in relations if any(_is_known(model, *pair) for pair in relation.pairs)]
 
 
-def _relations(model: Model, relations: list[Relation] | None, atlas: Atlas, progress: bool) -> HeadScores | None:
+def _relations(model: Model, relations: list[Relation] | None, atlas: Atlas, progress: bool) -> HeadScores:
     """Relation scores, with what was left out told in the atlas' notes."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        try:
-            scores = relation_scores(model, relations, progress=progress)
-        except ValueError as error:
-            atlas.notes.append(f"labels left out: {error}")
-            return None
+        scores = relation_scores(model, relations, progress=progress)
     atlas.notes.extend(str(warning.message) for warning in caught)
     return scores
 
@@ -216,7 +216,9 @@ def _patterns(model: Model, pairs: PromptPairs, patching: HeadScores) -> tuple[d
 
 def _top_lines(scores: HeadScores, top: int, more: Callable[[Any, Any], str] | None, title: str) -> list[str]:
     rows: list[Any] = list(scores.top(top).itertuples())
-    lines = [title]
+    n_heads = scores.n_layers * scores.n_heads
+    reached = n_heads - len(scores.missing)
+    lines = [title if reached == n_heads else f"{title} ({reached} of {n_heads} heads reached)"]
     for row in rows:
         text = f"  {HeadId(row.layer, row.head)!s:>7}  {row.score:8.3f}  [{row.ci_low:.3f}, {row.ci_high:.3f}]"
         lines.append(text + (more(row, scores.dataset) if more else ""))
@@ -247,7 +249,16 @@ def _interruptible(atlas: Atlas) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        atlas.interrupted = True
         atlas.notes.append("interrupted: this is what was done until then; heads not reached are NaN")
+
+
+@contextmanager
+def _or_left_out(atlas: Atlas, part: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        atlas.notes.append(f"{part} left out: {error}")
 
 
 def _stop_if_partial(scores: HeadScores) -> None:

@@ -18,8 +18,9 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from mechheads.heads import HeadLike, check_head, kv_head
-from mechheads.prompts import PromptLike, Prompts, Tokens, as_prompts
+from mechheads.prompts import Prompts, as_prompts
 from mechheads.spill import LayerStore, budget_bytes, show_bytes
+from mechheads.tokens import PromptLike, Tokens
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -127,8 +128,9 @@ class HeadCache:
     Attributes:
         pattern: [prompt, layer, head, query, key]; rows sum to 1, padding is zero.
         z: each head's output before W_O, [prompt, layer, head, pos, d_head].
-        result: z @ W_O, what the head writes to the residual stream, [prompt, layer, head, pos, d_model];
-            summed over heads, plus b_O, it is the attention output of the layer.
+        result: z @ W_O, what the head writes, [prompt, layer, head, pos, d_model]; summed over heads, plus
+            b_O, it is the attention output of the layer, before any norm or scale that the model puts on it
+            (Gemma 2 norms it, Granite scales it) on the way to the residual stream.
         q, k, v: before rotation [prompt, layer, head, pos, d_head], where ``sites`` asked for them.
         logits: [prompt, pos, d_vocab], computed from ``final`` [prompt, pos, d_model].
         tokens: the prompts as run.
@@ -272,6 +274,8 @@ class HeadCache:
 
     def save(self, path: str | Path) -> None:
         """Write the run to one safetensors file; the model is not part of it."""
+        if not Path(path).parent.is_dir():
+            raise ValueError(f"there is no folder {Path(path).parent} to save {Path(path).name} in")
         tokens = self.tokens
         tensors = {f"{site}.{layer}": store[layer].contiguous() for site, store in self.stores.items()
                    for layer in range(store.n_layers)}  # fmt: skip

@@ -60,9 +60,14 @@ def atlas(
     typer.echo(result.summary())
     typer.echo("Files      " + ", ".join(map(str, files)))
     typer.echo(f"Done in {time.perf_counter() - start:.0f} s; open {out / 'index.html'} in a browser.")
+    if result.interrupted:
+        raise typer.Exit(130)
 
 
 def _check_folder(out: Path) -> None:
-    if out.exists() and not out.is_dir():
-        typer.echo(f"Error: --out {out} is a file; give a folder", err=True)
-        raise typer.Exit(2)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "is a file" if out.is_file() else f"cannot be made ({error.strerror})"
+        typer.echo(f"Error: --out {out} {why}; give a folder", err=True)
+        raise typer.Exit(2) from error

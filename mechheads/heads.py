@@ -24,6 +24,8 @@ class HeadId:
     head: int
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.layer, int) and isinstance(self.head, int)):
+            raise ValueError(f"layer and head are whole numbers; got layer {self.layer!r}, head {self.head!r}")
         if self.layer < 0 or self.head < 0:
             raise ValueError(f"layer and head count from 0; got layer {self.layer}, head {self.head}")
 
@@ -75,7 +77,8 @@ def check_heads(heads: Iterable[HeadLike] | HeadLike | None, n_layers: int, n_he
     """
     if heads is None:
         return tuple(HeadId(layer, head) for layer in range(n_layers) for head in range(n_heads))
-    each: Any = [heads] if isinstance(heads, (str, HeadId)) or _is_pair(heads) else heads
+    one = isinstance(heads, (str, HeadId)) or _is_pair(heads) or not isinstance(heads, Iterable)
+    each: Any = [heads] if one else heads
     parsed = tuple(sorted({check_head(head, n_layers, n_heads) for head in each}))
     if not parsed:
         raise ValueError("heads is empty; name at least one head, or leave it out for every head")

@@ -62,7 +62,7 @@ def site_of(intervention: Intervention) -> Site:
 
 def needs_of(intervention: Intervention) -> tuple[str, ...]:
     """The activations that an intervention reads from the cached runs; all where it does not say."""
-    return tuple(getattr(intervention, "needs", HEAD_SITES))
+    return tuple(getattr(intervention, "needs", ("z", "pattern", "q", "k", "v")))
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ class Mean:
 
     def __call__(self, value: Float[Tensor, "prompt pos d_head"], context: Context) -> Tensor:
         real = context.mask[..., None]
-        return ((value * real).sum((0, 1)) / real.sum()).expand_as(value)
+        mean = (value.float() * real).sum((0, 1)) / real.sum()
+        return mean.to(value.dtype).expand_as(value)
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,9 @@ class UniformAttention:
     """q becomes ``epsilon`` times q, so that attention spreads evenly over the tokens so far.
 
     Undifferentiated Attention of the safety-head paper (W_q, and its bias, times epsilon); at 0, the default,
-    row i of the pattern is exactly 1/i over the first i tokens and z the causal mean of v. Where a model
-    norms q, which would undo a factor on W_q, it is q after the norm that shrinks.
+    row i of the pattern is 1/i over the first i tokens and z the causal mean of v; with a sliding window,
+    over the tokens inside it. Where a model norms q, which would undo a factor on W_q, it is q after the
+    norm that shrinks.
     """
 
     epsilon: float = 0.0

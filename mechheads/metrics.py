@@ -6,6 +6,7 @@ A metric is a function ``(logits, context) -> value per prompt`` with logits
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
@@ -14,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.prompts import Tokens
+from mechheads.tokens import Tokens
 
 F = TypeVar("F", bound=Callable)
 
@@ -60,6 +61,8 @@ class Metric(Protocol):
 def metric(*, reads: str = "last", unit: str = "", null: float | None = 0.0) -> Callable[[F], F]:
     """Declare what a metric of your own reads and means; a bare function is taken with these defaults.
 
+    The function itself stays as it is: ``mh.metric(reads="subject", unit="nats")(mh.log_prob)`` is another metric.
+
     Args:
         reads: ``"last"``, ``"all"``, or the name of one of the prompts' positions.
         unit: what it counts in, for axes and tables.
@@ -74,8 +77,12 @@ def metric(*, reads: str = "last", unit: str = "", null: float | None = 0.0) -> 
     """
 
     def declare(function: F) -> F:
-        function.reads, function.unit, function.null = reads, unit, null  # type: ignore[attr-defined]
-        return function
+        @functools.wraps(function)
+        def declared(logits: Tensor, context: MetricContext) -> Tensor:
+            return function(logits, context)
+
+        declared.reads, declared.unit, declared.null = reads, unit, null  # type: ignore[attr-defined]
+        return declared  # type: ignore[return-value]
 
     return declare
 
@@ -127,6 +134,34 @@ def kl_divergence(logits: Float[Tensor, "prompt position d_vocab"], context: Met
     d = log q - log p it is summed as p (exp(d) - 1 - d): the same, as probabilities sum to one, and no term
     can fall below 0 by rounding.
     """
-    base = context.base_logits[:, -1].log_softmax(-1)
-    change = logits[:, -1].log_softmax(-1) - base
-    return (base.exp() * (change.expm1() - change)).sum(-1)
+    log_p, log_q = context.base_logits[:, -1].log_softmax(-1), logits[:, -1].log_softmax(-1)
+    d = log_q - log_p
+    small = d.clamp(-1, 1)
+    near = log_p.exp() * (small.expm1() - small)
+    far = log_q.exp() - log_p.exp() * (1 + d)
+    return torch.where(d.abs() < 1, near, far).sum(-1)
+
+
+def try_metric(metric: Metric, tokens: Tokens, d_vocab: int) -> None:
+    """Call a metric on two prompts with logits of zero, before any model is run.
+
+    Raises:
+        ValueError: if it needs what the prompts do not have, or does not give one value a prompt.
+    """
+    few = tokens.rows(slice(0, 2))
+    at, mask = read_positions(metric, few)
+    zeros = torch.zeros(*at.shape, d_vocab, device=at.device)
+    check_value(metric, metric(zeros, MetricContext(zeros, few, mask)), len(few))
+
+
+def check_value(metric: Metric, value: object, n: int) -> Tensor:
+    """A metric's result, if it is one value for each of n prompts; else a ValueError."""
+    if isinstance(value, Tensor) and value.shape == (n,):
+        return value
+    got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    raise ValueError(f"metric {name_of(metric)} gave {got} for {n} prompts; it must give one value each, shape [{n}]")
+
+
+def name_of(thing: object) -> str:
+    """What to call a metric or an intervention in results and messages."""
+    return getattr(thing, "__name__", None) or repr(thing)

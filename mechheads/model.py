@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib.metadata
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +18,8 @@ from mechheads.sources import load_pretrained
 
 if TYPE_CHECKING:
     from mechheads.cache import HeadCache
-    from mechheads.prompts import PromptLike, Prompts, Tokens
+    from mechheads.prompts import Prompts
+    from mechheads.tokens import PromptLike, Tokens
 
 
 class LayerWeights(Sequence[Tensor]):
@@ -58,6 +58,7 @@ class Model:
     """
 
     def __init__(self, backend: Backend, name: str, revision: str | None = None, tokenizer: Any = None) -> None:
+        backend.check()
         self.backend = backend
         self.name, self.revision = name, revision
         self.tokenizer = backend.tokenizer if tokenizer is None else tokenizer
@@ -70,11 +71,11 @@ class Model:
     def model(self) -> Any:
         return self.backend.module
 
-    @cached_property
+    @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
         return self.backend.W_E
 
-    @cached_property
+    @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
         return self.backend.W_U
 
@@ -107,11 +108,11 @@ class Model:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.W_E.dtype
+        return self.backend.parameter.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.W_E.device
+        return self.backend.parameter.device
 
     def hook_name(self, site: str, layer: int) -> str:
         """The TransformerLens name of a hook: ``hook_name("z", 9)`` is ``blocks.9.attn.hook_z``."""
@@ -157,6 +158,8 @@ class Model:
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
             "backend": type(self.model).__name__,
+            "normalization": self.model.cfg.normalization_type,
+            "compatibility_mode": bool(getattr(self.model, "compatibility_mode", False)),
             "n_layers": self.n_layers,
             "n_heads": self.n_heads,
             "n_kv_heads": self.n_kv_heads,
@@ -196,6 +199,10 @@ def load(
     Model('smollm2-135m-instruct': 30 layers x 9 heads (3 key/value), d_model 576, TransformerBridge)
     """
     chosen = _choose_backend(backend)
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {str(device)!r} is not to be had here: {error}") from error
     source = load_pretrained(
         name_or_path, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code
     )
@@ -220,6 +227,7 @@ def wrap(model: Any, tokenizer: Any = None) -> Model:
 
     Raises:
         TypeError: if it is neither.
+        ValueError: if it cannot be read, as in training mode with dropout or without attention heads.
 
     >>> mh.wrap(model.model).n_heads
     9

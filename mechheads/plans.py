@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mechheads.spill import show_bytes
 
@@ -45,23 +43,6 @@ class Plan:
     bytes: int
     on_disk: bool
     seconds: float | None = None
-
-    def timed(self, run: Callable[[tuple[HeadId, ...]], Any]) -> Plan:
-        """The same with an estimate of time: one stack of a middle layer is run and timed.
-
-        Args:
-            run: runs one stack of the given heads, all in one layer.
-        """
-        layers = sorted({head.layer for head in self.heads})
-        middle = layers[len(layers) // 2]
-        in_layer = tuple(head for head in self.heads if head.layer == middle)
-        stacked = min(self.stack, len(in_layer) * self.places)
-        run(in_layer)
-        start = time.perf_counter()
-        run(in_layer)
-        spent = time.perf_counter() - start
-        blocks = sum(self.n_layers - head.layer for head in self.heads) * self.places
-        return replace(self, seconds=spent * blocks / (stacked * (self.n_layers - middle)))
 
     def __str__(self) -> str:
         places = "1 place" if self.places == 1 else f"{self.places} places"
@@ -114,13 +95,15 @@ def make_plan(
     cached = [type(run).estimate(model, run.tokens, sites=tuple(run.stores)) for run in (base, source) if run]
     on_disk = any(store.on_disk for store in base.stores.values())
     kept = sum(size.total // (model.n_layers if on_disk else 1) for size in cached)
-    kept += prompts * n_read * unembed // model.d_model * model.dtype.itemsize
+    if site != "z":
+        kept += type(base).estimate(model, base.tokens, sites=("z",)).total // (model.n_layers if on_disk else 1)
+    kept += prompts * n_read * model.d_vocab * 4
     widths = 6 * model.d_model + 4 * model.backend.d_mlp + 3 * model.n_heads * pos
     token_bytes = model.dtype.itemsize * widths
     room = max(budget - kept, budget // 4) // (token_bytes * pos)
     rows = max(1, min(prompts, room))
     stack = max(1, min(len(heads) * places, room // rows, _TOKENS_A_STACK // (rows * pos)))
-    logits = 3 * rows * n_read * model.d_vocab * model.dtype.itemsize
+    logits = 3 * rows * n_read * model.d_vocab * 4
     return Plan(
         units=units,
         heads=heads,

@@ -6,77 +6,23 @@ would have alone, without a mask, and position ``i`` of a row is token ``i`` of 
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal
+
+from mechheads.tokens import (
+    PositionLike,
+    PromptLike,
+    Tokens,
+    answer_ids,
+    encode,
+    locate,
+    token_strings,
+)
 
 if TYPE_CHECKING:
-    import torch
-    from jaxtyping import Bool, Int
-    from torch import Tensor
-
     from mechheads.model import Model
-
-Chat = Sequence[Mapping[str, str]]
-PromptLike = str | Chat | Sequence[int]
-PositionLike = str | int | tuple[int, int]
-"""A piece of the prompt that occurs once, a token index, or a (start, end) span of characters."""
-
-
-@dataclass(frozen=True, eq=False)
-class Tokens:
-    """Prompts as one model's tokenizer sees them.
-
-    Attributes:
-        ids: token ids [prompt, pos], padded on the right.
-        lengths: number of real tokens of each prompt [prompt].
-        positions: named positions, each [prompt]; ``last`` is always there.
-        answer, wrong: token ids of the right and the wrong answer [prompt], where given.
-        cluster: the label of the cluster of each prompt.
-        strings: the tokens as text, without padding, for figures and messages.
-    """
-
-    ids: Int[Tensor, "prompt pos"]
-    lengths: Int[Tensor, "prompt"]
-    positions: dict[str, Int[Tensor, "prompt"]]
-    answer: Int[Tensor, "prompt"] | None
-    wrong: Int[Tensor, "prompt"] | None
-    cluster: tuple[str, ...]
-    strings: tuple[tuple[str, ...], ...]
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    @property
-    def mask(self) -> Bool[Tensor, "prompt pos"]:
-        """True where a token is real, False where it is padding."""
-        import torch
-
-        return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]
-
-    def rows(self, rows: slice) -> Tokens:
-        """The same for some of the prompts."""
-        return Tokens(
-            self.ids[rows],
-            self.lengths[rows],
-            {name: where[rows] for name, where in self.positions.items()},
-            None if self.answer is None else self.answer[rows],
-            None if self.wrong is None else self.wrong[rows],
-            self.cluster[rows],
-            self.strings[rows],
-        )
-
-    def fingerprint(self) -> str:
-        """A short hash of the ids, named positions and answers: equal prompts have equal fingerprints."""
-        digest = hashlib.sha256()
-        for row, length in zip(self.ids.tolist(), self.lengths.tolist(), strict=True):
-            digest.update(repr(row[:length]).encode())
-        for name in sorted(self.positions):
-            digest.update(f"{name}={self.positions[name].tolist()}".encode())
-        for ids in (self.answer, self.wrong):
-            digest.update(repr(None if ids is None else ids.tolist()).encode())
-        return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -114,6 +60,11 @@ class Prompts:
             raise ValueError(f"items must be a list of prompts, got one string; write [{self.items[:40]!r}]")
         if not len(self.items):
             raise ValueError("items is empty; give at least one prompt")
+        for index, item in enumerate(self.items):
+            if not isinstance(item, Sized) or isinstance(item, Mapping):
+                raise ValueError(
+                    f"items[{index}] is {item!r}; each prompt is a string, a chat (a list of messages) or a list of ids"
+                )
         columns = {"answer": self.answer, "wrong": self.wrong, "cluster": self.cluster}
         columns |= {f"positions[{name!r}]": column for name, column in self.positions.items()}
         for name, column in columns.items():
@@ -135,24 +86,24 @@ class Prompts:
         """
         import torch
 
-        rows = [_encode(item, index, model) for index, item in enumerate(self.items)]
+        rows = [encode(item, index, model) for index, item in enumerate(self.items)]
         lengths = torch.tensor([len(ids) for ids, _, _ in rows], device=model.device)
-        ids = torch.full((len(rows), int(lengths.max())), _pad_id(model), device=model.device)
+        ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long, device=model.device)
         for row, (row_ids, _, _) in zip(ids, rows, strict=True):
             row[: len(row_ids)] = torch.tensor(row_ids, device=model.device)
         positions = {"last": lengths - 1}
         for name, column in self.positions.items():
             found = [
-                _locate(where, name, index, *row) for index, (where, row) in enumerate(zip(column, rows, strict=True))
+                locate(where, name, index, *row) for index, (where, row) in enumerate(zip(column, rows, strict=True))
             ]
             positions[name] = torch.tensor(found, device=model.device)
         return Tokens(
             ids=ids,
             lengths=lengths,
             positions=positions,
-            answer=_answers(self.answer, "answer", model),
-            wrong=_answers(self.wrong, "wrong", model),
-            cluster=tuple(map(str, self.cluster or range(len(rows)))),
+            answer=answer_ids(self.answer, "answer", model),
+            wrong=answer_ids(self.wrong, "wrong", model),
+            cluster=tuple(map(str, range(len(rows)) if self.cluster is None else self.cluster)),
             strings=tuple(tuple(token_strings(row_ids, model.tokenizer)) for row_ids, _, _ in rows),
         )
 
@@ -258,6 +209,9 @@ class PromptPairs:
         """
         templates = [templates] if isinstance(templates, str) else list(templates)
         n_rows = len(answer)
+        for template in templates:
+            if unknown := set(re.findall(r"\{(\w+)\}", template)) - set(fields):
+                raise ValueError(f"template {template!r} has {{{min(unknown)}}}, and fields only {sorted(fields)}")
         for name, column in fields.items():
             if len(column) != n_rows:
                 raise ValueError(f"fields[{name!r}] has {len(column)} rows and answer {n_rows}; give one a row")
@@ -287,101 +241,6 @@ class PromptPairs:
 def as_prompts(prompts: Prompts | Sequence[PromptLike]) -> Prompts:
     """``Prompts`` as they are, a list of strings, chats or ids wrapped."""
     return prompts if isinstance(prompts, Prompts) else Prompts(prompts)
-
-
-def token_strings(ids: Sequence[int], tokenizer: Any) -> list[str]:
-    """Each id as the text it stands for, or as a number where there is no tokenizer."""
-    return [str(token) if tokenizer is None else tokenizer.decode([token]) for token in ids]
-
-
-def single_token(text: str, tokenizer: Any) -> int | None:
-    """The id of a text that is one token in the middle of a sentence, else ``None``."""
-    ids = tokenizer(text, add_special_tokens=False).input_ids
-    if len(ids) > 1 and text.startswith(" "):
-        anchor = tokenizer(":", add_special_tokens=False).input_ids
-        after = tokenizer(":" + text, add_special_tokens=False).input_ids
-        if after[: len(anchor)] == anchor:
-            ids = after[len(anchor) :]
-    return ids[0] if len(ids) == 1 else None
-
-
-def _encode(item: PromptLike, index: int, model: Model) -> tuple[list[int], str | None, Any]:
-    """Ids of one prompt, its text where it has one, and the character span of each token."""
-    tokenizer = model.tokenizer
-    text = offsets = None
-    if isinstance(item, str) or (len(item) and isinstance(item[0], Mapping)):
-        if tokenizer is None:
-            raise ValueError("this model has no tokenizer; give prompts as token ids, or wrap(model, tokenizer)")
-        chat = not isinstance(item, str)
-        text = _chat_text(item, tokenizer) if chat else item
-        encoded = tokenizer(text, add_special_tokens=not chat, return_offsets_mapping=tokenizer.is_fast)
-        ids, offsets = list(encoded.input_ids), encoded.get("offset_mapping")
-    else:
-        ids = [int(token) for token in item]  # type: ignore[arg-type]
-        if ids and not 0 <= min(ids) <= max(ids) < model.d_vocab:
-            raise ValueError(f"prompt {index} holds token ids outside 0..{model.d_vocab - 1}")
-    if not ids:
-        raise ValueError(f"prompt {index} is empty; a prompt needs at least one token")
-    if len(ids) > model.n_ctx:
-        raise ValueError(f"prompt {index} has {len(ids)} tokens; this model's context holds {model.n_ctx}")
-    return ids, text, offsets
-
-
-def _chat_text(chat: Any, tokenizer: Any) -> str:
-    if not getattr(tokenizer, "chat_template", None):
-        raise ValueError("this model has no chat template; give prompts as plain strings or token ids")
-    return tokenizer.apply_chat_template(list(chat), tokenize=False, add_generation_prompt=True)
-
-
-def _pad_id(model: Model) -> int:
-    pad = getattr(model.tokenizer, "pad_token_id", None)
-    return 0 if pad is None else pad
-
-
-def _locate(where: PositionLike, name: str, index: int, ids: list[int], text: str | None, offsets: Any) -> int:
-    """The token that a named position means: the last one of the span."""
-    if isinstance(where, SupportsIndex):
-        where = int(where)
-        if not -len(ids) <= where < len(ids):
-            raise ValueError(f"positions[{name!r}] of prompt {index} is {where}; the prompt has {len(ids)} tokens")
-        return where % len(ids)
-    if text is None or offsets is None:
-        raise ValueError(f"positions[{name!r}] of prompt {index}: give a token index; this prompt has no text offsets")
-    if isinstance(where, str):
-        times = sum(text.startswith(where, i) for i in range(len(text)))
-        if times != 1 or not where:
-            raise ValueError(
-                f"positions[{name!r}] of prompt {index}: {where!r} occurs {times} times in {text!r}; "
-                "name a piece that occurs once, a (start, end) span of characters, or a token index"
-            )
-        start = text.index(where)
-        where = (start, start + len(where))
-    inside = [i for i, (start, end) in enumerate(offsets) if max(start, where[0]) < min(end, where[1])]
-    if not inside:
-        raise ValueError(f"positions[{name!r}] of prompt {index}: no token lies in characters {where} of {text!r}")
-    return inside[-1]
-
-
-def _answers(answers: Sequence[str | int] | None, name: str, model: Model) -> torch.Tensor | None:
-    import torch
-
-    if answers is None:
-        return None
-    ids = []
-    for index, answer in enumerate(answers):
-        if isinstance(answer, str) and not model.tokenizer:
-            raise ValueError(f"{name}[{index}] = {answer!r}: this model has no tokenizer; give a token id")
-        token = single_token(answer, model.tokenizer) if isinstance(answer, str) else int(answer)
-        if token is None:
-            pieces = token_strings(model.tokenizer(answer, add_special_tokens=False).input_ids, model.tokenizer)
-            raise ValueError(
-                f"{name}[{index}] = {answer!r} is not one token but {pieces}; "
-                "choose an answer that is one (often with a leading space), or give a token id"
-            )
-        if not 0 <= token < model.d_vocab:
-            raise ValueError(f"{name}[{index}] = {token} is outside the vocabulary 0..{model.d_vocab - 1}")
-        ids.append(token)
-    return torch.tensor(ids, device=model.device)
 
 
 def _fill(template: str, values: Mapping[str, str]) -> tuple[str, dict[str, tuple[int, int]]]:

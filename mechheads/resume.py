@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import einops
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mechheads.backends.base import Hook
 from mechheads.cache import HeadCache
 from mechheads.heads import HeadId
 from mechheads.interventions import Context, Intervention, site_of
 from mechheads.model import Model
 from mechheads.spill import LayerStore
-
-SiteMask = Callable[[int], Tensor]
 
 
 def gather(states: Float[Tensor, "row pos d"], at: Int[Tensor, "row position"]) -> Float[Tensor, "row position d"]:
@@ -54,7 +53,13 @@ def resume_with(
 
 
 def altered_z(
-    model: Model, base: HeadCache, source: HeadCache | None, intervention: Intervention, at: Tensor | None
+    model: Model,
+    base: HeadCache,
+    source: HeadCache | None,
+    intervention: Intervention,
+    at: Bool[Tensor, "prompt pos"] | None,
+    layers: Sequence[int],
+    rows: int,
 ) -> LayerStore:
     """Every head's z when its q, k, v or pattern is changed, in one run of the model.
 
@@ -62,45 +67,46 @@ def altered_z(
     the old z is put back behind it, so that later layers stay at the base run.
 
     Args:
-        at: the positions changed [prompt, pos]; None changes all.
+        base: a run that kept z and the site of the intervention.
+        at: the positions changed; None changes all.
+        layers: those wanted.
+        rows: how many prompts to run at once.
     """
     site = site_of(intervention)
-    mask = base.tokens.mask
-    group = model.n_heads // (model.n_kv_heads if site in ("k", "v") else model.n_heads)
     store = LayerStore(base.stores["z"].on_disk)
 
-    def change(layer: int) -> Callable[..., Tensor]:
-        def hook_fn(value: Tensor, hook: Any) -> Tensor:
-            heads = value.unbind(1 if site == "pattern" else 2)
-            new = [
-                apply(intervention, head_value, Context(HeadId(layer, index * group), base, source, mask))
-                for index, head_value in enumerate(heads)
-            ]
-            changed = torch.stack(new, dim=1 if site == "pattern" else 2).to(value.dtype)
-            if at is None:
-                return changed
-            where = at[:, None, :, None] if site == "pattern" else at[:, :, None, None]
-            return torch.where(where, changed, value)
+    def hooks(part: slice, layer: int) -> list[Hook]:
+        def change(value: Tensor, hook: Any) -> Tensor:
+            new = _changed(model, base, source, intervention, at, layer)[part]
+            return new if site == "pattern" else new.transpose(1, 2)
 
-        return hook_fn
-
-    def take(layer: int) -> Callable[..., Tensor]:
-        def hook_fn(value: Tensor, hook: Any) -> Tensor:
+        def take(value: Tensor, hook: Any) -> Tensor:
             store.add(layer, value.transpose(1, 2).clone())
-            return base.z.layer(layer).transpose(1, 2)
+            return base.z.layer(layer)[part].transpose(1, 2)
 
-        return hook_fn
+        return [(model.hook_name(site, layer), change), (model.hook_name("z", layer), take)]
 
-    hooks = [
-        hook
-        for layer in range(model.n_layers)
-        for hook in (
-            (model.hook_name(site, layer), change(layer)),
-            (model.hook_name("z", layer), take(layer)),
-        )
-    ]
-    model.backend.run(base.tokens.ids, hooks)
+    for start in range(0, len(base.tokens), rows):
+        part = slice(start, start + rows)
+        model.backend.run(base.tokens.ids[part], [hook for layer in layers for hook in hooks(part, layer)])
     return store
+
+
+def _changed(
+    model: Model, base: HeadCache, source: HeadCache | None, intervention: Intervention, at: Tensor | None, layer: int
+) -> Float[Tensor, "prompt stored *rest"]:
+    """A layer's q, k, v or pattern with the intervention applied, one entry for each stored head."""
+    site = site_of(intervention)
+    old = base.site(site).layer(layer)
+    group = model.n_heads // old.shape[1]
+    new = torch.stack(
+        [
+            apply(intervention, old[:, i], Context(HeadId(layer, i * group), base, source, base.tokens.mask))
+            for i in range(old.shape[1])
+        ],
+        dim=1,
+    ).to(old.dtype)
+    return new if at is None else torch.where(at[:, None, :, None], new, old)
 
 
 def apply(intervention: Intervention, value: Tensor, context: Context) -> Tensor:
@@ -109,7 +115,7 @@ def apply(intervention: Intervention, value: Tensor, context: Context) -> Tensor
     Raises:
         ValueError: if the result is no tensor of the same shape, or not finite at a real token.
     """
-    new = intervention(value, context)
+    new = intervention(value.clone(), context)
     name = getattr(intervention, "__name__", None) or type(intervention).__name__
     if not isinstance(new, torch.Tensor) or new.shape != value.shape:
         got = list(new.shape) if isinstance(new, torch.Tensor) else type(new).__name__

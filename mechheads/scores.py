@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -46,6 +46,9 @@ class HeadScores(Arithmetic):
     >>> scores["L0H1"]["score"]
     8.5
     """
+
+    KIND: ClassVar[str | None] = None
+    """The one kind of scores that a subclass holds."""
 
     def __init__(self, dataset: xr.Dataset) -> None:
         """Wrap a dataset laid out as described above; missing statistics are filled with NaN.
@@ -223,7 +226,9 @@ class HeadScores(Arithmetic):
                     shown = ", ".join(map(repr, known[:20])) + (", ..." if len(known) > 20 else "")
                     raise ValueError(f"{dim} has no label {label!r}; it has {shown}")
             index[dim] = [known.index(label) for label in wanted] if several else known.index(wanted)
-        return HeadScores(self.dataset.isel(index, drop=True))
+        chosen = {**self.provenance.get("selected", {}), **labels}
+        part = self.dataset.isel(index, drop=True)
+        return HeadScores(part.assign_attrs(provenance=json.dumps({**self.provenance, "selected": chosen})))
 
     def __getitem__(self, head: HeadLike) -> Any:
         """One head: a dict of its statistics, or with extra dimensions a table with a row per label."""
@@ -288,6 +293,9 @@ class HeadScores(Arithmetic):
             ValueError: if it is something else, or was written by a newer version.
         """
         dataset = netcdf.read(Path(path))
+        found_kind = dataset.attrs.get("kind")
+        if cls.KIND is not None and found_kind != cls.KIND:
+            raise ValueError(f"{path} holds {found_kind!r} scores, not {cls.KIND!r}; use mh.HeadScores.load")
         if "schema_version" not in dataset.attrs or "score" not in dataset:
             raise ValueError(f"{path} was not written by mechheads: it holds no head scores")
         found = int(dataset.attrs["schema_version"])

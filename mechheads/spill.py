@@ -54,6 +54,7 @@ class LayerStore:
         self._parts: dict[int, list[Tensor | Path]] = {}
         self._folder: Path | None = None
         self._device = "cpu"
+        self._last: tuple[int, Tensor] | None = None
         if on_disk:
             folder = tempfile.TemporaryDirectory(prefix="mechheads-")
             self._folder = Path(folder.name)
@@ -69,6 +70,7 @@ class LayerStore:
 
     def add(self, layer: int, part: Tensor) -> None:
         """Append the next prompts of a layer."""
+        self._last = None
         parts = self._parts.setdefault(layer, [])
         if self._folder is None:
             parts.append(part)
@@ -79,8 +81,12 @@ class LayerStore:
             parts.append(path)
 
     def __getitem__(self, layer: int) -> Tensor:
+        if self._last is not None and self._last[0] == layer:
+            return self._last[1]
         parts = [load_file(p, self._device)["part"] if isinstance(p, Path) else p for p in self._parts[layer]]
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)
         if not self.on_disk and len(parts) > 1:
             self._parts[layer] = [whole]
+        if self.on_disk:
+            self._last = (layer, whole)
         return whole

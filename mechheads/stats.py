@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.stats import false_discovery_control, norm, t as student_t
 
 EXACT_UP_TO = 4096
@@ -142,6 +142,23 @@ def q_values(p: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     if finite.any():
         q[finite] = false_discovery_control(p[finite], method="bh")
     return q
+
+
+def share_interval(
+    share: Float[np.ndarray, "*shape"], n: Int[np.ndarray, "..."], level: float = 0.95
+) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
+    """Wilson's interval for a share of ``n`` independent cases; never empty, also at 0 and 1.
+
+    Wilson 1927: the values p with |share - p| <= z sqrt(p (1 - p) / n).
+
+    >>> low, high = share_interval(np.array([0.0, 0.5]), np.array([10, 10]))
+    >>> low.round(3).tolist(), high.round(3).tolist()
+    ([0.0, 0.237], [0.278, 0.763])
+    """
+    z = norm.ppf((1 + level) / 2)
+    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    reach = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return np.clip(centre - reach, 0, None), np.clip(centre + reach, None, 1)
 
 
 def mean_over_prompts(values: Float[np.ndarray, "*batch prompt"]) -> Float[np.ndarray, "*batch"]:

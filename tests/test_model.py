@@ -317,6 +317,8 @@ def test_provenance_is_what_is_needed_to_repeat_a_result(tiny):
         "n_layers": 3,
         "n_heads": 4,
         "n_kv_heads": 2,
+        "normalization": "RMS",
+        "compatibility_mode": False,
     }
     assert versions["mechheads"] == mh.__version__
     for library in ("transformer-lens", "transformers", "torch"):

@@ -20,13 +20,14 @@ PACKAGE = ROOT / "mechheads"
 # A module may import, when it is itself imported, from its own floor and those before it.
 FLOORS: list[set[str]] = [
     {"data", "heads", "stats", "citations", "netcdf", "spill", "sources"},
-    {"scores", "layout", "arithmetic", "compare", "prompts", "backends", "model"},
+    {"scores", "layout", "arithmetic", "compare", "tokens", "prompts", "backends", "model"},
     {"plots", "cache", "interventions", "metrics"},
-    {"resume", "plans", "sweeps"},
+    {"resume", "plans", "jobs", "judge", "sweeps"},
     {"patching", "labels", "safety", "gating"},
     {"atlas"},
     {"report"},
     {"cli"},
+    {"__main__"},
 ]
 
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import mechheads as mh
-from mechheads.prompts import single_token
+from mechheads.tokens import single_token
 
 pytestmark = pytest.mark.transformerlens
 
@@ -54,7 +54,7 @@ def test_texts_become_what_the_models_own_tokenizer_makes_of_them(small):
     assert tokens.ids[0].tolist() == ids(small, FRANCE)
     n = len(ids(small, " The dog"))
     assert tokens.ids[1, :n].tolist() == ids(small, " The dog")
-    assert (tokens.ids[1, n:] == small.tokenizer.pad_token_id).all()
+    assert (tokens.ids[1, n:] == 0).all()
     assert tokens.lengths.tolist() == [len(ids(small, FRANCE)), n]
     assert tokens.positions["last"].tolist() == [len(ids(small, FRANCE)) - 1, n - 1]
     assert tokens.mask.tolist() == [[True] * tokens.ids.shape[1], [True] * n + [False] * (tokens.ids.shape[1] - n)]
@@ -103,7 +103,7 @@ def test_a_place_in_a_chat_is_found_by_its_text(llama):
 def test_ids_are_taken_as_they_are(small):
     for row in ([5, 6, 7], (5, 6, 7), np.array([5, 6, 7]), torch.tensor([5, 6, 7])):
         tokens = mh.Prompts([row, [9]]).tokens(small)
-        assert tokens.ids.tolist() == [[5, 6, 7], [9, small.tokenizer.pad_token_id, small.tokenizer.pad_token_id]]
+        assert tokens.ids.tolist() == [[5, 6, 7], [9, 0, 0]]
 
 
 def test_a_prompt_that_holds_the_padding_token_keeps_it(small):

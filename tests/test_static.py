@@ -21,11 +21,13 @@ class Words:
 
     unk_token_id = 0
 
-    def __call__(self, texts: Sequence[str], add_special_tokens: bool) -> dict[str, list[list[int]]]:
+    def __call__(self, texts: str | Sequence[str], add_special_tokens: bool) -> dict[str, Any]:
         assert not add_special_tokens
-        assert all(text.startswith(" ") for text in texts)
-        words = [text.strip() for text in texts]
-        return {"input_ids": [[int(w[1:])] if w[1:].isdigit() else [1] * len(w) for w in words]}
+        ids = [
+            [int(w[1:])] if w[1:].isdigit() else [1] * len(w)
+            for w in (text.strip() for text in ([texts] if isinstance(texts, str) else texts))
+        ]
+        return {"input_ids": ids[0] if isinstance(texts, str) else ids}
 
     def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
         return [f"w{i}" for i in ids]

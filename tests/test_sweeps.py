@@ -231,8 +231,8 @@ def test_all_heads_at_all_positions_restore_the_attention_output(small, pairs):
 
 def test_uniform_attention_at_zero_is_the_causal_mean_of_v(small):
     tokens = mh.Prompts(CLEAN).tokens(small)
-    base = small.cache(tokens, sites=("z", "v"))
-    store = altered_z(small, base, None, mh.UniformAttention(), None)
+    base = small.cache(tokens, sites=("z", "v", "scored_q"))
+    store = altered_z(small, base, None, mh.UniformAttention(), None, range(small.n_layers), 2)
     for layer, head in heads_of(small):
         for prompt in range(len(CLEAN)):
             n = int(tokens.lengths[prompt])
@@ -242,8 +242,8 @@ def test_uniform_attention_at_zero_is_the_causal_mean_of_v(small):
 
 def test_attention_spreads_evenly_also_where_a_norm_would_undo_a_factor_on_q(tiny):
     model = mh.load(tiny("qwen"))
-    base = model.cache(CLEAN[:1], sites=("z", "v"))
-    store = altered_z(model, base, None, mh.UniformAttention(1e-6), None)
+    base = model.cache(CLEAN[:1], sites=("z", "v", "scored_q"))
+    store = altered_z(model, base, None, mh.UniformAttention(1e-6), None, range(model.n_layers), 1)
     for layer, head in heads_of(model):
         wanted = oracles.causal_mean(base.v[layer, head][0])
         torch.testing.assert_close(store[layer][0, head], wanted, atol=1e-5, rtol=1e-4)
@@ -378,7 +378,7 @@ def test_plan_counts_the_work(small):
         ({"metric": mh.logit_diff}, "needs answers"),
         ({"intervention": mh.Patch()}, "give PromptPairs"),
         ({"normalize": True}, "normalize needs two runs"),
-        ({"metric": lambda logits, context: logits.mean() * torch.nan}, "gave \\[\\] for 3 prompts"),
+        ({"metric": lambda logits, context: logits.mean() * torch.nan}, r"gave shape \[\] for 2 prompts"),
         ({"metric": lambda logits, context: logits[:, 0, 0] * torch.nan}, "not finite for the unchanged run"),
         ({"intervention": lambda z, context: z[:1]}, "must give a tensor of shape"),
         ({"intervention": lambda z, context: z / 0}, "not finite for L0H0"),
@@ -406,3 +406,81 @@ def test_patching_needs_pairs_and_a_known_direction(tiny, pairs):
         mh.activation_patch(small, pairs, site="qk")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="kind is 'none'"):
         mh.ablate(small, CLEAN, kind="none")  # type: ignore[arg-type]
+
+
+def test_an_intervention_may_work_in_place(small):
+    def cut(z, context):
+        z[:, 1] = 0
+        return z
+
+    def cut_a_copy(z, context):
+        return cut(z.clone(), context)
+
+    for positions in ("last", "each", "all"):
+        ours = mh.sweep(small, CLEAN, intervention=cut, positions=positions, progress=False)
+        wanted = mh.sweep(small, CLEAN, intervention=cut_a_copy, positions=positions, progress=False)
+        np.testing.assert_array_equal(ours.values, wanted.values)
+
+
+def test_a_metric_may_work_in_place(tiny):
+    def spoil(logits, context):
+        value = mh.kl_divergence(logits, context)
+        context.base_logits.mul_(0.5)
+        logits.zero_()
+        return value
+
+    small = mh.load(tiny("llama"))
+    ours = mh.ablate(small, CLEAN, metric=spoil, progress=False)
+    np.testing.assert_array_equal(ours.values, mh.ablate(small, CLEAN, progress=False).values)
+
+
+def test_a_metric_that_breaks_on_one_head_loses_that_head_alone(tiny):
+    small = mh.load(tiny("llama"))
+
+    def broken(z, context):
+        return z * 50 if context.head == mh.HeadId(2, 1) else z
+
+    with pytest.warns(UserWarning, match="not finite for L2H1: NaN"):
+        result = mh.sweep(small, CLEAN, intervention=broken, metric=overflowing, progress=False)
+    assert result.missing == (mh.HeadId(2, 1),)
+
+
+def overflowing(logits, context):
+    changed = logits[:, -1] - context.base_logits[:, -1]
+    return torch.where(changed.abs().amax(-1) > 0.01, torch.nan, changed.mean(-1))
+
+
+def test_half_precision_is_measured_in_single(tiny):
+    exact = mh.ablate(mh.load(tiny("llama")), CLEAN, progress=False)
+    half = mh.ablate(mh.load(tiny("llama"), dtype=torch.bfloat16), CLEAN, progress=False)
+    assert half.provenance["dtype"] == "bfloat16"
+    assert exact.compare(half).spearman > 0.9
+
+
+def test_token_indices_are_places_too(small, pairs):
+    each = mh.activation_patch(small, pairs, positions="each", progress=False)
+    some = mh.activation_patch(small, pairs, positions=[1, -1], progress=False)
+    np.testing.assert_allclose(some.values.sel(pos=1), each.values.sel(pos=1), atol=1e-6)
+    last = mh.activation_patch(small, pairs, positions="last", progress=False)
+    np.testing.assert_allclose(some.values.sel(pos=-1), last.values, atol=1e-6)
+
+
+@pytest.mark.parametrize("far", [0.0, 1e-3, 3.0, 60.0, 105.0, 1e4])
+def test_kl_is_exact_near_and_far(far):
+    """Two-token vocabulary by hand: KL = p log(p/q) + (1-p) log((1-p)/(1-q))."""
+    from mechheads.metrics import MetricContext
+    from mechheads.tokens import Tokens
+
+    base = torch.tensor([[[0.3, 0.0]]])
+    other = torch.tensor([[[0.3 - far, 0.0]]])
+    one = torch.ones(1, dtype=torch.long)
+    tokens = Tokens(one[None], one, {"last": one - 1}, None, None, ("0",), (("a",),))
+    value = mh.kl_divergence(other, MetricContext(base, tokens, torch.ones(1, 1, dtype=torch.bool)))
+    p, q = base.double()[0, 0].log_softmax(-1), other.double()[0, 0].log_softmax(-1)
+    assert float(value) == pytest.approx(float((p.exp() * (p - q)).sum()), rel=1e-4, abs=1e-9)
+
+
+def test_declaring_a_metric_leaves_the_function_alone():
+    elsewhere = mh.metric(reads="subject", unit="nats")(mh.log_prob)
+    assert elsewhere.reads == "subject"
+    assert mh.log_prob.reads == "last"

@@ -106,6 +106,18 @@ def test_wrap_of_a_transformers_model_says_what_to_do(tiny):
 
 if TRANSFORMERLENS_4:
 
+    @pytest.mark.parametrize("name", ["granite", "bloom"])
+    def test_scaled_logits_and_blocks_that_give_tuples(tiny, name):
+        scaled = mh.load(tiny(name))
+        run = scaled.cache(TEXTS, sites=("resid_pre",))
+        reference = transformers.AutoModelForCausalLM.from_pretrained(tiny(name)).eval()
+        for row, length in enumerate(run.tokens.lengths.tolist()):
+            with torch.no_grad():
+                wanted = reference(run.tokens.ids[row : row + 1, :length]).logits[0]
+            same(run.logits[row, :length], wanted, 1e-4)
+        for layer in range(3):
+            same(scaled.backend.resume(run.stores["resid_pre"][layer], layer), run.final, 1e-5)
+
     def native() -> Any:
         """The same of TransformerLens 4: a bridge with no transformers model in it."""
         from transformer_lens.config import TransformerBridgeConfig
@@ -201,3 +213,14 @@ else:
 def test_an_unknown_backend_is_an_error(tiny, name):
     with pytest.raises(ValueError, match=f'backend is \'{name}\'; choose "bridge" or "hooked"'):
         mh.load(tiny("gpt2"), backend=name)
+
+
+def test_a_model_whose_logits_we_would_not_match_is_refused(tiny):
+    loaded = mh.load(tiny("gpt2"))
+    loaded.model.train()
+    drops_out = any(module.p > 0 for module in loaded.model.modules() if type(module).__name__ == "Dropout")
+    if drops_out:
+        with pytest.raises(ValueError, match="in training mode"):
+            mh.wrap(loaded.model)
+    loaded.model.eval()
+    assert mh.wrap(loaded.model).n_layers == 3

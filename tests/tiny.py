@@ -24,7 +24,7 @@ CHAT_TEMPLATE = (
 
 
 def build(name: str, folder: Path) -> None:
-    """Save the tiny model ``name`` (gpt2, llama, neox, gemma or qwen) and its tokenizer in a folder."""
+    """Save the tiny model ``name`` (gpt2, llama, neox, gemma, qwen, granite or bloom) and its tokenizer in a folder."""
     tokenizer = make_tokenizer(begins=name in ("llama", "gemma"))
     config = make_config(name, tokenizer)
     with torch.random.fork_rng(devices=[]):
@@ -55,6 +55,10 @@ def make_config(name: str, tokenizer: transformers.PreTrainedTokenizerFast) -> t
         return transformers.GPT2Config(n_embd=32, n_layer=3, n_head=4, n_positions=CONTEXT, **common)
     if name == "llama":
         return transformers.LlamaConfig(num_key_value_heads=2, tie_word_embeddings=False, **sizes, **common)
+    if name == "granite":
+        return transformers.GraniteConfig(num_key_value_heads=2, logits_scaling=8.0, **sizes, **common)
+    if name == "bloom":
+        return transformers.BloomConfig(hidden_size=32, n_layer=3, n_head=4, **common)
     if name == "qwen":
         return transformers.Qwen3Config(num_key_value_heads=2, head_dim=8, tie_word_embeddings=False, **sizes, **common)
     if name == "neox":
@@ -73,7 +77,7 @@ def make_config(name: str, tokenizer: transformers.PreTrainedTokenizerFast) -> t
             **sizes,
             **common,
         )
-    raise ValueError(f'there is no tiny model {name!r}; there are "gpt2", "llama", "neox", "gemma" and "qwen"')
+    raise ValueError(f"there is no tiny model {name!r}")
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import einops
@@ -51,6 +52,11 @@ class Backend(ABC):
             raise ValueError(f"model: {cfg.model_name!r} has no attention heads to study")
         if getattr(cfg, "attention_dir", "causal") != "causal":
             raise ValueError(f"model: {cfg.model_name!r} is not causal; mechheads reads causal decoders")
+        if getattr(cfg, "ungroup_grouped_query_attention", False):
+            raise ValueError(
+                f"model: {cfg.model_name!r} hands out keys and values for each query head; call "
+                "model.set_ungroup_grouped_query_attention(False) first"
+            )
         kv_heads = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
         self.sizes = Sizes(cfg.n_layers, cfg.n_heads, kv_heads, cfg.d_head, cfg.d_model, cfg.d_vocab, cfg.n_ctx)
 
@@ -81,13 +87,57 @@ class Backend(ABC):
     ) -> Float[Tensor, "batch pos d_model"]:
         """Run block ``layer`` and those after it, and only those, from the residual stream before it."""
 
+    @abstractmethod
+    def own_logits(self, ids: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vocab"]:
+        """The logits as the model itself gives them, without our help."""
+
+    @abstractmethod
+    def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
+        """What the architecture does to its logits after unembedding: a soft cap, a scale, or nothing."""
+
+    def check(self) -> None:
+        """Make sure that our way through the model gives the model's own logits.
+
+        A model that carries its user's hooks is taken at its word: a trial run would run them too.
+
+        Raises:
+            ValueError: if it does not, as in a model that drops out units or is built in another way.
+        """
+        if any(point.fwd_hooks for point in self.module.hook_dict.values()):
+            return
+        ids = torch.arange(1, 4, device=self.parameter.device)[None] % self.sizes.d_vocab
+        try:
+            own, ours = self.own_logits(ids).float(), self.unembed(self.run(ids)).float()
+            off = float((own - ours).abs().max() / own.std().clamp_min(1e-6))
+        except RuntimeError as error:
+            raise ValueError(f"{self._cannot_read}: {error}") from error
+        if not off < (1e-3 if self.parameter.dtype == torch.float32 else 0.3):
+            advice = "; it is in training mode: call its eval() first" if self.module.training else ""
+            raise ValueError(f"{self._cannot_read}: our logits differ from its own{advice}")
+
+    @property
+    def _cannot_read(self) -> str:
+        cfg = self.module.cfg
+        kind = getattr(cfg, "architecture", None) or getattr(cfg, "original_architecture", None) or "unknown"
+        return f"model: {cfg.model_name!r} (architecture {kind}) cannot be read"
+
+    @cached_property
+    def parameter(self) -> Tensor:
+        """Any of the weights: it tells dtype and device."""
+        return next(self.module.parameters())
+
+    @cached_property
+    def _unembedding(self) -> tuple[Tensor, Tensor | None]:
+        """W_U and b_U in float32 at least; no bias where it is all zero."""
+        bias = self.module.b_U.detach()
+        wide = torch.promote_types(self.W_U.dtype, torch.float32)
+        return self.W_U.to(wide), bias.to(wide) if bias.any() else None
+
     def unembed(self, final: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
-        """Logits of states after the final norm, soft-capped where the model does so."""
-        logits = final.contiguous() @ self.W_U
-        if self.b_U is not None:
-            logits = logits + self.b_U
-        cap = getattr(self.module.cfg, "output_logits_soft_cap", None) or 0.0
-        return cap * torch.tanh(logits / cap) if cap > 0 else logits
+        """Logits of states after the final norm, in float32 also where the model is in half precision."""
+        weight, bias = self._unembedding
+        logits = final.contiguous().to(weight.dtype) @ weight
+        return self.transform_logits(logits if bias is None else logits + bias)
 
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
@@ -99,8 +149,7 @@ class Backend(ABC):
 
     @property
     def b_U(self) -> Float[Tensor, " d_vocab"] | None:
-        bias = self.module.b_U.detach()
-        return bias if bias.any() else None
+        return self._unembedding[1]
 
     def weight(self, kind: Weight, layer: int) -> Float[Tensor, "head rows columns"]:
         """W_Q, W_K, W_V [head, d_model, d_head] or W_O [head, d_head, d_model], one for each query head."""
@@ -120,12 +169,19 @@ class Backend(ABC):
 
     def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """MLP_0(ln2_0(x)): the first block's MLP after its norm, without the residual."""
-        if self.module.cfg.attn_only:
-            raise ValueError(f"model {self.module.cfg.model_name!r} is made of attention only: it has no first MLP")
-        block = self.module.blocks[0]
-        norm = getattr(block, "ln2", None) or block.ln1
-        with torch.no_grad():
-            return block.mlp(norm(x.reshape(1, -1, x.shape[-1]))).reshape(x.shape)
+        cfg, block = self.module.cfg, self.module.blocks[0]
+        norm = next((found for name in ("ln2", "ln1") if (found := getattr(block, name, None)) is not None), None)
+        if cfg.attn_only:
+            raise ValueError(f"model {cfg.model_name!r} is made of attention only: use first_mlp=False")
+        try:
+            with torch.no_grad():
+                x_in = x.reshape(1, -1, x.shape[-1])
+                out = block.mlp(x_in if norm is None else norm(x_in))
+        except (RuntimeError, AttributeError, TypeError) as error:
+            raise ValueError(
+                f"the first MLP of model {cfg.model_name!r} cannot be run alone; use first_mlp=False ({error})"
+            ) from error
+        return (out[0] if isinstance(out, tuple) else out).reshape(x.shape)
 
     @property
     def d_mlp(self) -> int:

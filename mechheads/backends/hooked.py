@@ -79,6 +79,14 @@ class HookedBackend(Backend):
     def tokenizer(self) -> Any:
         return self.module.tokenizer
 
+    def own_logits(self, ids: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vocab"]:
+        with torch.no_grad():
+            return self.module(ids, attention_mask=torch.ones_like(ids))
+
+    def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
+        cap = self.module.cfg.output_logits_soft_cap
+        return cap * torch.tanh(logits / cap) if cap > 0 else logits
+
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
         scaled = (getattr(self.module.cfg, "original_architecture", None) or "").startswith("Gemma")

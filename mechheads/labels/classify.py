@@ -31,6 +31,8 @@ class HeadLabels(HeadScores):
     ``best_relation`` and ``suppresses`` (does it suppress that relation rather than implement it?).
     """
 
+    KIND = "labels"
+
     @property
     def categories(self) -> tuple[str, ...]:
         """All categories that were looked for."""

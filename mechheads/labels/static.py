@@ -37,6 +37,8 @@ from tqdm.auto import tqdm
 from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.netcdf import text_array
 from mechheads.scores import HeadScores
+from mechheads.stats import share_interval
+from mechheads.tokens import single_token
 
 if TYPE_CHECKING:
     from mechheads.model import Model
@@ -86,7 +88,7 @@ def relation_scores(
         progress: whether to show a bar.
 
     Returns:
-        Scores over (layer, head, relation), unit "share of pairs": phi, with a bootstrap interval over pairs.
+        Scores over (layer, head, relation), unit "share of pairs": phi, with Wilson's interval for a share of pairs.
         ``values`` holds 1 for a hit and 0 for none, per pair, NaN beyond a relation's last pair. Further
         variables: ``suppression`` (layer, head, relation), ``n_pairs`` and ``relation_category`` (relation)
         and ``pair`` (relation, prompt). There is no null yet, so p and q are NaN. After Ctrl-C the layers
@@ -122,7 +124,7 @@ def relation_scores(
         for kept in scored
         for i in range(longest)
     ]
-    return HeadScores.from_values(
+    scores = HeadScores.from_values(
         hits[0],
         name="relation scores",
         unit="share of pairs",
@@ -140,6 +142,10 @@ def relation_scores(
             "pairs_given": {relation.name: len(relation.pairs) for relation in loaded},
             "skipped": [kept.relation.name for kept in everything if kept not in scored],
             "relations": {relation.name: relation.fingerprint for relation in loaded},
+            "prompts": {
+                kept.relation.name: [kept.relation.fingerprint, limit, len(kept.pairs)]
+                for kept, limit in zip(scored, limits, strict=True)
+            },
             "interrupted": bool(np.isnan(hits[0, -1, -1]).all()),
             "seed": seed,
         },
@@ -150,6 +156,9 @@ def relation_scores(
             "pair": (("relation", "prompt"), text_array(words, (len(scored), longest))),
         },
     )
+    low, high = share_interval(scores.scores.values, np.array([len(kept.pairs) for kept in scored]))
+    dims = scores.scores.dims
+    return HeadScores(scores.dataset.assign(ci_low=(dims, low), ci_high=(dims, high)))
 
 
 def _fill(
@@ -284,12 +293,13 @@ def _text(labels: list[str]) -> np.ndarray:
 def _single_tokens(relation: Relation, model: Model) -> _Kept:
     if model.tokenizer is None:
         raise ValueError("model has no tokenizer to read relations with: mh.wrap(model, tokenizer=...)")
-    ids = _tokenize(model.tokenizer, [word for pair in relation.pairs for word in pair])
-    unknown = getattr(model.tokenizer, "unk_token_id", None)
-    one = [len(tokens) == 1 and tokens[0] != unknown for tokens in ids]
-    chosen = [i for i in range(len(relation.pairs)) if one[2 * i] and one[2 * i + 1]]
-    pairs = [(relation.pairs[i][0], relation.pairs[i][1]) for i in chosen]
-    return _Kept(relation, pairs, [(ids[2 * i][0], ids[2 * i + 1][0]) for i in chosen])
+    pairs, tokens = [], []
+    for source, target in relation.pairs:
+        ids = single_token(f" {source}", model.tokenizer), single_token(f" {target}", model.tokenizer)
+        if ids[0] is not None and ids[1] is not None:
+            pairs.append((source, target))
+            tokens.append((ids[0], ids[1]))
+    return _Kept(relation, pairs, tokens)
 
 
 def _tokenize(tokenizer: Any, words: Sequence[str]) -> list[list[int]]:

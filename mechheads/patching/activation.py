@@ -7,11 +7,12 @@ from typing import Any, Literal
 
 from mechheads.heads import HeadLike
 from mechheads.interventions import Intervention, Mean, Patch, Resample, Scale, Site, UniformAttention, Zero
+from mechheads.jobs import AnyPrompts, Positions
 from mechheads.metrics import Metric, kl_divergence, logit_diff
 from mechheads.model import Model
 from mechheads.prompts import PromptPairs
 from mechheads.scores import HeadScores
-from mechheads.sweeps import AnyPrompts, Positions, sweep
+from mechheads.sweeps import sweep
 
 Ablation = Literal["zero", "mean", "resample", "scale", "uniform"]
 
@@ -49,7 +50,7 @@ def activation_patch(
         ``normalize`` the share of the difference between the runs: 0 nothing, 1 restored.
 
     Raises:
-        ValueError: if the pairs do not align, or an argument does not fit; before any run.
+        ValueError: if the pairs do not align, or an argument does not fit; before the sweep.
 
     Vig et al. 2020 (causal mediation analysis); Meng et al. 2022; Heimersheim & Nanda 2024.
 
@@ -108,7 +109,7 @@ def ablate(
         metric(ablated) - metric(intact) [layer, head(, pos), prompt], in the metric's unit.
 
     Raises:
-        ValueError: if an argument does not fit; before any run.
+        ValueError: if an argument does not fit; before the sweep.
 
     >>> kl = mh.ablate(model, ["The capital of France is"], heads=["L23H4", "L0H0"], progress=False)
     >>> bool(kl.scores.sel(layer=23, head=4) > 0)

@@ -46,6 +46,9 @@ def left_subspace(
     return vectors[..., :r], gap > _TIE * values[..., 0]
 
 
+_MOST_GROUPS = 30
+
+
 class Turn:
     """Generalized Ships of ablated runs against one intact run.
 
@@ -55,7 +58,8 @@ class Turn:
     Args:
         intact: X.
         r: how many singular vectors to compare.
-        cluster: a label per prompt; prompts that share one are left out together.
+        cluster: a label per prompt; prompts that share one are left out together. Beyond 30 clusters, groups
+            of them are left out (a grouped jackknife), as each costs an SVD.
 
     Raises:
         ValueError: if U_r of the intact run is not defined.
@@ -72,6 +76,8 @@ class Turn:
         self, intact: Float[np.ndarray, "prompt d"], r: int = 1, cluster: Sequence[object] | None = None
     ) -> None:
         labels = [str(label) for label in (range(len(intact)) if cluster is None else cluster)]
+        group = {label: i % _MOST_GROUPS for i, label in enumerate(dict.fromkeys(labels))}
+        labels = [str(group[label]) for label in labels]
         each = list(dict.fromkeys(labels))
         self.r, self._n_clusters = r, len(each)
         everything = np.ones(len(labels), dtype=bool)

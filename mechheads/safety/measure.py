@@ -14,13 +14,16 @@ from torch import Tensor
 
 from mechheads.heads import HeadLike
 from mechheads.interventions import Intervention, Scale, UniformAttention
+from mechheads.jobs import Job, prepare
+from mechheads.judge import Judge
 from mechheads.metrics import kl_divergence
 from mechheads.model import Model
-from mechheads.prompts import Prompts, Tokens
+from mechheads.prompts import Prompts
 from mechheads.resume import gather
 from mechheads.safety.angles import Turn
 from mechheads.safety.requests import Requests, Template, request_prompts
-from mechheads.sweeps import Job, Judge, finals, prepare
+from mechheads.sweeps import finals
+from mechheads.tokens import Tokens
 
 Ablation = Literal["undifferentiated", "scaling"]
 

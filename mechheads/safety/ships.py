@@ -195,6 +195,8 @@ class SafetyHeads(HeadScores):
     ``heads`` give the ``k`` heads that were asked for unless told otherwise.
     """
 
+    KIND = "safety"
+
     @property
     def k(self) -> int:
         """How many heads were asked for."""

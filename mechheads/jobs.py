@@ -1,0 +1,132 @@
+"""A sweep made ready: arguments checked, prompts tokenised, both runs cached, the cost planned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from mechheads.cache import HeadCache
+from mechheads.heads import HeadId, HeadLike, check_heads
+from mechheads.interventions import Intervention, needs_of, site_of
+from mechheads.metrics import Metric, read_positions, try_metric
+from mechheads.model import Model
+from mechheads.plans import Plan, make_plan
+from mechheads.prompts import PromptPairs, Prompts, as_prompts
+from mechheads.spill import budget_bytes
+from mechheads.tokens import PromptLike, Tokens
+
+Positions = Literal["all", "each"] | str | Sequence[str | int]
+AnyPrompts = Prompts | PromptPairs | Sequence[PromptLike]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where z changes: a label for the result and the positions [prompt, pos], None for all."""
+
+    label: int | str | None
+    at: Bool[Tensor, "prompt pos"] | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A sweep made ready: everything checked and both runs cached."""
+
+    model: Model
+    intervention: Intervention
+    base: HeadCache
+    source: HeadCache | None
+    heads: tuple[HeadId, ...]
+    places: tuple[Place, ...]
+    at: Int[Tensor, "prompt position"]
+    plan: Plan
+    seconds: float
+
+    @property
+    def tokens(self) -> Tokens:
+        return self.base.tokens
+
+    def fingerprint(self) -> str:
+        """Of the prompts; for pairs the same in both directions."""
+        runs = (self.base, self.source)
+        return "+".join(sorted(run.tokens.fingerprint() for run in runs if run is not None))
+
+
+def prepare(
+    model: Model,
+    prompts: AnyPrompts,
+    intervention: Intervention,
+    *,
+    metric: Metric,
+    heads: Sequence[HeadLike] | HeadLike | None,
+    positions: Positions,
+    base: str,
+    budget: int | str | None,
+    progress: bool,
+) -> Job:
+    """Check everything and cache the runs; see ``sweep`` for the arguments."""
+    if base not in ("clean", "corrupted"):
+        raise ValueError(f'base is {base!r}; choose "clean" or "corrupted"')
+    for what, given in {"metric": metric, "intervention": intervention}.items():
+        if not callable(given) or isinstance(given, type):
+            raise ValueError(f"{what} is {given!r}; give a function or an instance, such as mh.logit_diff or mh.Zero()")
+    limit = budget_bytes(budget)
+    chosen = check_heads(heads, model.n_layers, model.n_heads)
+    site = site_of(intervention)
+    tokens, other = tokenize(model, prompts, base)
+    at, _ = read_positions(metric, tokens)
+    places = find_places(positions, tokens)
+    try_metric(metric, tokens, model.d_vocab)
+    needed = needs_of(intervention)
+    kept = ("z", "resid_pre", *((site,) if site != "z" else ()), *needed)
+    wanted = HeadCache.estimate(model, tokens, sites=kept).total
+    if other is not None:
+        wanted += HeadCache.estimate(model, other, sites=needed or ("z",)).total
+    in_memory = wanted <= limit
+    start = time.perf_counter()
+    run = HeadCache.run(model, tokens, sites=kept, budget=wanted if in_memory else 1, progress=progress)
+    source = None
+    if other is not None:
+        share = wanted if in_memory else 1
+        source = HeadCache.run(model, other, sites=needed or ("z",), budget=share, progress=progress)
+    seconds = time.perf_counter() - start
+    cost = make_plan(run, source, site, chosen, len(places), at.shape[1], limit)
+    return Job(model, intervention, run, source, chosen, places, at, cost, seconds)
+
+
+def tokenize(model: Model, prompts: AnyPrompts, base: str) -> tuple[Tokens, Tokens | None]:
+    """The prompts that are intervened on and, for pairs, the others."""
+    if not isinstance(prompts, PromptPairs):
+        return as_prompts(prompts).tokens(model), None
+    clean, corrupted = prompts.tokens(model)
+    return (clean, corrupted) if base == "clean" else (corrupted, clean)
+
+
+def find_places(positions: Positions, tokens: Tokens) -> tuple[Place, ...]:
+    """Where z changes, one entry for each separate change.
+
+    Raises:
+        ValueError: if the prompts have no position of a given name.
+    """
+    pos = torch.arange(tokens.ids.shape[1], device=tokens.ids.device)
+    if positions == "all":
+        return (Place(None, None),)
+    if positions == "each":
+        return tuple(Place(int(p), (pos == p) & tokens.mask) for p in pos)
+    if not isinstance(positions, Sequence) or not len(positions):
+        raise ValueError(f'positions is {positions!r}; give "all", "each", a name, or a list of names or token indices')
+    names = [positions] if isinstance(positions, str) else list(positions)
+    if unknown := [name for name in names if not isinstance(name, int) and name not in tokens.positions]:
+        known = ", ".join(tokens.positions)
+        raise ValueError(f'positions: {unknown[0]!r} is not known; these prompts have {known} (or "all", "each")')
+    labels = [None] if isinstance(positions, str) else names
+    places = []
+    for label, name in zip(labels, names, strict=True):
+        at = torch.full_like(tokens.lengths, name) if isinstance(name, int) else tokens.positions[name]
+        places.append(Place(label, (pos == torch.where(at < 0, at + tokens.lengths, at)[:, None]) & tokens.mask))
+    return tuple(places)
