@@ -172,7 +172,9 @@ class Backend(ABC):
         cfg, block = self.module.cfg, self.module.blocks[0]
         norm = next((found for name in ("ln2", "ln1") if (found := getattr(block, name, None)) is not None), None)
         if cfg.attn_only:
-            raise ValueError(f"model {cfg.model_name!r} is made of attention only: it has no first MLP; use first_mlp=False")
+            raise ValueError(
+                f"model {cfg.model_name!r} is made of attention only: it has no first MLP; use first_mlp=False"
+            )
         try:
             with torch.no_grad():
                 x_in = x.reshape(1, -1, x.shape[-1])
