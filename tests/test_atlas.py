@@ -118,3 +118,24 @@ def test_command_says_what_is_wrong(arguments, message):
 def test_command_knows_its_version():
     done = CliRunner().invoke(main, ["--version"])
     assert done.output.strip() == mh.__version__
+
+
+def test_an_analysis_that_does_not_fit_is_left_out_and_said(small, monkeypatch):
+    long = " yes" * 70
+    monkeypatch.setattr(atlas_module, "load_requests", lambda: (atlas_module_request(long),) * 6)
+    atlas = build_atlas(small, quick=True, progress=False)
+    assert atlas.patching is not None
+    assert not atlas.safety
+    assert any(note.startswith("safety heads left out: prompt 0 has") for note in atlas.notes)
+
+
+def atlas_module_request(text):
+    from mechheads.safety.requests import Request
+
+    return Request(text, "made up")
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_any_work():
+    done = CliRunner().invoke(main, ["atlas", "--out", "/proc/no/such/place"])
+    assert done.exit_code == 2
+    assert "cannot be made" in done.output

@@ -493,3 +493,40 @@ def test_columns_of_a_template_must_be_of_one_length():
 def test_a_template_without_rows_is_refused():
     with refused("items is empty..."):
         mh.PromptPairs.from_templates(" of{country}", {"country": []}, answer=[])
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([1, 2, 3], r"items\[0\] is 1; each prompt is a string"),
+        ([None], r"items\[0\] is None"),
+        ([{"role": "user", "content": "no"}], r"items\[0\] is \{'role'"),
+    ],
+)
+def test_items_of_another_kind_are_named(items, message):
+    with pytest.raises(ValueError, match=message):
+        mh.Prompts(items)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_empty_text_and_broken_ids_are_refused(tiny, name):
+    small = mh.load(tiny(name))
+    with pytest.raises(ValueError, match="prompt 0 is empty"):
+        mh.Prompts([""]).tokens(small)
+    with pytest.raises(ValueError, match="whole-number token ids"):
+        mh.Prompts([[1.5, 2]]).tokens(small)
+
+
+def test_a_field_that_is_not_given_is_named():
+    with pytest.raises(ValueError, match=r"has \{mood\}, and fields only \['subject'\]"):
+        mh.PromptPairs.from_templates("The {mood} {subject}", {"subject": [("a", "b")]}, answer=[("c", "d")])
+
+
+def test_a_word_that_becomes_the_unknown_token_is_no_answer(gpt2):
+    class Unknowing:
+        unk_token_id = 7
+
+        def __call__(self, text, add_special_tokens):
+            return {"input_ids": [7]}
+
+    assert single_token(" Lissabon", Unknowing()) is None

@@ -352,3 +352,15 @@ def test_left_subspace_says_where_it_is_not_defined():
     vectors, defined = left_subspace(np.stack([np.diag([2.0, 1.0]), np.eye(2), np.zeros((2, 2))]), 1)
     assert vectors.shape == (3, 2, 1)
     assert defined.tolist() == [True, False, False]
+
+
+def test_many_prompts_are_left_out_in_groups():
+    rng = np.random.default_rng(0)
+    intact = rng.normal(size=(70, 12)) + 2
+    ablated = intact + 0.2 * rng.normal(size=(70, 12))
+    turn = Turn(intact, 1)
+    angle, low, high = turn(ablated)
+    u, v = (np.linalg.svd(states)[0][:, 0] for states in (intact, ablated))
+    assert angle == pytest.approx(np.degrees(np.arccos(min(1.0, abs(u @ v)))), abs=1e-6)
+    assert low < angle < high
+    assert turn._n_clusters == 30

@@ -266,3 +266,20 @@ def test_a_model_without_a_tokenizer_is_refused() -> None:
     model.tokenizer = None
     with pytest.raises(ValueError, match="no tokenizer"):
         relation_scores(model, relations(), progress=False)
+
+
+def test_scores_of_different_pairs_do_not_subtract() -> None:
+    phi = relation_scores(random_model(), relations(), min_pairs=10, progress=False)
+    with pytest.raises(ValueError, match="their prompts differ"):
+        phi.select(relation="first") - phi.select(relation="copy")
+    larger = relation_scores(random_model(), relations(), k=20, min_pairs=10, progress=False)
+    with pytest.raises(ValueError, match="their prompts differ"):
+        larger - phi
+    assert float(np.nanmax(np.abs((phi - phi).scores))) == 0
+
+
+def test_a_share_of_zero_is_not_certain() -> None:
+    phi = relation_scores(random_model(), relations()[:1], k=1, progress=False)
+    none = phi.scores.values == 0
+    assert none.any()
+    assert (phi.dataset["ci_high"].values[none] > 0.05).all()

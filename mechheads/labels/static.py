@@ -62,7 +62,6 @@ def relation_scores(
     first_mlp: bool = True,
     min_pairs: int = 30,
     memory: int = 2**28,
-    seed: int = 0,
     progress: bool = True,
 ) -> HeadScores:
     """Share of each relation's pairs that each head maps from source to target, from weights alone.
@@ -84,7 +83,6 @@ def relation_scores(
             ``provenance["skipped"]`` say which. Of relations that you name, one without any such pair is an
             error.
         memory: bytes that a block of logits may take.
-        seed: of the bootstrap.
         progress: whether to show a bar.
 
     Returns:
@@ -131,7 +129,6 @@ def relation_scores(
         kind="relations",
         extra={"relation": names},
         null=None,
-        seed=seed,
         provenance={
             **about,
             "k": dict(zip(names, limits, strict=True)),
@@ -147,7 +144,6 @@ def relation_scores(
                 for kept, limit in zip(scored, limits, strict=True)
             },
             "interrupted": bool(np.isnan(hits[0, -1, -1]).all()),
-            "seed": seed,
         },
         variables={
             "suppression": (("layer", "head", "relation"), _share(hits[1])),
