@@ -87,13 +87,12 @@ def prepare(
     wanted = HeadCache.estimate(model, tokens, sites=kept).total
     if other is not None:
         wanted += HeadCache.estimate(model, other, sites=needed or ("z",)).total
-    in_memory = wanted <= limit
+    room = wanted if wanted <= limit else 1
     start = time.perf_counter()
-    run = HeadCache.run(model, tokens, sites=kept, budget=wanted if in_memory else 1, progress=progress)
+    run = HeadCache.run(model, tokens, sites=kept, budget=room, progress=progress)
     source = None
     if other is not None:
-        share = wanted if in_memory else 1
-        source = HeadCache.run(model, other, sites=needed or ("z",), budget=share, progress=progress)
+        source = HeadCache.run(model, other, sites=needed or ("z",), budget=room, progress=progress)
     seconds = time.perf_counter() - start
     cost = make_plan(run, source, site, chosen, len(places), at.shape[1], limit)
     return Job(model, intervention, run, source, chosen, places, at, cost, seconds)

@@ -20,6 +20,7 @@ class Plan:
 
     Attributes:
         units: separate changes, heads times places.
+        blocks: how often a block is run for them, from each head's own layer on.
         heads, places: what they are made of.
         prompts, pos: the size of the batch of one unit.
         stack: units stacked on the batch; ``rows``: prompts run at once.
@@ -31,6 +32,7 @@ class Plan:
     """
 
     units: int
+    blocks: int
     heads: tuple[HeadId, ...]
     places: int
     prompts: int
@@ -106,6 +108,7 @@ def make_plan(
     logits = 3 * rows * n_read * model.d_vocab * 4
     return Plan(
         units=units,
+        blocks=blocks,
         heads=heads,
         places=places,
         prompts=prompts,

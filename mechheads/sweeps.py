@@ -168,9 +168,8 @@ def finals(
 ) -> Iterator[tuple[HeadId, int, Float[Tensor, "prompt position d_model"]]]:
     """Run the sweep: for each head and place the final states at the read positions."""
     by_layer = _by_layer(job)
-    blocks = sum(job.model.n_layers - head.layer for head in job.heads) * len(job.places)
     bar = tqdm(
-        total=blocks, disable=not progress, leave=False, desc=f"{len(job.heads)} heads",
+        total=job.plan.blocks, disable=not progress, leave=False, desc=f"{len(job.heads)} heads",
         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go",
     )  # fmt: skip
     with bar:
@@ -247,8 +246,8 @@ def _probe(job: Job, judge: Judge) -> float:
     start = time.perf_counter()
     judge(stack[0][2], stack[0][0])
     judging = (time.perf_counter() - start) * job.plan.units
-    blocks = sum(job.model.n_layers - head.layer for head in job.heads) * len(job.places)
-    return job.seconds + altering + judging + spent * blocks / (len(stack) * (job.model.n_layers - layer))
+    done = len(stack) * (job.model.n_layers - layer)
+    return job.seconds + altering + judging + spent * job.plan.blocks / done
 
 
 def _in_rows(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechheads.plots.axes import count_ticks
 from mechheads.plots.text import plain
 
 if TYPE_CHECKING:
@@ -120,13 +121,10 @@ def _top(scores: HeadScores, k: int) -> pd.DataFrame:
 
 
 def _axis(n: int, most: int) -> dict[str, Any]:
-    step = next(step for step in (1, 2, 4, 5, 8, 10, 20, n) if n / step <= most)
-    return {
+    return count_ticks(n, 18 * most) | {
         "range": [-0.7, n - 0.3],
-        "tickmode": "array",
-        "tickvals": list(range(0, n, step)),
+        "showgrid": True,
         "gridcolor": "#e8e8e8",
-        "zeroline": False,
         "showline": True,
         "mirror": True,
         "linecolor": "#888888",
