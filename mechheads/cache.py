@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from mechheads.model import Model
 
 HEAD_SITES = ("z", "pattern", "q", "k", "v", "scored_q")
+RUN_SITES = ("resid_pre", "keys", "values")
+"""What resuming a run needs besides: the residual stream, and keys and values as attention meets them."""
 _TOKENS_A_BATCH = 4096
 _FORMAT = "mechheads cache 1"
 
@@ -171,7 +173,7 @@ class HeadCache:
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
         n, pos = tokens.ids.shape
         item = model.dtype.itemsize
-        heads = {"k": model.n_kv_heads, "v": model.n_kv_heads}
+        heads = dict.fromkeys(("k", "v", "keys", "values"), model.n_kv_heads)
         row = {"pattern": pos, "resid_pre": model.d_model}
         sizes = {
             site: n * pos * model.n_layers * item * row.get(site, model.d_head)
@@ -205,7 +207,7 @@ class HeadCache:
         """
         limit = budget_bytes(budget)
         sites = tuple(dict.fromkeys(sites))
-        if unknown := set(sites) - {*HEAD_SITES, "resid_pre"} or not sites:
+        if unknown := set(sites) - {*HEAD_SITES, *RUN_SITES} or not sites:
             raise ValueError(f"sites: {unknown or 'none'} given; choose among z, pattern, q, k, v, resid_pre")
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
         on_disk = cls.estimate(model, tokens, sites=sites).total > limit
@@ -220,8 +222,10 @@ class HeadCache:
                 (model.hook_name(site, layer), _keep(stores[site], layer, site, mask[rows]))
                 for layer in range(model.n_layers)
                 for site in sites
+                if site not in ("keys", "values")
             ]
-            finals.append(model.backend.run(tokens.ids[rows], hooks))
+            keys = _KeepKeys(stores["keys"], stores["values"]) if "keys" in stores else None
+            finals.append(model.backend.run(tokens.ids[rows], hooks, keys=keys))
         return cls(model, tokens, stores, torch.cat(finals), (model.n_heads, model.n_kv_heads))
 
     def _head_tensor(self, site: str) -> HeadTensor:
@@ -257,17 +261,21 @@ class HeadCache:
 
     @property
     def result(self) -> HeadResult:
-        return HeadResult(self.z._layers, self.n_heads, self._need_model())
+        return HeadResult(self.z._layers, self.n_heads, self.need_model())
 
     @property
     def logits(self) -> Float[Tensor, "prompt pos d_vocab"]:
-        return self._need_model().unembed(self.final)
+        return self.need_model().unembed(self.final)
+
+    def final_at(self, at: Int[Tensor, "prompt position"]) -> Float[Tensor, "prompt position d_model"]:
+        """The states after the final norm at some positions."""
+        return self.final.gather(1, at[..., None].expand(-1, -1, self.final.shape[-1]))
 
     @property
     def attention(self) -> Attention:
         return Attention(self)
 
-    def _need_model(self) -> Model:
+    def need_model(self) -> Model:
         if self.model is None:
             raise ValueError("this cache was loaded without its model; use HeadCache.load(path, model)")
         return self.model
@@ -331,6 +339,18 @@ class HeadCache:
         n, pos = self.tokens.ids.shape
         where = "on disk" if next(iter(self.stores.values())).on_disk else "in memory"
         return f"HeadCache({n} prompts of up to {pos} tokens, {', '.join(self.stores)} kept {where})"
+
+
+class _KeepKeys:
+    """Adds every layer's keys and values, as attention meets them, to the stores."""
+
+    def __init__(self, keys: LayerStore, values: LayerStore) -> None:
+        self.keys, self.values = keys, values
+
+    def update(self, k: Tensor, v: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
+        self.keys.add(layer, k.detach().clone())
+        self.values.add(layer, v.detach().clone())
+        return k, v
 
 
 def _keep(store: LayerStore, layer: int, site: str, mask: Tensor) -> Any:

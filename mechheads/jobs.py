@@ -11,15 +11,16 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from mechheads.cache import HeadCache
+from mechheads.cache import RUN_SITES, HeadCache
 from mechheads.heads import HeadId, HeadLike, check_heads
-from mechheads.interventions import Intervention, needs_of, site_of
+from mechheads.interventions import Intervention, Patch, needs_of, site_of
 from mechheads.metrics import Metric, read_positions, try_metric
 from mechheads.model import Model
 from mechheads.plans import Plan, make_plan
 from mechheads.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.spill import budget_bytes
 from mechheads.tokens import PromptLike, Tokens
+from mechheads.wave import Window, find_layout
 
 Positions = Literal["all", "each"] | str | Sequence[str | int]
 AnyPrompts = Prompts | PromptPairs | Sequence[PromptLike]
@@ -82,8 +83,10 @@ def prepare(
     at, _ = read_positions(metric, tokens)
     places = find_places(positions, tokens)
     try_metric(metric, tokens, model.d_vocab)
+    find_layout(model)
     needed = needs_of(intervention)
-    kept = ("z", "resid_pre", *((site,) if site != "z" else ()), *needed)
+    resumed = RUN_SITES if model.layout != "whole" else RUN_SITES[:1]
+    kept = ("z", *resumed, *((site,) if site != "z" else ()), *needed)
     wanted = HeadCache.estimate(model, tokens, sites=kept).total
     if other is not None:
         wanted += HeadCache.estimate(model, other, sites=needed or ("z",)).total
@@ -94,8 +97,23 @@ def prepare(
     if other is not None:
         source = HeadCache.run(model, other, sites=needed or ("z",), budget=room, progress=progress)
     seconds = time.perf_counter() - start
-    cost = make_plan(run, source, site, chosen, len(places), at.shape[1], limit)
+    starts = [_first_change(intervention, place, run, source) for place in places]
+    windows = [Window.from_start(start, at, model, tokens.ids.shape[1]) for start in starts]
+    cost = make_plan(run, source, site, chosen, windows, limit)
     return Job(model, intervention, run, source, chosen, places, at, cost, seconds)
+
+
+def _first_change(
+    intervention: Intervention, place: Place, base: HeadCache, source: HeadCache | None
+) -> Int[Tensor, " prompt"]:
+    """Before which position nothing can change: that of the place, and for a patch that of the first other token."""
+    ids = base.tokens.ids
+    first = torch.zeros(len(ids), dtype=torch.long, device=ids.device)
+    if place.at is not None:
+        first = place.at.long().argmax(1)
+    if isinstance(intervention, Patch) and source is not None:
+        first = first.maximum((ids != source.tokens.ids).long().argmax(1))
+    return first
 
 
 def tokenize(model: Model, prompts: AnyPrompts, base: str) -> tuple[Tokens, Tokens | None]:

@@ -2,59 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.heads import HeadId
-from mechheads.jobs import Job, Place
+from mechheads.cache import HeadCache
 from mechheads.metrics import Metric, MetricContext, check_value, name_of, read_positions
-from mechheads.resume import gather
+from mechheads.plans import LOGITS_AT_ONCE
 
 
 class Judge:
-    """Applies a metric to final states, some prompts at a time, against the base run.
+    """Applies a metric to final states, as many at a time as memory allows, against the base run.
+
+    Args:
+        base: the run that is intervened on; ``source`` the other one, where there is one.
 
     Raises:
         ValueError: if the metric's value for the base run is not finite or not one number a prompt.
     """
 
-    _LOGITS = 2**26
-
-    def __init__(self, metric: Metric, job: Job) -> None:
-        self.metric, self.job = metric, job
-        self.mask = read_positions(metric, job.tokens)[1]
-        step = max(1, self._LOGITS // (job.at.shape[1] * job.model.d_vocab))
-        self._rows = [slice(start, start + step) for start in range(0, len(job.tokens), step)]
-        self._base_final = gather(job.base.final, job.at)
+    def __init__(self, metric: Metric, base: HeadCache, source: HeadCache | None = None) -> None:
+        self.metric, self.base, self.source = metric, base, source
+        self.model = base.need_model()
+        self.at, self.mask = read_positions(metric, base.tokens)
+        self._logits_a_prompt = self.at.shape[1] * self.model.d_vocab
+        step = max(1, LOGITS_AT_ONCE // self._logits_a_prompt)
+        self._rows = [slice(start, start + step) for start in range(0, len(base.tokens), step)]
+        self._memory: Tensor | None = None
+        self._base_final = base.final_at(self.at)
         self._kept = self._base_logits(self._rows[0]) if len(self._rows) == 1 else None
-        self.base_value = self._finite(self.value(self._base_final), "the unchanged run")
-        self.undefined: list[HeadId] = []
+        self.base_value = self._finite(self.value(self._base_final[None])[0], "the unchanged run")
 
-    def __call__(self, final: Float[Tensor, "prompt position d_model"], head: HeadId) -> np.ndarray:
-        """The metric of changed final states, less that of the base run, for each prompt.
+    def __call__(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[np.ndarray, "copy prompt"]:
+        """The metric of changed final states, less that of the base run.
 
-        Where it is not finite for any prompt, all are NaN and the head is noted in ``undefined``.
+        Where it is not finite for any prompt of a copy, all of that copy are NaN.
         """
         change = self.value(final) - self.base_value
-        if not change.isfinite().all():
-            self.undefined.append(head)
-            change = torch.full_like(change, torch.nan)
-        return change.cpu().numpy()
+        return change.masked_fill(~change.isfinite().all(1, keepdim=True), torch.nan).cpu().numpy()
 
-    def value(self, final: Float[Tensor, "prompt position d_model"]) -> Float[Tensor, " prompt"]:
+    def value(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[Tensor, "copy prompt"]:
         """The metric itself."""
         parts = []
         for rows in self._rows:
             base = self._base_logits(rows) if self._kept is None else self._kept
-            context = MetricContext(base.clone(), self.job.tokens.rows(rows), self.mask[rows])
-            part = self.metric(self.job.model.unembed(final[rows]), context)
-            part = check_value(self.metric, part, len(self.mask[rows])).double()
-            parts.append(part)
-        return torch.cat(parts)
+            tokens, mask = self.base.tokens.rows(rows), self.mask[rows]
+            copies = min(len(final), max(1, LOGITS_AT_ONCE // (len(mask) * self._logits_a_prompt)))
+            if self._memory is None or len(self._memory) < copies * mask.numel():
+                self._memory = self.model.backend.logit_memory(copies * mask.numel())
+            values = []
+            for some in final[:, rows].split(copies):
+                for logits in self.model.backend.unembed(some, self._memory):
+                    value = self.metric(logits, MetricContext(base.clone(), tokens, mask))
+                    values.append(check_value(self.metric, value, len(mask)).double().clone())
+            parts.append(torch.stack(values))
+        return torch.cat(parts, dim=1)
 
     def _finite(self, value: Tensor, of: str) -> Tensor:
         if not value.isfinite().all():
@@ -67,17 +70,13 @@ class Judge:
         Raises:
             ValueError: if there is no source run, or both give the same.
         """
-        if self.job.source is None:
+        if self.source is None:
             raise ValueError("normalize needs two runs; give PromptPairs")
-        source = self._finite(self.value(gather(self.job.source.final, self.job.at)), "the other run")
+        source = self._finite(self.value(self.source.final_at(self.at)[None])[0], "the other run")
         distance = float((source - self.base_value).mean())
         if abs(distance) < 1e-6:
             raise ValueError("normalize: the metric is the same for both runs, so there is nothing to restore")
         return distance
 
-    def inside(self, places: Sequence[Place]) -> np.ndarray:
-        """Which prompts reach each place [place, prompt]: shorter ones have no such token."""
-        return np.stack([place.at.any(1).cpu().numpy() for place in places if place.at is not None])
-
     def _base_logits(self, rows: slice) -> Tensor:
-        return self.job.model.unembed(self._base_final[rows])
+        return self.model.unembed(self._base_final[rows])

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads import __version__
-from mechheads.backends.base import Backend, Sizes, Weight
+from mechheads.backends.base import Backend, Layout, Sizes, Weight
 from mechheads.sources import load_pretrained
 
 if TYPE_CHECKING:
@@ -70,6 +70,11 @@ class Model:
     @property
     def model(self) -> Any:
         return self.backend.module
+
+    @property
+    def layout(self) -> Layout | None:
+        """How the engine lays out altered copies of a run on this model; see ``wave.find_layout``."""
+        return self.backend.layout
 
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:

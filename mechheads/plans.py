@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import torch
 
 from mechheads.spill import show_bytes
 
 if TYPE_CHECKING:
     from mechheads.cache import HeadCache
     from mechheads.heads import HeadId
+    from mechheads.model import Model
+    from mechheads.wave import Window
 
-_TOKENS_A_STACK = 2048
+_TOKENS_IN_FLIGHT = 1024
+"""Tokens that a CPU's matrix products are fast with; more only cost memory."""
+
+_WHY = {
+    "queries": "copies of a prompt share rows over its cached keys",
+    "rows": "a row for each copy, over cached keys",
+    "whole": "a row for each copy from the first token on: this architecture's attention takes no cached keys",
+}
 
 
 @dataclass(frozen=True)
@@ -22,8 +35,9 @@ class Plan:
         units: separate changes, heads times places.
         blocks: how often a block is run for them, from each head's own layer on.
         heads, places: what they are made of.
-        prompts, pos: the size of the batch of one unit.
-        stack: units stacked on the batch; ``rows``: prompts run at once.
+        prompts, pos: the size of the batch of one unit; ``width``: positions computed, of the widest place.
+        stack: units carried through the layers together; ``rows``: prompts run at once.
+        layout: how they are laid out: ``queries``, ``rows`` or ``whole``.
         forwards: the work in full forward passes of the prompts, the cached runs included.
         flops: floating-point operations.
         bytes: the largest amount of memory besides the model.
@@ -37,9 +51,11 @@ class Plan:
     places: int
     prompts: int
     pos: int
+    width: int
     n_layers: int
     stack: int
     rows: int
+    layout: str
     forwards: float
     flops: float
     bytes: int
@@ -50,10 +66,14 @@ class Plan:
         places = "1 place" if self.places == 1 else f"{self.places} places"
         prompts = "1 prompt" if self.prompts == 1 else f"{self.prompts} prompts"
         kept = "on disk" if self.on_disk else "in memory"
+        waves = math.ceil(self.units / self.stack)
+        rows = "" if self.rows >= self.prompts else f", {self.rows} prompts at a time"
         lines = [
             f"{self.units} units ({len(self.heads)} heads x {places}, {prompts} of up to {self.pos} tokens)",
-            f"{self.forwards:.3g} full forward passes, {self.flops / 1e12:.3g} TFLOP; {self.stack} units stacked on "
-            f"the batch, resumed at their own layer",
+            f"{self.forwards:.3g} full forward passes, {self.flops / 1e12:.3g} TFLOP; {self.width} of {self.pos} "
+            "positions computed, from the first that changes to the last that is read",
+            f"{waves} {'wave' if waves == 1 else 'waves'} of up to {self.stack} units that join at their own layer"
+            f"{rows}; {_WHY[self.layout]}",
             f"memory {show_bytes(self.bytes)} besides the model, cached runs {kept}",
         ]
         if self.seconds is not None:
@@ -78,34 +98,35 @@ def make_plan(
     source: HeadCache | None,
     site: str,
     heads: tuple[HeadId, ...],
-    places: int,
-    n_read: int,
+    windows: Sequence[Window],
     budget: int,
 ) -> Plan:
-    """Plan a sweep over cached runs: how much to stack, and what it costs."""
-    model = base._need_model()
+    """Plan a sweep over cached runs: how much to carry at once, and what it costs.
+
+    Args:
+        windows: what each place computes.
+    """
+    model = base.need_model()
     prompts, pos = base.tokens.ids.shape
+    places, n_read = len(windows), windows[0].at.shape[1]
+    width = max(window.width for window in windows)
     block = model.backend.block_parameters()
-    unembed = model.d_model * model.d_vocab
+    unembed = 2.0 * model.d_model * model.d_vocab
     attention = 2 * model.n_heads * model.d_head * pos
-    block_flops = 2.0 * prompts * pos * (block + attention)
-    read_flops = 2.0 * prompts * n_read * unembed
-    units = len(heads) * places
+    token_flops = 2.0 * (block + attention)
     blocks = sum(model.n_layers - head.layer for head in heads) * places
+    units = len(heads) * places
     extra_runs = 1 + (source is not None) + (0 if site == "z" else places if site in ("k", "v") else 1)
-    flops = blocks * block_flops + units * read_flops + extra_runs * model.n_layers * block_flops
-    cached = [type(run).estimate(model, run.tokens, sites=tuple(run.stores)) for run in (base, source) if run]
+    computed = sum(window.width for window in windows) * sum(model.n_layers - head.layer for head in heads)
+    flops = prompts * (
+        computed * token_flops + units * n_read * unembed + extra_runs * model.n_layers * pos * token_flops
+    )
     on_disk = any(store.on_disk for store in base.stores.values())
-    kept = sum(size.total // (model.n_layers if on_disk else 1) for size in cached)
-    if site != "z":
-        kept += type(base).estimate(model, base.tokens, sites=("z",)).total // (model.n_layers if on_disk else 1)
-    kept += prompts * n_read * model.d_vocab * 4
-    widths = 6 * model.d_model + 4 * model.backend.d_mlp + 3 * model.n_heads * pos
-    token_bytes = model.dtype.itemsize * widths
-    room = max(budget - kept, budget // 4) // (token_bytes * pos)
-    rows = max(1, min(prompts, room))
-    stack = max(1, min(len(heads) * places, room // rows, _TOKENS_A_STACK // (rows * pos)))
-    logits = 3 * rows * n_read * model.d_vocab * 4
+    kept = _kept_bytes(base, source, site, on_disk) + prompts * n_read * model.d_vocab * 4
+    tokens = tokens_in_flight(model, max(budget - kept, budget // 4), pos)
+    rows = max(1, min(prompts, tokens // width))
+    stack = max(1, min(len(heads), tokens // (rows * width)))
+    stack = math.ceil(len(heads) / math.ceil(len(heads) / stack))
     return Plan(
         units=units,
         blocks=blocks,
@@ -113,11 +134,43 @@ def make_plan(
         places=places,
         prompts=prompts,
         pos=pos,
+        width=width,
         n_layers=model.n_layers,
         stack=stack,
         rows=rows,
-        forwards=flops / (model.n_layers * block_flops + 2.0 * prompts * pos * unembed),
+        layout=model.layout or "whole",
+        forwards=flops / (prompts * pos * (model.n_layers * token_flops + unembed)),
         flops=flops,
-        bytes=kept + stack * rows * pos * token_bytes + logits,
+        bytes=kept + stack * rows * width * token_bytes(model, pos) + logit_bytes(model, stack * prompts, n_read),
         on_disk=on_disk,
     )
+
+
+def tokens_in_flight(model: Model, room: int, pos: int) -> int:
+    """How many tokens to carry at once: what the device is fast with, as far as memory goes."""
+    wanted = _TOKENS_IN_FLIGHT
+    if model.device.type == "cuda":
+        wanted = torch.cuda.mem_get_info(model.device)[0] // (2 * token_bytes(model, pos))
+    return max(1, min(wanted, room // token_bytes(model, pos)))
+
+
+def token_bytes(model: Model, pos: int) -> int:
+    """Memory of one token in flight inside a block."""
+    return model.dtype.itemsize * (6 * model.d_model + 4 * model.backend.d_mlp + 3 * model.n_heads * pos)
+
+
+LOGITS_AT_ONCE = 2**24
+"""How many logits are computed together: 64 MB in float32."""
+
+
+def logit_bytes(model: Model, rows: int, n_read: int) -> int:
+    """Memory that a metric takes: the logits, and what it makes of them."""
+    return 3 * 4 * min(max(LOGITS_AT_ONCE, n_read * model.d_vocab), rows * n_read * model.d_vocab)
+
+
+def _kept_bytes(base: HeadCache, source: HeadCache | None, site: str, on_disk: bool) -> int:
+    model = base.need_model()
+    cached = [type(run).estimate(model, run.tokens, sites=tuple(run.stores)) for run in (base, source) if run]
+    if site != "z":
+        cached.append(type(base).estimate(model, base.tokens, sites=("z",)))
+    return sum(size.total // (model.n_layers if on_disk else 1) for size in cached)

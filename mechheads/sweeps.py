@@ -1,8 +1,8 @@
 """The engine: one intervention on every head, one metric, at the least cost.
 
-A new ``z`` at layer l changes nothing below l. So the base run is cached once; for each head the model
-is resumed at its own layer from the cached residual stream, several heads stacked on the batch, and only
-the positions that the metric reads are unembedded.
+A new ``z`` at layer l and position p changes nothing below l and nothing before p. So the base run is cached
+once; the heads' altered copies join a wavefront (``wave``) at their own layers, compute the positions from p
+on, and unembed only those that the metric reads.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from mechheads.altered import altered_z, apply
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Context, Intervention, site_of
 from mechheads.jobs import AnyPrompts, Job, Place, Positions, prepare
@@ -27,9 +28,12 @@ from mechheads.metrics import Metric, kl_divergence, name_of
 from mechheads.model import Model
 from mechheads.plans import Plan
 from mechheads.prompts import PromptPairs
-from mechheads.resume import altered_z, apply, resume_with
 from mechheads.scores import HeadScores
 from mechheads.spill import LayerStore
+from mechheads.wave import Edit, Wave, Window
+
+Unit = tuple[HeadId, int]
+"""A head and the index of the place where it is changed."""
 
 
 def sweep(
@@ -88,27 +92,29 @@ def sweep(
         model, prompts, intervention, metric=metric, heads=heads, positions=positions, base=base,
         budget=budget, progress=progress,
     )  # fmt: skip
-    judge = Judge(metric, job)
+    judge = Judge(metric, job.base, job.source)
     scale = judge.distance() if normalize else 1.0
     shape = (model.n_layers, model.n_heads, len(job.places), len(job.tokens))
     values = np.full(shape, np.nan)
     interrupted = False
+    reached: set[Unit] = set()
     try:
-        for head, place, final in finals(job, progress=progress):
-            values[head.layer, head.head, place] = judge(final, head) / scale
+        for units, final in finals(job, progress=progress):
+            for (head, place), change in zip(units, judge(final), strict=True):
+                values[head.layer, head.head, place] = change / scale
+                reached.add((head, place))
     except KeyboardInterrupt:
         interrupted = True
-        done = int(np.isfinite(values).any(-1).sum())
         warnings.warn(
-            f"interrupted after {done} of {len(job.heads) * len(job.places)} units; the rest are NaN",
+            f"interrupted after {len(reached)} of {len(job.heads) * len(job.places)} units; the rest are NaN",
             stacklevel=2,
         )
-    if judge.undefined:
-        where = ", ".join(map(str, judge.undefined[:5])) + (", ..." if len(judge.undefined) > 5 else "")
+    if undefined := sorted({head for head, place in reached if np.isnan(values[head.layer, head.head, place]).any()}):
+        where = ", ".join(map(str, undefined[:5])) + (", ..." if len(undefined) > 5 else "")
         warnings.warn(f"metric {name_of(metric)} gave values that are not finite for {where}: NaN", stacklevel=2)
     labels = [place.label for place in job.places if place.label is not None]
     if labels:
-        values[:, :, ~judge.inside(job.places)] = np.nan
+        values[:, :, ~_inside(job.places)] = np.nan
     else:
         values = values[:, :, 0]
     return HeadScores.from_values(
@@ -160,14 +166,13 @@ def plan(
         model, prompts, intervention, metric=metric, heads=heads, positions=positions, base=base,
         budget=budget, progress=False,
     )  # fmt: skip
-    return replace(job.plan, seconds=_probe(job, Judge(metric, job)))
+    return replace(job.plan, seconds=_probe(job, Judge(metric, job.base, job.source)))
 
 
 def finals(
     job: Job, *, progress: bool = True
-) -> Iterator[tuple[HeadId, int, Float[Tensor, "prompt position d_model"]]]:
-    """Run the sweep: for each head and place the final states at the read positions."""
-    by_layer = _by_layer(job)
+) -> Iterator[tuple[list[Unit], Float[Tensor, "unit prompt position d_model"]]]:
+    """Run the sweep wave by wave: some units and their final states at the read positions."""
     bar = tqdm(
         total=job.plan.blocks, disable=not progress, leave=False, desc=f"{len(job.heads)} heads",
         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go",
@@ -175,23 +180,23 @@ def finals(
     with bar:
         for places in _passes(job):
             altered = _alter(job, places)
-            for layer, heads in by_layer.items():
-                for stack in _stacks(job, layer, heads, places, altered):
-                    yield from stack
-                    bar.update((job.model.n_layers - layer) * len(stack))
-
-
-def _by_layer(job: Job) -> dict[int, list[HeadId]]:
-    by_layer: dict[int, list[HeadId]] = {}
-    for head in job.heads:
-        by_layer.setdefault(head.layer, []).append(head)
-    return by_layer
+            for units in _waves(job, places):
+                yield units, _carry(job, units, altered)
+                bar.update(sum(job.model.n_layers - head.layer for head, _ in units))
 
 
 def _passes(job: Job) -> list[list[int]]:
     """Places that share one altered run: new keys and values at one place change z at every later token."""
     places = list(range(len(job.places)))
     return [[place] for place in places] if site_of(job.intervention) in ("k", "v") else [places]
+
+
+def _waves(job: Job, places: list[int]) -> Iterator[list[Unit]]:
+    """The units that go through the layers together: those of one place, in the order of their layers."""
+    heads = sorted(job.heads)
+    for place in places:
+        for start in range(0, len(heads), job.plan.stack):
+            yield [(head, place) for head in heads[start : start + job.plan.stack]]
 
 
 def _alter(job: Job, places: list[int]) -> LayerStore | None:
@@ -201,62 +206,66 @@ def _alter(job: Job, places: list[int]) -> LayerStore | None:
         return None
     at = job.places[places[0]].at if site in ("k", "v") else None
     layers = sorted({head.layer for head in job.heads})
-    return altered_z(job.model, job.base, job.source, job.intervention, at, layers, job.plan.rows * job.plan.stack)
+    return altered_z(job.model, job.base, job.source, job.intervention, at, layers, job.plan.rows)
 
 
-def _stacks(
-    job: Job, layer: int, heads: list[HeadId], places: list[int], altered: LayerStore | None
-) -> Iterator[list[tuple[HeadId, int, Float[Tensor, "prompt position d_model"]]]]:
-    """The units of one layer, as many at a time as the plan stacks."""
-    z, residual = job.base.z.layer(layer), job.base.stores["resid_pre"][layer]
-    waiting: list[tuple[HeadId, int, Tensor]] = []
-    for head in heads:
-        old = z[:, head.head]
-        if altered is None:
-            new = apply(job.intervention, old, Context(head, job.base, job.source, job.tokens.mask))
-        else:
-            new = altered[layer][:, head.head]
-        for place in places:
-            waiting.append((head, place, _blend(job, old, new, job.places[place])))
-            if len(waiting) == job.plan.stack or (head == heads[-1] and place == places[-1]):
-                done = _in_rows(job, residual, layer, [(head.head, value) for head, _, value in waiting])
-                yield [(head, place, final) for (head, place, _), final in zip(waiting, done, strict=True)]
-                waiting = []
+def _carry(job: Job, units: list[Unit], altered: LayerStore | None) -> Float[Tensor, "unit prompt position d_model"]:
+    """Final states of some units; where memory runs out, of one half after the other."""
+    try:
+        return _carry_at_once(job, [(head, *_new_z(job, head, place, altered)) for head, place in units])
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if len(units) == 1 or not (isinstance(error, torch.OutOfMemoryError | MemoryError) or "memory" in str(error)):
+            raise
+    half = len(units) // 2
+    return torch.cat([_carry(job, units[:half], altered), _carry(job, units[half:], altered)])
 
 
-def _blend(job: Job, old: Tensor, new: Tensor, place: Place) -> Float[Tensor, "prompt pos d_head"]:
-    """The new z at the place, the old one elsewhere; new keys and values change z everywhere."""
-    if place.at is None or site_of(job.intervention) in ("k", "v"):
-        return new
-    return torch.where(place.at[..., None], new, old)
+def _carry_at_once(job: Job, units: list[tuple[HeadId, Tensor, Tensor]]) -> Tensor:
+    model, pos = job.model, job.tokens.ids.shape[1]
+    first = torch.stack([start for _, _, start in units]).amin(0)
+    parts = []
+    for begin in range(0, len(job.tokens), job.plan.rows):
+        rows = slice(begin, begin + job.plan.rows)
+        window = Window.from_start(first[rows], job.at[rows], model, pos)
+        copies = [[Edit(head.layer, "z", head.head, window.take(new[rows]))] for head, new, _ in units]
+        parts.append(Wave(job.base, rows, window).run(copies))
+    return torch.cat(parts, dim=1)
+
+
+def _new_z(
+    job: Job, head: HeadId, place: int, altered: LayerStore | None
+) -> tuple[Float[Tensor, "prompt pos d_head"], Int[Tensor, " prompt"]]:
+    """A head's z with the change at the place, and where it first differs from the old one."""
+    old = job.base.z.layer(head.layer)[:, head.head]
+    if altered is None:
+        new = apply(job.intervention, old, Context(head, job.base, job.source, job.tokens.mask))
+    else:
+        new = altered[head.layer][:, head.head]
+    at = job.places[place].at
+    if at is not None and site_of(job.intervention) not in ("k", "v"):
+        new = torch.where(at[..., None], new, old)
+    noise = 8 * torch.finfo(old.dtype).eps * old.abs().amax()
+    differs = ((new - old).abs() > noise).any(-1)
+    never = torch.full((len(old),), old.shape[1], device=old.device)
+    return new, torch.where(differs.any(1), differs.long().argmax(1), never)
+
+
+def _inside(places: Sequence[Place]) -> Bool[np.ndarray, "place prompt"]:
+    """Which prompts reach each place: shorter ones have no such token."""
+    return np.stack([place.at.any(1).cpu().numpy() for place in places if place.at is not None])
 
 
 def _probe(job: Job, judge: Judge) -> float:
-    """Seconds that the sweep will take: its parts are run once, the stack of heads of a middle layer twice."""
+    """Seconds that the sweep will take: its parts are run once, and a wave of the middle layers twice."""
     start = time.perf_counter()
     altered = _alter(job, _passes(job)[0])
     altering = (time.perf_counter() - start) * len(_passes(job))
-    by_layer = _by_layer(job)
-    layer = sorted(by_layer)[len(by_layer) // 2]
-    stacks = [_stacks(job, layer, by_layer[layer], _passes(job)[0], altered) for _ in range(2)]
-    next(stacks[0])
+    waves = list(_waves(job, _passes(job)[0]))
+    units = waves[len(waves) // 2]
+    _carry(job, units, altered)
     start = time.perf_counter()
-    stack = next(stacks[1])
+    final = _carry(job, units, altered)
+    judge(final)
     spent = time.perf_counter() - start
-    start = time.perf_counter()
-    judge(stack[0][2], stack[0][0])
-    judging = (time.perf_counter() - start) * job.plan.units
-    done = len(stack) * (job.model.n_layers - layer)
-    return job.seconds + altering + judging + spent * job.plan.blocks / done
-
-
-def _in_rows(
-    job: Job, residual: Tensor, layer: int, new_z: list[tuple[int, Tensor]]
-) -> Float[Tensor, "unit prompt position d_model"]:
-    """Resume in as many parts of the prompts as the plan says."""
-    parts = []
-    for start in range(0, len(residual), job.plan.rows):
-        rows = slice(start, start + job.plan.rows)
-        part = [(head, value[rows]) for head, value in new_z]
-        parts.append(resume_with(job.model, residual[rows], layer, part, job.at[rows]))
-    return torch.cat(parts, dim=1)
+    done = sum(job.model.n_layers - head.layer for head, _ in units)
+    return job.seconds + altering + spent * job.plan.blocks / done

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import mechheads as mh
 import oracles
-from mechheads.resume import altered_z
+from mechheads import plans
+from mechheads.altered import altered_z
 
 pytestmark = pytest.mark.transformerlens
 
@@ -299,7 +300,8 @@ def footprint(model: mh.Model) -> tuple:
     return hooks, forwards, weights, flags
 
 
-def test_model_is_as_before_after_success_failure_and_interrupt(small):
+def test_model_is_as_before_after_success_failure_and_interrupt(small, monkeypatch):
+    monkeypatch.setattr(plans, "_TOKENS_IN_FLIGHT", 1)  # a wave for each head
     before = footprint(small)
     mh.ablate(small, CLEAN, progress=False)
     assert footprint(small) == before

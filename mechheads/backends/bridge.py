@@ -1,21 +1,23 @@
 """The adapter to ``TransformerBridge`` (TransformerLens 4).
 
-``start_at_layer`` of the bridge computes the blocks it should skip, so ``resume`` turns them into
-pass-throughs for the length of one call and puts the residual in at the block it starts from.
+Blocks are called one by one. What they need beside the residual stream (rotations, masks) comes from one call
+of the model's trunk in which every block hands its input on and notes what it was given; what follows the last
+block comes from another, in which the last one hands on our residual stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.backends.base import Backend, Hook
+from mechheads.backends.base import Backend, Blocks, Keys
 
 
 def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
@@ -30,8 +32,11 @@ def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
 class BridgeBackend(Backend):
     """A ``TransformerBridge``."""
 
+    layouts = ("queries", "whole")
+
     def __init__(self, module: Any) -> None:
         super().__init__(module)
+        self._visible: dict[int, list[Tensor]] = {}
         if not hasattr(module.original_model, "base_model"):
             raise ValueError(
                 f"model: {module.cfg.model_name!r} is a bridge around a {type(module.original_model).__name__}; "
@@ -53,47 +58,112 @@ class BridgeBackend(Backend):
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
         return self.module.adapter.apply_output_logits_transform(logits)
 
-    def run(self, ids: Int[Tensor, "batch pos"], hooks: Sequence[Hook] = ()) -> Float[Tensor, "batch pos d_model"]:
-        with torch.no_grad(), self.hooked(hooks):
-            return self._trunk(input_ids=ids, use_cache=False).last_hidden_state
+    def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:
+        residual, _, blocks = self._prepare(input_ids=ids)
+        return residual, blocks
 
-    def resume(
-        self, residual: Float[Tensor, "batch pos d_model"], layer: int, hooks: Sequence[Hook] = ()
-    ) -> Float[Tensor, "batch pos d_model"]:
-        inject = (self.hook_name("resid_pre", layer), lambda _value, hook: residual)
-        with torch.no_grad(), self._skipping(layer), self.hooked([inject, *hooks]):
-            return self._trunk(inputs_embeds=residual, use_cache=False).last_hidden_state
+    def blocks_for(self, rows: int, pos: int) -> Blocks:
+        return self._prepare(inputs_embeds=self._blank(rows, pos))[2]
+
+    def blocks_at(self, positions: Int[Tensor, "row pos"]) -> Blocks:
+        unmasked = self._blank(1, 1)[..., :1, None]
+        return self._prepare(
+            inputs_embeds=self._blank(*positions.shape), position_ids=positions, attention_mask=unmasked
+        )[2]
+
+    def visible(self, layer: int, pos: int) -> Bool[Tensor, "query key"]:
+        if pos not in self._visible:
+            masks = [named.get("attention_mask") for named in self._prepare(inputs_embeds=self._blank(1, pos))[1]]
+            causal = torch.ones(pos, pos, dtype=torch.bool, device=self.parameter.device).tril()
+            seen = {id(mask): causal if mask is None else _as_seen(mask[0, 0]) for mask in masks}
+            self._visible[pos] = [seen[id(mask)] for mask in masks]
+        return self._visible[pos][layer]
+
+    def _blank(self, rows: int, pos: int) -> Tensor:
+        return torch.zeros(rows, pos, self.sizes.d_model, dtype=self.parameter.dtype, device=self.parameter.device)
+
+    def _prepare(self, **given: Any) -> tuple[Tensor, list[dict[str, Any]], Blocks]:
+        """The residual stream before the first block, what the trunk gives each block beside it, and the blocks."""
+        entered: list[Tensor] = []
+        named: list[dict[str, Any]] = []
+        wrap = self._as_output
+
+        def note(residual: Tensor, *args: Any, **kwargs: Any) -> Any:
+            entered.append(residual)
+            names = self._argument_names[1 : len(args) + 1]
+            named.append(dict(zip(names, args, strict=True)) | kwargs)
+            return wrap(residual)
+
+        with self._instead(self.module.blocks, note):
+            self._trunk(**given, use_cache=False)
+
+        def call(layer: int, residual: Tensor, keys: Keys | None = None, mask: Tensor | None = None) -> Tensor:
+            arguments = dict(named[layer])
+            if keys is not None:
+                arguments[self._keys_name] = keys
+            if mask is not None:
+                arguments["attention_mask"] = mask
+            out = self.module.blocks[layer](residual, **arguments)
+            return out[0] if isinstance(out, tuple) else out
+
+        return entered[0], named, call
+
+    def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
+        handed_on = self._as_output(residual)
+        with self._instead(self.module.blocks, lambda *_args, **_kwargs: handed_on):
+            flat = self._trunk(inputs_embeds=self._blank(1, 1), use_cache=False).last_hidden_state
+        return flat.reshape(residual.shape)
+
+    @contextmanager
+    def attention_given(self, layer: int, out: Float[Tensor, "row pos d_model"]) -> Iterator[None]:
+        attention = self.module.blocks[layer].attn
+        if "residual" in inspect.signature(attention.original_component.forward).parameters:
+            with self.hooked([(f"blocks.{layer}.attn.o.hook_out", lambda _value, hook: out)]):
+                yield
+            return
+        with self._instead([attention], lambda *_args, **_kwargs: (out, None)):
+            yield
+
+    @cached_property
+    def _argument_names(self) -> list[str]:
+        """What transformers' own block calls its arguments, for those that the trunk gives by position."""
+        return list(inspect.signature(self.module.blocks[0].original_component.forward).parameters)
+
+    @property
+    def _keys_name(self) -> str:
+        return "layer_past" if "layer_past" in self._argument_names else "past_key_values"
 
     @cached_property
     def _blocks_give_tuples(self) -> bool:
-        """Whether this architecture's blocks hand on a tuple, as some of transformers' do, or the state itself."""
-        given: list[bool] = []
-        handle = self.module.blocks[0].register_forward_hook(
-            lambda _block, _args, output: given.append(isinstance(output, tuple))
-        )
-        try:
-            self.run(torch.zeros(1, 1, dtype=torch.long, device=self.parameter.device))
-        finally:
-            handle.remove()
-        return given[0]
+        """Whether this trunk takes the first of what a block gives: from the state itself that cuts off the rows."""
+        seen: list[int] = []
+
+        def watch(residual: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
+            seen.append(residual.ndim)
+            return residual
+
+        with torch.no_grad(), self._instead(self.module.blocks, watch):
+            end = self._trunk(inputs_embeds=self._blank(1, 1), use_cache=False).last_hidden_state
+        return [*seen, end.ndim][1] < 3
+
+    @property
+    def _as_output(self) -> Callable[[Tensor], Any]:
+        """How a block hands its output on."""
+        return (lambda residual: (residual,)) if self._blocks_give_tuples else (lambda residual: residual)
 
     @contextmanager
-    def _skipping(self, layer: int) -> Iterator[None]:
-        """Blocks below ``layer`` hand their input on. Set past the bridge, whose own setter would keep it."""
-        skipped = list(self.module.blocks)[:layer]
-        pass_through = _pass_on_in_tuple if self._blocks_give_tuples else _pass_on
+    def _instead(self, modules: Iterable[Any], forward: Callable[..., Any]) -> Iterator[None]:
+        """Give modules another forward. Set past the bridge, whose own setter would keep it."""
+        changed = list(modules)
         try:
-            for block in skipped:
-                object.__setattr__(block, "forward", pass_through)
+            for module in changed:
+                object.__setattr__(module, "forward", forward)
             yield
         finally:
-            for block in skipped:
-                block.__dict__.pop("forward", None)
+            for module in changed:
+                module.__dict__.pop("forward", None)
 
 
-def _pass_on(hidden_states: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
-    return hidden_states
-
-
-def _pass_on_in_tuple(hidden_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor]:
-    return (hidden_states,)
+def _as_seen(mask: Tensor) -> Bool[Tensor, "query key"]:
+    """True where a query sees a key, of a mask that says so or that is added to the scores."""
+    return mask if mask.dtype == torch.bool else mask > -1

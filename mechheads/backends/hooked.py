@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.backends.base import Backend, Hook
+from mechheads.backends.base import Backend, Blocks, Keys
 
 _GEMMA_2 = "google/gemma-2-2b"
 
@@ -75,6 +76,8 @@ def _resize_gemma_2(cfg: Any, config: Any) -> None:
 class HookedBackend(Backend):
     """A ``HookedTransformer``."""
 
+    layouts = ("rows", "whole")
+
     @property
     def tokenizer(self) -> Any:
         return self.module.tokenizer
@@ -92,17 +95,52 @@ class HookedBackend(Backend):
         scaled = (getattr(self.module.cfg, "original_architecture", None) or "").startswith("Gemma")
         return super().W_E / self.sizes.d_model**0.5 if scaled else super().W_E
 
-    def run(self, ids: Int[Tensor, "batch pos"], hooks: Sequence[Hook] = ()) -> Float[Tensor, "batch pos d_model"]:
-        with torch.no_grad(), self.hooked(hooks):
-            residual = self.module.input_to_embed(ids, attention_mask=torch.ones_like(ids))[0]
-            return self._blocks(residual, 0)
+    def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:
+        return self.module.input_to_embed(ids, attention_mask=torch.ones_like(ids))[0], self._block
 
-    def resume(
-        self, residual: Float[Tensor, "batch pos d_model"], layer: int, hooks: Sequence[Hook] = ()
-    ) -> Float[Tensor, "batch pos d_model"]:
-        with torch.no_grad(), self.hooked(hooks):
-            return self._blocks(residual, layer)
+    def blocks_for(self, rows: int, pos: int) -> Blocks:
+        return self._block
 
-    def _blocks(self, residual: Tensor, layer: int) -> Tensor:
-        residual = self.module(residual, start_at_layer=layer, stop_at_layer=self.sizes.n_layers)
+    def blocks_at(self, positions: Int[Tensor, "row pos"]) -> Blocks:
+        """HookedTransformer counts positions on from the keys it is given, so all rows must start at the same."""
+        start = int(positions[0, 0])
+
+        def call(layer: int, residual: Tensor, keys: Keys | None = None, mask: Tensor | None = None) -> Tensor:
+            return self._block(layer, residual, keys, mask, start)
+
+        return call
+
+    def _block(
+        self, layer: int, residual: Tensor, keys: Keys | None = None, mask: Tensor | None = None, start: int = 0
+    ) -> Tensor:
+        entry = None if keys is None else _Entry(keys, layer, start)
+        return self.module.blocks[layer](residual, past_kv_cache_entry=entry)
+
+    def visible(self, layer: int, pos: int) -> Bool[Tensor, "query key"]:
+        return self.module.blocks[layer].attn._make_causal_mask(
+            query_ctx_length=pos, key_ctx_length=pos, past_kv_pos_offset=0, device=self.parameter.device
+        )
+
+    @contextmanager
+    def attention_given(self, layer: int, out: Float[Tensor, "row pos d_model"]) -> Iterator[None]:
+        attention = self.module.blocks[layer].attn
+        try:
+            object.__setattr__(attention, "forward", lambda **_kwargs: out)
+            yield
+        finally:
+            attention.__dict__.pop("forward", None)
+
+    def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
         return residual if self.module.cfg.normalization_type is None else self.module.ln_final(residual)
+
+
+class _Entry:
+    """``Keys`` in the shape of a TransformerLens cache entry, whose tensors have positions before heads."""
+
+    def __init__(self, keys: Keys, layer: int, start: int) -> None:
+        self.keys, self.layer = keys, layer
+        self.past_keys = torch.empty(0, start)  # its second size is where the rows start
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = self.keys.update(k.transpose(1, 2), v.transpose(1, 2), self.layer)
+        return k.transpose(1, 2), v.transpose(1, 2)

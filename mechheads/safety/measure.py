@@ -19,7 +19,6 @@ from mechheads.judge import Judge
 from mechheads.metrics import kl_divergence
 from mechheads.model import Model
 from mechheads.prompts import Prompts
-from mechheads.resume import gather
 from mechheads.safety.angles import Turn
 from mechheads.safety.requests import Requests, Template, request_prompts
 from mechheads.sweeps import finals
@@ -65,18 +64,19 @@ def measure(
         model, prompts, intervention, metric=kl_divergence, heads=heads, positions="all", base="clean",
         budget=budget, progress=progress,
     )  # fmt: skip
-    judge = Judge(kl_divergence, job) if with_kl else None
-    turn = None if r is None else Turn(_last(gather(job.base.final, job.at)), r, job.tokens.cluster)
+    judge = Judge(kl_divergence, job.base) if with_kl else None
+    turn = None if r is None else Turn(_last(job.base.final_at(job.at)), r, job.tokens.cluster)
     kl = np.full((model.n_layers, model.n_heads, len(job.tokens)), np.nan)
     angle = np.full((3, model.n_layers, model.n_heads), np.nan)
     done = 0
     try:
-        for head, _, final in finals(job, progress=progress):
-            if judge is not None:
-                kl[head.layer, head.head] = judge(final, head)
-            if turn is not None:
-                angle[:, head.layer, head.head] = turn(_last(final))
-            done += 1
+        for units, final in finals(job, progress=progress):
+            for i, (head, _) in enumerate(units):
+                if judge is not None:
+                    kl[head.layer, head.head] = judge(final[i : i + 1])[0]
+                if turn is not None:
+                    angle[:, head.layer, head.head] = turn(_last(final[i]))
+                done += 1
     except KeyboardInterrupt:
         warnings.warn(f"interrupted after {done} of {len(job.heads)} heads; the rest are NaN", stacklevel=3)
     used = "prompts as given" if isinstance(requests, Prompts) else template

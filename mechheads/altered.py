@@ -1,13 +1,12 @@
-"""Run the model on from one block with new outputs of its heads, and read some positions."""
+"""What an intervention makes of a head: its new z, whatever activation it acts on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import einops
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechheads.backends.base import Hook
@@ -16,40 +15,6 @@ from mechheads.heads import HeadId
 from mechheads.interventions import Context, Intervention, site_of
 from mechheads.model import Model
 from mechheads.spill import LayerStore
-
-
-def gather(states: Float[Tensor, "row pos d"], at: Int[Tensor, "row position"]) -> Float[Tensor, "row position d"]:
-    """The states at the read positions, contiguous."""
-    return states.gather(1, at[..., None].expand(-1, -1, states.shape[-1]))
-
-
-def resume_with(
-    model: Model,
-    residual: Float[Tensor, "prompt pos d_model"],
-    layer: int,
-    new_z: Sequence[tuple[int, Float[Tensor, "prompt pos d_head"]]],
-    at: Int[Tensor, "prompt position"],
-) -> Float[Tensor, "change prompt position d_model"]:
-    """Final states at the read positions, for several one-head changes stacked on the batch.
-
-    Args:
-        residual: the cached residual stream before block ``layer``.
-        new_z: the head and its new output, one for each change.
-        at: the positions to read.
-    """
-    n = len(residual)
-
-    def set_z(z: Tensor, hook: Any) -> Tensor:
-        z = z.clone()
-        for index, (head, value) in enumerate(new_z):
-            z[index * n : (index + 1) * n, :, head] = value
-        return z
-
-    changes = len(new_z)
-    stacked = einops.repeat(residual, "prompt pos d -> (change prompt) pos d", change=changes)
-    final = model.backend.resume(stacked, layer, [(model.hook_name("z", layer), set_z)])
-    read = gather(final, einops.repeat(at, "prompt position -> (change prompt) position", change=changes))
-    return einops.rearrange(read, "(change prompt) position d -> change prompt position d", change=changes)
 
 
 def altered_z(
