@@ -1,87 +1,140 @@
-"""Activation patching of every head, ours and TransformerLens' own, interleaved in one process."""
+"""mechheads against other tools, and against what arithmetic demands: ``python -m benchmarks --out results.json``.
+
+mechheads runs each sweep over all heads. The others take one or two forward passes for every head, whichever it is, so
+they are run on a sample of heads spread evenly over the layers, and that time (not that of their cached runs) is scaled
+to all heads. Both times are told.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import statistics
-import time
-from collections.abc import Callable
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
+from benchmarks import machine, runner, workloads
+from benchmarks.flops import Shape
+from benchmarks.measure import OURS, SAMPLE, Measurement, measure, told
+from benchmarks.table import markdown
+from benchmarks.tools import NAMES
 
-import mechheads as mh
-from mechheads.atlas import capital_pairs
+MODELS = ("default", "gpt2")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5, help="interleaved runs of each tool")
-    parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
+    args = _arguments()
+    results: dict[str, Any] = {"schema": 1, "provenance": _provenance(args), "interrupted": False, "models": []}
+    try:
+        for name in args.models:
+            with _model(name, args.device) as spec:
+                _run_model(spec, args, results["models"])
+    except KeyboardInterrupt:
+        results["interrupted"] = True
+        _say("interrupted: what was measured until here is kept")
+    finally:
+        _finish(results, args.out)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workloads", nargs="+", choices=tuple(workloads.TITLES), default=list(workloads.TITLES))
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--tools", nargs="+", choices=tuple(NAMES), default=list(NAMES))
+    parser.add_argument("--repeats", type=int, default=5, help="interleaved runs of each tool; medians are told")
+    parser.add_argument("--heads", type=int, help="heads that the other tools run (18, and 9 for W3 and W6)")
+    parser.add_argument(
+        "--tl3", metavar="PYTHON", type=Path, help="an interpreter with TransformerLens 3.9; else one is made"
+    )
+    parser.add_argument("--device", default="cpu", help='"cpu" or "cuda"')
+    parser.add_argument("--out", type=Path, help="write the results to this JSON file")
+    parser.add_argument("--quick", action="store_true", help="once, 2 heads and 2 prompts: to see that it works")
     args = parser.parse_args()
-    measured = activation_patching(args.repeats)
-    print(json.dumps(measured, indent=2))
-    if args.out:
-        args.out.write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
+    if args.quick:
+        args.repeats, args.heads = 1, args.heads or 2
+    if args.repeats < 1 or (args.heads is not None and args.heads < 1):
+        parser.error("--repeats and --heads must be at least 1")
+    return args
 
 
-def activation_patching(repeats: int) -> dict[str, Any]:
-    """8 pairs of 15 to 20 tokens, z of every head at all positions, logit difference at the last position."""
-    from transformer_lens import patching
+def _run_model(spec: workloads.ModelSpec, args: argparse.Namespace, models: list[dict[str, Any]]) -> None:
+    """Every workload on one model; its entry grows as they end, so that an interruption loses nothing."""
+    from transformers import AutoConfig
 
-    model = mh.load()
-    pairs = capital_pairs(model, 8)
-    if pairs is None:
-        raise RuntimeError("the default model has no single-token capitals: its tokenizer is not the expected one")
-    clean, corrupted = pairs.tokens(model)
-    row = torch.arange(len(pairs))
-    answer, wrong = clean.answer, clean.wrong
+    from benchmarks.tools.base import mechheads_model
 
-    def metric(logits: torch.Tensor) -> torch.Tensor:
-        last = logits[:, -1]
-        return (last[row, answer] - last[row, wrong]).mean()
+    shape = Shape.of(AutoConfig.from_pretrained(spec.folder))
+    _say(f"{spec.name}: {shape.n_layers} layers x {shape.n_heads} heads")
+    entry: dict[str, Any] = {"model": spec.name, "shape": vars(shape), "tools": {}, "results": []}
+    models.append(entry)
+    with ExitStack() as stack:
+        runners: dict[str, runner.Runner] = {}
+        failed: dict[str, str] = {}
+        for key in args.tools:
+            try:
+                runners[key] = _runner(key, spec, args.tl3)
+            except Exception as error:
+                failed[key] = told(error)
+                _say(f"{NAMES[key]} cannot be loaded: {failed[key]}")
+                continue
+            stack.callback(runners[key].close)
+            entry["tools"][key] = {"name": NAMES[key], **runners[key].about}
+        for name in args.workloads:
+            workload = workloads.build(name, mechheads_model(spec), spec, quick=args.quick)
+            heads = workload.heads(shape)
+            sampled = workloads.sample(heads, args.heads or SAMPLE.get(name, 18))
+            measurement = Measurement(workload, shape, sampled if args.quick else heads, sampled, errors=dict(failed))
+            try:
+                measure(measurement, runners, args.repeats, spec.device, _say)
+            finally:
+                entry["results"].append(measurement.to_json())
 
-    def theirs() -> np.ndarray:
-        with torch.no_grad():
-            _, cache = model.model.run_with_cache(clean.ids)
-            before = metric(model.model(corrupted.ids))
-            after = patching.get_act_patch_attn_head_out_all_pos(model.model, corrupted.ids, cache, metric)
-            return (torch.as_tensor(after) - before).numpy()
 
-    def ours() -> np.ndarray:
-        return mh.activation_patch(model, pairs, metric=mh.logit_diff, progress=False).scores.to_numpy()
+def _runner(key: str, spec: workloads.ModelSpec, tl3: Path | None) -> runner.Runner:
+    if key in (OURS, "tl4"):
+        return runner.Local(key, spec)
+    if key == "tl3":
+        return runner.Remote(key, spec, str(tl3.absolute()) if tl3 else runner.tl3_python())
+    return runner.Remote(key, spec)
 
-    times, results = interleaved({"mechheads": ours, "TransformerLens": theirs}, repeats)
-    medians = {tool: statistics.median(seconds) for tool, seconds in times.items()}
+
+@contextmanager
+def _model(name: str, device: str) -> Iterator[workloads.ModelSpec]:
+    if name == "default":
+        yield workloads.default_model(device)
+        return
+    with tempfile.TemporaryDirectory(prefix="mechheads") as folder:
+        yield workloads.random_model(device, Path(folder))
+
+
+def _provenance(args: argparse.Namespace) -> dict[str, Any]:
     return {
-        "workload": "activation patching of z, every head, all positions",
-        "model": model.provenance(),
-        "prompts": len(pairs),
-        "tokens": clean.lengths.tolist(),
-        "threads": torch.get_num_threads(),
-        "seconds": times,
-        "median_seconds": medians,
-        "times_faster": medians["TransformerLens"] / medians["mechheads"],
-        "largest_difference": float(np.abs(results["mechheads"] - results["TransformerLens"]).max()),
+        "machine": machine.description(args.device),
+        "versions": machine.versions(),
+        "dtype": "float32",
+        "repeats": args.repeats,
+        "quick": args.quick,
+        "note": " ".join((__doc__ or "").split("\n\n", 1)[1].split()),
     }
 
 
-def interleaved(
-    tools: dict[str, Callable[[], np.ndarray]], repeats: int
-) -> tuple[dict[str, list[float]], dict[str, np.ndarray]]:
-    """Run the tools in turn, so that a slow minute of the machine hits all of them; seconds and last results."""
-    times: dict[str, list[float]] = {name: [] for name in tools}
-    results: dict[str, np.ndarray] = {}
-    for repeat in range(repeats):
-        for name, run in tools.items():
-            start = time.perf_counter()
-            results[name] = run()
-            times[name].append(time.perf_counter() - start)
-            print(f"run {repeat + 1} of {repeats}: {name} {times[name][-1]:.1f} s", flush=True)
-    return times, results
+def _finish(results: dict[str, Any], out: Path | None) -> None:
+    measured = [result for model in results["models"] for result in model["results"]]
+    speeds = [max(each.values()) for result in measured for each in result["matmul_each"]]
+    results["provenance"]["matmul_flops_per_second"] = statistics.median(speeds) if speeds else None
+    if out is not None:
+        out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(markdown(results))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

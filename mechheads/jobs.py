@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from os import PathLike
 from typing import Literal
 
 import torch
@@ -18,12 +19,18 @@ from mechheads.metrics import Metric, read_positions, try_metric
 from mechheads.model import Model
 from mechheads.plans import Plan, make_plan
 from mechheads.prompts import PromptPairs, Prompts, as_prompts
+from mechheads.resumable import open_ledger
 from mechheads.spill import budget_bytes
+from mechheads.store import Ledger
 from mechheads.tokens import PromptLike, Tokens
 from mechheads.wave import Window, find_layout
 
 Positions = Literal["all", "each"] | str | Sequence[str | int]
 AnyPrompts = Prompts | PromptPairs | Sequence[PromptLike]
+
+
+Unit = tuple[HeadId, int]
+"""A head and the index of the place where it is changed."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +54,15 @@ class Job:
     at: Int[Tensor, "prompt position"]
     plan: Plan
     seconds: float
+    ledger: Ledger | None = None
 
     @property
     def tokens(self) -> Tokens:
         return self.base.tokens
+
+    @property
+    def units(self) -> list[Unit]:
+        return [(head, place) for place in range(len(self.places)) for head in self.heads]
 
     def fingerprint(self) -> str:
         """Of the prompts; for pairs the same in both directions."""
@@ -69,6 +81,7 @@ def prepare(
     base: str,
     budget: int | str | None,
     progress: bool,
+    store: str | PathLike[str] | None = None,
 ) -> Job:
     """Check everything and cache the runs; see ``sweep`` for the arguments."""
     if base not in ("clean", "corrupted"):
@@ -87,6 +100,12 @@ def prepare(
     needed = needs_of(intervention)
     resumed = RUN_SITES if model.layout != "whole" else RUN_SITES[:1]
     kept = ("z", *resumed, *((site,) if site != "z" else ()), *needed)
+    ledger = None
+    if store is not None:
+        ledger = open_ledger(
+            store, model, {"base": tokens, "source": other}, analysis="sweep", intervention=intervention,
+            metric=metric, heads=[str(head) for head in chosen], positions=positions, base=base,
+        )  # fmt: skip
     wanted = HeadCache.estimate(model, tokens, sites=kept).total
     if other is not None:
         wanted += HeadCache.estimate(model, other, sites=needed or ("z",)).total
@@ -100,7 +119,10 @@ def prepare(
     starts = [_first_change(intervention, place, run, source) for place in places]
     windows = [Window.from_start(start, at, model, tokens.ids.shape[1]) for start in starts]
     cost = make_plan(run, source, site, chosen, windows, limit)
-    return Job(model, intervention, run, source, chosen, places, at, cost, seconds)
+    if ledger is not None:
+        rows, stack = ledger.remember("rows and stack", [cost.rows, cost.stack])
+        cost = replace(cost, rows=rows, stack=stack)
+    return Job(model, intervention, run, source, chosen, places, at, cost, seconds, ledger)
 
 
 def _first_change(

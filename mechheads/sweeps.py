@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
+from contextlib import nullcontext
 from dataclasses import replace
+from os import PathLike
 from typing import Literal
 
 import numpy as np
@@ -22,7 +24,7 @@ from tqdm.auto import tqdm
 from mechheads.altered import altered_z, apply
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Context, Intervention, site_of
-from mechheads.jobs import AnyPrompts, Job, Place, Positions, prepare
+from mechheads.jobs import AnyPrompts, Job, Place, Positions, Unit, prepare
 from mechheads.judge import Judge
 from mechheads.metrics import Metric, kl_divergence, name_of
 from mechheads.model import Model
@@ -31,9 +33,6 @@ from mechheads.prompts import PromptPairs
 from mechheads.scores import HeadScores
 from mechheads.spill import LayerStore
 from mechheads.wave import Edit, Wave, Window
-
-Unit = tuple[HeadId, int]
-"""A head and the index of the place where it is changed."""
 
 
 def sweep(
@@ -49,6 +48,7 @@ def sweep(
     budget: int | str | None = None,
     seed: int = 0,
     progress: bool = True,
+    store: str | PathLike[str] | None = None,
     name: str | None = None,
     kind: str = "sweep",
 ) -> HeadScores:
@@ -68,6 +68,9 @@ def sweep(
         budget: memory, bytes or "2 GB" (default 4 GB).
         seed: for the intervals' bootstrap.
         progress: show a bar.
+        store: a file that keeps finished units as they come: the same call goes on where an interrupted or
+            killed one stopped, and ends with the same bits. Anything that changes the numbers, a line of the
+            metric's code or the model's weights too, starts anew beside it in the same file.
         name: of the result; left out, made from the intervention.
         kind: of analysis; tells ``HeadScores.citation`` which papers to name.
 
@@ -90,7 +93,7 @@ def sweep(
     """
     job = prepare(
         model, prompts, intervention, metric=metric, heads=heads, positions=positions, base=base,
-        budget=budget, progress=progress,
+        budget=budget, progress=progress, store=store,
     )  # fmt: skip
     judge = Judge(metric, job.base, job.source)
     scale = judge.distance() if normalize else 1.0
@@ -98,17 +101,23 @@ def sweep(
     values = np.full(shape, np.nan)
     interrupted = False
     reached: set[Unit] = set()
-    try:
-        for units, final in finals(job, progress=progress):
-            for (head, place), change in zip(units, judge(final), strict=True):
-                values[head.layer, head.head, place] = change / scale
-                reached.add((head, place))
-    except KeyboardInterrupt:
-        interrupted = True
-        warnings.warn(
-            f"interrupted after {len(reached)} of {len(job.heads) * len(job.places)} units; the rest are NaN",
-            stacklevel=2,
-        )
+    with job.ledger or nullcontext():
+        finished = {} if job.ledger is None else job.ledger.finished()
+        for unit in job.units:
+            if (change := finished.get(_key(unit))) is not None:
+                values[unit[0].layer, unit[0].head, unit[1]] = change / scale
+                reached.add(unit)
+        try:
+            for units, final in finals(job, progress=progress, done=reached.copy()):
+                changes = judge(final)
+                if job.ledger is not None:
+                    job.ledger.commit({_key(unit): change for unit, change in zip(units, changes, strict=True)})
+                for unit, change in zip(units, changes, strict=True):
+                    values[unit[0].layer, unit[0].head, unit[1]] = change / scale
+                    reached.add(unit)
+        except KeyboardInterrupt:
+            interrupted = True
+            warnings.warn(f"interrupted after {len(reached)} of {len(job.units)} units; the rest are NaN", stacklevel=2)
     if undefined := sorted({head for head, place in reached if np.isnan(values[head.layer, head.head, place]).any()}):
         where = ", ".join(map(str, undefined[:5])) + (", ..." if len(undefined) > 5 else "")
         warnings.warn(f"metric {name_of(metric)} gave values that are not finite for {where}: NaN", stacklevel=2)
@@ -169,18 +178,28 @@ def plan(
     return replace(job.plan, seconds=_probe(job, Judge(metric, job.base, job.source)))
 
 
+def _key(unit: Unit) -> str:
+    """A unit's name in a ledger."""
+    return f"{unit[0]} {unit[1]}"
+
+
 def finals(
-    job: Job, *, progress: bool = True
+    job: Job, *, progress: bool = True, done: Set[Unit] = frozenset()
 ) -> Iterator[tuple[list[Unit], Float[Tensor, "unit prompt position d_model"]]]:
-    """Run the sweep wave by wave: some units and their final states at the read positions."""
+    """Run the sweep wave by wave, but for those all done: some units and their final states at the read positions."""
     bar = tqdm(
-        total=job.plan.blocks, disable=not progress, leave=False, desc=f"{len(job.heads)} heads",
+        total=job.plan.blocks,
+        initial=sum(job.model.n_layers - head.layer for head, _ in done),
+        disable=not progress,
+        leave=False,
+        desc=f"{len(job.heads)} heads",
         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go",
-    )  # fmt: skip
+    )
     with bar:
         for places in _passes(job):
-            altered = _alter(job, places)
-            for units in _waves(job, places):
+            waves = [units for units in _waves(job, places) if not done.issuperset(units)]
+            altered = _alter(job, places) if waves else None
+            for units in waves:
                 yield units, _carry(job, units, altered)
                 bar.update(sum(job.model.n_layers - head.layer for head, _ in units))
 

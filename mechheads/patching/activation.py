@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any, Literal
 
 from mechheads.heads import HeadLike
@@ -30,6 +31,7 @@ def activation_patch(
     budget: int | str | None = None,
     seed: int = 0,
     progress: bool = True,
+    store: str | PathLike[str] | None = None,
 ) -> HeadScores:
     """Put one head's activation from one run of a pair into the other, head by head.
 
@@ -43,7 +45,7 @@ def activation_patch(
             query head alone.
         metric: what is measured; ``logit_diff`` needs ``answer`` and ``wrong``.
         direction: ``"denoising"`` or ``"noising"``.
-        heads, positions, normalize, budget, seed, progress: as in ``mh.sweep``.
+        heads, positions, normalize, budget, seed, progress, store: as in ``mh.sweep``.
 
     Returns:
         metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit; with
@@ -75,6 +77,7 @@ def activation_patch(
         budget=budget,
         seed=seed,
         progress=progress,
+        store=store,
         name=f"activation patching of {site}, {direction}",
         kind="activation_patch",
     )
@@ -92,6 +95,7 @@ def ablate(
     budget: int | str | None = None,
     seed: int = 0,
     progress: bool = True,
+    store: str | PathLike[str] | None = None,
 ) -> HeadScores:
     """Take one head out at a time and measure what changes.
 
@@ -102,7 +106,7 @@ def ablate(
             far is attended to alike).
         factor: for ``"scale"`` and ``"uniform"``.
         metric: what is measured; KL(intact || ablated) at the last token by default.
-        heads, positions, budget, progress: as in ``mh.sweep``.
+        heads, positions, budget, progress, store: as in ``mh.sweep``.
         seed: for ``"resample"`` and the intervals.
 
     Returns:
@@ -125,6 +129,7 @@ def ablate(
         budget=budget,
         seed=seed,
         progress=progress,
+        store=store,
         name=f"{kind} ablation",
         kind="ablate",
     )

@@ -1,0 +1,173 @@
+"""How many floating-point operations a workload needs at the least.
+
+Only matrix products are counted (a product of [a, b] and [b, c] is 2abc), as norms, softmax and activations are
+small beside them. What is counted is what cannot be avoided by an exact method that runs every head on its own:
+
+- a change in layer l at positions p..t touches nothing below l and nothing before p;
+- in block l only the changed head's share of the output projection and the MLP follow from it; queries, keys, values
+  and patterns of that block stay as they are;
+- each later block runs in full at positions p..t against the keys and values of 0..p-1, which are known;
+- the last block needs keys and values at p..t, and everything else only where logits are read;
+- logits are read, and so unembedded, at the last position t alone, but over the whole vocabulary;
+- path patching freezes every other head, so positions do not mix: only MLPs run, at the receiver's positions.
+
+To this come the cached runs: all of the base run, and of the other run what lies behind the first token that differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a model that decide its cost. ``mlp_matrices`` is 3 for a gated MLP, else 2."""
+
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    d_model: int
+    d_mlp: int
+    mlp_matrices: int
+    d_vocab: int
+
+    @classmethod
+    def of(cls, config: Any) -> Shape:
+        """The sizes in a transformers configuration of a GPT-2 or a Llama.
+
+        Raises:
+            ValueError: for another kind of model.
+        """
+        if config.model_type not in ("gpt2", "llama"):
+            raise ValueError(f"config is of a {config.model_type} model; the benchmark counts gpt2 and llama")
+        gated = config.model_type == "llama"
+        heads, width = config.num_attention_heads, config.hidden_size
+        return cls(
+            n_layers=config.num_hidden_layers,
+            n_heads=heads,
+            n_kv_heads=config.num_key_value_heads if gated else heads,
+            d_head=(getattr(config, "head_dim", None) if gated else None) or width // heads,
+            d_model=width,
+            d_mlp=config.intermediate_size if gated else config.n_inner or 4 * width,
+            mlp_matrices=3 if gated else 2,
+            d_vocab=config.vocab_size,
+        )
+
+    @property
+    def head_query(self) -> int:
+        """One head's query at one position; as much as one head's share of the output projection."""
+        return 2 * self.d_model * self.d_head
+
+    @property
+    def queries(self) -> int:
+        """All heads' queries at one position; as much as the output projection."""
+        return self.n_heads * self.head_query
+
+    @property
+    def keys_values(self) -> int:
+        """All keys and values at one position."""
+        return 2 * self.n_kv_heads * self.head_query
+
+    @property
+    def mlp(self) -> int:
+        """The MLP at one position."""
+        return 2 * self.mlp_matrices * self.d_model * self.d_mlp
+
+    @property
+    def unembed(self) -> int:
+        """The logits at one position."""
+        return 2 * self.d_model * self.d_vocab
+
+
+def head_attention(shape: Shape, first: int, end: int) -> int:
+    """Scores and weighted values of one head for the queries at first..end-1; query t sees t + 1 keys."""
+    keys = (first + 1 + end) * (end - first) // 2
+    return 4 * shape.d_head * keys
+
+
+def attention(shape: Shape, first: int, end: int) -> int:
+    """The same for all heads: 4 * heads * d_head * keys, where heads * d_head is d_model in most models."""
+    return shape.n_heads * head_attention(shape, first, end)
+
+
+def block(shape: Shape, first: int, end: int) -> int:
+    """One whole block at positions first..end-1."""
+    each = 2 * shape.queries + shape.keys_values + shape.mlp
+    return (end - first) * each + attention(shape, first, end)
+
+
+def last_block(shape: Shape, first: int, end: int, *, finish: bool = True) -> int:
+    """The last block, read at end-1: keys and values at first..end-1, the rest at end-1.
+
+    Without ``finish`` it ends with every head's z, before the output projection.
+    """
+    flops = (end - first) * shape.keys_values + shape.queries + attention(shape, end - 1, end)
+    return flops + (shape.queries + shape.mlp if finish else 0)
+
+
+def cone(shape: Shape, layer: int, first: int, end: int) -> int:
+    """What follows from one head's changed z in ``layer`` at first..end-1, up to the logits at end-1."""
+    if layer == shape.n_layers - 1:
+        return shape.head_query + shape.mlp + shape.unembed
+    own = (end - first) * (shape.head_query + shape.mlp)
+    between = shape.n_layers - layer - 2
+    return own + between * block(shape, first, end) + last_block(shape, first, end) + shape.unembed
+
+
+def path_to_final(shape: Shape, layer: int) -> int:
+    """One sender in ``layer`` to the logits at one position, other heads frozen: MLPs alone."""
+    return shape.head_query + (shape.n_layers - layer) * shape.mlp + shape.unembed
+
+
+def path_to_query(shape: Shape, layer: int, receiver: int, first: int, end: int) -> int:
+    """One sender in ``layer`` to one head's query in layer ``receiver`` at first..end-1, and on to the logits.
+
+    MLPs of layers layer..receiver-1, the receiver's query and attention, then the cone of its z. In the last layer
+    only the query at end-1 is read.
+    """
+    if receiver == shape.n_layers - 1:
+        first = end - 1
+    way = shape.head_query + (receiver - layer) * shape.mlp + shape.head_query
+    return (end - first) * way + head_attention(shape, first, end) + cone(shape, receiver, first, end)
+
+
+def base_run(shape: Shape, end: int) -> int:
+    """The run that is changed: every block, and the logits at the last position."""
+    return (shape.n_layers - 1) * block(shape, 0, end) + last_block(shape, 0, end) + shape.unembed
+
+
+def source_run(shape: Shape, first: int, end: int) -> int:
+    """The run that z is taken from: z of every layer; before ``first`` it is the base run."""
+    return (shape.n_layers - 1) * block(shape, first, end) + last_block(shape, first, end, finish=False)
+
+
+def needed(
+    shape: Shape,
+    heads: Iterable[tuple[int, int]],
+    *,
+    differ: list[int] | None,
+    changed: list[int],
+    end: int,
+    receiver: tuple[int, int] | str | None = None,
+) -> int:
+    """FLOPs of a whole workload over these (layer, head).
+
+    Args:
+        differ: for each prompt the first position where the other run differs; None where there is no other run.
+        changed: for each prompt the first position where z changes.
+        end: number of tokens of every prompt.
+        receiver: None patches z itself; ``"final"`` or a (layer, head) is the receiver of a path.
+    """
+    layers = [layer for layer, _ in heads]
+    flops = len(changed) * base_run(shape, end) + sum(source_run(shape, first, end) for first in differ or ())
+    for first in changed:
+        if receiver is None:
+            flops += sum(cone(shape, layer, first, end) for layer in layers)
+        elif receiver == "final":
+            flops += sum(path_to_final(shape, layer) for layer in layers)
+        else:
+            flops += sum(path_to_query(shape, layer, int(receiver[0]), first, end) for layer in layers)
+    return flops

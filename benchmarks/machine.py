@@ -1,0 +1,142 @@
+"""What the machine can do: the speed of its matrix products, and the memory that a call takes."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib.metadata
+import platform
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+
+SHAPES = ((1024, 576, 1536), (1024, 768, 3072), (2048, 2048, 2048))
+"""Matrix products [a, b] x [b, c] of sizes that models have; the fastest counts."""
+
+LIBRARIES = ("mechheads", "transformer-lens", "transformers", "torch", "nnsight", "pyvene", "numpy")
+
+
+def matmul_speed(device: str, tries: int = 3) -> dict[str, float]:
+    """FLOP/s of float32 products of each shape, the best of some tries; the first one only warms up."""
+    speeds = {}
+    for a, b, c in SHAPES:
+        left, right = torch.randn(a, b, device=device), torch.randn(b, c, device=device)
+        out = torch.empty(a, c, device=device)
+        seconds = []
+        for _ in range(tries + 1):
+            start = clock(device)
+            torch.mm(left, right, out=out)
+            seconds.append(clock(device) - start)
+        speeds[f"{a}x{b}x{c}"] = 2 * a * b * c / min(seconds[1:])
+    return speeds
+
+
+def clock(device: str) -> float:
+    """Seconds, once all work on the device is done."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def memory_level(device: str) -> int:
+    """Bytes in use: on a GPU by tensors, else by this process, once it has given back what it no longer needs."""
+    gc.collect()
+    if device.startswith("cuda"):
+        return torch.cuda.memory_allocated(device)
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
+        trim(0)
+    return psutil.Process().memory_info().rss
+
+
+class PeakMemory:
+    """The most memory in use while it is open, in bytes: ``with PeakMemory(device) as memory: ...; memory.peak``."""
+
+    _EVERY = 0.005
+
+    def __init__(self, device: str) -> None:
+        self._device, self._cuda = device, device.startswith("cuda")
+        self._done = threading.Event()
+        self._process = psutil.Process()
+        self.peak = 0
+
+    def __enter__(self) -> PeakMemory:
+        if self._cuda:
+            torch.cuda.reset_peak_memory_stats(self._device)
+        else:
+            self._sample()
+            self._thread = threading.Thread(target=self._watch, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._cuda:
+            self.peak = torch.cuda.max_memory_allocated(self._device)
+            return
+        self._done.set()
+        self._thread.join()
+        self._sample()
+
+    def _watch(self) -> None:
+        while not self._done.wait(self._EVERY):
+            self._sample()
+
+    def _sample(self) -> None:
+        self.peak = max(self.peak, self._process.memory_info().rss)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One call: its result, its seconds, and the most memory in use (bytes, not above any level)."""
+
+    result: Any
+    seconds: float
+    peak: int
+
+
+def measured(call: Callable[[], Any], device: str) -> Measured:
+    """Run a call with the clock on and memory watched."""
+    with PeakMemory(device) as memory:
+        start = clock(device)
+        result = call()
+        seconds = clock(device) - start
+    return Measured(result, seconds, memory.peak)
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the libraries that are installed here."""
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def description(device: str) -> dict[str, Any]:
+    """Of this machine, for the results."""
+    about = {
+        "processor": _processor(),
+        "cores": psutil.cpu_count(logical=False),
+        "threads": torch.get_num_threads(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "device": device,
+    }
+    if device.startswith("cuda"):
+        about["gpu"] = torch.cuda.get_device_name(device)
+    return about
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,100 @@
+"""What a tool is, and what several of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.workloads import Head, ModelSpec, Workload
+
+if TYPE_CHECKING:
+    from mechheads import Model
+
+
+class Tool(Protocol):
+    """A way to run a workload. Everything that ``prepare`` and ``run`` do is timed."""
+
+    how: str
+    """How the tool is used, in a line."""
+
+    def load(self, spec: ModelSpec) -> None:
+        """Take up a model; not timed."""
+        ...
+
+    def prepare(self, workload: Workload) -> Any:
+        """The cached runs, which do not depend on how many heads follow."""
+        ...
+
+    def run(self, workload: Workload, prepared: Any, heads: Sequence[Head]) -> np.ndarray:
+        """The change of the metric for each head, averaged over prompts [head]."""
+        ...
+
+
+@lru_cache(maxsize=1)
+def mechheads_model(spec: ModelSpec) -> Model:
+    """The model as mechheads loads it; tools of one process share it."""
+    import mechheads as mh
+
+    return mh.load(spec.folder, device=spec.device)
+
+
+def ids(rows: list[list[int]], device: str) -> Tensor:
+    """Token ids [prompt, pos]."""
+    return torch.tensor(rows, device=device)
+
+
+class Score:
+    """The metric of logits at the last position less that of the base run, averaged over prompts."""
+
+    def __init__(self, workload: Workload, base: Tensor, device: str) -> None:
+        self._logits = base
+        if workload.answer is not None:
+            self._row = torch.arange(len(base), device=device)
+            self._answer = torch.tensor(workload.answer, device=device)
+            self._wrong = torch.tensor(workload.wrong, device=device)
+        self._is_kl = workload.answer is None
+        self.base = 0.0 if self._is_kl else float(self.value(base))
+
+    def value(self, logits: Tensor) -> Tensor:
+        """The metric itself, averaged over prompts; logits [prompt, d_vocab]."""
+        if self._is_kl:
+            log_p, log_q = self._logits.log_softmax(-1), logits.log_softmax(-1)
+            return (log_p.exp() * (log_p - log_q)).sum(-1).mean()
+        return (logits[self._row, self._answer] - logits[self._row, self._wrong]).mean()
+
+    def __call__(self, logits: Tensor) -> float:
+        return float(self.value(logits)) - self.base
+
+
+class Layout:
+    """Where a transformers model, or a wrapper of the same structure, keeps what the workloads touch.
+
+    Heads are stacked along the last dimension of the output projection's input and of the queries, which in GPT-2
+    are the first third of one joint projection.
+    """
+
+    def __init__(self, model: Any, config: Any) -> None:
+        gpt2 = config.model_type == "gpt2"
+        self._blocks = attrgetter("transformer.h" if gpt2 else "model.layers")(model)
+        self._output = attrgetter("attn.c_proj" if gpt2 else "self_attn.o_proj")
+        self._query = attrgetter("attn.c_attn" if gpt2 else "self_attn.q_proj")
+        self.n_layers, self.n_heads = config.num_hidden_layers, config.num_attention_heads
+        self._d_head = config.hidden_size // config.num_attention_heads
+
+    def output(self, layer: int) -> Any:
+        """The output projection of a layer; its input is every head's z."""
+        return self._output(self._blocks[layer])
+
+    def query(self, layer: int) -> Any:
+        """The module whose output begins with every head's query."""
+        return self._query(self._blocks[layer])
+
+    def head(self, head: int) -> slice:
+        """The columns of one head."""
+        return slice(head * self._d_head, (head + 1) * self._d_head)

@@ -1,0 +1,215 @@
+"""The workloads: what each is, and its prompts as token ids, the same for every tool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from benchmarks.flops import Shape, needed
+
+if TYPE_CHECKING:
+    from mechheads import Model, PromptPairs
+
+Head = tuple[int, int]
+Ids = list[list[int]]
+
+EARLY = "The country {country} lies very far away from here, and its capital city is called"
+TOKENS, LONG, SEED = 16, 256, 0
+
+TITLES = {
+    "W1": "activation patching of z at all positions, logit difference at the last",
+    "W1-early": "the same, and the pairs differ from token 2 of 16 on",
+    "W2a": "path patching of every head to the final logits",
+    "W2b": "path patching of every earlier head to the query of one late head",
+    "W3": "zero ablation of every head, KL at the last position",
+    "W6": "activation patching of z at the last position only, long prompts",
+}
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model as a transformers folder; ``receiver`` is the late head of W2b, ``trained`` whether it knows words."""
+
+    name: str
+    folder: str
+    device: str
+    receiver: Head
+    trained: bool
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> ModelSpec:
+        """From ``dataclasses.asdict`` by way of JSON, which knows no tuples."""
+        plain: dict[str, Any] = {**fields, "receiver": tuple(fields["receiver"])}
+        return cls(**plain)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One sweep over heads. All prompts have as many tokens.
+
+    Attributes:
+        kind: ``activation`` puts z of the source run into the base run; ``path`` does so for the path to
+            ``receiver`` alone; ``ablation`` sets z to 0.
+        base, source: token ids of the run that is changed, and of the one that z comes from.
+        answer, wrong: token ids for the logit difference; without them the metric is KL(base || changed).
+        last_only: z changes at the last position only, not at all.
+        receiver: ``final``, or layer and head whose query receives; None unless ``kind`` is ``path``.
+    """
+
+    name: str
+    kind: Literal["activation", "path", "ablation"]
+    base: Ids
+    source: Ids | None = None
+    answer: list[int] | None = None
+    wrong: list[int] | None = None
+    last_only: bool = False
+    receiver: Head | str | None = None
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.name]
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.base[0])
+
+    @property
+    def differ(self) -> list[int] | None:
+        """The first token of each prompt at which the two runs differ."""
+        if self.source is None:
+            return None
+        pairs = zip(self.base, self.source, strict=True)
+        return [next(i for i, (a, b) in enumerate(zip(*pair, strict=True)) if a != b) for pair in pairs]
+
+    @property
+    def changed(self) -> list[int]:
+        """The first position of each prompt at which z changes."""
+        if self.last_only:
+            return [self.n_tokens - 1] * len(self.base)
+        return self.differ or [0] * len(self.base)
+
+    def heads(self, shape: Shape) -> list[Head]:
+        """Every head that the sweep goes over: with a receiver only those before it."""
+        layers = self.receiver[0] if isinstance(self.receiver, tuple) else shape.n_layers
+        return [(layer, head) for layer in range(layers) for head in range(shape.n_heads)]
+
+    def flops(self, shape: Shape, heads: Sequence[Head]) -> int:
+        """What the sweep over these heads needs at the least; see ``benchmarks.flops``."""
+        return needed(shape, heads, differ=self.differ, changed=self.changed, end=self.n_tokens, receiver=self.receiver)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Workload:
+        """From ``dataclasses.asdict`` by way of JSON, which knows no tuples."""
+        receiver = fields["receiver"]
+        plain: dict[str, Any] = {**fields, "receiver": tuple(receiver) if isinstance(receiver, list) else receiver}
+        return cls(**plain)
+
+
+def sample(heads: Sequence[Head], count: int) -> list[Head]:
+    """``count`` of these heads, spread evenly over the layers."""
+    count = min(count, len(heads))
+    return [heads[int((i + 0.5) * len(heads) / count)] for i in range(count)]
+
+
+def default_model(device: str) -> ModelSpec:
+    """SmolLM2-135M-Instruct, the model of ``mh.load()``."""
+    from mechheads.sources import default_folder
+
+    return ModelSpec("SmolLM2-135M-Instruct", str(default_folder()), device, (26, 2), True)
+
+
+def random_model(device: str, folder: Path) -> ModelSpec:
+    """A random model of GPT-2 small's shape, written to ``folder`` with the default model's tokenizer.
+
+    Weights are drawn with a standard deviation of 0.06, three times GPT-2's, so that heads have effects to compare.
+    """
+    import torch
+    from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+    from mechheads.sources import default_folder
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        model = GPT2LMHeadModel(GPT2Config(initializer_range=0.06))
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(default_folder()).save_pretrained(folder)
+    return ModelSpec("random, GPT-2 small's shape", str(folder), device, (10, 7), False)
+
+
+def build(name: str, model: Model, spec: ModelSpec, *, quick: bool) -> Workload:
+    """The workload of that name; ``quick`` takes 2 prompts where the real one has 8 or 32, and 64 tokens for 256."""
+    pairs_of = _texts if spec.trained else _random
+    n, long = (2, 64) if quick else (8, LONG)
+    if name == "W3":
+        return Workload(name, "ablation", sentences(model)[: 2 if quick else 32])
+    clean, corrupted, answer, wrong = pairs_of(model, name, n, long)
+    if name in ("W1", "W1-early", "W6"):
+        return Workload(name, "activation", corrupted, clean, answer, wrong, last_only=name == "W6")
+    receiver = {"W2a": "final", "W2b": spec.receiver}[name]
+    return Workload(name, "path", clean, corrupted, answer, wrong, receiver=receiver)
+
+
+def sentences(model: Model) -> Ids:
+    """The first 16 tokens of each of 32 ordinary sentences; no two begin alike."""
+    text = Path(__file__).with_name("sentences.txt").read_text(encoding="utf-8")
+    rows = [model.tokenizer(line)["input_ids"][:TOKENS] for line in text.splitlines()]
+    return _even(rows, TOKENS)
+
+
+def _texts(model: Model, name: str, n: int, long: int) -> tuple[Ids, Ids, list[int], list[int]]:
+    """Pairs that ask for capitals; for W6 behind as many tokens of ordinary sentences as it takes."""
+    from mechheads.atlas import capital_pairs
+
+    pairs = capital_pairs(model, n)
+    if pairs is None or len(pairs) < n:
+        raise ValueError(f"model {model.name} has fewer than {n} capitals that are one token")
+    if name == "W1-early":
+        pairs = _early(pairs)
+    clean, corrupted = pairs.tokens(model)
+    if clean.answer is None or clean.wrong is None:
+        raise ValueError("the pairs have no answers to compare")
+    sides = [clean.ids.tolist(), corrupted.ids.tolist()]
+    if name == "W6":
+        filler = np.array(sentences(model)).ravel().tolist()
+        before = long - clean.ids.shape[1]
+        starts = [filler[row * TOKENS : row * TOKENS + before] for row in range(n)]
+        sides = [[start + row for start, row in zip(starts, side, strict=True)] for side in sides]
+    for side in sides:
+        _even(side, len(side[0]))
+    return sides[0], sides[1], clean.answer.tolist(), clean.wrong.tolist()
+
+
+def _early(pairs: PromptPairs) -> PromptPairs:
+    """The same countries and capitals in a sentence that names the country early."""
+    from mechheads import PromptPairs
+
+    def again(side: int, texts: Sequence[Any]) -> list[str]:
+        spans = pairs.positions["country"][side]
+        return [EARLY.format(country=text[slice(*span)]) for text, span in zip(texts, spans, strict=True)]
+
+    return PromptPairs(again(0, pairs.clean), again(1, pairs.corrupted), pairs.answer, pairs.wrong)
+
+
+def _random(model: Model, name: str, n: int, long: int) -> tuple[Ids, Ids, list[int], list[int]]:
+    """Pairs of random ids that share the first two thirds, or the first two tokens for W1-early."""
+    tokens = long if name == "W6" else TOKENS
+    shared = 2 if name == "W1-early" else 2 * tokens // 3
+    random = np.random.default_rng(SEED)
+
+    def draw(*size: int) -> np.ndarray:
+        return random.integers(model.d_vocab, size=size)
+
+    clean = draw(n, tokens)
+    corrupted = np.concatenate([clean[:, :shared], (clean[:, shared:] + 1) % model.d_vocab], axis=1)
+    return clean.tolist(), corrupted.tolist(), draw(n).tolist(), draw(n).tolist()
+
+
+def _even(rows: Ids, tokens: int) -> Ids:
+    """The rows, once each is known to have that many tokens."""
+    if any(len(row) != tokens for row in rows):
+        raise ValueError(f"every prompt of a workload must have {tokens} tokens, got {[len(row) for row in rows]}")
+    return rows

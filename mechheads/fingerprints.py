@@ -1,0 +1,396 @@
+"""Fingerprints: the same metric, intervention or model has the same one in another process, a changed one another.
+
+What is hashed is what decides the result: a function's bytecode and constants, its defaults and closure, and the
+global values it reads; a frozen dataclass' fields and its class' code. Names from installed libraries count by name
+and version. Line numbers, file paths, addresses and Python's hash seed do not count. What a function finds by a name
+made as it runs (``eval``, ``globals()[...]``) is not seen.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import dis
+import enum
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import inspect
+import itertools
+import re
+import struct
+import sys
+import sysconfig
+import types
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from mechheads import __version__
+
+if TYPE_CHECKING:
+    import torch
+
+SAMPLES = 256
+"""Values of each weight that ``weights_fingerprint`` looks at."""
+
+_PYTHON = f"python {sys.version_info.major}.{sys.version_info.minor}"
+_ABSENT = object()
+
+# What stands for itself, as bytes.
+_LEAVES: dict[type, Callable[[Any], bytes]] = {
+    **dict.fromkeys((types.NoneType, types.EllipsisType, types.NotImplementedType), lambda _: b""),
+    bool: lambda x: b"%d" % x,
+    int: lambda x: hex(x).encode(),
+    float: lambda x: struct.pack(">d", x),
+    complex: lambda x: struct.pack(">dd", x.real, x.imag),
+    str: lambda x: x.encode("utf-8", "surrogatepass"),
+    bytes: lambda x: x,
+}
+
+# What is as good as its parts.
+_PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
+    tuple: lambda x: x,
+    list: lambda x: x,
+    slice: lambda x: (x.start, x.stop, x.step),
+    range: lambda x: (x.start, x.stop, x.step),
+    re.Pattern: lambda x: (x.pattern, x.flags),
+    property: lambda x: (x.fget, x.fset, x.fdel),
+    staticmethod: lambda x: (x.__func__,),
+    classmethod: lambda x: (x.__func__,),
+    functools.cached_property: lambda x: (x.func,),
+    functools.partial: lambda x: (x.func, x.args, x.keywords, vars(x)),
+    type(functools.cache(len)): lambda x: (vars(x),),
+    types.MethodType: lambda x: (x.__func__, x.__self__),
+    types.MethodDescriptorType: lambda x: (x.__objclass__, x.__name__),
+    types.WrapperDescriptorType: lambda x: (x.__objclass__, x.__name__),
+    types.CodeType: lambda x: (
+        x.co_code, x.co_exceptiontable, x.co_flags, x.co_argcount, x.co_posonlyargcount, x.co_kwonlyargcount,
+        x.co_consts, x.co_names, x.co_varnames, x.co_freevars, x.co_cellvars,
+    ),
+}  # fmt: skip
+
+# What Python, dataclass and Enum put into a class by themselves.
+_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType, type(vars(namedtuple("_", "x"))["x"]), enum.property)
+_CODE = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
+_BOOKKEEPING = {"_abc_impl", "_is_protocol", "_is_runtime_protocol", "__annotate__", "__annotate_func__"}
+_GENERATED = {f"__{name}__" for name in ("init", "repr", "eq", "lt", "le", "gt", "ge", "hash", "setattr", "delattr")}
+_GENERATED |= {"__getstate__", "__setstate__", "__replace__"}
+
+
+def fingerprint(thing: object, what: str = "thing") -> str:
+    """The fingerprint of a metric, an intervention or a plain value: 64 hexadecimal digits.
+
+    Takes numbers, text, bytes, paths, tuples, lists, dicts, sets, enum members, NumPy arrays, torch tensors, dtypes
+    and devices, functions, partials, bound methods, and frozen dataclasses of these.
+
+    Args:
+        thing: what to fingerprint. It is read as it is now: globals and closures count with their present values.
+        what: what to call it in messages, such as ``"metric"``.
+
+    Raises:
+        ValueError: if it is, or reads, anything else.
+
+    >>> from mechheads.fingerprints import fingerprint
+    >>> fingerprint(mh.Scale(0.5)) == fingerprint(mh.Scale(0.5)) != fingerprint(mh.Scale(0.25))
+    True
+    >>> fingerprint(lambda z, context: -z) == fingerprint(lambda z, context: -z)
+    True
+    """
+    walk = _Walk([what])
+    try:
+        walk.add(thing)
+    except RecursionError:
+        raise ValueError(f"{what} cannot be fingerprinted: it holds itself, or is nested too deeply") from None
+    return walk.hash.hexdigest()
+
+
+def weights_fingerprint(module: torch.nn.Module) -> str:
+    """The fingerprint of a model's weights: 64 hexadecimal digits.
+
+    Counts the name, shape and type of each parameter and buffer, and 256 of its values, evenly spread from the
+    first to the last. An edit that misses all of these goes unseen.
+
+    >>> from mechheads.fingerprints import weights_fingerprint
+    >>> len(weights_fingerprint(model.model))
+    64
+    """
+    import torch
+
+    walk = _Walk(["weights"])
+    weights = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+    for name, weight in sorted(weights.items()):
+        walk.add((name, tuple(weight.shape)))
+        if (n := weight.numel()) and weight.ndim:
+            k = min(n, SAMPLES)
+            at = torch.arange(k, device=weight.device) * (n - 1) // max(k - 1, 1)
+            weight = weight.detach()[torch.unravel_index(at, weight.shape)]
+        walk.add(weight)
+    return walk.hash.hexdigest()
+
+
+class _Walk:
+    """One way through a thing and all it rests on, hashing as it goes.
+
+    Args:
+        path: how the present place was reached, for messages; the first entry names the whole.
+        seen: the functions and classes met so far, numbered, so that they may refer to each other.
+    """
+
+    def __init__(self, path: list[str], seen: dict[int, tuple[int, object]] | None = None) -> None:
+        self.hash = hashlib.sha256()
+        self.path = path
+        self.seen = {} if seen is None else seen
+
+    def put(self, tag: str, *parts: str | bytes | memoryview) -> None:
+        for part in (tag, str(len(parts)), *parts):
+            raw = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+            self.hash.update(len(raw).to_bytes(8, "big"))
+            self.hash.update(raw)
+
+    def add(self, thing: Any, step: str | None = None) -> None:
+        """Hash a thing; ``step`` says how it was reached."""
+        if step is not None:
+            self.path.append(step)
+        kind = type(thing)
+        if kind in _LEAVES:
+            self.put(kind.__name__, _LEAVES[kind](thing))
+        elif kind in _PARTS:
+            parts = tuple(_PARTS[kind](thing))
+            self.put(kind.__name__, str(len(parts)))
+            for part in parts:
+                self.add(part)
+        elif kind in (set, frozenset):
+            self.put(kind.__name__, *sorted(map(self.apart, thing)))
+        elif kind is dict:
+            self.put("dict", str(len(thing)))
+            for key in sorted(thing, key=self.apart):
+                self.add(key)
+                self.add(thing[key])
+        elif isinstance(thing, PurePath):
+            self.put("path", str(thing))
+        elif isinstance(thing, enum.Enum):
+            self.add(kind)
+            self.add(thing.value)
+        elif isinstance(thing, types.ModuleType):
+            self.module(thing.__name__)
+        elif name := _library_name(thing):
+            self.put("library", *name)
+        elif id(thing) in self.seen:
+            self.put("seen", str(self.seen[id(thing)][0]))
+        elif isinstance(thing, types.FunctionType):
+            self.function(thing)
+        elif isinstance(thing, type):
+            self.class_(thing)
+        elif isinstance(thing, types.BuiltinFunctionType):
+            self.builtin(thing)
+        elif kind is np.ndarray or isinstance(thing, (np.generic, np.dtype)):
+            self.array(thing)
+        elif not self.tensor(thing):
+            self.instance(thing)
+        if step is not None:
+            self.path.pop()
+
+    def apart(self, thing: Any) -> bytes:
+        """The digest of one of several things that have no order."""
+        walk = _Walk(list(self.path), dict(self.seen))
+        walk.add(thing)
+        return walk.hash.digest()
+
+    def refuse(self, why: str, step: str | None = None) -> NoReturn:
+        what, *steps = self.path if step is None else [*self.path, step]
+        raise ValueError(f"{what} cannot be fingerprinted: {' > '.join(steps) or 'it'} is {why}")
+
+    def function(self, function: types.FunctionType) -> None:
+        self.seen[id(function)] = len(self.seen), function
+        release = _release(function.__globals__.get("__name__", ""))
+        self.put("function", release or "")
+        name = function.__name__
+        self.add(function.__code__)
+        self.add(function.__defaults__, f"{name}'s defaults")
+        self.add(function.__kwdefaults__, f"{name}'s defaults")
+        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                content = cell.cell_contents
+            except ValueError:
+                content = None
+            self.add(content, f"{variable} in {name}")
+        for attribute, value in sorted(vars(function).items()):
+            self.add(attribute)
+            self.add(value, f"{name}.{attribute}")
+        if release is None:
+            for read in dict.fromkeys(_reads(function.__code__)):
+                self.read(read, function)
+
+    def read(self, read: tuple[str, ...], function: types.FunctionType) -> None:
+        """Hash what a function reads from outside; see ``_reads``."""
+        name, *attributes = read
+        self.put("read", name)
+        if not name:
+            self.module(attributes[0], f"{attributes[0]} in {function.__name__}")
+            return
+        value = function.__globals__.get(name, getattr(builtins, name, _ABSENT))
+        while attributes and isinstance(value, types.ModuleType) and _is_walked(value.__name__):
+            name, *attributes = attributes
+            self.put("attribute", name)
+            value = getattr(value, name, _ABSENT)
+        self.add(None if value is _ABSENT else value, f"{name} in {function.__name__}")
+
+    def module(self, name: str, step: str | None = None) -> None:
+        release = _release(name)
+        if release is None:
+            self.refuse("a module of your own; import it at the top, and read its parts as module.part", step)
+        self.put("module", name, release)
+
+    def class_(self, cls: type) -> None:
+        self.seen[id(cls)] = len(self.seen), cls
+        self.put("class", cls.__module__, cls.__qualname__, _release(cls.__module__) or "", str(len(cls.__bases__)))
+        for base in cls.__bases__:
+            self.add(base, f"a base of {cls.__name__}")
+        if issubclass(cls, enum.Enum):
+            self.add({name: member.value for name, member in cls.__members__.items()}, f"{cls.__name__}'s values")
+        if dataclasses.is_dataclass(cls):
+            for field in dataclasses.fields(cls):
+                made = field.default_factory is not dataclasses.MISSING
+                self.add((field.name, field.init, made))
+                self.add(field.default_factory if made else None, f"{cls.__name__}.{field.name}'s default")
+        for name, value in sorted(vars(cls).items()):
+            if not _is_made(cls, name, value):
+                self.add(name)
+                self.add(value, f"{cls.__name__}.{name}")
+
+    def builtin(self, function: types.BuiltinFunctionType) -> None:
+        owner = function.__self__
+        if owner is None or isinstance(owner, (types.ModuleType, type)):
+            module = function.__module__ or getattr(owner, "__module__", "")
+            self.put("builtin", module, function.__qualname__, _release(module) or "")
+        else:
+            self.put("method", function.__name__)
+            self.add(owner)
+
+    def array(self, thing: Any) -> None:
+        """Hash an array, scalar or dtype of NumPy's."""
+        if isinstance(thing, np.dtype):
+            self.put("dtype", thing.str, str(thing))
+            return
+        self.put(type(thing).__name__, thing.dtype.str, str(thing.dtype), str(thing.shape))
+        if thing.dtype.hasobject:
+            self.add(thing.tolist())
+        else:
+            self.put("bytes", thing.tobytes())
+
+    def tensor(self, thing: Any) -> bool:
+        """Hash a thing of torch's; False where it is none."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return False
+        if isinstance(thing, (torch.dtype, torch.device, torch.Size)):
+            self.put(type(thing).__name__, str(thing))
+        elif not isinstance(thing, torch.Tensor):
+            return False
+        elif thing.layout != torch.strided or thing.is_quantized or thing.is_meta:
+            self.refuse(f"a {thing.layout} tensor on {thing.device}; only a plain tensor has values to compare")
+        else:
+            flat = thing.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+            self.put("tensor", str(thing.dtype), str(tuple(thing.shape)), memoryview(flat.view(torch.uint8).numpy()))
+        return True
+
+    def instance(self, thing: Any) -> None:
+        cls = type(thing)
+        if isinstance(thing, tuple) and hasattr(cls, "_fields"):
+            self.add(cls)
+            self.add(tuple(thing))
+            return
+        if not dataclasses.is_dataclass(cls):
+            self.refuse(
+                f"an object of {cls.__module__}.{cls.__qualname__}; make it a frozen dataclass or a module-level "
+                "function, and let it read only plain values, arrays and tensors"
+            )
+        if not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+            self.refuse(f"a {cls.__qualname__}, a dataclass that can change; write @dataclass(frozen=True)")
+        self.put("instance")
+        self.add(cls)
+        state = {field.name: getattr(thing, field.name, None) for field in dataclasses.fields(cls)}
+        for name, value in getattr(thing, "__dict__", {}).items():
+            if not isinstance(inspect.getattr_static(cls, name, None), functools.cached_property):
+                state[name] = value
+        for name, value in sorted(state.items()):
+            self.add(name)
+            self.add(value, f"{cls.__name__}.{name}")
+
+
+def _reads(code: types.CodeType) -> Iterator[tuple[str, ...]]:
+    """What code reads from outside: ``("torch", "nn")`` for ``torch.nn``, ``("", "torch")`` for ``import torch``."""
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+    for i, step in enumerate(steps):
+        if step.opname == "IMPORT_NAME":
+            level = steps[i - 2].argval
+            yield "", "." * level + step.argval
+        elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+            after = itertools.takewhile(lambda s: s.opname in ("LOAD_ATTR", "LOAD_METHOD"), steps[i + 1 :])
+            yield step.argval, *(s.argval for s in after)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _reads(constant)
+
+
+def _is_made(cls: type, name: str, value: Any) -> bool:
+    """Whether a class attribute is not its author's: slots, annotations, what dataclass and Enum add."""
+    if isinstance(value, _SLOTS) or name in _BOOKKEEPING:
+        return True
+    if issubclass(cls, enum.Enum) and (isinstance(value, cls) or re.fullmatch(r"_[a-z]\w*_", name)):
+        return True
+    if dataclasses.is_dataclass(cls) and name in _GENERATED:
+        code = getattr(value, "__code__", None)
+        return name == "__repr__" or code is None or code.co_filename == "<string>"
+    return bool(re.fullmatch(r"__\w+__", name)) and not isinstance(value, _CODE)
+
+
+def _library_name(thing: Any) -> tuple[str, str, str] | None:
+    """Module, name and release of what an installed library calls by a name; None for all else."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or _is_walked(module):
+        return None
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return (module, name, _release(module) or "") if found is thing else None
+
+
+def _is_walked(module: str) -> bool:
+    """Whether what a module defines counts by its code: the user's own modules and mechheads'."""
+    release = _release(module)
+    return release is None or release.startswith("mechheads ")
+
+
+def _release(module: str) -> str | None:
+    """Name and version of the library that a module belongs to; None where it is the user's own."""
+    return _top_release(module.partition(".")[0])
+
+
+@functools.cache
+def _top_release(top: str) -> str | None:
+    if top == "mechheads":
+        return f"mechheads {__version__}"
+    if top == "__main__":
+        return None
+    if top in sys.modules:
+        module = sys.modules[top]
+        places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+    else:
+        spec = importlib.util.find_spec(top) if top else None
+        places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+    place = next((Path(place) for place in places if place and place not in ("built-in", "frozen")), None)
+    if place is None:
+        return _PYTHON if top in sys.stdlib_module_names else None
+    if {"site-packages", "dist-packages"}.isdisjoint(place.parts):
+        return _PYTHON if any(place.is_relative_to(sysconfig.get_path(p)) for p in ("stdlib", "platstdlib")) else None
+    try:
+        return f"{top} {importlib.metadata.version(top)}"
+    except importlib.metadata.PackageNotFoundError:
+        owners = sorted(set(importlib.metadata.packages_distributions().get(top, ())))
+        return ", ".join(f"{owner} {importlib.metadata.version(owner)}" for owner in owners) or None

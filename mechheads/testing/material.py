@@ -1,0 +1,270 @@
+"""What the checks work with: a tiny random model, prompts of different lengths, changed runs, and a slow loop."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from mechheads.cache import HEAD_SITES, HeadCache
+from mechheads.heads import HeadId, kv_head
+from mechheads.interventions import Context, Intervention, site_of
+from mechheads.metrics import Metric, MetricContext, read_positions
+from mechheads.model import Model, load
+from mechheads.prompts import PromptPairs, Prompts
+from mechheads.spill import LayerStore
+from mechheads.tokens import Tokens
+
+_LENGTHS = (4, 7, 5)
+_EXTRA = 2
+
+
+@functools.cache
+def tiny_model() -> Model:
+    """A random Llama of 2 layers of 4 heads that share 2 keys and values; every byte is a token.
+
+    Its weights come from a generator of their own: no global seed changes.
+    """
+    import transformers
+    from safetensors.torch import save_file
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    vocabulary = ["<bos>", "<eos>", "<pad>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(vocabulary)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
+    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore
+    config = transformers.LlamaConfig(
+        vocab_size=len(vocabulary), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512, tie_word_embeddings=False,
+        bos_token_id=0, eos_token_id=1, pad_token_id=2,
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng(devices=[]), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        weights = transformers.LlamaForCausalLM(config).state_dict()
+        for weight in weights.values():
+            if weight.ndim == 1:
+                weight.normal_(1.0, 0.2, generator=generator)
+            else:
+                weight.normal_(0.0, 1.2 * weight.shape[1] ** -0.5, generator=generator)
+        save_file(weights, Path(folder, "model.safetensors"), {"format": "pt"})
+        config.save_pretrained(folder)
+        transformers.PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>"
+        ).save_pretrained(folder)
+        return load(folder)
+
+
+def tiny_pairs(model: Model, position: str | None = None) -> PromptPairs:
+    """Three pairs of random tokens of a model, of different lengths, that differ in their second token.
+
+    Args:
+        position: a named position to give them, where a metric reads one.
+    """
+    generator = torch.Generator().manual_seed(0)
+    clean = [torch.randint(model.d_vocab, (n,), generator=generator).tolist() for n in _LENGTHS]
+    corrupted = [[first, (second + 1) % model.d_vocab, *rest] for first, second, *rest in clean]
+    answer: list[str | int] = torch.randint(model.d_vocab, (len(clean),), generator=generator).tolist()
+    wrong: list[str | int] = [(int(token) + 1) % model.d_vocab for token in answer]
+    return PromptPairs(clean, corrupted, answer, wrong, {} if position is None else {position: [1, 2, 1]})
+
+
+def some_heads(model: Model) -> tuple[HeadId, HeadId]:
+    """One head of the first layer and one of the last; the first is not the first of its group, where it can be."""
+    return HeadId(0, min(1, model.n_heads - 1)), HeadId(model.n_layers - 1, model.n_heads - 1)
+
+
+def widened(tokens: Tokens, generator: torch.Generator) -> Tokens:
+    """The same prompts with more padding and random tokens in it."""
+    ids = F.pad(tokens.ids, (0, _EXTRA))
+    random = torch.randint(int(ids.max()) + 1, ids.shape, generator=generator).to(ids.device)
+    wide = replace(tokens, ids=ids)
+    return replace(wide, ids=torch.where(wide.mask, ids, random))
+
+
+def with_noise(value: Tensor, where: Tensor, generator: torch.Generator) -> Tensor:
+    """The value with something in (0, 1) added where told."""
+    return value + where * torch.rand(value.shape, generator=generator).to(value)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The cached runs of some prompts: the base and, for pairs, the source."""
+
+    model: Model
+    base: HeadCache
+    source: HeadCache | None
+
+    @classmethod
+    def of(cls, model: Model, prompts: Prompts | PromptPairs) -> Runs:
+        """Run the prompts and keep everything."""
+        sites = (*HEAD_SITES, "resid_pre")
+        base, source = prompts.tokens(model) if isinstance(prompts, PromptPairs) else (prompts.tokens(model), None)
+        return cls(
+            model,
+            HeadCache.run(model, base, sites=sites, progress=False),
+            None if source is None else HeadCache.run(model, source, sites=sites, progress=False),
+        )
+
+    @property
+    def tokens(self) -> Tokens:
+        return self.base.tokens
+
+    def made_over(
+        self,
+        change: Callable[[str, Tensor], Tensor],
+        tokens: Callable[[Tokens], Tokens],
+        sites: Sequence[str] | None = None,
+    ) -> Runs:
+        """Copies with every activation and the tokens changed, and only some sites kept."""
+
+        def made_over(run: HeadCache) -> HeadCache:
+            stores = {site: LayerStore() for site in (run.stores if sites is None else sites)}
+            for site, store in stores.items():
+                for layer in range(run.n_layers):
+                    store.add(layer, change(site, run.stores[site][layer]))
+            heads = (self.model.n_heads, self.model.n_kv_heads)
+            return HeadCache(self.model, tokens(run.tokens), stores, change("final", run.final), heads)
+
+        return replace(self, base=made_over(self.base), source=None if self.source is None else made_over(self.source))
+
+    def copied(self, sites: tuple[str, ...] | None = None) -> Runs:
+        """Copies, as if only these sites had been kept."""
+        return self.made_over(
+            lambda _, value: value.clone(), copied, None if sites is None else sites or ("resid_pre",)
+        )
+
+    def padded(self) -> Runs:
+        """The same prompts with more padding and, in all padding, other numbers than zero.
+
+        A pattern keeps its zeros at keys that are padding: no real token can attend to one.
+        """
+        generator = torch.Generator().manual_seed(0)
+
+        def change(site: str, value: Tensor) -> Tensor:
+            value = F.pad(value, (0, _EXTRA if site == "pattern" else 0, 0, _EXTRA))
+            mask = F.pad(self.tokens.mask, (0, _EXTRA))[..., None]
+            return with_noise(value, ~(mask if value.ndim == 3 else mask[:, None]), generator)
+
+        return self.made_over(change, lambda tokens: widened(tokens, generator))
+
+    def with_other(self, row: int) -> Runs:
+        """The same with other numbers and tokens in one of the prompts, as long as before."""
+        generator = torch.Generator().manual_seed(0)
+        this = torch.arange(len(self.tokens), device=self.tokens.ids.device) == row
+
+        def change(_: str, value: Tensor) -> Tensor:
+            return with_noise(value, this.reshape(-1, *[1] * (value.ndim - 1)) & (value != 0), generator)
+
+        def other(tokens: Tokens) -> Tokens:
+            return replace(tokens, ids=torch.where(this[:, None] & tokens.mask, tokens.ids.roll(1, 1), tokens.ids))
+
+        return self.made_over(change, other)
+
+    def with_later(self, last: int) -> Runs:
+        """The same with other tokens in the base run after position ``last``."""
+        ids = self.tokens.ids
+        later = (torch.arange(ids.shape[1], device=ids.device) > last) & self.tokens.mask
+        tokens = replace(self.tokens, ids=torch.where(later, (ids + 1) % self.model.d_vocab, ids))
+        return replace(self, base=HeadCache.run(self.model, tokens, sites=tuple(self.base.stores), progress=False))
+
+    def context(self, intervention: Intervention, head: HeadId) -> Context:
+        """What an intervention is shown for a head; with ``k`` and ``v`` as the first head of its group."""
+        if site_of(intervention) in ("k", "v"):
+            group = self.model.n_heads // self.model.n_kv_heads
+            head = HeadId(head.layer, head.head // group * group)
+        return Context(head, self.base, self.source, self.tokens.mask)
+
+    def value(self, intervention: Intervention, head: HeadId) -> Tensor:
+        """A copy of what an intervention changes."""
+        return self.base.site(site_of(intervention))[head].clone()
+
+
+def copied(tokens: Tokens) -> Tokens:
+    """The same tokens in other memory."""
+    return replace(
+        tokens,
+        ids=tokens.ids.clone(),
+        lengths=tokens.lengths.clone(),
+        positions={name: where.clone() for name, where in tokens.positions.items()},
+        answer=None if tokens.answer is None else tokens.answer.clone(),
+        wrong=None if tokens.wrong is None else tokens.wrong.clone(),
+    )
+
+
+def tensors_of(tokens: Tokens) -> dict[str, Tensor]:
+    """Every tensor of some tokens, by name."""
+    named = {"ids": tokens.ids, "lengths": tokens.lengths, "answer": tokens.answer, "wrong": tokens.wrong}
+    named |= {f"positions[{name!r}]": where for name, where in tokens.positions.items()}
+    return {f"tokens.{name}": value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class SlowRun:
+    """One prompt run alone, without padding, as it is and with one head's new z: logits [1, pos, d_vocab]."""
+
+    tokens: Tokens
+    base: Float[Tensor, "1 pos d_vocab"]
+    changed: Float[Tensor, "1 pos d_vocab"]
+
+    def measure(self, metric: Metric) -> tuple[float, float]:
+        """The metric of the unchanged and of the changed run."""
+        at, mask = read_positions(metric, self.tokens)
+        context = MetricContext(self.base[:, at[0]], self.tokens, mask)
+        before, after = (
+            float(metric(logits[:, at[0]].clone(), replace(context, base_logits=context.base_logits.clone())))
+            for logits in (self.base, self.changed)
+        )
+        return before, after
+
+
+def slow_sweep(runs: Runs, intervention: Intervention, head: HeadId) -> list[SlowRun]:
+    """What a sweep must find for a head: full forward passes, one prompt at a time."""
+    model, site, shown = runs.model, site_of(intervention), runs.copied()
+    new = intervention(shown.value(intervention, head), shown.context(intervention, head))
+    found = []
+    for row in range(len(runs.tokens)):
+        tokens = runs.tokens.rows(slice(row, row + 1))
+        n = int(tokens.lengths)
+        tokens = replace(tokens, ids=tokens.ids[:, :n])
+        z = new[row, :n, :n] if site == "pattern" else new[row, :n]
+        if site != "z":
+            z = _z_when(model, tokens.ids, head, site, z)
+        changed = _forward(model, tokens.ids, [_put(model, "z", head.layer, head.head, z)])
+        found.append(SlowRun(tokens, _forward(model, tokens.ids), changed))
+    return found
+
+
+def _forward(model: Model, ids: Int[Tensor, "1 pos"], hooks: list[Any] | None = None) -> Float[Tensor, "1 pos d_vocab"]:
+    with torch.no_grad():
+        return model.model.run_with_hooks(ids, fwd_hooks=hooks or [], attention_mask=torch.ones_like(ids))
+
+
+def _z_when(model: Model, ids: Int[Tensor, "1 pos"], head: HeadId, site: str, value: Tensor) -> Tensor:
+    """The head's z [pos, d_head] when its q, k, v or pattern is ``value``."""
+    index = kv_head(head.head, model.n_heads, model.n_kv_heads) if site in ("k", "v") else head.head
+    seen: list[Tensor] = []
+
+    def see(z: Tensor, hook: Any) -> None:
+        seen.append(z[0, :, head.head].clone())
+
+    _forward(model, ids, [_put(model, site, head.layer, index, value), (model.hook_name("z", head.layer), see)])
+    return seen[0]
+
+
+def _put(model: Model, site: str, layer: int, index: int, value: Tensor) -> tuple[str, Callable[..., Tensor]]:
+    """A hook that sets one head's activation."""
+
+    def put(activation: Tensor, hook: Any) -> Tensor:
+        activation = activation.clone()
+        activation[(0, index) if site == "pattern" else (0, slice(None), index)] = value
+        return activation
+
+    return model.hook_name(site, layer), put

@@ -1,0 +1,352 @@
+"""What is tried on an intervention and on a metric, one method for each check and note.
+
+A check gives a sentence of what was seen, or raises ``Wrong`` with one that says what would be right too.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mechheads.cache import HEAD_SITES
+from mechheads.heads import HeadId
+from mechheads.interventions import Zero, needs_of, site_of
+from mechheads.metrics import MetricContext, check_value, metric, name_of, read_positions
+from mechheads.model import Model
+from mechheads.prompts import PromptPairs, Prompts
+from mechheads.sweeps import sweep
+from mechheads.testing.material import Runs, copied, slow_sweep, some_heads, tensors_of, widened, with_noise
+from mechheads.tokens import Tokens
+
+_TOLERANCE = 1e-4
+
+
+class Wrong(Exception):
+    """What a check saw and what would be right, in one sentence."""
+
+
+class InterventionTrial:
+    """The checks of an intervention."""
+
+    def __init__(self, intervention: Any, model: Model, prompts: Prompts | PromptPairs) -> None:
+        self.intervention, self.model, self.prompts = intervention, model, prompts
+        self.runs = Runs.of(model, prompts)
+        self.mask = self.runs.tokens.mask
+        self.heads = some_heads(model)
+        self.first: dict[HeadId, Any] = {}
+
+    def call(self, head: HeadId, runs: Runs | None = None, value: Tensor | None = None) -> Any:
+        """What it makes of a head, shown copies of everything."""
+        runs = (runs or self.runs).copied()
+        value = runs.value(self.intervention, head) if value is None else value
+        return self.intervention(value, runs.context(self.intervention, head))
+
+    def apart(self, new: Tensor, head: HeadId, mask: Tensor) -> tuple[float, tuple[int, int]] | None:
+        """How far a result is from the first one at some tokens and where, unless it is rounding alone."""
+        return _apart(self.first[head], new, mask)
+
+    def site(self) -> str:
+        try:
+            return f"acts on {site_of(self.intervention)}"
+        except ValueError as error:
+            raise Wrong(f"{error}; right: one of these, or none for z") from error
+
+    def runs_through(self) -> str:
+        self.first = {head: self.call(head) for head in self.heads}
+        return f"takes {_of_heads(self.heads)} without an error"
+
+    def tensor(self) -> str:
+        for head, new in self.first.items():
+            old = self.runs.value(self.intervention, head)
+            if not isinstance(new, Tensor) or (new.shape, new.dtype, new.device) != (old.shape, old.dtype, old.device):
+                raise Wrong(f"gave {_describe(new)} for {head}; right: like what it is given, {_describe(old)}")
+        return f"gives {_describe(self.first[self.heads[0]])}, like what it is given"
+
+    def finite(self) -> str:
+        for head, new in self.first.items():
+            if bad := int((~new[self.mask].isfinite()).sum()):
+                raise Wrong(f"gave {bad} numbers that are not finite at real tokens of {head}; right: none")
+        return "every number at a real token is finite"
+
+    def repeatable(self) -> str:
+        for head in self.heads:
+            if found := self.apart(self.call(head), head, self.mask):
+                raise Wrong(
+                    f"a second call for {head} differs by up to {found[0]:.3g}; right: the same each time (draw with "
+                    "torch.Generator().manual_seed(self.seed))"
+                )
+        return "a second call gives the same"
+
+    def read_only(self) -> str:
+        for head in self.heads:
+            runs = self.runs.copied()
+            context = runs.context(self.intervention, head)
+            self.intervention(runs.value(self.intervention, head), context)
+            before = _tensors(self.runs) | {"context.mask": self.mask}
+            after = _tensors(runs) | {"context.mask": context.mask}
+            if written := [name for name in before if not torch.equal(before[name], after[name])]:
+                raise Wrong(f"wrote into {written[0]}; right: to change a copy, made with .clone()")
+        return "leaves the cached runs alone"
+
+    def needs(self) -> str:
+        declared, needs = getattr(self.intervention, "needs", None), needs_of(self.intervention)
+        known = ", ".join(HEAD_SITES)
+        if isinstance(declared, str):
+            raise Wrong(f"needs is the text {declared!r}; right: a tuple, needs = ({declared!r},)")
+        if unknown := [site for site in needs if site not in self.runs.base.stores]:
+            raise Wrong(f"needs names {unknown[0]!r}; right: some of {known}")
+        for head in self.heads:
+            value = self.runs.value(self.intervention, head)
+            said = f"needs is {needs!r}" if declared is not None else f"without needs, {needs!r} are kept"
+            try:
+                new = self.call(head, self.runs.copied(needs), value)
+            except Exception as error:
+                raise Wrong(f"{said}, and with no more kept: {error}; right: to name all that it reads") from error
+            if found := self.apart(new, head, self.mask):
+                raise Wrong(f"{said}, and with no more kept {head} changes by {found[0]:.3g}; right: not to change")
+        return f"makes do with {', '.join(needs) or 'nothing'} of the cached runs"
+
+    def padding(self) -> str:
+        padded, pos = self.runs.padded(), self.mask.shape[1]
+        for head in self.heads:
+            new = self.call(head, padded)[:, :pos]
+            if site_of(self.intervention) == "pattern":
+                new = new[:, :, :pos]
+            if found := self.apart(new, head, self.mask):
+                by, (row, token) = found
+                raise Wrong(
+                    f"{head} at token {token} of prompt {row}, a real token, changes by {by:.3g} if the padding behind "
+                    "the prompts does; right: to read real tokens alone, where context.mask is True"
+                )
+        return "what stands in the padding, and how much there is, does not matter"
+
+    def engine(self) -> str:
+        return _agrees(self.runs, self.prompts, self.intervention, self.heads, [_log_prob_of_0, _log_probs_of_0])
+
+    def looks_at_other_prompts(self) -> str | None:
+        for row in range(len(self.mask)):
+            others = self.mask.clone()
+            others[row] = False
+            changed = self.runs.with_other(row)
+            for head in self.heads:
+                if self.apart(self.call(head, changed), head, others):
+                    return (
+                        "looks at other prompts: what it makes of one depends on those it is swept with, "
+                        "as with mh.Mean and mh.Resample"
+                    )
+        return None
+
+    def looks_ahead(self) -> str | None:
+        last = max(0, int(self.runs.tokens.lengths.min()) - 2)
+        earlier = self.mask.clone()
+        earlier[:, last + 1 :] = False
+        changed = self.runs.with_later(last)
+        if any(self.apart(self.call(head, changed), head, earlier) for head in self.heads):
+            return "looks ahead: what it makes of a token depends on later ones, which the model itself never sees"
+        return None
+
+
+class MetricTrial:
+    """The checks of a metric."""
+
+    def __init__(self, metric: Any, model: Model, prompts: Prompts | PromptPairs) -> None:
+        self.metric, self.model, self.prompts = metric, model, prompts
+        self.runs = Runs.of(model, prompts)
+        self.tokens = self.runs.tokens
+        self.generator = torch.Generator().manual_seed(0)
+
+    def call(
+        self, logits: Tensor, base: Tensor | None = None, tokens: Tokens | None = None, mask: Tensor | None = None
+    ) -> Any:
+        """Its value, shown copies of everything."""
+        base = self.base if base is None else base
+        mask = self.mask if mask is None else mask
+        return self.metric(logits.clone(), MetricContext(base.clone(), copied(tokens or self.tokens), mask.clone()))
+
+    def reads(self) -> str:
+        try:
+            at, self.mask = read_positions(self.metric, self.tokens)
+        except (ValueError, TypeError) as error:
+            raise Wrong(f"{error}; right: one of these") from error
+        rows = torch.arange(len(at), device=at.device)[:, None]
+        self.base = self.model.unembed(self.runs.base.final[rows, at])
+        noise = torch.randn(self.base.shape, generator=self.generator).to(self.base)
+        self.changed, self.rounded = (self.base + size * self.base.std() * noise for size in (0.5, 1e-6))
+        return f"reads {getattr(self.metric, 'reads', 'last')!r}"
+
+    def runs_through(self) -> str:
+        self.first, self.unchanged_value = self.call(self.changed), self.call(self.base)
+        return "takes logits of the unchanged run and of another without an error"
+
+    def value(self) -> str:
+        try:
+            for value in (self.first, self.unchanged_value):
+                check_value(self.metric, value, len(self.tokens))
+        except ValueError as error:
+            raise Wrong(f"{str(error).replace('; it must', '; right: to')}") from error
+        self.first, self.unchanged_value = self.first.double(), self.unchanged_value.double()
+        return f"gives one value for each of {len(self.tokens)} prompts"
+
+    def finite(self) -> str:
+        for value, of in ((self.unchanged_value, "the unchanged run"), (self.first, "a changed run")):
+            if not value.isfinite().all():
+                raise Wrong(f"gave {value.tolist()} for {of}; right: finite numbers")
+        return "every value is finite"
+
+    def repeatable(self) -> str:
+        if (by := _gap(self.call(self.changed), self.first)) > _TOLERANCE:
+            raise Wrong(f"a second call with the same logits differs by up to {by:.3g}; right: the same each time")
+        return "a second call gives the same"
+
+    def read_only(self) -> str:
+        tokens, mask = copied(self.tokens), self.mask.clone()
+        self.metric(self.changed.clone(), MetricContext(self.base.clone(), tokens, mask))
+        before = tensors_of(self.tokens) | {"mask": self.mask}
+        after = tensors_of(tokens) | {"mask": mask}
+        if written := [name for name in before if not torch.equal(before[name], after[name])]:
+            raise Wrong(f"wrote into context.{written[0]}; right: to change a copy, made with .clone()")
+        return "leaves tokens and mask alone"
+
+    def batch(self) -> str:
+        for row in range(len(self.tokens)):
+            only = slice(row, row + 1)
+            alone = self.call(self.changed[only], self.base[only], self.tokens.rows(only), self.mask[only])
+            if not isinstance(alone, Tensor) or alone.shape != (1,):
+                raise Wrong(f"gave {_describe(alone)} for one prompt alone; right: shape [1]")
+            if _gap(alone, self.first[only]) > _TOLERANCE:
+                raise Wrong(
+                    f"the value of prompt {row} alone is {float(alone):.6g} and with the others "
+                    f"{float(self.first[row]):.6g}; right: the same, as the engine runs prompts in parts"
+                )
+        return "the value of a prompt does not depend on the others"
+
+    def padding(self) -> str:
+        tokens, base, changed, mask = widened(self.tokens, self.generator), self.base, self.changed, self.mask
+        if getattr(self.metric, "reads", "last") == "all":
+            mask = tokens.mask
+            base, changed = (self._in_padding(logits, mask) for logits in (base, changed))
+        new = self.call(changed, base, tokens, mask)
+        if (by := _gap(new, self.first)) > _TOLERANCE:
+            raise Wrong(
+                f"values change by up to {by:.3g} when the padding behind the prompts does; right: to read positions "
+                "where context.mask is True alone"
+            )
+        return "what stands in the padding, and how much there is, does not matter"
+
+    def _in_padding(self, logits: Tensor, mask: Tensor) -> Tensor:
+        wide = logits.new_zeros(*mask.shape, logits.shape[-1])
+        wide[:, : logits.shape[1]] = logits
+        return with_noise(wide, ~mask[..., None], self.generator)
+
+    def unchanged(self) -> str:
+        by = _gap(self.call(self.rounded), self.unchanged_value)
+        if by > 100 * _TOLERANCE:
+            raise Wrong(
+                f"the unchanged run, with rounding errors of a millionth in its logits, differs from itself by "
+                f"{by:.3g}; right: by nothing but rounding"
+            )
+        return "the unchanged run differs from itself by nothing but rounding"
+
+    def engine(self) -> str:
+        return _agrees(self.runs, self.prompts, Zero(), some_heads(self.model), [self.metric])
+
+    def writes_into_logits(self) -> str | None:
+        logits, context = self.changed.clone(), MetricContext(self.base.clone(), self.tokens, self.mask)
+        self.metric(logits, context)
+        if torch.equal(logits, self.changed) and torch.equal(context.base_logits, self.base):
+            return None
+        return "writes into the logits that it is given; the engine hands it copies, so it may"
+
+    def screening(self) -> str | None:
+        leaf = self.base.clone().requires_grad_()
+        try:
+            with torch.enable_grad():
+                value = self.metric(leaf.clone(), MetricContext(self.base.clone(), copied(self.tokens), self.mask))
+                (slope,) = torch.autograd.grad(value.sum(), leaf)
+        except RuntimeError:
+            return "cannot be used with screen=: it has no gradient"
+        if not slope.isfinite().all():
+            return "cannot be used with screen=: its gradient is not finite at the unchanged run"
+        if not slope.any():
+            return "cannot be used with screen=: its gradient is zero at the unchanged run"
+        return "can be used with screen=: it has a gradient at the unchanged run"
+
+
+@metric(unit="nats")
+def _log_prob_of_0(logits: Tensor, context: MetricContext) -> Tensor:
+    return logits[:, -1].log_softmax(-1)[:, 0]
+
+
+@metric(reads="all", unit="nats")
+def _log_probs_of_0(logits: Tensor, context: MetricContext) -> Tensor:
+    real = context.mask
+    return torch.where(real, logits.log_softmax(-1)[..., 0], 0).sum(-1) / real.sum(-1)
+
+
+def _agrees(
+    runs: Runs, prompts: Prompts | PromptPairs, intervention: Any, heads: Sequence[HeadId], metrics: Sequence[Any]
+) -> str:
+    furthest, slow = 0.0, {head: slow_sweep(runs, intervention, head) for head in heads}
+    for each in metrics:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = sweep(
+                runs.model, prompts, intervention=intervention, metric=each, heads=list(heads), progress=False
+            )
+        values = np.asarray(found.values)
+        for head, prompts_alone in slow.items():
+            for row, alone in enumerate(prompts_alone):
+                before, after = alone.measure(each)
+                ours = float(values[head.layer, head.head, row])
+                off = abs(ours - (after - before)) / max(1.0, abs(before), abs(after))
+                if not off <= _TOLERANCE:
+                    raise Wrong(
+                        f"mh.sweep changes {name_of(each)} of prompt {row} by {ours:.6g} at {head}, and a full "
+                        f"forward pass of it alone with the same z by {after - before:.6g}; right: the same to 1e-4"
+                    )
+                furthest = max(furthest, off)
+    return f"mh.sweep of {_of_heads(heads)} agrees with full forward passes to {furthest:.1g}"
+
+
+def _apart(old: Tensor, new: Tensor, mask: Tensor) -> tuple[float, tuple[int, int]] | None:
+    """How far two results are apart at some tokens and where; None where it is rounding alone."""
+    if not mask.any():
+        return None
+    by = (old.double() - new.double()).abs().nan_to_num(torch.inf).flatten(2).amax(-1).masked_fill(~mask, 0)
+    if by.max() <= _TOLERANCE * max(float(old[mask].abs().max()), 1e-6):
+        return None
+    row, token = divmod(int(by.argmax()), by.shape[1])
+    return float(by.max()), (row, token)
+
+
+def _gap(a: Tensor, b: Tensor) -> float:
+    """The largest difference of two lists of values, for each in its own size where that is above 1."""
+    off = (a.double() - b.double()).abs() / b.double().abs().clamp_min(1)
+    return float(off.nan_to_num(torch.inf).max())
+
+
+def _tensors(runs: Runs) -> dict[str, Tensor]:
+    """Every tensor of the runs, by the name under which an intervention finds it."""
+    named: dict[str, Tensor] = {}
+    for side, run in (("base", runs.base), ("source", runs.source)):
+        if run is not None:
+            named |= {f"context.{side}.{name}": value for name, value in tensors_of(run.tokens).items()}
+            named[f"context.{side}.final"] = run.final
+            for site, store in run.stores.items():
+                named |= {f"context.{side}.{site}, layer {layer}": store[layer] for layer in range(run.n_layers)}
+    return named
+
+
+def _describe(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')} on {value.device}"
+
+
+def _of_heads(heads: Sequence[HeadId]) -> str:
+    return " and ".join(map(str, dict.fromkeys(heads)))

@@ -1,0 +1,384 @@
+"""The wavefront: altered copies of a cached run, carried through the layers together.
+
+A copy joins at the first layer where it is altered and shares every later block's call with the copies that
+joined before it. Only a window of positions is computed, from the first that changes to the last that is
+read; keys and values of earlier positions come from the cached run. The last block computes the positions
+that are read, and of the others no more than keys and values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import einops
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mechheads.backends.base import Blocks, Hook
+from mechheads.cache import HeadCache
+from mechheads.heads import kv_head
+from mechheads.model import Model
+
+EditSite = Literal["z", "q", "k", "v", "mlp_out"]
+_KEYS_A_ROW = 64
+
+
+@dataclass(frozen=True)
+class Window:
+    """The positions of each prompt that are computed and, among them, those that are read.
+
+    Attributes:
+        start: the first that changes [prompt]; ``width``: how many from there on.
+        at: the positions that are read [prompt, position].
+    """
+
+    start: Int[Tensor, " prompt"]
+    width: int
+    at: Int[Tensor, "prompt position"]
+
+    @classmethod
+    def from_start(
+        cls, start: Int[Tensor, " prompt"], at: Int[Tensor, "prompt position"], model: Model, pos: int
+    ) -> Window:
+        """As wide as the changes need, or wider where the model's adapter wants all rows to start alike."""
+        if model.layout == "whole":
+            return cls(torch.zeros_like(start), pos, at)
+        last = at.amax(1)
+        start = torch.minimum(start, last)
+        if model.layout == "rows":
+            start = start.amin().expand_as(start)
+        return cls(start, int((last - start).amax()) + 1, at)
+
+    @property
+    def positions(self) -> Int[Tensor, "prompt width"]:
+        """Each computed position; beyond the last that a prompt reads, that one again."""
+        ahead = torch.arange(self.width, device=self.start.device)
+        return torch.minimum(self.start[:, None] + ahead, self.at.amax(1, keepdim=True))
+
+    def take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "prompt width *rest"]:
+        """The part of full-length values that lies in the window."""
+        row = torch.arange(len(values), device=values.device)[:, None]
+        return values[row, self.positions]
+
+    def rows(self, rows: slice) -> Window:
+        """The same for some of the prompts."""
+        return Window(self.start[rows], self.width, self.at[rows])
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One activation that an altered copy gets, at the positions of the window.
+
+    Attributes:
+        site: ``z``, ``q``, ``k`` or ``v`` of one query head, or ``mlp_out``, what the block's MLP gives.
+        head: the query head; None for ``mlp_out``.
+    """
+
+    layer: int
+    site: EditSite
+    head: int | None
+    value: Float[Tensor, "prompt width d"]
+
+
+Copy = Sequence[Edit]
+"""An altered copy of the run: its edits."""
+
+
+class _Stopped(Exception):
+    """Raised inside a block by what has seen enough."""
+
+
+class _Past:
+    """Keys and values of the positions before the window, put in front of each row's own."""
+
+    def __init__(self, wave: Wave, groups: int) -> None:
+        self.wave, self.groups = wave, groups
+
+    def update(self, k: Tensor, v: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
+        if not self.wave.n_past:
+            return k, v
+        k_past, v_past = (past.repeat(self.groups, 1, 1, 1) for past in self.wave.past(layer))
+        return torch.cat([k_past, k], 2), torch.cat([v_past, v], 2)
+
+
+class _Noted(_Past):
+    """The first time it notes keys and values and stops the block; from then on it gives those noted."""
+
+    noted: tuple[Tensor, Tensor] | None = None
+
+    def update(self, k: Tensor, v: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
+        if self.noted is None:
+            self.noted = super().update(k, v, layer)
+            raise _Stopped
+        return self.noted
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """Copies laid out as rows: ``per_row`` copies of a prompt follow each other in a row and share its past."""
+
+    copies: int
+    per_row: int
+    prompts: int
+
+    @property
+    def groups(self) -> int:
+        return math.ceil(self.copies / self.per_row)
+
+    def fold(self, stream: Float[Tensor, "copy prompt pos d"]) -> Float[Tensor, "row pos_of_row d"]:
+        if spare := self.groups * self.per_row - self.copies:
+            stream = torch.cat([stream, stream[:1].expand(spare, -1, -1, -1)])
+        return einops.rearrange(stream, "(g c) prompt pos d -> (g prompt) (c pos) d", c=self.per_row)
+
+    def unfold(self, rows: Float[Tensor, "row pos_of_row d"]) -> Float[Tensor, "copy prompt pos d"]:
+        stream = einops.rearrange(
+            rows, "(g prompt) (c pos) d -> (g c) prompt pos d", c=self.per_row, prompt=self.prompts
+        )
+        return stream[: self.copies]
+
+    def part(self, rows: Float[Tensor, "row pos_of_row *rest"], copy: int) -> Float[Tensor, "prompt pos *rest"]:
+        """A view of one copy, in rows that lie in memory one after the other."""
+        split = rows.view(self.groups, self.prompts, self.per_row, -1, *rows.shape[2:])
+        return split[copy // self.per_row, :, copy % self.per_row]
+
+
+class Wave:
+    """Carries copies of some prompts of a cached run through the layers.
+
+    Args:
+        base: a run that kept ``resid_pre``, ``keys`` and ``values``.
+        rows: the prompts.
+        window: of these prompts.
+    """
+
+    def __init__(self, base: HeadCache, rows: slice, window: Window) -> None:
+        self.base, self.rows, self.window = base, rows, window
+        self.model: Model = base.need_model()
+        self.n_past = int(window.start.amax())
+        self._ready: dict[tuple[int, int, bool], Blocks] = {}
+        self._masks: dict[tuple[int, int, int, bool], Tensor] = {}
+        index = window.at[..., None].expand(-1, -1, self.model.d_model)
+        self._old_final = base.final[rows].gather(1, index)
+        self._inside = (window.at - window.start[:, None]).clamp_min(0)
+
+    def run(self, copies: Sequence[Copy]) -> Float[Tensor, "copy prompt position d_model"]:
+        """Final states at the positions that are read, copy by copy."""
+        with torch.no_grad():
+            order = sorted(range(len(copies)), key=lambda i: _joins(copies[i]))
+            final = self._run([copies[i] for i in order])
+            back = torch.tensor(order, device=final.device).argsort()
+            return final[back]
+
+    def _run(self, copies: list[Copy]) -> Tensor:
+        model = self.model
+        joins = [_joins(copy) for copy in copies]
+        stream = None
+        for layer in range(joins[0], model.n_layers):
+            if joining := joins.count(layer):
+                residual = self.window.take(self.base.stores["resid_pre"][layer][self.rows])
+                new = residual.expand(joining, *residual.shape)
+                stream = new if stream is None else torch.cat([stream, new])
+            edits = [(i, edit) for i in range(len(stream)) for edit in copies[i] if edit.layer == layer]
+            if layer == model.n_layers - 1 and self._may_cut(edits):
+                stream = self._last_block(layer, stream, edits)
+            else:
+                stream = self._block(layer, stream, edits)
+        return self._finish(stream)
+
+    def _finish(self, stream: Float[Tensor, "copy prompt pos d_model"]) -> Tensor:
+        n_read = self.window.at.shape[1]
+        if stream.shape[2] != n_read or n_read == self.window.width:
+            stream = self._read(stream)
+        flat = self.model.backend.finish(stream.flatten(0, 1))
+        final = flat.view(stream.shape)
+        unchanged = (self.window.at < self.window.start[:, None])[..., None]
+        return torch.where(unchanged, self._old_final, final)
+
+    def _read(self, values: Float[Tensor, "*copy prompt width d"]) -> Float[Tensor, "*copy prompt position d"]:
+        index = self._inside[..., None].expand(*values.shape[:-3], -1, -1, values.shape[-1])
+        return values.gather(-2, index)
+
+    def _may_cut(self, edits: list[tuple[int, Edit]]) -> bool:
+        """Whether the last block may compute less than the window."""
+        narrower = self.window.at.shape[1] < self.window.width
+        return narrower and self.model.layout == "queries" and not self._apart([edit for _, edit in edits])
+
+    def _block(self, layer: int, stream: Tensor, edits: list[tuple[int, Edit]]) -> Tensor:
+        fold = self._fold(len(stream))
+        rows = fold.fold(stream)
+        edits = self._own_z(layer, fold, rows, edits)
+        with self.model.backend.hooked(self._hooks(layer, edits, fold)):
+            return fold.unfold(self._call(layer, rows, fold, _Past(self, fold.groups)))
+
+    def _last_block(self, layer: int, stream: Tensor, edits: list[tuple[int, Edit]]) -> Tensor:
+        """Keys and values of the whole window first, then the block for the positions that are read."""
+        fold, keys = self._fold(len(stream)), None
+        keys = _Noted(self, fold.groups)
+        kv = [(i, edit) for i, edit in edits if edit.site in ("k", "v")]
+        rest = [(i, edit) for i, edit in edits if edit.site not in ("k", "v")]
+        with self.model.backend.hooked(self._hooks(layer, kv, fold)):
+            self._stop(layer, fold.fold(stream), fold, keys)
+        rest = [(i, Edit(layer, edit.site, edit.head, self._read(edit.value))) for i, edit in rest]
+        with self.model.backend.hooked(self._hooks(layer, rest, fold)):
+            return fold.unfold(self._call(layer, fold.fold(self._read(stream)), fold, keys, read=True))
+
+    def _call(self, layer: int, rows: Tensor, fold: _Fold, keys: _Past, read: bool = False) -> Tensor:
+        if self.model.layout == "whole":
+            return self._blocks(fold, read)(layer, rows)
+        return self._blocks(fold, read)(layer, rows, keys, self._mask(layer, fold, read))
+
+    def _stop(self, layer: int, rows: Tensor, fold: _Fold, keys: _Past) -> None:
+        """Call a block that something inside it stops."""
+        try:
+            self._call(layer, rows, fold, keys)
+        except _Stopped:
+            return
+        raise RuntimeError(f"block {layer} ran to its end; its attention reads neither keys nor z from where we look")
+
+    def _fold(self, copies: int) -> _Fold:
+        """Rows of about equal length, so that few of their places stay spare."""
+        per_row = 1
+        if self.model.layout == "queries":
+            wanted = max(_KEYS_A_ROW, min(self.n_past, 2 * _KEYS_A_ROW))
+            groups = math.ceil(copies * self.window.width / wanted)
+            per_row = math.ceil(copies / groups)
+        return _Fold(copies, per_row, len(self.window.start))
+
+    def _blocks(self, fold: _Fold, read: bool) -> Blocks:
+        backend = self.model.backend
+        alike = bool((self.window.start == self.window.start[0]).all()) and not read
+        key = (fold.per_row, fold.groups, read)
+        if key not in self._ready:
+            if self.model.layout == "whole":
+                self._ready[key] = backend.blocks_for(fold.groups * fold.prompts, self.window.width)
+            else:
+                positions = self.window.at if read else self.window.positions
+                positions = positions.amax(0, keepdim=True) if alike else positions.repeat(fold.groups, 1)
+                self._ready[key] = backend.blocks_at(positions.repeat(1, fold.per_row))
+        return self._ready[key]
+
+    def _mask(self, layer: int, fold: _Fold, read: bool) -> Float[Tensor, "row 1 query key"] | None:
+        """Which keys each query sees: the prompt's past and, of the window, its own copy up to itself."""
+        if self.model.layout != "queries":
+            return None
+        visible = self.model.backend.visible(layer, self.base.tokens.ids.shape[1])
+        key = (id(visible), fold.per_row, fold.groups, read)
+        if key not in self._masks:
+            past, own = self._visible(visible)
+            if read:
+                index = self._inside[..., None]
+                past = past.gather(1, index.expand(-1, -1, past.shape[-1]))
+                own = own.gather(1, index.expand(-1, -1, own.shape[-1]))
+            same = torch.eye(fold.per_row, dtype=torch.bool, device=own.device)
+            own = einops.einsum(same, own, "c other, prompt q k -> prompt c q other k")
+            own = einops.rearrange(own, "prompt c q other k -> prompt (c q) (other k)")
+            seen = torch.cat([past.repeat(1, fold.per_row, 1), own], -1)[:, None]
+            hidden = torch.finfo(self.model.dtype).min
+            mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=seen.device).masked_fill_(~seen, hidden)
+            self._masks[key] = mask.repeat(fold.groups, 1, 1, 1)
+        return self._masks[key]
+
+    def _visible(
+        self, visible: Bool[Tensor, "query key"]
+    ) -> tuple[Bool[Tensor, "prompt width past"], Bool[Tensor, "prompt width width"]]:
+        where = self.window.positions
+        before = torch.arange(self.n_past, device=where.device) < self.window.start[:, None]
+        past = visible[where][..., : self.n_past] & before[:, None]
+        ahead = torch.ones(self.window.width, self.window.width, dtype=torch.bool, device=where.device).tril()
+        own = visible[where[:, :, None], where[:, None, :]] & ahead
+        return past, own | torch.eye(self.window.width, dtype=torch.bool, device=where.device)
+
+    def past(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Cached keys and values before the window [prompt, kv, past, d_head]."""
+        k, v = (self.base.stores[name][layer][self.rows] for name in ("keys", "values"))
+        return k[:, :, : self.n_past], v[:, :, : self.n_past]
+
+    def _hooks(self, layer: int, edits: list[tuple[int, Edit]], fold: _Fold) -> list[Hook]:
+        by_site: dict[str, list[tuple[int, Edit]]] = {}
+        for i, edit in edits:
+            by_site.setdefault(edit.site, []).append((i, edit))
+        return [(self.model.hook_name(site, layer), self._put(of_site, fold)) for site, of_site in by_site.items()]
+
+    def _put(self, edits: list[tuple[int, Edit]], fold: _Fold) -> Any:
+        """A hook that gives copies their new values."""
+
+        def put(value: Tensor, hook: Any) -> Tensor:
+            value = value.clone(memory_format=torch.contiguous_format)
+            for i, edit in edits:
+                part = fold.part(value, i)
+                if edit.head is None:
+                    part[...] = edit.value
+                else:
+                    part[:, :, kv_head(edit.head, self.model.n_heads, value.shape[2])] = edit.value
+            return value
+
+        return put
+
+    def _apart(self, edits: Sequence[Edit]) -> bool:
+        """Whether a key or value is changed for one query head and others read the same."""
+        return self.model.n_kv_heads < self.model.n_heads and any(edit.site in ("k", "v") for edit in edits)
+
+    def _own_z(self, layer: int, fold: _Fold, rows: Tensor, edits: list[tuple[int, Edit]]) -> list[tuple[int, Edit]]:
+        """Where query heads share keys and values, turn edits of q, k and v into the z that the head makes of them.
+
+        The heads of a group would all see a new key or value, so attention is run once for each query head
+        whose inputs change, up to its z.
+        """
+        if not self._apart([edit for _, edit in edits]):
+            return edits
+        done = [(i, edit) for i, edit in edits if edit.site not in ("q", "k", "v")]
+        pending = [(i, edit) for i, edit in edits if edit.site in ("q", "k", "v")]
+        for head in sorted({edit.head for _, edit in pending if edit.head is not None}):
+            of_head = [(i, edit) for i, edit in pending if edit.head == head]
+            seen: list[Tensor] = []
+
+            def stop(z: Tensor, hook: Any, head: int = head, seen: list[Tensor] = seen) -> None:
+                seen.append(z[:, :, head].clone())
+                raise _Stopped
+
+            hooks = [*self._hooks(layer, of_head, fold), (self.model.hook_name("z", layer), stop)]
+            with self.model.backend.hooked(hooks):
+                self._stop(layer, rows, fold, _Past(self, fold.groups))
+            for i in sorted({i for i, _ in of_head}):
+                done.append((i, Edit(layer, "z", head, fold.part(seen[0], i))))
+        return done
+
+
+def find_layout(model: Model) -> None:
+    """Choose the cheapest way of laying out rows that gives a run back unchanged when nothing is changed.
+
+    ``queries``: several copies in a row, told apart by a mask, over the prompt's cached keys; ``rows``: a row for
+    each copy, over cached keys; ``whole``: a row for each copy from the first token on, for models whose
+    attention takes neither.
+    """
+    backend = model.backend
+    if backend.layout is not None:
+        return
+    ids = [[(7 * i + j) % model.d_vocab for j in range(1, 7)] for i in range(2)]
+    run = HeadCache.run(model, ids, sites=("z", "resid_pre", "keys", "values"), progress=False)
+    at = run.tokens.lengths[:, None] - torch.tensor([[2, 1]], device=model.device)
+    same = [[Edit(0, "z", 0, run.z.layer(0)[:, 0])]] * 2
+    for layout in backend.layouts:
+        backend.layout = layout
+        start = torch.tensor([2, 3], device=model.device)
+        window = Window.from_start(start, at, model, 6)
+        copies = [[Edit(e.layer, e.site, e.head, window.take(e.value)) for e in copy] for copy in same]
+        try:
+            final = Wave(run, slice(0, 2), window).run(copies)
+        except (RuntimeError, TypeError, AttributeError, ValueError, IndexError):
+            continue
+        old = run.final_at(at).float()
+        off = float((final.float() - old).abs().max() / old.std())
+        if off < (1e-3 if model.dtype == torch.float32 else 0.3):
+            return
+    backend.layout = None
+    raise ValueError(f"model: {model.name!r} cannot be resumed: a run that changes nothing does not give itself back")
+
+
+def _joins(copy: Copy) -> int:
+    """The layer where a copy is first altered."""
+    return min(edit.layer for edit in copy)
