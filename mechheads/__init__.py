@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from mechheads.model import Model as Model, load as load, wrap as wrap
     from mechheads.patching.activation import ablate as ablate, activation_patch as activation_patch
+    from mechheads.patching.path import path_matrix as path_matrix, path_patch as path_patch
     from mechheads.plans import Plan as Plan
     from mechheads.prompts import PromptPairs as PromptPairs, Prompts as Prompts
     from mechheads.report import write_page as write_page
@@ -76,6 +77,8 @@ _HOME = {
     "wrap": "model",
     "ablate": "patching.activation",
     "activation_patch": "patching.activation",
+    "path_matrix": "patching.path",
+    "path_patch": "patching.path",
     "Plan": "plans",
     "write_page": "report",
     "PromptPairs": "prompts",

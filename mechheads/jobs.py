@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -82,8 +83,13 @@ def prepare(
     budget: int | str | None,
     progress: bool,
     store: str | PathLike[str] | None = None,
+    about: Mapping[str, object] | None = None,
 ) -> Job:
-    """Check everything and cache the runs; see ``sweep`` for the arguments."""
+    """Check everything and cache the runs; see ``sweep`` for the arguments.
+
+    Args:
+        about: what else tells the units in a ledger apart.
+    """
     if base not in ("clean", "corrupted"):
         raise ValueError(f'base is {base!r}; choose "clean" or "corrupted"')
     for what, given in {"metric": metric, "intervention": intervention}.items():
@@ -103,8 +109,8 @@ def prepare(
     ledger = None
     if store is not None:
         ledger = open_ledger(
-            store, model, {"base": tokens, "source": other}, analysis="sweep", intervention=intervention,
-            metric=metric, heads=[str(head) for head in chosen], positions=positions, base=base,
+            store, model, {"base": tokens, "source": other}, intervention=intervention,
+            metric=metric, heads=[str(head) for head in chosen], positions=positions, base=base, **about or {},
         )  # fmt: skip
     wanted = HeadCache.estimate(model, tokens, sites=kept).total
     if other is not None:
@@ -169,3 +175,8 @@ def find_places(positions: Positions, tokens: Tokens) -> tuple[Place, ...]:
         at = torch.full_like(tokens.lengths, name) if isinstance(name, int) else tokens.positions[name]
         places.append(Place(label, (pos == torch.where(at < 0, at + tokens.lengths, at)[:, None]) & tokens.mask))
     return tuple(places)
+
+
+def inside(places: Sequence[Place]) -> Bool[np.ndarray, "place prompt"]:
+    """Which prompts reach each place: shorter ones have no such token."""
+    return np.stack([place.at.any(1).cpu().numpy() for place in places if place.at is not None])

@@ -35,11 +35,14 @@ class Judge:
         self.base_value = self._finite(self.value(self._base_final[None])[0], "the unchanged run")
 
     def __call__(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[np.ndarray, "copy prompt"]:
-        """The metric of changed final states, less that of the base run.
+        """The metric of changed final states, less that of the base run: 0 where they are the base run's.
 
         Where it is not finite for any prompt of a copy, all of that copy are NaN.
         """
-        change = self.value(final) - self.base_value
+        change = torch.zeros(len(final), len(self.mask), dtype=torch.float64, device=final.device)
+        changed = (final != self._base_final).flatten(1).any(1)
+        if changed.any():
+            change[changed] = self.value(final[changed]) - self.base_value
         return change.masked_fill(~change.isfinite().all(1, keepdim=True), torch.nan).cpu().numpy()
 
     def value(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[Tensor, "copy prompt"]:

@@ -17,14 +17,14 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from mechheads.altered import altered_z, apply
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Context, Intervention, site_of
-from mechheads.jobs import AnyPrompts, Job, Place, Positions, Unit, prepare
+from mechheads.jobs import AnyPrompts, Job, Positions, Unit, inside, prepare
 from mechheads.judge import Judge
 from mechheads.metrics import Metric, kl_divergence, name_of
 from mechheads.model import Model
@@ -123,7 +123,7 @@ def sweep(
         warnings.warn(f"metric {name_of(metric)} gave values that are not finite for {where}: NaN", stacklevel=2)
     labels = [place.label for place in job.places if place.label is not None]
     if labels:
-        values[:, :, ~_inside(job.places)] = np.nan
+        values[:, :, ~inside(job.places)] = np.nan
     else:
         values = values[:, :, 0]
     return HeadScores.from_values(
@@ -231,7 +231,7 @@ def _alter(job: Job, places: list[int]) -> LayerStore | None:
 def _carry(job: Job, units: list[Unit], altered: LayerStore | None) -> Float[Tensor, "unit prompt position d_model"]:
     """Final states of some units; where memory runs out, of one half after the other."""
     try:
-        return _carry_at_once(job, [(head, *_new_z(job, head, place, altered)) for head, place in units])
+        return _carry_at_once(job, [(head, *new_z(job, head, place, altered)) for head, place in units])
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if len(units) == 1 or not (isinstance(error, torch.OutOfMemoryError | MemoryError) or "memory" in str(error)):
             raise
@@ -251,7 +251,7 @@ def _carry_at_once(job: Job, units: list[tuple[HeadId, Tensor, Tensor]]) -> Tens
     return torch.cat(parts, dim=1)
 
 
-def _new_z(
+def new_z(
     job: Job, head: HeadId, place: int, altered: LayerStore | None
 ) -> tuple[Float[Tensor, "prompt pos d_head"], Int[Tensor, " prompt"]]:
     """A head's z with the change at the place, and where it first differs from the old one."""
@@ -267,11 +267,6 @@ def _new_z(
     differs = ((new - old).abs() > noise).any(-1)
     never = torch.full((len(old),), old.shape[1], device=old.device)
     return new, torch.where(differs.any(1), differs.long().argmax(1), never)
-
-
-def _inside(places: Sequence[Place]) -> Bool[np.ndarray, "place prompt"]:
-    """Which prompts reach each place: shorter ones have no such token."""
-    return np.stack([place.at.any(1).cpu().numpy() for place in places if place.at is not None])
 
 
 def _probe(job: Job, judge: Judge) -> float:

@@ -97,6 +97,69 @@ def patched_logits(
     return with_z(model, base, layer, head, z)[0]
 
 
+def path_patched_logits(
+    model: mh.Model,
+    base: Tensor,
+    source: Tensor,
+    sender: tuple[int, int],
+    receivers: list[str],
+    mlps: str = "recomputed",
+    at: int | None = None,
+) -> Tensor:
+    """Path patching in full forward passes: logits [pos, d_vocab] of the second run."""
+    here, there = activations(model, base), activations(model, source)
+    layer, head = sender
+    hooks: list[tuple[str, Callable]] = []
+    for l in range(model.n_layers):
+        z = here[name(l, "z")].clone()
+        if l == layer:
+            z[0, :, head] = blend(z[0, :, head], there[name(l, "z")][0, :, head], at)
+        hooks.append((name(l, "z"), _give(z)))
+    seen: dict[str, Tensor] = {}
+    if mlps == "frozen":
+        kept: dict[str, Tensor] = {}
+        forward(model, base, [(mlp(l), partial(_keep, kept=kept, at=mlp(l))) for l in range(model.n_layers)])
+    for l in range(model.n_layers):
+        hooks += [(name(l, site), partial(_keep, kept=seen, at=name(l, site))) for site in ("q", "k", "v")]
+        hooks.append((mlp(l), partial(_keep, kept=seen, at=mlp(l))))
+        if mlps == "frozen":
+            hooks.append((mlp(l), _give(kept[mlp(l)])))
+    first = forward(model, base, hooks)[0]
+    if receivers == ["final"]:
+        return first
+    second: list[tuple[str, Callable]] = []
+    for l in range(model.n_layers):
+        if f"L{l}.mlp" in receivers:
+            second.append((mlp(l), _give(seen[mlp(l)])))
+        for h in range(model.n_heads):
+            sites = [site for site in ("q", "k", "v") if f"L{l}H{h}.{site}" in receivers]
+            if not sites:
+                continue
+            own: list[Tensor] = []
+            given = [(name(l, site), _give(seen[name(l, site)])) for site in sites]
+            forward(model, base, [*second, *given, (name(l, "z"), lambda z, hook, own=own: own.append(z.clone()))])
+            second.append((name(l, "z"), partial(_set_head, head=h, value=own[0][0, :, h])))
+    return forward(model, base, second)[0]
+
+
+def mlp(layer: int) -> str:
+    return f"blocks.{layer}.hook_mlp_out"
+
+
+def _give(value: Tensor) -> Callable:
+    return lambda _, hook: value
+
+
+def _keep(value: Tensor, hook: Any, kept: Activations, at: str) -> None:
+    kept[at] = value.clone()
+
+
+def _set_head(z: Tensor, hook: Any, head: int, value: Tensor) -> Tensor:
+    z = z.clone()
+    z[0, :, head] = value
+    return z
+
+
 def logit_diff(logits: Tensor, tokens: Any, prompt: int) -> float:
     return float(logits[-1, tokens.answer[prompt]] - logits[-1, tokens.wrong[prompt]])
 

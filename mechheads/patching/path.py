@@ -1,0 +1,328 @@
+"""Path patching: what one head tells another, or the logits, along the paths that lead straight there.
+
+Two runs (Wang et al. 2022; Goldowsky-Dill et al. 2023). In the first, one sender's z comes from the other
+run, every other head's z stays frozen, and the inputs of the receivers are noted. In the second, the base
+run gets these inputs of the receivers in place of its own, and everything else follows.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from os import PathLike
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from mechheads.frozen import Frozen, MLPs, Receiver
+from mechheads.heads import HeadId, HeadLike
+from mechheads.interventions import Patch
+from mechheads.jobs import Job, Positions, Unit, inside, prepare
+from mechheads.judge import Judge
+from mechheads.metrics import Metric, logit_diff, name_of
+from mechheads.model import Model
+from mechheads.prompts import PromptPairs
+from mechheads.scores import HeadScores
+from mechheads.sweeps import new_z
+from mechheads.wave import Edit, Wave, Window
+
+FINAL = "final"
+Group = tuple[Receiver, ...] | None
+"""Receivers that are replaced together; None for the final residual stream."""
+
+
+def path_patch(
+    model: Model,
+    pairs: PromptPairs,
+    *,
+    receivers: str | Sequence[str] = FINAL,
+    senders: Sequence[HeadLike] | HeadLike | None = None,
+    metric: Metric = logit_diff,
+    direction: Literal["noising", "denoising"] = "noising",
+    mlps: MLPs = "recomputed",
+    positions: Positions = "all",
+    normalize: bool = False,
+    budget: int | str | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    store: str | PathLike[str] | None = None,
+) -> HeadScores:
+    """Patch the paths from one head to the receivers, sender by sender.
+
+    Args:
+        pairs: clean and corrupted prompts that align token for token.
+        receivers: ``"final"``, the residual stream before the final norm, so the direct way to the logits; or
+            the ``q``, ``k`` or ``v`` of heads (``"L26H2.q"``), or the inputs of MLPs (``"L5.mlp"``), all
+            those of a list together. With grouped-query attention k and v are those of this query head alone.
+        senders: the heads to try; left out, every head. One that does not come before any receiver has no
+            path to it, and its score is 0.
+        metric: what is measured.
+        direction: ``"noising"``: the clean run with paths from the corrupted one, what is needed;
+            ``"denoising"``: the corrupted run with paths from the clean one, what is enough.
+        mlps: ``"recomputed"``: paths may lead through MLPs; ``"frozen"``: the direct edges alone.
+        positions: where the sender's z changes, as in ``mh.sweep``.
+        normalize, budget, seed, progress, store: as in ``mh.sweep``.
+
+    Returns:
+        metric(patched) - metric(base) of each sender [layer, head(, pos), prompt], in the metric's unit; with
+        ``normalize`` divided by the mean difference of the other run from the base run.
+
+    Raises:
+        ValueError: if the pairs do not align or an argument does not fit; before anything is run.
+
+    Wang et al. 2022 (arXiv 2211.00593), section 3.1; Goldowsky-Dill et al. 2023 (arXiv 2304.05969).
+
+    >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
+    >>> direct = mh.path_patch(model, pairs, senders=["L23H4", "L5H0"], progress=False)
+    >>> abs(direct["L23H4"]["score"]) > abs(direct["L5H0"]["score"])
+    True
+    """
+    names = [receivers] if isinstance(receivers, str) else list(receivers)
+    group = _parse(names, model)
+    if len(names) > 1 and FINAL in names:
+        raise ValueError(f'receivers: "final" must stand alone, got {names}; mh.path_matrix takes them one by one')
+    values, labels, job, judge, about = _measure(
+        model, pairs, [tuple(r for r in group if r is not None) or None], senders, metric, direction, mlps, positions,
+        normalize, budget, progress, store,
+    )  # fmt: skip
+    return _scores(
+        values[:, :, 0] if labels else values[:, :, 0, 0],
+        f"path patching to {', '.join(names)}, {direction}",
+        {"pos": labels} if labels else None,
+        job, judge, metric, normalize, seed, about | {"receivers": names}, "path_patch",
+    )  # fmt: skip
+
+
+def path_matrix(
+    model: Model,
+    pairs: PromptPairs,
+    *,
+    receivers: Sequence[str],
+    senders: Sequence[HeadLike] | HeadLike | None = None,
+    metric: Metric = logit_diff,
+    direction: Literal["noising", "denoising"] = "noising",
+    mlps: MLPs = "recomputed",
+    normalize: bool = False,
+    budget: int | str | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    store: str | PathLike[str] | None = None,
+) -> HeadScores:
+    """The paths from every sender to every receiver, each receiver on its own.
+
+    Args:
+        receivers: two or more names as in ``mh.path_patch``, ``"final"`` among them if you like.
+        senders, metric, direction, mlps, normalize, budget, seed, progress, store: as in ``mh.path_patch``.
+
+    Returns:
+        As ``mh.path_patch``, with one more dimension, ``receiver``. ``mh.plots.path_matrix`` draws it.
+
+    Raises:
+        ValueError: as ``mh.path_patch``.
+
+    >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
+    >>> matrix = mh.path_matrix(
+    ...     model, pairs, receivers=["final", "L26H2.q"], senders=["L23H4", "L20H1"], progress=False
+    ... )
+    >>> matrix.extra_dims
+    ('receiver',)
+    """
+    names = [receivers] if isinstance(receivers, str) else list(receivers)
+    groups = [None if receiver is None else (receiver,) for receiver in _parse(names, model)]
+    values, _, job, judge, about = _measure(
+        model, pairs, groups, senders, metric, direction, mlps, "all", normalize, budget, progress, store
+    )
+    return _scores(
+        values[:, :, :, 0],
+        f"paths from heads to receivers, {direction}",
+        {"receiver": names},
+        job, judge, metric, normalize, seed, about | {"receivers": names}, "path_matrix",
+    )  # fmt: skip
+
+
+def _parse(names: Sequence[str], model: Model) -> list[Receiver | None]:
+    """Receivers by their names; None for ``"final"``."""
+    if not names:
+        raise ValueError('receivers is empty; give "final", heads\' inputs such as "L26H2.q", or "L5.mlp"')
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"receivers: {sorted(twice)[0]!r} is given twice")
+    return [None if name == FINAL else _receiver(name, model) for name in names]
+
+
+def _receiver(name: str, model: Model) -> Receiver:
+    match = re.fullmatch(r"L(\d+)(?:H(\d+)\.([qkv])|\.mlp)", name) if isinstance(name, str) else None
+    if match is None:
+        raise ValueError(
+            f'receivers: {name!r} is no receiver; give "final", a head\'s input such as "L26H2.q" (or .k, .v), or an '
+            'MLP\'s such as "L5.mlp"'
+        )
+    layer, head = int(match[1]), None if match[2] is None else int(match[2])
+    if layer >= model.n_layers or (head is not None and head >= model.n_heads):
+        raise ValueError(
+            f"receivers: {name!r} does not exist; this model has layers 0..{model.n_layers - 1} and heads "
+            f"0..{model.n_heads - 1}"
+        )
+    if head is None and not model.backend.d_mlp:
+        raise ValueError(f"receivers: {name!r} does not exist; this model has no MLPs")
+    return Receiver(layer, "mlp_out" if head is None else match[3], head)  # type: ignore[arg-type]
+
+
+def _measure(
+    model: Model,
+    pairs: PromptPairs,
+    groups: Sequence[Group],
+    senders: Any,
+    metric: Metric,
+    direction: str,
+    mlps: str,
+    positions: Positions,
+    normalize: bool,
+    budget: int | str | None,
+    progress: bool,
+    store: str | PathLike[str] | None,
+) -> tuple[Float[np.ndarray, "layer head group place prompt"], list[Any], Job, Judge, dict[str, Any]]:
+    """Every sender's effect through every group of receivers."""
+    if not isinstance(pairs, PromptPairs):
+        raise ValueError(f"pairs is a {type(pairs).__name__}; path patching needs mh.PromptPairs")
+    if direction not in ("noising", "denoising"):
+        raise ValueError(f'direction is {direction!r}; choose "noising" or "denoising"')
+    if mlps not in ("recomputed", "frozen"):
+        raise ValueError(f'mlps is {mlps!r}; choose "recomputed" or "frozen"')
+    names = [[FINAL] if group is None else [str(receiver) for receiver in group] for group in groups]
+    job = prepare(
+        model, pairs, Patch(), metric=metric, heads=senders, positions=positions,
+        base="clean" if direction == "noising" else "corrupted", budget=budget, progress=progress, store=store,
+        about={"receivers": names, "mlps": mlps},
+    )  # fmt: skip
+    judge = Judge(metric, job.base, job.source)
+    scale = judge.distance() if normalize else 1.0
+    paths = _Paths(job, groups, mlps)  # type: ignore[arg-type]
+    values = np.full((model.n_layers, model.n_heads, len(groups), len(job.places), len(job.tokens)), np.nan)
+    interrupted = False
+    with job.ledger or nullcontext():
+        finished = {} if job.ledger is None else job.ledger.finished()
+        waves = list(paths.waves())
+        bar = tqdm(total=len(job.units), disable=not progress, leave=False, desc=f"paths from {len(job.heads)} heads")
+        try:
+            with bar:
+                for units in waves:
+                    if not all(f"{head} {place}" in finished for head, place in units):
+                        changes = np.stack([judge(final) for final in paths.run(units)], axis=1)
+                        news = {f"{h} {p}": change for (h, p), change in zip(units, changes, strict=True)}
+                        finished |= news
+                        if job.ledger is not None:
+                            job.ledger.commit(news)
+                    for head, place in units:
+                        values[head.layer, head.head, :, place] = finished[f"{head} {place}"] / scale
+                    bar.update(len(units))
+        except KeyboardInterrupt:
+            interrupted = True
+            done = int(np.isfinite(values).any((2, 4)).sum())
+            warnings.warn(f"interrupted after {done} of {len(job.units)} senders; the rest are NaN", stacklevel=3)
+    labels = [place.label for place in job.places if place.label is not None]
+    if labels:
+        values[..., ~inside(job.places)] = np.nan
+    about = {"direction": direction, "mlps": mlps, "positions": positions if isinstance(positions, str)
+             else list(positions), "senders": "all" if senders is None else [str(head) for head in job.heads],
+             "interrupted": interrupted}  # fmt: skip
+    return values, labels, job, judge, about
+
+
+class _Paths:
+    """Both runs of path patching for some senders at a time."""
+
+    def __init__(self, job: Job, groups: Sequence[Group], mlps: MLPs) -> None:
+        self.job, self.groups, self.mlps = job, groups, mlps
+        self.receivers = sorted({r for group in groups if group for r in group}, key=str)
+
+    def waves(self) -> list[list[Unit]]:
+        """Senders that go together: of one place, in the order of their layers."""
+        stack = self.job.plan.stack
+        if not self.receivers:
+            stack *= max(1, self.job.plan.width // self.job.at.shape[1])
+        heads = sorted(self.job.heads)
+        return [
+            [(head, place) for head in heads[start : start + stack]]
+            for place in range(len(self.job.places))
+            for start in range(0, len(heads), stack)
+        ]
+
+    def run(self, units: Sequence[Unit]) -> list[Float[Tensor, "sender prompt position d_model"]]:
+        """Final states of the second run, for each group of receivers."""
+        news, starts = zip(*(new_z(self.job, head, place, None) for head, place in units), strict=True)
+        first, step = torch.stack(starts).amin(0), self.job.plan.rows
+        parts = []
+        for begin in range(0, len(first), step):
+            rows = slice(begin, begin + step)
+            senders = [(head, new[rows]) for (head, _), new in zip(units, news, strict=True)]
+            parts.append(self._some_prompts(rows, senders, first[rows]))
+        return [torch.cat(of_group, dim=1) for of_group in zip(*parts, strict=True)]
+
+    def _some_prompts(self, rows: slice, senders: Sequence[tuple[HeadId, Tensor]], start: Tensor) -> list[Tensor]:
+        job, at = self.job, self.job.at[rows]
+        pos = job.tokens.ids.shape[1]
+        finals: dict[Group, Tensor] = {}
+        if None in self.groups:
+            read = [(head, new.gather(1, at[..., None].expand(-1, -1, new.shape[-1]))) for head, new in senders]
+            arrived = Frozen(job.base, rows, at, self.mlps).run(read, final=True)
+            finals[None] = arrived.final  # type: ignore[assignment]
+        if self.receivers:
+            window = Window.from_start(start, at, job.model, pos)
+            taken = [(head, window.take(new)) for head, new in senders]
+            inputs = Frozen(job.base, rows, window.positions, self.mlps).run(taken, self.receivers).inputs
+            wave, unchanged = Wave(job.base, rows, window), job.base.final[rows].gather(
+                1, at[..., None].expand(-1, -1, job.model.d_model)
+            )  # fmt: skip
+            for group in self.groups:
+                if group is not None:
+                    finals[group] = _second_run(wave, unchanged, len(senders), group, inputs)
+        return [finals[group] for group in self.groups]
+
+
+def _second_run(
+    wave: Wave, unchanged: Tensor, senders: int, group: tuple[Receiver, ...], inputs: dict[Receiver, Tensor]
+) -> Float[Tensor, "sender prompt position d_model"]:
+    """The base run with the inputs of a group of receivers replaced; as it is for senders without a path."""
+    copies = [
+        [Edit(r.layer, r.site, r.head, inputs[r][i]) for r in group if r in inputs and i < len(inputs[r])]
+        for i in range(senders)
+    ]
+    final = unchanged.expand(senders, *unchanged.shape).clone()
+    if reached := [i for i, copy in enumerate(copies) if copy]:
+        final[reached] = wave.run([copies[i] for i in reached])
+    return final
+
+
+def _scores(
+    values: np.ndarray,
+    name: str,
+    extra: dict[str, list[Any]] | None,
+    job: Job,
+    judge: Judge,
+    metric: Metric,
+    normalize: bool,
+    seed: int,
+    about: dict[str, Any],
+    kind: str,
+) -> HeadScores:
+    return HeadScores.from_values(
+        values,
+        name=name,
+        unit="share of the difference" if normalize else getattr(metric, "unit", ""),
+        kind=kind,
+        cluster=job.tokens.cluster,
+        extra=extra,
+        null=getattr(metric, "null", 0.0),
+        seed=seed,
+        provenance=job.model.provenance()
+        | {"metric": name_of(metric), "prompts": job.fingerprint(), "n_prompts": len(job.tokens), "seed": seed,
+           "normalize": normalize}
+        | about,
+        variables={"base_metric": (("prompt",), judge.base_value.cpu().numpy())},
+    )  # fmt: skip

@@ -1,0 +1,101 @@
+"""Path patching against full forward passes with hooks, TransformerLens' own function, laws, and results by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads as mh
+import oracles
+
+pytestmark = pytest.mark.transformerlens
+
+TOLERANCE = 1e-4
+CLEAN = [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"]
+CORRUPTED = [
+    " The capital of Italy is",
+    " The capital of Germany is the small",
+    " When Mary and John gave to the",
+]
+RECEIVERS = [
+    ["final"],
+    ["L2H1.q"],
+    ["L2H3.k"],
+    ["L2H0.v"],
+    ["L1.mlp"],
+    ["L1H2.q", "L2H1.k", "L2H1.v", "L2H0.k", "L2.mlp"],
+]
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama", "neox", "gemma"])
+def small(request, tiny) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def pairs() -> mh.PromptPairs:
+    return mh.PromptPairs(CLEAN, CORRUPTED, answer=[" Paris", " Madrid", " store"], wrong=[" Rome", " Berlin", " book"])
+
+
+def by_loop(model, pairs, receivers, mlps="recomputed", direction="noising", at=None) -> np.ndarray:
+    """What every sender should get [layer, head, prompt]."""
+    clean, corrupted = pairs.tokens(model)
+    base, source = (clean, corrupted) if direction == "noising" else (corrupted, clean)
+    expected = np.full((model.n_layers, model.n_heads, len(pairs)), np.nan)
+    for prompt in range(len(pairs)):
+        ids, other = oracles.ids_of(base, prompt), oracles.ids_of(source, prompt)
+        if at is not None and at >= ids.shape[1]:
+            continue
+        before = oracles.logit_diff(oracles.forward(model, ids)[0], base, prompt)
+        for layer in range(model.n_layers):
+            for head in range(model.n_heads):
+                logits = oracles.path_patched_logits(model, ids, other, (layer, head), receivers, mlps, at)
+                expected[layer, head, prompt] = oracles.logit_diff(logits, base, prompt) - before
+    return expected
+
+
+@pytest.mark.parametrize("mlps", ["recomputed", "frozen"])
+@pytest.mark.parametrize("receivers", RECEIVERS, ids="+".join)
+def test_every_sender_equals_full_forwards_with_hooks(small, pairs, receivers, mlps):
+    ours = mh.path_patch(small, pairs, receivers=receivers, mlps=mlps, progress=False)
+    np.testing.assert_allclose(ours.values, by_loop(small, pairs, receivers, mlps), atol=TOLERANCE)
+    if receivers == ["L1.mlp"]:
+        np.testing.assert_array_equal(ours.values[2], 0)
+
+
+@pytest.mark.parametrize("receivers", RECEIVERS[-1:], ids="+".join)
+def test_the_other_direction(small, pairs, receivers):
+    ours = mh.path_patch(small, pairs, receivers=receivers, direction="denoising", progress=False)
+    np.testing.assert_allclose(ours.values, by_loop(small, pairs, receivers, direction="denoising"), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("receivers", [["final"], ["L2H3.v"]], ids="+".join)
+def test_a_sender_changed_at_one_position(small, pairs, receivers):
+    ours = mh.path_patch(small, pairs, receivers=receivers, positions="each", progress=False)
+    for pos in range(ours.dataset.sizes["pos"]):
+        wanted = by_loop(small, pairs, receivers, at=pos)
+        np.testing.assert_allclose(ours.values.isel(pos=pos), wanted, atol=TOLERANCE)
+
+
+def test_a_matrix_holds_the_single_receivers(small, pairs):
+    names = ["L2H1.q", "final", "L1.mlp"]
+    matrix = mh.path_matrix(small, pairs, receivers=names, progress=False)
+    for name in names:
+        alone = mh.path_patch(small, pairs, receivers=name, progress=False)
+        np.testing.assert_allclose(matrix.values.sel(receiver=name), alone.values, atol=1e-5)
+
+
+def test_paths_of_a_run_into_itself_change_nothing(small):
+    same = mh.PromptPairs(CLEAN, CLEAN, answer=[" Paris"] * 3, wrong=[" Rome"] * 3)
+    for receivers in RECEIVERS:
+        np.testing.assert_allclose(mh.path_patch(small, same, receivers=receivers, progress=False).values, 0, atol=1e-5)
+
+
+def test_one_prompt_at_a_time_and_one_sender_at_a_time_change_nothing(small, pairs, monkeypatch):
+    from mechheads import plans
+
+    whole = mh.path_matrix(small, pairs, receivers=["final", "L2H3.k"], progress=False)
+    monkeypatch.setattr(plans, "_TOKENS_IN_FLIGHT", 1)
+    piecewise = mh.path_matrix(small, pairs, receivers=["final", "L2H3.k"], progress=False)
+    np.testing.assert_allclose(piecewise.values, whole.values, atol=1e-5)
