@@ -38,7 +38,7 @@ def altered_z(
         rows: how many prompts to run at once.
     """
     site = site_of(intervention)
-    store = LayerStore(base.stores["z"].on_disk)
+    store = LayerStore(len(layers), len(base.tokens), base.stores["z"].on_disk)
 
     def hooks(part: slice, layer: int) -> list[Hook]:
         def change(value: Tensor, hook: Any) -> Tensor:
@@ -46,7 +46,7 @@ def altered_z(
             return new if site == "pattern" else new.transpose(1, 2)
 
         def take(value: Tensor, hook: Any) -> Tensor:
-            store.add(layer, value.transpose(1, 2).clone())
+            store.add(layer, value.transpose(1, 2))
             return base.z.layer(layer)[part].transpose(1, 2)
 
         return [(model.hook_name(site, layer), change), (model.hook_name("z", layer), take)]

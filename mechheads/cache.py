@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 HEAD_SITES = ("z", "pattern", "q", "k", "v", "scored_q")
 RUN_SITES = ("resid_pre", "keys", "values")
 """What resuming a run needs besides: the residual stream, and keys and values as attention meets them."""
-_TOKENS_A_BATCH = 4096
+_TOKENS_A_BATCH = 1024
 _FORMAT = "mechheads cache 1"
 
 
@@ -211,7 +211,7 @@ class HeadCache:
             raise ValueError(f"sites: {unknown or 'none'} given; choose among z, pattern, q, k, v, resid_pre")
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
         on_disk = cls.estimate(model, tokens, sites=sites).total > limit
-        stores = {site: LayerStore(on_disk) for site in sites}
+        stores = {site: LayerStore(model.n_layers, len(tokens), on_disk) for site in sites}
         mask = tokens.mask
         step = max(1, _TOKENS_A_BATCH // tokens.ids.shape[1])
         starts = range(0, len(tokens), step)
@@ -329,9 +329,10 @@ class HeadCache:
             tuple(meta["cluster"]),
             tuple(map(tuple, meta["strings"])),
         )
-        stores = {site: LayerStore() for site in meta["sites"]}
+        layers = {site: sum(name.startswith(f"{site}.") for name in tensors) for site in meta["sites"]}
+        stores = {site: LayerStore(layers[site], len(tokens)) for site in meta["sites"]}
         for site, store in stores.items():
-            for layer in range(sum(name.startswith(f"{site}.") for name in tensors)):
+            for layer in range(layers[site]):
                 store.add(layer, tensors[f"{site}.{layer}"])
         return cls(model, tokens, stores, tensors["final"], tuple(meta["heads"]))
 
@@ -348,8 +349,8 @@ class _KeepKeys:
         self.keys, self.values = keys, values
 
     def update(self, k: Tensor, v: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
-        self.keys.add(layer, k.detach().clone())
-        self.values.add(layer, v.detach().clone())
+        self.keys.add(layer, k.detach())
+        self.values.add(layer, v.detach())
         return k, v
 
 
@@ -363,7 +364,7 @@ def _keep(store: LayerStore, layer: int, site: str, mask: Tensor) -> Any:
             real = None
         else:
             value, real = value.transpose(1, 2), mask[:, None, :, None]
-        kept = value.detach().clone() if real is None else value.detach().masked_fill(~real, 0)
+        kept = value.detach() if real is None else value.detach().masked_fill(~real, 0)
         store.add(layer, kept)
 
     return hook_fn

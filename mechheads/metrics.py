@@ -134,12 +134,15 @@ def kl_divergence(logits: Float[Tensor, "prompt position d_vocab"], context: Met
     d = log q - log p it is summed as p (exp(d) - 1 - d): the same, as probabilities sum to one, and no term
     can fall below 0 by rounding.
     """
-    log_p, log_q = context.base_logits[:, -1].log_softmax(-1), logits[:, -1].log_softmax(-1)
-    d = log_q - log_p
-    small = d.clamp(-1, 1)
-    near = log_p.exp() * (small.expm1() - small)
-    far = log_q.exp() - log_p.exp() * (1 + d)
-    return torch.where(d.abs() < 1, near, far).sum(-1)
+    log_p = context.base_logits[:, -1].log_softmax(-1)
+    d = logits[:, -1].log_softmax(-1) - log_p
+    p = log_p.exp()
+    far = d.abs() >= 1
+    small = d.masked_fill(far, 0)
+    terms = p * (small.expm1() - small)
+    if far.any():
+        terms[far] = (log_p[far] + d[far]).exp() - p[far] * (1 + d[far])
+    return terms.sum(-1)
 
 
 def try_metric(metric: Metric, tokens: Tokens, d_vocab: int) -> None:

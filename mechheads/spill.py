@@ -47,11 +47,17 @@ class LayerStore:
     """One tensor a layer, [prompt, ...], added part by part along the prompts.
 
     Args:
-        on_disk: whether parts go to a temporary folder, removed with the store.
+        layers, prompts: how many there will be; in memory they get one piece for all, so that what is kept does
+            not lie scattered among what is thrown away.
+        on_disk: whether parts go to a temporary folder instead, removed with the store.
     """
 
-    def __init__(self, on_disk: bool = False) -> None:
-        self._parts: dict[int, list[Tensor | Path]] = {}
+    def __init__(self, layers: int, prompts: int, on_disk: bool = False) -> None:
+        self._layers, self._prompts = layers, prompts
+        self._slots: dict[int, int] = {}
+        self._filled: dict[int, int] = {}
+        self._whole: Tensor | None = None
+        self._paths: dict[int, list[Path]] = {}
         self._folder: Path | None = None
         self._device = "cpu"
         self._last: tuple[int, Tensor] | None = None
@@ -66,27 +72,29 @@ class LayerStore:
 
     @property
     def n_layers(self) -> int:
-        return len(self._parts)
+        return self._layers
 
     def add(self, layer: int, part: Tensor) -> None:
         """Append the next prompts of a layer."""
-        self._last = None
-        parts = self._parts.setdefault(layer, [])
-        if self._folder is None:
-            parts.append(part)
-        else:
-            path = self._folder / f"{layer}.{len(parts)}.safetensors"
+        if self._folder is not None:
+            self._last = None
+            paths = self._paths.setdefault(layer, [])
+            path = self._folder / f"{layer}.{len(paths)}.safetensors"
             self._device = str(part.device)
             save_file({"part": part.contiguous()}, path)
-            parts.append(path)
+            paths.append(path)
+            return
+        if self._whole is None:
+            self._whole = part.new_empty(self._layers, self._prompts, *part.shape[1:])
+        slot = self._slots.setdefault(layer, len(self._slots))
+        filled = self._filled.get(layer, 0)
+        self._whole[slot, filled : filled + len(part)] = part
+        self._filled[layer] = filled + len(part)
 
     def __getitem__(self, layer: int) -> Tensor:
-        if self._last is not None and self._last[0] == layer:
-            return self._last[1]
-        parts = [load_file(p, self._device)["part"] if isinstance(p, Path) else p for p in self._parts[layer]]
-        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-        if not self.on_disk and len(parts) > 1:
-            self._parts[layer] = [whole]
-        if self.on_disk:
-            self._last = (layer, whole)
-        return whole
+        if self._whole is not None:
+            return self._whole[self._slots[layer]]
+        if self._last is None or self._last[0] != layer:
+            parts = [load_file(path, self._device)["part"] for path in self._paths[layer]]
+            self._last = (layer, torch.cat(parts))
+        return self._last[1]

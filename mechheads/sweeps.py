@@ -26,6 +26,7 @@ from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Context, Intervention, site_of
 from mechheads.jobs import AnyPrompts, Job, Positions, Unit, inside, prepare
 from mechheads.judge import Judge
+from mechheads.memory import UNSEEN, PeakBytes
 from mechheads.metrics import Metric, kl_divergence, name_of
 from mechheads.model import Model
 from mechheads.plans import Plan
@@ -165,17 +166,20 @@ def plan(
 ) -> Plan:
     """What a sweep would cost, before it is run: the same arguments as ``sweep``.
 
-    Runs the prompts once and times a resumed stack of heads from the middle layer.
+    Runs the prompts once and a wave of heads from the middle layers twice: once to count the memory, tensor by
+    tensor, and once to take the time.
 
     >>> print(mh.plan(model, ["The capital of France is"], intervention=mh.Zero()))  # doctest: +ELLIPSIS
     270 units (270 heads x 1 place, 1 prompt of up to 5 tokens)
     ...
     """
-    job = prepare(
-        model, prompts, intervention, metric=metric, heads=heads, positions=positions, base=base,
-        budget=budget, progress=False,
-    )  # fmt: skip
-    return replace(job.plan, seconds=_probe(job, Judge(metric, job.base, job.source)))
+    with PeakBytes() as memory:
+        job = prepare(
+            model, prompts, intervention, metric=metric, heads=heads, positions=positions, base=base,
+            budget=budget, progress=False,
+        )  # fmt: skip
+        _probe(job, judge := Judge(metric, job.base, job.source))
+    return replace(job.plan, seconds=_probe(job, judge), bytes=memory.peak + UNSEEN)
 
 
 def _key(unit: Unit) -> str:
@@ -270,16 +274,14 @@ def new_z(
 
 
 def _probe(job: Job, judge: Judge) -> float:
-    """Seconds that the sweep will take: its parts are run once, and a wave of the middle layers twice."""
+    """Seconds that the sweep will take: its parts and a wave of the middle layers are run once."""
     start = time.perf_counter()
     altered = _alter(job, _passes(job)[0])
     altering = (time.perf_counter() - start) * len(_passes(job))
     waves = list(_waves(job, _passes(job)[0]))
     units = waves[len(waves) // 2]
-    _carry(job, units, altered)
     start = time.perf_counter()
-    final = _carry(job, units, altered)
-    judge(final)
+    judge(_carry(job, units, altered))
     spent = time.perf_counter() - start
     done = sum(job.model.n_layers - head.layer for head, _ in units)
     return job.seconds + altering + spent * job.plan.blocks / done

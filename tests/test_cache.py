@@ -174,10 +174,11 @@ def test_unknown_sites_are_refused(llama, sites):
 def held(run: mh.HeadCache) -> dict[str, int]:
     """The bytes a run really keeps."""
 
-    def size(tensor: torch.Tensor) -> int:
-        return tensor.untyped_storage().nbytes()
+    def size(*tensors: torch.Tensor) -> int:
+        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+        return sum(storages.values())
 
-    sites = {site: sum(size(store[layer]) for layer in range(run.n_layers)) for site, store in run.stores.items()}
+    sites = {site: size(*(store[layer] for layer in range(run.n_layers))) for site, store in run.stores.items()}
     return sites | {"final": size(run.final), "ids": size(run.tokens.ids)}
 
 
@@ -256,7 +257,7 @@ def test_the_temporary_folder_goes_after_an_exception(llama, monkeypatch, tmp_pa
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_parts_of_a_layer_are_joined_along_the_prompts(on_disk):
-    store = LayerStore(on_disk)
+    store = LayerStore(2, 6, on_disk)
     parts = [torch.arange(6.0).reshape(2, 3), torch.ones(1, 3), torch.zeros(3, 3).T]
     for part in parts:
         store.add(0, part)

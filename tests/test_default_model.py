@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ import oracles
 
 pytestmark = pytest.mark.transformerlens
 
+TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
 SAMPLE = [(0, 2), (12, 7), (23, 4), (29, 1)]
 CLEAN = ["The capital of France is", "Everyone knows that the capital of Spain is"]
 CORRUPTED = ["The capital of Italy is", "Everyone knows that the capital of Japan is"]
@@ -60,3 +63,35 @@ def test_one_head_carries_the_capital(model, pairs):
     assert effect.heads(1) == (mh.HeadId(23, 4),)
     assert float(effect.scores[23, 4]) > 0.4
     assert np.nanmax(np.delete(effect.scores[23].values, 4)) < 0.3
+
+
+if TRANSFORMERLENS_4:
+
+    def test_direct_paths_are_those_of_transformerlens(model):
+        from transformer_lens import patching
+
+        pairs = mh.PromptPairs(
+            ["The capital of France is", "The capital of Spain is"],
+            ["The capital of Italy is", "The capital of Japan is"],
+            [" Paris", " Madrid"],
+            [" Rome", " Tokyo"],
+        )
+        receivers = [f"L{layer}H{head}.q" for layer in (28, 29) for head in range(model.n_heads)]
+        ours = mh.path_matrix(
+            model, pairs, receivers=receivers, direction="denoising", mlps="frozen", senders=["L27H3"], progress=False
+        )
+        clean, corrupted = pairs.tokens(model)
+        (_, clean_cache), (_, corrupted_cache) = (model.model.run_with_cache(t.ids) for t in (clean, corrupted))
+
+        def metric(logits):
+            row = torch.arange(len(logits))
+            return (logits[row, -1, clean.answer] - logits[row, -1, clean.wrong]).mean()
+
+        with torch.no_grad():
+            theirs = patching.get_act_patch_direct_path(
+                model.model, corrupted.ids, clean_cache, corrupted_cache, metric, 27, 3, component="q", verbose=False
+            )
+            before = metric(model.model(corrupted.ids))
+        expected = (theirs[28:] - before).flatten()
+        assert float(expected.abs().max()) > 1e-3
+        np.testing.assert_allclose(ours.scores[27, 3], expected, atol=1e-4)

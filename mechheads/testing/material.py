@@ -126,7 +126,8 @@ class Runs:
         """Copies with every activation and the tokens changed, and only some sites kept."""
 
         def made_over(run: HeadCache) -> HeadCache:
-            stores = {site: LayerStore() for site in (run.stores if sites is None else sites)}
+            kept = run.stores if sites is None else sites
+            stores = {site: LayerStore(run.n_layers, len(run.tokens)) for site in kept}
             for site, store in stores.items():
                 for layer in range(run.n_layers):
                     store.add(layer, change(site, run.stores[site][layer]))
