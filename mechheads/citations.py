@@ -47,6 +47,13 @@ _IOI = """@inproceedings{wang2023ioi,
   eprint = {2211.00593},
   archivePrefix = {arXiv}
 }"""
+_PATHS = """@misc{goldowsky2023paths,
+  title = {Localizing Model Behavior with Path Patching},
+  author = {Goldowsky-Dill, Nicholas and MacLeod, Chris and Sato, Lucas and Arora, Aryaman},
+  year = {2023},
+  eprint = {2304.05969},
+  archivePrefix = {arXiv}
+}"""
 _ABLATION = """@inproceedings{michel2019sixteen,
   title = {Are Sixteen Heads Really Better than One?},
   author = {Michel, Paul and Levy, Omer and Neubig, Graham},
@@ -79,7 +86,8 @@ _PAPERS = {
     "gates": (_GATING,),
     "roles": (_GATING,),
     "activation_patch": (_PATCHING,),
-    "path_patch": (_IOI,),
+    "path_patch": (_IOI, _PATHS),
+    "path_matrix": (_IOI, _PATHS),
     "ablate": (_ABLATION,),
     "attribution": (_ATTRIBUTION,),
 }

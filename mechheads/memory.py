@@ -9,7 +9,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-
 UNSEEN = 24 * 2**20
 """What libraries take besides on a CPU: room for matrix products, statistics, what the allocator cannot give back."""
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -195,6 +195,10 @@ class HeadScores(Arithmetic):
     def provenance(self) -> dict[str, Any]:
         return json.loads(self.dataset.attrs["provenance"])
 
+    def with_provenance(self, **more: Any) -> Self:
+        """The same scores that remember more of where they come from."""
+        return type(self)(self.dataset.assign_attrs(provenance=json.dumps(self.provenance | more)))
+
     @property
     def level(self) -> float | None:
         """Share of intervals that should hold the true mean, e.g. 0.95; ``None`` if scores are no means."""
@@ -307,10 +311,13 @@ class HeadScores(Arithmetic):
         return cls(dataset.assign_attrs(schema_version=found))
 
     def plot(self, **options: Any) -> go.Figure:
-        """Heatmap over layers and heads; options go to ``mechheads.plots.heatmap``."""
-        from mechheads.plots import heatmap
+        """Heatmap over layers and heads, or senders against receivers where these are the one extra dimension.
 
-        return heatmap(self, **options)
+        Options go to ``mechheads.plots.heatmap`` or ``mechheads.plots.path_matrix``.
+        """
+        from mechheads.plots import heatmap, path_matrix
+
+        return (path_matrix if self.extra_dims == ("receiver",) else heatmap)(self, **options)
 
     def citation(self) -> str:
         """BibTeX of the papers this kind of result rests on, and a line with the library versions."""
@@ -323,6 +330,8 @@ class HeadScores(Arithmetic):
             size += f", {self.dataset.sizes['prompt']} prompts"
         if self.missing:
             size += f", {len(self.missing)} heads missing"
+        if isinstance(precision := self.provenance.get("precision"), dict):
+            size += f", within {precision['largest_difference']:.2g} of float32 on {len(precision['sample'])} heads"
         return f"<{type(self).__name__} {self.name!r} in {self.unit}: {size}>"
 
     def _repr_html_(self) -> str:

@@ -30,6 +30,7 @@ from mechheads.memory import UNSEEN, PeakBytes
 from mechheads.metrics import Metric, kl_divergence, name_of
 from mechheads.model import Model
 from mechheads.plans import Plan
+from mechheads.precision import with_precision
 from mechheads.prompts import PromptPairs
 from mechheads.scores import HeadScores
 from mechheads.spill import LayerStore
@@ -127,7 +128,7 @@ def sweep(
         values[:, :, ~inside(job.places)] = np.nan
     else:
         values = values[:, :, 0]
-    return HeadScores.from_values(
+    result = HeadScores.from_values(
         values,
         name=name or f"{name_of(intervention)}, {name_of(metric)}",
         unit="share restored" if normalize else getattr(metric, "unit", ""),
@@ -151,6 +152,14 @@ def sweep(
         },
         variables={"base_metric": (("prompt",), judge.base_value.cpu().numpy())},
     )
+
+    def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
+        return sweep(
+            other, prompts, intervention=intervention, metric=metric, heads=sample, positions=positions, base=base,
+            normalize=normalize, budget=budget, progress=False,
+        )  # fmt: skip
+
+    return with_precision(model, result, again)
 
 
 def plan(

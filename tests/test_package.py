@@ -19,10 +19,11 @@ PACKAGE = ROOT / "mechheads"
 
 # A module may import, when it is itself imported, from its own floor and those before it.
 FLOORS: list[set[str]] = [
-    {"data", "heads", "stats", "citations", "netcdf", "spill", "sources"},
+    {"data", "heads", "stats", "citations", "netcdf", "spill", "sources", "fingerprints", "store", "memory"},
     {"scores", "layout", "arithmetic", "compare", "tokens", "prompts", "backends", "model"},
     {"plots", "cache", "interventions", "metrics"},
-    {"resume", "plans", "jobs", "judge", "sweeps"},
+    {"altered", "wave", "frozen", "resumable", "precision", "plans", "jobs", "judge", "sweeps"},
+    {"testing"},
     {"patching", "labels", "safety", "gating"},
     {"atlas"},
     {"report"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -182,6 +183,12 @@ class Backend(ABC):
     @abstractmethod
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
         """What the architecture does to its logits after unembedding: a soft cap, a scale, or nothing."""
+
+    def in_float32(self) -> Any:
+        """A copy of the model with the same weights in float32."""
+        module = copy.deepcopy(self.module).float()
+        module.cfg.dtype = torch.float32
+        return module
 
     def check(self) -> None:
         """Make sure that our way through the model gives the model's own logits.

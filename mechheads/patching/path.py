@@ -27,6 +27,7 @@ from mechheads.jobs import Job, Positions, Unit, inside, prepare
 from mechheads.judge import Judge
 from mechheads.metrics import Metric, logit_diff, name_of
 from mechheads.model import Model
+from mechheads.precision import with_precision
 from mechheads.prompts import PromptPairs
 from mechheads.scores import HeadScores
 from mechheads.sweeps import new_z
@@ -91,12 +92,20 @@ def path_patch(
         model, pairs, [tuple(r for r in group if r is not None) or None], senders, metric, direction, mlps, positions,
         normalize, budget, progress, store,
     )  # fmt: skip
-    return _scores(
+    result = _scores(
         values[:, :, 0] if labels else values[:, :, 0, 0],
         f"path patching to {', '.join(names)}, {direction}",
         {"pos": labels} if labels else None,
         job, judge, metric, normalize, seed, about | {"receivers": names}, "path_patch",
     )  # fmt: skip
+
+    def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
+        return path_patch(
+            other, pairs, receivers=receivers, senders=sample, metric=metric, direction=direction, mlps=mlps,
+            positions=positions, normalize=normalize, budget=budget, progress=False,
+        )  # fmt: skip
+
+    return with_precision(model, result, again)
 
 
 def path_matrix(
@@ -138,12 +147,20 @@ def path_matrix(
     values, _, job, judge, about = _measure(
         model, pairs, groups, senders, metric, direction, mlps, "all", normalize, budget, progress, store
     )
-    return _scores(
+    result = _scores(
         values[:, :, :, 0],
         f"paths from heads to receivers, {direction}",
         {"receiver": names},
         job, judge, metric, normalize, seed, about | {"receivers": names}, "path_matrix",
     )  # fmt: skip
+
+    def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
+        return path_matrix(
+            other, pairs, receivers=receivers, senders=sample, metric=metric, direction=direction, mlps=mlps,
+            normalize=normalize, budget=budget, progress=False,
+        )  # fmt: skip
+
+    return with_precision(model, result, again)
 
 
 def _parse(names: Sequence[str], model: Model) -> list[Receiver | None]:
