@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Literal
@@ -83,11 +84,13 @@ def prepare(
     budget: int | str | None,
     progress: bool,
     store: str | PathLike[str] | None = None,
+    keep_open: ExitStack | None = None,
     about: Mapping[str, object] | None = None,
 ) -> Job:
     """Check everything and cache the runs; see ``sweep`` for the arguments.
 
     Args:
+        keep_open: closes the ledger of ``store`` in the end.
         about: what else tells the units in a ledger apart.
     """
     if base not in ("clean", "corrupted"):
@@ -102,16 +105,18 @@ def prepare(
     at, _ = read_positions(metric, tokens)
     places = find_places(positions, tokens)
     try_metric(metric, tokens, model.d_vocab)
+    ledger = None
+    if store is not None:
+        ledger = open_ledger(
+            store, model, {"base": tokens, "source": other}, intervention=intervention, metric=metric,
+            heads=[str(head) for head in chosen], positions=positions, base=base, **about or {},
+        )  # fmt: skip
+        if keep_open is not None:
+            keep_open.enter_context(ledger)
     find_layout(model)
     needed = needs_of(intervention)
     resumed = RUN_SITES if model.layout != "whole" else RUN_SITES[:1]
     kept = ("z", *resumed, *((site,) if site != "z" else ()), *needed)
-    ledger = None
-    if store is not None:
-        ledger = open_ledger(
-            store, model, {"base": tokens, "source": other}, intervention=intervention,
-            metric=metric, heads=[str(head) for head in chosen], positions=positions, base=base, **about or {},
-        )  # fmt: skip
     wanted = HeadCache.estimate(model, tokens, sites=kept).total
     if other is not None:
         wanted += HeadCache.estimate(model, other, sites=needed or ("z",)).total
@@ -156,7 +161,7 @@ def find_places(positions: Positions, tokens: Tokens) -> tuple[Place, ...]:
     """Where z changes, one entry for each separate change.
 
     Raises:
-        ValueError: if the prompts have no position of a given name.
+        ValueError: if the prompts have no position of a given name, or one is given twice.
     """
     pos = torch.arange(tokens.ids.shape[1], device=tokens.ids.device)
     if positions == "all":
@@ -169,7 +174,11 @@ def find_places(positions: Positions, tokens: Tokens) -> tuple[Place, ...]:
     if unknown := [name for name in names if not isinstance(name, int) and name not in tokens.positions]:
         known = ", ".join(tokens.positions)
         raise ValueError(f'positions: {unknown[0]!r} is not known; these prompts have {known} (or "all", "each")')
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"positions: {twice[0]!r} is given twice")
     labels = [None] if isinstance(positions, str) else names
+    if len({type(label) for label in labels}) > 1:
+        labels = [str(label) for label in labels]
     places = []
     for label, name in zip(labels, names, strict=True):
         at = torch.full_like(tokens.lengths, name) if isinstance(name, int) else tokens.positions[name]

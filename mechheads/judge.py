@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.cache import HeadCache
 from mechheads.metrics import Metric, MetricContext, check_value, name_of, read_positions
 from mechheads.plans import LOGITS_AT_ONCE
+from mechheads.tokens import Tokens
 
 
 class Judge:
@@ -26,7 +29,8 @@ class Judge:
         self.metric, self.base, self.source = metric, base, source
         self.model = base.need_model()
         self.at, self.mask = read_positions(metric, base.tokens)
-        self._logits_a_prompt = self.at.shape[1] * self.model.d_vocab
+        self._tokens, self._vocab = _answers_alone(base.tokens) if _needs_answers(metric) else (base.tokens, None)
+        self._logits_a_prompt = self.at.shape[1] * (self.model.d_vocab if self._vocab is None else len(self._vocab))
         step = max(1, LOGITS_AT_ONCE // self._logits_a_prompt)
         self._rows = [slice(start, start + step) for start in range(0, len(base.tokens), step)]
         self._memory: Tensor | None = None
@@ -50,13 +54,13 @@ class Judge:
         parts = []
         for rows in self._rows:
             base = self._base_logits(rows) if self._kept is None else self._kept
-            tokens, mask = self.base.tokens.rows(rows), self.mask[rows]
+            tokens, mask = self._tokens.rows(rows), self.mask[rows]
             copies = min(len(final), max(1, LOGITS_AT_ONCE // (len(mask) * self._logits_a_prompt)))
-            if self._memory is None or len(self._memory) < copies * mask.numel():
+            if self._vocab is None and (self._memory is None or len(self._memory) < copies * mask.numel()):
                 self._memory = self.model.backend.logit_memory(copies * mask.numel())
             values = []
             for some in final[:, rows].split(copies):
-                for logits in self.model.backend.unembed(some, self._memory):
+                for logits in self.model.backend.unembed(some, self._memory, self._vocab):
                     value = self.metric(logits, MetricContext(base.clone(), tokens, mask))
                     values.append(check_value(self.metric, value, len(mask)).double().clone())
             parts.append(torch.stack(values))
@@ -82,4 +86,15 @@ class Judge:
         return distance
 
     def _base_logits(self, rows: slice) -> Tensor:
-        return self.model.unembed(self._base_final[rows])
+        return self.model.backend.unembed(self._base_final[rows], tokens=self._vocab)
+
+
+def _needs_answers(metric: Metric) -> bool:
+    return getattr(metric, "vocab", "all") == "answers"
+
+
+def _answers_alone(tokens: Tokens) -> tuple[Tokens, Int[Tensor, " some"]]:
+    """Prompts whose answers count in a vocabulary of nothing but answers, and that vocabulary."""
+    given = {name: ids for name in ("answer", "wrong") if (ids := getattr(tokens, name)) is not None}
+    vocab = torch.cat(list(given.values())).unique() if given else tokens.ids.new_zeros(1)
+    return replace(tokens, **{name: torch.searchsorted(vocab, ids) for name, ids in given.items()}), vocab

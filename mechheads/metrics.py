@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -58,7 +58,9 @@ class Metric(Protocol):
     ) -> Float[Tensor, " prompt"]: ...
 
 
-def metric(*, reads: str = "last", unit: str = "", null: float | None = 0.0) -> Callable[[F], F]:
+def metric(
+    *, reads: str = "last", unit: str = "", null: float | None = 0.0, vocab: Literal["all", "answers"] = "all"
+) -> Callable[[F], F]:
     """Declare what a metric of your own reads and means; a bare function is taken with these defaults.
 
     The function itself stays as it is: ``mh.metric(reads="subject", unit="nats")(mh.log_prob)`` is another metric.
@@ -68,6 +70,8 @@ def metric(*, reads: str = "last", unit: str = "", null: float | None = 0.0) -> 
         unit: what it counts in, for axes and tables.
         null: its change where a head does nothing, which p values test against; None where there is no such
             test, as for a divergence, which cannot fall below 0 and so always lies above it.
+        vocab: ``"answers"`` for one that looks at logits of ``context.answer`` and ``context.wrong`` alone: no
+            others are computed then, and d_vocab is smaller.
 
     >>> @mh.metric(reads="all", unit="nats")
     ... def mean_entropy(logits, context):
@@ -76,12 +80,15 @@ def metric(*, reads: str = "last", unit: str = "", null: float | None = 0.0) -> 
     ...     return entropy.sum(-1) / context.mask.sum(-1)
     """
 
+    if vocab not in ("all", "answers"):
+        raise ValueError(f'vocab is {vocab!r}; choose "all" or "answers"')
+
     def declare(function: F) -> F:
         @functools.wraps(function)
         def declared(logits: Tensor, context: MetricContext) -> Tensor:
             return function(logits, context)
 
-        declared.reads, declared.unit, declared.null = reads, unit, null  # type: ignore[attr-defined]
+        declared.reads, declared.unit, declared.null, declared.vocab = reads, unit, null, vocab  # type: ignore[attr-defined]
         return declared  # type: ignore[return-value]
 
     return declare
@@ -106,7 +113,7 @@ def read_positions(
     return at, torch.ones_like(at, dtype=torch.bool)
 
 
-@metric(unit="logits")
+@metric(unit="logits", vocab="answers")
 def logit_diff(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
     """Logit of the answer minus logit of the wrong answer at the last token."""
     row = torch.arange(len(logits), device=logits.device)

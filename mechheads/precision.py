@@ -32,8 +32,9 @@ def with_precision(
     if wide is None:
         return result.with_provenance(precision="not measured: no room for the model in float32")
     values = np.asarray(result.values)
-    size = np.nanmean(np.abs(values.reshape(model.n_layers, model.n_heads, -1)), axis=-1)
-    done = sorted(np.argwhere(np.isfinite(size)).tolist(), key=lambda at: -size[tuple(at)])
+    each = np.abs(values.reshape(model.n_layers, model.n_heads, -1))
+    size, measured = np.nansum(each, axis=-1), np.isfinite(each).any(-1)
+    done = sorted(np.argwhere(measured).tolist(), key=lambda at: -size[tuple(at)])
     top, rest = done[: _SAMPLE // 2], sorted(done[_SAMPLE // 2 :])
     spread = rest[:: max(1, -(-len(rest) // (_SAMPLE // 2)))]
     sample = [HeadId(*at) for at in sorted(top + spread)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from os import PathLike
 
@@ -25,6 +26,11 @@ def open_ledger(path: str | PathLike[str], model: Model, runs: Mapping[str, Toke
     """
     marks = {name: fingerprint(part, what=name) for name, part in parts.items()}
     prompts = {name: None if tokens is None else tokens.fingerprint() for name, tokens in runs.items()}
-    whole = {"model": model.provenance(), "weights": weights_fingerprint(model.model), "prompts": prompts} | marks
+    whole = {
+        "model": model.provenance(),
+        "configuration": json.dumps(model.backend.configuration, sort_keys=True, default=str),
+        "weights": weights_fingerprint(model.model),
+        "prompts": prompts,
+    } | marks
     about = {name: name_of(part) for name, part in parts.items()} | {"model": model.name, "prompts": prompts}
     return Ledger(path, fingerprint(whole, what="sweep"), about)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator, Sequence, Set
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from os import PathLike
 from typing import Literal
@@ -93,17 +93,16 @@ def sweep(
     >>> bool(effect.scores.sel(layer=23, head=4) > 0)
     True
     """
-    job = prepare(
-        model, prompts, intervention, metric=metric, heads=heads, positions=positions, base=base,
-        budget=budget, progress=progress, store=store,
-    )  # fmt: skip
-    judge = Judge(metric, job.base, job.source)
-    scale = judge.distance() if normalize else 1.0
-    shape = (model.n_layers, model.n_heads, len(job.places), len(job.tokens))
-    values = np.full(shape, np.nan)
     interrupted = False
     reached: set[Unit] = set()
-    with job.ledger or nullcontext():
+    with ExitStack() as keep_open:
+        job = prepare(
+            model, prompts, intervention, metric=metric, heads=heads, positions=positions, base=base,
+            budget=budget, progress=progress, store=store, keep_open=keep_open,
+        )  # fmt: skip
+        judge = Judge(metric, job.base, job.source)
+        scale = judge.distance() if normalize else 1.0
+        values = np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan)
         finished = {} if job.ledger is None else job.ledger.finished()
         for unit in job.units:
             if (change := finished.get(_key(unit))) is not None:

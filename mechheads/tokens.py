@@ -64,7 +64,7 @@ class Tokens:
         )
 
     def fingerprint(self) -> str:
-        """A short hash of the ids, named positions and answers: equal prompts have equal fingerprints."""
+        """A short hash of ids, named positions, answers and clusters: equal prompts have equal fingerprints."""
         digest = hashlib.sha256()
         for row, length in zip(self.ids.tolist(), self.lengths.tolist(), strict=True):
             digest.update(repr(row[:length]).encode())
@@ -72,6 +72,7 @@ class Tokens:
             digest.update(f"{name}={self.positions[name].tolist()}".encode())
         for ids in (self.answer, self.wrong):
             digest.update(repr(None if ids is None else ids.tolist()).encode())
+        digest.update(repr(self.cluster).encode())
         return digest.hexdigest()[:16]
 
 

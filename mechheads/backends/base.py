@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -184,6 +184,11 @@ class Backend(ABC):
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
         """What the architecture does to its logits after unembedding: a soft cap, a scale, or nothing."""
 
+    @property
+    @abstractmethod
+    def configuration(self) -> Mapping[str, Any]:
+        """All that besides the weights decides what the model computes."""
+
     def in_float32(self) -> Any:
         """A copy of the model with the same weights in float32."""
         module = copy.deepcopy(self.module).float()
@@ -229,15 +234,21 @@ class Backend(ABC):
         return self.W_U.to(wide), bias.to(wide) if bias.any() else None
 
     def unembed(
-        self, final: Float[Tensor, "*batch d_model"], into: Float[Tensor, "rows d_vocab"] | None = None
+        self,
+        final: Float[Tensor, "*batch d_model"],
+        into: Float[Tensor, "rows d_vocab"] | None = None,
+        tokens: Int[Tensor, " some"] | None = None,
     ) -> Float[Tensor, "*batch d_vocab"]:
         """Logits of states after the final norm, in float32 also where the model is in half precision.
 
         Args:
             into: memory to write them to, with at least as many rows; on a CPU fresh memory of this size costs
                 half as much as the product.
+            tokens: those whose logits are wanted; left out, all.
         """
         weight, bias = self._unembedding
+        if tokens is not None:
+            weight, bias = weight[:, tokens], None if bias is None else bias[tokens]
         flat = final.reshape(-1, final.shape[-1]).to(weight.dtype)
         logits = torch.mm(flat, weight, out=None if into is None else into[: len(flat)])
         logits = logits.view(*final.shape[:-1], -1)

@@ -8,7 +8,7 @@ block comes from another, in which the last one hands on our residual stream.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -50,6 +50,10 @@ class BridgeBackend(Backend):
     @property
     def _trunk(self) -> Any:
         return self.module.original_model.base_model
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        return self.module.original_model.config.to_dict()
 
     def own_logits(self, ids: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vocab"]:
         with torch.no_grad():

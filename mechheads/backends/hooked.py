@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -81,6 +81,10 @@ class HookedBackend(Backend):
     @property
     def tokenizer(self) -> Any:
         return self.module.tokenizer
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        return self.module.cfg.to_dict()
 
     def own_logits(self, ids: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vocab"]:
         with torch.no_grad():

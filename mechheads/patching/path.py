@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from os import PathLike
 from typing import Any, Literal
 
@@ -212,23 +212,22 @@ def _measure(
     if mlps not in ("recomputed", "frozen"):
         raise ValueError(f'mlps is {mlps!r}; choose "recomputed" or "frozen"')
     names = [[FINAL] if group is None else [str(receiver) for receiver in group] for group in groups]
-    job = prepare(
-        model, pairs, Patch(), metric=metric, heads=senders, positions=positions,
-        base="clean" if direction == "noising" else "corrupted", budget=budget, progress=progress, store=store,
-        about={"receivers": names, "mlps": mlps},
-    )  # fmt: skip
-    judge = Judge(metric, job.base, job.source)
-    scale = judge.distance() if normalize else 1.0
-    paths = _Paths(job, groups, mlps)  # type: ignore[arg-type]
-    values = np.full((model.n_layers, model.n_heads, len(groups), len(job.places), len(job.tokens)), np.nan)
     interrupted = False
-    with job.ledger or nullcontext():
+    with ExitStack() as keep_open:
+        job = prepare(
+            model, pairs, Patch(), metric=metric, heads=senders, positions=positions,
+            base="clean" if direction == "noising" else "corrupted", budget=budget, progress=progress,
+            store=store, keep_open=keep_open, about={"receivers": names, "mlps": mlps},
+        )  # fmt: skip
+        judge = Judge(metric, job.base, job.source)
+        scale = judge.distance() if normalize else 1.0
+        paths = _Paths(job, groups, mlps)  # type: ignore[arg-type]
+        values = np.full((model.n_layers, model.n_heads, len(groups), len(job.places), len(job.tokens)), np.nan)
         finished = {} if job.ledger is None else job.ledger.finished()
-        waves = list(paths.waves())
         bar = tqdm(total=len(job.units), disable=not progress, leave=False, desc=f"paths from {len(job.heads)} heads")
         try:
             with bar:
-                for units in waves:
+                for units in paths.waves():
                     if not all(f"{head} {place}" in finished for head, place in units):
                         changes = np.stack([judge(final) for final in paths.run(units)], axis=1)
                         news = {f"{h} {p}": change for (h, p), change in zip(units, changes, strict=True)}

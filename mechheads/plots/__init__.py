@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mechheads.plots.categories import category_map
     from mechheads.plots.heads import heatmap
+    from mechheads.plots.paths import path_matrix
     from mechheads.plots.patterns import attention
     from mechheads.plots.safety import safety_map
 
-__all__ = ["attention", "category_map", "heatmap", "safety_map"]
+_HOME = {
+    "attention": "patterns",
+    "category_map": "categories",
+    "heatmap": "heads",
+    "path_matrix": "paths",
+    "safety_map": "safety",
+}
 
-_HOME = {"attention": "patterns", "category_map": "categories", "heatmap": "heads", "safety_map": "safety"}
+__all__ = ["attention", "category_map", "heatmap", "path_matrix", "safety_map"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mechheads.scores import HeadScores
 
 _GREY = "#d0d0d0"
-_SIGNED = ("#2166ac", "#67a9cf", "#d1e5f0", "#f7f7f7", "#fddbc7", "#ef8a62", "#b2182b")
+SIGNED = ("#2166ac", "#67a9cf", "#d1e5f0", "#f7f7f7", "#fddbc7", "#ef8a62", "#b2182b")
 _WIDTH, _GAP_ACROSS, _GAP_DOWN = 1000, 44, 62
 
 
@@ -74,7 +74,7 @@ def heatmap(scores: HeadScores, *, title: str | None = None, select: Mapping[str
                 z=part.scores.values,
                 x=np.arange(part.n_heads),
                 y=np.arange(part.n_layers),
-                text=_hover(part, label),
+                text=hover(part, label),
                 hovertemplate="%{text}<extra></extra>",
                 hoverongaps=False,
                 coloraxis="coloraxis",
@@ -123,7 +123,7 @@ def _colours(scores: HeadScores) -> dict[str, Any]:
     values = scores.scores.values[np.isfinite(scores.scores.values)]
     signed = bool((values < 0).any())
     furthest = float(np.abs(values).max(initial=0)) or 1.0
-    scale = _SIGNED if signed else _SIGNED[len(_SIGNED) // 2 :]
+    scale = SIGNED if signed else SIGNED[len(SIGNED) // 2 :]
     return {
         "colorscale": [[i / (len(scale) - 1), colour] for i, colour in enumerate(scale)],
         "cmin": -furthest if signed else 0.0,
@@ -132,7 +132,8 @@ def _colours(scores: HeadScores) -> dict[str, Any]:
     }
 
 
-def _hover(scores: HeadScores, label: str) -> list[list[str]]:
+def hover(scores: HeadScores, label: str) -> list[list[str]]:
+    """What to show of each head: its name, the label, value, interval and q."""
     unit = plain(scores.unit)
     data = {name: scores.dataset[name].values for name in ("score", "ci_low", "ci_high", "q_value")}
     interval = "interval" if scores.level is None else f"{100 * scores.level:g}% interval"
