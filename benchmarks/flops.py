@@ -8,7 +8,7 @@ small beside them. What is counted is what cannot be avoided by an exact method 
   and patterns of that block stay as they are;
 - each later block runs in full at positions p..t against the keys and values of 0..p-1, which are known;
 - the last block needs keys and values at p..t, and everything else only where logits are read;
-- logits are read, and so unembedded, at the last position t alone, but over the whole vocabulary;
+- logits are read, and so unembedded, at the last position t alone: all of them for a KL, two for a difference of two;
 - path patching freezes every other head, so positions do not mix: only MLPs run, at the receiver's positions.
 
 To this come the cached runs: all of the base run, and of the other run what lies behind the first token that differs.
@@ -17,7 +17,7 @@ To this come the cached runs: all of the base run, and of the other run what lie
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -152,6 +152,7 @@ def needed(
     changed: list[int],
     end: int,
     receiver: tuple[int, int] | str | None = None,
+    logits: int | None = None,
 ) -> int:
     """FLOPs of a whole workload over these (layer, head).
 
@@ -160,7 +161,10 @@ def needed(
         changed: for each prompt the first position where z changes.
         end: number of tokens of every prompt.
         receiver: None patches z itself; ``"final"`` or a (layer, head) is the receiver of a path.
+        logits: how many tokens' logits are read; None for all.
     """
+    if logits is not None:
+        shape = replace(shape, d_vocab=logits)
     layers = [layer for layer, _ in heads]
     flops = len(changed) * base_run(shape, end) + sum(source_run(shape, first, end) for first in differ or ())
     for first in changed:

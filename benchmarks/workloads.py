@@ -99,7 +99,15 @@ class Workload:
 
     def flops(self, shape: Shape, heads: Sequence[Head]) -> int:
         """What the sweep over these heads needs at the least; see ``benchmarks.flops``."""
-        return needed(shape, heads, differ=self.differ, changed=self.changed, end=self.n_tokens, receiver=self.receiver)
+        return needed(
+            shape,
+            heads,
+            differ=self.differ,
+            changed=self.changed,
+            end=self.n_tokens,
+            receiver=self.receiver,
+            logits=None if self.answer is None else 2,
+        )
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Workload:

@@ -1,6 +1,15 @@
 """How Sphinx builds the documentation: ``python -m sphinx -W docs docs/_build``."""
 
+import json
+import sys
+from pathlib import Path
+
 from mechheads import __version__
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from benchmarks import table  # noqa: E402
 
 project = "mechheads"
 author = "The mechheads authors"
@@ -8,7 +17,7 @@ copyright = author
 release = __version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_generated"]
 nb_execution_mode = "off"  # the tests run the notebooks
 myst_heading_anchors = 3
 
@@ -22,11 +31,18 @@ napoleon_use_rtype = False
 
 html_theme = "furo"
 html_title = "mechheads"
-html_static_path = ["_static"]
+html_static_path = ["_static", "_generated"]
 html_css_files = ["figures.css"]
 html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False
+
+
+# The tables and the figure of performance.md, from what the benchmark wrote
+(HERE / "_generated").mkdir(exist_ok=True)
+_results = json.loads((HERE.parent / "benchmarks" / "results.json").read_text(encoding="utf-8"))
+(HERE / "_generated" / "benchmarks.md").write_text(table.markdown(_results), encoding="utf-8")
+table.figure(_results).write_html(HERE / "_generated" / "benchmarks.html", config={"displaylogo": False})
 
 
 def _readable(app, what, name, obj, options, signature, returns):

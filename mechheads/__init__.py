@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from mechheads import plots as plots
+    from mechheads import plots as plots, testing as testing
     from mechheads.atlas import Atlas as Atlas, build_atlas as build_atlas
     from mechheads.cache import HeadCache as HeadCache
     from mechheads.heads import HeadId as HeadId
@@ -38,7 +38,16 @@ if TYPE_CHECKING:
     )
     from mechheads.model import Model as Model, load as load, wrap as wrap
     from mechheads.patching.activation import ablate as ablate, activation_patch as activation_patch
+    from mechheads.patching.circuits import (
+        Completeness as Completeness,
+        Faithfulness as Faithfulness,
+        completeness as completeness,
+        faithfulness as faithfulness,
+    )
+    from mechheads.patching.minimal import Circuit as Circuit, minimal_circuit as minimal_circuit
     from mechheads.patching.path import path_matrix as path_matrix, path_patch as path_patch
+    from mechheads.patching.self_repair import self_repair as self_repair
+    from mechheads.patching.sets import SetScores as SetScores, patch_sets as patch_sets
     from mechheads.plans import Plan as Plan
     from mechheads.prompts import PromptPairs as PromptPairs, Prompts as Prompts
     from mechheads.report import write_page as write_page
@@ -77,8 +86,17 @@ _HOME = {
     "wrap": "model",
     "ablate": "patching.activation",
     "activation_patch": "patching.activation",
+    "Completeness": "patching.circuits",
+    "Faithfulness": "patching.circuits",
+    "completeness": "patching.circuits",
+    "faithfulness": "patching.circuits",
+    "Circuit": "patching.minimal",
+    "minimal_circuit": "patching.minimal",
     "path_matrix": "patching.path",
     "path_patch": "patching.path",
+    "self_repair": "patching.self_repair",
+    "SetScores": "patching.sets",
+    "patch_sets": "patching.sets",
     "Plan": "plans",
     "write_page": "report",
     "PromptPairs": "prompts",
@@ -93,12 +111,12 @@ _HOME = {
 }
 """Each public name and the module it lives in; imported when first asked for."""
 
-__all__ = sorted([*_HOME, "plots"])
+__all__ = sorted([*_HOME, "plots", "testing"])
 
 
 def __getattr__(name: str) -> Any:
-    if name == "plots":
-        return importlib.import_module("mechheads.plots")
+    if name in ("plots", "testing"):
+        return importlib.import_module(f"mechheads.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'mechheads' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"mechheads.{_HOME[name]}"), name)

@@ -54,6 +54,20 @@ _PATHS = """@misc{goldowsky2023paths,
   eprint = {2304.05969},
   archivePrefix = {arXiv}
 }"""
+_HYDRA = """@misc{mcgrath2023hydra,
+  title = {The Hydra Effect: Emergent Self-repair in Language Model Computations},
+  author = {McGrath, Thomas and Rahtz, Matthew and Kramar, Janos and Mikulik, Vladimir and Legg, Shane},
+  year = {2023},
+  eprint = {2307.15771},
+  archivePrefix = {arXiv}
+}"""
+_SELF_REPAIR = """@misc{rushing2024repair,
+  title = {Explorations of Self-Repair in Language Models},
+  author = {Rushing, Cody and Nanda, Neel},
+  year = {2024},
+  eprint = {2402.15390},
+  archivePrefix = {arXiv}
+}"""
 _ABLATION = """@inproceedings{michel2019sixteen,
   title = {Are Sixteen Heads Really Better than One?},
   author = {Michel, Paul and Levy, Omer and Neubig, Graham},
@@ -88,6 +102,7 @@ _PAPERS = {
     "activation_patch": (_PATCHING,),
     "path_patch": (_IOI, _PATHS),
     "path_matrix": (_IOI, _PATHS),
+    "self_repair": (_HYDRA, _SELF_REPAIR),
     "ablate": (_ABLATION,),
     "attribution": (_ATTRIBUTION,),
 }

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -195,7 +195,7 @@ class HeadScores(Arithmetic):
     def provenance(self) -> dict[str, Any]:
         return json.loads(self.dataset.attrs["provenance"])
 
-    def with_provenance(self, **more: Any) -> Self:
+    def with_provenance(self: _S, **more: Any) -> _S:
         """The same scores that remember more of where they come from."""
         return type(self)(self.dataset.assign_attrs(provenance=json.dumps(self.provenance | more)))
 

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -147,7 +147,7 @@ class Ledger:
             self._file.execute("PRAGMA wal_checkpoint(passive)")
         self._file.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Ledger:
         return self
 
     def __exit__(

@@ -1,0 +1,291 @@
+"""How well a set of heads, a circuit, stands for the whole model.
+
+A circuit C is judged by taking out all the heads that are not in it; MLPs stay and see what is left. M is
+all heads, F(C) the mean over prompts of the metric when all heads outside C are ablated.
+
+| paper | here |
+|---|---|
+| faithfulness, F(C) against F(M) | ``faithfulness``, on a scale from F(no heads) = 0 to F(M) = 1 |
+| incompleteness for a part K of C, F(C without K) against F(M without K) | ``completeness`` |
+
+Wang et al. 2022 (arXiv 2211.00593), section 4. The numbers are about one way of ablating, and another
+may give quite others (Miller et al. 2024, arXiv 2407.08734): every result says which was used.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from scipy.stats import norm, t as student_t
+
+from mechheads.heads import HeadId, HeadLike
+from mechheads.interventions import Intervention
+from mechheads.jobs import AnyPrompts
+from mechheads.metrics import Metric, logit_diff, name_of
+from mechheads.model import Model
+from mechheads.patching.sets import PATCH, SetRuns, check_intervention, head_set, said, set_bar
+from mechheads.stats import clustered_bootstrap
+
+_LEVEL, _DRAWS = 0.95, 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Faithfulness:
+    """How much of what the model does a set of heads does by itself.
+
+    Attributes:
+        score: (F(C) - F(no heads)) / (F(M) - F(no heads)): 1 all of it, 0 nothing; it may lie beyond both.
+        ci_low, ci_high: its 95% interval, from clusters of prompts drawn anew.
+        heads: the circuit C.
+        table: one row a prompt: cluster, and the metric of the ``full`` model, the ``circuit`` and with
+            ``no heads``.
+        metric, ablation: what was measured, and how the other heads were taken out.
+        provenance: what it takes to repeat it.
+    """
+
+    score: float
+    ci_low: float
+    ci_high: float
+    heads: tuple[HeadId, ...]
+    table: pd.DataFrame
+    metric: str
+    ablation: str
+    provenance: dict[str, Any]
+
+    def __repr__(self) -> str:
+        mean = self.table[["full", "circuit", "no heads"]].mean()
+        return (
+            f"<Faithfulness {self.score:.3g} ({self.ci_low:.3g} to {self.ci_high:.3g}) of {len(self.heads)} heads, the "
+            f"others ablated by {self.ablation}: {self.metric} {mean['circuit']:.3g}, of the full model "
+            f"{mean['full']:.3g}, of no heads {mean['no heads']:.3g}>"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Completeness:
+    """Whether a circuit does without some of its heads what the model does without them.
+
+    Attributes:
+        table: one row for each subset K of the circuit: its heads, ``kind`` (none, head, random or given),
+            n_heads, ``circuit`` F(C without K), ``model`` F(M without K), difference, ci_low, ci_high, and
+            incompleteness, the absolute difference; in the metric's unit.
+        heads: the circuit C.
+        metric, ablation: what was measured, and how heads were taken out.
+        provenance: what it takes to repeat it.
+    """
+
+    table: pd.DataFrame
+    heads: tuple[HeadId, ...]
+    metric: str
+    ablation: str
+    provenance: dict[str, Any]
+
+    @property
+    def worst(self) -> dict[str, Any]:
+        """The row of the subset where circuit and model differ the most."""
+        return self.table.loc[self.table["incompleteness"].idxmax()].to_dict()
+
+    def __repr__(self) -> str:
+        worst = self.worst
+        return (
+            f"<Completeness of {len(self.heads)} heads, ablated by {self.ablation}: of {len(self.table)} subsets K the "
+            f"worst is {worst['heads'] or 'none'}, where {self.metric} is {worst['circuit']:.3g} of the circuit and "
+            f"{worst['model']:.3g} of the model>"
+        )
+
+
+def faithfulness(
+    model: Model,
+    prompts: AnyPrompts,
+    heads: Iterable[HeadLike],
+    *,
+    metric: Metric = logit_diff,
+    ablation: Intervention = PATCH,
+    budget: int | str | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Faithfulness:
+    """The share of the metric that a circuit keeps when all other heads are ablated.
+
+    Args:
+        prompts: pairs, whose clean side is run; or, with another ablation than a patch, plain prompts.
+        heads: the circuit; it may be empty.
+        metric: what is measured.
+        ablation: what the z of every other head becomes: that of the corrupted run, or any intervention of
+            ``mh.sweep``, such as ``mh.Mean()``, worked out from the base run.
+        budget, progress: as in ``mh.sweep``.
+        seed: of the interval.
+
+    Raises:
+        ValueError: if an argument does not fit, or the metric is the same with all heads and with none.
+
+    Wang et al. 2022 (arXiv 2211.00593), section 4; Miller et al. 2024 (arXiv 2407.08734).
+
+    >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
+    >>> late = [(layer, head) for layer in range(8, 30) for head in range(9)]
+    >>> 0.5 < mh.faithfulness(model, pairs, late, progress=False).score < 1.2
+    True
+    """
+    circuit = head_set(heads, model, "heads")
+    runs = CircuitRuns(model, prompts, metric, ablation, budget, progress)
+    return runs.faithfulness(circuit, runs.values([frozenset(circuit)])[0], seed)
+
+
+def completeness(
+    model: Model,
+    prompts: AnyPrompts,
+    heads: Iterable[HeadLike],
+    *,
+    subsets: int | Sequence[Iterable[HeadLike]] = 10,
+    metric: Metric = logit_diff,
+    ablation: Intervention = PATCH,
+    budget: int | str | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Completeness:
+    """Compare the circuit with the whole model while both lack the same heads.
+
+    A circuit that misses a backup of one of its heads falls further without that head than the model does.
+    K is nothing, each single head, and ``subsets``.
+
+    Args:
+        heads: the circuit.
+        subsets: how many random subsets, each head in with probability 1/2; or the subsets themselves.
+        seed: of the random subsets and the intervals.
+        prompts, metric, ablation, budget, progress: as in ``mh.faithfulness``.
+
+    Raises:
+        ValueError: if an argument does not fit, as a subset that is not part of the circuit.
+
+    Wang et al. 2022 (arXiv 2211.00593), section 4.1.
+
+    >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
+    >>> found = mh.completeness(model, pairs, ["L23H4", "L20H1"], subsets=1, progress=False)
+    >>> found.table[["heads", "kind"]].values.tolist()
+    [['', 'none'], ['L20H1', 'head'], ['L23H4', 'head'], ['L20H1 L23H4', 'random']]
+    """
+    circuit = head_set(heads, model, "heads")
+    if not circuit:
+        raise ValueError("heads is empty; a circuit without heads has no subsets")
+    chosen = _subsets(circuit, subsets, model, seed)
+    runs = CircuitRuns(model, prompts, metric, ablation, budget, progress)
+    without = [frozenset(heads) for _, heads in chosen]
+    with set_bar(2 * len(chosen), f"{len(chosen)} subsets", progress) as bar:
+        of_model = runs.values([runs.all - k for k in without], bar.update)
+        of_circuit = runs.values([frozenset(circuit) - k for k in without], bar.update)
+    difference = of_circuit - of_model
+    low, high = clustered_bootstrap(difference, runs.cluster, seed=seed, level=_LEVEL, n=_DRAWS)
+    mean = difference.mean(1)
+    table = pd.DataFrame({
+        "heads": [" ".join(map(str, heads)) for _, heads in chosen], "kind": [kind for kind, _ in chosen],
+        "n_heads": [len(heads) for _, heads in chosen], "circuit": of_circuit.mean(1), "model": of_model.mean(1),
+        "difference": mean, "ci_low": low, "ci_high": high, "incompleteness": np.abs(mean),
+    })  # fmt: skip
+    about = {"heads": [str(head) for head in circuit], "subsets": len(chosen), "seed": seed}
+    return Completeness(table, circuit, name_of(metric), said(ablation), runs.provenance() | about)
+
+
+class CircuitRuns:
+    """The metric of circuits: runs in which all heads outside a set are ablated.
+
+    Attributes:
+        all: every head; ``full`` and ``empty``: the metric with all of them and with none [prompt].
+        cluster: of each prompt.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        prompts: AnyPrompts,
+        metric: Metric,
+        ablation: Intervention,
+        budget: int | str | None,
+        progress: bool,
+    ) -> None:
+        check_intervention("ablation", ablation, prompts)
+        self._runs = SetRuns(model, prompts, ablation, metric=metric, budget=budget, progress=progress)
+        self.metric, self.ablation, self.at_once = metric, ablation, self._runs.at_once
+        self.all, self.cluster = frozenset(self._runs.job.heads), self._runs.job.tokens.cluster
+        self.full, self.empty = self.values([self.all, frozenset()])
+
+    def values(
+        self, circuits: Sequence[Set[HeadId]], done: Callable[[int], object] = lambda n: None
+    ) -> Float[np.ndarray, "circuit prompt"]:
+        """The metric of each circuit."""
+        values = self._runs.values([self.all - circuit for circuit in circuits], done)
+        if np.isnan(values).any():
+            warnings.warn(f"metric {name_of(self.metric)} gave values that are not finite: NaN", stacklevel=3)
+        return values
+
+    def share(self, values: Float[np.ndarray, "*circuit prompt"]) -> Float[np.ndarray, "*circuit"]:
+        """Faithfulness.
+
+        Raises:
+            ValueError: if it is not defined, as the metric is the same with all heads and with none.
+        """
+        full, empty = self.full.mean(), self.empty.mean()
+        gap = full - empty
+        if not abs(gap) > 1e-6:
+            raise ValueError(
+                f"metric {name_of(self.metric)} is {full:.3g} with all heads and {empty:.3g} with none, so there is "
+                "nothing that a circuit could keep; choose another metric or ablation"
+            )
+        return np.asarray((values - self.empty).mean(-1) / gap)
+
+    def faithfulness(self, heads: tuple[HeadId, ...], values: Float[np.ndarray, " prompt"], seed: int) -> Faithfulness:
+        """The result for a circuit whose metric is known."""
+        score = float(self.share(values))
+        low, high = _ratio_interval(values - self.empty, self.full - self.empty, self.cluster, seed)
+        table = pd.DataFrame({"cluster": self.cluster, "full": self.full, "circuit": values, "no heads": self.empty})
+        about = self.provenance() | {"heads": [str(head) for head in heads], "seed": seed}
+        return Faithfulness(score, low, high, heads, table, name_of(self.metric), said(self.ablation), about)
+
+    def provenance(self) -> dict[str, Any]:
+        """What all results of these runs remember."""
+        return self._runs.provenance()
+
+
+def _subsets(
+    circuit: tuple[HeadId, ...], subsets: int | Sequence[Iterable[HeadLike]], model: Model, seed: int
+) -> list[tuple[str, tuple[HeadId, ...]]]:
+    """Each K with its kind; no random one is empty, a single head, or drawn twice."""
+    always: list[tuple[str, tuple[HeadId, ...]]] = [("none", ()), *(("head", (head,)) for head in circuit)]
+    if not isinstance(subsets, int):
+        given = [head_set(heads, model, f"subsets[{i}]") for i, heads in enumerate(subsets)]
+        for i, heads in enumerate(given):
+            if outside := sorted(set(heads) - set(circuit)):
+                raise ValueError(f"subsets[{i}] holds {outside[0]}, which is not in the circuit")
+        return always + [("given", heads) for heads in given]
+    if subsets < 0:
+        raise ValueError(f"subsets is {subsets}; give how many random subsets, 0 or more, or the subsets themselves")
+    rng = np.random.default_rng(seed)
+    drawn: dict[tuple[HeadId, ...], None] = {}
+    wanted = min(subsets, 2 ** len(circuit) - 1 - len(circuit))
+    while len(drawn) < wanted:
+        inside = rng.random(len(circuit)) < 0.5
+        if inside.sum() > 1:
+            drawn[tuple(head for head, is_in in zip(circuit, inside, strict=True) if is_in)] = None
+    return always + [("random", heads) for heads in drawn]
+
+
+def _ratio_interval(
+    part: Float[np.ndarray, " prompt"], whole: Float[np.ndarray, " prompt"], cluster: Sequence[str], seed: int
+) -> tuple[float, float]:
+    """Interval of mean(part) / mean(whole), resampling clusters as ``stats.clustered_bootstrap`` does for a mean."""
+    labels = list(dict.fromkeys(cluster))
+    n = len(labels)
+    if n < 2 or not np.isfinite(part).all():
+        return np.nan, np.nan
+    member = np.array([[label == of for of in labels] for label in cluster], dtype=float)
+    draws = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=_DRAWS)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = (draws @ (part @ member)) / (draws @ (whole @ member))
+    tail = norm.sf(np.sqrt(n / (n - 1)) * student_t.ppf((1 + _LEVEL) / 2, n - 1))
+    low, high = np.nanquantile(shares, [tail, 1 - tail])
+    return float(low), float(high)
