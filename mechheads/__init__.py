@@ -37,7 +37,12 @@ if TYPE_CHECKING:
         metric as metric,
     )
     from mechheads.model import Model as Model, load as load, wrap as wrap
-    from mechheads.patching.activation import ablate as ablate, activation_patch as activation_patch
+    from mechheads.patching.activation import (
+        Screen as Screen,
+        ablate as ablate,
+        activation_patch as activation_patch,
+    )
+    from mechheads.patching.attribution import attribution_patch as attribution_patch
     from mechheads.patching.circuits import (
         Completeness as Completeness,
         Faithfulness as Faithfulness,
@@ -84,8 +89,10 @@ _HOME = {
     "Model": "model",
     "load": "model",
     "wrap": "model",
+    "Screen": "patching.activation",
     "ablate": "patching.activation",
     "activation_patch": "patching.activation",
+    "attribution_patch": "patching.attribution",
     "Completeness": "patching.circuits",
     "Faithfulness": "patching.circuits",
     "completeness": "patching.circuits",

@@ -207,9 +207,11 @@ class HeadScores(Arithmetic):
 
     @property
     def missing(self) -> tuple[HeadId, ...]:
-        """Heads without any score, as an interrupted run leaves them."""
-        absent = self.scores.isnull().all(self.extra_dims).values
-        return tuple(HeadId(int(layer), int(head)) for layer, head in np.argwhere(absent))
+        """Heads without any score, as an interrupted run leaves them; not those that a screening left out."""
+        absent = self.scores.isnull().all(self.extra_dims)
+        if "screened_out" in self.dataset:
+            absent &= ~self.dataset["screened_out"]
+        return tuple(HeadId(int(layer), int(head)) for layer, head in np.argwhere(absent.values))
 
     def select(self, **labels: Label | Sequence[Label]) -> HeadScores:
         """The part at some labels of the extra dimensions: one label drops its dimension, a list keeps it.

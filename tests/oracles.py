@@ -110,35 +110,35 @@ def path_patched_logits(
     here, there = activations(model, base), activations(model, source)
     layer, head = sender
     hooks: list[tuple[str, Callable]] = []
-    for l in range(model.n_layers):
-        z = here[name(l, "z")].clone()
-        if l == layer:
-            z[0, :, head] = blend(z[0, :, head], there[name(l, "z")][0, :, head], at)
-        hooks.append((name(l, "z"), _give(z)))
+    for each in range(model.n_layers):
+        z = here[name(each, "z")].clone()
+        if each == layer:
+            z[0, :, head] = blend(z[0, :, head], there[name(each, "z")][0, :, head], at)
+        hooks.append((name(each, "z"), _give(z)))
     seen: dict[str, Tensor] = {}
     if mlps == "frozen":
         kept: dict[str, Tensor] = {}
-        forward(model, base, [(mlp(l), partial(_keep, kept=kept, at=mlp(l))) for l in range(model.n_layers)])
-    for l in range(model.n_layers):
-        hooks += [(name(l, site), partial(_keep, kept=seen, at=name(l, site))) for site in ("q", "k", "v")]
-        hooks.append((mlp(l), partial(_keep, kept=seen, at=mlp(l))))
+        forward(model, base, [(mlp(each), partial(_keep, kept=kept, at=mlp(each))) for each in range(model.n_layers)])
+    for each in range(model.n_layers):
+        hooks += [(name(each, site), partial(_keep, kept=seen, at=name(each, site))) for site in ("q", "k", "v")]
+        hooks.append((mlp(each), partial(_keep, kept=seen, at=mlp(each))))
         if mlps == "frozen":
-            hooks.append((mlp(l), _give(kept[mlp(l)])))
+            hooks.append((mlp(each), _give(kept[mlp(each)])))
     first = forward(model, base, hooks)[0]
     if receivers == ["final"]:
         return first
     second: list[tuple[str, Callable]] = []
-    for l in range(model.n_layers):
-        if f"L{l}.mlp" in receivers:
-            second.append((mlp(l), _give(seen[mlp(l)])))
+    for each in range(model.n_layers):
+        if f"L{each}.mlp" in receivers:
+            second.append((mlp(each), _give(seen[mlp(each)])))
         for h in range(model.n_heads):
-            sites = [site for site in ("q", "k", "v") if f"L{l}H{h}.{site}" in receivers]
+            sites = [site for site in ("q", "k", "v") if f"L{each}H{h}.{site}" in receivers]
             if not sites:
                 continue
             own: list[Tensor] = []
-            given = [(name(l, site), _give(seen[name(l, site)])) for site in sites]
-            forward(model, base, [*second, *given, (name(l, "z"), lambda z, hook, own=own: own.append(z.clone()))])
-            second.append((name(l, "z"), partial(_set_head, head=h, value=own[0][0, :, h])))
+            given = [(name(each, site), _give(seen[name(each, site)])) for site in sites]
+            forward(model, base, [*second, *given, (name(each, "z"), lambda z, hook, own=own: own.append(z.clone()))])
+            second.append((name(each, "z"), partial(_set_head, head=h, value=own[0][0, :, h])))
     return forward(model, base, second)[0]
 
 

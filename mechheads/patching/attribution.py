@@ -1,0 +1,318 @@
+"""Attribution: what activation patching would give, estimated for all heads at once from one gradient.
+
+The effect of a new z is taken as linear: (new z - old z) . d metric / d z, the gradient being that of the base
+run. One forward and one backward pass serve every head. What a new q, k, v or pattern makes of the head's own z
+is computed exactly; only what follows from z on is linear (the "QK fix" of Kramár et al. 2024).
+
+``transformer_lens.tools.analysis.attribution_patch`` gives the same numbers for z, and the tests hold ours
+against it. It is not what runs here: it takes bridges alone, pairs one by one and of one length, keeps a Python
+number for each head and token, averages over prompts, so that no interval can follow, and fails where every
+parameter is frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from mechheads.altered import altered_z, apply
+from mechheads.cache import HeadCache
+from mechheads.heads import HeadId, HeadLike
+from mechheads.interventions import Context, Intervention, Patch, Site, site_of
+from mechheads.jobs import AnyPrompts, Job, Positions, inside, prepare, tokenize
+from mechheads.judge import Judge
+from mechheads.metrics import Metric, MetricContext, check_value, logit_diff, name_of, read_positions
+from mechheads.model import Model
+from mechheads.plans import LOGITS_AT_ONCE, token_bytes, tokens_in_flight
+from mechheads.prompts import PromptPairs
+from mechheads.scores import HeadScores
+from mechheads.spill import LayerStore, budget_bytes
+from mechheads.tokens import Tokens
+
+_INSTEAD = "use mh.logit_diff, mh.log_prob or another metric that has one"
+
+
+def attribution_patch(
+    model: Model,
+    pairs: PromptPairs,
+    *,
+    site: Site = "z",
+    metric: Metric = logit_diff,
+    direction: Literal["denoising", "noising"] = "denoising",
+    heads: Sequence[HeadLike] | HeadLike | None = None,
+    positions: Positions = "all",
+    budget: int | str | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> HeadScores:
+    """Estimate ``mh.activation_patch`` for all heads from one forward and one backward pass.
+
+    The estimate is (new z - old z) . d metric / d z, summed over positions. It is exact where all that follows
+    is linear and good for small changes; it misleads where later norms or attention saturate, and where
+    effects cancel. ``mh.activation_patch(..., screen=0.2)`` runs exactly what it finds large.
+
+    Args:
+        pairs, site, direction: as in ``mh.activation_patch``. What a new q, k, v or pattern makes of z is
+            computed exactly, with grouped-query attention for each query head alone.
+        metric: one with a gradient at the base run. Accuracy has none; that of a divergence from the base run
+            is 0 there.
+        heads, positions, seed, progress: as in ``mh.sweep``.
+        budget: memory, bytes or "2 GB" (default 4 GB); prompts are run in parts that fit.
+
+    Returns:
+        The estimate of metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit.
+
+    Raises:
+        ValueError: if the pairs do not align, the metric has no gradient, or an argument does not fit.
+
+    Nanda 2023 ("Attribution Patching"); Syed et al. 2023 (arXiv 2310.10348); Kramár et al. 2024 (arXiv 2403.00745).
+
+    >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
+    >>> mh.attribution_patch(model, pairs, progress=False).heads(1)
+    (HeadId(layer=23, head=4),)
+    """
+    base = base_of(pairs, direction)
+    found = estimate(
+        model, pairs, Patch(site), metric=metric, heads=heads, positions=positions, base=base, budget=budget,
+        progress=progress,
+    )  # fmt: skip
+    return HeadScores.from_values(
+        found.values if found.labels else found.values[:, :, 0],
+        name=f"attribution patching of {site}, {direction}",
+        unit=getattr(metric, "unit", ""),
+        kind="attribution",
+        cluster=found.runs["base"].cluster,
+        extra={"pos": found.labels} if found.labels else None,
+        null=getattr(metric, "null", 0.0),
+        seed=seed,
+        provenance=model.provenance()
+        | {
+            "intervention": repr(Patch(site)),
+            "metric": name_of(metric),
+            "prompts": found.fingerprint,
+            "n_prompts": len(pairs),
+            "base": base,
+            "positions": positions if isinstance(positions, str) else list(positions),
+            "heads": "all" if heads is None else [str(head) for head in found.heads],
+            "seed": seed,
+        },
+        variables={"base_metric": (("prompt",), found.base_value)},
+    )
+
+
+def base_of(pairs: PromptPairs, direction: str) -> Literal["clean", "corrupted"]:
+    """Which run of the pairs is patched.
+
+    Raises:
+        ValueError: if they are no pairs, or there is no such direction.
+    """
+    if not isinstance(pairs, PromptPairs):
+        raise ValueError(f"pairs is a {type(pairs).__name__}; activation patching needs mh.PromptPairs")
+    if direction not in ("denoising", "noising"):
+        raise ValueError(f'direction is {direction!r}; choose "denoising" or "noising"')
+    return "corrupted" if direction == "denoising" else "clean"
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """An estimate for every head, and what a result says of how it was made.
+
+    Attributes:
+        values: NaN for heads that were not asked for, and where a prompt has no such place.
+        labels: of the places, where they have any.
+        runs: the prompts of the ``base`` run and of the ``source``.
+    """
+
+    values: Float[np.ndarray, "layer head place prompt"]
+    labels: list[int | str]
+    heads: tuple[HeadId, ...]
+    runs: dict[str, Tokens]
+    base_value: Float[np.ndarray, " prompt"]
+    fingerprint: str
+
+
+@torch.inference_mode(False)
+def estimate(
+    model: Model,
+    prompts: AnyPrompts,
+    intervention: Intervention,
+    *,
+    metric: Metric,
+    heads: Sequence[HeadLike] | HeadLike | None,
+    positions: Positions,
+    base: str,
+    budget: int | str | None,
+    progress: bool,
+    normalize: bool = False,
+) -> Estimate:
+    """The linear estimate of what ``sweep`` measures with the same arguments.
+
+    Raises:
+        ValueError: also if the metric, or the model, has no gradient.
+    """
+    if callable(metric):
+        check_gradient(metric, tokenize(model, prompts, base)[0], model.d_vocab)
+    job = prepare(
+        model, prompts, intervention, metric=metric, heads=heads, positions=positions, base=base,
+        budget=budget, progress=progress,
+    )  # fmt: skip
+    judge = Judge(metric, job.base, job.source)
+    scale = judge.distance() if normalize else 1.0
+    values = attribute(job, metric, budget_bytes(budget), progress) / scale
+    labels = [place.label for place in job.places if place.label is not None]
+    if labels:
+        values[:, :, ~inside(job.places)] = np.nan
+    runs = {name: run.tokens for name, run in {"base": job.base, "source": job.source}.items() if run is not None}
+    return Estimate(values, labels, job.heads, runs, judge.base_value.cpu().numpy(), job.fingerprint())
+
+
+def attribute(
+    job: Job, metric: Metric, limit: int, progress: bool = True
+) -> Float[np.ndarray, "layer head place prompt"]:
+    """(new z - old z) . d metric / d z, whatever the intervention; NaN for heads that the job does not have.
+
+    Args:
+        limit: bytes that the cached runs and the graph may take.
+    """
+    model, base, site = job.model, job.base, site_of(job.intervention)
+    layers = sorted({head.layer for head in job.heads})
+    gradient = z_gradients(base, metric, layers, _rows_at_once(job, limit), progress)
+    values = np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan)
+    of_keys = site in ("k", "v")  # a new key or value at one place changes z at every later token
+    every = range(len(job.places))
+    for places in [[place] for place in every] if of_keys else [every]:
+        altered = None
+        if site != "z":
+            at = job.places[places[0]].at if of_keys else None
+            altered = altered_z(model, base, job.source, job.intervention, at, layers, job.plan.rows)
+        for layer in layers:
+            heads = [head.head for head in job.heads if head.layer == layer]
+            old = base.z.layer(layer)[:, heads]
+            new = _new_z(job, layer, heads) if altered is None else altered[layer][:, heads]
+            along = ((new - old).double() * gradient[layer][:, heads].double()).sum(-1)
+            along = along.masked_fill(~job.tokens.mask[:, None], 0)
+            for place in places:
+                at = job.places[place].at
+                part = along if of_keys or at is None else along * at[:, None]
+                values[layer, heads, place] = part.sum(-1).T.cpu().numpy()
+    return values
+
+
+def _new_z(job: Job, layer: int, heads: Sequence[int]) -> Float[Tensor, "prompt head pos d_head"]:
+    """What an intervention on z makes of some heads of a layer."""
+    old = job.base.z.layer(layer)
+    news = [
+        apply(job.intervention, old[:, head], Context(HeadId(layer, head), job.base, job.source, job.tokens.mask))
+        for head in heads
+    ]
+    return torch.stack(news, dim=1)
+
+
+def z_gradients(base: HeadCache, metric: Metric, layers: Sequence[int], rows: int, progress: bool = True) -> LayerStore:
+    """d metric / d z of a run, for some layers: [prompt, head, pos, d_head] each.
+
+    A prompt's metric depends on its own z alone, so the gradient of their sum holds that of each.
+
+    Args:
+        layers: in ascending order.
+        rows: how many prompts to run at once.
+
+    Raises:
+        ValueError: if it is 0 everywhere, or not finite.
+    """
+    model, tokens = base.need_model(), base.tokens
+    at, mask = read_positions(metric, tokens)
+    store, flat = LayerStore(len(layers), len(tokens), base.stores["z"].on_disk), True
+    starts = range(0, len(tokens), rows)
+    for start in tqdm(starts, desc="gradients", disable=not progress or len(starts) == 1, leave=False):
+        part = slice(start, start + rows)
+        try:
+            gradients = _gradients(model, tokens.rows(part), at[part], mask[part], metric, layers)
+        except RuntimeError as error:
+            if "Inference tensors" not in str(error):
+                raise
+            raise ValueError(
+                "model: what torch.inference_mode() made lets no gradient pass; load it outside"
+            ) from error
+        for layer, gradient in zip(layers, gradients, strict=True):
+            if not gradient.isfinite().all():
+                raise ValueError(f"metric {name_of(metric)} has a gradient that is not finite at the unchanged run")
+            flat = flat and not gradient.any()
+            store.add(layer, gradient.transpose(1, 2))
+    if flat:
+        raise ValueError(f"metric {name_of(metric)} has a gradient of 0 at the unchanged run; {_INSTEAD}")
+    return store
+
+
+def _gradients(
+    model: Model,
+    tokens: Tokens,
+    at: Int[Tensor, "prompt position"],
+    mask: Bool[Tensor, "prompt position"],
+    metric: Metric,
+    layers: Sequence[int],
+) -> tuple[Float[Tensor, "prompt pos head d_head"], ...]:
+    """The gradient at each of the layers, for a batch of prompts.
+
+    Nothing else is asked for a gradient: the weights may want theirs or not, and keep those they have.
+    """
+    z: dict[int, Tensor] = {}
+
+    def watch(value: Tensor, hook: Any, layer: int) -> Tensor:
+        z[layer] = value.detach().requires_grad_() if layer == layers[0] else value
+        return z[layer]
+
+    hooks = [(model.hook_name("z", layer), partial(watch, layer=layer)) for layer in layers]
+    with torch.enable_grad():
+        final = model.backend.run(tokens.ids, hooks, grad=True)
+        logits = model.unembed(final.gather(1, at[..., None].expand(-1, -1, final.shape[-1])))
+        value = metric(logits, MetricContext(logits.detach().clone(), tokens, mask))
+        total = check_value(metric, value, len(tokens)).sum()
+        return torch.autograd.grad(total, [z[layer] for layer in layers])
+
+
+def _rows_at_once(job: Job, limit: int) -> int:
+    """How many prompts to run at once: each layer keeps half as much again as it has in flight until the way back."""
+    model, pos = job.model, job.tokens.ids.shape[1]
+    runs = [(run, tuple(run.stores)) for run in (job.base, job.source) if run is not None]
+    kept = [HeadCache.estimate(model, run.tokens, sites=sites).total for run, sites in [*runs, (job.base, ("z",))]]
+    room = max(limit // 4, 0 if job.plan.on_disk else limit - sum(kept))
+    if model.device.type == "cuda":
+        room = min(room, torch.cuda.mem_get_info(model.device)[0] // 2)
+    a_token = 1.5 * model.n_layers * token_bytes(model, pos)
+    tokens = min(tokens_in_flight(model, room, pos), int(room // a_token))
+    return max(1, min(tokens // pos, LOGITS_AT_ONCE // (job.at.shape[1] * model.d_vocab)))
+
+
+def check_gradient(metric: Metric, tokens: Tokens, d_vocab: int) -> None:
+    """Try on two prompts with random logits whether a metric has a gradient, and has one where nothing is changed.
+
+    Raises:
+        ValueError: if it has not.
+    """
+    few = tokens.rows(slice(0, 2))
+    at, mask = read_positions(metric, few)
+    here, elsewhere = torch.randn(2, *at.shape, d_vocab, generator=torch.Generator().manual_seed(0)).to(at.device)
+
+    def slope(base_logits: Tensor) -> float:
+        with torch.enable_grad():
+            logits = here.clone().requires_grad_()
+            try:
+                value = check_value(metric, metric(logits * 1, MetricContext(base_logits.clone(), few, mask)), len(few))
+                return float(torch.autograd.grad(value.sum(), logits)[0].norm())
+            except RuntimeError as error:
+                raise ValueError(f"metric {name_of(metric)} has no gradient ({error}); {_INSTEAD}") from error
+
+    if slope(here) < 1e-3 * slope(elsewhere):
+        raise ValueError(
+            f"metric {name_of(metric)} is a distance from the base run, so its gradient there is 0 and tells nothing "
+            f"of the heads; {_INSTEAD}"
+        )
