@@ -173,7 +173,7 @@ class HeadCache:
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
         n, pos = tokens.ids.shape
         item = model.dtype.itemsize
-        heads = dict.fromkeys(("k", "v", "keys", "values"), model.n_kv_heads)
+        heads: dict[str, int] = dict.fromkeys(("k", "v", "keys", "values"), model.n_kv_heads)
         row = {"pattern": pos, "resid_pre": model.d_model}
         sizes = {
             site: n * pos * model.n_layers * item * row.get(site, model.d_head)

@@ -128,15 +128,17 @@ class Frozen:
                 continue
             attention = self._attention(layer)
             after, mlp_out = self._block(layer, residual[None], attention[None], see_mlp=True)
-            changed, new = [], []
+            changed: list[Tensor] = []
+            new: list[Tensor] = []
             if joining:
                 made = attention + self._difference(joining)
                 stream = residual.expand(made.shape)
                 out, seen = self._block(layer, stream, made, see_mlp=here, give_mlp=mlp_out)
-                changed, new = [out - after], [seen]
+                changed = [out - after]
+                new = [] if seen is None else [seen]
             if here and len(change):
                 _, seen = self._block(layer, residual + change, attention.expand(change.shape), see_mlp=True)
-                new.insert(0, seen)
+                new = new if seen is None else [seen, *new]
             if here and new:
                 inputs[Receiver(layer, "mlp_out")] = torch.cat(new)
             change, after = torch.cat([change, *changed]), after[0]

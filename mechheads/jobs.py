@@ -170,7 +170,7 @@ def find_places(positions: Positions, tokens: Tokens) -> tuple[Place, ...]:
         return tuple(Place(int(p), (pos == p) & tokens.mask) for p in pos)
     if not isinstance(positions, Sequence) or not len(positions):
         raise ValueError(f'positions is {positions!r}; give "all", "each", a name, or a list of names or token indices')
-    names = [positions] if isinstance(positions, str) else list(positions)
+    names: list[str | int] = [positions] if isinstance(positions, str) else list(positions)
     if unknown := [name for name in names if not isinstance(name, int) and name not in tokens.positions]:
         known = ", ".join(tokens.positions)
         raise ValueError(f'positions: {unknown[0]!r} is not known; these prompts have {known} (or "all", "each")')

@@ -209,7 +209,7 @@ def finals(
     )
     with bar:
         for places in _passes(job):
-            waves = [units for units in _waves(job, places) if not done.issuperset(units)]
+            waves = [units for units in _waves(job, places) if not done >= set(units)]
             altered = _alter(job, places) if waves else None
             for units in waves:
                 yield units, _carry(job, units, altered)

@@ -176,18 +176,19 @@ class Wave:
     def _run(self, copies: list[Copy]) -> Tensor:
         model = self.model
         joins = [_joins(copy) for copy in copies]
-        stream = None
+        stream = self._residual(joins[0])[None][:0]
         for layer in range(joins[0], model.n_layers):
             if joining := joins.count(layer):
-                residual = self.window.take(self.base.stores["resid_pre"][layer][self.rows])
-                new = residual.expand(joining, *residual.shape)
-                stream = new if stream is None else torch.cat([stream, new])
+                stream = torch.cat([stream, self._residual(layer).expand(joining, *stream.shape[1:])])
             edits = [(i, edit) for i in range(len(stream)) for edit in copies[i] if edit.layer == layer]
             if layer == model.n_layers - 1 and self._may_cut(edits):
                 stream = self._last_block(layer, stream, edits)
             else:
                 stream = self._block(layer, stream, edits)
         return self._finish(stream)
+
+    def _residual(self, layer: int) -> Float[Tensor, "prompt width d_model"]:
+        return self.window.take(self.base.stores["resid_pre"][layer][self.rows])
 
     def _finish(self, stream: Float[Tensor, "copy prompt pos d_model"]) -> Tensor:
         n_read = self.window.at.shape[1]

@@ -162,9 +162,10 @@ def test_angles_are_those_of_a_direct_svd_of_the_engines_states(llama: mh.Model,
     last = [int(length) - 1 for length in job.tokens.lengths]
     intact = job.base.final[range(len(last)), last].double().numpy()
     found = generalized_ships(llama, REQUESTS, r=r, **QUIET)
-    for head, _, final in finals(job, progress=False):
-        expected = direct_angle(intact, final[:, 0].double().numpy(), r)
-        assert found[head]["score"] == pytest.approx(expected, abs=1e-6)
+    for units, finals_of_units in finals(job, progress=False):
+        for (head, _), final in zip(units, finals_of_units, strict=True):
+            expected = direct_angle(intact, final[:, 0].double().numpy(), r)
+            assert found[head]["score"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_one_pass_gives_what_each_function_gives_alone(llama: mh.Model):

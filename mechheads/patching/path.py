@@ -197,7 +197,7 @@ def _measure(
     senders: Any,
     metric: Metric,
     direction: str,
-    mlps: str,
+    mlps: MLPs,
     positions: Positions,
     normalize: bool,
     budget: int | str | None,
@@ -221,7 +221,7 @@ def _measure(
         )  # fmt: skip
         judge = Judge(metric, job.base, job.source)
         scale = judge.distance() if normalize else 1.0
-        paths = _Paths(job, groups, mlps)  # type: ignore[arg-type]
+        paths = _Paths(job, groups, mlps)
         values = np.full((model.n_layers, model.n_heads, len(groups), len(job.places), len(job.tokens)), np.nan)
         finished = {} if job.ledger is None else job.ledger.finished()
         bar = tqdm(total=len(job.units), disable=not progress, leave=False, desc=f"paths from {len(job.heads)} heads")
