@@ -272,6 +272,7 @@ def new_z(
         new = apply(job.intervention, old, Context(head, job.base, job.source, job.tokens.mask))
     else:
         new = altered[head.layer][:, head.head]
+    new = torch.where(job.tokens.mask[..., None], new, old)
     at = job.places[place].at
     if at is not None and site_of(job.intervention) not in ("k", "v"):
         new = torch.where(at[..., None], new, old)

@@ -25,7 +25,24 @@ assert abs(logits["L23H4"]["score"] + 5.0) < 0.05
 assert abs(logits.dataset["base_metric"].mean() - 9.9) < 0.05
 assert share["L23H4"]["score"] == 3 / 8 - 1
 assert abs(logits["L29H1"]["score"]) < 0.05
-"""
+""",
+    "02_activation_patching": """
+assert abs(asked["L23H4"]["score"]) < 0.3
+assert set(asked.heads(2)) == {mh.HeadId(22, 3), mh.HeadId(21, 7)}
+assert abs(effect["L22H3"]["score"]) < 0.2 and abs(effect["L21H7"]["score"]) < 0.2
+""",
+    "03_path_patching": """
+assert told.heads(2, by="absolute") == (mh.HeadId(10, 6), mh.HeadId(10, 8))
+assert abs(told["L10H6"]["score"] + 0.67) < 0.02 and told["L10H8"]["score"] > 0.4
+assert abs(told.scores.sum()) < 0.5
+""",
+    "04_your_own_experiment": """
+assert check_intervention(InItsVoice()).passed
+options = {"metric": mh.logit_diff, "base": "corrupted", "normalize": True, "progress": False}
+voice = mh.sweep(model, pairs, intervention=InItsVoice(), heads=["L23H4"], **options)
+assert abs(voice["L23H4"]["score"] - 0.01) < 0.005
+assert abs(words["L23H4"]["score"] - 0.85) < 0.01
+""",
 }
 """For each notebook the code that checks its exercise's solution, and what the text says of it."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 import warnings
@@ -304,6 +305,22 @@ def test_whatever_changes_is_another_sweep_and_nothing_is_stale(tiny, judged, tm
     assert len(judged) == before
     assert same(again, sweep(seed=1, name="mine"))
     assert same(results["nothing"], sweep())
+
+
+def test_another_configuration_of_the_same_weights_is_another_sweep(tiny, tmp_path):
+    folder, store = tmp_path / "model", tmp_path / "store"
+    shutil.copytree(tiny("llama"), folder)
+
+    def sweep(**given):
+        return mh.ablate(mh.load(folder), PROMPTS, heads="L1H2", progress=False, **given)
+
+    first = sweep(store=store)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.1}), "utf-8")
+    second = sweep(store=store)
+    assert len(Ledger.list(store)) == 2
+    assert same(second, sweep())
+    assert not np.array_equal(second.values, first.values)
 
 
 def test_paths_to_other_receivers_are_another_sweep(small, judged, tmp_path):

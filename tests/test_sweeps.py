@@ -491,3 +491,57 @@ def test_declaring_a_metric_leaves_the_function_alone():
     elsewhere = mh.metric(reads="subject", unit="nats")(mh.log_prob)
     assert elsewhere.reads == "subject"
     assert mh.log_prob.reads == "last"
+
+
+def test_positions_by_name_and_by_index_go_together_and_none_twice(small, pairs):
+    both = mh.activation_patch(small, pairs, positions=["last", 1], heads="L1H2", progress=False)
+    assert both.dataset["pos"].values.tolist() == ["last", "1"]
+    each = mh.activation_patch(small, pairs, positions="each", heads="L1H2", progress=False)
+    np.testing.assert_allclose(both.select(pos="1").scores, each.select(pos=1).scores, atol=1e-6)
+    with pytest.raises(ValueError, match="positions: 1 is given twice"):
+        mh.activation_patch(small, pairs, positions=[1, 1], progress=False)
+
+
+def test_answers_alone_give_the_numbers_of_the_whole_vocabulary(small, pairs):
+    few = mh.activation_patch(small, pairs, progress=False)
+    every = mh.activation_patch(small, pairs, metric=mh.metric()(mh.logit_diff), progress=False)
+    assert getattr(mh.logit_diff, "vocab") == "answers"  # noqa: B009
+    np.testing.assert_allclose(few.values, every.values, atol=1e-5)
+    with pytest.raises(ValueError, match="vocab is 'some'"):
+        mh.metric(vocab="some")
+
+
+def test_where_memory_runs_out_halves_go_one_after_the_other(small, pairs, monkeypatch):
+    from mechheads.wave import Wave
+
+    whole = mh.activation_patch(small, pairs, progress=False)
+    run, tried = Wave.run, []
+
+    def scarce(self, copies):
+        tried.append(len(copies))
+        if len(copies) > 2:
+            raise torch.OutOfMemoryError("no memory")
+        return run(self, copies)
+
+    monkeypatch.setattr(Wave, "run", scarce)
+    halved = mh.activation_patch(small, pairs, progress=False)
+    assert tried[:3] == [12, 6, 3]
+    np.testing.assert_allclose(halved.values, whole.values, atol=1e-6)
+    monkeypatch.setattr(Wave, "run", lambda self, copies: scarce(self, copies * 3))
+    with pytest.raises(torch.OutOfMemoryError):
+        mh.activation_patch(small, pairs, progress=False)
+
+
+def test_an_architecture_without_cached_keys_is_carried_whole(tiny, pairs):
+    """Bloom adds its positions to the scores, by the place of a key in its row."""
+    bloom = mh.load(tiny("bloom"))
+    effect = mh.activation_patch(bloom, pairs, heads=["L0H1", "L2H3"], progress=False)
+    assert bloom.layout == "whole"
+    clean, corrupted = pairs.tokens(bloom)
+    for prompt in range(len(pairs)):
+        ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
+        before = oracles.logit_diff(oracles.forward(bloom, ids)[0], corrupted, prompt)
+        for layer, head in ((0, 1), (2, 3)):
+            logits = oracles.patched_logits(bloom, ids, other, layer, head, "z")
+            expected = oracles.logit_diff(logits, corrupted, prompt) - before
+            assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)

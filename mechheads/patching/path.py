@@ -254,7 +254,8 @@ class _Paths:
     """Both runs of path patching for some senders at a time."""
 
     def __init__(self, job: Job, groups: Sequence[Group], mlps: MLPs) -> None:
-        self.job, self.groups, self.mlps = job, groups, mlps
+        self.job, self.groups = job, groups
+        self.mlps: MLPs = mlps
         self.receivers = sorted({r for group in groups if group for r in group}, key=str)
 
     def waves(self) -> list[list[Unit]]:

@@ -38,11 +38,9 @@ def self_repair(
 ) -> HeadScores:
     """What ablating a head changes in all, what it changes by itself, and what the layers after it make of that.
 
-    | effect | of putting the head's ablated z in place of its own |
-    |---|---|
-    | ``total`` | everything after the head runs on, as in ``mh.ablate`` |
-    | ``direct`` | all other heads and MLPs stay as they were; only the final norm and the logits see it |
-    | ``repair`` | total - direct: what later heads and MLPs do about it |
+    The head's ablated z takes the place of its own. ``total``: everything after the head runs on, as in
+    ``mh.ablate``. ``direct``: all other heads and MLPs stay as they were, and only the final norm and the logits
+    see it. ``repair``: total - direct, what later heads and MLPs do about it.
 
     Each is metric(ablated) - metric(base). Where a head helps, direct is below 0, and a repair above 0 says that
     later layers stand in for it; with the sign of direct they pass its loss on.
