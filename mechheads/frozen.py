@@ -226,3 +226,18 @@ class Frozen:
             old = self._take(self.base.z[head])
             written.append((new - old) @ self.model.W_O[head.layer][head.head])
         return torch.stack(written)
+
+
+def check_frozen(base: HeadCache, at: Int[Tensor, "prompt position"]) -> None:
+    """Make sure that a change of nothing leaves the run as it was.
+
+    Raises:
+        ValueError: if it does not, as where heads reach the residual stream in another way than by W_O and b_O.
+    """
+    model, same = base.need_model(), HeadId(0, 0)
+    frozen = Frozen(base, slice(0, 1), at[:1], "recomputed")
+    final = frozen.run([(same, frozen._take(base.z[same]))], final=True).final
+    old = base.final_at(at)[:1].float()
+    off = float((final.float() - old).abs().max() / old.std()) if final is not None else torch.inf
+    if not off < (1e-3 if model.dtype == torch.float32 else 0.3):
+        raise ValueError(f"model: {model.name!r} cannot be path patched: freezing its heads changes what it gives")

@@ -34,6 +34,7 @@ class Judge:
         step = max(1, LOGITS_AT_ONCE // self._logits_a_prompt)
         self._rows = [slice(start, start + step) for start in range(0, len(base.tokens), step)]
         self._memory: Tensor | None = None
+        self._shared: dict[int, dict[str, Tensor]] = {}
         self._base_final = base.final_at(self.at)
         self._kept = self._base_logits(self._rows[0]) if len(self._rows) == 1 else None
         self.base_value = self._finite(self.value(self._base_final[None])[0], "the unchanged run")
@@ -58,10 +59,10 @@ class Judge:
             copies = min(len(final), max(1, LOGITS_AT_ONCE // (len(mask) * self._logits_a_prompt)))
             if self._vocab is None and (self._memory is None or len(self._memory) < copies * mask.numel()):
                 self._memory = self.model.backend.logit_memory(copies * mask.numel())
-            values = []
+            values, shared = [], self._shared.setdefault(rows.start, {}) if len(self._rows) == 1 else {}
             for some in final[:, rows].split(copies):
                 for logits in self.model.backend.unembed(some, self._memory, self._vocab):
-                    value = self.metric(logits, MetricContext(base.clone(), tokens, mask))
+                    value = self.metric(logits, MetricContext(base.clone(), tokens, mask, shared))
                     values.append(check_value(self.metric, value, len(mask)).double().clone())
             parts.append(torch.stack(values))
         return torch.cat(parts, dim=1)

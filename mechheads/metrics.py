@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -33,6 +33,21 @@ class MetricContext:
     base_logits: Float[Tensor, "prompt position d_vocab"]
     tokens: Tokens
     mask: Bool[Tensor, "prompt position"]
+    shared: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    @property
+    def base_log_probs(self) -> Float[Tensor, "prompt position d_vocab"]:
+        """``base_logits.log_softmax(-1)``, computed once for all copies; not to be written to."""
+        if "log_probs" not in self.shared:
+            self.shared["log_probs"] = self.base_logits.log_softmax(-1)
+        return self.shared["log_probs"]
+
+    @property
+    def base_probs(self) -> Float[Tensor, "prompt position d_vocab"]:
+        """``base_logits.softmax(-1)``, likewise."""
+        if "probs" not in self.shared:
+            self.shared["probs"] = self.base_log_probs.exp()
+        return self.shared["probs"]
 
     @property
     def answer(self) -> Int[Tensor, " prompt"]:
@@ -141,9 +156,8 @@ def kl_divergence(logits: Float[Tensor, "prompt position d_vocab"], context: Met
     d = log q - log p it is summed as p (exp(d) - 1 - d): the same, as probabilities sum to one, and no term
     can fall below 0 by rounding.
     """
-    log_p = context.base_logits[:, -1].log_softmax(-1)
+    log_p, p = context.base_log_probs[:, -1], context.base_probs[:, -1]
     d = logits[:, -1].log_softmax(-1) - log_p
-    p = log_p.exp()
     far = d.abs() >= 1
     small = d.masked_fill(far, 0)
     terms = p * (small.expm1() - small)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
+from torch import Tensor
 
 from mechheads.spill import show_bytes
 
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
     from mechheads.model import Model
     from mechheads.wave import Window
 
-_TOKENS_IN_FLIGHT = 1024
-"""Tokens that a CPU's matrix products are fast with; more only cost memory."""
+T = TypeVar("T")
+_TOKENS_IN_FLIGHT = 768
+"""Tokens that a CPU is fast with: enough for its matrix products, and what they make fits its caches."""
 
 _WHY = {
     "queries": "copies of a prompt share rows over its cached keys",
@@ -157,6 +159,18 @@ def tokens_in_flight(model: Model, room: int, pos: int) -> int:
 def token_bytes(model: Model, pos: int) -> int:
     """Memory of one token in flight inside a block."""
     return model.dtype.itemsize * (6 * model.d_model + 4 * model.backend.d_mlp + 3 * model.n_heads * pos)
+
+
+def in_halves(run: Callable[[Sequence[T]], list[Tensor]], items: Sequence[T]) -> list[Tensor]:
+    """What ``run`` gives for the items, along the first dimension; where memory runs out, half after half."""
+    try:
+        return run(items)
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if len(items) == 1 or not (isinstance(error, torch.OutOfMemoryError | MemoryError) or "memory" in str(error)):
+            raise
+    half = len(items) // 2
+    parts = in_halves(run, items[:half]), in_halves(run, items[half:])
+    return [torch.cat(both) for both in zip(*parts, strict=True)]
 
 
 LOGITS_AT_ONCE = 2**24

@@ -29,12 +29,14 @@ from mechheads.judge import Judge
 from mechheads.memory import UNSEEN, PeakBytes
 from mechheads.metrics import Metric, kl_divergence, name_of
 from mechheads.model import Model
-from mechheads.plans import Plan
+from mechheads.plans import Plan, in_halves
 from mechheads.precision import with_precision
 from mechheads.prompts import PromptPairs
 from mechheads.scores import HeadScores
 from mechheads.spill import LayerStore
 from mechheads.wave import Edit, Wave, Window
+
+_ROWS_OF_LOGITS = 256
 
 
 def sweep(
@@ -209,17 +211,29 @@ def finals(
     )
     with bar:
         for places in _passes(job):
-            waves = [units for units in _waves(job, places) if not done >= set(units)]
-            altered = _alter(job, places) if waves else None
-            for units in waves:
-                yield units, _carry(job, units, altered)
-                bar.update(sum(job.model.n_layers - head.layer for head, _ in units))
+            groups = [
+                waves for waves in _groups(job, places) if not done >= {unit for units in waves for unit in units}
+            ]
+            altered = _alter(job, places) if groups else None
+            for waves in groups:
+                carried = []
+                for units in waves:
+                    carried.append(_carry(job, units, altered))
+                    bar.update(sum(job.model.n_layers - head.layer for head, _ in units))
+                yield [unit for units in waves for unit in units], torch.cat(carried)
 
 
 def _passes(job: Job) -> list[list[int]]:
     """Places that share one altered run: new keys and values at one place change z at every later token."""
     places = list(range(len(job.places)))
     return [[place] for place in places] if site_of(job.intervention) in ("k", "v") else [places]
+
+
+def _groups(job: Job, places: list[int]) -> Iterator[list[list[Unit]]]:
+    """Waves whose logits are computed together: few at a time would make slow products of them."""
+    size = max(1, _ROWS_OF_LOGITS // (job.plan.stack * len(job.tokens)))
+    waves = list(_waves(job, places))
+    yield from (waves[start : start + size] for start in range(0, len(waves), size))
 
 
 def _waves(job: Job, places: list[int]) -> Iterator[list[Unit]]:
@@ -241,14 +255,12 @@ def _alter(job: Job, places: list[int]) -> LayerStore | None:
 
 
 def _carry(job: Job, units: list[Unit], altered: LayerStore | None) -> Float[Tensor, "unit prompt position d_model"]:
-    """Final states of some units; where memory runs out, of one half after the other."""
-    try:
-        return _carry_at_once(job, [(head, *new_z(job, head, place, altered)) for head, place in units])
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if len(units) == 1 or not (isinstance(error, torch.OutOfMemoryError | MemoryError) or "memory" in str(error)):
-            raise
-    half = len(units) // 2
-    return torch.cat([_carry(job, units[:half], altered), _carry(job, units[half:], altered)])
+    """Final states of some units."""
+
+    def carry(some: Sequence[Unit]) -> list[Tensor]:
+        return [_carry_at_once(job, [(head, *new_z(job, head, place, altered)) for head, place in some])]
+
+    return in_halves(carry, units)[0]
 
 
 def _carry_at_once(job: Job, units: list[tuple[HeadId, Tensor, Tensor]]) -> Tensor:

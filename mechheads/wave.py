@@ -245,8 +245,10 @@ class Wave:
         per_row = 1
         if self.model.layout == "queries":
             wanted = max(_KEYS_A_ROW, min(self.n_past, 2 * _KEYS_A_ROW))
-            groups = math.ceil(copies * self.window.width / wanted)
-            per_row = math.ceil(copies / groups)
+            least = math.ceil(copies * self.window.width / wanted)
+            per_row = min(
+                (math.ceil(copies / groups) for groups in (least, least + 1)), key=lambda each: -copies % each
+            )
         return _Fold(copies, per_row, len(self.window.start))
 
     def _blocks(self, fold: _Fold, read: bool) -> Blocks:

@@ -20,13 +20,14 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from mechheads.frozen import Frozen, MLPs, Receiver
+from mechheads.frozen import Frozen, MLPs, Receiver, check_frozen
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Patch
 from mechheads.jobs import Job, Positions, Unit, inside, prepare
 from mechheads.judge import Judge
 from mechheads.metrics import Metric, logit_diff, name_of
 from mechheads.model import Model
+from mechheads.plans import in_halves
 from mechheads.precision import with_precision
 from mechheads.prompts import PromptPairs
 from mechheads.scores import HeadScores
@@ -229,7 +230,8 @@ def _measure(
             with bar:
                 for units in paths.waves():
                     if not all(f"{head} {place}" in finished for head, place in units):
-                        changes = np.stack([judge(final) for final in paths.run(units)], axis=1)
+                        finals = in_halves(paths.run, units)
+                        changes = np.stack([judge(final) for final in finals], axis=1)
                         news = {f"{h} {p}": change for (h, p), change in zip(units, changes, strict=True)}
                         finished |= news
                         if job.ledger is not None:
@@ -256,6 +258,7 @@ class _Paths:
     def __init__(self, job: Job, groups: Sequence[Group], mlps: MLPs) -> None:
         self.job, self.groups = job, groups
         self.mlps: MLPs = mlps
+        check_frozen(job.base, job.at)
         self.receivers = sorted({r for group in groups if group for r in group}, key=str)
 
     def waves(self) -> list[list[Unit]]:
@@ -293,9 +296,7 @@ class _Paths:
             window = Window.from_start(start, at, job.model, pos)
             taken = [(head, window.take(new)) for head, new in senders]
             inputs = Frozen(job.base, rows, window.positions, self.mlps).run(taken, self.receivers).inputs
-            wave, unchanged = Wave(job.base, rows, window), job.base.final[rows].gather(
-                1, at[..., None].expand(-1, -1, job.model.d_model)
-            )  # fmt: skip
+            wave, unchanged = Wave(job.base, rows, window), job.base.final_at(job.at)[rows]
             for group in self.groups:
                 if group is not None:
                     finals[group] = _second_run(wave, unchanged, len(senders), group, inputs)
