@@ -211,16 +211,23 @@ def finals(
     )
     with bar:
         for places in _passes(job):
-            groups = [
-                waves for waves in _groups(job, places) if not done >= {unit for units in waves for unit in units}
-            ]
+            groups = [waves for waves in _groups(job, places) if not done >= {unit for wave in waves for unit in wave}]
             altered = _alter(job, places) if groups else None
             for waves in groups:
-                carried = []
-                for units in waves:
-                    carried.append(_carry(job, units, altered))
-                    bar.update(sum(job.model.n_layers - head.layer for head, _ in units))
-                yield [unit for units in waves for unit in units], torch.cat(carried)
+                units: list[Unit] = []
+                carried: list[Tensor] = []
+                stopped = None
+                try:
+                    for wave in waves:
+                        carried.append(_carry(job, wave, altered))
+                        units += wave
+                        bar.update(sum(job.model.n_layers - head.layer for head, _ in wave))
+                except KeyboardInterrupt as interrupt:
+                    stopped = interrupt
+                if units and (stopped is None or job.ledger is None):  # a ledger takes whole groups, for the same bits
+                    yield units, torch.cat(carried)
+                if stopped is not None:
+                    raise stopped
 
 
 def _passes(job: Job) -> list[list[int]]:
