@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads import plans
+from mechheads import plans, sweeps
 from mechheads.cache import HeadCache
 from mechheads.judge import Judge
 from mechheads.store import Ledger
@@ -70,6 +70,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Judge, "__call__", noting)
     monkeypatch.setattr(plans, "_TOKENS_IN_FLIGHT", 1)
+    monkeypatch.setattr(sweeps, "_ROWS_OF_LOGITS", 1)
     return seen
 
 
@@ -83,12 +84,12 @@ import json, mmap, os, signal, sys, time
 import torch
 torch.set_num_threads(1)
 import mechheads as mh
-from mechheads import plans
+from mechheads import plans, sweeps
 from mechheads.judge import Judge
 from mechheads.store import Ledger
 
 folder, model, moments = sys.argv[1], mh.load(sys.argv[2]), json.loads(sys.argv[3])
-plans._TOKENS_IN_FLIGHT = 1  # every unit is a wave of its own
+plans._TOKENS_IN_FLIGHT = sweeps._ROWS_OF_LOGITS = 1  # every unit is a wave of its own
 log = os.open(f"{folder}/log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 lines = mmap.mmap(-1, 1)  # shared with the children: how many lines one has written
 
@@ -228,6 +229,7 @@ def test_as_many_copies_go_together_as_when_it_began(small, judged, tmp_path, mo
         sweep(small, store=store)
     monkeypatch.setattr(Judge, "__call__", judge)
     monkeypatch.setattr(plans, "_TOKENS_IN_FLIGHT", 1)
+    monkeypatch.setattr(sweeps, "_ROWS_OF_LOGITS", 1)
     assert same(sweep(small, store=store, budget="1 GB"), undisturbed)
     assert judged == 2 * waves
 
