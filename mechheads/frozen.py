@@ -204,7 +204,7 @@ class Frozen:
             self._ready[key] = self.model.backend.blocks_for(*key)
         return self._ready[key]
 
-    def _take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "prompt position *rest"]:
+    def _take(self, values: Float[Tensor, "all_prompts pos *rest"]) -> Float[Tensor, "prompt position *rest"]:
         return values[self.rows][self._row, self.where]
 
     def _residual(self, layer: int) -> Float[Tensor, "prompt position d_model"]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import mechheads as mh
 import oracles
-from mechheads import plans
+from mechheads import plans, sweeps
 from mechheads.patching import circuits
 from mechheads.patching.circuits import completeness, faithfulness
 from mechheads.patching.minimal import minimal_circuit
@@ -428,6 +428,7 @@ def test_self_repair_in_parts(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) 
     for layer, head in ((0, 1), (2, 3)):
         np.testing.assert_allclose(some.scores[layer, head], whole.scores[layer, head], atol=1e-5)
     assert len(some.missing) == 10 and some.provenance["heads"] == ["L0H1", "L2H3"]
+    monkeypatch.setattr(sweeps, "_ROWS_OF_LOGITS", 1)
     calls = 0
 
     def impatient(logits: Tensor, context: Any) -> Tensor:

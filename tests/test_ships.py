@@ -18,6 +18,7 @@ from torch import Tensor
 import mechheads as mh
 import mechheads.safety.measure
 import oracles
+from mechheads import plans, sweeps
 from mechheads.safety import SafetyHeads, generalized_ships, safety_heads, ships
 from mechheads.safety.angles import Turn, left_subspace, principal_angles
 from mechheads.sweeps import finals, prepare
@@ -207,6 +208,8 @@ def test_epsilon_is_honoured(llama: mh.Model):
 
 
 def test_heads_left_out_and_not_reached_are_missing(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(plans, "_TOKENS_IN_FLIGHT", 1)  # every head comes alone
+    monkeypatch.setattr(sweeps, "_ROWS_OF_LOGITS", 1)
     some = safety_heads(llama, REQUESTS, heads=["L0H1", "L2H3"], **QUIET)
     assert len(some.missing) == 10
     assert set(some.heads()) == {mh.HeadId(0, 1), mh.HeadId(2, 3)}
