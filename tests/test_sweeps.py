@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import warnings
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.transformerlens
 
 ARCHITECTURES = ("gpt2", "llama", "neox", "gemma")
 TOLERANCE = 1e-4
+TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
 CLEAN = [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"]
 CORRUPTED = [
     " The capital of Italy is",
@@ -532,16 +534,18 @@ def test_where_memory_runs_out_halves_go_one_after_the_other(small, pairs, monke
         mh.activation_patch(small, pairs, progress=False)
 
 
-def test_an_architecture_without_cached_keys_is_carried_whole(tiny, pairs):
-    """Bloom adds its positions to the scores, by the place of a key in its row."""
-    bloom = mh.load(tiny("bloom"))
-    effect = mh.activation_patch(bloom, pairs, heads=["L0H1", "L2H3"], progress=False)
-    assert bloom.layout == "whole"
-    clean, corrupted = pairs.tokens(bloom)
-    for prompt in range(len(pairs)):
-        ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
-        before = oracles.logit_diff(oracles.forward(bloom, ids)[0], corrupted, prompt)
-        for layer, head in ((0, 1), (2, 3)):
-            logits = oracles.patched_logits(bloom, ids, other, layer, head, "z")
-            expected = oracles.logit_diff(logits, corrupted, prompt) - before
-            assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
+if TRANSFORMERLENS_4:  # 3.9 does not load Bloom without a name that it lists
+
+    def test_an_architecture_without_cached_keys_is_carried_whole(tiny, pairs):
+        """Bloom adds its positions to the scores, by the place of a key in its row."""
+        bloom = mh.load(tiny("bloom"))
+        effect = mh.activation_patch(bloom, pairs, heads=["L0H1", "L2H3"], progress=False)
+        assert bloom.layout == "whole"
+        clean, corrupted = pairs.tokens(bloom)
+        for prompt in range(len(pairs)):
+            ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
+            before = oracles.logit_diff(oracles.forward(bloom, ids)[0], corrupted, prompt)
+            for layer, head in ((0, 1), (2, 3)):
+                logits = oracles.patched_logits(bloom, ids, other, layer, head, "z")
+                expected = oracles.logit_diff(logits, corrupted, prompt) - before
+                assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
