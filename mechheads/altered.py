@@ -96,10 +96,14 @@ def changed_z(
     new = torch.where(base.tokens.mask[..., None], new, old)
     if at is not None and site_of(intervention) not in KEY_SITES:
         new = torch.where(at[..., None], new, old)
-    noise = 8 * torch.finfo(old.dtype).eps * old.abs().amax()
-    differs = ((new - old).abs() > noise).any(-1)
+    differs = ((new - old).abs() > noise_of(old)).any(-1)
     never = torch.full((len(old),), old.shape[1], device=old.device)
     return new, torch.where(differs.any(1), differs.long().argmax(1), never)
+
+
+def noise_of(z: Float[Tensor, "prompt pos d_head"]) -> Float[Tensor, ""]:
+    """By how much two computations of the same z may differ."""
+    return 8 * torch.finfo(z.dtype).eps * z.abs().amax()
 
 
 def apply(intervention: Intervention, value: Tensor, context: Context) -> Tensor:

@@ -28,7 +28,7 @@ from mechheads.row_layout import find_layout
 from mechheads.spill import budget_bytes
 from mechheads.store import Ledger
 from mechheads.tokens import PromptLike, Tokens
-from mechheads.wave import Window
+from mechheads.windows import Packing, Window
 
 Positions = Literal["all", "each"] | str | Sequence[str | int]
 AnyPrompts = Prompts | PromptPairs | Sequence[PromptLike]
@@ -144,7 +144,8 @@ def prepare(
     seconds = time.perf_counter() - start
     starts = [_first_change(intervention, place, run, source, chosen) for place in places]
     windows = [Window.from_start(start, at, model, tokens.ids.shape[1]) for start in starts]
-    cost = make_plan(run, source, site, chosen, windows, limit)
+    packing = Packing.find(tokens.ids, windows[0]) if model.layout == "queries" and len(places) == 1 else None
+    cost = make_plan(run, source, site, chosen, windows, limit, packing)
     if ledger is not None:
         rows, stack = ledger.remember("rows and stack", [cost.rows, cost.stack])
         cost = replace(cost, rows=rows, stack=stack)

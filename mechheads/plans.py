@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mechheads.cache import HeadCache
     from mechheads.heads import HeadId
     from mechheads.model import Model
-    from mechheads.wave import Window
+    from mechheads.windows import Packing, Window
 
 T = TypeVar("T")
 _TOKENS_IN_FLIGHT = 768
@@ -38,7 +38,8 @@ class Plan:
         units: separate changes, heads times places.
         blocks: how often a block is run for them, from each head's own layer on.
         heads, places: what they are made of.
-        prompts, pos: the size of the batch of one unit; ``width``: positions computed, of the widest place.
+        prompts, pos: the size of the batch of one unit; ``width``: positions computed, of the widest place; or of a
+            row that ``packed`` prompts share.
         stack: units carried through the layers together; ``rows``: prompts run at once.
         layout: how they are laid out: ``queries``, ``rows`` or ``whole``.
         forwards: the work in full forward passes of the prompts, the cached runs included.
@@ -63,6 +64,7 @@ class Plan:
     flops: float
     bytes: int
     on_disk: bool
+    packed: bool = False
     seconds: float | None = None
 
     def __str__(self) -> str:
@@ -71,10 +73,14 @@ class Plan:
         kept = "on disk" if self.on_disk else "in memory"
         waves = math.ceil(self.units / self.stack)
         rows = "" if self.rows >= self.prompts else f", {self.rows} prompts at a time"
+        computed = (
+            f"rows of {self.width} tokens hold {self.rows} prompts, what these begin with alike once"
+            if self.packed
+            else f"{self.width} of {self.pos} positions computed, from the first that changes to the last that is read"
+        )
         lines = [
             f"{self.units} units ({len(self.heads)} heads x {places}, {prompts} of up to {self.pos} tokens)",
-            f"{self.forwards:.3g} full forward passes, {self.flops / 1e12:.3g} TFLOP; {self.width} of {self.pos} "
-            "positions computed, from the first that changes to the last that is read",
+            f"{self.forwards:.3g} full forward passes, {self.flops / 1e12:.3g} TFLOP; {computed}",
             f"{waves} {'wave' if waves == 1 else 'waves'} of up to {self.stack} units that join at their own layer"
             f"{rows}; {_WHY[self.layout]}",
             f"memory {show_bytes(self.bytes)} besides the model, cached runs {kept}",
@@ -103,33 +109,42 @@ def make_plan(
     heads: tuple[HeadId, ...],
     windows: Sequence[Window],
     budget: int,
+    packing: Packing | None = None,
 ) -> Plan:
     """Plan a sweep over cached runs: how much to carry at once, and what it costs.
 
     Args:
-        windows: what each place computes.
+        windows: what each place computes; ``packing``: how the prompts of the only place share rows.
     """
     model = base.need_model()
     prompts, pos = base.tokens.ids.shape
     places, n_read = len(windows), windows[0].at.shape[1]
-    width = max(window.width for window in windows)
     block = model.backend.block_parameters()
     unembed = 2.0 * model.d_model * model.d_vocab
-    attention = 2 * model.n_heads * model.d_head * pos
-    token_flops = 2.0 * (block + attention)
+    key_flops = 2 * model.n_heads * model.d_head
+    token_flops = 2.0 * (block + key_flops * pos)
     blocks = sum(model.n_layers - head.layer for head in heads) * places
     units = len(heads) * places
     extra_runs = 1 + (source is not None) + (0 if site == "z" else places if site in KEY_SITES else 1)
-    computed = sum(window.width for window in windows) * sum(model.n_layers - head.layer for head in heads)
-    flops = prompts * (
-        computed * token_flops + units * n_read * unembed + extra_runs * model.n_layers * pos * token_flops
-    )
     on_disk = any(store.on_disk for store in base.stores.values())
     kept = _kept_bytes(base, source, site, on_disk) + prompts * n_read * model.d_vocab * 4
-    tokens = tokens_in_flight(model, max(budget - kept, budget // 4), pos)
-    rows = max(1, min(prompts, tokens // width))
-    stack = max(1, min(len(heads), tokens // (rows * width)))
+    room = max(budget - kept, budget // 4)
+    if packing is not None and packing.width > tokens_in_flight(model, room, packing.width):
+        packing = None
+    if packing is None:
+        width, keys = max(window.width for window in windows), pos
+        tokens = tokens_in_flight(model, room, keys)
+        rows = max(1, min(prompts, tokens // width))
+        at_once, computed = rows * width, prompts * sum(window.width for window in windows)
+    else:
+        width, keys = packing.width, max(pos, packing.width)
+        tokens = tokens_in_flight(model, room, keys)
+        rows, at_once, computed = packing.prompts, width, packing.tokens
+    stack = max(1, min(len(heads), tokens // at_once))
     stack = math.ceil(len(heads) / math.ceil(len(heads) / stack))
+    flops = computed * sum(model.n_layers - head.layer for head in heads) * 2 * (block + key_flops * keys) + prompts * (
+        units * n_read * unembed + extra_runs * model.n_layers * pos * token_flops
+    )
     return Plan(
         units=units,
         blocks=blocks,
@@ -144,8 +159,9 @@ def make_plan(
         layout=model.layout or "whole",
         forwards=flops / (prompts * pos * (model.n_layers * token_flops + unembed)),
         flops=flops,
-        bytes=kept + stack * rows * width * token_bytes(model, pos) + logit_bytes(model, stack * prompts, n_read),
+        bytes=kept + stack * at_once * token_bytes(model, keys) + logit_bytes(model, stack * prompts, n_read),
         on_disk=on_disk,
+        packed=packing is not None,
     )
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from mechheads.cache import HeadCache
 from mechheads.spill import LayerStore
 from mechheads.tokens import Tokens
-from mechheads.wave import Wave, Window
+from mechheads.wave import Wave
+from mechheads.windows import Window
 
 _TOKENS_A_BATCH = 1024
 

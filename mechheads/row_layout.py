@@ -6,7 +6,8 @@ import torch
 
 from mechheads.cache import HeadCache
 from mechheads.model import Model
-from mechheads.wave import Edit, Wave, Window
+from mechheads.wave import Edit, Wave
+from mechheads.windows import Window
 
 
 def find_layout(model: Model) -> None:

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from mechheads.altered import altered_z, changed_z
+from mechheads.altered import altered_z, changed_z, noise_of
 from mechheads.cache import KEY_SITES
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Intervention, site_of
@@ -35,7 +35,8 @@ from mechheads.precision import with_precision
 from mechheads.prompts import PromptPairs
 from mechheads.scores import HeadScores
 from mechheads.spill import LayerStore
-from mechheads.wave import Edit, Wave, Window
+from mechheads.wave import Edit, Wave
+from mechheads.windows import Packed, Rows, Window, shared_start
 
 _ROWS_OF_LOGITS = 256
 
@@ -280,15 +281,27 @@ def _changed_heads(
 
 
 def _carry_at_once(job: Job, units: list[list[tuple[HeadId, Tensor, Tensor]]]) -> Tensor:
-    model, pos = job.model, job.tokens.ids.shape[1]
     first = torch.stack([start for unit in units for _, _, start in unit]).amin(0)
     parts = []
     for begin in range(0, len(job.tokens), job.plan.rows):
         rows = slice(begin, begin + job.plan.rows)
-        window = Window.from_start(first[rows], job.at[rows], model, pos)
+        window = _rows(job, rows, first[rows], [new[rows] for unit in units for _, new, _ in unit])
         copies = [[Edit(head.layer, "z", head.head, window.take(new[rows])) for head, new, _ in unit] for unit in units]
         parts.append(Wave(job.base, rows, window).run(copies))
     return torch.cat(parts, dim=1)
+
+
+def _rows(
+    job: Job, rows: slice, first: Int[Tensor, " prompt"], new: Sequence[Float[Tensor, "prompt pos d_head"]]
+) -> Rows:
+    """How some prompts lie in rows; packed ones share what is alike in them, the new z included."""
+    ids, at = job.tokens.ids[rows], job.at[rows]
+    if not job.plan.packed:
+        return Window.from_start(first, at, job.model, ids.shape[1])
+    shared = shared_start(ids)
+    for z in new:
+        shared = shared_start(z[:, :shared], float(noise_of(z)))
+    return Packed.of(int(first.amin()), shared, at)
 
 
 def new_z(

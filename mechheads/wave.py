@@ -15,58 +15,17 @@ from typing import Any, Literal
 
 import einops
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.backends.base import Blocks, Hook
 from mechheads.cache import HeadCache
 from mechheads.heads import kv_head
 from mechheads.model import Model
+from mechheads.windows import Rows
 
 EditSite = Literal["z", "q", "k", "v", "mlp_out"]
 _KEYS_A_ROW = 64
-
-
-@dataclass(frozen=True)
-class Window:
-    """The positions of each prompt that are computed and, among them, those that are read.
-
-    Attributes:
-        start: the first that changes [prompt]; ``width``: how many from there on.
-        at: the positions that are read [prompt, position].
-    """
-
-    start: Int[Tensor, " prompt"]
-    width: int
-    at: Int[Tensor, "prompt position"]
-
-    @classmethod
-    def from_start(
-        cls, start: Int[Tensor, " prompt"], at: Int[Tensor, "prompt position"], model: Model, pos: int
-    ) -> Window:
-        """As wide as the changes need, or wider where the model's adapter wants all rows to start alike."""
-        if model.layout == "whole":
-            return cls(torch.zeros_like(start), pos, at)
-        last = at.amax(1)
-        start = torch.minimum(start, last)
-        if model.layout == "rows":
-            start = start.amin().expand_as(start)
-        return cls(start, int((last - start).amax()) + 1, at)
-
-    @property
-    def positions(self) -> Int[Tensor, "prompt width"]:
-        """Each computed position; beyond the last that a prompt reads, that one again."""
-        ahead = torch.arange(self.width, device=self.start.device)
-        return torch.minimum(self.start[:, None] + ahead, self.at.amax(1, keepdim=True))
-
-    def take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "prompt width *rest"]:
-        """The part of full-length values that lies in the window."""
-        row = torch.arange(len(values), device=values.device)[:, None]
-        return values[row, self.positions]
-
-    def rows(self, rows: slice) -> Window:
-        """The same for some of the prompts."""
-        return Window(self.start[rows], self.width, self.at[rows])
 
 
 @dataclass(frozen=True)
@@ -152,18 +111,17 @@ class Wave:
     Args:
         base: a run that kept ``resid_pre``, ``keys`` and ``values``.
         rows: the prompts.
-        window: of these prompts.
+        window: how these prompts lie in rows.
     """
 
-    def __init__(self, base: HeadCache, rows: slice, window: Window) -> None:
+    def __init__(self, base: HeadCache, rows: slice, window: Rows) -> None:
         self.base, self.rows, self.window = base, rows, window
         self.model: Model = base.need_model()
-        self.n_past = int(window.start.amax())
+        self.n_past = window.n_past
         self._ready: dict[tuple[int, int, bool], Blocks] = {}
         self._masks: dict[tuple[int, int, int, bool], Tensor] = {}
         index = window.at[..., None].expand(-1, -1, self.model.d_model)
         self._old_final = base.final[rows].gather(1, index)
-        self._inside = (window.at - window.start[:, None]).clamp_min(0)
 
     def run(self, copies: Sequence[Copy]) -> Float[Tensor, "copy prompt position d_model"]:
         """Final states at the positions that are read, copy by copy."""
@@ -205,21 +163,21 @@ class Wave:
         return self.window.take(self.base.stores["resid_pre"][layer][self.rows])
 
     def _finish(self, stream: Float[Tensor, "copy prompt pos d_model"]) -> Tensor:
-        n_read = self.window.at.shape[1]
+        n_read = self.window.inside.shape[1]
         if stream.shape[2] != n_read or n_read == self.window.width:
             stream = self._read(stream)
         flat = self.model.backend.finish(stream.flatten(0, 1))
-        final = flat.view(stream.shape)
+        final = flat.view(len(stream), *self._old_final.shape)
         unchanged = (self.window.at < self.window.start[:, None])[..., None]
         return torch.where(unchanged, self._old_final, final)
 
-    def _read(self, values: Float[Tensor, "*copy prompt width d"]) -> Float[Tensor, "*copy prompt position d"]:
-        index = self._inside[..., None].expand(*values.shape[:-3], -1, -1, values.shape[-1])
+    def _read(self, values: Float[Tensor, "*copy row width d"]) -> Float[Tensor, "*copy row read d"]:
+        index = self.window.inside[..., None].expand(*values.shape[:-3], -1, -1, values.shape[-1])
         return values.gather(-2, index)
 
     def _may_cut(self, edits: list[tuple[int, Edit]]) -> bool:
         """Whether the last block may compute less than the window."""
-        narrower = self.window.at.shape[1] < self.window.width
+        narrower = self.window.inside.shape[1] < self.window.width
         return narrower and self.model.layout == "queries" and not self._apart([edit for _, edit in edits])
 
     def _block(self, layer: int, stream: Tensor, edits: list[tuple[int, Edit]]) -> Tensor:
@@ -263,17 +221,17 @@ class Wave:
             per_row = min(
                 (math.ceil(copies / groups) for groups in (least, least + 1)), key=lambda each: -copies % each
             )
-        return _Fold(copies, per_row, len(self.window.start))
+        return _Fold(copies, per_row, self.window.n)
 
     def _blocks(self, fold: _Fold, read: bool) -> Blocks:
         backend = self.model.backend
-        alike = bool((self.window.start == self.window.start[0]).all()) and not read
+        alike = self.window.alike and not read
         key = (fold.per_row, fold.groups, read)
         if key not in self._ready:
             if self.model.layout == "whole":
                 self._ready[key] = backend.blocks_for(fold.groups * fold.prompts, self.window.width)
             else:
-                positions = self.window.at if read else self.window.positions
+                positions = self.window.read_positions if read else self.window.positions
                 positions = positions.amax(0, keepdim=True) if alike else positions.repeat(fold.groups, 1)
                 self._ready[key] = backend.blocks_at(positions.repeat(1, fold.per_row))
         return self._ready[key]
@@ -285,9 +243,9 @@ class Wave:
         visible = self.model.backend.visible(layer, self.base.tokens.ids.shape[1])
         key = (id(visible), fold.per_row, fold.groups, read)
         if key not in self._masks:
-            past, own = self._visible(visible)
+            past, own = self.window.seen(visible)
             if read:
-                index = self._inside[..., None]
+                index = self.window.inside[..., None]
                 past = past.gather(1, index.expand(-1, -1, past.shape[-1]))
                 own = own.gather(1, index.expand(-1, -1, own.shape[-1]))
             same = torch.eye(fold.per_row, dtype=torch.bool, device=own.device)
@@ -299,20 +257,10 @@ class Wave:
             self._masks[key] = mask.repeat(fold.groups, 1, 1, 1)
         return self._masks[key]
 
-    def _visible(
-        self, visible: Bool[Tensor, "query key"]
-    ) -> tuple[Bool[Tensor, "prompt width past"], Bool[Tensor, "prompt width width"]]:
-        where = self.window.positions
-        before = torch.arange(self.n_past, device=where.device) < self.window.start[:, None]
-        past = visible[where][..., : self.n_past] & before[:, None]
-        ahead = torch.ones(self.window.width, self.window.width, dtype=torch.bool, device=where.device).tril()
-        own = visible[where[:, :, None], where[:, None, :]] & ahead
-        return past, own | torch.eye(self.window.width, dtype=torch.bool, device=where.device)
-
     def past(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Cached keys and values before the window [prompt, kv, past, d_head]."""
-        k, v = (self.base.stores[name][layer][self.rows] for name in ("keys", "values"))
-        return k[:, :, : self.n_past], v[:, :, : self.n_past]
+        """Cached keys and values before the window [row, kv, past, d_head]."""
+        k, v = (self.window.past(self.base.stores[name][layer][self.rows]) for name in ("keys", "values"))
+        return k, v
 
     def _hooks(self, layer: int, edits: list[tuple[int, Edit]], fold: _Fold) -> list[Hook]:
         by_site: dict[str, list[tuple[int, Edit]]] = {}

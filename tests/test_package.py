@@ -49,6 +49,7 @@ FLOORS: list[set[str]] = [
         "stages",
         "sweeps",
         "wave",
+        "windows",
     },
     {"testing"},
     {"patching", "labels", "safety", "gating"},

@@ -365,9 +365,20 @@ def test_plan_counts_the_work(small):
     n, pos = tokens.ids.shape
     d, h, kv, m = small.d_model, small.n_heads, small.n_kv_heads, small.model.cfg.d_mlp
     gated = 3 if small.model.cfg.gated_mlp else 2
-    block = 2 * n * pos * (d * small.d_head * 2 * (h + kv) + gated * d * m + 2 * h * small.d_head * pos)
+    first, second, alone = (
+        row[:length] for row, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)
+    )
+    shared = next(i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
+    row = len(first) + len(second) - shared
+    expected = (True, 2, row) if small.layout == "queries" else (False, n, pos)
+    assert (plan.packed, plan.rows, plan.width) == expected
+
+    def block(computed: int, keys: int) -> int:
+        return 2 * computed * (d * small.d_head * 2 * (h + kv) + gated * d * m + 2 * h * small.d_head * keys)
+
+    altered = block(row + len(alone), row) if plan.packed else block(n * pos, pos)
     read = 2 * n * d * small.d_vocab
-    assert plan.flops == pytest.approx(h * (3 + 2 + 1) * block + 3 * h * read + 3 * block)
+    assert plan.flops == pytest.approx(h * (3 + 2 + 1) * altered + 3 * h * read + 3 * block(n * pos, pos))
     assert plan.seconds is not None and plan.seconds > 0
     assert "units" in str(plan) and "about" in str(plan)
 

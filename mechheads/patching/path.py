@@ -32,7 +32,8 @@ from mechheads.precision import with_precision
 from mechheads.prompts import PromptPairs
 from mechheads.scores import HeadScores
 from mechheads.sweeps import new_z
-from mechheads.wave import Edit, Wave, Window
+from mechheads.wave import Edit, Wave
+from mechheads.windows import Window
 
 FINAL = "final"
 Group = tuple[Receiver, ...] | None

@@ -33,7 +33,8 @@ from mechheads.prompts import PromptPairs
 from mechheads.spill import LayerStore, budget_bytes
 from mechheads.stats import clustered_bootstrap, mean_over_prompts, q_values, sign_flip_p
 from mechheads.sweeps import new_z
-from mechheads.wave import Edit, Wave, Window
+from mechheads.wave import Edit, Wave
+from mechheads.windows import Window
 
 PATCH = Patch()
 

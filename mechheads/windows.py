@@ -1,0 +1,268 @@
+"""Which positions of which prompts a wave computes, and how they lie in its rows.
+
+A ``Window`` has a row for each prompt, as wide as the widest needs. ``Packed`` puts prompts side by side in one
+row: the tokens that all of them begin with, such as a chat template's, are there once, and none is computed for the
+sake of a longer prompt.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from mechheads.model import Model
+
+_PACKED_WIDTH = 256
+"""Tokens of a row of packed prompts: wider ones share more, and attention, which looks at all of a row, costs more."""
+_WORTH_PACKING = 0.9
+
+
+class Rows(Protocol):
+    """What a wave needs to know of its rows.
+
+    Attributes:
+        start: the first position that changes [prompt].
+        at: the positions that are read [prompt, position].
+        n: how many rows there are; ``width``: tokens of each.
+        n_past: cached positions that come before a row.
+        alike: whether all rows stand at the same positions.
+        positions: of each token; ``inside``: where in its row each read position is, and ``read_positions`` what
+            position that is.
+    """
+
+    @property
+    def start(self) -> Int[Tensor, " prompt"]: ...
+    @property
+    def at(self) -> Int[Tensor, "prompt position"]: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def n_past(self) -> int: ...
+    @property
+    def alike(self) -> bool: ...
+    @property
+    def positions(self) -> Int[Tensor, "row width"]: ...
+    @property
+    def inside(self) -> Int[Tensor, "row read"]: ...
+    @property
+    def read_positions(self) -> Int[Tensor, "row read"]: ...
+
+    def take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "row width *rest"]:
+        """The part of full-length values that is computed."""
+        ...
+
+    def past(self, values: Float[Tensor, "prompt kv pos d_head"]) -> Float[Tensor, "row kv past d_head"]:
+        """Cached keys or values of the positions before each row."""
+        ...
+
+    def seen(
+        self, visible: Bool[Tensor, "query key"]
+    ) -> tuple[Bool[Tensor, "row width past"], Bool[Tensor, "row width width"]]:
+        """Which of the past, and of its row, each token sees, if position ``query`` may see position ``key``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Window:
+    """A row for each prompt, from the first position that changes to the last that is read.
+
+    Attributes:
+        start: the first that changes [prompt]; ``width``: how many from there on.
+        at: the positions that are read [prompt, position].
+    """
+
+    start: Int[Tensor, " prompt"]
+    width: int
+    at: Int[Tensor, "prompt position"]
+
+    @classmethod
+    def from_start(
+        cls, start: Int[Tensor, " prompt"], at: Int[Tensor, "prompt position"], model: Model, pos: int
+    ) -> Window:
+        """As wide as the changes need, or wider where the model's adapter wants all rows to start alike."""
+        if model.layout == "whole":
+            return cls(torch.zeros_like(start), pos, at)
+        last = at.amax(1)
+        start = torch.minimum(start, last)
+        if model.layout == "rows":
+            start = start.amin().expand_as(start)
+        return cls(start, int((last - start).amax()) + 1, at)
+
+    @property
+    def n(self) -> int:
+        return len(self.start)
+
+    @cached_property
+    def n_past(self) -> int:
+        return int(self.start.amax())
+
+    @cached_property
+    def alike(self) -> bool:
+        return bool((self.start == self.start[0]).all())
+
+    @cached_property
+    def positions(self) -> Int[Tensor, "prompt width"]:
+        """Each computed position; beyond the last that a prompt reads, that one again."""
+        ahead = torch.arange(self.width, device=self.start.device)
+        return torch.minimum(self.start[:, None] + ahead, self.at.amax(1, keepdim=True))
+
+    @cached_property
+    def inside(self) -> Int[Tensor, "prompt position"]:
+        return (self.at - self.start[:, None]).clamp_min(0)
+
+    @property
+    def read_positions(self) -> Int[Tensor, "prompt position"]:
+        return self.at
+
+    def take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "prompt width *rest"]:
+        row = torch.arange(len(values), device=values.device)[:, None]
+        return values[row, self.positions]
+
+    def past(self, values: Float[Tensor, "prompt kv pos d_head"]) -> Float[Tensor, "prompt kv past d_head"]:
+        return values[:, :, : self.n_past]
+
+    def seen(
+        self, visible: Bool[Tensor, "query key"]
+    ) -> tuple[Bool[Tensor, "prompt width past"], Bool[Tensor, "prompt width width"]]:
+        where = self.positions
+        before = torch.arange(self.n_past, device=where.device) < self.start[:, None]
+        past = visible[where][..., : self.n_past] & before[:, None]
+        ahead = torch.ones(self.width, self.width, dtype=torch.bool, device=where.device).tril()
+        own = visible[where[:, :, None], where[:, None, :]] & ahead
+        return past, own | torch.eye(self.width, dtype=torch.bool, device=where.device)
+
+    def rows(self, rows: slice) -> Window:
+        """The same for some of the prompts."""
+        return Window(self.start[rows], self.width, self.at[rows])
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One row that holds several prompts: what they all begin with once, then the rest of each.
+
+    Attributes:
+        n_past: the first position that changes, the same for all.
+        shared: how many positions, from 0 on, they have in common.
+        at: the positions that are read [prompt, position].
+        prompt, position: which token each place of the row holds [width].
+        first: where in the row the rest of each prompt begins [prompt].
+    """
+
+    n_past: int
+    shared: int
+    at: Int[Tensor, "prompt position"]
+    prompt: Int[Tensor, " width"]
+    position: Int[Tensor, " width"]
+    first: Int[Tensor, " prompt"]
+
+    @classmethod
+    def of(cls, start: int, shared: int, at: Int[Tensor, "prompt position"]) -> Packed:
+        """Prompts that have their first ``shared`` tokens, and what becomes of them, in common.
+
+        Args:
+            start: the first position that changes.
+        """
+        last = at.amax(1)
+        shared = min(shared, int(last.amin()))
+        start = min(start, shared)
+        rest = last - shared + 1
+        common = torch.arange(start, shared, device=at.device)
+        prompt = torch.arange(len(at), device=at.device).repeat_interleave(rest)
+        first = len(common) + rest.cumsum(0) - rest
+        ahead = torch.arange(int(rest.sum()), device=at.device) + len(common) - first[prompt]
+        return cls(
+            start, shared, at, torch.cat([torch.zeros_like(common), prompt]), torch.cat([common, shared + ahead]), first
+        )
+
+    @property
+    def start(self) -> Int[Tensor, " prompt"]:
+        return torch.full_like(self.first, self.n_past)
+
+    @property
+    def n(self) -> int:
+        return 1
+
+    @property
+    def width(self) -> int:
+        return len(self.position)
+
+    @property
+    def alike(self) -> bool:
+        return True
+
+    @property
+    def positions(self) -> Int[Tensor, "1 width"]:
+        return self.position[None]
+
+    @cached_property
+    def inside(self) -> Int[Tensor, "1 read"]:
+        """Those of one prompt after those of the other."""
+        common = (self.at - self.n_past).clamp_min(0)
+        return torch.where(self.at < self.shared, common, self.first[:, None] + self.at - self.shared).view(1, -1)
+
+    @property
+    def read_positions(self) -> Int[Tensor, "1 read"]:
+        return self.at.reshape(1, -1)
+
+    def take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "1 width *rest"]:
+        return values[self.prompt, self.position][None]
+
+    def past(self, values: Float[Tensor, "prompt kv pos d_head"]) -> Float[Tensor, "1 kv past d_head"]:
+        return values[:1, :, : self.n_past]
+
+    def seen(
+        self, visible: Bool[Tensor, "query key"]
+    ) -> tuple[Bool[Tensor, "1 width past"], Bool[Tensor, "1 width width"]]:
+        where, common = self.position, self.position < self.shared
+        same = self.prompt[:, None] == self.prompt
+        own = visible[where[:, None], where] & (common | same) & (where <= where[:, None])
+        return visible[where][None, :, : self.n_past], own[None]
+
+
+def shared_start(values: Shaped[Tensor, "prompt pos *rest"], noise: float = 0.0) -> int:
+    """How many positions, from 0 on, all prompts have in common: tokens, or activations to within ``noise``."""
+    alike = (values - values[:1]).abs() <= noise
+    return int(alike.reshape(*alike.shape[:2], -1).all(-1).all(0).long().cumprod(0).sum()) if values.shape[1] else 0
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How many prompts to put in a row.
+
+    Attributes:
+        prompts: of a row; ``width``: tokens of the widest row; ``tokens``: of all rows.
+    """
+
+    prompts: int
+    width: int
+    tokens: int
+
+    @classmethod
+    def find(cls, ids: Int[Tensor, "prompt pos"], window: Window) -> Packing | None:
+        """As many prompts as a row should hold; None where a row for each prompt costs about as little."""
+        start, last = int(window.start.amin()), window.at.amax(1).tolist()
+        best = None
+        for prompts in range(2, len(last) + 1):
+            widths = [
+                _width(start, shared_start(ids[begin : begin + prompts]), last[begin : begin + prompts])
+                for begin in range(0, len(last), prompts)
+            ]
+            if best is not None and max(widths) > _PACKED_WIDTH:
+                break
+            best = min(best or (math.inf,), (sum(widths), prompts, max(widths)))
+        if best is None or best[0] > _WORTH_PACKING * window.width * len(last):
+            return None
+        return cls(int(best[1]), int(best[2]), int(best[0]))
+
+
+def _width(start: int, shared: int, last: list[int]) -> int:
+    shared = min(shared, *last)
+    return max(0, shared - start) + sum(end - shared + 1 for end in last)
