@@ -59,11 +59,15 @@ class Generated:
         ids: the new tokens, without the one that ended them.
         finished: whether an end token came; where none did, the answer is cut at ``max_new_tokens`` or, after
             Ctrl-C, as far as it got.
+        interrupted: whether Ctrl-C ended the writing, under this condition or another of the same call.
+        unfinished: which prompts (their indices) have an answer that is only as far as it got then.
     """
 
     texts: tuple[str, ...]
     ids: tuple[tuple[int, ...], ...]
     finished: tuple[bool, ...]
+    interrupted: bool = False
+    unfinished: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -98,7 +102,8 @@ def generate(
         progress: show a bar.
 
     Returns:
-        Texts and ids. After Ctrl-C, with a warning, what was written until then.
+        Texts and ids. After Ctrl-C, with a warning, what was written until then, ``interrupted`` and which answers are
+        ``unfinished``.
 
     Raises:
         ValueError: for an argument that makes no sense or does not fit the model's context, before anything is run;
@@ -161,6 +166,27 @@ def generate_under(
     return writer.write(progress)
 
 
+def check_writing(
+    model: Model,
+    prompts: Prompts | Sequence[PromptLike],
+    *,
+    max_new_tokens: int,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    seed: int = 0,
+    budget: int | str | None = None,
+) -> None:
+    """Make sure that ``generate`` takes these arguments; nothing is run.
+
+    Raises:
+        ValueError: if it does not.
+
+    >>> from mechheads.generation import check_writing
+    >>> check_writing(model, ["The capital of France is"], max_new_tokens=3)
+    """
+    _Writer(model, as_prompts(prompts), [()], (), max_new_tokens, temperature, top_k, seed, budget).ready()
+
+
 def _check_change(change: HeadChange, where: str, model: Model) -> None:
     if not isinstance(change, HeadChange):
         raise ValueError(f"{where} is {change!r}; a condition is a list of HeadChange")
@@ -203,15 +229,13 @@ class _Writer:
     budget: int | str | None
 
     def write(self, progress: bool) -> list[Generated]:
-        limit = budget_bytes(self.budget)
-        self._check()
-        tokens = self.prompts.tokens(self.model)
-        self._check_length(tokens)
+        tokens, limit = self.ready()
         find_layout(self.model)
         n = len(tokens)
         choose = Choice(self.temperature, self.top_k, self._noise(n))
         ends = torch.tensor(end_tokens(self.model), dtype=torch.long, device=self.model.device)
         found: list[tuple[tuple[int, ...], bool]] = [((), False)] * (n * len(self.conditions))
+        interrupted = False
         bar = tqdm(total=len(found) * self.max_new_tokens, desc="writing", disable=not progress, leave=False)
         try:
             with torch.no_grad(), bar:
@@ -227,12 +251,21 @@ class _Writer:
                         for row, written in zip(rows, batch.written(), strict=True):
                             found[row] = written
         except KeyboardInterrupt:
-            done = sum(ended or len(ids) == self.max_new_tokens for ids, ended in found)
+            interrupted = True
+            done = sum(map(self._is_done, found))
             warnings.warn(
                 f"interrupted when {done} of {len(found)} answers were done; the others are as far as they got",
                 stacklevel=3,
             )
-        return [self._generated(found[start : start + n]) for start in range(0, len(found), n)]
+        return [self._generated(found[start : start + n], interrupted) for start in range(0, len(found), n)]
+
+    def ready(self) -> tuple[Tokens, int]:
+        """The prompts' tokens and the budget in bytes, once all arguments are known to make sense."""
+        limit = budget_bytes(self.budget)
+        self._check()
+        tokens = self.prompts.tokens(self.model)
+        self._check_length(tokens)
+        return tokens, limit
 
     def _check(self) -> None:
         if self.max_new_tokens < 1:
@@ -283,13 +316,18 @@ class _Writer:
                 at.setdefault((change.layer, change.site), []).append((i, change))
         return [(self.model.hook_name(site, layer), _put(changes, batch)) for (layer, site), changes in at.items()]
 
-    def _generated(self, rows: list[tuple[tuple[int, ...], bool]]) -> Generated:
+    def _is_done(self, row: tuple[tuple[int, ...], bool]) -> bool:
+        ids, ended = row
+        return ended or len(ids) == self.max_new_tokens
+
+    def _generated(self, rows: list[tuple[tuple[int, ...], bool]], interrupted: bool) -> Generated:
         tokenizer, ids = self.model.tokenizer, tuple(row for row, _ in rows)
         texts = [
             " ".join(map(str, row)) if tokenizer is None else tokenizer.decode(row, skip_special_tokens=True)
             for row in ids
         ]
-        return Generated(tuple(texts), ids, tuple(ended for _, ended in rows))
+        unfinished = tuple(i for i, row in enumerate(rows) if not self._is_done(row))
+        return Generated(tuple(texts), ids, tuple(ended for _, ended in rows), interrupted, unfinished)
 
 
 def _put(changes: list[tuple[int, HeadChange]], batch: Batch) -> Callable[..., Tensor]:

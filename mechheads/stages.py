@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from mechheads.plans import show_seconds
-from mechheads.scores import HeadScores
 
 
 @dataclass
@@ -60,7 +60,14 @@ class Stages:
         return ", ".join(f"{name} {show_seconds(seconds)}" for name, seconds in self.seconds.items())
 
 
-def stop_if_partial(scores: HeadScores) -> None:
+class MayBePartial(Protocol):
+    """A result that knows what it lacks."""
+
+    @property
+    def missing(self) -> Sized: ...
+
+
+def stop_if_partial(result: MayBePartial) -> None:
     """An analysis that was interrupted gives back what it has: end the work there too."""
-    if scores.missing:
+    if len(result.missing):
         raise KeyboardInterrupt

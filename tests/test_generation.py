@@ -18,7 +18,7 @@ import mechheads as mh
 import oracles
 from mechheads import generation, plans
 from mechheads.decoding import Choice
-from mechheads.generation import Generated, HeadChange, end_tokens, generate, generate_under
+from mechheads.generation import Generated, HeadChange, check_writing, end_tokens, generate, generate_under
 from mechheads.memory import PeakBytes
 
 pytestmark = pytest.mark.transformerlens
@@ -331,22 +331,47 @@ def test_ids_and_chats_are_prompts_and_no_tokenizer_gives_numbers(llama):
     assert bare.texts[0] == " ".join(map(str, bare.ids[0]))
 
 
-def test_interrupted_it_gives_what_is_there(llama):
+@pytest.mark.parametrize("at", [5, NEW + 2])
+def test_interrupted_it_gives_what_is_there(llama, at):
     expected = plain(llama)
     calls = 0
 
     def stop(value: Tensor, hook: Any) -> None:
         nonlocal calls
         calls += 1
-        if calls == 5:
+        if calls == at:
             raise KeyboardInterrupt
 
     with pytest.warns(UserWarning, match=r"interrupted when \d of 5 answers were done; the others are as far"):
         written = generate(llama, PROMPTS, hooks=[(llama.hook_name("z", 1), stop)], budget="1 KB", **QUIET)
     longest = max(range(5), key=lambda i: len(rows_of(llama)[i]))  # the longest is written first, alone
-    got = min(4, len(expected[longest][0]))
+    got = min(at - 1, len(expected[longest][0]))
     assert written.ids[longest][:got] == expected[longest][0][:got] and got > 0
     assert any(ids == () and not ended for ids, ended in of(written))
+    assert written.interrupted
+    assert written.unfinished == tuple(i for i, row in enumerate(of(written)) if row != expected[i])
+    assert (longest in written.unfinished) == (at == 5)
+    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
+
+
+def test_every_condition_says_that_the_writing_was_interrupted(llama):
+    prompts = [" The capital of France is", " The capital of Italy is"]
+    whole = generate_under(llama, prompts, [[], []], max_new_tokens=6, progress=False)
+    assert not any(each.interrupted or each.unfinished for each in whole)
+    calls = 0
+
+    def stop(z: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 2 + 4:  # tried twice, then once a step
+            raise KeyboardInterrupt
+        return z
+
+    conditions = [[], [HeadChange(0, 0, "z", stop)]]
+    with pytest.warns(UserWarning, match="interrupted when 0 of 4 answers were done"):
+        part = generate_under(llama, prompts, conditions, max_new_tokens=6, progress=False)
+    assert [each.ids for each in part] == [tuple(ids[:3] for ids in each.ids) for each in whole]
+    assert [(each.interrupted, each.unfinished) for each in part] == [(True, (0, 1))] * 2
     assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
 
 
@@ -366,6 +391,9 @@ def test_context(llama):
         rf"give at most {room},",
     ):
         generate(llama, PROMPTS, max_new_tokens=room + 1)
+    with pytest.raises(ValueError, match=f"give at most {room},"):
+        check_writing(llama, PROMPTS, max_new_tokens=room + 1)
+    check_writing(llama, PROMPTS, max_new_tokens=room)
     written = generate(llama, PROMPTS[2:3], max_new_tokens=room, progress=False)
     assert of(written) == plain(llama, prompts=PROMPTS[2:3], new=room)
 
@@ -385,6 +413,9 @@ def test_context(llama):
 def test_bad_arguments(llama, given, message):
     with pytest.raises(ValueError, match=message):
         generate(llama, PROMPTS, **given)
+    if "hooks" not in given:
+        with pytest.raises(ValueError, match=message):
+            check_writing(llama, PROMPTS, **({"max_new_tokens": NEW} | given))
 
 
 def mean_over_rows(z: Tensor) -> Tensor:

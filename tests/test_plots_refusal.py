@@ -85,6 +85,20 @@ def test_without_random_heads_there_is_the_ranking_alone() -> None:
     assert one["random heads, 1 draw"].y.tolist() == CURVES["random 1"]
 
 
+def test_what_a_stopped_run_did_not_reach_is_left_out() -> None:
+    part = TABLE.assign(over_refusal=np.nan)
+    part.loc[part["k"] == 2, ["attack_success", "ci_low", "ci_high", "degenerate"]] = np.nan
+    figure = refusal_curve(part)
+    own = lines(figure)["heads of the ranking"]
+    np.testing.assert_array_equal(own.y, [0.05, 0.4, np.nan])
+    assert (
+        own.text[1]
+        == "<b>1 head ablated</b><br>attack success 40% [20%, 70%]<br>degenerate 2%<br>over-refusal not known"
+    )
+    bands = {trace.legendgroup: trace.x.tolist() for trace in figure.data if trace.fill}
+    assert bands == {"heads of the ranking": [0, 1, 1, 0], "random heads, 2 draws": [0, 1, 1, 0]}
+
+
 def test_a_table_of_something_else_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no column 'ci_low'; give the table of mh\.attack_curve's result"):
         refusal_curve(TABLE.drop(columns="ci_low"))

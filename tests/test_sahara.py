@@ -179,6 +179,26 @@ def test_a_group_of_means(llama: mh.Model):
     assert found.table["singly"].tolist()[1] == pytest.approx(wanted, abs=1e-6, rel=1e-3)
 
 
+def test_means_are_those_of_the_intact_run_at_every_step(llama: mh.Model):
+    """A step scores a group as the comparison does, whatever the order in which its heads joined."""
+    found = sahara(llama, REQUESTS, 3, ablation="mean", score="ships", draws=0, **QUIET)
+    rows = weight_surgery.rows(llama, REQUESTS)
+    intact = [oracles.forward(llama, ids)[0] for ids in rows]
+    run = HeadCache.run(llama, REQUESTS, sites=("z",), progress=False)
+
+    def kl(heads: Sequence[HeadId]) -> float:
+        hooks = Ablation("mean").hooks(llama, heads, run)
+        pairs = zip(intact, (oracles.forward(llama, ids, hooks)[0] for ids in rows), strict=True)
+        return float(np.mean([oracles.kl(a, b) for a, b in pairs]))
+
+    for step in (2, 3):
+        before = list(found.heads[: step - 1])
+        traced = found.trace.scores.sel(step=step)
+        for head in set(EVERY) - set(before):
+            assert float(traced[head.layer, head.head]) == pytest.approx(kl([*before, head]), abs=1e-6, rel=1e-3)
+    assert found.table["group"].tolist()[2] == pytest.approx(kl(found.heads[::-1]), abs=1e-6, rel=1e-3)
+
+
 def test_some_heads_only_and_no_random_ones(llama: mh.Model):
     found = sahara(llama, REQUESTS, 2, heads=["L0H1", "L2H3", "L1H0"], draws=0, **QUIET)
     assert set(found.heads) <= {HeadId(0, 1), HeadId(2, 3), HeadId(1, 0)}

@@ -253,6 +253,21 @@ def test_ablations_share_one_run_and_are_what_each_gives_alone(llama: mh.Model, 
     assert all(np.abs(a - b).max() > 1e-3 for a, b in combinations(scores, 2))
 
 
+def test_the_plan_is_that_of_the_most_expensive_ablation(llama: mh.Model):
+    """Undifferentiated Attention keeps every head's new z besides the cached run."""
+
+    def planned(*kinds: str) -> plans.Plan:
+        ways = [Ablation(kind) for kind in kinds]
+        return prepare_ablations(llama, mh.Prompts(REQUESTS), ways, heads=None, budget=None, progress=False).plan
+
+    alone = planned("undifferentiated")
+    assert planned("scaling", "undifferentiated", "zero") == planned("undifferentiated", "zero", "scaling") == alone
+    cheap = planned("scaling", "zero")
+    assert cheap == planned("zero") and cheap.bytes < alone.bytes
+    z = len(REQUESTS) * alone.pos * llama.n_layers * llama.n_heads * llama.d_head * 4
+    assert alone.bytes - cheap.bytes >= 2 * z  # the new z, and the cached q
+
+
 @pytest.mark.parametrize("ablation", ["zero", "mean", "resample"])
 def test_ablations_for_comparison_are_those_of_ablate(llama: mh.Model, ablation: Any):
     found = ships(llama, REQUESTS, ablation=ablation, seed=3, **QUIET)
@@ -545,6 +560,9 @@ def test_overlap_by_hand():
     assert table["by_chance"].tolist() == pytest.approx([16 / 6] * 3)
     assert table["spearman"].tolist() == pytest.approx([1, -1, -1])
     assert table["heads"].tolist() == ["L0H0 L0H1 L0H2 L1H0", "L0H2 L1H0", "L0H2 L1H0"]
+    part = scores([np.nan, np.nan, 4.0], [3.0, 2.0, 1.0])
+    row = overlap({"one": one, "part": part}, k=2).iloc[0]
+    assert (row["shared"], row["heads"], row["by_chance"]) == (2, "L0H2 L1H0", 1.0)  # of the four that both measured
     with pytest.raises(ValueError, match="results holds 1 of them; give at least two"):
         overlap({"one": one})
     with pytest.raises(ValueError):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechheads.plots.heads import heatmap
-from mechheads.plots.removal import _band, _line
 from mechheads.plots.text import plain
+from mechheads.plots.traces import band_trace, line_trace
 from mechheads.scores import HeadScores
 
 if TYPE_CHECKING:
@@ -190,13 +190,13 @@ def _traces(curves: RoleCurves, where: str) -> list[go.Scatter]:
             f"<b>{name}</b>, {where}<br>{_gated(k)}<br>{mean:+.2f} nats, {low:+.2f} to {high:+.2f}"
             for k, mean, low, high in band[["k", "mean", "low", "high"]].itertuples(index=False)
         ]
-        bands.append(_band(band["k"], band["low"], band["high"], _RANDOM_BAND, name))
-        drawn.append(_line(band["k"], band["mean"], name, texts, {"color": _RANDOM, "width": 1.5}))
+        bands.append(band_trace(band["k"], band["low"], band["high"], _RANDOM_BAND, name))
+        drawn.append(line_trace(band["k"], band["mean"], name, texts, {"color": _RANDOM, "width": 1.5}))
         drawn[-1].mode = "lines"
     for role, (name, colour, mark) in _LINES.items():
         line, rgb = lines[role], ", ".join(map(str, colour))
-        bands.append(_band(line["k"], line["ci_low"], line["ci_high"], f"rgba({rgb}, 0.14)", name))
-        drawn.append(_line(line["k"], line["change"], name, _texts(line, curves, role, where),
+        bands.append(band_trace(line["k"], line["ci_low"], line["ci_high"], f"rgba({rgb}, 0.14)", name))
+        drawn.append(line_trace(line["k"], line["change"], name, _texts(line, curves, role, where),
                            {"color": f"rgb({rgb})", "width": 2}))  # fmt: skip
         drawn[-1].marker.update(symbol=mark, size=4)
     return bands + drawn

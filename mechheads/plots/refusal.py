@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from mechheads.plots.axes import count_ticks
-from mechheads.plots.removal import _band, _line
 from mechheads.plots.text import plain
+from mechheads.plots.traces import OWN, OWN_BAND, RANDOM, RANDOM_BAND, band_trace, line_trace
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
 _COLUMNS = ("which", "k", "attack_success", "ci_low", "ci_high", "degenerate", "over_refusal")
-_OWN, _OWN_BAND = "#b2182b", "rgba(178, 24, 43, 0.13)"
-_RANDOM, _RANDOM_BAND = "#6b6b6b", "rgba(107, 107, 107, 0.22)"
 _DEGENERATE = "#8a5a00"
 _WIDTH, _HEIGHT = 620, 360
 
@@ -24,7 +23,8 @@ def refusal_curve(table: pd.DataFrame, *, title: str | None = None) -> go.Figure
 
     The heads of the ranking have their interval as a band; random heads are drawn as their mean, in a band from the
     lowest draw to the highest. The dotted line is the share of answers to the same requests that are degenerate
-    under the ranking's heads: where it rises the model breaks. Hover for the numbers, over-refusal among them.
+    under the ranking's heads: where it rises the model breaks. Hover for the numbers, over-refusal among them. What
+    a stopped run did not reach is left out.
 
     Args:
         table: of a ``RefusalCurve``.
@@ -57,14 +57,14 @@ def refusal_curve(table: pd.DataFrame, *, title: str | None = None) -> go.Figure
             f"degenerate {broken:.0%}"
             for k, mean, low, high, broken in draws.itertuples()
         ]
-        traces.append(_band(draws.index.to_numpy(), draws["min"], draws["max"], _RANDOM_BAND, name))
-        traces.append(_line(draws.index.to_numpy(), draws["mean"], name, texts, {"color": _RANDOM, "width": 2}))
+        traces.append(band_trace(draws.index.to_numpy(), draws["min"], draws["max"], RANDOM_BAND, name))
+        traces.append(line_trace(draws.index.to_numpy(), draws["mean"], name, texts, {"color": RANDOM, "width": 2}))
     name = "heads of the ranking"
     texts = _texts(own)
     dots = {"color": _DEGENERATE, "width": 1.5, "dash": "dot"}
-    traces.append(_line(own["k"], own["degenerate"], "degenerate answers", texts, dots).update(mode="lines"))
-    traces.append(_band(own["k"], own["ci_low"], own["ci_high"], _OWN_BAND, name))
-    traces.append(_line(own["k"], own["attack_success"], name, texts, {"color": _OWN, "width": 3}))
+    traces.append(line_trace(own["k"], own["degenerate"], "degenerate answers", texts, dots).update(mode="lines"))
+    traces.append(band_trace(own["k"], own["ci_low"], own["ci_high"], OWN_BAND, name))
+    traces.append(line_trace(own["k"], own["attack_success"], name, texts, {"color": OWN, "width": 3}))
     figure = go.Figure(traces)
     last = max(own["k"].tolist())
     figure.update_xaxes(
@@ -95,9 +95,13 @@ def _texts(line: pd.DataFrame) -> list[str]:
     return [
         f"<b>{_ablated(row['k'])}</b><br>attack success {row['attack_success']:.0%} "
         f"[{row['ci_low']:.0%}, {row['ci_high']:.0%}]<br>"
-        f"degenerate {row['degenerate']:.0%}<br>over-refusal {row['over_refusal']:.0%}"
+        f"degenerate {_share(row['degenerate'])}<br>over-refusal {_share(row['over_refusal'])}"
         for row in line.to_dict("records")
     ]
+
+
+def _share(share: float) -> str:
+    return f"{share:.0%}" if isfinite(share) else "not known"
 
 
 def _ablated(k: int, kind: str = "") -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mechheads.plots.axes import count_ticks
 from mechheads.plots.text import plain
+from mechheads.plots.traces import OWN, OWN_BAND, RANDOM, RANDOM_BAND, band_trace, line_trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 
     from mechheads.heads import HeadId
 
-_OWN, _OWN_BAND = "#b2182b", "rgba(178, 24, 43, 0.13)"
-_RANDOM, _RANDOM_BAND = "#6b6b6b", "rgba(107, 107, 107, 0.22)"
 _CONTROLS = ("#1f77b4", "#e08214", "#1b7837", "#762a83", "#17becf")
 _WIDTH, _HEIGHT = 620, 360
 
@@ -63,17 +60,18 @@ def removal_curves(
     if random:
         draws = table[table["which"].isin(list(random))].groupby("k")["accuracy"].agg(["mean", "min", "max"])
         name = f"random heads, {len(random)} draw{'s' * (len(random) != 1)}"
-        traces.append(_band(draws.index.to_numpy(), draws["min"], draws["max"], _RANDOM_BAND, name))
+        traces.append(band_trace(draws.index.to_numpy(), draws["min"], draws["max"], RANDOM_BAND, name))
         text = [f"{shown}without {k} random head{'s' * (k != 1)}<br>accuracy {mean:.2f}, {low:.2f} to {high:.2f}"
                 for k, mean, low, high in draws.itertuples()]  # fmt: skip
-        traces.append(_line(draws.index.to_numpy(), draws["mean"], name, text, {"color": _RANDOM, "width": 2}))
+        traces.append(line_trace(draws.index.to_numpy(), draws["mean"], name, text, {"color": RANDOM, "width": 2}))
     for i, which in enumerate(controls):
         colour = {"color": _CONTROLS[i % len(_CONTROLS)], "width": 1.5, "dash": "dash"}
         texts = _texts(lines[which], f"<b>{plain(which)}</b><br>", heads)
-        traces.append(_line(lines[which]["k"], lines[which]["accuracy"], f"control: {plain(which)}", texts, colour))
-    traces.append(_band(own["k"], own["ci_low"], own["ci_high"], _OWN_BAND, plain(relation)))
-    traces.append(_line(own["k"], own["accuracy"], plain(relation), _texts(own, shown, heads),
-                        {"color": _OWN, "width": 3}))  # fmt: skip
+        name = f"control: {plain(which)}"
+        traces.append(line_trace(lines[which]["k"], lines[which]["accuracy"], name, texts, colour))
+    traces.append(band_trace(own["k"], own["ci_low"], own["ci_high"], OWN_BAND, plain(relation)))
+    traces.append(line_trace(own["k"], own["accuracy"], plain(relation), _texts(own, shown, heads),
+                        {"color": OWN, "width": 3}))  # fmt: skip
     figure = go.Figure(traces)
     frame = {"showline": True, "linecolor": "#888888", "mirror": True, "zeroline": False}
     last = max(own["k"].tolist())
@@ -95,41 +93,6 @@ def removal_curves(
         margin={"l": 60, "r": 240, "t": 70, "b": 60},
     )  # fmt: skip
     return figure
-
-
-def _line(k: Any, accuracy: Any, name: str, text: list[str], line: dict[str, Any]) -> go.Scatter:
-    import plotly.graph_objects as go
-
-    return go.Scatter(
-        x=np.asarray(k),
-        y=np.asarray(accuracy),
-        mode="lines+markers",
-        marker={"size": 5},
-        line=line,
-        name=name,
-        legendgroup=name,
-        text=text,
-        hovertemplate="%{text}<extra></extra>",
-    )
-
-
-def _band(k: Any, low: Any, high: Any, colour: str, group: str) -> go.Scatter:
-    """The area between two curves, as far as both are known."""
-    import plotly.graph_objects as go
-
-    known = np.isfinite(np.asarray(low)) & np.isfinite(np.asarray(high))
-    x, bottom, top = (np.asarray(part)[known] for part in (k, low, high))
-    return go.Scatter(
-        x=np.concatenate([x, x[::-1]]),
-        y=np.concatenate([bottom, top[::-1]]),
-        mode="lines",
-        line={"width": 0},
-        fill="toself",
-        fillcolor=colour,
-        hoverinfo="skip",
-        legendgroup=group,
-        showlegend=False,
-    )
 
 
 def _texts(line: pd.DataFrame, shown: str, heads: Sequence[HeadId | str]) -> list[str]:

@@ -15,15 +15,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.backends.base import Hook
 from mechheads.generation import HeadChange
 from mechheads.heads import HeadId, HeadLike, check_heads
-from mechheads.interventions import Intervention, Mean, Resample, Scale, Site, UniformAttention, Zero
+from mechheads.interventions import Context, Intervention, Mean, Resample, Scale, Site, UniformAttention, Zero
 
 if TYPE_CHECKING:
     from mechheads.cache import HeadCache
@@ -34,6 +34,22 @@ Through = Literal["q", "k"]
 Group = Literal["query", "kv"]
 KINDS: tuple[str, ...] = get_args(Kind)
 _SCALED = ("undifferentiated", "scaling")
+
+
+@dataclass(frozen=True, eq=False)
+class MeanOf:
+    """z becomes its mean over all real tokens of a given run, which need not be the one that is intervened on."""
+
+    run: HeadCache
+    needs: ClassVar = ()
+
+    def __call__(self, value: Float[Tensor, "prompt pos d_head"], context: Context) -> Tensor:
+        return self.of(context.head).to(value).expand_as(value)
+
+    def of(self, head: HeadId) -> Float[Tensor, " d_head"]:
+        """The mean of one head."""
+        real = self.run.tokens.mask[..., None]
+        return (self.run.z[head].float() * real).sum((0, 1)) / real.sum()
 
 
 @dataclass(frozen=True)
@@ -83,6 +99,10 @@ class Ablation:
             "resample": Resample(self.seed),
         }
         return made[self.kind]
+
+    def beside_others(self, run: HeadCache) -> Intervention:
+        """``intervention`` where other heads are ablated already: a mean stays that of the intact ``run``."""
+        return MeanOf(run) if self.kind == "mean" else self.intervention
 
     def together(self, model: Model) -> int:
         """How many query heads are ablated at once."""
@@ -147,8 +167,7 @@ class Ablation:
 
     def _change(self, head: HeadId, run: HeadCache | None) -> Callable[[Tensor], Tensor]:
         if self.kind == "mean" and run is not None:
-            real = run.tokens.mask[..., None]
-            mean = (run.z[head].float() * real).sum((0, 1)) / torch.as_tensor(real.sum())
+            mean = MeanOf(run).of(head)
             return lambda value: mean.to(value).expand_as(value)
         factor = self.epsilon if self.kind in _SCALED else 0.0
         return lambda value: value * factor

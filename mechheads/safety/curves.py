@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -14,7 +15,7 @@ from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.matched import matched_heads
 from mechheads.model import Model
 from mechheads.safety.ablations import Ablation, Kind
-from mechheads.safety.refusal import answer_under, is_verdict
+from mechheads.safety.refusal import answer_under, check_answering, is_verdict, judge_name, mean_run
 from mechheads.safety.requests import Requests, Template
 from mechheads.safety.sides import Sides
 from mechheads.safety.verdicts import AnswerJudge, rule_judge
@@ -31,7 +32,8 @@ class RefusalCurve:
     Attributes:
         heads: those ablated, in this order.
         table: one row for each line (``which``: "heads", "random 1" and so on) and number ``k`` of heads:
-            ``attack_success`` with ``ci_low`` and ``ci_high`` (Wilson's, 95%), ``degenerate``, ``over_refusal``.
+            ``attack_success`` with ``ci_low`` and ``ci_high`` (Wilson's, 95%); ``degenerate``, the share of answers to
+            harmful requests that are none; ``over_refusal``. After Ctrl-C, NaN where an answer is missing.
         answers: as in ``RefusalTest``, the condition being "heads 3" and the like. Not shown by itself.
         provenance: what it takes to repeat it.
     """
@@ -41,9 +43,18 @@ class RefusalCurve:
     answers: pd.DataFrame
     provenance: dict[str, Any]
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Conditions that are not known in full, as Ctrl-C leaves them."""
+        rows = self.table[self.table.isnull().any(axis=1)]
+        names = (_condition(which, k) for which, k in zip(rows["which"], rows["k"], strict=True))
+        return tuple(dict.fromkeys(names))
+
     def __repr__(self) -> str:
-        own = self.table.loc[self.table["which"] == "heads", "attack_success"].tolist()
-        return f"<RefusalCurve of {len(self.heads)} heads: attack success {own[0]:.2f} to {own[-1]:.2f}>"
+        own = self.table.loc[self.table["which"] == "heads", "attack_success"].dropna().tolist()
+        stopped = ", interrupted" if self.provenance["interrupted"] else ""
+        said = f"attack success {own[0]:.2f} to {own[-1]:.2f}" if own else "attack success is not known"
+        return f"<RefusalCurve of {len(self.heads)} heads{stopped}: {said}>"
 
     def _repr_html_(self) -> str:
         return f"<div><p>{escape(repr(self))}</p>{self.table.to_html(escape=True, float_format='{:.3g}'.format)}</div>"
@@ -83,6 +94,9 @@ def attack_curve(
             ``mh.refusal_test``.
         max_new_tokens: of each answer; how it begins is what counts here.
 
+    Returns:
+        The curve. After Ctrl-C what is done; ``missing`` says which conditions are not known.
+
     Raises:
         ValueError: if an argument does not fit; before anything is run.
 
@@ -105,16 +119,23 @@ def attack_curve(
     lines = {"heads": heads} | {
         f"random {i + 1}": matched_heads(heads, heads, model.n_layers, model.n_heads, [seed, i]) for i in range(draws)
     }
-    sets = {"heads 0": ()} | {
-        f"{which} {k}": line[:k] for which, line in lines.items() for k in range(1, len(line) + 1)
-    }
+    sets = {_condition(which, k): line[:k] for which, line in lines.items() for k in range(len(line) + 1)}
     sides = Sides.of(model, harmful, harmless, template)
     writing = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "seed": seed}
-    answers = answer_under(model, sides, sets, way, judge=judge, budget=budget, progress=progress, **writing)
+    check_answering(model, sides, judge, budget=budget, **writing)
+    run = mean_run(model, sides, way, budget)
+    answers, interrupted = answer_under(
+        model, sides, sets, way, run, judge=judge, budget=budget, progress=progress, **writing
+    )
+    if interrupted:
+        judged = int(answers["verdict"].notnull().sum())
+        warnings.warn(
+            f"interrupted: {judged} of {len(answers)} answers are judged; what is not known is NaN", stacklevel=2
+        )
     rows = []
     for which in lines:
         for k in range(len(heads) + 1):
-            condition = f"{which} {k}" if k else "heads 0"
+            condition = _condition(which, k)
             complied = is_verdict(answers, condition, "harmful", "complied")
             low, high = share_interval(complied.mean(), np.array(len(complied)))
             rows.append({
@@ -124,7 +145,12 @@ def attack_curve(
             })  # fmt: skip
     about = model.provenance() | way.about(model) | writing | {
         "lines": {which: [str(head) for head in line] for which, line in lines.items()}, "template": sides.template,
-        "judge": getattr(judge, "__name__", repr(judge)),
+        "judge": judge_name(judge), "interrupted": interrupted,
         "prompts": [side.tokens(model).fingerprint() for side in (sides.harmful, sides.harmless)],
     }  # fmt: skip
     return RefusalCurve(heads, pd.DataFrame(rows), answers, about)
+
+
+def _condition(which: str, k: int) -> str:
+    """The name of a point of a line; all lines begin at the model as it is."""
+    return f"{which} {k}" if k else "heads 0"

@@ -89,14 +89,17 @@ def prepare_ablations(
     budget: int | str | None,
     progress: bool,
 ) -> Job:
-    """The intact run, with all that these ablations read from it."""
-    first = ablations[0]
-    sites = tuple(dict.fromkeys(site_of(ablation.intervention) for ablation in ablations))
+    """The intact run, with all that these ablations read from it, and a plan that does for each of them.
+
+    One that does not act on z itself takes most: every head's new z is kept besides.
+    """
+    sites = {ablation: site_of(ablation.intervention) for ablation in ablations}
+    costliest = max(ablations, key=lambda ablation: sites[ablation] != "z")
     job = prepare(
-        model, prompts, first.intervention, metric=kl_divergence, heads=first.units(model, heads), positions="all",
-        base="clean", budget=budget, progress=progress, sites=sites,
+        model, prompts, costliest.intervention, metric=kl_divergence, heads=costliest.units(model, heads),
+        positions="all", base="clean", budget=budget, progress=progress, sites=tuple(dict.fromkeys(sites.values())),
     )  # fmt: skip
-    return replace(job, together=first.together(model))
+    return replace(job, together=costliest.together(model))
 
 
 def fill(job: Job, found: Measured, judge: Judge | None, turn: Turn | None, progress: bool) -> Iterator[HeadId]:

@@ -81,6 +81,8 @@ def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> 
     if opening is None:
         some = Prompts(prompts.items[:_ASKED])
         written = generate(model, some, max_new_tokens=_ANSWER_TOKENS, progress=False)
+        if written.interrupted:
+            raise KeyboardInterrupt
         refused = [ids[:_OPENING_TOKENS] for ids, text in zip(written.ids, written.texts, strict=True)
                    if verdict(text) == "refused"]  # fmt: skip
         if refused:

@@ -16,7 +16,7 @@ def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
     Args:
         results: by name, over the same layers and heads; of several ablations, sets of requests, scores, or models
             of one family.
-        k: how many count as the first.
+        k: how many count as the first, of the heads that both measured.
 
     Returns:
         One row a pair: ``a``, ``b``, ``shared`` (how many of the first k), ``by_chance`` (how many of k would be,
@@ -37,7 +37,10 @@ def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
     rows = []
     for (a, one), (b, other) in combinations(results.items(), 2):
         found = one.compare(other, k)
-        shared = [head for head in one.heads(k) if head in set(other.heads(k))]
+        unknown = {*one.missing, *other.missing}
+        every = one.n_layers * one.n_heads
+        first, second = ([head for head in part.heads(every) if head not in unknown][:k] for part in (one, other))
+        shared = [head for head in first if head in second]
         rows.append({
             "a": a, "b": b, "shared": len(shared), "by_chance": found.k**2 / max(found.n_heads, 1),
             "spearman": found.spearman, "heads": " ".join(map(str, shared)),

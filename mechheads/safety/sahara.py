@@ -89,7 +89,7 @@ def sahara(
         draws: random groups to compare with, of the same size and layers.
         heads: those that may join; left out, every head.
         requests, ablation, group, template, r, budget, progress: as in ``mh.safety_heads``; ``"resample"`` has no
-            meaning for a group.
+            meaning for a group, and ``"mean"`` is that of the intact run at every step.
         seed: of the random groups.
 
     Returns:
@@ -197,7 +197,7 @@ class _Search:
         with ExitStack() as ablated:
             if chosen:
                 ablated.enter_context(self.model.backend.hooked(self._hooks(chosen)))
-                job = self._job(left)
+                job = replace(self._job(left), intervention=self.way.beside_others(self.intact.base))
             else:
                 job = replace(self.intact, heads=tuple(left))
             found = empty(job, {}, 0)
@@ -213,7 +213,7 @@ class _Search:
     def value(self, units: Sequence[HeadId]) -> float:
         """The score of a group."""
         with self.model.backend.hooked(self._hooks(units)):
-            run = HeadCache.run(self.model, self.intact.tokens, sites=("z",), progress=False)
+            run = HeadCache.run(self.model, self.intact.tokens, sites=("z",), budget=self.budget, progress=False)
         final = run.final_at(self.intact.at)
         if self.turn is not None:
             return self.turn(last_states(final))[0]

@@ -151,7 +151,7 @@ def safety_study(
     split = "test" if quick else None
     harmful, harmless = ([r.text for r in load_requests(name, split)] for name in ("harmful", "harmless"))
     if quick:
-        harmful, harmless = harmful[::4], harmless[::4]
+        harmful, harmless = harmful[::3], harmless[::3]
     tokens, draws = (12, 1) if quick else (32, 3)
     say(f"{model!r}")
     with study.interruptible():
@@ -173,6 +173,7 @@ def safety_study(
                 study.tests[name] = refusal_test(
                     model, scores.heads(critical), harmful, harmless, ablation=kind, **options
                 )
+            stop_if_partial(study.tests[name])
             study.has_refusal = study.tests[name].refuses
             if not study.has_refusal:
                 study.notes.append(
@@ -184,4 +185,5 @@ def safety_study(
             study.curve = attack_curve(
                 model, study.contribution.heads(critical), harmful, harmless, most=critical, **options
             )
+        stop_if_partial(study.curve)
     return study
