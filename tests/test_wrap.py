@@ -224,3 +224,13 @@ def test_a_model_whose_logits_we_would_not_match_is_refused(tiny):
             mh.wrap(loaded.model)
     loaded.model.eval()
     assert mh.wrap(loaded.model).n_layers == 3
+
+
+def test_a_model_with_damaged_weights_is_refused(tiny, tmp_path):
+    damaged = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
+    with torch.no_grad():
+        damaged.model.layers[1].mlp.up_proj.weight[3, 4] = torch.nan
+    damaged.save_pretrained(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(tiny("llama")).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="NaN or infinity, so its weights are damaged"):
+        mh.load(tmp_path)

@@ -209,9 +209,12 @@ class Backend(ABC):
         ids = torch.arange(1, 4, device=self.parameter.device)[None] % self.sizes.d_vocab
         try:
             own, ours = self.own_logits(ids).float(), self.unembed(self.run(ids)).float()
+            damaged = not bool(own.isfinite().all())
             off = float((own - ours).abs().max() / own.std().clamp_min(1e-6))
         except RuntimeError as error:
             raise ValueError(f"{self._cannot_read}: {error}") from error
+        if damaged:
+            raise ValueError(f"{self._cannot_read}: its own logits hold NaN or infinity, so its weights are damaged")
         if not off < (1e-3 if self.parameter.dtype == torch.float32 else 0.3):
             advice = "; it is in training mode: call its eval() first" if self.module.training else ""
             raise ValueError(f"{self._cannot_read}: our logits differ from its own{advice}")
