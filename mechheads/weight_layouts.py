@@ -133,43 +133,21 @@ LAYOUTS = {
     "gemma3_text": _GEMMA_2,
     "phi3": replace(_LLAMA, value="self_attn.qkv_proj", fused="all heads", mlp_in=("mlp.gate_up_proj",)),
     "phi": replace(
-        _LAYER_NORMED,
-        final_norm="final_layernorm",
-        mlp_norm="input_layernorm",
-        output="self_attn.dense",
-        mlp_in=("mlp.fc1",),
-        mlp_out="mlp.fc2",
+        _LAYER_NORMED, final_norm="final_layernorm", mlp_norm="input_layernorm", output="self_attn.dense",
+        mlp_in=("mlp.fc1",), mlp_out="mlp.fc2",
     ),
     "gpt2": replace(
-        _LAYER_NORMED,
-        trunk="transformer.",
-        embedding="wte",
-        final_norm="ln_f",
-        block="h.{}.",
-        attention_norm="ln_1",
-        mlp_norm="ln_2",
-        value="attn.c_attn",
-        output="attn.c_proj",
-        fused="all heads",
-        mlp_in=("mlp.c_fc",),
-        mlp_out="mlp.c_proj",
-        transposed=True,
-        epsilon="layer_norm_epsilon",
-        activation="activation_function",
+        _LAYER_NORMED, trunk="transformer.", embedding="wte", final_norm="ln_f", block="h.{}.", transposed=True,
+        attention_norm="ln_1", value="attn.c_attn", fused="all heads", output="attn.c_proj",
+        mlp_norm="ln_2", mlp_in=("mlp.c_fc",), mlp_out="mlp.c_proj",
+        epsilon="layer_norm_epsilon", activation="activation_function",
     ),
     "gpt_neox": replace(
-        _LAYER_NORMED,
-        trunk="gpt_neox.",
-        embedding="embed_in",
-        unembedding="embed_out",
-        final_norm="final_layer_norm",
-        value="attention.query_key_value",
-        output="attention.dense",
-        fused="each head",
-        mlp_in=("mlp.dense_h_to_4h",),
-        mlp_out="mlp.dense_4h_to_h",
+        _LAYER_NORMED, trunk="gpt_neox.", embedding="embed_in", unembedding="embed_out", final_norm="final_layer_norm",
+        value="attention.query_key_value", fused="each head", output="attention.dense",
+        mlp_in=("mlp.dense_h_to_4h",), mlp_out="mlp.dense_4h_to_h",
     ),
-}
+}  # fmt: skip
 """Each known ``model_type`` and how its weights lie."""
 
 
@@ -184,8 +162,9 @@ def read_config(folder: Path, name: str) -> tuple[transformers.PreTrainedConfig,
     kind = read_json(folder / "config.json", name).get("model_type")
     if kind not in LAYOUTS:
         raise ModelSourceError(
-            f"folder_or_repo {name!r} is of model_type {kind!r}, whose weights open_weights cannot find; it knows "
-            f"{', '.join(LAYOUTS)}. Use mh.load, if the model fits in memory"
+            f"folder_or_repo {name!r} is of model_type {kind!r}, and open_weights does not know what its tensors are "
+            f"called (what is {_LLAMA.name(0, _LLAMA.value)} in a Llama, say); it knows {', '.join(LAYOUTS)}. Use "
+            "mh.load, if the model fits in memory"
         )
     return transformers.AutoConfig.from_pretrained(folder, local_files_only=True), LAYOUTS[kind]
 

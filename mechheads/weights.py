@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers.activations import ACT2FN
 
-from mechheads import __version__
-from mechheads.model import LayerWeights
+from mechheads.model import LayerWeights, describe
 from mechheads.sources import ModelSourceError
 from mechheads.weight_layouts import LAYOUTS, StoredSizes, WeightLayout, read_config, read_json, read_tokenizer
 
@@ -175,18 +173,7 @@ class StoredWeights:
     def provenance(self) -> dict[str, Any]:
         """What a result must remember of the weights: name, revision, sizes, dtype, library versions."""
         libraries = ("safetensors", "transformers", "torch")
-        return {
-            "model": self.name,
-            "revision": self.revision,
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "device": str(self.device),
-            "backend": "safetensors",
-            "normalization": self._layout.norm,
-            "n_layers": self.n_layers,
-            "n_heads": self.n_heads,
-            "n_kv_heads": self.n_kv_heads,
-            "versions": {"mechheads": __version__} | {name: importlib.metadata.version(name) for name in libraries},
-        }
+        return describe(self, libraries, backend="safetensors", normalization=self._layout.norm)
 
     def __repr__(self) -> str:
         return (
@@ -305,7 +292,9 @@ class _Folder:
         if (folder / _WHOLE).is_file():
             place, files = None, [_WHOLE]
         elif index.is_file():
-            place = read_json(index, name).get("weight_map", {})
+            place = read_json(index, name).get("weight_map")
+            if not isinstance(place, dict) or not all(isinstance(file, str) for file in place.values()):
+                raise ModelSourceError(f"folder_or_repo {name!r}: {_INDEX} has no weight_map from tensors to files")
             files = sorted(set(place.values()))
         else:
             raise ModelSourceError(f"folder_or_repo {name!r} has no safetensors: neither {_WHOLE} nor {_INDEX}")

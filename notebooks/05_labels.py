@@ -380,7 +380,7 @@ assert ((x < 0.05) & (y < 0.05)).sum() > 500
 # heads again; heads of a layer read the same residual stream, and here even share value matrices; and more than 500 of
 # the points lie at or next to (0, 0). Counting the same thing many times is called **pseudo-replication**.
 #
-# `mh.score_correlations` resamples whole layers within each template, and gives the correlation of each template too:
+# `mh.score_correlations` resamples whole layers and whole templates, and gives the correlation of each template too:
 
 # %%
 pooled = correlations.query("template == 'all'").set_index("context")

@@ -28,7 +28,9 @@ SUPPRESSION = np.zeros_like(PHI)
 SUPPRESSION[0, 1, 1] = 0.80
 
 
-def scored(relations: dict[str, str] = RELATIONS, phi: np.ndarray = PHI) -> HeadScores:
+def scored(
+    relations: dict[str, str] = RELATIONS, phi: np.ndarray = PHI, suppression: np.ndarray = SUPPRESSION
+) -> HeadScores:
     return HeadScores.from_scores(
         phi,
         ci_low=phi - 0.05,
@@ -39,7 +41,7 @@ def scored(relations: dict[str, str] = RELATIONS, phi: np.ndarray = PHI) -> Head
         extra={"relation": list(relations)},
         provenance={"model": "toy"},
         variables={
-            "suppression": (("layer", "head", "relation"), SUPPRESSION[: phi.shape[0], : phi.shape[1]]),
+            "suppression": (("layer", "head", "relation"), suppression[: phi.shape[0], : phi.shape[1]]),
             "relation_category": ("relation", np.array(list(relations.values()), dtype=object)),
         },
     )
@@ -292,6 +294,16 @@ def test_a_category_of_ones_own_gets_a_colour_of_ones_own() -> None:
         ]["color"]
         == "#123456"
     )
+
+
+def test_however_many_categories_of_ones_own_get_colours_of_their_own() -> None:
+    own = {f"r{i}": f"Category {i}" for i in range(30)}
+    phi = np.zeros((1, 30, 30)) + 0.2 * np.eye(30)
+    phi[0, :, :2] = 0.2
+    labels = maps(scored(own, phi, np.zeros_like(phi)))
+    colours = legend(category_map(labels, colours={"Category 3": "#17BECF"}))
+    assert len(colours) == 32
+    assert len({colour.lower() for colour in colours.values()}) == 32
 
 
 def test_several_models_share_one_legend() -> None:

@@ -133,6 +133,9 @@ def with_templates(**templates: Any) -> Relation:
         (lambda: Relation("r", "Knowledge", [("a", " ")]), "two words"),
         (lambda: Relation(" ", "Knowledge", [("a", "b")]), "name is empty"),
         (lambda: Relation("r", "Unclassified", [("a", "b")]), "category of relation 'r'"),
+        (lambda: Relation("r", "2 categories", [("a", "b")]), "category of relation 'r' is '2 categories'"),
+        (lambda: Relation("r", " ", [("a", "b")]), "category of relation 'r' is ' '"),
+        (lambda: with_templates(zero_shot=[3]), r"must be a list of templates, not \[3\]"),
         (lambda: with_templates(few_shot="{source} {target}"), "must be a list of templates"),
         (lambda: with_templates(few_shot=["from {source}"]), r"needs \" \{target\}\".*after"),
         (lambda: with_templates(few_shot=["{source}: '{target}'"]), "with a space before it"),
@@ -145,6 +148,22 @@ def with_templates(**templates: Any) -> Relation:
 def test_bad_relations_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": 3}, "name must be text, and is '3'"),
+        ({"category": ["Sight"]}, r"category must be text or null, and is \"\['Sight'\]\""),
+        ({"pairs": "cat hat"}, "pairs must be a list, and is 'cat hat'"),
+        ({"copying": "no"}, "copying must be true or false, and is 'no'"),
+    ],
+)
+def test_fields_of_the_wrong_kind_are_named(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+    file = tmp_path / "bad.json"
+    file.write_text(json.dumps({"name": "n", "category": None, "pairs": [["a", "b"]]} | fields), encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"bad\.json is not a relation: {message}"):
+        Relation.load(file)
 
 
 @pytest.mark.parametrize("text", ["not json", '{"pairs": []}', '{"name": "n", "category": "c", "pair": []}', "3"])

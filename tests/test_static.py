@@ -168,19 +168,25 @@ def test_equals_the_plain_loop_on_real_models(name: str, tiny: Callable[[str], P
 
 
 @pytest.mark.transformerlens
-def test_the_default_model_does_what_the_plain_loop_says(model: mechheads.Model) -> None:
+@pytest.mark.parametrize("ties", ["target", "index"])
+def test_the_default_model_does_what_the_plain_loop_says(ties: Any, model: mechheads.Model) -> None:
     relation = Relation("capitals", "Knowledge", Relation.load("country_to_capital").pairs)
-    scores = relation_scores(model, relation, progress=False)
+    scores = relation_scores(model, relation, ties=ties, min_effect=1.0, progress=False)
     pairs = [pair.split(" -> ") for pair in scores.dataset["pair"].values[0].tolist()]
     assert len(pairs) == scores.provenance["ledger"]["capitals"]["kept"] == 38
     assert scores.values is not None
-    for layer, head in ((0, 3), (23, 4), (23, 5), (29, 8)):
+    ids = torch.arange(model.d_vocab)
+    for layer, head in ((0, 3), (23, 1), (23, 4), (23, 5), (29, 8)):
         W_V, W_O = model.W_V[layer][head], model.W_O[layer][head]
+        suppressed = 0
         for i, (source, target) in enumerate(pairs):
             s, t = (model.tokenizer(f" {w}", add_special_tokens=False)["input_ids"][0] for w in (source, target))
             embedded = model.W_E[[s]]
             row = ((model.first_mlp(embedded) if layer else embedded) @ W_V @ W_O @ model.W_U)[0]
-            assert scores.values.values[layer, head, 0, i] == float((row > row[t]).sum() < 10)
+            tied = int(((row == row[t]) & (ids > t)).sum()) if ties == "index" else 0
+            assert scores.values.values[layer, head, 0, i] == float((row > row[t]).sum() + tied < 10)
+            suppressed += int((row < row[t]).sum() + tied < 10)
+        assert round(38 * scores.dataset["suppression"].values[layer, head, 0], 6) == suppressed
     assert str(scores.heads(1)[0]) == "L23H4"
     assert scores["L23H4"]["score"].item() > 0.5
 

@@ -29,7 +29,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests in the few words that a tiny vocabulary holds."""
 
     def load(name: str = "harmful", split: str | None = None) -> tuple[Request, ...]:
-        return tuple(Request(text, "none") for text in TEXTS[name] * (4 if split else 1))
+        return tuple(Request(text, "none") for text in TEXTS[name] * (3 if split else 1))
 
     for module in (study_module, sides):
         monkeypatch.setattr(module, "load_requests", load)

@@ -363,6 +363,13 @@ def test_a_tensor_missing_from_the_index_is_named(copied: Callable[..., Path]) -
     refused(folder, r"lack the tensor model\.layers\.2\.self_attn\.o_proj\.weight.*'mistral'.*gpt_neox")
 
 
+@pytest.mark.parametrize("content", [{}, {"weight_map": ["a.safetensors"]}, {"weight_map": {"lm_head.weight": 1}}])
+def test_an_index_without_a_map_is_refused(content: Any, copied: Callable[..., Path]) -> None:
+    folder = copied("llama", "shards")
+    (folder / "model.safetensors.index.json").write_text(json.dumps(content))
+    refused(folder, r"model\.safetensors\.index\.json has no weight_map from tensors to files")
+
+
 def test_an_embedding_is_no_unembedding_unless_config_says_so(copied: Callable[..., Path]) -> None:
     folder = copied("llama")
     tensors = load_file(folder / "model.safetensors")
@@ -388,7 +395,11 @@ def edit_config(folder: Path, **changes: Any) -> None:
 def test_a_kind_that_is_not_known_is_refused_with_those_that_are(copied: Callable[..., Path]) -> None:
     folder = copied("llama")
     edit_config(folder, model_type="mamba")
-    refused(folder, "is of model_type 'mamba', .*; it knows llama, mistral, qwen2, .* gpt_neox. Use mh.load")
+    refused(
+        folder,
+        "is of model_type 'mamba', .*what its tensors are called .*layers.0.self_attn.v_proj.weight in a Llama.*; it "
+        "knows llama, mistral, qwen2, .* gpt_neox. Use mh.load",
+    )
 
 
 def test_weights_of_another_shape_are_refused(copied: Callable[..., Path]) -> None:

@@ -1,8 +1,8 @@
 """How well weights foretell what heads do in context: correlation of static with dynamic scores.
 
-MAPS pools all templates and heads into one Pearson correlation and its p. Heads of a layer and prompts of a template
-are not independent, so that p is far too small: here every template has its own correlation, and intervals come from
-resampling layers, or layers within templates where templates are pooled.
+MAPS pools all templates and heads into one Pearson correlation and its p. Heads of a layer are not independent, nor
+is a head under one template of the same head under another, so that p is far too small: here every template has its
+own correlation, and intervals come from resampling whole layers, and where templates are pooled whole templates too.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ def score_correlations(static: HeadScores, dynamic: HeadScores, *, n: int = 2000
 
     Returns:
         One row for each relation, context and template, and with template ``"all"`` for the templates pooled as
-        the paper does: relation, context, template, r, ci_low, ci_high (95%, percentiles of resampled clusters:
-        a cluster is the heads of a layer under a template) and n, the number of points that both have. r is NaN
-        where a score does not vary, and the interval where there are fewer than two clusters.
+        the paper does: relation, context, template, r, ci_low, ci_high (95%, percentiles when layers and templates
+        are drawn with replacement, each on its own: Owen 2007, "The pigeonhole bootstrap") and n, the number of
+        points that both have. r is NaN where a score does not vary, and the interval where there are fewer than two
+        layers.
 
     Raises:
         ValueError: if a result is of another kind, they are of models of other sizes, or share no relation.
@@ -49,9 +50,9 @@ def score_correlations(static: HeadScores, dynamic: HeadScores, *, n: int = 2000
         x = static.scores.sel(relation=relation).values
         for context in dynamic.dataset["context"].values.tolist():
             y = dynamic.scores.sel(relation=relation, context=context).transpose("template", "layer", "head").values
-            pooled = np.broadcast_to(x, y.shape).reshape(-1, x.shape[1])
-            named = [(template, x, y[i]) for i, template in enumerate(templates)]
-            for template, one, other in [*named, ("all", pooled, y.reshape(-1, x.shape[1]))]:
+            each = [(template, y[i : i + 1]) for i, template in enumerate(templates)]
+            for template, other in [*each, ("all", y)]:
+                one = np.broadcast_to(x, other.shape)
                 low, high = _interval(one, other, n, rng)
                 measured = np.isfinite(one) & np.isfinite(other)
                 r = _pearson(one[measured], other[measured])
@@ -66,17 +67,19 @@ def _pearson(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _interval(
-    x: Float[np.ndarray, "cluster head"], y: Float[np.ndarray, "cluster head"], n: int, rng: np.random.Generator
-) -> tuple[float, float]:
-    """Percentiles of the correlation when whole clusters are drawn with replacement, from their moments alone."""
+    x: Float[np.ndarray, "template layer head"], y: Float[np.ndarray, "template layer head"], n: int,
+    rng: np.random.Generator,
+) -> tuple[float, float]:  # fmt: skip
+    """Percentiles of the correlation when whole layers and whole templates are drawn, from their moments alone."""
     measured = np.isfinite(x) & np.isfinite(y)
-    x, y, measured = (array[measured.any(1)] for array in (x, y, measured))
-    if len(x) < 2:
+    layers = measured.any((0, 2))
+    x, y, measured = (array[:, layers] for array in (x, y, measured))
+    if layers.sum() < 2:
         return float("nan"), float("nan")
     x, y = np.where(measured, x, 0.0), np.where(measured, y, 0.0)
-    moments = np.stack([part.sum(1) for part in (measured, x, y, x * x, y * y, x * y)])
-    draws = rng.multinomial(len(x), np.full(len(x), 1 / len(x)), size=n).T
-    count, sx, sy, xx, yy, xy = moments @ draws
+    moments = np.stack([part.sum(2) for part in (measured, x, y, x * x, y * y, x * y)])
+    of_templates, of_layers = (rng.multinomial(size, np.full(size, 1 / size), size=n) for size in moments.shape[1:])
+    count, sx, sy, xx, yy, xy = np.einsum("mtl,nt,nl->mn", moments, of_templates, of_layers, optimize=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         r = (count * xy - sx * sy) / np.sqrt((count * xx - sx**2) * (count * yy - sy**2))
     r = r[np.isfinite(r)]

@@ -140,7 +140,8 @@ def relation_evidence(
 
     Args:
         relations: names, files or ``Relation`` objects with few-shot templates; None: those of the package.
-        n, shots, template: pairs of prompts for each relation (at most), worked examples in each, which template.
+        n, shots, template: pairs of prompts for each relation (at most), worked examples in each, which template. With
+            n pairs no p is below 2 / 2^n: a few tell large effects from small ones, but are no evidence of either.
         heads: the heads to try; left out, every head.
         ranking: scores with the dimension ``relation``, such as ``mh.relation_scores(model)``. With it the heads
             above 0 are removed too, best first (``cumulative_removal``), with controls among the other

@@ -102,7 +102,8 @@ def dynamic_scores(
         chosen[each.layer, each.head] = True
     layers = np.flatnonzero(chosen.any(1)).tolist()
     loaded = load_relations(relations)
-    scored = long_enough(keep_pairs(loaded, model.tokenizer, targets=targets, any_source=True), min_pairs)
+    everything = keep_pairs(loaded, model.tokenizer, targets=targets, any_source=True)
+    scored = long_enough(everything, min_pairs)
     words = sorted({source for kept in scored for source, _ in kept.pairs})
     prompts = [_fill(template, words).tokens(model) for template in templates]
     limits = [k_copying if kept.relation.copying else k for kept in scored]
@@ -146,7 +147,7 @@ def dynamic_scores(
             "k": {kept.relation.name: limit for kept, limit in zip(scored, limits, strict=True)},
             "targets": targets,
             "min_pairs": min_pairs,
-            "ledger": {kept.relation.name: kept.ledger(True) for kept in scored},
+            "ledger": {kept.relation.name: kept.ledger(kept in scored) for kept in everything},
             "interrupted": bool(np.isnan(score[chosen]).any()),
         },
         variables={

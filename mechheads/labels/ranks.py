@@ -77,7 +77,7 @@ class Ranks:
         tokens, self._own_column = torch.unique(target, return_inverse=True)
         samples = [_spread(size, model.d_vocab, target.device) for size in _SAMPLES if 2 * size < model.d_vocab]
         self._own, *self._samples = self._columns([tokens, *samples])
-        self._longest = self._own.norm(dim=0).max()
+        self._longest = torch.stack([some.norm(dim=0).max() for some in (self._own, *self._samples)]).max()
 
     def top(self, heads: Sequence[HeadPath]) -> tuple[Bool[Tensor, "head pair"], Bool[Tensor, "head pair"]]:
         """Which targets some heads have among the k largest, and among the k smallest, of their sources' rows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
@@ -14,6 +15,13 @@ from mechheads.data import folder
 
 CATEGORIES = ("Knowledge", "Linguistic", "Algorithmic", "Translation")
 """The four categories of MAPS. A relation may name another: it then gets a label of its own."""
+
+_LIST, _TEXT = (list, "a list"), (str, "text")
+_FIELDS: dict[str, tuple[Any, str]] = {
+    "name": _TEXT, "category": (str | None, "text or null"), "pairs": _LIST, "source": _TEXT,
+    "copying": (bool, "true or false"), "few_shot": _LIST, "zero_shot": _LIST,
+}  # fmt: skip
+"""What a relation's file may hold."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class Relation:
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise ValueError("name is empty; a relation needs a name")
-        if self.category is not None and (not self.category.strip() or self.category == "Unclassified"):
+        if self.category is not None and re.fullmatch(r"\s*|Unclassified|\d+ categories", self.category):
             raise ValueError(
                 f"category of relation {self.name!r} is {self.category!r}; name what its heads do, e.g. "
                 f"{CATEGORIES[0]!r}, or give None for no category"
@@ -62,8 +70,8 @@ class Relation:
         object.__setattr__(self, "pairs", pairs)
         for kind in ("few_shot", "zero_shot"):
             templates = getattr(self, kind)
-            if isinstance(templates, str):
-                raise ValueError(f"{kind} of relation {self.name!r} must be a list of templates, not one string")
+            if isinstance(templates, str) or not all(isinstance(template, str) for template in templates):
+                raise ValueError(f"{kind} of relation {self.name!r} must be a list of templates, not {templates!r}")
             for template in templates:
                 _check_template(template, kind, self.name)
             object.__setattr__(self, kind, tuple(templates))
@@ -180,10 +188,13 @@ def _fields(file: Path | Traversable) -> dict[str, Any]:
     if isinstance(content, list):
         name = file.name.removesuffix(".json")
         return {"name": name, "category": None, "pairs": content, "source": f"file {file.name}"}
-    known = {"name", "category", "pairs", "source", "copying", "few_shot", "zero_shot"}
-    if not isinstance(content, dict) or not {"name", "category", "pairs"} <= content.keys() <= known:
+    if not isinstance(content, dict) or not {"name", "category", "pairs"} <= content.keys() <= _FIELDS.keys():
         raise ValueError(
             f"{file} is not a relation: it must be a JSON list of [source, target] pairs, or an object with "
             'the keys "name", "category", "pairs" and on wish "source", "copying", "few_shot" and "zero_shot"'
         )
+    for key, value in content.items():
+        kind, called = _FIELDS[key]
+        if not isinstance(value, kind):
+            raise ValueError(f"{file} is not a relation: {key} must be {called}, and is {str(value)[:50]!r}")
     return content

@@ -9,6 +9,7 @@ position of few-shot prompts, best head first, against random heads and against 
 | 5 draws of random heads that exclude the relation's | ``draws`` |
 | control relations: overlap < 0.15, base accuracy within 0.2 | ``choose_controls`` |
 | relations with base accuracy < 0.1 are dropped | an error |
+| of heads with equal phi the later one first; none with phi = 0 | the order of ``ranking`` |
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ def relation_scores(
         targets: ``"first"`` also takes targets of several tokens, by their first; the variable ``by_first``
             marks these pairs.
         ties: ``"target"``: only strictly larger entries are ahead of a target; ``"index"``: at a tie the larger
-            token id is, as in the paper's code.
+            token id is ahead, as in a stable sort that is then reversed. The paper's code takes whichever
+            ``torch.topk`` gives.
         min_pairs: relations with fewer single-token pairs are skipped: a warning and
             ``provenance["ledger"]`` say which. Of relations that you name, one without any such pair is an
             error.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from colorsys import hsv_to_rgb
+from itertools import count
 from math import ceil, isfinite
 from typing import TYPE_CHECKING
 
@@ -157,9 +159,9 @@ def _colours(panels: Mapping[str, HeadScores], chosen: Mapping[str, str]) -> dic
     found = {name for part in panels.values() for name in part.dataset["category"].values.tolist()}
     new = sorted(found - _COLOURS.keys())
     counts = [f"{n} categories" for n in range(2, len(found) + 1)]
-    further = [*new, *(count for count in counts if count not in _COLOURS)]
-    free = [colour for colour in _FURTHER if colour.lower() not in {one.lower() for one in chosen.values()}]
-    extra = {name: free[i % len(free)] for i, name in enumerate(further)}
+    further = [*new, *(several for several in counts if several not in _COLOURS)]
+    taken = {colour.lower() for colour in (*_COLOURS.values(), *chosen.values())}
+    extra = dict(zip(further, (colour for colour in _further() if colour not in taken), strict=False))
     ordered = dict.fromkeys([*(name for name in _COLOURS if name not in counts), *new, *counts, *_COLOURS])
     if unknown := [name for name in chosen if name not in ordered]:
         raise ValueError(f"colours names {unknown[0]!r}, and there is no such category; there is {', '.join(ordered)}")
@@ -169,6 +171,13 @@ def _colours(panels: Mapping[str, HeadScores], chosen: Mapping[str, str]) -> dic
         if other:
             raise ValueError(f"colours: {colour!r} of {name!r} is that of {other[0]!r}; give each its own colour")
     return palette
+
+
+def _further() -> Iterator[str]:
+    """Colours beside the usual ones, without end; hues of those made up are spread by the golden ratio."""
+    yield from _FURTHER
+    for i in count(1):
+        yield "#" + "".join(f"{round(255 * part):02x}" for part in hsv_to_rgb(i * 0.618034 % 1, 0.55, 0.8))
 
 
 def _classes(labels: HeadScores) -> np.ndarray:
