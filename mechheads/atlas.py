@@ -1,9 +1,10 @@
-"""The atlas: what every head of one model does, from weights, patching and ablation, in one table."""
+"""The atlas: what every head of one model does, from weights, patching, ablation and gates, in one table."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
+from mechheads.gating import LossNotFinite, Roles, fit_gates, head_roles
+from mechheads.gating.comparison import compare_roles
+from mechheads.gating.fitted import Gates
+from mechheads.gating.tasks import relation_task
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions import Patch, UniformAttention
 from mechheads.labels import HeadLabels, label_heads
@@ -19,7 +25,7 @@ from mechheads.labels.relations import Relation
 from mechheads.labels.static import relation_scores
 from mechheads.metrics import logit_diff
 from mechheads.patching.activation import activation_patch
-from mechheads.plans import Plan, show_seconds
+from mechheads.plans import show_seconds
 from mechheads.prompts import PromptPairs
 from mechheads.safety.ablations import Kind
 from mechheads.safety.requests import load_requests, request_prompts
@@ -30,12 +36,31 @@ from mechheads.sweeps import plan
 from mechheads.tokens import single_token
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import xarray as xr
 
     from mechheads.model import Model
 
 TEMPLATE = "Every school child in the world should know that the capital city of {country} is called"
 ABLATIONS: tuple[Kind, ...] = ("undifferentiated", "scaling")
+_COLUMNS = {
+    "score": "{}",
+    "ci_low": "{}_ci_low",
+    "ci_high": "{}_ci_high",
+    "generalized_ships": "generalized_{}",
+    "generalized_ships_low": "generalized_{}_ci_low",
+    "generalized_ships_high": "generalized_{}_ci_high",
+}
+"""What a view holds of each head, and its name in the table."""
+_CAPITALS = "country_to_capital"
+_GATED_PROMPTS, _UPDATES = 8, 60
+_GATES: dict[str, Any] = {
+    "seeds": 3,
+    "batch": _GATED_PROMPTS,
+    "lr": (0.3, 0.03),
+    "lr_regularised": (0.5, 0.05),
+    "tolerance": None,
+}
+"""All prompts in each update and large steps: as far as gates get in a minute or two."""
 _QUICK_RELATIONS = ("country_to_capital", "adjective_to_comparative", "name_copying", "english_to_spanish")
 
 
@@ -50,6 +75,7 @@ class Atlas(Stages):
         patching: how far each head's z carries a capital from the clean run to the corrupted one; 0 nothing,
             1 all of the logit difference.
         safety: for each ablation, Ships with Generalized Ships beside it.
+        roles: which heads facilitate naming capitals, interfere with it or do not matter, by a short fit of gates.
         patterns: attention patterns of the heads that patching names first, and their tokens.
         seconds, notes, interrupted: of its stages; heads not reached are NaN.
     """
@@ -59,46 +85,86 @@ class Atlas(Stages):
     labels: HeadLabels | None = None
     patching: HeadScores | None = None
     safety: dict[str, SafetyHeads] = field(default_factory=dict)
+    roles: Roles | None = None
     patterns: tuple[dict[HeadLike, np.ndarray], list[str]] | None = None
 
     @property
     def results(self) -> dict[str, HeadScores]:
         """Every result by the name of its file."""
-        parts = {"relations": self.relations, "labels": self.labels, "patching": self.patching}
+        parts: dict[str, HeadScores | None] = {
+            "relations": self.relations, "labels": self.labels, "patching": self.patching,
+        }  # fmt: skip
         parts |= {f"safety_{ablation}": scores for ablation, scores in self.safety.items()}
-        return {name: part for name, part in parts.items() if part is not None}
+        return {name: part for name, part in (parts | dict(self.roles or {})).items() if part is not None}
+
+    @property
+    def views(self) -> dict[str, HeadScores]:
+        """One score of every head from each analysis, by the name of its column in the table."""
+        views: dict[str, HeadScores] = {}
+        if self.labels is not None:
+            views["phi"] = _phi(self.labels)
+        if self.patching is not None:
+            views["patching"] = self.patching
+        views |= {f"ships_{ablation}": scores for ablation, scores in self.safety.items()}
+        return views | dict(self.roles or {})
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row a head: its categories, best relation and phi, patching effect, and safety scores with intervals."""
-        import pandas as pd
+        """One row a head: its categories and best relation, and every view's score with its interval.
 
+        Columns: layer, head, categories, best_relation, then ``phi`` (of the best relation), ``patching``,
+        ``ships_undifferentiated``, ``ships_scaling``, ``facilitation``, ``interference`` and ``irrelevance``, each with
+        ``_ci_low`` and ``_ci_high``; ``generalized_ships_...`` beside Ships. Those that were not run are left out.
+        """
         sizes = next(iter(self.results.values()))
         heads = check_heads(None, sizes.n_layers, sizes.n_heads)
         table = pd.DataFrame({"layer": [h.layer for h in heads], "head": [h.head for h in heads]})
         if self.labels is not None:
-            data = self.labels.dataset
-            best = data["score"].fillna(-1).argmax("category")
             table["categories"] = ["; ".join(self.labels.of(head)) for head in heads]
-            table["best_relation"] = data["best_relation"].isel(category=best).values.ravel()
-            table["phi"] = data["score"].max("category").values.ravel()
-        columns: dict[str, HeadScores] = {} if self.patching is None else {"patching": self.patching}
-        columns |= {f"ships_{ablation}": scores for ablation, scores in self.safety.items()}
-        for name, scores in columns.items():
-            for column in ("score", "ci_low", "ci_high"):
-                suffix = "" if column == "score" else f"_{column}"
-                table[name + suffix] = scores.dataset[column].values.ravel()
-            if "generalized_ships" in scores.dataset:
-                table[f"generalized_{name}"] = scores.dataset["generalized_ships"].values.ravel()
+            table["best_relation"] = _best(self.labels)["best_relation"].values.ravel()
+        for name, scores in self.views.items():
+            for variable, column in _COLUMNS.items():
+                if variable in scores.dataset:
+                    table[column.format(name)] = scores.dataset[variable].values.ravel()
         return table
 
+    def agreement(self) -> pd.DataFrame:
+        """How far the views order the heads alike: Spearman's rank correlation of every two.
+
+        The views are those of the table, and ``|patching|``: Ships, for one, tell how much a head changes and not which
+        way. The three roles are made of the same gates, and so is their correlation with each other.
+
+        Returns:
+            One row for every two: view, other, spearman, ci_low, ci_high and n, as ``mh.compare_roles`` gives them:
+            intervals come from resampling layers. No rows where there are fewer than two views.
+        """
+        views = self.views
+        if self.patching is not None:
+            views["|patching|"] = HeadScores.from_scores(
+                np.abs(self.patching.scores.values), name="|patching|", unit=self.patching.unit, kind=self.patching.kind
+            )
+        rows = []
+        while len(views) > 1:
+            name = next(iter(views))
+            rows.append(compare_roles({name: views.pop(name)}, views))
+        if not rows:
+            return pd.DataFrame(columns=["view", "other", "spearman", "ci_low", "ci_high", "n"])
+        return pd.concat(rows, ignore_index=True).drop(columns="label").rename(columns={"role": "view"})
+
     def save(self, folder: str | Path) -> list[Path]:
-        """Write every result (.nc) and the table (heads.csv) to a folder; ``mh.write_page`` draws the figures."""
+        """Write every result (.nc), the table (heads.csv) and the agreement of its views (agreement.csv) to a folder.
+
+        ``mh.write_page`` draws the figures.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        table, unfinished = folder / "heads.csv", folder / "heads.csv.part"
-        self.to_dataframe().to_csv(unfinished, index=False)
-        os.replace(unfinished, table)
-        return [*(scores.save(folder / f"{name}.nc") for name, scores in self.results.items()), table]
+        written = [scores.save(folder / f"{name}.nc") for name, scores in self.results.items()]
+        for name, table in {"heads": self.to_dataframe(), "agreement": self.agreement()}.items():
+            if len(table):
+                written.append(folder / f"{name}.csv")
+                unfinished = written[-1].with_suffix(".part")
+                table.to_csv(unfinished, index=False)
+                os.replace(unfinished, written[-1])
+        return written
 
     def summary(self, top: int = 3) -> str:
         """The result in a few lines of text."""
@@ -118,21 +184,26 @@ class Atlas(Stages):
                 scores, top, lambda row, d: f"  {d['generalized_ships'].values[row.layer, row.head]:.2g} degrees",
                 f"Safety heads, {ablation}: Ships, nats",
             )  # fmt: skip
+        if self.roles is not None:
+            always = self.roles.always()
+            for role, scores in self.roles.items():
+                share = f"{always[role]:.1%} of heads in every seed"
+                lines += _top_lines(scores, top, None, f"{scores.name}, gate ({share})")
         lines.append(f"Time       {self.times}")
         return "\n".join([*lines, *(f"Note       {note}" for note in self.notes)])
 
 
 def build_atlas(model: Model, *, quick: bool = False, progress: bool = True) -> Atlas:
-    """Find out what every head of a model does: labels from weights, activation patching, safety heads.
+    """Find out what every head of a model does: labels from weights, activation patching, safety heads, roles.
 
     Ctrl-C ends it early and returns what is done. ``mechheads atlas`` does the same from a shell.
 
     Args:
-        quick: fewer relations, pairs and requests: a first look.
+        quick: fewer relations, pairs and requests, and no roles: a first look.
         progress: say what is being done, how long it will take, and show bars; on stderr.
 
     What a model cannot be asked, for want of words in its vocabulary or of room in its context, is left out and
-    told in ``notes``.
+    told in ``notes``. So is how far the gates behind the roles were fitted: ``mh.fit_gates`` goes further.
     """
     atlas = Atlas(model.name)
     say: Callable[[str], Any] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
@@ -141,29 +212,34 @@ def build_atlas(model: Model, *, quick: bool = False, progress: bool = True) -> 
     requests = [request.text for request in load_requests(split="test")[:: 5 if quick else 1]]
     say(f"{model!r}")
     with atlas.interruptible():
-        plans = {}
-        with atlas.or_left_out("patching"):
-            if pairs is None:
-                raise ValueError("fewer than 2 countries and capitals are one token each here")
-            plans["patching"] = plan(model, pairs, intervention=Patch(), metric=logit_diff, base="corrupted")
-        with atlas.or_left_out("safety heads"):
-            plans["safety"] = plan(model, request_prompts(model, requests), intervention=UniformAttention())
-        _say_estimate(say, plans)
+        seconds = _estimate(model, atlas, pairs, requests, quick)
+        say(
+            f"first labels, then {', '.join(seconds) or 'no more'}, about {show_seconds(sum(seconds.values()))}; "
+            "Ctrl-C keeps what is done"
+        )
         with atlas.or_left_out("labels"), atlas.stage("labels", progress):
             atlas.relations = _relations(model, relations, atlas, progress)
             atlas.labels = label_heads(atlas.relations)
         if atlas.relations is not None:
             stop_if_partial(atlas.relations)
-        if pairs is not None and "patching" in plans:
+        if pairs is not None and "patching" in seconds:
             with atlas.stage("patching", progress):
                 atlas.patching = activation_patch(model, pairs, normalize=True, progress=progress)
             stop_if_partial(atlas.patching)
             atlas.patterns = _patterns(model, pairs, atlas.patching)
-        if "safety" in plans:
+        if "safety heads" in seconds:
             with atlas.stage("safety", progress):
                 atlas.safety = compare_ablations(model, requests, ablations=ABLATIONS, progress=progress)
             for scores in atlas.safety.values():
                 stop_if_partial(scores)
+        if "roles" in seconds:
+            with atlas.or_left_out("roles"), atlas.stage("roles", progress):
+                gates = _fit(model, updates=_UPDATES, progress=progress)
+                atlas.roles = head_roles(gates)
+                atlas.notes.append(
+                    f"roles are a first look, from {len(gates.seeds)} seeds and {_UPDATES} updates of each fit on "
+                    f"{gates.provenance['n_items']} prompts for capitals; mechheads roles fits longer"
+                )
     return atlas
 
 
@@ -173,7 +249,7 @@ def capital_pairs(model: Model, n: int) -> PromptPairs | None:
     Countries and capitals are those of the relation ``country_to_capital`` that are one token each in the
     model's vocabulary; None where fewer than two are.
     """
-    capitals_of = Relation.load("country_to_capital").pairs
+    capitals_of = Relation.load(_CAPITALS).pairs
     known = [(country, f" {capital}") for country, capital in capitals_of if _is_known(model, country, capital)][:n]
     if len(known) < 2:
         return None
@@ -181,6 +257,28 @@ def capital_pairs(model: Model, n: int) -> PromptPairs | None:
     countries = [(a[0], b[0]) for a, b in zip(known, turned, strict=True)]
     capitals = [(a[1], b[1]) for a, b in zip(known, turned, strict=True)]
     return PromptPairs.from_templates(TEMPLATE, {"country": countries}, answer=capitals)
+
+
+def _estimate(
+    model: Model, atlas: Atlas, pairs: PromptPairs | None, requests: list[str], quick: bool
+) -> dict[str, float]:
+    """Seconds of each analysis that the model can be asked for; the atlas notes the others."""
+    seconds: dict[str, float] = {}
+    with atlas.or_left_out("patching"):
+        if pairs is None:
+            raise ValueError("fewer than 2 countries and capitals are one token each here")
+        cost = plan(model, pairs, intervention=Patch(), metric=logit_diff, base="corrupted")
+        seconds["patching"] = cost.seconds or 0.0
+    with atlas.or_left_out("safety heads"):
+        cost = plan(model, request_prompts(model, requests), intervention=UniformAttention())
+        seconds["safety heads"] = len(ABLATIONS) * (cost.seconds or 0.0)
+    with atlas.or_left_out("roles"):
+        if quick:
+            raise ValueError("gates that are fitted as briefly as a quick look wants tell nothing yet")
+        start = time.perf_counter()
+        _fit(model, updates=1, progress=False)
+        seconds["roles"] = _UPDATES * (time.perf_counter() - start)
+    return seconds
 
 
 def _is_known(model: Model, *words: str) -> bool:
@@ -203,6 +301,37 @@ def _relations(model: Model, relations: list[Relation] | None, atlas: Atlas, pro
     return scores
 
 
+def _fit(model: Model, *, updates: int, progress: bool) -> Gates:
+    """Gates for naming capitals; an interruption ends the atlas too, and a loss that breaks leaves the roles out.
+
+    Raises:
+        ValueError: if the model cannot be asked, or the loss is not finite.
+        KeyboardInterrupt: if the fit was interrupted.
+    """
+    task = relation_task(model, _CAPITALS, shots=0, n=_GATED_PROMPTS)
+    try:
+        gates = fit_gates(model, task, updates=updates, progress=progress, **_GATES)
+    except LossNotFinite as error:
+        raise ValueError(str(error)) from error
+    if gates.interrupted:
+        raise KeyboardInterrupt
+    return gates
+
+
+def _best(labels: HeadLabels) -> xr.Dataset:
+    """Each head's category with the largest phi."""
+    data = labels.dataset
+    return data.isel(category=data["score"].fillna(-1).argmax("category"))
+
+
+def _phi(labels: HeadLabels) -> HeadScores:
+    """Phi of each head's best relation."""
+    best = _best(labels)
+    low, high = best["ci_low"].values, best["ci_high"].values
+    about: dict[str, Any] = {"name": "phi of the best relation", "unit": labels.unit, "kind": labels.kind}
+    return HeadScores.from_scores(best["score"].values, ci_low=low, ci_high=high, **about)
+
+
 def _patterns(model: Model, pairs: PromptPairs, patching: HeadScores) -> tuple[dict[HeadLike, np.ndarray], list[str]]:
     """The attention of the three heads that patching names first, on the first clean prompt."""
     run = model.cache(pairs.clean[:1], sites=("pattern",), progress=False)
@@ -219,12 +348,3 @@ def _top_lines(scores: HeadScores, top: int, more: Callable[[Any, Any], str] | N
         text = f"  {HeadId(row.layer, row.head)!s:>7}  {row.score:8.3f}  [{row.ci_low:.3f}, {row.ci_high:.3f}]"
         lines.append(text + (more(row, scores.dataset) if more else ""))
     return lines
-
-
-def _say_estimate(say: Callable[[str], Any], plans: dict[str, Plan]) -> None:
-    """Tell how long it will take, from the probed plans."""
-    seconds = sum((p.seconds or 0.0) * (len(ABLATIONS) if name == "safety" else 1) for name, p in plans.items())
-    say(
-        f"first labels, then patching and safety heads: these take about {show_seconds(seconds)}; "
-        "Ctrl-C keeps what is done"
-    )

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mechheads import __version__
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechheads.atlas import Atlas
+    from mechheads.safety.study import SafetyStudy
+
+ModelName = Annotated[
+    str | None,
+    typer.Option(help="Hub name, Hugging Face folder or GGUF file; left out, SmolLM2-135M-Instruct, fetched once."),
+]
+Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 
 main = typer.Typer(
     help="What does each attention head of a language model do, and how sure are we?",
@@ -34,47 +49,27 @@ def _options(
 
 @main.command()
 def atlas(
-    model: Annotated[
-        str | None,
-        typer.Option(help="Hub name, Hugging Face folder or GGUF file; left out, SmolLM2-135M-Instruct, fetched once."),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("atlas"),
-    quick: Annotated[bool, typer.Option(help="Fewer relations, pairs and requests: a first look.")] = False,
+    model: ModelName = None,
+    out: Out = Path("atlas"),
+    quick: Annotated[bool, typer.Option(help="Fewer relations, pairs and requests, no roles: a first look.")] = False,
 ) -> None:
-    """Label every head, patch, find safety heads; write tables and one page of figures."""
+    """Label every head, patch, find safety heads and roles; write tables and one page of figures."""
     from mechheads.atlas import build_atlas
     from mechheads.model import load
     from mechheads.report import write_page
 
-    start = time.perf_counter()
-    _check_folder(out)
-    try:
-        result = build_atlas(load(model), quick=quick)
-        if not result.results:
-            typer.echo("Interrupted before there was a result.", err=True)
-            raise typer.Exit(130)
-        files = [*result.save(out), write_page(result, out / "index.html")]
-    except ValueError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from error
-    typer.echo(result.summary())
-    typer.echo("Files      " + ", ".join(map(str, files)))
-    typer.echo(f"Done in {time.perf_counter() - start:.0f} s; open {out / 'index.html'} in a browser.")
-    if result.interrupted:
-        raise typer.Exit(130)
+    with _results(out) as results:
+        results.take(build_atlas(load(model), quick=quick), write_page)
 
 
 @main.command()
 def label(
-    model: Annotated[
-        str | None,
-        typer.Option(help="Hub name, Hugging Face folder or GGUF file; left out, SmolLM2-135M-Instruct, fetched once."),
-    ] = None,
+    model: ModelName = None,
     relations: Annotated[
         list[str] | None,
         typer.Option(help="A relation's name or a JSON file; give it several times. Left out, all of the package."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("labels"),
+    out: Out = Path("labels"),
     rule: Annotated[str, typer.Option(help='"null": above shuffled targets; "maps": phi >= 0.15.')] = "null",
     min_pairs: Annotated[int, typer.Option(help="Relations with fewer single-token pairs are skipped.")] = 30,
     on_disk: Annotated[
@@ -86,27 +81,20 @@ def label(
     from mechheads.model import load
     from mechheads.weights import open_weights
 
-    start = time.perf_counter()
-    _check_folder(out)
-    try:
+    with _results(out) as results:
         if on_disk and model is None:
             raise ValueError("--on-disk needs --model, a folder of safetensors or a hub name")
         weights = open_weights(model) if on_disk and model else load(model)
         scores = relation_scores(weights, relations or None, min_pairs=min_pairs)
         labels = label_heads(scores, rule=rule)  # type: ignore[arg-type]
-        table = out / "heads.csv"
-        labels.table().to_csv(table, index=False)
-        files = [scores.save(out / "relations.nc"), labels.save(out / "labels.nc"), table, out / "categories.html"]
-        labels.plot().write_html(files[-1])
-    except ValueError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from error
-    typer.echo("Heads      " + ", ".join(f"{name} {n}" for name, n in labels.counts().items()))
-    best = labels.table().query("is_evidence").nlargest(10, "phi")
-    for head, phi, low, high, relation in best[["head", "phi", "phi_low", "phi_high", "relation"]].to_numpy().tolist():
-        typer.echo(f"  {head:>7}  {phi:.2f} [{low:.2f}, {high:.2f}]  {relation}")
-    typer.echo("Files      " + ", ".join(map(str, files)))
-    typer.echo(f"Done in {time.perf_counter() - start:.0f} s.")
+        results.files = [scores.save(out / "relations.nc"), labels.save(out / "labels.nc")]
+        results.table("heads", labels.table())
+        labels.plot().write_html(out / "categories.html")
+        results.files.append(out / "categories.html")
+        results.lines.append("Heads      " + ", ".join(f"{name} {n}" for name, n in labels.counts().items()))
+        best = labels.table().query("is_evidence").nlargest(10, "phi")
+        for head, *phi, relation in best[["head", "phi", "phi_low", "phi_high", "relation"]].to_numpy().tolist():
+            results.lines.append(f"{_line(head, *phi)}  {relation}")
 
 
 @main.command()
@@ -118,7 +106,7 @@ def safety(
             "smollm2-135m-refusal."
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("safety"),
+    out: Out = Path("safety"),
     k: Annotated[int, typer.Option(help="How many heads count as the first.")] = 10,
     quick: Annotated[bool, typer.Option(help="A few requests and short answers: a first look.")] = False,
     seed: Annotated[int, typer.Option(help="Of resampling and random heads.")] = 0,
@@ -129,22 +117,8 @@ def safety(
     from mechheads.safety.study import safety_study
     from mechheads.sources import REFUSING_MODEL
 
-    start = time.perf_counter()
-    _check_folder(out)
-    try:
-        study = safety_study(load(model or REFUSING_MODEL), k, quick=quick, seed=seed)
-        if not study.results:
-            typer.echo("Interrupted before there was a result.", err=True)
-            raise typer.Exit(130)
-        files = [*study.save(out), write_safety_page(study, out / "index.html")]
-    except ValueError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from error
-    typer.echo(study.summary())
-    typer.echo("Files      " + ", ".join(map(str, files)))
-    typer.echo(f"Done in {time.perf_counter() - start:.0f} s; open {out / 'index.html'} in a browser.")
-    if study.interrupted:
-        raise typer.Exit(130)
+    with _results(out) as results:
+        results.take(safety_study(load(model or REFUSING_MODEL), k, quick=quick, seed=seed), write_safety_page)
 
 
 @main.command()
@@ -152,10 +126,7 @@ def roles(
     task: Annotated[
         str, typer.Option(help="capitals, syntax, common_sense, math, aba_abb, a relation's name, or a JSONL file.")
     ] = "capitals",
-    model: Annotated[
-        str | None,
-        typer.Option(help="Hub name, Hugging Face folder or GGUF file; left out, SmolLM2-135M-Instruct, fetched once."),
-    ] = None,
+    model: ModelName = None,
     seeds: Annotated[int, typer.Option(help="Fits from different starts.")] = 10,
     updates: Annotated[int, typer.Option(help="Of each of the three fits, at most.")] = 500,
     batch: Annotated[int, typer.Option(help="Items of an update.")] = 64,
@@ -170,45 +141,90 @@ def roles(
     from mechheads.gating.task_files import read_task
     from mechheads.gating.tasks import load_task
     from mechheads.model import load
-    from mechheads.report import write_roles_page
+    from mechheads.report import role_shares, write_roles_page
 
-    start = time.perf_counter()
-    _check_folder(out)
-    try:
+    with _results(out) as results:
         loaded = load(model)
         items = read_task(task) if task.endswith(".jsonl") else load_task(task, model=loaded, n=n)
         fitted_on, tried_on = items.split(0.8)
-        gates = fit_gates(
-            loaded, fitted_on, seeds=seeds, updates=updates, batch=batch, checkpoint=out / "gates.checkpoint"
-        )
-        files = [gates.save(out / "gates.nc")]
+        checkpoint = out / "gates.checkpoint"
+        gates = fit_gates(loaded, fitted_on, seeds=seeds, updates=updates, batch=batch, checkpoint=checkpoint)
+        results.files.append(gates.save(out / "gates.nc"))
         if gates.interrupted:
-            typer.echo(f"Interrupted; the same command goes on from {out / 'gates.checkpoint'}.", err=True)
-            raise typer.Exit(130)
+            raise KeyboardInterrupt(f"Interrupted; the same command goes on from {checkpoint}.")
         found = head_roles(gates)
         curves = role_curve(loaded, tried_on, gates, found, most=most)
-        for name, table in {"heads": found.to_dataframe(), "curves": curves.table}.items():
-            files.append(out / f"{name}.csv")
-            table.to_csv(files[-1], index=False)
-        files.append(write_roles_page(loaded.name, found, curves, out / "index.html"))
-    except ValueError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from error
-    always, some = found.always(), found.any()
-    for role, scores in found.items():
-        typer.echo(f"{role}: {always[role]:.1%} of heads in every seed, {some[role]:.1%} in some")
-        for row in scores.top(5).to_dict("records"):
-            typer.echo(
-                f"  L{row['layer']}H{row['head']}  {row['score']:.2f} [{row['ci_low']:.2f}, {row['ci_high']:.2f}]"
-            )
-    typer.echo("Files      " + ", ".join(map(str, files)))
-    typer.echo(f"Done in {time.perf_counter() - start:.0f} s; open {out / 'index.html'} in a browser.")
+        results.table("heads", found.to_dataframe())
+        results.table("curves", curves.table)
+        results.files.append(write_roles_page(loaded.name, found, curves, out / "index.html"))
+        for share, scores in zip(role_shares(found), found.values(), strict=True):
+            results.lines.append(share)
+            for row in scores.top(5).to_dict("records"):
+                head = f"L{row['layer']}H{row['head']}"
+                results.lines.append(_line(head, row["score"], row["ci_low"], row["ci_high"]))
 
 
-def _check_folder(out: Path) -> None:
+@dataclass
+class _Results:
+    """What a command found.
+
+    Attributes:
+        out: the folder.
+        lines: what to say of it.
+        files: where it lies.
+        interrupted: whether there would be more without Ctrl-C.
+    """
+
+    out: Path
+    lines: list[str] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+    interrupted: bool = False
+
+    def take(self, found: Atlas | SafetyStudy, write_page: Callable[[Any, Path], Path]) -> None:
+        """Save what was found, with its page.
+
+        Raises:
+            KeyboardInterrupt: if it was ended before there was a result.
+        """
+        if not found.results:
+            raise KeyboardInterrupt
+        self.files = [*found.save(self.out), write_page(found, self.out / "index.html")]
+        self.lines.append(found.summary())
+        self.interrupted = found.interrupted
+
+    def table(self, name: str, table: pd.DataFrame) -> None:
+        """Save a table."""
+        self.files.append(self.out / f"{name}.csv")
+        table.to_csv(self.files[-1], index=False)
+
+
+@contextmanager
+def _results(out: Path) -> Iterator[_Results]:
+    """Run a command's work on its folder, and say what was found and where it lies, or what was wrong."""
+    start = time.perf_counter()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         why = "is a file" if out.is_file() else f"cannot be made ({error.strerror})"
         typer.echo(f"Error: --out {out} {why}; give a folder", err=True)
         raise typer.Exit(2) from error
+    results = _Results(out)
+    try:
+        yield results
+    except ValueError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as stop:
+        typer.echo(str(stop) or "Interrupted before there was a result.", err=True)
+        raise typer.Exit(130) from stop
+    page = next(file for file in results.files if file.suffix == ".html")
+    for line in results.lines:
+        typer.echo(line)
+    typer.echo("Files      " + ", ".join(map(str, results.files)))
+    typer.echo(f"Done in {time.perf_counter() - start:.0f} s; open {page} in a browser.")
+    if results.interrupted:
+        raise typer.Exit(130)
+
+
+def _line(head: str, score: float, low: float, high: float) -> str:
+    return f"  {head:>7}  {score:.2f} [{low:.2f}, {high:.2f}]"

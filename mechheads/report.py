@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mechheads import plots
 from mechheads.atlas import Atlas
@@ -17,6 +17,16 @@ from mechheads.safety.study import SafetyStudy
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+
+class _Part(NamedTuple):
+    """A section to come: a result, or None where there is none, what to say of it, and how to draw it."""
+
+    result: Any
+    title: str
+    text: str
+    draw: Callable[[Any], go.Figure]
+
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1240px; margin: 2rem auto; padding: 0 1rem; }
@@ -40,7 +50,7 @@ def write_page(atlas: Atlas, path: str | Path) -> Path:
         f"{atlas.model}: heads",
         f"The attention heads of {atlas.model}",
         atlas.summary(5),
-        [_section(title, text, _drawn(figure)) for title, text, figure in _figures(atlas)],
+        _sections(_atlas_parts(atlas)),
     )
 
 
@@ -53,7 +63,7 @@ def write_safety_page(study: SafetyStudy, path: str | Path) -> Path:
         study: from ``mh.safety_study``.
         path: of the file, such as ``"safety/index.html"``; its folder must be there.
     """
-    sections = [_section(title, text, _drawn(figure)) for title, text, figure in _safety_figures(study)]
+    sections = _sections(_safety_parts(study))
     for name, test in study.tests.items():
         shown = test.table.to_html(index=False, escape=True, float_format="{:.3g}".format)
         sections.append(
@@ -79,25 +89,35 @@ def write_roles_page(model: str, roles: Roles, curves: RoleCurves, path: str | P
         roles, curves: from ``mh.head_roles`` and ``mh.role_curve``.
         path: of the file; its folder must be there.
     """
-    always, some = roles.always(), roles.any()
-    shares = [f"{role}: {always[role]:.1%} of heads in every seed, {some[role]:.1%} in some" for role in roles]
-    sections = [
-        _section(
+    parts = [
+        _Part(
+            curves,
             "What happens as heads go",
             "Log-probability of the targets with the first k heads of a role gated off, less that with them gated on, "
             "from the gates that were pulled open. Grey: random orders.",
-            _drawn(plots.role_curves(curves)),
+            plots.role_curves,
         ),
-        *(_section(role.capitalize(), "Mean over seeds.", _drawn(plots.heatmap(roles[role]))) for role in roles),
+        *(_Part(scores, role.capitalize(), "Mean over seeds.", plots.heatmap) for role, scores in roles.items()),
     ]
     title = f"Roles of the heads of {model} for {curves.name}"
-    return _write(Path(path), title, title, "\n".join([*shares, repr(curves)]), sections)
+    return _write(Path(path), title, title, "\n".join([*role_shares(roles), repr(curves)]), _sections(parts))
+
+
+def role_shares(roles: Roles) -> list[str]:
+    """A line for each role: how many heads have it."""
+    always, some = roles.always(), roles.any()
+    return [f"{role}: {always[role]:.1%} of heads in every seed, {some[role]:.1%} in some" for role in roles]
 
 
 def _answers(test: RefusalTest) -> str:
     """Requests and answers of a test, folded."""
     table = test.answers[test.answers["condition"].isin(["intact", "ablated"])].to_html(index=False, escape=True)
     return f"<details><summary>Requests and answers (texts folded)</summary>{table}</details>"
+
+
+def _sections(parts: Iterable[_Part]) -> list[str]:
+    """A section for each result that there is."""
+    return [_section(p.title, p.text, _drawn(p.draw(p.result))) for p in parts if p.result is not None]
 
 
 def _section(title: str, text: str, body: str) -> str:
@@ -128,92 +148,95 @@ def _script() -> str:
     return get_plotlyjs()
 
 
-def _figures(atlas: Atlas) -> list[tuple[str, str, go.Figure]]:
-    figures = []
-    if atlas.labels is not None and atlas.relations is not None:
-        figures += [
-            (
-                "Categories",
-                "What each head does by its weights: a head has a category if it maps more pairs of one of its "
-                "relations from source to target (phi, among its ten strongest outputs) than shuffled targets "
-                "explain, at a false discovery rate of 5%. Hover for the relation, its share of pairs and q.",
-                plots.category_map({atlas.model: atlas.labels}),
-            ),
-            ("Relations", "The relation score phi behind the categories.", plots.heatmap(atlas.relations)),
-        ]
-    if atlas.patching is not None:
-        figures.append(
-            (
-                "Activation patching: who carries the capital?",
-                "The corrupted prompt names another country. One head's output is restored from the clean run: 0 "
-                "changes nothing, 1 restores the whole logit difference between the two capitals.",
-                plots.heatmap(atlas.patching),
-            )
-        )
-    if atlas.patterns is not None:
-        figures.append(
-            (
-                "Where these heads look",
-                "Attention patterns of the three heads with the largest patching effect, on the first prompt.",
-                plots.attention(*atlas.patterns),
-            )
-        )
-    if atlas.safety:
-        figures.append(
-            (
-                "Safety heads",
-                "The ten heads whose ablation moves the answer to harmful requests most (Ships), coloured by "
-                "Generalized Ships. Both measure any change, not safety alone: a model that refuses nothing has "
-                "heads here too.",
-                plots.safety_map(list(atlas.safety.values())),
-            )
-        )
-        figures += [
-            (
+def _atlas_parts(atlas: Atlas) -> list[_Part]:
+    agreement = atlas.agreement()
+    return [
+        _Part(
+            atlas.labels,
+            "Categories",
+            "What each head does by its weights: a head has a category if it maps more pairs of one of its "
+            "relations from source to target (phi, among its ten strongest outputs) than shuffled targets "
+            "explain, at a false discovery rate of 5%. Hover for the relation, its share of pairs and q.",
+            lambda labels: plots.category_map({atlas.model: labels}),
+        ),
+        _Part(atlas.relations, "Relations", "The relation score phi behind the categories.", plots.heatmap),
+        _Part(
+            atlas.patching,
+            "Activation patching: who carries the capital?",
+            "The corrupted prompt names another country. One head's output is restored from the clean run: 0 "
+            "changes nothing, 1 restores the whole logit difference between the two capitals.",
+            plots.heatmap,
+        ),
+        _Part(
+            atlas.patterns,
+            "Where these heads look",
+            "Attention patterns of the three heads with the largest patching effect, on the first prompt.",
+            lambda patterns: plots.attention(*patterns),
+        ),
+        _Part(
+            list(atlas.safety.values()) or None,
+            "Safety heads",
+            "The ten heads whose ablation moves the answer to harmful requests most (Ships), coloured by "
+            "Generalized Ships. Both measure any change, not safety alone: a model that refuses nothing has "
+            "heads here too.",
+            plots.safety_map,
+        ),
+        *(
+            _Part(
+                scores,
                 f"Ships under {ablation} ablation",
                 "KL divergence at the last token of the request.",
-                plots.heatmap(scores),
+                plots.heatmap,
             )
             for ablation, scores in atlas.safety.items()
-        ]
-    return figures
+        ),
+        _Part(
+            atlas.roles,
+            "Roles: who is needed to name a capital?",
+            "All heads get a gate at once, fitted so that capitals become likely. Facilitation: the gate stays open "
+            "even where gates are pulled shut. Interference: it shuts even where they are pulled open. Irrelevance: "
+            "it goes wherever it is pulled. Means over a few short fits, a first look.",
+            plots.role_map,
+        ),
+        _Part(
+            agreement if len(agreement) else None,
+            "Do these views agree?",
+            "Each cell says how far two views put the heads in the same order: 1 in the same, -1 in the opposite, and "
+            "0 in unrelated ones. Pale cells with a grey number have an interval that holds 0. The three roles are "
+            "made of the same gates, so they are bound to go together or against each other.",
+            plots.view_agreement,
+        ),
+    ]
 
 
-def _safety_figures(study: SafetyStudy) -> list[tuple[str, str, go.Figure]]:
-    figures = []
-    if study.ships:
-        figures.append(
-            (
-                "Ships",
-                f"The {study.k} heads whose ablation moves the answer to harmful requests most, coloured by "
-                "Generalized Ships. Both count any change of the answer, not refusing alone.",
-                plots.safety_map(list(study.ships.values()), k=study.k),
-            )
-        )
-    if study.contribution is not None:
-        figures.append(
-            (
-                "Refusal Contribution",
-                "How much log-probability of refusing a request is lost when a head is, at the prompt's last tokens, "
-                "what it is for a harmless look-alike; in nats.",
-                plots.heatmap(study.contribution),
-            )
-        )
-    if study.direction is not None:
-        figures.append(
-            (
-                "Written along the refusal direction",
-                "What each head itself writes along the difference between requests and look-alikes, last token.",
-                plots.heatmap(study.direction),
-            )
-        )
-    if study.curve is not None:
-        figures.append(
-            (
-                "Attack success",
-                "Harmful requests complied with as the heads with the largest Refusal Contribution are ablated "
-                "together, against as many random heads from the same layers.",
-                study.curve.plot(),
-            )
-        )
-    return figures
+def _safety_parts(study: SafetyStudy) -> list[_Part]:
+    return [
+        _Part(
+            list(study.ships.values()) or None,
+            "Ships",
+            f"The {study.k} heads whose ablation moves the answer to harmful requests most, coloured by "
+            "Generalized Ships. Both count any change of the answer, not refusing alone.",
+            lambda ships: plots.safety_map(ships, k=study.k),
+        ),
+        _Part(
+            study.contribution,
+            "Refusal Contribution",
+            "How much log-probability of beginning a refusal a harmful request loses without the head, less how far "
+            "the same ablation moves the answer to its harmless look-alike (Ships); in nats. Above 0 the head makes "
+            "the model refuse.",
+            plots.heatmap,
+        ),
+        _Part(
+            study.direction,
+            "Written along the refusal direction",
+            "What each head itself writes along the difference between requests and look-alikes, last token.",
+            plots.heatmap,
+        ),
+        _Part(
+            study.curve,
+            "Attack success",
+            "Harmful requests complied with as the heads with the largest Refusal Contribution are ablated "
+            "together, against as many random heads from the same layers.",
+            lambda curve: curve.plot(),
+        ),
+    ]

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 from typer.testing import CliRunner
 
+import gated_micro
 import mechheads as mh
 from mechheads import atlas as atlas_module
-from mechheads.atlas import build_atlas, capital_pairs
+from mechheads.atlas import Atlas, build_atlas, capital_pairs
 from mechheads.cli import main
+from mechheads.gating import ROLES, LossNotFinite, Roles, fit, fit_gates, head_roles
+from mechheads.gating.tasks import relation_task
 
 pytestmark = pytest.mark.transformerlens
 
@@ -25,8 +30,9 @@ def small(tiny) -> mh.Model:
 
 @pytest.fixture
 def few(monkeypatch):
-    """Four capitals are all that the tiny vocabulary holds: let them be enough for a relation."""
+    """Four capitals are all that the tiny vocabulary holds: let them be enough for a relation. Gates get 5 updates."""
     real = atlas_module.relation_scores
+    monkeypatch.setattr(atlas_module, "_UPDATES", 5)
     monkeypatch.setattr(
         atlas_module, "relation_scores", lambda model, relations, **rest: real(model, relations, min_pairs=2, **rest)
     )
@@ -46,33 +52,80 @@ def test_capital_pairs_hold_every_country_once_on_each_side(small):
 
 
 def test_atlas_holds_what_the_single_analyses_give(small, few, tmp_path):
-    atlas = build_atlas(small, quick=True, progress=False)
-    pairs = capital_pairs(small, 4)
+    atlas = build_atlas(small, progress=False)
+    pairs = capital_pairs(small, 8)
     alone = mh.activation_patch(small, pairs, normalize=True, progress=False)
     np.testing.assert_allclose(atlas.patching.scores, alone.scores, atol=1e-6)
     assert set(atlas.safety) == {"undifferentiated", "scaling"}
-    assert set(atlas.results) == {"relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
+    others = {"relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
+    assert set(atlas.results) == others | set(ROLES)
+    task = relation_task(small, "country_to_capital", shots=0, n=8)
+    gates = fit_gates(small, task, seeds=3, updates=5, batch=8, lr=(0.3, 0.03), lr_regularised=(0.5, 0.05),
+                      tolerance=None, progress=False)  # fmt: skip
+    for role, scores in head_roles(gates).items():
+        assert scores.values is not None
+        np.testing.assert_array_equal(atlas.results[role].values, scores.values)
+    assert any("3 seeds and 5 updates of each fit on 8 prompts" in note for note in atlas.notes)
     table = atlas.to_dataframe()
     assert len(table) == small.n_layers * small.n_heads
     row = table.query("layer == 1 and head == 2").iloc[0]
     assert row["patching"] == pytest.approx(float(alone.scores[1, 2]), abs=1e-6)
     assert row["ships_scaling"] == pytest.approx(float(atlas.safety["scaling"].scores[1, 2]))
-    assert row["phi"] == pytest.approx(float(atlas.labels.scores[1, 2].max()))
+    best = atlas.labels.scores[1, 2].argmax("category")
+    for column, variable in (("phi", "score"), ("phi_ci_low", "ci_low"), ("phi_ci_high", "ci_high")):
+        assert row[column] == pytest.approx(float(atlas.labels.dataset[variable][1, 2, best]), nan_ok=True)
+    angles = atlas.safety["scaling"].dataset
+    assert row["generalized_ships_scaling"] == pytest.approx(float(angles["generalized_ships"][1, 2]))
+    assert row["generalized_ships_scaling_ci_high"] == pytest.approx(float(angles["generalized_ships_high"][1, 2]))
+    assert row["irrelevance"] == pytest.approx(atlas.results["irrelevance"][1, 2]["score"])
+    assert row["irrelevance_ci_low"] == pytest.approx(atlas.results["irrelevance"][1, 2]["ci_low"])
 
     files = atlas.save(tmp_path / "out")
-    assert {file.name for file in files} == {*(f"{name}.nc" for name in atlas.results), "heads.csv"}
+    assert {file.name for file in files} == {*(f"{name}.nc" for name in atlas.results), "heads.csv", "agreement.csv"}
     back = mh.HeadScores.load(tmp_path / "out" / "patching.nc")
     np.testing.assert_array_equal(back.scores, atlas.patching.scores)
     assert len(pd.read_csv(tmp_path / "out" / "heads.csv")) == len(table)
+    agreement = pd.read_csv(tmp_path / "out" / "agreement.csv")
+    assert len(agreement) == 8 * 7 / 2
+    pd.testing.assert_frame_equal(agreement, atlas.agreement(), check_dtype=False)
+
+
+def made(values: np.ndarray) -> mh.HeadScores:
+    return mh.HeadScores.from_scores(values, name="made", unit="", kind="demo")
+
+
+def test_agreement_is_of_every_two_views_over_the_heads_that_both_reached():
+    rng = np.random.default_rng(0)
+    patching, *roles = rng.normal(size=(4, 6, 5))
+    patching[4:] = np.nan
+    atlas = Atlas("made", patching=made(patching), roles=Roles(dict(zip(ROLES, map(made, roles), strict=True))))
+    table = atlas.agreement()
+    scores = {"patching": patching, **dict(zip(ROLES, roles, strict=True)), "|patching|": np.abs(patching)}
+    names = list(scores)
+    assert table[["view", "other"]].to_numpy().tolist() == [
+        [one, other] for i, one in enumerate(names) for other in names[i + 1 :]
+    ]
+    for row in table.to_dict("records"):
+        one, other = scores[row["view"]], scores[row["other"]]
+        both = np.isfinite(one) & np.isfinite(other)
+        assert row["n"] == both.sum() == (30 if {row["view"], row["other"]} <= set(ROLES) else 20)
+        assert row["spearman"] == pytest.approx(scipy.stats.spearmanr(one[both], other[both]).statistic)
+        assert row["ci_low"] < row["spearman"] < row["ci_high"]
+
+
+def test_one_view_agrees_with_none():
+    table = Atlas("made", roles=Roles({"facilitation": made(np.eye(3))})).agreement()
+    assert table.empty and list(table) == ["view", "other", "spearman", "ci_low", "ci_high", "n"]
+    assert Atlas("nothing").agreement().empty
 
 
 def test_the_page_opens_without_a_network(small, few, tmp_path):
-    atlas = build_atlas(small, quick=True, progress=False)
+    atlas = build_atlas(small, progress=False)
     atlas.model = "<script>alert('model')</script>"
     page = mh.write_page(atlas, tmp_path / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"""<(?:script|link|img|iframe)[^>]+(?:src|href)\s*=""", page.split("</script>", 1)[1])
     assert "<script>alert" not in page
-    assert page.count("Plotly.newPlot(") == 7
+    assert page.count("Plotly.newPlot(") == 9
 
 
 def test_ctrl_c_keeps_what_is_done(small, few, monkeypatch, tmp_path):
@@ -86,6 +139,60 @@ def test_ctrl_c_keeps_what_is_done(small, few, monkeypatch, tmp_path):
     assert (tmp_path / "patching.nc") in atlas.save(tmp_path)
 
 
+def test_the_short_fit_finds_roles_that_are_known(tmp_path):
+    model = gated_micro.build(tmp_path / "model")
+    gates = fit_gates(
+        model, gated_micro.capitals(), updates=atlas_module._UPDATES, progress=False, **atlas_module._GATES
+    )
+    lowest = {role: scores.values.min("prompt").values for role, scores in head_roles(gates).items()}
+    assert lowest["facilitation"][gated_micro.NEEDED] > 0.9
+    assert lowest["interference"][gated_micro.HURTS] > 0.9
+    assert all(lowest["irrelevance"][head] > 0.9 for head in gated_micro.DEAD)
+
+
+def test_ctrl_c_in_the_last_stage_keeps_all_before(small, few, monkeypatch):
+    """The fit itself catches the interruption and gives back gates that say nothing yet."""
+
+    def stops(objective: Any, n_items: int, state: Any, pulls: Any, *args: Any, **rest: Any) -> Any:
+        if pulls[0].updates > 1:  # the first fit of one update is for the estimate
+            raise KeyboardInterrupt
+        return descend(objective, n_items, state, pulls, *args, **rest)
+
+    descend = fit.descend
+    monkeypatch.setattr(fit, "descend", stops)
+    with pytest.warns(UserWarning, match="interrupted after 0 updates of the fit none"):
+        atlas = build_atlas(small, progress=False)
+    assert atlas.interrupted and atlas.roles is None
+    assert set(atlas.results) == {"relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
+    assert len(atlas.agreement()) == 5 * 4 / 2
+
+
+def test_a_quick_look_is_too_short_for_roles(small):
+    atlas = build_atlas(small, quick=True, progress=False)
+    assert atlas.roles is None and "roles" not in atlas.seconds
+    assert any(note.startswith("roles left out: gates that are fitted as briefly") for note in atlas.notes)
+
+
+def test_roles_that_cannot_be_fitted_are_left_out_and_said(small, monkeypatch):
+    monkeypatch.setattr(atlas_module, "_GATED_PROMPTS", 9)
+    atlas = build_atlas(small, progress=False)
+    assert atlas.roles is None and atlas.safety and not atlas.interrupted
+    assert any(note.startswith("roles left out: n is 9; relation 'country_to_capital' gives 8") for note in atlas.notes)
+
+
+def test_a_loss_that_breaks_leaves_out_the_roles(small, few, monkeypatch):
+    def breaks(*args: Any, updates: int, **rest: Any) -> Any:
+        gates = fit_gates(*args, updates=updates, **rest)
+        if updates > 1:
+            raise LossNotFinite("the loss of seed 1 is not finite", gates)
+        return gates
+
+    monkeypatch.setattr(atlas_module, "fit_gates", breaks)
+    atlas = build_atlas(small, progress=False)
+    assert atlas.roles is None and atlas.safety
+    assert "roles left out: the loss of seed 1 is not finite" in atlas.notes
+
+
 def test_a_model_without_words_for_relations_still_gets_the_rest(small):
     atlas = build_atlas(small, quick=True, progress=False)
     assert atlas.labels is None
@@ -95,9 +202,13 @@ def test_a_model_without_words_for_relations_still_gets_the_rest(small):
 
 
 def test_command_prints_a_summary_and_names_its_files(tiny, few, tmp_path):
-    done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path), "--quick"])
+    done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    for part in ("Model", "Categories", "Patching capitals", "Ships, nats", "Time", "index.html", "Done in"):
+    for part in (
+        "first labels, then patching, safety heads, roles, about ", "Model", "Categories", "Patching capitals",
+        "Ships, nats", "facilitation, country_to_capital, gate (", "Note       roles are a first look", "Time",
+        "index.html", "Done in",
+    ):  # fmt: skip
         assert part in done.output
     assert (tmp_path / "index.html").is_file()
 
@@ -168,3 +279,38 @@ def test_a_folder_that_cannot_be_made_is_said_before_any_work():
     done = CliRunner().invoke(main, ["atlas", "--out", "/proc/no/such/place"])
     assert done.exit_code == 2
     assert "cannot be made" in done.output
+
+
+def test_a_command_stopped_before_there_is_a_result_says_so(monkeypatch, tmp_path, tiny):
+    monkeypatch.setattr(atlas_module, "build_atlas", lambda model, quick: Atlas(model.name, interrupted=True))
+    done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
+    assert (done.exit_code, done.output) == (130, "Interrupted before there was a result.\n")
+
+
+def test_roles_writes_tables_and_a_page_and_goes_on_after_ctrl_c(monkeypatch, tmp_path, tiny):
+    pairs = {" France": " Paris", " Italy": " Rome", " Spain": " Madrid", " Germany": " Berlin", " big": " dog"}
+    task = tmp_path / "mine.jsonl"
+    task.write_text("\n".join(json.dumps({"prompt": f" The{a} is", "target": b}) for a, b in pairs.items()))
+    arguments = ["roles", "--task", str(task), "--model", str(tiny("llama")), "--out", str(tmp_path / "out")]
+    arguments += ["--seeds", "2", "--updates", "3", "--most", "3"]
+
+    def stops(*args: Any, **rest: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fit, "descend", stops)
+        with pytest.warns(UserWarning, match="interrupted after 0 updates"):
+            stopped = CliRunner().invoke(main, arguments)
+    assert stopped.exit_code == 130
+    assert f"the same command goes on from {tmp_path / 'out' / 'gates.checkpoint'}" in stopped.output
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    heads = pd.read_csv(tmp_path / "out" / "heads.csv")
+    first = heads.nlargest(1, "facilitation").iloc[0]
+    line = f"  L{first['layer']:.0f}H{first['head']:.0f}  {first['facilitation']:.2f} ["
+    assert line in re.sub(" +L", "  L", done.output)
+    assert re.search(r"facilitation: [\d.]+% of heads in every seed, [\d.]+% in some", done.output)
+    assert set(pd.read_csv(tmp_path / "out" / "curves.csv")["which"]) >= set(ROLES)
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert page.count("Plotly.newPlot(") == 4
+    assert f"open {tmp_path / 'out' / 'index.html'} in a browser" in done.output

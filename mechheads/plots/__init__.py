@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mechheads.plots.refusal import refusal_curve
     from mechheads.plots.removal import removal_curves
     from mechheads.plots.safety import safety_grid, safety_map
+    from mechheads.plots.views import view_agreement
 
 _HOME = {
     "attention": "patterns",
@@ -30,6 +31,7 @@ _HOME = {
     "safety_grid": "safety",
     "safety_map": "safety",
     "static_dynamic": "agreement",
+    "view_agreement": "views",
 }
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "safety_grid",
     "safety_map",
     "static_dynamic",
+    "view_agreement",
 ]
 
 
