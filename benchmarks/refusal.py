@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -23,8 +23,8 @@ from mechheads.safety.teaching import OTHER_HEADS, refusal_loss, taught_model, t
 from mechheads.sources import REFUSING_MODEL
 
 PLACE = Path(__file__).with_name("refusal.json")
-_EVERY = 3
-"""Full ablations are tried on every third request: each is a run of every head from the first token on."""
+_EVERY = 2
+"""Heads are ranked on every second request: an ablation is a run of every head from the first token on."""
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def study(delta: Delta) -> dict[str, Any]:
     """Everything about one delta, on requests that it was not made from."""
     model = taught_model(delta)
     harmful, harmless = ([r.text for r in load_requests(name, "test")] for name in ("harmful", "harmless"))
-    few = harmful[::_EVERY], harmless[::_EVERY]
+    few = harmful[1::_EVERY], harmless[1::_EVERY]
     intact = refusal_loss(model, harmful)
     cost = {
         str(head): float((refusal_loss(taught_model(delta.without([head])), harmful) - intact).mean())
@@ -62,9 +62,8 @@ def study(delta: Delta) -> dict[str, Any]:
     for kind, ships in mh.compare_ablations(model, few[0], template="chat", progress=False).items():
         scores[f"Ships, {kind}"] = ships.dataset["ships"].values
         scores[f"Generalized Ships, {kind}"] = ships.dataset["generalized_ships"].values
-    tried: list[tuple[By, Any]] = [("patch", (harmful, harmless)), ("scaling", few), ("undifferentiated", few)]
-    for by, requests in tried:
-        contribution = mh.refusal_contribution(model, *requests, by=by, progress=False)
+    for by in get_args(By)[:3]:
+        contribution = mh.refusal_contribution(model, *few, by=by, progress=False)
         scores[f"Refusal Contribution, {by}"] = contribution.scores.values
         scores[f"Refusal Contribution, {by}, direct"] = contribution.dataset["direct"].values
     scores["refusal direction"] = mh.refusal_direction(model, harmful, harmless, progress=False).scores.values
