@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import warnings
@@ -31,7 +30,7 @@ from mechheads.safety.ablations import Kind
 from mechheads.safety.requests import load_requests, request_prompts
 from mechheads.safety.ships import SafetyHeads, compare_ablations
 from mechheads.scores import HeadScores
-from mechheads.stages import Stages, stop_if_partial
+from mechheads.stages import Stages, save_parts, stop_if_partial
 from mechheads.sweeps import plan
 from mechheads.tokens import single_token
 
@@ -155,16 +154,7 @@ class Atlas(Stages):
 
         ``mh.write_page`` draws the figures.
         """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        written = [scores.save(folder / f"{name}.nc") for name, scores in self.results.items()]
-        for name, table in {"heads": self.to_dataframe(), "agreement": self.agreement()}.items():
-            if len(table):
-                written.append(folder / f"{name}.csv")
-                unfinished = written[-1].with_suffix(".part")
-                table.to_csv(unfinished, index=False)
-                os.replace(unfinished, written[-1])
-        return written
+        return save_parts(folder, self.results, {"heads": self.to_dataframe(), "agreement": self.agreement()})
 
     def summary(self, top: int = 3) -> str:
         """The result in a few lines of text."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from mechheads.plans import show_seconds
+from mechheads.scores import HeadScores
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass
@@ -58,6 +64,20 @@ class Stages:
     def times(self) -> str:
         """The stages with their times, for people."""
         return ", ".join(f"{name} {show_seconds(seconds)}" for name, seconds in self.seconds.items())
+
+
+def save_parts(folder: str | Path, results: Mapping[str, HeadScores], tables: Mapping[str, pd.DataFrame]) -> list[Path]:
+    """Write each result to name.nc and each table that has rows to name.csv, whole or not at all."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [scores.save(folder / f"{name}.nc") for name, scores in results.items()]
+    for name, table in tables.items():
+        if len(table):
+            written.append(folder / f"{name}.csv")
+            unfinished = written[-1].with_suffix(".part")
+            table.to_csv(unfinished, index=False)
+            os.replace(unfinished, written[-1])
+    return written
 
 
 class MayBePartial(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from mechheads.safety.refusal import RefusalTest, refusal_test
 from mechheads.safety.requests import load_requests, request_prompts
 from mechheads.safety.ships import SafetyHeads, compare_ablations
 from mechheads.scores import HeadScores
-from mechheads.stages import Stages, stop_if_partial
+from mechheads.stages import Stages, save_parts, stop_if_partial
 from mechheads.sweeps import plan
 
 if TYPE_CHECKING:
@@ -96,21 +95,12 @@ class SafetyStudy(Stages):
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write every result (.nc), tables (heads.csv, tests.csv, curve.csv, overlap.csv) to a folder."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         tables = {"heads": self.to_dataframe(), "overlap": self.overlap()}
         if self.tests:
             tables["tests"] = pd.concat([test.table.assign(heads=name) for name, test in self.tests.items()])
         if self.curve is not None:
             tables["curve"] = self.curve.table
-        written = [scores.save(folder / f"{name}.nc") for name, scores in self.results.items()]
-        for name, table in tables.items():
-            if len(table):
-                unfinished, path = folder / f"{name}.csv.part", folder / f"{name}.csv"
-                table.to_csv(unfinished, index=False)
-                os.replace(unfinished, path)
-                written.append(path)
-        return written
+        return save_parts(folder, self.results, tables)
 
     def summary(self, top: int = 5) -> str:
         """The result in a few lines of text."""
