@@ -7,9 +7,7 @@ sake of a longer prompt.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -100,21 +98,21 @@ class Window:
     def n(self) -> int:
         return len(self.start)
 
-    @cached_property
+    @property
     def n_past(self) -> int:
         return int(self.start.amax())
 
-    @cached_property
+    @property
     def alike(self) -> bool:
         return bool((self.start == self.start[0]).all())
 
-    @cached_property
+    @property
     def positions(self) -> Int[Tensor, "prompt width"]:
         """Each computed position; beyond the last that a prompt reads, that one again."""
         ahead = torch.arange(self.width, device=self.start.device)
         return torch.minimum(self.start[:, None] + ahead, self.at.amax(1, keepdim=True))
 
-    @cached_property
+    @property
     def inside(self) -> Int[Tensor, "prompt position"]:
         return (self.at - self.start[:, None]).clamp_min(0)
 
@@ -202,7 +200,7 @@ class Packed:
     def positions(self) -> Int[Tensor, "1 width"]:
         return self.position[None]
 
-    @cached_property
+    @property
     def inside(self) -> Int[Tensor, "1 read"]:
         """Those of one prompt after those of the other."""
         common = (self.at - self.n_past).clamp_min(0)
@@ -249,7 +247,7 @@ class Packing:
     def find(cls, ids: Int[Tensor, "prompt pos"], window: Window) -> Packing | None:
         """As many prompts as a row should hold; None where a row for each prompt costs about as little."""
         start, last = int(window.start.amin()), window.at.amax(1).tolist()
-        best = None
+        best: tuple[int, int, int] | None = None
         for prompts in range(2, len(last) + 1):
             widths = [
                 _width(start, shared_start(ids[begin : begin + prompts]), last[begin : begin + prompts])
@@ -257,10 +255,12 @@ class Packing:
             ]
             if best is not None and max(widths) > _PACKED_WIDTH:
                 break
-            best = min(best or (math.inf,), (sum(widths), prompts, max(widths)))
+            found = (sum(widths), prompts, max(widths))
+            best = found if best is None else min(best, found)
         if best is None or best[0] > _WORTH_PACKING * window.width * len(last):
             return None
-        return cls(int(best[1]), int(best[2]), int(best[0]))
+        tokens, prompts, width = best
+        return cls(prompts, width, tokens)
 
 
 def _width(start: int, shared: int, last: list[int]) -> int:

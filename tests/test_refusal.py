@@ -366,7 +366,7 @@ def test_ctrl_c_in_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
         part = attack_curve(llama, HEADS, FEW, FEW_HARMLESS, **(SHORT | {"judge": judge_stopping(3 + 3 + 2)}))
     assert part.provenance["interrupted"] is True
     assert part.table["attack_success"].isnull().tolist() == [False, False, True, False, True, True]
-    assert part.table["over_refusal"].isnull().all()
+    assert part.table["over_refusal"].isnull().to_numpy().all()
     assert part.missing == ("heads 0", "heads 1", "heads 2", "random 1 1", "random 1 2")
     assert repr(part) == "<RefusalCurve of 2 heads, interrupted: attack success 1.00 to 1.00>"
     own = {trace.name: trace for trace in part.plot().data if trace.name}["heads of the ranking"]
@@ -374,7 +374,7 @@ def test_ctrl_c_in_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     stopping(monkeypatch, 2 + 2)
     with ctrl_c_is_caught():
         early = attack_curve(llama, HEADS, FEW, FEW_HARMLESS, **SHORT)
-    assert early.table["attack_success"].isnull().all()
+    assert early.table["attack_success"].isnull().to_numpy().all()
     assert repr(early) == "<RefusalCurve of 2 heads, interrupted: attack success is not known>"
     assert early._repr_html_() and early.plot()
 

@@ -128,7 +128,7 @@ def attack_curve(
         model, sides, sets, way, run, judge=judge, budget=budget, progress=progress, **writing
     )
     if interrupted:
-        judged = int(answers["verdict"].notnull().sum())
+        judged = int(answers["verdict"].notnull().to_numpy().sum())
         warnings.warn(
             f"interrupted: {judged} of {len(answers)} answers are judged; what is not known is NaN", stacklevel=2
         )

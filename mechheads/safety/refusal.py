@@ -274,7 +274,7 @@ def mean_run(model: Model, sides: Sides, way: Ablation, budget: int | str | None
 def is_verdict(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -> Float[np.ndarray, " prompt"]:
     """1 for each request of a kind whose answer under a condition has this verdict, else 0; NaN where it has none."""
     part = answers[(answers["condition"] == condition) & (answers["kind"] == kind)]
-    return np.where(part["verdict"].isnull(), np.nan, part["verdict"] == verdict)
+    return np.where(pd.isna(part["verdict"]), np.nan, part["verdict"] == verdict)
 
 
 def _table(answers: pd.DataFrame, losses: Mapping[str, float], refusing: Mapping[str, float]) -> pd.DataFrame:
@@ -296,7 +296,7 @@ def _table(answers: pd.DataFrame, losses: Mapping[str, float], refusing: Mapping
 
 def _how_far(answers: pd.DataFrame, table: pd.DataFrame) -> str:
     """What there is after Ctrl-C."""
-    judged, measured = int(answers["verdict"].notnull().sum()), int(table["loss"].notnull().sum())
+    judged, measured = int(answers["verdict"].notnull().to_numpy().sum()), int(table["loss"].notnull().to_numpy().sum())
     return (
         f"interrupted: {judged} of {len(answers)} answers are judged, and the loss on ordinary text is known for "
         f"{measured} of {len(table)} conditions; nothing is concluded"
