@@ -53,6 +53,15 @@ assert mh.label_heads(rivals).of("L23H5") == ("Linguistic", "Algorithmic")
 assert rivals.dataset["null_phi"].sel(layer=23, head=5, relation="noun_to_plural") * 39 < 1
 assert {" river", " rivers", " water", " flowing"} <= set(top_tokens(rows_of_M(["river"], 23, 5)[0]))
 """,
+    "06_safety_heads": """
+rows = blind.table.set_index("condition")
+assert list(rows.index) == ["intact", "ablated", "random 1", "random 2", "random 3"]
+assert rows.loc["intact", "attack_success"] == 0.2 and rows.loc["ablated", "attack_success"] > 0.5
+""",
+    "07_roles": """
+assert list(table) == ["aba_abb", "capitals"] and list(table.index) == ["none", "facilitation", "irrelevance"]
+assert table.loc["facilitation", "aba_abb"] < table.loc["irrelevance", "aba_abb"]
+""",
 }
 """For each notebook the code that checks its exercise's solution, and what the text says of it."""
 
