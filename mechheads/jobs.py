@@ -147,8 +147,8 @@ def prepare(
     packing = Packing.find(tokens.ids, windows[0]) if model.layout == "queries" and len(places) == 1 else None
     cost = make_plan(run, source, site, chosen, windows, limit, packing)
     if ledger is not None:
-        rows, stack = ledger.remember("rows and stack", [cost.rows, cost.stack])
-        cost = replace(cost, rows=rows, stack=stack)
+        rows, stack, packed = ledger.remember("rows, stack, packed", [cost.rows, cost.stack, cost.packed])
+        cost = replace(cost, rows=rows, stack=stack, packed=packed)
     return Job(model, intervention, run, source, chosen, places, at, cost, seconds, ledger)
 
 

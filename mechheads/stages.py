@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mechheads.plans import show_seconds
 from mechheads.scores import HeadScores
@@ -80,6 +80,7 @@ def save_parts(folder: str | Path, results: Mapping[str, HeadScores], tables: Ma
     return written
 
 
+@runtime_checkable
 class MayBePartial(Protocol):
     """A result that knows what it lacks."""
 

@@ -8,7 +8,7 @@ sake of a longer prompt.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -21,6 +21,7 @@ _PACKED_WIDTH = 256
 _WORTH_PACKING = 0.9
 
 
+@runtime_checkable
 class Rows(Protocol):
     """What a wave needs to know of its rows.
 
