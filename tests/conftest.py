@@ -15,6 +15,17 @@ import mechheads
 import tiny as tiny_models
 
 
+LONG = ("test_notebooks", "test_docs", "test_teaching")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file's tests share a worker and its models; notebooks go one by one, and what takes long goes first."""
+    for item in items:
+        alone = item.path.stem == "test_notebooks"
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if alone else item.path.stem))
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
 @pytest.fixture(scope="session")
 def model() -> mechheads.Model:
     """The default model. Leave it as it is: every test that asks for it gets the same one."""
