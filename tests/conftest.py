@@ -14,7 +14,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the machine; 
 import mechheads
 import tiny as tiny_models
 
-
 LONG = ("test_notebooks", "test_docs", "test_teaching")
 
 
