@@ -214,14 +214,15 @@ def test_sliding_windows(tiny, tmp_path):
     assert written.ids != generate(mh.load(tiny("gemma")), PROMPTS, **DRAWN).ids
 
 
-@pytest.mark.skipif(not TRANSFORMERLENS_4, reason="HookedTransformer cannot load the tiny Bloom")
 def test_a_model_whose_attention_takes_no_keys(tiny):
-    bloom = mh.load(tiny("bloom"))
-    conditions = conditions_for(bloom)[:4]
-    together = generate_under(bloom, PROMPTS[:3], conditions, **(DRAWN | {"max_new_tokens": 4}))
-    assert bloom.layout == "whole"
+    whole = mh.load(tiny("bloom" if TRANSFORMERLENS_4 else "llama"))
+    if not TRANSFORMERLENS_4:  # 3.9 loads no such model; taken for one, any is written on with from its first token
+        whole.backend.layout = "whole"
+    conditions = conditions_for(whole)[:4]
+    together = generate_under(whole, PROMPTS[:3], conditions, **(DRAWN | {"max_new_tokens": 4}))
+    assert whole.layout == "whole"
     for changes, written in zip(conditions, together, strict=True):
-        assert of(written) == plain(bloom, as_hooks(bloom, changes), prompts=PROMPTS[:3], new=4, drawn=True)
+        assert of(written) == plain(whole, as_hooks(whole, changes), prompts=PROMPTS[:3], new=4, drawn=True)
 
 
 def test_little_memory_changes_nothing(llama, monkeypatch):
@@ -304,12 +305,12 @@ def test_end_tokens_come_from_tokenizer_configurations_and_chat_template(llama):
     assert end_tokens(llama) in ([], [1])  # a HookedTransformer does not keep the configuration
 
 
-def test_a_bridge_knows_its_generation_config(llama):
+def test_a_bridge_knows_its_generation_config_and_a_hooked_transformer_has_none(llama):
     own = getattr(llama.model, "original_model", None)
-    if own is None:
-        pytest.skip("a HookedTransformer has no generation config")
-    own.generation_config.eos_token_id = [1, 7]
-    assert end_tokens(llama) == [1, 7]
+    assert (own is not None) == TRANSFORMERLENS_4
+    if own is not None:
+        own.generation_config.eos_token_id = [1, 7]
+    assert end_tokens(llama) == ([1, 7] if TRANSFORMERLENS_4 else [1])
 
 
 def test_the_default_model_ends_its_turn(model):
