@@ -84,7 +84,8 @@ class HookedBackend(Backend):
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        return self.module.cfg.to_dict()
+        # The tokenizer's name is a folder that may have been made for this load alone.
+        return {name: value for name, value in self.module.cfg.to_dict().items() if name != "tokenizer_name"}
 
     def own_logits(self, ids: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vocab"]:
         with torch.no_grad():
