@@ -193,9 +193,10 @@ class _Results:
         self.interrupted = found.interrupted
 
     def table(self, name: str, table: pd.DataFrame) -> None:
-        """Save a table."""
-        self.files.append(self.out / f"{name}.csv")
-        table.to_csv(self.files[-1], index=False)
+        """Save a table, if it has rows."""
+        from mechheads.stages import save_parts
+
+        self.files += save_parts(self.out, {}, {name: table})
 
 
 @contextmanager

@@ -131,15 +131,15 @@ def make_plan(
     room = max(budget - kept, budget // 4)
     if packing is not None and packing.width > tokens_in_flight(model, room, packing.width):
         packing = None
+    keys = pos if packing is None else max(pos, packing.width)
+    tokens = tokens_in_flight(model, room, keys)
     if packing is None:
-        width, keys = max(window.width for window in windows), pos
-        tokens = tokens_in_flight(model, room, keys)
+        width, computed = max(window.width for window in windows), prompts * sum(window.width for window in windows)
         rows = max(1, min(prompts, tokens // width))
-        at_once, computed = rows * width, prompts * sum(window.width for window in windows)
+        at_once = rows * width
     else:
-        width, keys = packing.width, max(pos, packing.width)
-        tokens = tokens_in_flight(model, room, keys)
-        rows, at_once, computed = packing.prompts, width, packing.tokens
+        rows, at_once, computed = packing.prompts, packing.width, packing.tokens
+        width = at_once
     stack = max(1, min(len(heads), tokens // at_once))
     stack = math.ceil(len(heads) / math.ceil(len(heads) / stack))
     flops = computed * sum(model.n_layers - head.layer for head in heads) * 2 * (block + key_flops * keys) + prompts * (

@@ -5,7 +5,7 @@ Nothing here pads, stacks, resumes or caches; only TransformerLens' own ``run_wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -158,6 +158,17 @@ def _set_head(z: Tensor, hook: Any, head: int, value: Tensor) -> Tensor:
     z = z.clone()
     z[0, :, head] = value
     return z
+
+
+def mean_z_hooks(model: mh.Model, rows: Sequence[Tensor], heads: Iterable[mh.HeadId]) -> list[tuple[str, Callable]]:
+    """Hooks that put the mean of a head's z over all tokens of unpadded rows in place of its z."""
+    seen = [activations(model, ids) for ids in rows]
+
+    def hook(head: mh.HeadId) -> tuple[str, Callable]:
+        mean = torch.cat([each[name(head.layer, "z")][0, :, head.head] for each in seen]).mean(0)
+        return name(head.layer, "z"), partial(_set_head, head=head.head, value=mean)
+
+    return [hook(head) for head in heads]
 
 
 def logit_diff(logits: Tensor, tokens: Any, prompt: int) -> float:

@@ -203,19 +203,7 @@ def test_mean_is_taken_over_the_real_tokens_of_the_run_that_is_given(architectur
     model, _ = architecture
     rows = weight_surgery.rows(model, PROMPTS)
     run = HeadCache.run(model, PROMPTS, sites=("z",), progress=False)
-    seen = [oracles.activations(model, ids) for ids in rows]
-
-    def hook(layer: int, head: int) -> tuple[str, Callable]:
-        mean = torch.cat([each[oracles.name(layer, "z")][0, :, head] for each in seen]).mean(0)
-
-        def put(value: Tensor, hook: Any) -> Tensor:
-            value = value.clone()
-            value[:, :, head] = mean
-            return value
-
-        return oracles.name(layer, "z"), put
-
-    by_hand = [hook(head.layer, head.head) for head in HEADS]
+    by_hand = oracles.mean_z_hooks(model, rows, HEADS)
     check_hooks(model, Ablation("mean").hooks(model, HEADS, run), lambda ids: oracles.forward(model, ids, by_hand)[0])
 
 

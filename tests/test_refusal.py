@@ -492,19 +492,7 @@ def test_a_mean_is_taken_over_the_harmful_requests(llama: mh.Model):
         template="bare", max_new_tokens=2, texts=TEXTS, opening=OPENING, progress=False,
     )  # fmt: skip
     rows = weight_surgery.rows(llama, HARMFUL[:3])
-    seen = [oracles.activations(llama, ids) for ids in rows]
-
-    def hook(layer: int, head: int) -> tuple[str, Callable]:
-        mean = torch.cat([each[oracles.name(layer, "z")][0, :, head] for each in seen]).mean(0)
-
-        def put(value: Tensor, hook: Any) -> Tensor:
-            value = value.clone()
-            value[:, :, head] = mean
-            return value
-
-        return oracles.name(layer, "z"), put
-
-    hooks = [hook(head.layer, head.head) for head in found.heads]
+    hooks = oracles.mean_z_hooks(llama, rows, found.heads)
     wanted = np.mean([refusing(llama, lambda ids: oracles.forward(llama, ids, hooks)[0], ids) for ids in rows])
     assert found.table["refusal"].tolist()[1] == pytest.approx(wanted, abs=1e-5)
     assert abs(found.table["refusal"].tolist()[0] - wanted) > 1e-4

@@ -69,6 +69,22 @@ class Blocks(Protocol):
     ) -> Float[Tensor, "row pos d_model"]: ...
 
 
+@contextmanager
+def with_gradient() -> Iterator[None]:
+    """Let gradients be recorded.
+
+    Raises:
+        ValueError: if the model is made of tensors that let none pass.
+    """
+    try:
+        with torch.enable_grad():
+            yield
+    except RuntimeError as error:
+        if "Inference tensors" not in str(error):
+            raise
+        raise ValueError("model: what torch.inference_mode() made lets no gradient pass; load it outside") from error
+
+
 class Backend(ABC):
     """One TransformerLens model. Never changes it: hooks come off again, also after an exception."""
 

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from tqdm.auto import tqdm
 
+from mechheads.backends.base import with_gradient
 from mechheads.gating.arguments import Reduce, check_reduce
 from mechheads.gating.task import Task, TaskTokens
 from mechheads.heads import HeadLike, check_heads
@@ -228,17 +229,10 @@ def value_and_gradient(
     """
     loss, gradient = gates.new_zeros(len(gates)), torch.zeros_like(gates)
     for sets, some in parts(len(gates), len(items), rows.rows):
-        try:
-            with torch.enable_grad():
-                leaf = gates[sets].detach().requires_grad_()
-                each = objective(leaf, items[some], rows.recompute).sum(1) / len(items)
-                (part,) = torch.autograd.grad(each.sum(), leaf)
-        except RuntimeError as error:
-            if "Inference tensors" not in str(error):
-                raise
-            raise ValueError(
-                "model: what torch.inference_mode() made lets no gradient pass; load it outside"
-            ) from error
+        with with_gradient():
+            leaf = gates[sets].detach().requires_grad_()
+            each = objective(leaf, items[some], rows.recompute).sum(1) / len(items)
+            (part,) = torch.autograd.grad(each.sum(), leaf)
         loss[sets] += each.detach()
         gradient[sets] += part
     return loss, gradient

@@ -24,6 +24,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from mechheads.altered import altered_z, apply
+from mechheads.backends.base import with_gradient
 from mechheads.cache import KEY_SITES, HeadCache
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Context, Intervention, Patch, Site, site_of
@@ -234,14 +235,7 @@ def z_gradients(base: HeadCache, metric: Metric, layers: Sequence[int], rows: in
     starts = range(0, len(tokens), rows)
     for start in tqdm(starts, desc="gradients", disable=not progress or len(starts) == 1, leave=False):
         part = slice(start, start + rows)
-        try:
-            gradients = _gradients(model, tokens.rows(part), at[part], mask[part], metric, layers)
-        except RuntimeError as error:
-            if "Inference tensors" not in str(error):
-                raise
-            raise ValueError(
-                "model: what torch.inference_mode() made lets no gradient pass; load it outside"
-            ) from error
+        gradients = _gradients(model, tokens.rows(part), at[part], mask[part], metric, layers)
         for layer, gradient in zip(layers, gradients, strict=True):
             if not gradient.isfinite().all():
                 raise ValueError(f"metric {name_of(metric)} has a gradient that is not finite at the unchanged run")
@@ -271,7 +265,7 @@ def _gradients(
         return z[layer]
 
     hooks = [(model.hook_name("z", layer), partial(watch, layer=layer)) for layer in layers]
-    with torch.enable_grad():
+    with with_gradient():
         final = model.backend.run(tokens.ids, hooks, grad=True)
         logits = model.unembed(final.gather(1, at[..., None].expand(-1, -1, final.shape[-1])))
         value = metric(logits, MetricContext(logits.detach().clone(), tokens, mask))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from mechheads.plots.axes import count_ticks
-from mechheads.plots.text import plain
-from mechheads.plots.traces import OWN, OWN_BAND, RANDOM, RANDOM_BAND, band_trace, line_trace
+from mechheads.plots.traces import OWN, OWN_BAND, RANDOM, RANDOM_BAND, band_trace, line_trace, share_figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,7 +13,6 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("which", "k", "attack_success", "ci_low", "ci_high", "degenerate", "over_refusal")
 _DEGENERATE = "#8a5a00"
-_WIDTH, _HEIGHT = 620, 360
 
 
 def refusal_curve(table: pd.DataFrame, *, title: str | None = None) -> go.Figure:
@@ -39,8 +36,6 @@ def refusal_curve(table: pd.DataFrame, *, title: str | None = None) -> go.Figure
     >>> [trace.name for trace in curve.plot().data if trace.showlegend is not False]
     ['random heads, 1 draw', 'degenerate answers', 'heads of the ranking']
     """
-    import plotly.graph_objects as go
-
     if absent := [name for name in _COLUMNS if name not in table]:
         raise ValueError(f"table has no column {absent[0]!r}; give the table of mh.attack_curve's result")
     lines = {str(which): rows.sort_values("k") for which, rows in table.groupby("which", sort=False)}
@@ -65,30 +60,14 @@ def refusal_curve(table: pd.DataFrame, *, title: str | None = None) -> go.Figure
     traces.append(line_trace(own["k"], own["degenerate"], "degenerate answers", texts, dots).update(mode="lines"))
     traces.append(band_trace(own["k"], own["ci_low"], own["ci_high"], OWN_BAND, name))
     traces.append(line_trace(own["k"], own["attack_success"], name, texts, {"color": OWN, "width": 3}))
-    figure = go.Figure(traces)
-    last = max(own["k"].tolist())
-    figure.update_xaxes(
-        **count_ticks(last + 1, _WIDTH), title_text="heads ablated together", range=[-0.03 * last, 1.03 * last]
+    return share_figure(
+        traces,
+        max(own["k"].tolist()),
+        title="Attack success as heads are ablated" if title is None else title,
+        x_title="heads ablated together",
+        y_title="attack success",
+        legend_width=190,
     )
-    figure.update_yaxes(
-        title_text="attack success", range=[-0.03, 1.03], tickformat=".0%", dtick=0.2, gridcolor="#e8e8e8",
-        zeroline=False,
-    )  # fmt: skip
-    frame = {"showline": True, "linecolor": "#888888", "mirror": True}
-    figure.update_xaxes(**frame)
-    figure.update_yaxes(**frame)
-    heading = "Attack success as heads are ablated" if title is None else title
-    figure.update_layout(
-        title={"text": plain(heading), "x": 0.01, "xanchor": "left"},
-        plot_bgcolor="white",
-        font={"color": "#222222"},
-        legend={"traceorder": "reversed"},
-        showlegend=True,
-        width=_WIDTH + 260,
-        height=_HEIGHT + 130,
-        margin={"l": 70, "r": 190, "t": 70, "b": 60},
-    )
-    return figure
 
 
 def _texts(line: pd.DataFrame) -> list[str]:

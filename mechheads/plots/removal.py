@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mechheads.plots.axes import count_ticks
 from mechheads.plots.text import plain
-from mechheads.plots.traces import OWN, OWN_BAND, RANDOM, RANDOM_BAND, band_trace, line_trace
+from mechheads.plots.traces import OWN, OWN_BAND, RANDOM, RANDOM_BAND, band_trace, line_trace, share_figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from mechheads.heads import HeadId
 
 _CONTROLS = ("#1f77b4", "#e08214", "#1b7837", "#762a83", "#17becf")
-_WIDTH, _HEIGHT = 620, 360
 
 
 def removal_curves(
@@ -49,8 +47,6 @@ def removal_curves(
     >>> [trace.name for trace in removal.plot().data if trace.showlegend is not False]
     ['random heads, 2 draws', 'country_to_capital']
     """
-    import plotly.graph_objects as go
-
     lines = {which: rows.sort_values("k") for which, rows in table.groupby("which", sort=False)}
     if absent := [which for which in ("relation", *random, *controls) if which not in lines]:
         raise ValueError(f"table has no line {absent[0]!r}; it has {', '.join(map(repr, lines))}")
@@ -72,27 +68,14 @@ def removal_curves(
     traces.append(band_trace(own["k"], own["ci_low"], own["ci_high"], OWN_BAND, plain(relation)))
     traces.append(line_trace(own["k"], own["accuracy"], plain(relation), _texts(own, shown, heads),
                         {"color": OWN, "width": 3}))  # fmt: skip
-    figure = go.Figure(traces)
-    frame = {"showline": True, "linecolor": "#888888", "mirror": True, "zeroline": False}
-    last = max(own["k"].tolist())
-    figure.update_xaxes(
-        **count_ticks(last + 1, _WIDTH), title_text="heads removed, best first", range=[-0.2, last + 0.2]
+    return share_figure(
+        traces,
+        max(own["k"].tolist()),
+        title=f"{relation} without its heads" if title is None else title,
+        x_title="heads removed, best first",
+        y_title="accuracy",
+        legend_width=240,
     )
-    figure.update_yaxes(title_text="accuracy", range=[-0.03, 1.03], gridcolor="#e8e8e8")
-    figure.update_xaxes(**frame)
-    figure.update_yaxes(**frame)
-    figure.update_layout(
-        title={"text": plain(f"{relation} without its heads" if title is None else title), "x": 0.01,
-               "xanchor": "left"},
-        plot_bgcolor="white",
-        font={"color": "#222222"},
-        legend={"traceorder": "reversed"},
-        showlegend=True,
-        width=_WIDTH + 300,
-        height=_HEIGHT + 130,
-        margin={"l": 60, "r": 240, "t": 70, "b": 60},
-    )  # fmt: skip
-    return figure
 
 
 def _texts(line: pd.DataFrame, shown: str, heads: Sequence[HeadId | str]) -> list[str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from mechheads.plots.axes import count_ticks
+from mechheads.plots.text import plain
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -13,6 +17,7 @@ OWN, OWN_BAND = "#b2182b", "rgba(178, 24, 43, 0.13)"
 """Of the heads that a figure is about."""
 RANDOM, RANDOM_BAND = "#6b6b6b", "rgba(107, 107, 107, 0.22)"
 """Of random heads beside them."""
+_WIDTH, _HEIGHT = 620, 360
 
 
 def line_trace(x: Any, y: Any, name: str, text: list[str], line: dict[str, Any]) -> go.Scatter:
@@ -49,3 +54,29 @@ def band_trace(x: Any, low: Any, high: Any, colour: str, group: str) -> go.Scatt
         legendgroup=group,
         showlegend=False,
     )
+
+
+def share_figure(
+    traces: Sequence[go.Scatter], most: int, *, title: str, x_title: str, y_title: str, legend_width: int
+) -> go.Figure:
+    """Shares, from 0 to 1, over counts of heads from 0 to ``most``, with a legend ``legend_width`` pixels wide."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure(list(traces))
+    frame = {"showline": True, "linecolor": "#888888", "mirror": True}
+    figure.update_xaxes(**frame, **count_ticks(most + 1, _WIDTH), title_text=x_title, range=[-0.03 * most, 1.03 * most])
+    figure.update_yaxes(
+        **frame, title_text=y_title, range=[-0.03, 1.03], tickformat=".0%", dtick=0.2, gridcolor="#e8e8e8",
+        zeroline=False,
+    )  # fmt: skip
+    figure.update_layout(
+        title={"text": plain(title), "x": 0.01, "xanchor": "left"},
+        plot_bgcolor="white",
+        font={"color": "#222222"},
+        legend={"traceorder": "reversed"},
+        showlegend=True,
+        width=_WIDTH + 70 + legend_width,
+        height=_HEIGHT + 130,
+        margin={"l": 70, "r": legend_width, "t": 70, "b": 60},
+    )
+    return figure
