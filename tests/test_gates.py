@@ -6,7 +6,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -349,6 +349,22 @@ def test_each_set_stops_on_its_own_plateau() -> None:
     assert end.loss[0, 150:].isnan().all() and not end.loss[1].isnan().any()
     every = descend(objective, 4, start, pulls, settings(), ALL, seen=lambda state: None, name="", progress=False)
     assert every.stopped.tolist() == [400, 400]
+
+
+def test_a_seed_that_is_stuck_is_told_of(micro: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(seeds: Sequence[int], n_layers: int, n_heads: int) -> torch.Tensor:
+        logits = torch.zeros(len(seeds), n_layers, n_heads)
+        logits[1, *NEEDED] = -30  # sigmoid has no slope there
+        return logits
+
+    monkeypatch.setattr(fit, "start_logits", started)
+    options: dict[str, Any] = {"updates": (60, 1, 1), "lr": 0.3, "clip_side": "pulled", "progress": False}
+    with pytest.warns(UserWarning, match="^seed 8 of the fit 'none', .* ended a nat or more above the other seeds' loss"):
+        gates = fit_gates(micro, capitals(), seeds=[7, 8, 9], **options)
+    assert gates.stuck["none"] == (8,)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fit_gates(micro, capitals(), seeds=[7, 8], **options).stuck == {"none": (), "keep": (), "drop": ()}
 
 
 def test_loss_curves_are_of_the_gates_before_each_update(llama: mh.Model) -> None:

@@ -244,7 +244,15 @@ def run_stages(
         ) from error
     finally:
         keep.write()
-    return _gather(stages, keep, seeds, model, name, dict(provenance) | {"interrupted": interrupted}, {})
+    gates = _gather(stages, keep, seeds, model, name, dict(provenance) | {"interrupted": interrupted}, {})
+    stuck = ", ".join(f"seed {seed} of the fit {fit!r}" for fit, far in gates.stuck.items() for seed in far)
+    if stuck and not interrupted:
+        warnings.warn(
+            f"{stuck} ended a nat or more above the other seeds' loss, and says little of heads. Look at gates.losses; a "
+            "lower learning rate or more updates may help",
+            stacklevel=3,
+        )
+    return gates
 
 
 def start_logits(seeds: Sequence[int], n_layers: int, n_heads: int) -> Float[Tensor, "seed layer head"]:

@@ -20,6 +20,9 @@ from mechheads.scores import HeadScores
 
 KIND = "gates"
 
+_FAR = 1.0
+"""Nats above the median seed."""
+
 
 class Gates:
     """The gates of every head, one for each fit and seed; made by ``fit_gates`` or ``contrast_gates``.
@@ -103,6 +106,21 @@ class Gates:
     def interrupted(self) -> bool:
         """Whether the fit was stopped before its end."""
         return bool(self.provenance["interrupted"])
+
+    @property
+    def stuck(self) -> dict[str, tuple[int, ...]]:
+        """For each fit the seeds that ended with a loss a nat or more above the median seed's.
+
+        Such a seed has mostly run into gates from which no slope leads out; it says little of heads. A seed's end is
+        the mean of its last tenth of updates. Of fewer than three seeds none is told from the others.
+        """
+        found = {}
+        for fit, curves in zip(self.fits, self.dataset["loss"].values, strict=True):
+            made = [curve[np.isfinite(curve)] for curve in curves]
+            ends = np.array([curve[-max(1, len(curve) // 10) :].mean() if len(curve) else np.nan for curve in made])
+            far = ends > np.median(ends) + _FAR if len(ends) > 2 else np.zeros(len(ends), bool)
+            found[fit] = tuple(seed for seed, is_far in zip(self.seeds, far, strict=True) if is_far)
+        return found
 
     @property
     def losses(self) -> pd.DataFrame:
