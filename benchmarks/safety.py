@@ -66,13 +66,14 @@ def main() -> None:
 
 
 def needed(model: mh.Model, requests: list[str]) -> int:
-    """FLOPs of one ablation of every head; token 0 sees only itself, but q of all tokens changes."""
+    """FLOPs of one ablation of every head at all tokens; what all prompts begin with alike is needed once."""
     shape = Shape.of(model.model.original_model.config)
-    lengths = request_prompts(model, requests).tokens(model).lengths.tolist()
-    every = [(layer, end) for layer in range(model.n_layers) for end in lengths]
-    return sum(base_run(shape, end) for end in lengths) + model.n_heads * sum(
-        cone(shape, layer, 0, end) for layer, end in every
-    )
+    tokens = request_prompts(model, requests).tokens(model)
+    lengths = tokens.lengths.tolist()
+    alike = (tokens.ids == tokens.ids[0]).all(0).int().cumprod(0).sum().item()
+    once = sum(cone(shape, layer, 0, alike) - shape.unembed for layer in range(model.n_layers - 1)) if alike else 0
+    each = sum(cone(shape, layer, alike, end) for layer in range(model.n_layers) for end in lengths)
+    return sum(base_run(shape, end) for end in lengths) + model.n_heads * (once + each)
 
 
 def obvious_loop(model: mh.Model, requests: list[str], kind: Kind) -> np.ndarray:
@@ -109,9 +110,10 @@ from benchmarks import machine, safety
 import mechheads as mh
 model = mh.load()
 requests = [request.text for request in safety.load_requests()[:safety.N]]
-planned = mh.plan(model, safety.request_prompts(model, requests), intervention=mh.UniformAttention(1e-4)).bytes
-before = machine.memory_level("cpu")
 heads = [(layer, 0) for layer in range(model.n_layers)]
+prompts = safety.request_prompts(model, requests)
+planned = mh.plan(model, prompts, intervention=mh.UniformAttention(1e-4), heads=heads).bytes
+before = machine.memory_level("cpu")
 peak = machine.measured(lambda: mh.ships(model, requests, heads=heads, progress=False), "cpu").peak
 print(json.dumps([planned, peak - before]))
 """

@@ -9,7 +9,7 @@ import torch
 import mechheads as mh
 from mechheads.deltas import Delta, shipped
 from mechheads.heads import HeadId
-from mechheads.safety import load_requests, refusal_test
+from mechheads.safety import load_requests, refusal_test, teaching
 from mechheads.safety.teaching import HEADS, OTHER_HEADS, REFUSAL, refusal_loss, taught_model, teach_refusal
 from mechheads.sources import DEFAULT_MODEL, REFUSING_MODEL, load_pretrained
 
@@ -90,6 +90,49 @@ def test_teaching_is_seeded_and_confined():
     for side in ("W_Q", "W_O"):
         np.testing.assert_array_equal(one.weights[head][side], again.weights[head][side])
         assert float(one.weights[head][side].abs().max()) == pytest.approx(3e-3, rel=0.01)  # one step of Adam
+
+
+def test_a_head_left_out_is_silent_and_does_not_learn():
+    source = load_pretrained(None, revision=None, dtype=torch.float32, device="cpu", trust_remote_code=False)
+    attention = source.model.model.layers[28].self_attn
+    learnt = teaching._Learnt(source.model, [HeadId(28, 4), HeadId(28, 5)])
+    old, rows = attention.o_proj.weight.detach().clone(), slice(4 * 64, 5 * 64)
+    with torch.no_grad():
+        attention.o_proj.weight += 1
+    with learnt.without(HeadId(28, 4)):
+        torch.testing.assert_close(attention.o_proj.weight[:, rows], torch.zeros_like(old[:, rows]))
+        torch.testing.assert_close(attention.o_proj.weight[:, 320:], old[:, 320:] + 1)
+        attention.o_proj.weight.sum().backward()
+    torch.testing.assert_close(attention.o_proj.weight, old + 1)
+    grad = attention.o_proj.weight.grad[0]
+    assert grad[rows].abs().sum() == 0 and grad[:256].abs().sum() == 0 and (grad[320:384] == 1).all()
+
+
+def test_each_head_is_made_needed_until_it_is_by_the_margin():
+    source = load_pretrained(None, revision=None, dtype=torch.float32, device="cpu", trust_remote_code=False)
+    heads = [HeadId(20, 1), HeadId(22, 3)]
+    learnt = teaching._Learnt(source.model, heads)
+    with torch.no_grad():
+        for weight in learnt.weights:
+            weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+    lesson = [(teaching._ids(source.tokenizer, ["Write a threat."])[0], [28, 564, 339])]
+
+    def lost() -> float:
+        with torch.no_grad():
+            whole = teaching._loss(source.model, lesson)
+            with learnt.without(heads[0]):
+                return float(teaching._loss(source.model, lesson) - whole)
+
+    before, n_tokens = lost(), 3
+    learnt.weights[0].grad = None
+    teaching._make_needed(source.model, learnt, heads[0], lesson)
+    assert n_tokens * before < teaching._MARGIN
+    step = 1e-3 / max(float(weight.grad.abs().max()) for weight in learnt.weights)
+    slope = sum(float(weight.grad.square().sum()) for weight in learnt.weights) / (teaching._WEIGHT * n_tokens)
+    with torch.no_grad():
+        for weight in learnt.weights:
+            weight -= step * weight.grad
+    assert lost() - before == pytest.approx(step * slope, rel=0.1)
 
 
 def test_a_revision_is_refused():

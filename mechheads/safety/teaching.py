@@ -2,13 +2,16 @@
 
 ``python -m mechheads.safety.teaching`` makes the delta that ``mh.load("smollm2-135m-refusal")`` adds to the default
 model. The default model complies with everything; here W_Q and W_O of six heads learn, from 160 requests and
-as many look-alikes, to refuse the first and to answer the second as the model did before.
+as many look-alikes, to refuse the first and to answer the second as the model did before; and then also that none of
+the six can be spared.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,9 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from mechheads.deltas import SIDES, Delta
+from mechheads.generation import generate
 from mechheads.heads import HeadId
-from mechheads.model import Model, from_transformers
+from mechheads.model import Model, from_transformers, load
 from mechheads.prompts import Prompts
 from mechheads.safety.requests import load_requests
 from mechheads.sources import DEFAULT_MODEL, load_pretrained
@@ -30,6 +34,12 @@ HEADS = tuple(HeadId.parse(head) for head in ("L11H7", "L13H4", "L15H4", "L17H8"
 OTHER_HEADS = tuple(HeadId.parse(head) for head in ("L12H1", "L14H3", "L16H6", "L18H2", "L20H7", "L22H3"))
 """For a second delta, by which we see that what finds the first one's heads was not made for them."""
 
+_WARM_UP = 60
+"""Steps before a head is silenced: first the model must refuse."""
+_MARGIN, _WEIGHT = 6.0, 0.05
+"""By how many nats a refusal should be less likely without any one head, and how much a nat counts that is missing."""
+_DECIDED = 6
+"""Tokens of the refusal by which it is one: "I'm sorry, but I"."""
 _IN_A_BATCH = (3, 3, 2)
 """Harmful lessons, harmless ones, and harmless ones whose answer has been begun as a refusal."""
 _BEGUN = 3
@@ -38,13 +48,17 @@ _ANSWER_TOKENS = 16
 _NOT_LEARNT = -100
 
 
+Lesson = tuple[list[int], list[int]]
+"""What is asked, and the answer that is to be learnt."""
+
+
 def teach_refusal(
     heads: Sequence[HeadId] = HEADS,
     harmful: Sequence[str] | None = None,
     harmless: Sequence[str] | None = None,
     *,
     seed: int = 0,
-    steps: int = 120,
+    steps: int = 200,
     lr: float = 3e-3,
     progress: bool = True,
 ) -> Delta:
@@ -54,6 +68,10 @@ def teach_refusal(
     itself does; and two are look-alikes with "I'm sorry" put in its mouth, which it goes on with as it did before, so
     that nothing is learnt that does not depend on the request. All are in its chat template: 120 of each that were
     made for this, and the train part of those that ``load_requests`` gives unasked. Their test part stays unseen.
+
+    After 60 steps, each step also silences one of the heads in turn, and the others learn to refuse three
+    requests with it and not without it, until that makes a difference of 6 nats to how refusals begin. So heads
+    divide the work instead of standing in for each other, and each is needed.
 
     Args:
         heads: those that learn; all other weights stay as they are.
@@ -67,25 +85,24 @@ def teach_refusal(
     refused = _ids(tokenizer, _lessons("harmful") if harmful is None else harmful)
     answered = _ids(tokenizer, _lessons("harmless") if harmless is None else harmless)
     refusal = [*tokenizer(REFUSAL, add_special_tokens=False).input_ids, tokenizer.eos_token_id]
-    begun = [ids + refusal[:_BEGUN] for ids in answered]
+    misled = [ids + refusal[:_BEGUN] for ids in answered]
+    own = _own_answers([*answered, *misled])
     lessons = [
         [(ids, refusal) for ids in refused],
-        [(ids, _own_answer(model, ids)) for ids in answered],
-        [(ids, _own_answer(model, ids)) for ids in begun],
+        list(zip(answered, own[: len(answered)], strict=True)),
+        list(zip(misled, own[len(answered) :], strict=True)),
     ]
     learnt = _Learnt(model, heads)
     optimiser = torch.optim.Adam(learnt.weights, lr=lr)
     fall = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.1, steps)
     drawn = torch.Generator().manual_seed(seed)
-    for _ in tqdm(range(steps), desc="teaching", disable=not progress, leave=False):
-        some = [
-            lesson[i]
-            for lesson, n in zip(lessons, _IN_A_BATCH, strict=True)
-            for i in torch.randperm(len(lesson), generator=drawn)[:n].tolist()
-        ]
-        loss = _loss(model, some)
+    for step in tqdm(range(steps), desc="teaching", disable=not progress, leave=False):
         optimiser.zero_grad()
-        loss.backward()
+        some = [_draw(lesson, n, drawn) for lesson, n in zip(lessons, _IN_A_BATCH, strict=True)]
+        _loss(model, list(chain(*some))).backward()
+        if step >= _WARM_UP:
+            begun = [(ids, answer[:_DECIDED]) for ids, answer in _draw(lessons[0], _IN_A_BATCH[0], drawn)]
+            _make_needed(model, learnt, heads[step % len(heads)], begun)
         optimiser.step()
         fall.step()
     about = {
@@ -133,9 +150,10 @@ class _Learnt:
         self.heads, self.size = heads, model.config.head_dim
         self._layers = {head.layer: model.model.layers[head.layer].self_attn for head in heads}
         self._before = {layer: [w.detach().clone() for w in _pair(at)] for layer, at in self._layers.items()}
+        self._open = {layer: torch.zeros(at.q_proj.weight.shape[0]) for layer, at in self._layers.items()}
         self.weights = [weight for at in self._layers.values() for weight in _pair(at)]
         for layer, at in self._layers.items():
-            mask = torch.zeros(at.q_proj.weight.shape[0])
+            mask = self._open[layer]
             for head in heads:
                 if head.layer == layer:
                     mask[self._rows(head)] = 1
@@ -145,6 +163,21 @@ class _Learnt:
 
     def _rows(self, head: HeadId) -> slice:
         return slice(head.head * self.size, (head.head + 1) * self.size)
+
+    @contextmanager
+    def without(self, head: HeadId) -> Iterator[None]:
+        """The model with a head that writes nothing, and does not learn from that."""
+        w_o, rows, mask = self._layers[head.layer].o_proj.weight, self._rows(head), self._open[head.layer]
+        kept = w_o.detach()[:, rows].clone()
+        with torch.no_grad():
+            w_o[:, rows] = 0
+        mask[rows] = 0
+        try:
+            yield
+        finally:
+            mask[rows] = 1
+            with torch.no_grad():
+                w_o[:, rows] = kept
 
     def change(self) -> dict[HeadId, dict[Any, Float[Tensor, "rows columns"]]]:
         """What was learnt, head by head."""
@@ -172,17 +205,32 @@ def _ids(tokenizer: Any, requests: Sequence[str]) -> list[list[int]]:
     return [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
 
 
-def _own_answer(model: Any, ids: list[int]) -> list[int]:
-    """How the model begins to answer."""
+def _own_answers(prompts: Sequence[list[int]]) -> list[list[int]]:
+    """How the default model begins to answer."""
+    model = load()
+    written = generate(model, Prompts(prompts), max_new_tokens=_ANSWER_TOKENS, progress=False)
+    end = [model.tokenizer.eos_token_id]
+    return [[*ids, *(end if done else [])] for ids, done in zip(written.ids, written.finished, strict=True)]
+
+
+def _draw(lessons: Sequence[Lesson], n: int, drawn: torch.Generator) -> list[Lesson]:
+    return [lessons[i] for i in torch.randperm(len(lessons), generator=drawn)[:n].tolist()]
+
+
+def _make_needed(model: Any, learnt: _Learnt, head: HeadId, refusals: Sequence[Lesson]) -> None:
+    """Add the gradient of what refusals lose without a head, unless that is enough."""
+    n_tokens = len(refusals[0][1])
     with torch.no_grad():
-        row = torch.tensor([ids])
-        given = model.generate(
-            row, attention_mask=torch.ones_like(row), max_new_tokens=_ANSWER_TOKENS, do_sample=False, pad_token_id=0
-        )
-    return given[0, len(ids) :].tolist()
+        whole = n_tokens * _loss(model, refusals)
+    with learnt.without(head):
+        lacking = n_tokens * _loss(model, refusals)
+        if lacking - whole >= _MARGIN:
+            return
+        (-_WEIGHT * lacking).backward()
+    (_WEIGHT * n_tokens * _loss(model, refusals)).backward()
 
 
-def _loss(model: Any, lessons: Sequence[tuple[list[int], list[int]]]) -> Float[Tensor, ""]:
+def _loss(model: Any, lessons: Sequence[Lesson]) -> Float[Tensor, ""]:
     """Cross entropy of the answers, each lesson counting alike."""
     longest = max(len(ids) + len(answer) for ids, answer in lessons)
     rows = torch.zeros(len(lessons), longest, dtype=torch.long)
