@@ -359,7 +359,9 @@ def test_a_seed_that_is_stuck_is_told_of(micro: mh.Model, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(fit, "start_logits", started)
     options: dict[str, Any] = {"updates": (60, 1, 1), "lr": 0.3, "clip_side": "pulled", "progress": False}
-    with pytest.warns(UserWarning, match="^seed 8 of the fit 'none', .* ended a nat or more above the other seeds' loss"):
+    with pytest.warns(
+        UserWarning, match="^seed 8 of the fit 'none', .* ended a nat or more above the other seeds' loss"
+    ):
         gates = fit_gates(micro, capitals(), seeds=[7, 8, 9], **options)
     assert gates.stuck["none"] == (8,)
     with warnings.catch_warnings():

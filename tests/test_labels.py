@@ -136,17 +136,21 @@ def test_causal_evidence_gives_verdicts_and_changes_no_label() -> None:
     total[1, 0], p[1, 0] = [0.4, 0.0], [1e-5, 1.0]  # L1H0 moves capitals
     total[1, 1], p[1, 1] = [0.0, 0.3], [1.0, 1e-5]  # L1H1 moves the past tense
     total[0, 2], p[0, 2] = [0.01, 0.0], [1e-5, 1.0]  # too little
+    total[0, 0], p[0, 0] = [0.4, 0.0], [1e-5, 1.0]  # L0H0 moves capitals; its weights speak of languages, not patched
     evidence: Any = SimpleNamespace(total=effects(total, p), direct=effects(np.zeros_like(total), np.ones_like(p)))
     plain, labels = label_heads(with_null(), floor=0.02), label_heads(with_null(), floor=0.02, causal=evidence)
     assert np.array_equal(plain.dataset["member"], labels.dataset["member"])
     verdict = {(h, c): labels.dataset["verdict"].sel(layer=int(h[1]), head=int(h[3]), category=c).item()
                for h in ("L0H0", "L0H2", "L1H0", "L1H1") for c in labels.categories}  # fmt: skip
     assert {where: what for where, what in verdict.items() if what} == {
-        ("L0H0", "Knowledge"): "weights only",
         ("L1H0", "Knowledge"): "confirmed",
         ("L1H0", "Linguistic"): "weights only",
         ("L1H1", "Linguistic"): "in context only",
     }
+    elsewhere = with_null().dataset.assign_coords(relation=["other", "capital", "past", "french"])
+    verdicts = label_heads(HeadScores(elsewhere), floor=0.02, causal=evidence).dataset["verdict"]
+    # now its weights speak of capitals, which were patched, and L1H0's of something else
+    assert verdicts.sel(layer=[0, 1], head=0, category="Knowledge").values.tolist() == ["confirmed", ""]
     table = labels.table("L1H0")
     assert table["relation"].tolist() == ["capital", "language", "past", "french"]
     assert table["phi"].tolist() == [0.90, 0.20, 0.15, 0.00]

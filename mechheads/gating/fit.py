@@ -248,8 +248,8 @@ def run_stages(
     stuck = ", ".join(f"seed {seed} of the fit {fit!r}" for fit, far in gates.stuck.items() for seed in far)
     if stuck and not interrupted:
         warnings.warn(
-            f"{stuck} ended a nat or more above the other seeds' loss, and says little of heads. Look at gates.losses; a "
-            "lower learning rate or more updates may help",
+            f"{stuck} ended a nat or more above the other seeds' loss, and says little of heads. Look at gates.losses; "
+            "a lower learning rate or more updates may help",
             stacklevel=3,
         )
     return gates

@@ -91,7 +91,8 @@ def label_heads(
     acts = None if causal is None else _acts_in_context(scores, causal, fdr, causal_floor)
     best = [_best(scores, where, evidence, suppresses, q) for where in chosen]
     columns = {name: np.stack([part[name] for part in best], axis=-1) for name in best[0]}
-    verdict = _verdicts(columns["member"], acts, chosen)
+    spoken = [_verdict(evidence[..., at], None if acts is None else acts[..., at]) for at in chosen]
+    verdict = np.stack(spoken, axis=-1)
     names = columns.pop("best_relation")
     score, low, high, p_value, q_value = (columns.pop(name) for name in ("score", "low", "high", "p", "q"))
     labels = HeadLabels.from_scores(
@@ -209,20 +210,18 @@ def _acts_in_context(scores: HeadScores, causal: CausalEvidence, fdr: float, flo
     return acts
 
 
-def _verdicts(member: np.ndarray, acts: np.ndarray | None, chosen: list[np.ndarray]) -> np.ndarray:
-    """What weights and context say together of each head and category."""
-    if acts is None:
-        return np.full(member.shape, "", dtype=object)
-    return np.stack([_verdict(member[..., i], acts[..., where]) for i, where in enumerate(chosen)], axis=-1)
+def _verdict(evidence: np.ndarray, acts: np.ndarray | None) -> np.ndarray:
+    """What weights and context say together of each head, over the relations of a category: last axis of both.
 
-
-def _verdict(evidence: np.ndarray, acts: np.ndarray) -> np.ndarray:
-    """Of heads with or without evidence in their weights, which act on some of these relations or on none."""
-    ran, acting = ~np.isnan(acts).all(-1), (acts == 1).any(-1)
-    verdict = np.full(evidence.shape, "", dtype=object)
-    verdict[evidence & ran & acting] = "confirmed"
-    verdict[evidence & ran & ~acting] = "weights only"
-    verdict[~evidence & ran & acting] = "in context only"
+    Confirmed is what both say of the same relation. Weights that speak for relations that were not patched are neither
+    confirmed nor alone.
+    """
+    verdict = np.full(evidence.shape[:-1], "", dtype=object)
+    if acts is not None:
+        ran, acting = ~np.isnan(acts), acts == 1
+        verdict[(evidence & ran).any(-1)] = "weights only"
+        verdict[~evidence.any(-1) & acting.any(-1)] = "in context only"
+        verdict[(evidence & acting).any(-1)] = "confirmed"
     return verdict
 
 
@@ -247,6 +246,6 @@ def _table_columns(
         for suffix, old in (("", "score"), ("_low", "ci_low"), ("_high", "ci_high")):
             columns[kind + suffix] = (_PER_RELATION, effect[old].values)
     if acts is not None:
-        verdict = _verdict(evidence, acts[..., None])
+        verdict = _verdict(evidence[..., None], acts[..., None])
         columns["relation_verdict"] = (_PER_RELATION, text_array(verdict.ravel().tolist(), verdict.shape))
     return columns

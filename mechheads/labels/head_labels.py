@@ -25,9 +25,9 @@ class HeadLabels(HeadScores):
     ``ci_low``, ``ci_high``, ``p_value`` and ``q_value`` are that relation's; the interval does not allow for its
     having been the best of several. Further variables over the same dimensions: ``member`` (has the head this
     category?), ``best_relation``, ``suppresses`` (does it suppress that relation rather than implement it?) and
-    ``verdict``, which sets the weights beside what the head does in context: ``"confirmed"``, ``"weights only"``
-    or ``"in context only"``, and empty where neither speaks or nothing was run. ``table`` has all that was
-    measured, relation by relation.
+    ``verdict``, which sets the weights beside what the head does in context: ``"confirmed"`` where both speak of the
+    same relation, ``"weights only"`` or ``"in context only"``, and empty where neither speaks or what the weights
+    speak of was not run. ``table`` has all that was measured, relation by relation.
     """
 
     KIND = "labels"
