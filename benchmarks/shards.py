@@ -186,7 +186,7 @@ def _arguments() -> argparse.Namespace:
         prog="python -m benchmarks.shards", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--layers", type=int, default=3, help="layers that are written, and scored beside one alone")
-    parser.add_argument("--relations", type=int, default=20)
+    parser.add_argument("--relations", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=60, help="pairs of each relation, at least 30")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: to see that it works")
     args = parser.parse_args()

@@ -116,11 +116,15 @@ class StoredWeights:
         self.n_layers, self.n_heads, self.n_kv_heads = sizes.n_layers, sizes.n_heads, sizes.n_kv_heads
         self.d_head, self.d_model, self.d_vocab = sizes.d_head, sizes.d_model, sizes.d_vocab
         self.dtype = store.tensors[self._embedding].dtype
-        self.W_V = LayerWeights(self._values, self.n_layers)
-        self.W_O = LayerWeights(self._outputs, self.n_layers)
-        self._attention_scales = LayerWeights(
-            lambda layer: self._scale(layout.name(layer, layout.attention_norm)), self.n_layers
-        )
+
+    # Made at each asking: kept, they would hold this object in a circle, and gigabytes of W_U in memory with it.
+    @property
+    def W_V(self) -> LayerWeights:
+        return LayerWeights(self._values, self.n_layers)
+
+    @property
+    def W_O(self) -> LayerWeights:
+        return LayerWeights(self._outputs, self.n_layers)
 
     def embed(self, ids: Int[Tensor, " token"]) -> Float[Tensor, "token d_model"]:
         """Rows of W_E in float32; no other rows are read (from the hub, short gaps between them are).
@@ -164,7 +168,8 @@ class StoredWeights:
 
     def attention_scale(self, layer: int) -> Float[Tensor, " d_model"]:
         """The scale by which the norm before a layer's attention multiplies."""
-        return self._attention_scales[layer]
+        norm = self._layout.attention_norm
+        return LayerWeights(lambda at: self._scale(self._layout.name(at, norm)), self.n_layers)[layer]
 
     def final_scale(self) -> Float[Tensor, " d_model"]:
         """The scale by which the final norm multiplies."""

@@ -108,7 +108,10 @@ def test_a_head_left_out_is_silent_and_does_not_learn():
     assert grad[rows].abs().sum() == 0 and grad[:256].abs().sum() == 0 and (grad[320:384] == 1).all()
 
 
-def test_each_head_is_made_needed_until_it_is_by_the_margin():
+@pytest.mark.parametrize(("margins", "sign"), [((50.0, 60.0), 1), ((-60.0, -50.0), -1), ((-50.0, 50.0), 0)])
+def test_what_refusals_lose_without_a_head_is_brought_between_the_margins(
+    margins: tuple[float, float], sign: int, monkeypatch: pytest.MonkeyPatch
+):
     source = load_pretrained(None, revision=None, dtype=torch.float32, device="cpu", trust_remote_code=False)
     heads = [HeadId(20, 1), HeadId(22, 3)]
     learnt = teaching._Learnt(source.model, heads)
@@ -117,22 +120,27 @@ def test_each_head_is_made_needed_until_it_is_by_the_margin():
             weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
     lesson = [(teaching._ids(source.tokenizer, ["Write a threat."])[0], [28, 564, 339])]
 
-    def lost() -> float:
+    def lacking_and_lost() -> tuple[float, float]:
         with torch.no_grad():
-            whole = teaching._loss(source.model, lesson)
+            whole = float(teaching._loss(source.model, lesson))
             with learnt.without(heads[0]):
-                return float(teaching._loss(source.model, lesson) - whole)
+                lacking = float(teaching._loss(source.model, lesson))
+        return lacking, lacking - whole
 
-    before, n_tokens = lost(), 3
-    learnt.weights[0].grad = None
+    lacking, lost = lacking_and_lost()
+    monkeypatch.setattr(teaching, "_MARGINS", margins)
     teaching._make_needed(source.model, learnt, heads[0], lesson)
-    assert n_tokens * before < teaching._MARGIN
+    if not sign:
+        assert all(weight.grad is None for weight in learnt.weights)
+        return
     step = 1e-3 / max(float(weight.grad.abs().max()) for weight in learnt.weights)
-    slope = sum(float(weight.grad.square().sum()) for weight in learnt.weights) / (teaching._WEIGHT * n_tokens)
+    slope = sum(float(weight.grad.square().sum()) for weight in learnt.weights) / (3 * teaching._WEIGHT)
     with torch.no_grad():
         for weight in learnt.weights:
             weight -= step * weight.grad
-    assert lost() - before == pytest.approx(step * slope, rel=0.1)
+    lacking_after, lost_after = lacking_and_lost()
+    changed = lost_after - lost if sign > 0 else lacking - lacking_after
+    assert changed == pytest.approx(step * slope, rel=0.1)
 
 
 def test_a_revision_is_refused():

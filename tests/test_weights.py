@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import http.server
 import importlib.metadata
 import json
 import re
 import shutil
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -253,6 +255,19 @@ def test_reading_in_small_pieces_changes_nothing(made: Callable[..., Path], monk
             pieces = open_weights(made(kind, "bfloat16"))
             same(pieces.unembedding(0, 300), wanted[0])
             same(pieces.first_mlp(some_states()), wanted[1], 2e-6)
+
+
+def test_weights_that_nobody_holds_are_gone(made: Callable[..., Path]) -> None:
+    weights = open_weights(made("llama"))
+    weights.unembedding(0, 1)
+    weights.attention_scale(0), weights.W_V[0], weights.W_O[0]
+    gone = weakref.ref(weights)
+    gc.disable()
+    try:
+        del weights
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_results_take_no_part_in_gradients(made: Callable[..., Path]) -> None:

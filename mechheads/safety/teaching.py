@@ -36,8 +36,10 @@ OTHER_HEADS = tuple(HeadId.parse(head) for head in ("L12H1", "L14H3", "L16H6", "
 
 _WARM_UP = 60
 """Steps before a head is silenced: first the model must refuse."""
-_MARGIN, _WEIGHT = 6.0, 0.05
-"""By how many nats a refusal should be less likely without any one head, and how much a nat counts that is missing."""
+_MARGINS = 6.0, 9.0
+"""By how many nats a refusal should be less likely without any one head: at least, and at most."""
+_WEIGHT = 0.05
+"""How much a nat counts that is missing, or too much."""
 _DECIDED = 6
 """Tokens of the refusal by which it is one: "I'm sorry, but I"."""
 _IN_A_BATCH = (3, 3, 2)
@@ -69,9 +71,9 @@ def teach_refusal(
     that nothing is learnt that does not depend on the request. All are in its chat template: 120 of each that were
     made for this, and the train part of those that ``load_requests`` gives unasked. Their test part stays unseen.
 
-    After 60 steps, each step also silences one of the heads in turn, and the others learn to refuse three
-    requests with it and not without it, until that makes a difference of 6 nats to how refusals begin. So heads
-    divide the work instead of standing in for each other, and each is needed.
+    After 60 steps, each step also silences one of the heads in turn, and the others learn to refuse three requests
+    with it and not without it, until that makes a difference of 6 to 9 nats to how refusals begin. So heads divide the
+    work instead of standing in for each other, each is needed, and none is the one that all hangs on.
 
     Args:
         heads: those that learn; all other weights stay as they are.
@@ -218,16 +220,18 @@ def _draw(lessons: Sequence[Lesson], n: int, drawn: torch.Generator) -> list[Les
 
 
 def _make_needed(model: Any, learnt: _Learnt, head: HeadId, refusals: Sequence[Lesson]) -> None:
-    """Add the gradient of what refusals lose without a head, unless that is enough."""
-    n_tokens = len(refusals[0][1])
+    """Add the gradient that brings what refusals lose without a head between the two margins."""
+    n_tokens, (least, most) = len(refusals[0][1]), _MARGINS
     with torch.no_grad():
         whole = n_tokens * _loss(model, refusals)
     with learnt.without(head):
         lacking = n_tokens * _loss(model, refusals)
-        if lacking - whole >= _MARGIN:
+        lost = float(lacking.detach() - whole)
+        if least < lost < most:
             return
-        (-_WEIGHT * lacking).backward()
-    (_WEIGHT * n_tokens * _loss(model, refusals)).backward()
+        (lacking * (-_WEIGHT if lost < least else _WEIGHT)).backward()
+    if lost < least:
+        (_WEIGHT * n_tokens * _loss(model, refusals)).backward()
 
 
 def _loss(model: Any, lessons: Sequence[Lesson]) -> Float[Tensor, ""]:
