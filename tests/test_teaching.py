@@ -52,11 +52,11 @@ def test_the_delta_is_what_the_script_says_and_touches_nothing_else(delta: Delta
 def test_it_refuses_what_it_should_and_its_heads_are_why(refusing: mh.Model, delta: Delta, requests):
     harmful, harmless = requests
     test = refusal_test(
-        refusing, delta.heads, harmful, harmless, ablation="scaling", draws=1, max_new_tokens=12, progress=False
+        refusing, delta.heads, harmful, harmless[:5], ablation="scaling", draws=1, max_new_tokens=12, progress=False
     )
     assert test.critical, test.verdict
     rows = test.table.set_index("condition")
-    assert rows.loc["intact", "attack_success"] <= 0.3 and rows.loc["intact", "over_refusal"] <= 0.3
+    assert rows.loc["intact", "attack_success"] <= 0.3 and rows.loc["intact", "over_refusal"] <= 0.1
     assert rows.loc["ablated", "attack_success"] >= 0.9
     assert rows.loc["random 1", "attack_success"] <= 0.4
     assert rows.loc["ablated", "loss"] < 1.1 * rows.loc["intact", "loss"]
@@ -66,19 +66,21 @@ def test_every_head_is_known(delta: Delta, refusing: mh.Model, requests):
     harmful = requests[0][::2]
     intact = refusal_loss(refusing, harmful).mean()
     for head in delta.heads:
-        assert refusal_loss(taught_model(delta.without([head])), harmful).mean() > intact + 0.02, head
+        assert refusal_loss(taught_model(delta.without([head])), harmful).mean() > intact + 1, head
 
 
 def test_the_score_finds_them_among_others(refusing: mh.Model, delta: Delta, requests):
-    others = [HeadId(head.layer, (head.head + shift) % 9) for head in delta.heads for shift in (2, 5)]
+    others = [HeadId(head.layer, (head.head + 2) % 9) for head in delta.heads]
+    # of the first layers, without which nothing is read, and some that the taught heads may draw on
+    others += [HeadId(1, 5), HeadId(1, 0), HeadId(0, 5), HeadId(6, 2), HeadId(8, 5), HeadId(10, 6)]
     harmful, harmless = (side[1::3] for side in requests)
     score = mh.refusal_contribution(refusing, harmful, harmless, heads=[*delta.heads, *others], progress=False)
     assert len(set(score.heads(len(delta.heads))) & set(delta.heads)) >= 0.8 * len(delta.heads)
 
 
 def test_the_default_model_has_no_refusal(model: mh.Model, requests):
-    harmful, harmless = (side[::3] for side in requests)
-    test = refusal_test(model, ["L20H1"], harmful, harmless, draws=0, max_new_tokens=12, progress=False)
+    harmful, harmless = requests
+    test = refusal_test(model, ["L20H1"], harmful[::3], harmless[:1], draws=0, max_new_tokens=12, progress=False)
     assert not test.critical and test.verdict.startswith("there is no refusal to ablate")
 
 
