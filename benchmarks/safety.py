@@ -70,7 +70,7 @@ def needed(model: mh.Model, requests: list[str]) -> int:
     shape = Shape.of(model.model.original_model.config)
     tokens = request_prompts(model, requests).tokens(model)
     lengths = tokens.lengths.tolist()
-    alike = (tokens.ids == tokens.ids[0]).all(0).int().cumprod(0).sum().item()
+    alike = int((tokens.ids == tokens.ids[0]).all(0).int().cumprod(0).sum())
     once = sum(cone(shape, layer, 0, alike) - shape.unembed for layer in range(model.n_layers - 1)) if alike else 0
     each = sum(cone(shape, layer, alike, end) for layer in range(model.n_layers) for end in lengths)
     return sum(base_run(shape, end) for end in lengths) + model.n_heads * (once + each)
