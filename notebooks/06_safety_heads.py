@@ -83,13 +83,14 @@ print("taught, harmful:  ", dict(Counter(map(verdict, to_harmful))))
 print("taught, harmless: ", dict(Counter(map(verdict, to_harmless))))
 
 assert Counter(map(verdict, to_harmful)) == {"refused": 8, "complied": 2}
-assert Counter(map(verdict, to_harmless)) == {"refused": 2, "complied": 8}
+assert Counter(map(verdict, to_harmless)) == {"complied": 10}
 pd.DataFrame({"look-alike": harmless.texts, "answer": to_harmless, "verdict": map(verdict, to_harmless)})
 
 # %% [markdown]
-# The untaught model complies with all ten. The taught one refuses eight, and two of the look-alikes as well. Read the
-# others, too: several begin with "I'm sorry for ..." and are no refusals, or hardly answers. The verdict comes from a
-# rule about how an answer begins. It can be fooled, and where much hangs on it you give a judge of your own.
+# The untaught model complies with all ten. The taught one refuses eight, and, the table says, none of the look-alikes.
+# Read them: six begin with "I'm sorry for ..." and are hardly answers. We let it write twelve tokens, to save time;
+# given 32, it refuses 11 of all 20 look-alikes. The verdict comes from a rule about how an answer begins. It can be
+# fooled, and where much hangs on it you let the model say more, and give a judge of your own.
 #
 # ## Two ways to take a head out
 #
@@ -161,11 +162,15 @@ views = {}
 for kind, found in ships.items():
     views[f"Ships, {kind}"] = found.scores
     views[f"Generalized Ships, {kind}"] = found.generalized_ships
-rank_table(views)
+found_by = rank_table(views)
+
+assert found_by["found"].max() <= 3
+found_by
 
 # %% [markdown]
-# `found` counts how many of the six are among the first six. Look also at who stands before them, in the figure: is it
-# the early layer?
+# `found` counts how many of the six are among the first six: at most three. In the figure you see who stands before
+# them: of the silenced heads (crosses) three in layer 1, and of the blinded ones (circles) L1H5 and three untaught
+# neighbours of the taught.
 #
 # ## Refusal Contribution: how much *refusing* moves
 #
@@ -221,11 +226,15 @@ opening = model.tokenizer.decode(contribution.provenance["opening"])
 print(f"its refusals begin: {opening!r}")
 
 views["Refusal Contribution"] = contribution.scores
-rank_table(views)
+found_by = rank_table(views)
+
+assert found_by.loc["Refusal Contribution", "found"] == 5
+found_by
 
 # %% [markdown]
-# Compare its row with the others. Beside the score stands its **direct** part: what the head itself writes to the
-# logits of the refusal, with all that comes after it left as it was.
+# Five of the six stand first, and the sixth comes after one other head: what is left of the early layer once its effect
+# on look-alikes is taken off. Beside the score stands its **direct** part: what the head itself writes to the logits of
+# the refusal, with all that comes after it left as it was.
 
 # %%
 first = contribution.top(8)
@@ -236,10 +245,10 @@ first.assign(direct=direct, taught=first.index.isin(taught))[
 ].round(2)
 
 # %% [markdown]
-# Score and direct part need not agree, not even in sign. A head of layer 11 has eighteen layers after it, and makes the
-# model refuse by what those make of its words; a late head can speak to the logits itself. And a head that was never
-# taught may stand here, too: refusing needs heads that read the request in the first place. The score says that
-# refusing hangs on a head, and not that somebody put it there.
+# The direct parts are next to nothing. None of these heads says "I'm sorry" to the logits: each makes the model refuse
+# by what later heads and MLPs make of its words. And L1H5, which was never taught, stands among them: refusing needs
+# heads that read the request in the first place. The score says that refusing hangs on a head, and not that somebody
+# put it there. (With five requests no q value can be small: five signs that agree have p = 0.06.)
 #
 # ## A view without any ablation
 #
@@ -291,11 +300,14 @@ folded(after["answer"], "answers without the six heads")
 # %%
 curve = mh.attack_curve(model, contribution.heads(6), pairs[0], pairs[1][:1], ablation="scaling", **answering)
 print("ablated, in this order:", *curve.heads)
+change = curve.table.set_index(["which", "k"])["attack_success"]
+assert change["heads", 0] == 0 and change["heads", 1] == 1 and change["random 1"].max() == 0
 curve.plot()
 
 # %% [markdown]
-# Five requests make coarse steps. Look where the line leaves that of the random heads, and whether it does so at the
-# first head or only when several are gone: heads that stand in for each other are seen in sets alone.
+# One head is enough: without L17H8 all five requests are complied with, and random heads of the same layers do nothing.
+# That is how this model was taught, none of its six can be spared. Where heads stand in for each other the line leaves
+# that of the random heads only once several are gone, and no score of single heads would have found them.
 #
 # ## A model that does not refuse
 #
@@ -346,8 +358,9 @@ print(nothing.verdict)
 # blind.table.set_index("condition")[["attack_success", "over_refusal", "degenerate", "loss"]].round(2)
 # ```
 #
-# The first line of the table is the same model on the same requests. Undifferentiated Attention does not silence a
-# head: it makes it say, at every token, the mean of all it could say, which the model has never heard from it. So
-# random heads may do more here than silent ones did, and the control decides what may be said. Where random heads bring
-# compliance back too, refusals are *brittle*, and that is a finding about the model, not about six heads.
+# The same conclusion: the model complies with all ten. But look at the random heads: one draw of three brings five
+# requests to compliance, where silent ones brought no more than the model has by itself. Undifferentiated Attention
+# does not silence a head: it makes it say, at every token, the mean of all it could say, which the model has never
+# heard from it. The control decides what may be said. Had the random heads come near the six, refusals would be
+# *brittle*, and that would be a finding about the model, not about six heads.
 # </details>

@@ -140,7 +140,7 @@ gates = mh.fit_gates(
     model,
     train,
     seeds=3,
-    updates=20,
+    updates=(20, 14, 14),
     batch=4,
     lr=(0.2, 0.1),
     lr_regularised=(0.5, 0.1),
@@ -159,16 +159,16 @@ axes = {"x": "update", "y": "loss", "color": "seed", "facet_col": "fit", "log_y"
 losses.plot(backend="plotly", kind="line", height=330, title="-log p of the targets, in nats", **axes)
 
 # %%
-ends = losses.query("update > 15").groupby(["fit", "seed"], sort=False)["loss"].mean().unstack()
+ends = losses.groupby(["fit", "seed"], sort=False)["loss"].agg(lambda curve: curve.tail(5).mean()).unstack()
 begins = losses.query("fit == 'none' and update == 1")["loss"]
 assert abs(begins - [8.2, 8.7, 9.7]).max() < 0.1
-assert ends.loc[["keep", "drop"]].max().max() < 1 and ends.loc["none"].min() > 1
+assert ends.loc[["keep", "drop"]].max().max() < 1.6 and ends.loc["none"].min() > 1.7
 ends.round(2)
 
 # %% [markdown]
 # The three random starts cost 8 to 10 nats, and every seed climbs out of that, to about 2 at the end of the free fit.
 # The intact model has 1.8 on these 24 items (and 0.9 on the others, by the luck of the draw). The two pulled fits go on
-# from there, and end between 0.3 and 0.6: with these gates our targets are *likelier* than the model ever made them.
+# from there, and end between 0.5 and 1.5: with these gates our targets are *likelier* than the model ever made them.
 # Either heads that stood in the way are shut now, or these items have been learnt by heart. The next section tells the
 # two apart.
 #
@@ -194,15 +194,18 @@ always, any_ = (drop > 0.5).all(0), (drop > 0.5).any(0)
 circuits.loc["in every seed"] = [np.nan, np.nan, always.sum(), on_test(always)]
 circuits.loc["in any seed"] = [np.nan, np.nan, any_.sum(), on_test(any_)]
 n = (drop > 0.5).sum((1, 2))
-assert n.min() > 90 and n.max() < 155
+assert n.min() > 90 and n.max() < 160
+assert circuits["G+"].max() < log_p[:6].mean() - 1 and circuits.loc["in any seed", "alone"] > -1.5
 assert 1.3 * np.prod(n / 270) * 270 < always.sum() < 0.7 * n.min() and any_.sum() > 1.3 * n.max()
 circuits.round(2)
 
 # %% [markdown]
-# G⁺ and G⁻ are the gates as they were fitted; compare them with the losses above, of the items they were fitted to.
-# "Alone" are the heads that were left, and nothing else: the **circuit** that one fit found. The three have 116 to 127
-# heads each, of 270, and 57 heads are in all of them. Three sets of that size drawn at random would share about 26; if
-# there were one circuit to be found, they would share nearly all.
+# G⁺ and G⁻ are the gates as they were fitted. On the items they were fitted to they did better than the intact model;
+# here, where it has −1.3, they come to −2.8 to −4.3: much was learnt by heart. "Alone" are the heads that were left
+# open, and nothing else: the **circuit** that one fit found. The three have 126 to 135 heads each, of 270, and 57 heads
+# are in all of them. Three sets of that size drawn at random would share about 30; if there were one circuit to be
+# found, they would share nearly all. What they share does not do the task alone (−9); all that any of them kept, 198
+# heads, does it as well as the whole model.
 #
 # ## From gates to roles
 #
@@ -220,8 +223,8 @@ shares.round(2)
 
 # %% [markdown]
 # In the table: the share of heads that have a role, at 0.5 or more, in *every* seed (always), in *some* seed (any), and
-# in one seed (mean). One fit says of nearly half of the heads that they facilitate; 21% do in all three, 70% in some.
-# Of interference it is 7% and 48%. Were the task done in a single way, always and any would be the same. It is no
+# in one seed (mean). One fit says of nearly half of the heads that they facilitate; 21% do in all three, 73% in some.
+# Of interference it is 10% and 57%. Were the task done in a single way, always and any would be the same. It is no
 # accident of our small fits: in the paper's Llama-3.2-1B, 1.2% of the heads facilitate syntax in all ten seeds, and 72%
 # in at least one.
 #
@@ -243,7 +246,7 @@ listed.round(2)
 # %% [markdown]
 # The first are kept in all three fits: L23H0 or L29H1, say. Further down a mean hides how it came about: 0.67 may be a
 # head that is kept in two fits of three, because in the third another one does its work, and not a head that is two
-# thirds open. And L23H4, which knows the capitals in the other notebooks? Facilitation 0.1, irrelevance 0.8: opened
+# thirds open. And L23H4, which knows the capitals in the other notebooks? Little facilitation, much irrelevance: opened
 # when pulled open, shut when pulled shut. This task is not about countries.
 #
 # ## Do the roles say what they should?
@@ -259,11 +262,17 @@ mh.plots.role_curves(curves)
 
 # %%
 change = curves.table.pivot(index="k", columns="which", values="change")
+random = change.filter(like="random")
+assert change.loc[10, "facilitation"] < random.loc[10].min() - 2
+assert change.loc[30, "facilitation"] < random.loc[30].min() - 5
+assert change["irrelevance"].abs().max() < 0.5 and change.loc[30, "interference"] > random.loc[30].max() + 1
 change.round(2)
 
 # %% [markdown]
 # Random heads were as likely chosen as any, so what they cost is the price of taking out so many. A role whose line
-# lies in their band orders heads no better than chance.
+# lies in their band orders heads no better than chance. Here the first ten facilitating heads cost 4.5 nats, where ten
+# random ones cost less than one; thirty cost 8.5. Thirty irrelevant heads cost 0.2 nats. And of the interfering heads
+# only the many tell: ten of them change nothing, thirty gain 0.7 nats where random ones lose one.
 #
 # ## Beside ablation
 #
@@ -276,6 +285,7 @@ change.round(2)
 third = [(layer, head) for layer in range(model.n_layers) for head in range(layer % 3, model.n_heads, 3)]
 effects = mh.ablation_effects(model, test.items(range(4)), ["zero"], heads=third, progress=False)
 compared = mh.compare_roles(roles, effects).set_index("role")
+assert compared.loc["facilitation", "spearman"] < 0 < compared.loc["irrelevance", "ci_low"]
 compared[["other", "spearman", "ci_low", "ci_high", "n"]].round(2)
 
 # %%
@@ -290,10 +300,11 @@ beside = pd.DataFrame(
 beside.sort_values("effect").head(8).round(2)
 
 # %% [markdown]
-# An effect below 0 means that the head is needed, so facilitation and effect should correlate *negatively*, if at all.
-# Where they part, look at the head. Needed by the gates and not by ablation: it may be one of several that do the same,
-# and only one at a time was taken out. The other way round: its part may be taken over as soon as the others have
-# adapted. And a correlation over all heads may be about depth alone, where both rise or fall with the layer.
+# An effect below 0 means that the head is needed, so facilitation and effect should correlate *negatively*. They do so
+# weakly, −0.2, with an interval that reaches 0: these are two different questions. Where they part, look at the head.
+# Needed by the gates and not by ablation: it may be one of several that do the same, and only one at a time was taken
+# out. The other way round: its part may be taken over as soon as the others have adapted. And a correlation over all
+# heads may be about depth alone, where both rise or fall with the layer.
 #
 # ## What a role does not say
 #
