@@ -134,7 +134,8 @@ for wanted, seconds in moments:
         sweep(f"{folder}/store")
         lines[0] = 255
         signal.pause()  # done before it was killed: wait for that
-    while lines[0] < wanted:
+    given_up = time.monotonic() + 10  # a thread that held a lock at the fork holds it for ever
+    while lines[0] < wanted and time.monotonic() < given_up:
         time.sleep(0.0005)
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
