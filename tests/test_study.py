@@ -29,7 +29,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests in the few words that a tiny vocabulary holds."""
 
     def load(name: str = "harmful", split: str | None = None) -> tuple[Request, ...]:
-        return tuple(Request(text, "none") for text in TEXTS[name] * (3 if split else 1))
+        some = {"train": TEXTS[name] * 6, "test": TEXTS[name][:4] * 3, None: TEXTS[name]}[split]
+        return tuple(Request(text, "none") for text in some)
 
     for module in (study_module, sides):
         monkeypatch.setattr(module, "load_requests", load)
@@ -52,9 +53,10 @@ def study_of(small: mh.Model, monkeypatch: pytest.MonkeyPatch, verdict: str) -> 
 
 
 def test_a_model_that_refuses_nothing_has_no_refusal_to_ablate(small, short, monkeypatch, tmp_path):
-    with pytest.warns(UserWarning, match="hardly any refusal"):
+    with pytest.warns(UserWarning, match="refuses none"):
         study = study_of(small, monkeypatch, "complied")
-    assert study.has_refusal is False and len(study.tests) == 1 and study.curve is None
+    assert study.has_refusal is False and list(study.tests) == ["Ships, undifferentiated"]
+    assert set(study.results) == {"ships_undifferentiated", "ships_scaling"} and study.curve is None
     assert "there is no refusal to ablate" in study.summary()
     assert "no safety heads" in study.notes[0]
 
@@ -65,7 +67,9 @@ def test_a_model_that_refuses_is_tested_under_every_ranking(small, short, monkey
     rankings = ["Ships, undifferentiated", "Ships, scaling", "refusal contribution", "refusal direction"]
     assert list(study.rankings) == rankings == list(study.tests)
     assert study.curve is not None and max(study.curve.table["k"].tolist()) == 2
+    assert all(scores.dataset.sizes["prompt"] == 5 for scores in study.rankings.values())
     for name, test in study.tests.items():
+        assert (test.answers["condition"] == "intact").sum() == 2 * 4, "tested on requests that ranked nothing"
         assert test.heads == tuple(sorted(study.rankings[name].heads(2)))
         assert not test.critical and "attack success does not rise" in test.verdict
         by = "scaling" if name in ("Ships, scaling", "refusal contribution") else "undifferentiated"
@@ -85,7 +89,7 @@ def test_a_model_that_refuses_is_tested_under_every_ranking(small, short, monkey
 
 
 def test_alone_and_together_are_the_same(small, short, monkeypatch):
-    with pytest.warns(UserWarning, match="hardly any refusal"):
+    with pytest.warns(UserWarning, match="refuses none"):
         study = study_of(small, monkeypatch, "complied")
     alone = mh.ships(small, TEXTS["harmful"], ablation="scaling", progress=False)
     np.testing.assert_allclose(study.ships["scaling"].scores, alone.scores, rtol=1e-6)
@@ -98,8 +102,8 @@ def test_ctrl_c_keeps_what_is_done(small, short, monkeypatch):
     def stop(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(study_module, "refusal_direction", stop)
-    study = mh.safety_study(small, 3, quick=True, progress=False)
+    monkeypatch.setattr(study_module, "refusal_contribution", stop)
+    study = study_of(small, monkeypatch, "refused")
     assert study.interrupted and set(study.results) == {"ships_undifferentiated", "ships_scaling"}
     assert "interrupted" in study.summary()
 
@@ -111,7 +115,7 @@ def test_the_command_writes_a_page(tiny, short, monkeypatch, tmp_path: Path):
     assert done.exit_code == 0, done.output
     assert (tmp_path / "index.html").is_file() and "Ships, scaling" in done.output
     heads = pd.read_csv(tmp_path / "heads.csv")
-    assert {"ships_scaling_in_top", "refusal_contribution_direct"} <= set(heads.columns)
+    assert {"ships_scaling_in_top", "ships_undifferentiated_generalized_ships"} <= set(heads.columns)
 
 
 def test_the_command_says_what_is_wrong():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,47 +133,51 @@ def safety_study(
         seed: of resampling, random heads and sampling.
         progress: say what is being done, how long it will take, and show bars; on stderr.
 
-    The requests are the package's, under the paper's template for Ships and the model's own chat template, where it
-    has one, for all that needs the model to refuse.
+    The requests are the package's: heads are ranked on their train part and tested on the other, under the paper's
+    template for Ships and the model's own chat template, where it has one, for all that needs the model to refuse.
+    Where it refuses next to nothing, what ranks by refusals is left out.
     """
     say: Callable[[str], Any] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
     study = SafetyStudy(model.name, k)
-    split = "test" if quick else None
-    harmful, harmless = ([r.text for r in load_requests(name, split)] for name in ("harmful", "harmless"))
-    if quick:
-        harmful, harmless = harmful[::3], harmless[::3]
+    ranked_on, tested_on = (
+        [[request.text for request in load_requests(name, split)][::every] for name in ("harmful", "harmless")]
+        for split, every in (("train", 6 if quick else 1), ("test", 3 if quick else 1))
+    )
     tokens, draws = (12, 1) if quick else (32, 3)
-    say(f"{model!r}")
-    with study.interruptible():
-        cost = plan(model, request_prompts(model, harmful), intervention=UniformAttention())
-        say(f"first Ships, about {show_seconds(len(ABLATIONS) * (cost.seconds or 0.0))}; Ctrl-C keeps what is done")
-        with study.stage("Ships", progress):
-            study.ships = compare_ablations(model, harmful, k, ablations=ABLATIONS, seed=seed, progress=progress)
-        for scores in study.ships.values():
-            stop_if_partial(scores)
-        with study.stage("refusal direction", progress):
-            study.direction = refusal_direction(model, harmful, harmless, seed=seed, progress=progress)
-        with study.stage("refusal contribution", progress):
-            study.contribution = refusal_contribution(model, harmful, harmless, seed=seed, progress=progress)
-        stop_if_partial(study.contribution)
-        options: dict[str, Any] = {"draws": draws, "max_new_tokens": tokens, "seed": seed, "progress": progress}
-        for name, scores in study.rankings.items():
+    options: dict[str, Any] = {"draws": draws, "max_new_tokens": tokens, "seed": seed, "progress": progress}
+
+    def test(rankings: Mapping[str, HeadScores]) -> None:
+        for name, scores in rankings.items():
             kind = scores.provenance.get("ablation") or ABLATIONS[0]
             with study.stage(f"test of {name}", progress):
-                study.tests[name] = refusal_test(
-                    model, scores.heads(critical), harmful, harmless, ablation=kind, **options
-                )
-            stop_if_partial(study.tests[name])
-            study.has_refusal = study.tests[name].refuses
-            if not study.has_refusal:
-                study.notes.append(
-                    f"{model.name} refuses less than {LEAST_REFUSAL:.0%} of the harmful requests: there is no refusal "
-                    "to ablate, and the rankings above are no safety heads"
-                )
-                return study
-        with study.stage("attack curve", progress):
-            study.curve = attack_curve(
-                model, study.contribution.heads(critical), harmful, harmless, most=critical, **options
+                found = refusal_test(model, scores.heads(critical), *tested_on, ablation=kind, **options)
+            study.tests[name], study.has_refusal = found, found.refuses
+            stop_if_partial(found)
+            if not found.refuses:
+                return
+
+    say(f"{model!r}")
+    with study.interruptible():
+        cost = plan(model, request_prompts(model, ranked_on[0]), intervention=UniformAttention())
+        say(f"first Ships, about {show_seconds(len(ABLATIONS) * (cost.seconds or 0.0))}; Ctrl-C keeps what is done")
+        with study.stage("Ships", progress):
+            study.ships = compare_ablations(model, ranked_on[0], k, ablations=ABLATIONS, seed=seed, progress=progress)
+        for scores in study.ships.values():
+            stop_if_partial(scores)
+        test(study.rankings)
+        if not study.has_refusal:
+            study.notes.append(
+                f"{model.name} refuses less than {LEAST_REFUSAL:.0%} of the harmful requests: there is no refusal to "
+                "ablate, and the heads above are no safety heads"
             )
+            return study
+        with study.stage("refusal contribution", progress):
+            study.contribution = refusal_contribution(model, *ranked_on, seed=seed, progress=progress)
+        stop_if_partial(study.contribution)
+        with study.stage("refusal direction", progress):
+            study.direction = refusal_direction(model, *ranked_on, seed=seed, progress=progress)
+        test({name: scores for name, scores in study.rankings.items() if name not in study.tests})
+        with study.stage("attack curve", progress):
+            study.curve = attack_curve(model, study.contribution.heads(critical), *tested_on, most=critical, **options)
         stop_if_partial(study.curve)
     return study
