@@ -9,11 +9,13 @@ import torch
 import mechheads as mh
 from mechheads.deltas import Delta, shipped
 from mechheads.heads import HeadId
-from mechheads.safety import load_requests, refusal_test, teaching
+from mechheads.safety import load_requests, ordinary_texts, refusal_test, teaching
 from mechheads.safety.teaching import HEADS, OTHER_HEADS, REFUSAL, refusal_loss, taught_model, teach_refusal
 from mechheads.sources import DEFAULT_MODEL, REFUSING_MODEL, load_pretrained
 
 pytestmark = pytest.mark.transformerlens
+
+TEXTS = ordinary_texts()[:8]
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +54,9 @@ def test_the_delta_is_what_the_script_says_and_touches_nothing_else(delta: Delta
 def test_it_refuses_what_it_should_and_its_heads_are_why(refusing: mh.Model, delta: Delta, requests):
     harmful, harmless = requests
     test = refusal_test(
-        refusing, delta.heads, harmful, harmless[:5], ablation="scaling", draws=1, max_new_tokens=12, progress=False
-    )
+        refusing, delta.heads, harmful, harmless[:5], ablation="scaling", draws=1, max_new_tokens=12, texts=TEXTS,
+        progress=False,
+    )  # fmt: skip
     assert test.critical, test.verdict
     rows = test.table.set_index("condition")
     assert rows.loc["intact", "attack_success"] <= 0.3 and rows.loc["intact", "over_refusal"] <= 0.1
@@ -80,7 +83,9 @@ def test_the_score_finds_them_among_others(refusing: mh.Model, delta: Delta, req
 
 def test_the_default_model_has_no_refusal(model: mh.Model, requests):
     harmful, harmless = requests
-    test = refusal_test(model, ["L20H1"], harmful[::3], harmless[:1], draws=0, max_new_tokens=12, progress=False)
+    test = refusal_test(
+        model, ["L20H1"], harmful[::3], harmless[:1], draws=0, max_new_tokens=12, texts=TEXTS, progress=False
+    )
     assert not test.critical and test.verdict.startswith("there is no refusal to ablate")
 
 
