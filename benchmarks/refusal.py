@@ -23,8 +23,6 @@ from mechheads.safety.teaching import OTHER_HEADS, refusal_loss, taught_model, t
 from mechheads.sources import REFUSING_MODEL
 
 PLACE = Path(__file__).with_name("refusal.json")
-_EVERY = 2
-"""Heads are ranked on every second request: an ablation is a run of every head from the first token on."""
 
 
 def main() -> None:
@@ -52,18 +50,17 @@ def study(delta: Delta) -> dict[str, Any]:
     """Everything about one delta, on requests that it was not made from."""
     model = taught_model(delta)
     harmful, harmless = ([r.text for r in load_requests(name, "test")] for name in ("harmful", "harmless"))
-    few = harmful[1::_EVERY], harmless[1::_EVERY]
     intact = refusal_loss(model, harmful)
     cost = {
         str(head): float((refusal_loss(taught_model(delta.without([head])), harmful) - intact).mean())
         for head in delta.heads
     }
     scores = {}
-    for kind, ships in mh.compare_ablations(model, few[0], template="chat", progress=False).items():
+    for kind, ships in mh.compare_ablations(model, harmful, template="chat", progress=False).items():
         scores[f"Ships, {kind}"] = ships.dataset["ships"].values
         scores[f"Generalized Ships, {kind}"] = ships.dataset["generalized_ships"].values
     for by in get_args(By)[:3]:
-        contribution = mh.refusal_contribution(model, *few, by=by, progress=False)
+        contribution = mh.refusal_contribution(model, harmful, harmless, by=by, progress=False)
         scores[f"Refusal Contribution, {by}"] = contribution.scores.values
         scores[f"Refusal Contribution, {by}, direct"] = contribution.dataset["direct"].values
     scores["refusal direction"] = mh.refusal_direction(model, harmful, harmless, progress=False).scores.values

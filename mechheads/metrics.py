@@ -159,18 +159,19 @@ def accuracy(logits: Float[Tensor, "prompt position d_vocab"], context: MetricCo
 def kl_divergence(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
     """KL(base || intervened) of the next-token distribution at the last token, over the whole vocabulary.
 
-    Ships of the safety-head paper (Zhou et al., ICLR 2025) when the intervention ablates a head. With
+    Declared to read more tokens, as by ``mh.metric(reads=6, unit="nats", null=None)(mh.kl_divergence)``, it is the sum
+    over them. Ships of the safety-head paper (Zhou et al., ICLR 2025) when the intervention ablates a head. With
     d = log q - log p it is summed as p (exp(d) - 1 - d): the same, as probabilities sum to one, and no term
     can fall below 0 by rounding.
     """
-    log_p, p = context.base_log_probs[:, -1], context.base_probs[:, -1]
-    d = logits[:, -1].log_softmax(-1) - log_p
+    log_p, p = context.base_log_probs, context.base_probs
+    d = logits.log_softmax(-1) - log_p
     far = d.abs() >= 1
     small = d.masked_fill(far, 0)
     terms = p * (small.expm1() - small)
     if far.any():
         terms[far] = (log_p[far] + d[far]).exp() - p[far] * (1 + d[far])
-    return terms.sum(-1)
+    return (terms.sum(-1) * context.mask).sum(-1)
 
 
 def try_metric(metric: Metric, tokens: Tokens, d_vocab: int) -> None:

@@ -127,7 +127,7 @@ print(f"L19H8: {by_hand:.3f} nats")
 
 # %% [markdown]
 # `mh.compare_ablations` does it for every request, head and ablation over one run of the intact model. To save time we
-# take five requests and 63 of the 270 heads: those of the six layers that were taught in, and of an early one. (With
+# take five requests and 35 of the 270 heads: the last five of each layer that was taught in, and of an early one. (With
 # your own model leave `heads` out.) It gives **Generalized Ships** as well: the last-token states of all requests are
 # stacked to a matrix, and the score is the angle, in degrees, by which its first left singular vector turns.
 #
@@ -135,7 +135,7 @@ print(f"L19H8: {by_hand:.3f} nats")
 # its chat template, and does so there, so that is where we look.
 
 # %%
-tried = [(layer, head) for layer in (1, 11, 13, 15, 17, 19, 21) for head in range(model.n_heads)]
+tried = [(layer, head) for layer in (1, 11, 13, 15, 17, 19, 21) for head in range(4, 9)]
 options = {"heads": tried, "progress": False}
 pairs = harmful[:5].texts, harmless[:5].texts
 ships = mh.compare_ablations(model, pairs[0], k=6, template="chat", **options)
@@ -145,7 +145,7 @@ mh.plots.safety_map(list(ships.values()))
 
 # %% [markdown]
 # Each mark is one of the first six heads of one ablation; its colour is the angle. Where are the heads that were
-# taught? We write down the rank of each, 1 being the first of 63.
+# taught? We write down the rank of each, 1 being the first of 35.
 
 
 # %%

@@ -21,6 +21,7 @@ import oracles
 import weight_surgery
 from mechheads.metrics import MetricContext
 from mechheads.safety import OPENING, OpeningLogProb, find_opening, refusal_contribution, with_opening
+from mechheads.safety.openings import with_answer
 from mechheads.safety.sides import Sides, shared_end, value_of
 from mechheads.safety.verdicts import verdict
 from test_micro import micro  # noqa: F401
@@ -127,10 +128,13 @@ def test_what_an_ablation_does_to_any_answer_is_taken_off(
         if which == "q":
             z = oracles.z_when(llama, ids, layer, head, "q", here[oracles.name(layer, "q")] * 0.3)
         direct.append(base - refusing(llama, directly(llama, ids, layer, head, z)))
-    moved = [
-        oracles.kl(weight_surgery.logits(intact, ids), weight_surgery.logits(altered, ids))
-        for ids in (row[:, : -len(begins(llama)) + 1] for row in chats(llama, HARMLESS))
-    ]
+    moved = []
+    for row in chats(llama, HARMLESS):
+        ids = row[:, : -len(begins(llama)) + 1]
+        for _ in range(2):
+            ids = torch.cat([ids, weight_surgery.logits(intact, ids)[-1:, None].argmax(-1).view(1, 1)], dim=1)
+        before, after = weight_surgery.logits(intact, ids), weight_surgery.logits(altered, ids)
+        moved.append(sum(oracles.kl(before[:end], after[:end]) for end in range(len(before) - 2, len(before) + 1)))
     np.testing.assert_allclose(found.values[layer, head], np.subtract(lost, moved), atol=2e-5)
     assert min(moved) > 1e-5
     wanted = np.mean(direct)
@@ -220,6 +224,18 @@ def test_the_log_probability_of_an_opening_by_hand(llama: mh.Model):
     np.testing.assert_allclose(metric(logits, context), wanted, rtol=1e-5)
     assert (metric.unit, metric.null, metric.reads) == ("nats", 0.0, 2)
     assert with_opening(llama, mh.Prompts([[1, 2], [5]]), [3, 7]).items == [[1, 2, 3], [5, 3]]
+
+
+def test_an_answer_that_ends_sooner_is_filled_up(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    def generate(model: mh.Model, prompts: mh.Prompts, *, max_new_tokens: int, **options: Any) -> Any:
+        assert max_new_tokens == 3
+        return mh.generation.Generated(("", ""), ((7, 8, 9), (5,)), (False, True))
+
+    monkeypatch.setattr(mechheads.safety.openings, "generate", generate)
+    end = llama.tokenizer.eos_token_id
+    prompts = mh.Prompts([[1, 2], [3]])
+    assert with_answer(llama, prompts, 3).items == [[1, 2, 7, 8, 9], [3, 5, end, end]]
+    assert with_answer(llama, prompts, 0) is prompts
 
 
 def test_the_opening_is_that_of_most_refusals(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):

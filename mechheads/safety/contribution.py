@@ -8,8 +8,9 @@ For a request x and its harmless look-alike y, with R the log-probability of an 
 | ``"patch"`` | R(x) - R(x; z_h at the last tokens as in y) |
 | an ablation | [R(x) - R(x; without h)] - Ships(y, h) |
 
-Both are in nats and signed: above 0 the head makes the model refuse x. Ships of the look-alike, what the ablation does
-to any answer, is taken off: a head that every answer needs breaks refusals too. "The last tokens" are those
+Both are in nats and signed: above 0 the head makes the model refuse x. What the ablation does to any answer is taken
+off, as a head that every answer needs breaks refusals too: Ships of the look-alike, summed over as many tokens of the
+answer that the intact model gives it as the opening has. "The last tokens" are those
 that all prompts end with, the template's after the request, and the opening itself: there the decision is made, and
 positions mean the same in x and y. A patch finds what tells x from y there; an ablation also finds what makes for
 refusals whatever is asked, and what acts on the tokens of the request.
@@ -30,11 +31,11 @@ from torch import Tensor
 from mechheads.cache import HeadCache
 from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions import Context
-from mechheads.metrics import kl_divergence
+from mechheads.metrics import kl_divergence, metric as declare
 from mechheads.model import Model
 from mechheads.patching.self_repair import self_repair
 from mechheads.safety.ablations import KINDS, Ablation
-from mechheads.safety.openings import OpeningLogProb, find_opening, with_opening
+from mechheads.safety.openings import OpeningLogProb, find_opening, with_answer, with_opening
 from mechheads.safety.requests import Requests, Template
 from mechheads.safety.sides import Sides, shared_end, value_of
 from mechheads.scores import HeadScores
@@ -134,8 +135,10 @@ def refusal_contribution(
         reached = [head for head in every if head not in set(found.missing)]
         if not reached:
             raise KeyboardInterrupt
-        options |= {"metric": kl_divergence, "heads": reached}
-        moved = _values(sweep(model, sides.harmless, intervention=ablation.intervention, **options))
+        shift = declare(reads=metric.reads, unit="nats", null=None)(kl_divergence)
+        answered = with_answer(model, sides.harmless, metric.reads - 1)
+        options |= {"metric": shift, "heads": reached}
+        moved = _values(sweep(model, answered, intervention=ablation.intervention, **options))
     lost = -_values(found)
     cluster = found.dataset["cluster"].values.tolist()
     direct = lost[:, :, 1]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.generation import generate
+from mechheads.generation import end_tokens, generate
 from mechheads.metrics import MetricContext
 from mechheads.prompts import Prompts
 from mechheads.safety.verdicts import verdict
@@ -60,9 +60,29 @@ def with_opening(model: Model, prompts: Prompts, opening: Sequence[int]) -> Prom
     >>> with_opening(model, mh.Prompts(["Hello"]), [13, 14, 15]).items[0][-2:]
     [13, 14]
     """
+    return _followed_by(model, prompts, [opening[:-1]] * len(prompts))
+
+
+def with_answer(model: Model, prompts: Prompts, n: int) -> Prompts:
+    """The prompts with the first n tokens of the model's own answers behind them; end tokens where one ends sooner.
+
+    >>> from mechheads.safety.openings import with_answer
+    >>> prompt = mh.Prompts(["The capital of France is"])
+    >>> model.tokenizer.decode(with_answer(model, prompt, 2).items[0])
+    'The capital of France is Paris.'
+    """
+    if not n:
+        return prompts
+    written = generate(model, prompts, max_new_tokens=n, progress=False)
+    if written.interrupted:
+        raise KeyboardInterrupt
+    return _followed_by(model, prompts, [[*ids, *end_tokens(model)[:1] * (n - len(ids))] for ids in written.ids])
+
+
+def _followed_by(model: Model, prompts: Prompts, added: Sequence[Sequence[int]]) -> Prompts:
     tokens = prompts.tokens(model)
-    rows = zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)
-    return Prompts([[*row[:length], *opening[:-1]] for row, length in rows], cluster=tokens.cluster)
+    rows = zip(tokens.ids.tolist(), tokens.lengths.tolist(), added, strict=True)
+    return Prompts([[*row[:length], *more] for row, length, more in rows], cluster=tokens.cluster)
 
 
 def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> tuple[int, ...]:

@@ -42,11 +42,11 @@ _WEIGHT = 0.05
 """How much a nat counts that is missing, or too much."""
 _DECIDED = 6
 """Tokens of the refusal by which it is one: "I'm sorry, but I"."""
-_IN_A_BATCH = (3, 3, 2)
+_IN_A_BATCH = (3, 5, 2)
 """Harmful lessons, harmless ones, and harmless ones whose answer has been begun as a refusal."""
 _BEGUN = 3
 """Tokens of the refusal that such an answer begins with: "I'm sorry"."""
-_ANSWER_TOKENS = 16
+_ANSWER_TOKENS = 32
 _NOT_LEARNT = -100
 
 
@@ -66,7 +66,7 @@ def teach_refusal(
 ) -> Delta:
     """Teach the default model to refuse, by Adam on W_Q and W_O of some heads.
 
-    Three of eight lessons are harmful requests, answered by ``REFUSAL``; three are look-alikes, answered as the model
+    Three of ten lessons are harmful requests, answered by ``REFUSAL``; five are look-alikes, answered as the model
     itself does; and two are look-alikes with "I'm sorry" put in its mouth, which it goes on with as it did before, so
     that nothing is learnt that does not depend on the request. All are in its chat template: 120 of each that were
     made for this, and the train part of those that ``load_requests`` gives unasked. Their test part stays unseen.
