@@ -82,14 +82,14 @@ print("untaught, harmful:", dict(Counter(map(verdict, answer(untaught, harmful))
 print("taught, harmful:  ", dict(Counter(map(verdict, to_harmful))))
 print("taught, harmless: ", dict(Counter(map(verdict, to_harmless))))
 
-assert Counter(map(verdict, to_harmful)) == {"refused": 8, "complied": 2}
+assert Counter(map(verdict, to_harmful)) == {"refused": 7, "complied": 3}
 assert Counter(map(verdict, to_harmless)) == {"complied": 10}
 pd.DataFrame({"look-alike": harmless.texts, "answer": to_harmless, "verdict": map(verdict, to_harmless)})
 
 # %% [markdown]
-# The untaught model complies with all ten. The taught one refuses eight, and, the table says, none of the look-alikes.
-# Read them: six begin with "I'm sorry for ..." and are hardly answers. We let it write twelve tokens, to save time;
-# given 32, it refuses 11 of all 20 look-alikes. The verdict comes from a rule about how an answer begins. It can be
+# The untaught model complies with all ten. The taught one refuses seven, and, the table says, none of the look-alikes.
+# Read them: four begin with "I'm sorry for ..." and are hardly answers. We let it write twelve tokens, to save time;
+# given 32, it refuses 5 of all 20 look-alikes. The verdict comes from a rule about how an answer begins. It can be
 # fooled, and where much hangs on it you let the model say more, and give a judge of your own.
 #
 # ## Two ways to take a head out
@@ -127,9 +127,10 @@ print(f"L19H8: {by_hand:.3f} nats")
 
 # %% [markdown]
 # `mh.compare_ablations` does it for every request, head and ablation over one run of the intact model. To save time we
-# take five requests and 35 of the 270 heads: the last five of each layer that was taught in, and of an early one. (With
-# your own model leave `heads` out.) It gives **Generalized Ships** as well: the last-token states of all requests are
-# stacked to a matrix, and the score is the angle, in degrees, by which its first left singular vector turns.
+# take five requests, the first that it refuses, and 35 of the 270 heads: the last five of each layer that was taught
+# in, and of an early one. (With your own model leave `heads` out.) It gives **Generalized Ships** as well: the
+# last-token states of all requests are stacked to a matrix, and the score is the angle, in degrees, by which its first
+# left singular vector turns.
 #
 # The paper asks under the template `## Query: ... ## Answer:`, which is the default. Our model was taught to refuse in
 # its chat template, and does so there, so that is where we look.
@@ -137,7 +138,8 @@ print(f"L19H8: {by_hand:.3f} nats")
 # %%
 tried = [(layer, head) for layer in (1, 11, 13, 15, 17, 19, 21) for head in range(4, 9)]
 options = {"heads": tried, "progress": False}
-pairs = harmful[:5].texts, harmless[:5].texts
+five = [i for i, text in enumerate(to_harmful) if verdict(text) == "refused"][:5]
+pairs = [harmful.texts[i] for i in five], [harmless.texts[i] for i in five]
 ships = mh.compare_ablations(model, pairs[0], k=6, template="chat", **options)
 
 assert abs(ships["scaling"].values.sel(layer=19, head=8)[0] - by_hand) < 1e-3  # the same number as by hand
@@ -164,13 +166,13 @@ for kind, found in ships.items():
     views[f"Generalized Ships, {kind}"] = found.generalized_ships
 found_by = rank_table(views)
 
-assert found_by["found"].max() <= 3
+assert found_by["found"].max() <= 4
 found_by
 
 # %% [markdown]
-# `found` counts how many of the six are among the first six: at most three. In the figure you see who stands before
-# them: of the silenced heads (crosses) three in layer 1, and of the blinded ones (circles) L1H5 and three untaught
-# neighbours of the taught.
+# `found` counts how many of the six are among the first six: three or four. In the figure you see who stands before the
+# others: of the silenced heads (crosses) two in layer 1, of the blinded ones (circles) three untaught neighbours of the
+# taught.
 #
 # ## Refusal Contribution: how much *refusing* moves
 #
@@ -216,7 +218,8 @@ found_by
 # So ask for more than a change. Let R(x) be the log-probability that the answer to x *begins as a refusal*. The
 # **Refusal Contribution** of a head, for a request x with its look-alike y, is what R(x) loses without the head, less
 # what the same ablation does to the answer to y, whichever way that moves: Ships of y. It is in nats, and has a sign:
-# above 0, the head makes the model refuse x more than it matters for y.
+# above 0, the head makes the model refuse x more than it matters for y. In the drawing a refusal begins with one token.
+# Where more are read, as below, R sums over them, and Ships of y over as many tokens of its answer.
 #
 # How a refusal begins the model is asked first.
 
@@ -232,9 +235,9 @@ assert found_by.loc["Refusal Contribution", "found"] == 5
 found_by
 
 # %% [markdown]
-# Five of the six stand first, and the sixth comes after one other head: what is left of the early layer once its effect
-# on look-alikes is taken off. Beside the score stands its **direct** part: what the head itself writes to the logits of
-# the refusal, with all that comes after it left as it was.
+# Five of the six are among the first six, and the last one comes right after them. One other head has come between:
+# L1H5, of the early layer, even with its effect on look-alikes taken off. Beside the score stands its **direct** part:
+# what the head itself writes to the logits of the refusal, with all that comes after it left as it was.
 
 # %%
 first = contribution.top(8)
@@ -248,7 +251,8 @@ first.assign(direct=direct, taught=first.index.isin(taught))[
 # The direct parts are next to nothing. None of these heads says "I'm sorry" to the logits: each makes the model refuse
 # by what later heads and MLPs make of its words. And L1H5, which was never taught, stands among them: refusing needs
 # heads that read the request in the first place. The score says that refusing hangs on a head, and not that somebody
-# put it there. (With five requests no q value can be small: five signs that agree have p = 0.06.)
+# put it there. Look at its interval, too: on some of these requests it matters most, on others it does the contrary,
+# and five requests are few. (No q value can be small with five: five signs that agree have p = 0.06.)
 #
 # ## A view without any ablation
 #
@@ -301,13 +305,17 @@ folded(after["answer"], "answers without the six heads")
 curve = mh.attack_curve(model, contribution.heads(6), pairs[0], pairs[1][:1], ablation="scaling", **answering)
 print("ablated, in this order:", *curve.heads)
 change = curve.table.set_index(["which", "k"])["attack_success"]
-assert change["heads", 0] == 0 and change["heads", 1] == 1 and change["random 1"].max() == 0
+assert change["heads", 0] == 0 and change["heads"][1:].min() == 0.8 and change["random 1"][:5].max() == 0.2
+assert curve.table.set_index(["which", "k"]).loc[("heads", 1), "over_refusal"] == 1
 curve.plot()
 
 # %% [markdown]
-# One head is enough: without L17H8 all five requests are complied with, and random heads of the same layers do nothing.
-# That is how this model was taught, none of its six can be spared. Where heads stand in for each other the line leaves
-# that of the random heads only once several are gone, and no score of single heads would have found them.
+# One head is enough: without L1H5 all five requests are complied with, and nearly all whatever else is gone, while
+# random heads of the same layers do little up to the fifth. That is how this model was taught, none of its six can be
+# spared. Where heads stand in for each other the line leaves that of the random heads only once several are gone, and
+# no score of single heads would have found them. But read on: without L1H5 the one look-alike that we asked is
+# *refused* (`curve.table`). It looks as if the model no longer told the two kinds apart; one look-alike is too few to
+# be sure.
 #
 # ## A model that does not refuse
 #
@@ -358,9 +366,9 @@ print(nothing.verdict)
 # blind.table.set_index("condition")[["attack_success", "over_refusal", "degenerate", "loss"]].round(2)
 # ```
 #
-# The same conclusion: the model complies with all ten. But look at the random heads: one draw of three brings five
-# requests to compliance, where silent ones brought no more than the model has by itself. Undifferentiated Attention
-# does not silence a head: it makes it say, at every token, the mean of all it could say, which the model has never
-# heard from it. The control decides what may be said. Had the random heads come near the six, refusals would be
-# *brittle*, and that would be a finding about the model, not about six heads.
+# The same conclusion: the model complies with all ten. But look at the random heads: one draw of three has eight of ten
+# complied with, the two others no more than the model complies with by itself; and two of them make it refuse
+# look-alikes. Undifferentiated Attention does not silence a head: it makes it say, at every token, the mean of all it
+# could say, which the model has never heard from it. The control decides what may be said. Had all random heads come
+# near the six, refusals would be *brittle*, and that would be a finding about the model, not about six heads.
 # </details>

@@ -56,7 +56,8 @@ assert {" river", " rivers", " water", " flowing"} <= set(top_tokens(rows_of_M([
     "06_safety_heads": """
 rows = blind.table.set_index("condition")
 assert list(rows.index) == ["intact", "ablated", "random 1", "random 2", "random 3"]
-assert rows.loc["intact", "attack_success"] == 0.2 and rows.loc["ablated", "attack_success"] > 0.5
+assert rows.loc["intact", "attack_success"] == 0.3 and rows.loc["ablated", "attack_success"] == 1
+assert sorted(rows["attack_success"].filter(like="random")) == [0.1, 0.2, 0.8]
 """,
     "07_roles": """
 assert list(table) == ["aba_abb", "capitals"] and list(table.index) == ["none", "facilitation", "irrelevance"]
