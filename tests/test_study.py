@@ -69,7 +69,7 @@ def test_a_model_that_refuses_is_tested_under_every_ranking(small, short, monkey
     assert study.curve is not None and max(study.curve.table["k"].tolist()) == 2
     assert all(scores.dataset.sizes["prompt"] == 5 for scores in study.rankings.values())
     for name, test in study.tests.items():
-        assert (test.answers["condition"] == "intact").sum() == 2 * 4, "tested on requests that ranked nothing"
+        assert test.answers["condition"].tolist().count("intact") == 2 * 4, "tested on requests that ranked nothing"
         assert test.heads == tuple(sorted(study.rankings[name].heads(2)))
         assert not test.critical and "attack success does not rise" in test.verdict
         by = "scaling" if name in ("Ships, scaling", "refusal contribution") else "undifferentiated"

@@ -20,7 +20,7 @@ from mechheads.safety.curves import RefusalCurve, attack_curve
 from mechheads.safety.direction import refusal_direction
 from mechheads.safety.overlap import overlap
 from mechheads.safety.refusal import RefusalTest, refusal_test
-from mechheads.safety.requests import load_requests, request_prompts
+from mechheads.safety.requests import Split, load_requests, request_prompts
 from mechheads.safety.ships import SafetyHeads, compare_ablations
 from mechheads.scores import HeadScores
 from mechheads.stages import Stages, save_parts, stop_if_partial
@@ -139,10 +139,7 @@ def safety_study(
     """
     say: Callable[[str], Any] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
     study = SafetyStudy(model.name, k)
-    ranked_on, tested_on = (
-        [[request.text for request in load_requests(name, split)][::every] for name in ("harmful", "harmless")]
-        for split, every in (("train", 6 if quick else 1), ("test", 3 if quick else 1))
-    )
+    ranked_on, tested_on = _requests("train", 6 if quick else 1), _requests("test", 3 if quick else 1)
     tokens, draws = (12, 1) if quick else (32, 3)
     options: dict[str, Any] = {"draws": draws, "max_new_tokens": tokens, "seed": seed, "progress": progress}
 
@@ -181,3 +178,11 @@ def safety_study(
             study.curve = attack_curve(model, study.contribution.heads(critical), *tested_on, most=critical, **options)
         stop_if_partial(study.curve)
     return study
+
+
+def _requests(split: Split, every: int) -> tuple[list[str], list[str]]:
+    """Harmful and harmless ones of the package."""
+    harmful, harmless = (
+        [request.text for request in load_requests(name, split)][::every] for name in ("harmful", "harmless")
+    )
+    return harmful, harmless
