@@ -14,18 +14,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the machine; 
 import mechheads
 import tiny as tiny_models
 
-LONG = ("test_notebooks", "test_docs", "test_teaching")
+LONG = ("test_notebooks", "test_docs", "test_teaching", "test_path", "test_memory")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file's tests share a worker and its models; notebooks go one by one, and what takes long goes first.
-
-    Before xdist's own hook, which reads the groups.
-    """
-    for item in items:
-        alone = item.path.stem == "test_notebooks"
-        item.add_marker(pytest.mark.xdist_group(item.nodeid if alone else item.path.stem))
+    """What takes long goes first. A file's tests share a worker (``--dist loadfile``), and so its models."""
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 
 
