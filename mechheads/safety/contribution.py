@@ -130,13 +130,12 @@ def refusal_contribution(
         moved = 0.0
     else:
         ablation = Ablation(by, epsilon, seed=seed)
-        n = None
+        n, answered = None, with_answer(model, sides.harmless, metric.reads - 1)
         found = self_repair(model, harmful, ablation=ablation.intervention, **options)
         reached = [head for head in every if head not in set(found.missing)]
         if not reached:
             raise KeyboardInterrupt
         shift = declare(reads=metric.reads, unit="nats", null=None)(kl_divergence)
-        answered = with_answer(model, sides.harmless, metric.reads - 1)
         options |= {"metric": shift, "heads": reached}
         moved = _values(sweep(model, answered, intervention=ablation.intervention, **options))
     lost = -_values(found)
