@@ -9,6 +9,7 @@ same run. Memory is compared with what ``mh.plan`` says, in a process of its own
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
@@ -25,7 +26,6 @@ from mechheads.safety import load_requests, request_prompts
 from mechheads.safety.ablations import Kind
 
 HEADS = [(2, 1), (12, 4), (22, 7)]
-REPEATS = 3
 N = 32
 EPSILON = 1e-4
 SITES: dict[Kind, str] = {"undifferentiated": "q", "scaling": "z"}
@@ -33,14 +33,17 @@ SITES: dict[Kind, str] = {"undifferentiated": "q", "scaling": "z"}
 
 def main() -> None:
     """Run both in turn and print medians, ratios, and memory."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    repeats = parser.parse_args().repeats
     model = mh.load()
     requests = [request.text for request in load_requests()[:N]]
     n_heads = model.n_layers * model.n_heads
     speed = max(machine.matmul_speed("cpu").values())
     limit = needed(model, requests) / speed
-    ours: dict[str, list[float]] = {kind: [] for kind in (*SITES, "both")}
+    ours: dict[str, list[float]] = {kind: [] for kind in SITES}
     plain: dict[str, list[float]] = {kind: [] for kind in SITES}
-    for repeat in range(REPEATS):
+    for repeat in range(repeats):
         for kind in SITES:
             mine = machine.measured(
                 lambda kind=kind: mh.ships(model, requests, ablation=kind, epsilon=EPSILON, progress=False), "cpu"
@@ -49,19 +52,18 @@ def main() -> None:
             ours[kind].append(mine.seconds)
             plain[kind].append(loop.seconds * n_heads / len(HEADS))
             print(
-                f"run {repeat + 1} of {REPEATS}, {kind}: mechheads {mine.seconds:.1f} s; the loop {loop.seconds:.1f} s "
+                f"run {repeat + 1} of {repeats}, {kind}: mechheads {mine.seconds:.1f} s; the loop {loop.seconds:.1f} s "
                 f"for {len(HEADS)} heads, {plain[kind][-1]:.0f} s for all; largest difference "
                 f"{difference(mine.result, loop.result):.1e} nats",
                 file=sys.stderr,
             )
-        both = machine.measured(lambda: mh.compare_ablations(model, requests, progress=False), "cpu")
-        ours["both"].append(both.seconds)
     middle = {kind: statistics.median(seconds) for kind, seconds in ours.items()}
     print(f"limit {limit:.1f} s at {speed / 1e9:.0f} GFLOP/s")
     for kind in SITES:
         ratio = statistics.median(plain[kind]) / middle[kind]
         print(f"{kind}: {middle[kind]:.1f} s, {ratio:.1f} times faster, {middle[kind] / limit:.2f} times the limit")
-    print(f"both in one pass, with Generalized Ships: {middle['both']:.1f} s")
+    both = machine.measured(lambda: mh.compare_ablations(model, requests, progress=False), "cpu")
+    print(f"both in one pass, with Generalized Ships: {both.seconds:.1f} s")
     print(memory())
 
 
@@ -105,6 +107,7 @@ def difference(scores: mh.HeadScores, loop: np.ndarray) -> float:
 
 
 _IN_FRESH_PROCESS = """
+import argparse
 import json
 from benchmarks import machine, safety
 import mechheads as mh

@@ -1,7 +1,8 @@
 """Rows that are written on together, token by token, over kept keys and values.
 
-A prompt is computed once; its keys and values stay, in a column for each position. From then on a step computes one
-token a row, and a row that is finished leaves.
+A prompt is computed once; its keys and values stay, in a column for each position. What all prompts begin with, such as
+a chat template's first turn, is computed once for each condition and copied to its rows. From then on a step computes
+one token a row, and a row that is finished leaves.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from mechheads.backends.base import Blocks
+from mechheads.backends.keys import mask_of
 from mechheads.model import Model
 from mechheads.plans import tokens_in_flight
 from mechheads.tokens import Tokens
+from mechheads.windows import shared_start
+
+_WORTH_SHARING = 128
+"""Copying what rows begin with pays where it spares this many tokens: the pass of its own that it takes costs less."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +82,11 @@ class Columns:
         values[self._index] = v.transpose(1, 2)
         return keys[self._rows, :, : self._width], values[self._rows, :, : self._width]
 
-    def move(self, source: Int[Tensor, " row"], target: Int[Tensor, " row"]) -> None:
-        """Put rows into the places of others."""
+    def move(self, source: Int[Tensor, " row"], target: Int[Tensor, " row"], width: int | None = None) -> None:
+        """Put rows, or their first positions, into the places of others."""
         for pair in self._kept.values():
             for kept in pair:
-                kept[target] = kept[source]
+                kept[target, :, :width] = kept[source, :, :width]
 
 
 class Batch:
@@ -154,15 +160,38 @@ class Batch:
 
     def _from_start(self) -> Float[Tensor, "live d_model"]:
         """The state at each row's last token, from the first token on, some rows at a time."""
+        shared = 0 if self._columns is None else self._share(self._columns)
+        last = self.end[self.live] - 1
+        return self._filled(self.live, shared, last)
+
+    def _share(self, columns: Columns) -> int:
+        """How many tokens all rows begin with; theirs are the first keys and values of every row from now on."""
+        conditions, of_row = self.condition.unique(return_inverse=True)
+        shared = min(shared_start(self.ids), int(self.end.min()) - 1)
+        if shared * (len(of_row) - len(conditions)) < _WORTH_SHARING:
+            return 0
+        first = (of_row == torch.arange(len(conditions), device=of_row.device)[:, None]).long().argmax(1)
+        self._filled(first, 0, torch.full_like(first, shared - 1))
+        columns.move(of_row, torch.arange(len(of_row), device=of_row.device), shared)
+        return shared
+
+    def _filled(
+        self, rows: Int[Tensor, " row"], start: int, last: Int[Tensor, " row"]
+    ) -> Float[Tensor, "row d_model"]:
+        """The state at each row's last position; the columns, the i-th row's in row i, are filled from ``start`` on."""
         tokens = tokens_in_flight(self.model, max(1, self._limit // 4), self.pos)
+        each = max(1, tokens // (int(last.max()) + 1 - start))
         finals: list[Tensor] = []
-        for rows in self.live.split(max(1, tokens // int(self.end[self.live].max()))):
-            last = self.end[rows] - 1
-            ids = self.ids[rows, : int(last.max()) + 1]
+        for some, end in zip(rows.split(each), last.split(each), strict=True):
+            at = torch.arange(start, int(end.max()) + 1, device=rows.device).expand(len(some), -1)
             if self._columns is not None:
-                self._columns.place(sum(map(len, finals)), torch.arange(ids.shape[1], device=ids.device).expand_as(ids))
-            residual, blocks = self.model.backend.embed(ids)
-            finals.append(self._finish(self._through(rows, residual, blocks), last))
+                self._columns.place(sum(map(len, finals)), at)
+            residual, blocks = self.model.backend.embed(self.ids[some, : int(end.max()) + 1])
+            masks = None
+            if start:
+                residual, blocks = residual[:, start:], self.model.backend.blocks_at(at)
+                masks = self._masks(at)
+            finals.append(self._finish(self._through(some, residual, blocks, masks), end - start))
         return torch.cat(finals)
 
     def _next(self, columns: Columns) -> Float[Tensor, "live d_model"]:
@@ -170,8 +199,8 @@ class Batch:
         last = self.end[self.live] - 1
         columns.place(0, last[:, None])
         residual = _take(self.model.backend.embed(self.ids[self.live, : int(last.max()) + 1])[0], last)
-        masks = self._masks(last) if self.model.layout == "queries" else None
-        residual = self._through(self.live, residual, self.model.backend.blocks_at(last[:, None]), masks)
+        blocks = self.model.backend.blocks_at(last[:, None])
+        residual = self._through(self.live, residual, blocks, self._masks(last[:, None]))
         return self._finish(residual, torch.zeros_like(last))
 
     def _through(
@@ -192,15 +221,15 @@ class Batch:
     ) -> Float[Tensor, "row d_model"]:
         return self.model.backend.finish(_take(residual, at))[:, 0]
 
-    def _masks(self, last: Int[Tensor, " row"]) -> list[Float[Tensor, "row 1 1 key"]]:
-        """For each layer the columns that each row's last token sees."""
+    def _masks(self, at: Int[Tensor, "row pos"]) -> list[Float[Tensor, "row 1 pos key"]] | None:
+        """For each layer the columns that each token sees; None where the model's adapter knows by itself."""
+        if self.model.layout != "queries":
+            return None
         masks: dict[int, Tensor] = {}
         layers = [self.model.backend.visible(layer, self.pos) for layer in range(self.model.n_layers)]
         for visible in layers:
             if id(visible) not in masks:
-                seen = visible[last, : int(last.max()) + 1][:, None, None]
-                mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=seen.device)
-                masks[id(visible)] = mask.masked_fill_(~seen, torch.finfo(self.model.dtype).min)
+                masks[id(visible)] = mask_of(visible[at, : int(at.max()) + 1][:, None], self.model.dtype)
         return [masks[id(visible)] for visible in layers]
 
 

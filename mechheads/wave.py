@@ -18,7 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.backends.base import Blocks, Hook
+from mechheads.backends.base import Blocks, Hook, Keys
+from mechheads.backends.keys import Noted, Stopped, mask_of, until_stopped
 from mechheads.cache import HeadCache
 from mechheads.heads import kv_head
 from mechheads.model import Model
@@ -47,10 +48,6 @@ Copy = Sequence[Edit]
 """An altered copy of the run: its edits."""
 
 
-class _Stopped(Exception):
-    """Raised inside a block by what has seen enough."""
-
-
 class _Past:
     """Keys and values of the positions before the window, put in front of each row's own."""
 
@@ -62,18 +59,6 @@ class _Past:
             return k, v
         k_past, v_past = (past.repeat(self.groups, 1, 1, 1) for past in self.wave.past(layer))
         return torch.cat([k_past, k], 2), torch.cat([v_past, v], 2)
-
-
-class _Noted(_Past):
-    """The first time it notes keys and values and stops the block; from then on it gives those noted."""
-
-    noted: tuple[Tensor, Tensor] | None = None
-
-    def update(self, k: Tensor, v: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
-        if self.noted is None:
-            self.noted = super().update(k, v, layer)
-            raise _Stopped
-        return self.noted
 
 
 @dataclass(frozen=True)
@@ -189,28 +174,20 @@ class Wave:
 
     def _last_block(self, layer: int, stream: Tensor, edits: list[tuple[int, Edit]]) -> Tensor:
         """Keys and values of the whole window first, then the block for the positions that are read."""
-        fold, keys = self._fold(len(stream)), None
-        keys = _Noted(self, fold.groups)
+        fold = self._fold(len(stream))
+        keys = Noted(_Past(self, fold.groups))
         kv = [(i, edit) for i, edit in edits if edit.site in ("k", "v")]
         rest = [(i, edit) for i, edit in edits if edit.site not in ("k", "v")]
         with self.model.backend.hooked(self._hooks(layer, kv, fold)):
-            self._stop(layer, fold.fold(stream), fold, keys)
+            until_stopped(layer, lambda: self._call(layer, fold.fold(stream), fold, keys))
         rest = [(i, Edit(layer, edit.site, edit.head, self._read(edit.value))) for i, edit in rest]
         with self.model.backend.hooked(self._hooks(layer, rest, fold)):
             return fold.unfold(self._call(layer, fold.fold(self._read(stream)), fold, keys, read=True))
 
-    def _call(self, layer: int, rows: Tensor, fold: _Fold, keys: _Past, read: bool = False) -> Tensor:
+    def _call(self, layer: int, rows: Tensor, fold: _Fold, keys: Keys, read: bool = False) -> Tensor:
         if self.model.layout == "whole":
             return self._blocks(fold, read)(layer, rows)
         return self._blocks(fold, read)(layer, rows, keys, self._mask(layer, fold, read))
-
-    def _stop(self, layer: int, rows: Tensor, fold: _Fold, keys: _Past) -> None:
-        """Call a block that something inside it stops."""
-        try:
-            self._call(layer, rows, fold, keys)
-        except _Stopped:
-            return
-        raise RuntimeError(f"block {layer} ran to its end; its attention reads neither keys nor z from where we look")
 
     def _fold(self, copies: int) -> _Fold:
         """Rows of about equal length, so that few of their places stay spare."""
@@ -252,9 +229,7 @@ class Wave:
             own = einops.einsum(same, own, "c other, prompt q k -> prompt c q other k")
             own = einops.rearrange(own, "prompt c q other k -> prompt (c q) (other k)")
             seen = torch.cat([past.repeat(1, fold.per_row, 1), own], -1)[:, None]
-            hidden = torch.finfo(self.model.dtype).min
-            mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=seen.device).masked_fill_(~seen, hidden)
-            self._masks[key] = mask.repeat(fold.groups, 1, 1, 1)
+            self._masks[key] = mask_of(seen, self.model.dtype).repeat(fold.groups, 1, 1, 1)
         return self._masks[key]
 
     def past(self, layer: int) -> tuple[Tensor, Tensor]:
@@ -303,11 +278,11 @@ class Wave:
 
             def stop(z: Tensor, hook: Any, head: int = head, seen: list[Tensor] = seen) -> None:
                 seen.append(z[:, :, head].clone())
-                raise _Stopped
+                raise Stopped
 
             hooks = [*self._hooks(layer, of_head, fold), (self.model.hook_name("z", layer), stop)]
             with self.model.backend.hooked(hooks):
-                self._stop(layer, rows, fold, _Past(self, fold.groups))
+                until_stopped(layer, lambda: self._call(layer, rows, fold, _Past(self, fold.groups)))
             for i in sorted({i for i, _ in of_head}):
                 done.append((i, Edit(layer, "z", head, fold.part(seen[0], i))))
         return done

@@ -17,7 +17,9 @@ from torch import Tensor
 from mechheads.model import Model
 
 _PACKED_WIDTH = 256
-"""Tokens of a row of packed prompts: wider ones share more, and attention, which looks at all of a row, costs more."""
+"""Tokens of a row of packed prompts, at most."""
+_ATTENTION_DOUBLES = 2048
+"""Wider rows share more, and attention, which looks at all of a row, costs more: at this width as much as the rest."""
 _WORTH_PACKING = 0.9
 
 
@@ -248,7 +250,7 @@ class Packing:
     def find(cls, ids: Int[Tensor, "prompt pos"], window: Window) -> Packing | None:
         """As many prompts as a row should hold; None where a row for each prompt costs about as little."""
         start, last = int(window.start.amin()), window.at.amax(1).tolist()
-        best: tuple[int, int, int] | None = None
+        best: tuple[float, int, int, int] | None = None
         for prompts in range(2, len(last) + 1):
             widths = [
                 _width(start, shared_start(ids[begin : begin + prompts]), last[begin : begin + prompts])
@@ -256,12 +258,16 @@ class Packing:
             ]
             if best is not None and max(widths) > _PACKED_WIDTH:
                 break
-            found = (sum(widths), prompts, max(widths))
+            found = (_cost(sum(widths), max(widths)), prompts, max(widths), sum(widths))
             best = found if best is None else min(best, found)
-        if best is None or best[0] > _WORTH_PACKING * window.width * len(last):
+        if best is None or best[0] > _WORTH_PACKING * _cost(window.width * len(last), window.width):
             return None
-        tokens, prompts, width = best
+        _, prompts, width, tokens = best
         return cls(prompts, width, tokens)
+
+
+def _cost(tokens: int, width: int) -> float:
+    return tokens * (1 + width / _ATTENTION_DOUBLES)
 
 
 def _width(start: int, shared: int, last: list[int]) -> int:

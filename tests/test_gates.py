@@ -118,11 +118,22 @@ def test_heads_off_are_heads_at_zero(small: mh.Model) -> None:
     np.testing.assert_allclose(found, plain(small, TEXTS, gates).detach(), atol=3e-5)
 
 
-def test_gates_of_one_change_nothing_at_all(small: mh.Model) -> None:
+def test_gates_of_one_change_nothing_at_all(small: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = TEXTS.tokens(small).ids
-    with torch.no_grad():
-        gated = _final_states(small, ids, torch.ones(1, small.n_layers, small.n_heads), recompute=False)[0]
-        assert torch.equal(small.unembed(gated), small.unembed(small.backend.run(ids)))
+
+    def gated(read: int) -> Tensor:
+        at = torch.arange(ids.shape[1])[-read:].expand(len(ids), -1)
+        with torch.no_grad():
+            ones = torch.ones(1, small.n_layers, small.n_heads)
+            return small.unembed(_final_states(small, ids, at, ones, recompute=False)[0])
+
+    own = small.unembed(small.backend.run(ids))
+    found = {read: gated(read) for read in (1, 2, ids.shape[1])}
+    assert torch.equal(found[ids.shape[1]], own)
+    monkeypatch.setattr(gates_module, "_gate", lambda z, hook, gates: None)
+    for read, logits in found.items():
+        assert torch.equal(logits, gated(read))
+        torch.testing.assert_close(logits, own[:, -read:], atol=1e-5, rtol=1e-5)  # the last block alone, in fewer rows
 
 
 def test_rejected_items_are_not_measured(llama: mh.Model) -> None:

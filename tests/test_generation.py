@@ -16,7 +16,7 @@ from torch import Tensor
 
 import mechheads as mh
 import oracles
-from mechheads import generation, plans
+from mechheads import decoding, generation, plans
 from mechheads.decoding import Choice
 from mechheads.generation import Generated, HeadChange, check_writing, end_tokens, generate, generate_under
 from mechheads.memory import PeakBytes
@@ -193,6 +193,31 @@ def test_all_conditions_share_one_call_a_step(small):
     together = generate_under(small, prompts, conditions, max_new_tokens=3, progress=False)
     assert not any(ended for each in together for ended in each.finished)
     assert seen[4:] == [2] * 6  # after two trials of each function: two prompts, for two conditions in three calls
+
+
+def test_what_all_prompts_begin_with_is_computed_once_a_condition(small, monkeypatch):
+    begin = " When John and Mary went to the store John gave a book to"
+    prompts = [f"{begin}{end}" for end in (" Mary", " Mary and John", "", " a big dog", " the cat", " no")]
+    rows, conditions = rows_of(small, prompts), conditions_for(small)[:3]
+    alike = len(rows_of(small, [begin])[0])
+    assert all(row[:alike] == rows[2] for row in rows)
+    seen: list[tuple[int, int]] = []
+    count = HeadChange(2, 3, "z", lambda z: (seen.append(z.shape[:2]), z)[1])
+    quick = DRAWN | {"max_new_tokens": 4}
+
+    def written() -> list[Generated]:
+        return generate_under(small, prompts, [[*changes, count] for changes in conditions], **quick)
+
+    found = written()
+    for changes, each in zip(conditions, found, strict=True):
+        assert of(each) == plain(small, as_hooks(small, changes), prompts=prompts, new=4, drawn=True)
+    monkeypatch.setattr(decoding, "_WORTH_SHARING", 1)
+    seen.clear()
+    assert written() == found
+    if TRANSFORMERLENS_4:  # on 3.9 only prompts of equal length share a batch
+        first = seen[6:12]  # after two trials of each condition's function: each condition's beginning, then its rows
+        assert first[:3] == [(1, alike - 1)] * 3  # the token that is read stays with each row
+        assert first[3:] == [(len(rows), max(map(len, rows)) - alike + 1)] * 3
 
 
 def test_every_layout_writes_the_same(small):

@@ -2,15 +2,16 @@
 
     z_h <- g_h z_h,   g_h in [0, 1]
 
-Many sets of gates go through the model at once: a row for each set and item. Only the positions whose next token is
-a target's are unembedded. The weights take no gradients, so the way back costs no more than the way there.
+Many sets of gates go through the model at once: a row for each set and item. The last block computes the positions
+whose next token is a target's, and of the others no more than keys and values; only those positions are unembedded. The
+weights take no gradients, so the way back costs no more than the way there.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,11 +25,13 @@ from torch.utils.checkpoint import checkpoint
 from tqdm.auto import tqdm
 
 from mechheads.backends.base import with_gradient
+from mechheads.backends.keys import Noted, mask_of, until_stopped
 from mechheads.gating.arguments import Reduce, check_reduce
 from mechheads.gating.task import Task, TaskTokens
 from mechheads.heads import HeadLike, check_heads
 from mechheads.model import Model
 from mechheads.plans import LOGITS_AT_ONCE, token_bytes, tokens_in_flight
+from mechheads.row_layout import find_layout
 from mechheads.spill import budget_bytes
 
 _KEPT = 1.2
@@ -120,32 +123,54 @@ def log_probs(
         recompute: run each block again on the way back instead of keeping what it makes.
     """
     width = int(tokens.lengths.max()) - 1  # the last token predicts nothing that is asked for
-    predicts = tokens.predicts[:, :width]
-    final = _final_states(model, tokens.ids[:, :width], gates, recompute)
-    asked = predicts.expand(len(gates), -1, -1)
-    targets = tokens.ids[:, 1 : width + 1][predicts].repeat(len(gates))
+    n_targets = tokens.is_target.sum(1)
+    back = torch.arange(int(n_targets.max()), 0, -1, device=n_targets.device)
+    at = (tokens.lengths[:, None] - 1 - back).clamp_min(0)  # a target is what a row ends with
+    asked = (back <= n_targets[:, None]).expand(len(gates), -1, -1)
+    final = _final_states(model, tokens.ids[:, :width], at, gates, recompute)
+    targets = tokens.ids.gather(1, at + 1).expand_as(asked)[asked]
     each = -F.cross_entropy(model.unembed(final[asked]), targets, reduction="none")
     total = each.new_zeros(asked.shape).masked_scatter(asked, each).sum(-1)
-    return total / predicts.sum(-1) if reduce == "mean" else total
+    return total / n_targets if reduce == "mean" else total
 
 
 def _final_states(
-    model: Model, ids: Int[Tensor, "item pos"], gates: Float[Tensor, "set layer head"], recompute: bool
-) -> Float[Tensor, "set item pos d_model"]:
-    """States after the final norm, of a row for each set and item."""
-    backend = model.backend
+    model: Model,
+    ids: Int[Tensor, "item pos"],
+    at: Int[Tensor, "item read"],
+    gates: Float[Tensor, "set layer head"],
+    recompute: bool,
+) -> Float[Tensor, "set item read d_model"]:
+    """States after the final norm at the positions ``at``, of a row for each set and item."""
+    backend, last = model.backend, model.n_layers - 1
+    at = at.repeat(len(gates), 1)
+    find_layout(model)
     with torch.no_grad():
         residual, blocks = backend.embed(ids.repeat(len(gates), 1))
 
+    def gated(layer: int) -> AbstractContextManager[None]:
+        return backend.hooked([(model.hook_name("z", layer), partial(_gate, gates=gates[:, layer]))])
+
     def run(layer: int, residual: Tensor) -> Tensor:
-        with backend.hooked([(model.hook_name("z", layer), partial(_gate, gates=gates[:, layer]))]):
+        with gated(layer):
             return blocks(layer, residual)
 
-    for layer in range(model.n_layers):
+    def read(residual: Tensor) -> Tensor:
+        return residual.gather(1, at[..., None].expand(-1, -1, model.d_model))
+
+    cut = model.layout == "queries" and at.shape[1] < ids.shape[1]
+    for layer in range(last if cut else model.n_layers):
         if recompute:
             residual = checkpoint(run, layer, residual, use_reentrant=False, preserve_rng_state=False)
         else:
             residual = run(layer, residual)
+    if cut:
+        keys, visible = Noted(), backend.visible(last, ids.shape[1])
+        until_stopped(last, lambda: blocks(last, residual, keys))
+        with gated(last):
+            residual = backend.blocks_at(at)(last, read(residual), keys, mask_of(visible[at][:, None], model.dtype))
+    else:
+        residual = read(residual)
     return backend.finish(residual).unflatten(0, (len(gates), len(ids)))
 
 

@@ -105,10 +105,11 @@ def prepare_ablations(
 def fill(job: Job, found: Measured, judge: Judge | None, turn: Turn | None, progress: bool) -> Iterator[HeadId]:
     """Go through the heads of a job and write down what each gives; yields once a head that is done."""
     for units, final in finals(job, progress=progress):
+        changes = None if judge is None else judge(final)
         for i, (head, _) in enumerate(units):
             at = slice(head.head, head.head + job.together)
-            if judge is not None:
-                found.kl[head.layer, at] = judge(final[i : i + 1])[0]
+            if changes is not None:
+                found.kl[head.layer, at] = changes[i]
             if turn is not None:
                 states = last_states(final[i])
                 found.angle[:, head.layer, at] = np.array(turn(states))[:, None]
