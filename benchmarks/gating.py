@@ -2,14 +2,17 @@
 
 The plain loop is the method as one would write it down: weights frozen, z times the gates in a hook of TransformerLens,
 logits of the whole vocabulary at every position, the targets' log-probabilities gathered from them, torch.optim.Adam.
-Both run the same few-shot prompts from the same gates; their gates at the end must agree. Then several seeds at once
-are timed against the same seeds one after the other.
+Both fit the same few-shot prompts, two updates from the same gates in turn, each time with another seed: what else the
+machine does then slows both alike. Their gates must agree. Then several seeds at once are timed against the same seeds
+one after the other.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,6 +32,7 @@ from mechheads.labels.few_shot import few_shot_prompts
 
 LR = (0.1, 0.01)
 N_PROMPTS, SHOTS = 8, 3
+IN_TURN = 2
 
 
 def main() -> None:
@@ -36,40 +40,54 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--updates", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     model = mh.load()
     prompts = few_shot_prompts(model, "country_to_capital", shots=SHOTS, n=N_PROMPTS)
     task = Task(list(map(str, prompts.items)), list(map(str, prompts.answer or ())), name="capitals")
     tokens = task.tokens(model)
     print(f"{len(tokens)} prompts of {int(tokens.lengths.min())} to {int(tokens.lengths.max())} tokens, all in a batch")
-    ours(model, task, [0], 2)  # to warm up
-    plain_loop(model, task, 0, 2)
-    runs: dict[str, list[machine.Measured]] = {"mechheads": [], "plain loop": []}
-    for _ in range(options.repeats):
-        runs["mechheads"].append(machine.measured(lambda: ours(model, task, [0], options.updates), "cpu"))
-        runs["plain loop"].append(machine.measured(lambda: plain_loop(model, task, 0, options.updates), "cpu"))
-    seconds = {name: statistics.median(run.seconds for run in each) for name, each in runs.items()}
-    for name, each in runs.items():
-        peak = statistics.median(run.peak for run in each) / 2**20
-        print(f"{name}: {options.updates} updates in {seconds[name]:.1f} s, {peak:.0f} MB besides the model")
-    mine, theirs = (each[-1].result for each in runs.values())
-    print(f"{seconds['plain loop'] / seconds['mechheads']:.2f} times as fast; ", end="")
-    print(f"gates differ by at most {np.abs(mine[0] - theirs).max():.2g}")
-    compare_seeds(model, task, options.seeds, max(1, options.updates // options.seeds), options.repeats)
+    turns = math.ceil(options.updates / IN_TURN)
+    print(f"{turns * IN_TURN} updates each, {IN_TURN} in turn")
+    compare(
+        {
+            "mechheads": lambda turn: ours(model, task, [turn], IN_TURN),
+            "plain loop": lambda turn: plain_loop(model, task, turn, IN_TURN)[None],
+        },
+        turns,
+    )
+    turns = math.ceil(options.updates / IN_TURN / options.seeds)
+    print(f"{options.seeds} seeds, {turns * IN_TURN} updates each, {IN_TURN} in turn")
+    seeds = range(options.seeds)
+    compare(
+        {
+            "at once": lambda turn: ours(model, task, [turn + seed for seed in seeds], IN_TURN),
+            "one after the other": lambda turn: np.concatenate(
+                [ours(model, task, [turn + seed], IN_TURN) for seed in seeds]
+            ),
+        },
+        turns,
+    )
 
 
-def compare_seeds(model: mh.Model, task: Task, n: int, updates: int, repeats: int) -> None:
-    """Several seeds at once, and one after the other."""
-    together, alone = [], []
-    for _ in range(repeats):
-        together.append(machine.measured(lambda: ours(model, task, list(range(n)), updates), "cpu"))
-        alone.append(machine.measured(lambda: [ours(model, task, [seed], updates) for seed in range(n)], "cpu"))
-    first, second = (statistics.median(run.seconds for run in each) for each in (together, alone))
-    stacked, single = together[-1].result, np.concatenate(alone[-1].result)
+def compare(ways: dict[str, Callable[[int], np.ndarray]], turns: int) -> None:
+    """Two ways to the same gates, in turn."""
+    for way in ways.values():
+        way(0)  # to warm up
+    runs: dict[str, list[machine.Measured]] = {name: [] for name in ways}
+    for turn in range(turns):
+        for name in sorted(ways, reverse=bool(turn % 2)):
+            runs[name].append(machine.measured(partial(ways[name], turn), "cpu"))
+    for name in ways:
+        seconds, peak = (statistics.median(getattr(run, of) for run in runs[name]) for of in ("seconds", "peak"))
+        print(f"{name}: median {seconds:.2f} s a turn, peak {peak / 2**20:.0f} MB, the model's among them")
+    first, second = (runs[name] for name in ways)
+    pairs = list(zip(first, second, strict=True))
+    ratios = [b.seconds / a.seconds for a, b in pairs]
+    low, middle, high = statistics.quantiles(ratios)
+    off = max(float(np.abs(a.result - b.result).max()) for a, b in pairs)
     print(
-        f"{n} seeds, {updates} updates: at once {first:.1f} s, one after the other {second:.1f} s, "
-        f"{second / first:.2f} times as fast; gates differ by at most {np.abs(stacked - single).max():.2g}"
+        f"{middle:.2f} times as fast (quartiles {low:.2f} and {high:.2f}), in all "
+        f"{sum(b.seconds for _, b in pairs) / sum(a.seconds for a, _ in pairs):.2f}; gates differ by at most {off:.2g}"
     )
 
 

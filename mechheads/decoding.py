@@ -175,9 +175,7 @@ class Batch:
         columns.move(of_row, torch.arange(len(of_row), device=of_row.device), shared)
         return shared
 
-    def _filled(
-        self, rows: Int[Tensor, " row"], start: int, last: Int[Tensor, " row"]
-    ) -> Float[Tensor, "row d_model"]:
+    def _filled(self, rows: Int[Tensor, " row"], start: int, last: Int[Tensor, " row"]) -> Float[Tensor, "row d_model"]:
         """The state at each row's last position; the columns, the i-th row's in row i, are filled from ``start`` on."""
         tokens = tokens_in_flight(self.model, max(1, self._limit // 4), self.pos)
         each = max(1, tokens // (int(last.max()) + 1 - start))
