@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -41,6 +42,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=4)
     options = parser.parse_args()
+    warnings.filterwarnings("ignore", "seed .* ended a nat or more above")  # after two updates they may
     model = mh.load()
     prompts = few_shot_prompts(model, "country_to_capital", shots=SHOTS, n=N_PROMPTS)
     task = Task(list(map(str, prompts.items)), list(map(str, prompts.answer or ())), name="capitals")

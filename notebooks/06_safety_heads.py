@@ -282,7 +282,7 @@ rank_table(views)
 
 # %%
 answering = {"max_new_tokens": 12, "draws": 1, "progress": False}
-test = mh.refusal_test(model, HEADS, harmful.texts, pairs[1], ablation="scaling", **answering)
+test = mh.refusal_test(model, HEADS, harmful.texts, pairs[1], ablation="scaling", opening=opening, **answering)
 print(test.verdict)
 test.table.set_index("condition")[["attack_success", "over_refusal", "degenerate", "loss", "refusal"]].round(2)
 
@@ -353,15 +353,14 @@ print(nothing.verdict)
 # heads do, and what does that say about the *model's* refusals?
 
 # %%
-# your turn: mh.refusal_test(model, HEADS, ..., ablation=..., **answering | {"draws": 3})
+# your turn: mh.refusal_test(model, HEADS, ..., ablation=..., opening=opening, **answering | {"draws": 3})
 
 # %% [markdown]
 # <details><summary>One solution</summary>
 #
 # ```python
-# blind = mh.refusal_test(
-#     model, HEADS, harmful.texts, pairs[1], ablation="undifferentiated", **answering | {"draws": 3}
-# )
+# options = answering | {"ablation": "undifferentiated", "opening": opening, "draws": 3}
+# blind = mh.refusal_test(model, HEADS, harmful.texts, pairs[1], **options)
 # print(blind.verdict)
 # blind.table.set_index("condition")[["attack_success", "over_refusal", "degenerate", "loss"]].round(2)
 # ```

@@ -30,7 +30,7 @@ WORDS = TEXTS.items([0, 2])
 QUICK: dict[str, Any] = {"progress": False}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"))
 

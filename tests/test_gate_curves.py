@@ -28,7 +28,7 @@ def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
     return gated_micro.build(tmp_path_factory.mktemp("micro") / "model")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"))
 

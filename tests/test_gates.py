@@ -52,12 +52,12 @@ def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
     return gated_micro.build(tmp_path_factory.mktemp("micro") / "model")
 
 
-@pytest.fixture(params=TINY)
+@pytest.fixture(scope="module", params=TINY)
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"))
 
@@ -240,6 +240,7 @@ def test_weights_and_hooks_are_left_as_found(llama: mh.Model, monkeypatch: pytes
         fit_gates(llama, TEXTS, seeds=1, updates=2, **QUICK)
     assert during == [False] * 4
     check()
+    weights[3].requires_grad_(True)
 
 
 def test_hooks_come_off_after_an_exception_inside_the_pass(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,12 +49,12 @@ REQUESTS = [
 QUIET: dict[str, Any] = {"template": "bare", "progress": False}
 
 
-@pytest.fixture(params=TINY)
+@pytest.fixture(scope="module", params=TINY)
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"))
 

@@ -37,7 +37,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "ordinary_texts", lambda: (" a dog gave", " Mary went to the store"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def small(tiny) -> mh.Model:
     return mh.load(tiny("llama"))
 

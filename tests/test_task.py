@@ -14,7 +14,7 @@ from mechheads.gating import Task
 pytestmark = pytest.mark.transformerlens
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"))
 
