@@ -1,6 +1,6 @@
 """Slow and plain: what the engine computes, one full forward pass of one prompt for each head.
 
-Nothing here pads, stacks, resumes or caches; only TransformerLens' own ``run_with_hooks`` is used.
+Nothing here pads, stacks or resumes; only TransformerLens' own ``run_with_hooks`` is used.
 """
 
 from __future__ import annotations
@@ -33,14 +33,11 @@ def name(layer: int, site: str) -> str:
 
 
 def activations(model: mh.Model, ids: Tensor) -> Activations:
-    """q, k, v, pattern and z of every layer, by hook name."""
+    """q, k, v, pattern and z of every layer and what its MLP gives, by hook name."""
     kept: Activations = {}
-
-    def keep(value: Tensor, hook: Any, at: str) -> None:
-        kept[at] = value.clone()
-
     names = [name(layer, site) for layer in range(model.n_layers) for site in ("q", "k", "v", "pattern", "z")]
-    forward(model, ids, [(at, partial(keep, at=at)) for at in names])
+    names += [mlp(layer) for layer in range(model.n_layers) if mlp(layer) in model.model.hook_dict]
+    forward(model, ids, [(at, partial(_keep, kept=kept, at=at)) for at in names])
     return kept
 
 
@@ -79,10 +76,20 @@ def blend(old: Tensor, new: Tensor, at: int | None) -> Tensor:
 
 
 def patched_logits(
-    model: mh.Model, base: Tensor, source: Tensor, layer: int, head: int, site: str, at: int | None = None
+    model: mh.Model,
+    base: Tensor,
+    here: Activations,
+    there: Activations,
+    layer: int,
+    head: int,
+    site: str,
+    at: int | None = None,
 ) -> Tensor:
-    """Activation patching of one head at one site, at one position or all: logits [pos, d_vocab]."""
-    here, there = activations(model, base), activations(model, source)
+    """Activation patching of one head at one site, at one position or all: logits [pos, d_vocab].
+
+    Args:
+        here, there: ``activations`` of the base run and of the source run.
+    """
     old, new = here[name(layer, site)], there[name(layer, site)]
     old_z = here[name(layer, "z")][0, :, head]
     if site == "z":
@@ -100,14 +107,18 @@ def patched_logits(
 def path_patched_logits(
     model: mh.Model,
     base: Tensor,
-    source: Tensor,
+    here: Activations,
+    there: Activations,
     sender: tuple[int, int],
     receivers: list[str],
     mlps: str = "recomputed",
     at: int | None = None,
 ) -> Tensor:
-    """Path patching in full forward passes: logits [pos, d_vocab] of the second run."""
-    here, there = activations(model, base), activations(model, source)
+    """Path patching in full forward passes: logits [pos, d_vocab] of the second run.
+
+    Args:
+        here, there: ``activations`` of the base run and of the source run.
+    """
     layer, head = sender
     hooks: list[tuple[str, Callable]] = []
     for each in range(model.n_layers):
@@ -116,14 +127,11 @@ def path_patched_logits(
             z[0, :, head] = blend(z[0, :, head], there[name(each, "z")][0, :, head], at)
         hooks.append((name(each, "z"), _give(z)))
     seen: dict[str, Tensor] = {}
-    if mlps == "frozen":
-        kept: dict[str, Tensor] = {}
-        forward(model, base, [(mlp(each), partial(_keep, kept=kept, at=mlp(each))) for each in range(model.n_layers)])
     for each in range(model.n_layers):
         hooks += [(name(each, site), partial(_keep, kept=seen, at=name(each, site))) for site in ("q", "k", "v")]
         hooks.append((mlp(each), partial(_keep, kept=seen, at=mlp(each))))
         if mlps == "frozen":
-            hooks.append((mlp(each), _give(kept[mlp(each)])))
+            hooks.append((mlp(each), _give(here[mlp(each)])))
     first = forward(model, base, hooks)[0]
     if receivers == ["final"]:
         return first

@@ -97,12 +97,13 @@ def test_effects_equal_one_full_forward_each(small: mh.Model) -> None:
         assert float(found.total.dataset["gap"][i]) == pytest.approx(away, abs=TOLERANCE)
         for prompt in range(len(pairs)):
             ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
+            runs = [oracles.activations(small, each) for each in (ids, other)]
             before = diff(small, corrupted, prompt)
             for layer, head in ((HeadId.parse(name).layer, HeadId.parse(name).head) for name in SOME):
-                patched = oracles.patched_logits(small, ids, other, layer, head, "z")
+                patched = oracles.patched_logits(small, ids, *runs, layer, head, "z")
                 expected = (oracles.logit_diff(patched, corrupted, prompt) - before) / away
                 assert total[layer, head, i, prompt] == pytest.approx(expected, abs=TOLERANCE / away)
-                path = oracles.path_patched_logits(small, ids, other, (layer, head), ["final"])
+                path = oracles.path_patched_logits(small, ids, *runs, (layer, head), ["final"])
                 expected = (oracles.logit_diff(path, corrupted, prompt) - before) / away
                 assert direct[layer, head, i, prompt] == pytest.approx(expected, abs=TOLERANCE / away)
 

@@ -30,9 +30,10 @@ def test_patching_equals_one_full_forward_a_head(model, pairs, site):
     clean, corrupted = pairs.tokens(model)
     for prompt in range(len(pairs)):
         ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
+        runs = [oracles.activations(model, each) for each in (ids, other)]
         before = oracles.logit_diff(oracles.forward(model, ids)[0], corrupted, prompt)
         for layer, head in SAMPLE:
-            logits = oracles.patched_logits(model, ids, other, layer, head, site)
+            logits = oracles.patched_logits(model, ids, *runs, layer, head, site)
             expected = oracles.logit_diff(logits, corrupted, prompt) - before
             assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=1e-4)
 

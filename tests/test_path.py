@@ -50,10 +50,11 @@ def by_loop(model, pairs, receivers, mlps="recomputed", direction="noising", at=
         ids, other = oracles.ids_of(base, prompt), oracles.ids_of(source, prompt)
         if at is not None and at >= ids.shape[1]:
             continue
+        runs = [oracles.activations(model, each) for each in (ids, other)]
         before = oracles.logit_diff(oracles.forward(model, ids)[0], base, prompt)
         for layer in range(model.n_layers):
             for head in range(model.n_heads):
-                logits = oracles.path_patched_logits(model, ids, other, (layer, head), receivers, mlps, at)
+                logits = oracles.path_patched_logits(model, ids, *runs, (layer, head), receivers, mlps, at)
                 expected[layer, head, prompt] = oracles.logit_diff(logits, base, prompt) - before
     return expected
 

@@ -51,9 +51,10 @@ def test_patching_equals_one_full_forward_a_head(small, pairs, site, direction):
     base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
     for prompt in range(len(pairs)):
         ids, other = oracles.ids_of(base, prompt), oracles.ids_of(source, prompt)
+        runs = [oracles.activations(small, each) for each in (ids, other)]
         before = oracles.logit_diff(oracles.forward(small, ids)[0], base, prompt)
         for layer, head in heads_of(small):
-            logits = oracles.patched_logits(small, ids, other, layer, head, site)
+            logits = oracles.patched_logits(small, ids, *runs, layer, head, site)
             expected = oracles.logit_diff(logits, base, prompt) - before
             assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
 
@@ -65,10 +66,11 @@ def test_patching_each_position_equals_the_loop(small, pairs, site):
     assert effect.scores.dims == ("layer", "head", "pos")
     for prompt in range(len(pairs)):
         ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
+        runs = [oracles.activations(small, each) for each in (ids, other)]
         before = oracles.logit_diff(oracles.forward(small, ids)[0], corrupted, prompt)
         for layer, head in ((0, 1), (2, 3)):
             for pos in range(ids.shape[1]):
-                logits = oracles.patched_logits(small, ids, other, layer, head, site, pos)
+                logits = oracles.patched_logits(small, ids, *runs, layer, head, site, pos)
                 expected = oracles.logit_diff(logits, corrupted, prompt) - before
                 assert float(effect.values[layer, head, pos, prompt]) == pytest.approx(expected, abs=TOLERANCE)
         beyond = effect.values[0, 1, ids.shape[1] :, prompt]
@@ -555,8 +557,9 @@ if TRANSFORMERLENS_4:  # 3.9 does not load Bloom without a name that it lists
         clean, corrupted = pairs.tokens(bloom)
         for prompt in range(len(pairs)):
             ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
+            runs = [oracles.activations(bloom, each) for each in (ids, other)]
             before = oracles.logit_diff(oracles.forward(bloom, ids)[0], corrupted, prompt)
             for layer, head in ((0, 1), (2, 3)):
-                logits = oracles.patched_logits(bloom, ids, other, layer, head, "z")
+                logits = oracles.patched_logits(bloom, ids, *runs, layer, head, "z")
                 expected = oracles.logit_diff(logits, corrupted, prompt) - before
                 assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
