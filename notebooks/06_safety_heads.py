@@ -323,7 +323,7 @@ curve.plot()
 # number. The test looks first whether there is anything to ablate.
 
 # %%
-nothing = mh.refusal_test(untaught, HEADS, *pairs, opening=opening, **answering)
+nothing = mh.refusal_test(untaught, HEADS, *pairs, opening=opening, **answering | {"draws": 0})
 print(nothing.verdict)
 
 # %% [markdown]

@@ -257,7 +257,7 @@ listed.round(2)
 # breaks when enough of it is taken out, whatever it was, heads in random order stand beside them.
 
 # %%
-curves = mh.role_curve(model, test.items(range(8)), gates, counts=[0, 1, 3, 10, 30], draws=2, progress=False)
+curves = mh.role_curve(model, test.items(range(8)), gates, counts=[0, 1, 10, 30], draws=2, progress=False)
 mh.plots.role_curves(curves)
 
 # %%

@@ -77,7 +77,7 @@ def test_the_other_direction(small, pairs, receivers):
 @pytest.mark.parametrize("receivers", [["final"], ["L2H3.v"]], ids="+".join)
 def test_a_sender_changed_at_one_position(small, pairs, receivers):
     ours = mh.path_patch(small, pairs, receivers=receivers, positions="each", progress=False)
-    for pos in range(ours.dataset.sizes["pos"]):
+    for pos in (1, ours.dataset.sizes["pos"] - 1):
         wanted = by_loop(small, pairs, receivers, at=pos)
         np.testing.assert_allclose(ours.values.isel(pos=pos), wanted, atol=TOLERANCE)
 
