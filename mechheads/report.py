@@ -31,7 +31,7 @@ class _Part(NamedTuple):
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1240px; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } p { max-width: 46rem; }
-pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: 0.85rem; }
+pre { background: #f6f6f6; padding: 1rem; white-space: pre-wrap; font-size: 0.85rem; }
 .figure { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.85rem; } td, th { padding: 0.2rem 0.6rem; text-align: left; }
 details { margin-top: 0.5rem; } summary { cursor: pointer; }

@@ -67,6 +67,7 @@ def test_a_model_that_refuses_is_tested_under_every_ranking(small, short, monkey
     rankings = ["Ships, undifferentiated", "Ships, scaling", "refusal contribution", "refusal direction"]
     assert list(study.rankings) == rankings == list(study.tests)
     assert study.curve is not None and max(study.curve.table["k"].tolist()) == 2
+    assert study.curve.provenance["ablation"] == "scaling"
     assert all(scores.dataset.sizes["prompt"] == 5 for scores in study.rankings.values())
     for name, test in study.tests.items():
         assert test.answers["condition"].tolist().count("intact") == 2 * 4, "tested on requests that ranked nothing"

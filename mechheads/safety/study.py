@@ -143,11 +143,13 @@ def safety_study(
     tokens, draws = (12, 1) if quick else (32, 3)
     options: dict[str, Any] = {"draws": draws, "max_new_tokens": tokens, "seed": seed, "progress": progress}
 
+    def way(scores: HeadScores) -> Kind:
+        return scores.provenance.get("ablation") or ABLATIONS[0]
+
     def test(rankings: Mapping[str, HeadScores]) -> None:
         for name, scores in rankings.items():
-            kind = scores.provenance.get("ablation") or ABLATIONS[0]
             with study.stage(f"test of {name}", progress):
-                found = refusal_test(model, scores.heads(critical), *tested_on, ablation=kind, **options)
+                found = refusal_test(model, scores.heads(critical), *tested_on, ablation=way(scores), **options)
             study.tests[name], study.has_refusal = found, found.refuses
             stop_if_partial(found)
             if not found.refuses:
@@ -175,7 +177,10 @@ def safety_study(
             study.direction = refusal_direction(model, *ranked_on, seed=seed, progress=progress)
         test({name: scores for name, scores in study.rankings.items() if name not in study.tests})
         with study.stage("attack curve", progress):
-            study.curve = attack_curve(model, study.contribution.heads(critical), *tested_on, most=critical, **options)
+            first = study.contribution.heads(critical)
+            study.curve = attack_curve(
+                model, first, *tested_on, most=critical, ablation=way(study.contribution), **options
+            )
         stop_if_partial(study.curve)
     return study
 
