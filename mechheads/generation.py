@@ -1,8 +1,8 @@
 """What a model writes on from prompts, as it is or with heads changed: greedy or sampled, many prompts at once.
 
-A prompt is computed once and its keys and values are kept, in a column for each position; from then on each step
-computes one token a row. A row that is finished leaves the batch. Several conditions, such as a model with and without
-some heads, share batches, so that the weights are read once for all.
+A prompt is computed once, what all prompts begin with once for all of them, and keys and values are kept, in a column
+for each position; from then on each step computes one token a row. A row that is finished leaves the batch. Several
+conditions, such as a model with and without some heads, share batches, so that the weights are read once for all.
 """
 
 from __future__ import annotations
@@ -91,9 +91,10 @@ def generate(
 
     Args:
         prompts: a list of strings, chats or ids, or ``Prompts``.
-        hooks: (hook name, function of value and hook), as ``Model.hook_name`` names them. They act in the prompt
-            and in every step, where values hold one token of those rows that are still written, so a function must
-            treat every row and every position on its own.
+        hooks: (hook name, function of value and hook), as ``Model.hook_name`` names them. They act in the prompt,
+            which may come in two pieces, what all prompts begin with and the rest, and in every step, where values
+            hold one token of those rows that are still written. So a function must treat every row and every position
+            on its own.
         temperature: 0 takes the most probable token; above, tokens are drawn from logits divided by it.
         top_k: draw among this many most probable tokens only.
         seed: of the drawing. The random numbers of a prompt do not depend on how prompts are batched.
