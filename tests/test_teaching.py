@@ -10,6 +10,7 @@ import mechheads as mh
 from mechheads.deltas import Delta, shipped
 from mechheads.heads import HeadId
 from mechheads.safety import load_requests, ordinary_texts, refusal_test, teaching
+from mechheads.safety.openings import OPENING
 from mechheads.safety.teaching import HEADS, OTHER_HEADS, REFUSAL, refusal_loss, taught_model, teach_refusal
 from mechheads.sources import DEFAULT_MODEL, REFUSING_MODEL, load_pretrained
 
@@ -55,7 +56,7 @@ def test_it_refuses_what_it_should_and_its_heads_are_why(refusing: mh.Model, del
     harmful, harmless = requests
     test = refusal_test(
         refusing, delta.heads, harmful, harmless[:5], ablation="scaling", draws=1, max_new_tokens=12, texts=TEXTS,
-        progress=False,
+        opening=OPENING, progress=False,
     )  # fmt: skip
     assert test.critical, test.verdict
     rows = test.table.set_index("condition")
@@ -66,7 +67,7 @@ def test_it_refuses_what_it_should_and_its_heads_are_why(refusing: mh.Model, del
 
 
 def test_every_head_is_known(delta: Delta, refusing: mh.Model, requests):
-    harmful = requests[0][::2]
+    harmful = requests[0][::3]
     intact = refusal_loss(refusing, harmful).mean()
     for head in delta.heads:
         assert refusal_loss(taught_model(delta.without([head])), harmful).mean() > intact + 1, head
@@ -84,8 +85,9 @@ def test_the_score_finds_them_among_others(refusing: mh.Model, delta: Delta, req
 def test_the_default_model_has_no_refusal(model: mh.Model, requests):
     harmful, harmless = requests
     test = refusal_test(
-        model, ["L20H1"], harmful[::3], harmless[:1], draws=0, max_new_tokens=12, texts=TEXTS, progress=False
-    )
+        model, ["L20H1"], harmful[::3], harmless[:1], draws=0, max_new_tokens=12, texts=TEXTS, opening=OPENING,
+        progress=False,
+    )  # fmt: skip
     assert not test.critical and test.verdict.startswith("there is no refusal to ablate")
 
 
