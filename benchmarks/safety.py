@@ -107,7 +107,6 @@ def difference(scores: mh.HeadScores, loop: np.ndarray) -> float:
 
 
 _IN_FRESH_PROCESS = """
-import argparse
 import json
 from benchmarks import machine, safety
 import mechheads as mh
