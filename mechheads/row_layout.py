@@ -20,7 +20,7 @@ def find_layout(model: Model) -> None:
     backend = model.backend
     if backend.layout is not None:
         return
-    ids = [[(7 * i + j) % model.d_vocab for j in range(1, 7)] for i in range(2)]
+    ids = backend.trial_tokens(2, 6).tolist()
     run = HeadCache.run(model, ids, sites=("z", "resid_pre", "keys", "values"), progress=False)
     at = run.tokens.lengths[:, None] - torch.tensor([[2, 1]], device=model.device)
     same = [[Edit(0, "z", 0, run.z.layer(0)[:, 0])]] * 2

@@ -222,7 +222,7 @@ class Backend(ABC):
         """
         if any(point.fwd_hooks for point in self.module.hook_dict.values()):
             return
-        ids = torch.arange(1, 4, device=self.parameter.device)[None] % self.sizes.d_vocab
+        ids = self.trial_tokens(1, 3)
         try:
             own, ours = self.own_logits(ids).float(), self.unembed(self.run(ids)).float()
             damaged = not bool(own.isfinite().all())
@@ -234,6 +234,15 @@ class Backend(ABC):
         if not off < (1e-3 if self.parameter.dtype == torch.float32 else 0.3):
             advice = "; it is in training mode: call its eval() first" if self.module.training else ""
             raise ValueError(f"{self._cannot_read}: our logits differ from its own{advice}")
+
+    def trial_tokens(self, rows: int, pos: int) -> Int[Tensor, "row pos"]:
+        """Tokens to try the model on, from the middle of its vocabulary.
+
+        Many vocabularies begin with control tokens, some of which give so large activations that two exact ways of
+        computing a run visibly differ in float32.
+        """
+        first = self.sizes.d_vocab // 2 + pos * torch.arange(rows, device=self.parameter.device)
+        return (first[:, None] + torch.arange(pos, device=self.parameter.device)) % self.sizes.d_vocab
 
     @property
     def _cannot_read(self) -> str:
