@@ -19,6 +19,9 @@ from mechheads.tokens import Tokens
 
 F = TypeVar("F", bound=Callable)
 
+_FAR = 20.0
+"""Nats: where a token gains more, exp(d) times its probability may lose it, which may be too small for float32."""
+
 
 @dataclass(frozen=True)
 class MetricContext:
@@ -165,12 +168,12 @@ def kl_divergence(logits: Float[Tensor, "prompt position d_vocab"], context: Met
     can fall below 0 by rounding.
     """
     log_p, p = context.base_log_probs, context.base_probs
-    d = logits.log_softmax(-1) - log_p
-    far = d.abs() >= 1
-    small = d.masked_fill(far, 0)
-    terms = p * (small.expm1() - small)
-    if far.any():
-        terms[far] = (log_p[far] + d[far]).exp() - p[far] * (1 + d[far])
+    log_q = logits.log_softmax(-1)
+    d = log_q - log_p
+    near = d.clamp_max(_FAR)
+    terms = p * (near.expm1() - near)
+    if d.amax() > _FAR:
+        terms = torch.where(d > _FAR, log_q.exp() - p * (1 + d), terms)
     return (terms.sum(-1) * context.mask).sum(-1)
 
 

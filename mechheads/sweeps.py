@@ -27,7 +27,7 @@ from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Intervention, site_of
 from mechheads.jobs import AnyPrompts, Job, Positions, Unit, inside, prepare
 from mechheads.judge import Judge
-from mechheads.memory import UNSEEN, PeakBytes
+from mechheads.memory import UNSEEN, PeakBytes, keep_freed_memory
 from mechheads.metrics import Metric, kl_divergence, name_of
 from mechheads.model import Model
 from mechheads.plans import Plan, in_halves
@@ -203,6 +203,7 @@ def finals(
     job: Job, *, progress: bool = True, done: Set[Unit] = frozenset()
 ) -> Iterator[tuple[list[Unit], Float[Tensor, "unit prompt position d_model"]]]:
     """Run the sweep wave by wave, but for those all done: some units and their final states at the read positions."""
+    keep_freed_memory()
     bar = tqdm(
         total=job.plan.blocks,
         initial=sum(job.model.n_layers - head.layer for head, _ in done),

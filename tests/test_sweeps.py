@@ -487,14 +487,16 @@ def test_token_indices_are_places_too(small, pairs):
     np.testing.assert_allclose(some.values.sel(pos=-1), last.values, atol=1e-6)
 
 
-@pytest.mark.parametrize("far", [0.0, 1e-3, 3.0, 60.0, 105.0, 1e4])
-def test_kl_is_exact_near_and_far(far):
+@pytest.mark.parametrize("gains", [False, True])
+@pytest.mark.parametrize("far", [0.0, 1e-3, 3.0, 25.0, 60.0, 105.0, 1e4])
+def test_kl_is_exact_near_and_far(far, gains):
     """Two-token vocabulary by hand: KL = p log(p/q) + (1-p) log((1-p)/(1-q))."""
     from mechheads.metrics import MetricContext
     from mechheads.tokens import Tokens
 
     base = torch.tensor([[[0.3, 0.0]]])
     other = torch.tensor([[[0.3 - far, 0.0]]])
+    base, other = (other, base) if gains else (base, other)
     one = torch.ones(1, dtype=torch.long)
     tokens = Tokens(one[None], one, {"last": one - 1}, None, None, ("0",), (("a",),))
     value = mh.kl_divergence(other, MetricContext(base, tokens, torch.ones(1, 1, dtype=torch.bool)))
@@ -563,3 +565,19 @@ if TRANSFORMERLENS_4:  # 3.9 does not load Bloom without a name that it lists
                 logits = oracles.patched_logits(bloom, ids, *runs, layer, head, "z")
                 expected = oracles.logit_diff(logits, corrupted, prompt) - before
                 assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
+
+
+@pytest.mark.filterwarnings("ignore:A forward hook edited hook_scale")
+@pytest.mark.parametrize("name", ["blocks.2.ln1.hook_normalized", "blocks.2.ln2.hook_scale"])
+def test_a_users_hook_on_a_norm_counts(tiny, name):
+    small = mh.load(tiny("llama"))
+    without = mh.ablate(small, CLEAN, heads="L1H1", progress=False)
+    small.model.add_hook(name, lambda value, hook: 1.5 * value)
+    ours = mh.ablate(small, CLEAN, heads="L1H1", progress=False)
+    tokens = mh.Prompts(CLEAN).tokens(small)
+    for prompt in range(len(CLEAN)):
+        ids = oracles.ids_of(tokens, prompt)
+        z = torch.zeros(ids.shape[1], small.d_head)
+        expected = oracles.kl(oracles.forward(small, ids)[0], oracles.with_z(small, ids, 1, 1, z)[0])
+        assert float(ours.values[1, 1, prompt]) == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    assert np.abs(ours.values[1, 1] - without.values[1, 1]).max() > 1e-3

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+from transformer_lens.model_bridge.generalized_components import NormalizationBridge
 
 from mechheads.backends.base import Backend, Blocks, Keys
 
@@ -107,7 +109,8 @@ class BridgeBackend(Backend):
                 arguments[self._keys_name] = keys
             if mask is not None:
                 arguments["attention_mask"] = mask
-            out = self.module.blocks[layer](residual, **arguments)
+            with self._norms_once(layer):
+                out = self.module.blocks[layer](residual, **arguments)
             return out[0] if isinstance(out, tuple) else out
 
         return entered[0], named, call
@@ -127,6 +130,32 @@ class BridgeBackend(Backend):
             return
         with self._instead([attention], lambda *_args, **_kwargs: (out, None)):
             yield
+
+    @contextmanager
+    def _norms_once(self, layer: int) -> Iterator[None]:
+        """Let the block's norms be those of transformers alone.
+
+        The bridge's compute everything a second time for their hook points, which matters to nobody where these hold
+        no hooks.
+        """
+        idle = [norm for norm, points in self._native_norms[layer] if not any(point.has_hooks() for point in points)]
+        with ExitStack() as restore:
+            for norm in idle:
+                restore.enter_context(self._instead([norm], norm.original_component.forward))
+            yield
+
+    @cached_property
+    def _native_norms(self) -> list[list[tuple[Any, list[Any]]]]:
+        """Of each block, the norms whose result is transformers' own, and their hook points."""
+        return [
+            [
+                (part, [point for point in part.modules() if isinstance(point, HookPoint)])
+                for part in block.modules()
+                if isinstance(part, NormalizationBridge)
+                and (part.use_native_layernorm_autograd or getattr(part.config, "layer_norm_folding", False))
+            ]
+            for block in self.module.blocks
+        ]
 
     @cached_property
     def _argument_names(self) -> list[str]:
