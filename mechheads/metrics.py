@@ -21,6 +21,8 @@ F = TypeVar("F", bound=Callable)
 
 _FAR = 20.0
 """Nats: where a token gains more, exp(d) times its probability may lose it, which may be too small for float32."""
+_IN_CACHE = 2**18
+"""Logits that a CPU compares at a time: some ten passes go over them."""
 
 
 @dataclass(frozen=True)
@@ -167,14 +169,23 @@ def kl_divergence(logits: Float[Tensor, "prompt position d_vocab"], context: Met
     d = log q - log p it is summed as p (exp(d) - 1 - d): the same, as probabilities sum to one, and no term
     can fall below 0 by rounding.
     """
-    log_p, p = context.base_log_probs, context.base_probs
+    at_once = len(logits) if logits.is_cuda else max(1, _IN_CACHE // max(1, logits[0].numel()))
+    parts = zip(*(x.split(at_once) for x in (logits, context.base_log_probs, context.base_probs)), strict=True)
+    return (torch.cat([_kl_of_logits(*part) for part in parts]) * context.mask).sum(-1)
+
+
+def _kl_of_logits(
+    logits: Float[Tensor, "prompt position d_vocab"],
+    log_p: Float[Tensor, "prompt position d_vocab"],
+    p: Float[Tensor, "prompt position d_vocab"],
+) -> Float[Tensor, "prompt position"]:
     log_q = logits.log_softmax(-1)
     d = log_q - log_p
     near = d.clamp_max(_FAR)
     terms = p * (near.expm1() - near)
     if d.amax() > _FAR:
         terms = torch.where(d > _FAR, log_q.exp() - p * (1 + d), terms)
-    return (terms.sum(-1) * context.mask).sum(-1)
+    return terms.sum(-1)
 
 
 def try_metric(metric: Metric, tokens: Tokens, d_vocab: int) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mechheads.windows import Packing, Window
 
 T = TypeVar("T")
-_TOKENS_IN_FLIGHT = 768
+_TOKENS_IN_FLIGHT = 1536
 """Tokens that a CPU is fast with: enough for its matrix products, and what they make fits its caches."""
 
 _WHY = {

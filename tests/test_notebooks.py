@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import jupytext
 import nbformat
 import pytest
+from jupyter_client import AsyncKernelManager
+from jupyter_client.utils import run_sync
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
@@ -66,6 +69,8 @@ assert table.loc["facilitation", "aba_abb"] < table.loc["irrelevance", "aba_abb"
 }
 """For each notebook the code that checks its exercise's solution, and what the text says of it."""
 
+EMPTY = "%reset -f\n%cd -q {folder}"
+
 
 def test_every_notebook_is_looked_at() -> None:
     assert [path.stem for path in SOURCES] == [path.stem for path in sorted(FOLDER.glob("*.ipynb"))]
@@ -82,14 +87,22 @@ def test_both_files_say_the_same(source: Path) -> None:
     assert [(cell.outputs, cell.execution_count) for cell in code] == [([], None)] * len(code)
 
 
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[AsyncKernelManager]:
+    """One for all, so that libraries are imported once; ``EMPTY`` gives each notebook a namespace of its own."""
+    manager = AsyncKernelManager(kernel_name="python3")
+    yield manager
+    run_sync(manager.shutdown_kernel)(now=True)
+
+
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_runs_from_top_to_bottom(source: Path, tmp_path: Path) -> None:
+def test_runs_from_top_to_bottom(source: Path, tmp_path: Path, kernel: AsyncKernelManager) -> None:
     notebook = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
     solution = re.search(r"^```python\n(.*?)^```", notebook.cells[-1].source, re.DOTALL | re.MULTILINE)
     assert solution is not None, "the last cell holds no solution of the exercise"
     notebook.cells.append(nbformat.v4.new_code_cell(solution[1] + EXERCISES[source.stem]))
-    run = NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}})
-    run.execute()
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(EMPTY.format(folder=str(tmp_path))))
+    NotebookClient(notebook, timeout=300, km=kernel).execute()
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for cell in code:
         figures = [out for out in cell.outputs if "application/vnd.plotly.v1+json" in out.get("data", {})]
