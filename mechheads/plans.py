@@ -39,8 +39,9 @@ class Plan:
         blocks: how often a block is run for them, from each head's own layer on.
         heads, places: what they are made of.
         prompts, pos: the size of the batch of one unit; ``width``: positions computed, of the widest place; or of a
-            row that ``packed`` prompts share.
-        stack: units carried through the layers together; ``rows``: prompts run at once.
+            row that prompts share.
+        stack: units carried through the layers together; ``rows``: prompts run at once; ``groups``: which, where
+            they share rows.
         layout: how they are laid out: ``queries``, ``rows`` or ``whole``.
         forwards: the work in full forward passes of the prompts, the cached runs included.
         flops: floating-point operations.
@@ -64,8 +65,13 @@ class Plan:
     flops: float
     bytes: int
     on_disk: bool
-    packed: bool = False
+    groups: tuple[tuple[int, ...], ...] | None = None
     seconds: float | None = None
+
+    @property
+    def packed(self) -> bool:
+        """Whether prompts share rows."""
+        return self.groups is not None
 
     def __str__(self) -> str:
         places = "1 place" if self.places == 1 else f"{self.places} places"
@@ -74,7 +80,7 @@ class Plan:
         waves = math.ceil(self.units / self.stack)
         rows = "" if self.rows >= self.prompts else f", {self.rows} prompts at a time"
         computed = (
-            f"rows of {self.width} tokens hold {self.rows} prompts, what these begin with alike once"
+            f"rows of up to {self.width} tokens hold up to {self.rows} prompts, what these begin with alike once"
             if self.packed
             else f"{self.width} of {self.pos} positions computed, from the first that changes to the last that is read"
         )
@@ -136,11 +142,13 @@ def make_plan(
     if packing is None:
         width, computed = max(window.width for window in windows), prompts * sum(window.width for window in windows)
         rows = max(1, min(prompts, tokens // width))
-        at_once = rows * width
+        widest = rows * width
+        usual = widest
     else:
-        rows, at_once, computed = packing.prompts, packing.width, packing.tokens
-        width = at_once
-    stack = max(1, min(len(heads), tokens // at_once))
+        rows, computed = max(map(len, packing.groups)), packing.tokens
+        width = widest = packing.width
+        usual = math.ceil(packing.tokens / len(packing.groups))
+    stack = max(1, min(len(heads), tokens // usual, room // (widest * token_bytes(model, keys))))
     stack = math.ceil(len(heads) / math.ceil(len(heads) / stack))
     flops = computed * sum(model.n_layers - head.layer for head in heads) * 2 * (block + key_flops * keys) + prompts * (
         units * n_read * unembed + extra_runs * model.n_layers * pos * token_flops
@@ -159,9 +167,9 @@ def make_plan(
         layout=model.layout or "whole",
         forwards=flops / (prompts * pos * (model.n_layers * token_flops + unembed)),
         flops=flops,
-        bytes=kept + stack * at_once * token_bytes(model, keys) + logit_bytes(model, stack * prompts, n_read),
+        bytes=kept + stack * widest * token_bytes(model, keys) + logit_bytes(model, stack * prompts, n_read),
         on_disk=on_disk,
-        packed=packing is not None,
+        groups=None if packing is None else packing.groups,
     )
 
 

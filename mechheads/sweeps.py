@@ -283,17 +283,22 @@ def _changed_heads(
 
 def _carry_at_once(job: Job, units: list[list[tuple[HeadId, Tensor, Tensor]]]) -> Tensor:
     first = torch.stack([start for unit in units for _, _, start in unit]).amin(0)
+    groups = torch.arange(len(job.tokens), device=first.device).split(job.plan.rows)
+    if job.plan.groups is not None:
+        groups = [torch.tensor(group, device=first.device) for group in job.plan.groups]
     parts = []
-    for begin in range(0, len(job.tokens), job.plan.rows):
-        rows = slice(begin, begin + job.plan.rows)
+    for rows in groups:
         window = _rows(job, rows, first[rows], [new[rows] for unit in units for _, new, _ in unit])
         copies = [[Edit(head.layer, "z", head.head, window.take(new[rows])) for head, new, _ in unit] for unit in units]
         parts.append(Wave(job.base, rows, window).run(copies))
-    return torch.cat(parts, dim=1)
+    return torch.cat(parts, dim=1)[:, torch.cat(list(groups)).argsort()]
 
 
 def _rows(
-    job: Job, rows: slice, first: Int[Tensor, " prompt"], new: Sequence[Float[Tensor, "prompt pos d_head"]]
+    job: Job,
+    rows: Int[Tensor, " row"],
+    first: Int[Tensor, " prompt"],
+    new: Sequence[Float[Tensor, "prompt pos d_head"]],
 ) -> Rows:
     """How some prompts lie in rows; packed ones share what is alike in them, the new z included."""
     ids, at = job.tokens.ids[rows], job.at[rows]

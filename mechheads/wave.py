@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import einops
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.backends.base import Blocks, Hook, Keys
@@ -99,7 +99,7 @@ class Wave:
         window: how these prompts lie in rows.
     """
 
-    def __init__(self, base: HeadCache, rows: slice, window: Rows) -> None:
+    def __init__(self, base: HeadCache, rows: slice | Int[Tensor, " row"], window: Rows) -> None:
         self.base, self.rows, self.window = base, rows, window
         self.model: Model = base.need_model()
         self.n_past = window.n_past

@@ -20,6 +20,8 @@ _PACKED_WIDTH = 256
 """Tokens of a row of packed prompts, at most."""
 _ATTENTION_DOUBLES = 2048
 """Wider rows share more, and attention, which looks at all of a row, costs more: at this width as much as the rest."""
+_ROW_COSTS = 8
+"""As much as so many tokens, as narrow rows give small products."""
 _WORTH_PACKING = 0.9
 
 
@@ -236,40 +238,54 @@ def shared_start(values: Shaped[Tensor, "prompt pos *rest"], noise: float = 0.0)
 
 @dataclass(frozen=True)
 class Packing:
-    """How many prompts to put in a row.
+    """Which prompts share a row.
 
     Attributes:
-        prompts: of a row; ``width``: tokens of the widest row; ``tokens``: of all rows.
+        groups: the prompts of each row.
+        width: tokens of the widest row; ``tokens``: of all rows.
     """
 
-    prompts: int
+    groups: tuple[tuple[int, ...], ...]
     width: int
     tokens: int
 
     @classmethod
     def find(cls, ids: Int[Tensor, "prompt pos"], window: Window) -> Packing | None:
-        """As many prompts as a row should hold; None where a row for each prompt costs about as little."""
+        """Prompts in the order of their tokens, cut into rows where that costs least.
+
+        None where a row for each prompt costs about as little.
+        """
         start, last = int(window.start.amin()), window.at.amax(1).tolist()
-        best: tuple[float, int, int, int] | None = None
-        for prompts in range(2, len(last) + 1):
-            widths = [
-                _width(start, shared_start(ids[begin : begin + prompts]), last[begin : begin + prompts])
-                for begin in range(0, len(last), prompts)
-            ]
-            if best is not None and max(widths) > _PACKED_WIDTH:
-                break
-            found = (_cost(sum(widths), max(widths)), prompts, max(widths), sum(widths))
-            best = found if best is None else min(best, found)
-        if best is None or best[0] > _WORTH_PACKING * _cost(window.width * len(last), window.width):
+        texts = [row[: end + 1] for row, end in zip(ids.tolist(), last, strict=True)]
+        order = sorted(range(len(texts)), key=lambda prompt: texts[prompt])
+        cheapest: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
+        for end in range(1, len(order) + 1):
+            shared, whole, found = last[order[end - 1]], 0, []
+            for begin in reversed(range(end)):
+                if begin < end - 1:
+                    shared = min(shared, _alike(texts[order[begin]], texts[order[begin + 1]]))
+                shared, whole = min(shared, last[order[begin]]), whole + len(texts[order[begin]])
+                width = whole - (end - begin) * shared + max(0, shared - start)
+                if found and width > _PACKED_WIDTH:
+                    break
+                cost, cuts = cheapest[begin]
+                found.append((cost + _cost(width) + _ROW_COSTS, (*cuts, (begin, width))))
+            cheapest.append(min(found))
+        cuts = cheapest[-1][1]
+        begins, widths = [begin for begin, _ in cuts], [width for _, width in cuts]
+        cost, alone = sum(map(_cost, widths)), len(last) * _cost(window.width)
+        if len(cuts) == len(last) or cost > _WORTH_PACKING * alone:
             return None
-        _, prompts, width, tokens = best
-        return cls(prompts, width, tokens)
+        ends = [*begins[1:], len(order)]
+        groups = tuple(tuple(order[begin:end]) for begin, end in zip(begins, ends, strict=True))
+        return cls(groups, max(widths), sum(widths))
 
 
-def _cost(tokens: int, width: int) -> float:
-    return tokens * (1 + width / _ATTENTION_DOUBLES)
+def _cost(width: int) -> float:
+    return width * (1 + width / _ATTENTION_DOUBLES)
 
 
-def _width(start: int, shared: int, last: list[int]) -> int:
-    shared = min(shared, *last)
-    return max(0, shared - start) + sum(end - shared + 1 for end in last)
+def _alike(one: list[int], other: list[int]) -> int:
+    """How many tokens, from the first on, two prompts have in common."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

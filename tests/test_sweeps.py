@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import warnings
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 import pytest
@@ -367,18 +368,19 @@ def test_plan_counts_the_work(small):
     n, pos = tokens.ids.shape
     d, h, kv, m = small.d_model, small.n_heads, small.n_kv_heads, small.model.cfg.d_mlp
     gated = 3 if small.model.cfg.gated_mlp else 2
-    first, second, alone = (
-        row[:length] for row, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)
-    )
-    shared = next(i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
-    row = len(first) + len(second) - shared
-    expected = (True, 2, row) if small.layout == "queries" else (False, n, pos)
-    assert (plan.packed, plan.rows, plan.width) == expected
+    if small.layout != "queries":
+        assert (plan.packed, plan.rows, plan.width) == (False, n, pos)
+    rows = [row[:length] for row, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)]
+    groups = [[rows[prompt] for prompt in group] for group in plan.groups or ()]
+    shared = [len(list(takewhile(lambda tokens: len(set(tokens)) == 1, zip(*group, strict=False)))) for group in groups]
+    widths = [sum(map(len, group)) - (len(group) - 1) * once for group, once in zip(groups, shared, strict=True)]
+    if plan.packed:
+        assert (plan.rows, plan.width) == (max(map(len, groups)), max(widths))
 
     def block(computed: int, keys: int) -> int:
         return 2 * computed * (d * small.d_head * 2 * (h + kv) + gated * d * m + 2 * h * small.d_head * keys)
 
-    altered = block(row + len(alone), row) if plan.packed else block(n * pos, pos)
+    altered = block(sum(widths), max(widths)) if plan.packed else block(n * pos, pos)
     read = 2 * n * d * small.d_vocab
     assert plan.flops == pytest.approx(h * (3 + 2 + 1) * altered + 3 * h * read + 3 * block(n * pos, pos))
     assert plan.seconds is not None and plan.seconds > 0

@@ -74,7 +74,17 @@ def test_what_is_shared_ends_where_any_prompt_differs():
 def test_packing_counts_each_token_once():
     rows = ids([9, 9, 9, 1, 1], [9, 9, 9, 2], [9, 9, 9, 3, 3, 3])
     window = Window(torch.zeros(3, dtype=torch.long), 6, torch.tensor([[4], [3], [5]]))
-    assert Packing.find(rows, window) == Packing(3, 9, 9)
+    assert Packing.find(rows, window) == Packing(((0, 1, 2),), 9, 9)
+
+
+def test_those_that_begin_alike_share_a_row_wherever_they_stand():
+    long, other = list(range(20, 80)), list(range(120, 180))
+    rows = ids([*long, 1], [*other, 1], [*long, 2, 3], [5, 6], [*other, 2])
+    last = torch.tensor([[60], [60], [61], [1], [60]])
+    found = Packing.find(rows, Window(torch.zeros(5, dtype=torch.long), 62, last))
+    assert found is not None and {frozenset(group) for group in found.groups if len(group) > 1} >= {frozenset({1, 4})}
+    assert sorted(sum(found.groups, ())) == [0, 1, 2, 3, 4]
+    assert found.tokens == 63 + 62 + 2
 
 
 def test_prompts_alike_in_length_alone_are_not_packed():
