@@ -190,7 +190,9 @@ def plan(
             model, prompts, intervention, metric=metric, heads=heads, positions=positions, base=base,
             budget=budget, progress=False,
         )  # fmt: skip
-        _probe(job, judge := Judge(metric, job.base, job.source))
+        judge = Judge(metric, job.base, job.source)
+        judge.value(job.base.final_at(job.at).expand(job.plan.stack, -1, -1, -1))  # this memory stays between waves
+        _probe(job, judge)
     return replace(job.plan, seconds=_probe(job, judge), bytes=memory.peak + UNSEEN)
 
 

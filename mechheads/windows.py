@@ -241,7 +241,7 @@ class Packing:
     """Which prompts share a row.
 
     Attributes:
-        groups: the prompts of each row.
+        groups: the prompts of each row, widest first, so that the others fit in the memory that it leaves.
         width: tokens of the widest row; ``tokens``: of all rows.
     """
 
@@ -276,9 +276,8 @@ class Packing:
         cost, alone = sum(map(_cost, widths)), len(last) * _cost(window.width)
         if len(cuts) == len(last) or cost > _WORTH_PACKING * alone:
             return None
-        ends = [*begins[1:], len(order)]
-        groups = tuple(tuple(order[begin:end]) for begin, end in zip(begins, ends, strict=True))
-        return cls(groups, max(widths), sum(widths))
+        rows = sorted(zip(widths, begins, [*begins[1:], len(order)], strict=True), reverse=True)
+        return cls(tuple(tuple(order[begin:end]) for _, begin, end in rows), max(widths), sum(widths))
 
 
 def _cost(width: int) -> float:

@@ -9,8 +9,8 @@ from pathlib import Path
 import jupytext
 import nbformat
 import pytest
-from jupyter_client import AsyncKernelManager
-from jupyter_client.utils import run_sync
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_core.utils import run_sync
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
