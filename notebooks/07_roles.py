@@ -268,15 +268,14 @@ random = change.filter(like="random")
 assert change.loc[10, "facilitation"] < random.loc[10].min() - 2
 assert change.loc[30, "facilitation"] < random.loc[30].min() - 5
 assert change["irrelevance"].abs().max() < 0.5
-assert change.loc[30, "interference"] > random.loc[30].max() + 0.4
 change.round(2)
 
 # %% [markdown]
 # Random heads were as likely chosen as any, so what they cost is the price of taking out so many. A role whose line
 # lies in their band orders heads no better than chance. Here the first ten facilitating heads cost more than four
 # nats, where ten random ones cost less than one; thirty cost twice as much and more. Thirty irrelevant heads cost 0.2
-# nats. And of the interfering heads only the many tell: ten change nothing, and thirty cost nothing or even gain a
-# little, where thirty random ones cost about a nat.
+# nats. Of the interfering heads no such thing can be said. In the fits of one processor thirty of them gain 0.7 nats,
+# in those of another they cost as much as random ones: three short fits do not tell which heads stand in the way.
 #
 # ## Beside ablation
 #
