@@ -272,10 +272,10 @@ change.round(2)
 
 # %% [markdown]
 # Random heads were as likely chosen as any, so what they cost is the price of taking out so many. A role whose line
-# lies in their band orders heads no better than chance. Here the first ten facilitating heads cost more than four
-# nats, where ten random ones cost less than one; thirty cost twice as much and more. Thirty irrelevant heads cost 0.2
-# nats. Of the interfering heads no such thing can be said. In the fits of one processor thirty of them gain 0.7 nats,
-# in those of another they cost as much as random ones: three short fits do not tell which heads stand in the way.
+# lies in their band orders heads no better than chance. Here the first ten facilitating heads cost three or four nats,
+# where ten random ones cost less than one; thirty cost far more. Thirty irrelevant heads cost 0.2 nats. Of the
+# interfering heads no such thing can be said. In the fits of one processor thirty of them gain 0.7 nats, in those of
+# another they cost half a nat, like random ones: three short fits do not tell which heads stand in the way.
 #
 # ## Beside ablation
 #
