@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TOKENS_IN_FLIGHT = 1536
-"""Tokens that a CPU is fast with: enough for its matrix products, and what they make fits its caches."""
+"""Tokens that a CPU is fast with: fewer leave its matrix products short, more only take memory."""
 
 _WHY = {
     "queries": "copies of a prompt share rows over its cached keys",
