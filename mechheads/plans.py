@@ -142,8 +142,7 @@ def make_plan(
     if packing is None:
         width, computed = max(window.width for window in windows), prompts * sum(window.width for window in windows)
         rows = max(1, min(prompts, tokens // width))
-        widest = rows * width
-        usual = widest
+        usual = widest = rows * width
     else:
         rows, computed = max(map(len, packing.groups)), packing.tokens
         width = widest = packing.width

@@ -287,13 +287,13 @@ def _carry_at_once(job: Job, units: list[list[tuple[HeadId, Tensor, Tensor]]]) -
     first = torch.stack([start for unit in units for _, _, start in unit]).amin(0)
     groups = torch.arange(len(job.tokens), device=first.device).split(job.plan.rows)
     if job.plan.groups is not None:
-        groups = [torch.tensor(group, device=first.device) for group in job.plan.groups]
+        groups = tuple(torch.tensor(group, device=first.device) for group in job.plan.groups)
     parts = []
     for rows in groups:
         window = _rows(job, rows, first[rows], [new[rows] for unit in units for _, new, _ in unit])
         copies = [[Edit(head.layer, "z", head.head, window.take(new[rows])) for head, new, _ in unit] for unit in units]
         parts.append(Wave(job.base, rows, window).run(copies))
-    return torch.cat(parts, dim=1)[:, torch.cat(list(groups)).argsort()]
+    return torch.cat(parts, dim=1)[:, torch.cat(groups).argsort()]
 
 
 def _rows(

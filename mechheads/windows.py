@@ -258,12 +258,13 @@ class Packing:
         start, last = int(window.start.amin()), window.at.amax(1).tolist()
         texts = [row[: end + 1] for row, end in zip(ids.tolist(), last, strict=True)]
         order = sorted(range(len(texts)), key=lambda prompt: texts[prompt])
+        alike = [shared_start(ids[order[i : i + 2]]) for i in range(len(order) - 1)]
         cheapest: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
         for end in range(1, len(order) + 1):
             shared, whole, found = last[order[end - 1]], 0, []
             for begin in reversed(range(end)):
                 if begin < end - 1:
-                    shared = min(shared, _alike(texts[order[begin]], texts[order[begin + 1]]))
+                    shared = min(shared, alike[begin])
                 shared, whole = min(shared, last[order[begin]]), whole + len(texts[order[begin]])
                 width = whole - (end - begin) * shared + max(0, shared - start)
                 if found and width > _PACKED_WIDTH:
@@ -282,9 +283,3 @@ class Packing:
 
 def _cost(width: int) -> float:
     return width * (1 + width / _ATTENTION_DOUBLES)
-
-
-def _alike(one: list[int], other: list[int]) -> int:
-    """How many tokens, from the first on, two prompts have in common."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
