@@ -19,7 +19,20 @@ PACKAGE = ROOT / "mechheads"
 
 # A module may import, when it is itself imported, from its own floor and those before it.
 FLOORS: list[set[str]] = [
-    {"data", "heads", "stats", "citations", "netcdf", "spill", "sources", "deltas", "fingerprints", "store", "memory"},
+    {
+        "data",
+        "heads",
+        "stats",
+        "citations",
+        "netcdf",
+        "spill",
+        "sources",
+        "deltas",
+        "fingerprints",
+        "store",
+        "memory",
+        "suggest",
+    },
     {
         "scores",
         "layout",
