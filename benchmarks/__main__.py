@@ -69,7 +69,7 @@ def _run_model(spec: workloads.ModelSpec, args: argparse.Namespace, models: list
 
     from benchmarks.tools.base import mechheads_model
 
-    shape = Shape.of(AutoConfig.from_pretrained(spec.folder))
+    shape = Shape.of(AutoConfig.from_pretrained(spec.folder, trust_remote_code=False))
     _say(f"{spec.name}: {shape.n_layers} layers x {shape.n_heads} heads")
     entry: dict[str, Any] = {"model": spec.name, "shape": vars(shape), "tools": {}, "results": []}
     models.append(entry)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import mechheads as mh
+from mechheads.plots.figure import figure_of
 from mechheads.testing import PlantedModel, planted_model
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def figure(result: dict[str, Any]) -> go.Figure:
     """Precision and recall against noise: means over seeds, and the range of single models."""
     import plotly.graph_objects as go
 
-    drawn = go.Figure()
+    drawn = figure_of()
     names = {"null": "above the null (ours)", "maps": "phi of 0.15 or more (the paper's)"}
     marks = {("null", "precision"): ("#1f77b4", "solid"), ("null", "recall"): ("#1f77b4", "dash"),
              ("maps", "precision"): ("#ff7f0e", "solid"), ("maps", "recall"): ("#ff7f0e", "dash")}  # fmt: skip

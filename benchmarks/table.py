@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.tools import NAMES
+from mechheads.plots.figure import grid_of
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -151,7 +152,6 @@ def _bytes(size: float) -> str:
 
 def figure(results: dict[str, Any]) -> go.Figure:
     """For each model how many times faster mechheads is than each tool, and how far each is from the limit."""
-    from plotly.subplots import make_subplots
 
     models = [model for model in results["models"] if model["results"]]
     if not models:
@@ -161,7 +161,7 @@ def figure(results: dict[str, Any]) -> go.Figure:
         for model in models
         for what in ("how many times faster mechheads is", "time over the limit")
     ]
-    drawn = make_subplots(rows=len(titles), cols=1, subplot_titles=titles, vertical_spacing=0.3 / len(titles))
+    drawn = grid_of(rows=len(titles), cols=1, subplot_titles=titles, vertical_spacing=0.3 / len(titles))
     named: set[str] = set()
     lowest, highest = 0.5, 2.0
     for number, model in enumerate(models):

@@ -144,7 +144,7 @@ def random_model(device: str, folder: Path) -> ModelSpec:
         torch.manual_seed(SEED)
         model = GPT2LMHeadModel(GPT2Config(initializer_range=0.06))
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(default_folder()).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(default_folder(), trust_remote_code=False).save_pretrained(folder)
     return ModelSpec("random, GPT-2 small's shape", str(folder), device, (10, 7), False)
 
 

@@ -259,7 +259,8 @@ def _load_local(folder: Path, *, dtype: torch.dtype, **options: Any) -> tuple[An
         ) from error
 
 
-def _load(source: str, *, dtype: torch.dtype, **options: Any) -> tuple[Any, Any]:
+def _load(source: str, *, dtype: torch.dtype, trust_remote_code: bool = False, **options: Any) -> tuple[Any, Any]:
+    options["trust_remote_code"] = trust_remote_code
     config = transformers.AutoConfig.from_pretrained(source, **options)
     _check_config(config, source)
     loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sized
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from mechheads.csv_files import write_csv
 from mechheads.plans import show_seconds
 from mechheads.scores import HeadScores
 
@@ -74,9 +74,7 @@ def save_parts(folder: str | Path, results: Mapping[str, HeadScores], tables: Ma
     for name, table in tables.items():
         if len(table):
             written.append(folder / f"{name}.csv")
-            unfinished = written[-1].with_suffix(".part")
-            table.to_csv(unfinished, index=False)
-            os.replace(unfinished, written[-1])
+            write_csv(table, written[-1])
     return written
 
 

@@ -155,7 +155,7 @@ def read_config(folder: Path, name: str) -> tuple[transformers.PreTrainedConfig,
     """The config of a model in a folder and how its weights lie.
 
     Raises:
-        ModelSourceError: if there is none, or its kind is not known.
+        ModelSourceError: if there is none, it makes no sense, or its kind is not known.
     """
     if not (folder / "config.json").is_file():
         raise ModelSourceError(f"folder_or_repo {name!r} is no model: it has no config.json")
@@ -166,7 +166,11 @@ def read_config(folder: Path, name: str) -> tuple[transformers.PreTrainedConfig,
             f"called (what is {_LLAMA.name(0, _LLAMA.value)} in a Llama, say); it knows {', '.join(LAYOUTS)}. Use "
             "mh.load, if the model fits in memory"
         )
-    return transformers.AutoConfig.from_pretrained(folder, local_files_only=True), LAYOUTS[kind]
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        raise ModelSourceError(f"folder_or_repo {name!r}: config.json describes no model: {error}") from error
+    return config, LAYOUTS[kind]
 
 
 def read_json(file: Path, name: str) -> dict[str, Any]:
@@ -193,6 +197,11 @@ def read_tokenizer(folder: Path, name: str) -> Any:
     if not any((folder / file).is_file() for file in _VOCABULARIES):
         return None
     try:
-        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise ModelSourceError(
+                f"the tokenizer of {name!r} needs Python code of its own, which open_weights never runs: read that "
+                "code, and if you trust it use mh.load with trust_remote_code=True"
+            ) from error
         raise ModelSourceError(f"the tokenizer of {name!r} cannot be read: {error}") from error

@@ -24,6 +24,7 @@ FLOORS: list[set[str]] = [
         "heads",
         "stats",
         "citations",
+        "csv_files",
         "netcdf",
         "spill",
         "sources",
@@ -171,6 +172,23 @@ def test_plots_know_only_scores_and_arrays() -> None:
 def test_only_the_adapter_knows_transformerlens() -> None:
     knowing = {part(path) for path in modules() if "transformer_lens" in libraries(path)}
     assert knowing <= {"model", "backends"}
+
+
+def test_code_that_comes_with_a_model_runs_on_request_only() -> None:
+    for path in [*modules(), *(ROOT / "benchmarks").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "from_pretrained":
+                assert {None, "trust_remote_code"} & {keyword.arg for keyword in node.keywords}, (path, node.lineno)
+
+
+def test_figures_and_tables_are_made_in_one_place() -> None:
+    """Figures without the button that uploads them; CSV without cells that a spreadsheet runs."""
+    homes = {"Figure": "figure.py", "make_subplots": "figure.py", "to_csv": "csv_files.py"}
+    for path in [*modules(), *(ROOT / "benchmarks").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                assert homes.get(name, path.name) == path.name, (path, node.lineno)
 
 
 def test_the_import_reader_sees_what_it_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

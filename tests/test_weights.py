@@ -446,6 +446,30 @@ def test_a_folder_that_is_no_model_is_refused(copied: Callable[..., Path], tmp_p
     refused(folder, "is no model: it has no config.json")
 
 
+def test_a_tokenizers_own_code_is_neither_run_nor_asked_about(
+    copied: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question="": asked.append(question) or "y")
+    folder = copied("llama")
+    settings = folder / "tokenizer_config.json"
+    own = {"auto_map": {"AutoTokenizer": ["own.Own", None]}, "tokenizer_class": "Own"}
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | own))
+    (folder / "own.py").write_text("raise SystemExit('this code ran')\n")
+    with pytest.raises(ModelSourceError, match="needs Python code of its own, which open_weights never runs"):
+        open_weights(folder)
+    assert asked == []
+
+
+@pytest.mark.parametrize("change", [{"num_attention_heads": 0}, {"num_attention_heads": "4"}])
+def test_a_config_that_makes_no_sense_is_named(change: dict[str, Any], copied: Callable[..., Path]) -> None:
+    folder = copied("llama")
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | change))
+    with pytest.raises(ModelSourceError, match=r"config\.json describes no model"):
+        open_weights(folder)
+
+
 def test_a_tokenizer_may_be_missing_but_not_broken(copied: Callable[..., Path]) -> None:
     folder = copied("llama")
     assert (

@@ -26,7 +26,7 @@ class Pyvene:
     how = "an IntervenableModel a head with source_representations, for W2b two; logits of all positions"
 
     def load(self, spec: ModelSpec) -> None:
-        model: Any = AutoModelForCausalLM.from_pretrained(spec.folder, dtype=torch.float32)
+        model: Any = AutoModelForCausalLM.from_pretrained(spec.folder, dtype=torch.float32, trust_remote_code=False)
         self.model, self.device = model.to(spec.device).eval(), spec.device
         self.layout = Layout(self.model, self.model.config)
 

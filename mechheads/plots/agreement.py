@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechheads.plots.figure import grid_of
 from mechheads.plots.text import plain
 
 if TYPE_CHECKING:
@@ -91,12 +92,11 @@ def relation_panels(
         headings: already safe for plotly, as are ``across`` and ``up``, the titles of the axes.
         title: shown above.
     """
-    from plotly.subplots import make_subplots
 
     columns = min(len(headings), 4)
     rows = -(-len(headings) // columns)
     width, height = columns * _PANEL + (columns - 1) * _GAP, rows * _PANEL + (rows - 1) * 1.6 * _GAP
-    figure = make_subplots(
+    figure = grid_of(
         rows=rows,
         cols=columns,
         subplot_titles=headings,

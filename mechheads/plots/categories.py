@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechheads.plots.axes import count_ticks
+from mechheads.plots.figure import grid_of
 from mechheads.plots.text import plain
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ def category_map(
     'SmolLM2'
     """
     import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
 
     panels = dict(labels) if isinstance(labels, Mapping) else {"": labels}
     if not panels:
@@ -74,7 +74,7 @@ def category_map(
     inner_width = columns * _PANEL_WIDTH + (columns - 1) * _GAP_ACROSS
     height = min(_PANEL_HEIGHT, max(180, 20 * max(part.n_heads for part in panels.values())))
     inner_height = rows * height + (rows - 1) * _GAP_DOWN
-    figure = make_subplots(
+    figure = grid_of(
         rows=rows,
         cols=columns,
         subplot_titles=[plain(name) for name in panels] if isinstance(labels, Mapping) else None,

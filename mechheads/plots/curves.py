@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechheads.plots.figure import grid_of
 from mechheads.plots.heads import heatmap
 from mechheads.plots.text import plain
 from mechheads.plots.traces import band_trace, line_trace
@@ -57,14 +58,13 @@ def role_curves(
     >>> [trace.name for trace in mh.plots.role_curves(curves).data if trace.showlegend]
     ['random orders', 'Facilitation', 'Irrelevance', 'Interference']
     """
-    from plotly.subplots import make_subplots
 
     grid = _grid(curves)
     models = list(dict.fromkeys(model for row in grid.values() for model in row))
     width, height = _sizes(len(grid), len(models))
     inner_width = len(models) * width + (len(models) - 1) * _GAP_ACROSS
     inner_height = len(grid) * height + (len(grid) - 1) * _GAP_DOWN
-    figure = make_subplots(
+    figure = grid_of(
         rows=len(grid),
         cols=len(models),
         column_titles=[plain(model) for model in models],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechheads.plots.axes import count_ticks
+from mechheads.plots.figure import grid_of
 from mechheads.plots.text import plain
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ def heatmap(scores: HeadScores, *, title: str | None = None, select: Mapping[str
     'identity'
     """
     import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
 
     scores = scores.select(**select) if select else scores
     if len(scores.extra_dims) > 1:
@@ -61,7 +61,7 @@ def heatmap(scores: HeadScores, *, title: str | None = None, select: Mapping[str
     inner_width = columns * panel_width + (columns - 1) * _GAP_ACROSS
     inner_height = rows * panel_height + (rows - 1) * _GAP_DOWN
     line = 1 if min(cell_width, cell_height) >= 10 else 0
-    figure = make_subplots(
+    figure = grid_of(
         rows=rows,
         cols=columns,
         subplot_titles=[label for label, _ in panels] if scores.extra_dims else None,

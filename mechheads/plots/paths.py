@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mechheads.plots.figure import figure_of
 from mechheads.plots.heads import SIGNED, hover
 from mechheads.plots.text import plain
 
@@ -64,7 +65,7 @@ def path_matrix(scores: HeadScores, *, top: int = 20, title: str | None = None) 
     line = 1 if cell >= 10 else 0
     level = "interval" if scores.level is None else f"{100 * scores.level:g}% interval"
     furthest = float(np.nanmax(np.abs(value))) or 1.0
-    figure = go.Figure(
+    figure = figure_of(
         [
             go.Heatmap(
                 z=value,

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechheads.heads import HeadId, HeadLike
+from mechheads.plots.figure import figure_of
 from mechheads.plots.text import plain, token_label
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def attention(
     size = max(cell * n, 200)
     step = -(-10 // cell)
     line = 1 if cell >= 10 else 0
-    figure = go.Figure(
+    figure = figure_of(
         [
             go.Heatmap(
                 z=_blanked(array),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechheads.plots.axes import count_ticks
+from mechheads.plots.figure import grid_of
 from mechheads.plots.text import plain
 
 if TYPE_CHECKING:
@@ -161,7 +162,6 @@ def _top(scores: HeadScores, k: int | None) -> pd.DataFrame:
 def _draw(panels: Mapping[str, Sequence[_Series]], marks: Mapping[str, tuple[str, int]], title: str) -> go.Figure:
     """A panel for each list of series, by its heading."""
     import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
 
     every = [one for series in panels.values() for one in series]
     n_layers = max(one.scores.n_layers for one in every)
@@ -170,7 +170,7 @@ def _draw(panels: Mapping[str, Sequence[_Series]], marks: Mapping[str, tuple[str
     rows = ceil(len(panels) / columns)
     inner_width = columns * width + (columns - 1) * _GAP_ACROSS
     inner_height = rows * height + (rows - 1) * _GAP_DOWN
-    figure = make_subplots(
+    figure = grid_of(
         rows=rows,
         cols=columns,
         subplot_titles=[plain(name) for name in panels],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechheads.plots.axes import count_ticks
+from mechheads.plots.figure import figure_of
 from mechheads.plots.text import plain
 
 if TYPE_CHECKING:
@@ -60,9 +61,8 @@ def share_figure(
     traces: Sequence[go.Scatter], most: int, *, title: str, x_title: str, y_title: str, legend_width: int
 ) -> go.Figure:
     """Shares, from 0 to 1, over counts of heads from 0 to ``most``, with a legend ``legend_width`` pixels wide."""
-    import plotly.graph_objects as go
 
-    figure = go.Figure(list(traces))
+    figure = figure_of(traces)
     frame = {"showline": True, "linecolor": "#888888", "mirror": True}
     figure.update_xaxes(**frame, **count_ticks(most + 1, _WIDTH), title_text=x_title, range=[-0.03 * most, 1.03 * most])
     figure.update_yaxes(

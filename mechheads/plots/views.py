@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mechheads.plots.figure import figure_of
 from mechheads.plots.heads import SIGNED
 from mechheads.plots.text import plain
 
@@ -53,7 +54,7 @@ def view_agreement(correlations: pd.DataFrame, *, title: str | None = None) -> g
         down.append(row - 1)
         numbers.append(f"{r:.2f}" if isfinite(r) else "–")
         colours.append("#8a8a8a" if not excludes_0 else "white" if abs(r) > 0.7 else "#222222")
-    figure = go.Figure(
+    figure = figure_of(
         [
             go.Heatmap(
                 z=z, text=hover, hovertemplate="%{text}<extra></extra>", hoverongaps=False, coloraxis="coloraxis",
