@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from mechheads.backends.changes import alone
 from mechheads.gating import LossNotFinite, Roles, fit_gates, head_roles
 from mechheads.gating.comparison import compare_roles
 from mechheads.gating.fitted import Gates
@@ -183,6 +184,7 @@ class Atlas(Stages):
         return "\n".join([*lines, *(f"Note       {note}" for note in self.notes)])
 
 
+@alone
 def build_atlas(model: Model, *, quick: bool = False, progress: bool = True) -> Atlas:
     """Find out what every head of a model does: labels from weights, activation patching, safety heads, roles.
 

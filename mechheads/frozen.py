@@ -7,7 +7,9 @@ are wanted are computed, and of each block no more than what stands around its a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -164,8 +166,9 @@ class Frozen:
         hooks: list[Hook] = []
         if backend.d_mlp and (see_mlp or give_mlp is not None):
             hooks.append((self.model.hook_name("mlp_out", layer), mlp))
-        with backend.attention_given(layer, attention.reshape(rows.shape)), backend.hooked(hooks):
-            out = self._blocks(len(rows))(layer, rows)
+        block = partial(self._blocks(len(rows)), layer, rows)
+        given = partial(backend.with_attention, layer, attention.reshape(rows.shape), block)
+        out = backend.under(hooks, given)
         return out.view(stream.shape), seen[0].view(stream.shape) if seen else None
 
     def _head_inputs(self, layer: int, stream: Tensor, receivers: Sequence[Receiver]) -> dict[Receiver, Tensor]:
@@ -186,11 +189,9 @@ class Frozen:
 
         hooks = [(self.model.hook_name(site, layer), note(site)) for site in sorted({r.site for r in wanted})]
         rows = stream.flatten(0, 1)
-        try:
-            with self.model.backend.hooked([*hooks, (self.model.hook_name("z", layer), stop)]):
-                self._blocks(len(rows))(layer, rows)
-        except _Seen:
-            pass
+        block = partial(self._blocks(len(rows)), layer, rows)
+        with suppress(_Seen):
+            self.model.backend.under([*hooks, (self.model.hook_name("z", layer), stop)], block)
         inputs = {}
         for receiver in wanted:
             value = seen[receiver.site]

@@ -8,9 +8,9 @@ conditions, such as a model with and without some heads, share batches, so that 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -20,13 +20,14 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from mechheads.backends.base import Hook
+from mechheads.backends.changes import alone
 from mechheads.cache import HEAD_SITES, KEY_SITES
 from mechheads.decoding import Batch, Choice
 from mechheads.interventions import Site
 from mechheads.model import Model
+from mechheads.notices import warn
 from mechheads.plans import token_bytes
 from mechheads.prompts import Prompts, as_prompts
-from mechheads.row_layout import find_layout
 from mechheads.spill import budget_bytes
 from mechheads.tokens import PromptLike, Tokens
 
@@ -73,6 +74,7 @@ class Generated:
         return len(self.texts)
 
 
+@alone
 def generate(
     model: Model,
     prompts: Prompts | Sequence[PromptLike],
@@ -122,6 +124,7 @@ def generate(
     return writer.write(progress)[0]
 
 
+@alone
 def generate_under(
     model: Model,
     prompts: Prompts | Sequence[PromptLike],
@@ -231,7 +234,6 @@ class _Writer:
 
     def write(self, progress: bool) -> list[Generated]:
         tokens, limit = self.ready()
-        find_layout(self.model)
         n = len(tokens)
         choose = Choice(self.temperature, self.top_k, self._noise(n))
         ends = torch.tensor(end_tokens(self.model), dtype=torch.long, device=self.model.device)
@@ -246,18 +248,15 @@ class _Writer:
                         self.max_new_tokens, limit,
                     )  # fmt: skip
                     try:
-                        with self.model.backend.hooked([*self.hooks, *self._changes(batch)]):
-                            batch.run(choose, ends, bar)
+                        write = partial(batch.run, choose, ends, bar)
+                        self.model.backend.under([*self.hooks, *self._changes(batch)], write)
                     finally:
                         for row, written in zip(rows, batch.written(), strict=True):
                             found[row] = written
         except KeyboardInterrupt:
             interrupted = True
             done = sum(map(self._is_done, found))
-            warnings.warn(
-                f"interrupted when {done} of {len(found)} answers were done; the others are as far as they got",
-                stacklevel=3,
-            )
+            warn(f"interrupted when {done} of {len(found)} answers were done; the others are as far as they got")
         return [self._generated(found[start : start + n], interrupted) for start in range(0, len(found), n)]
 
     def ready(self) -> tuple[Tokens, int]:

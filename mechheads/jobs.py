@@ -24,7 +24,6 @@ from mechheads.plans import Plan, make_plan
 from mechheads.prefix import run_sharing_prefix
 from mechheads.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.resumable import open_ledger
-from mechheads.row_layout import find_layout
 from mechheads.spill import budget_bytes
 from mechheads.store import Ledger
 from mechheads.tokens import PromptLike, Tokens
@@ -126,7 +125,6 @@ def prepare(
         )  # fmt: skip
         if keep_open is not None:
             keep_open.enter_context(ledger)
-    find_layout(model)
     needed = needs_of(intervention)
     resumed = RUN_SITES if model.layout != "whole" else RUN_SITES[:1]
     kept = ("z", *resumed, *((site,) if site != "z" else ()), *needed, *sites)
@@ -143,7 +141,7 @@ def prepare(
         source = HeadCache.run(model, other, sites=needed, budget=room, progress=progress)
     seconds = time.perf_counter() - start
     starts = [_first_change(intervention, place, run, source, chosen) for place in places]
-    windows = [Window.from_start(start, at, model, tokens.ids.shape[1]) for start in starts]
+    windows = [Window.from_start(start, at, model.layout, tokens.ids.shape[1]) for start in starts]
     packing = Packing.find(tokens.ids, windows[0]) if model.layout == "queries" and len(places) == 1 else None
     cost = make_plan(run, source, site, chosen, windows, limit, packing)
     if ledger is not None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mechheads import __version__
 from mechheads.backends.base import Backend, Layout, Sizes, Weight
+from mechheads.backends.changes import alone
 from mechheads.sources import load_pretrained
 
 if TYPE_CHECKING:
@@ -72,8 +73,12 @@ class Model:
         return self.backend.module
 
     @property
-    def layout(self) -> Layout | None:
-        """How the engine lays out altered copies of a run on this model; see ``row_layout.find_layout``."""
+    def layout(self) -> Layout:
+        """How the engine lays out altered copies of a run on this model, chosen once; see ``row_layout``."""
+        from mechheads.row_layout import choose_layout
+
+        if self.backend.layout is None:
+            self.backend.layout = choose_layout(self)
         return self.backend.layout
 
     @property
@@ -152,6 +157,7 @@ class Model:
         """The chat template of the tokenizer, if it has one."""
         return getattr(self.tokenizer, "chat_template", None)
 
+    @alone
     def cache(
         self,
         prompts: Prompts | Tokens | Sequence[PromptLike],

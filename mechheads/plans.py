@@ -163,7 +163,7 @@ def make_plan(
         n_layers=model.n_layers,
         stack=stack,
         rows=rows,
-        layout=model.layout or "whole",
+        layout=model.layout,
         forwards=flops / (prompts * pos * (model.n_layers * token_flops + unembed)),
         flops=flops,
         bytes=kept + stack * widest * token_bytes(model, keys) + logit_bytes(model, stack * prompts, n_read),

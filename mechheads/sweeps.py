@@ -8,7 +8,6 @@ on, and unembed only those that the metric reads.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,6 +21,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from mechheads.altered import altered_z, changed_z, noise_of
+from mechheads.backends.changes import alone
 from mechheads.cache import KEY_SITES
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Intervention, site_of
@@ -30,6 +30,7 @@ from mechheads.judge import Judge
 from mechheads.memory import UNSEEN, PeakBytes, keep_freed_memory
 from mechheads.metrics import Metric, kl_divergence, name_of
 from mechheads.model import Model
+from mechheads.notices import warn
 from mechheads.plans import Plan, in_halves
 from mechheads.precision import with_precision
 from mechheads.prompts import PromptPairs
@@ -41,6 +42,7 @@ from mechheads.windows import Packed, Rows, Window, shared_start
 _ROWS_OF_LOGITS = 256
 
 
+@alone
 def sweep(
     model: Model,
     prompts: AnyPrompts,
@@ -122,10 +124,10 @@ def sweep(
                     reached.add(unit)
         except KeyboardInterrupt:
             interrupted = True
-            warnings.warn(f"interrupted after {len(reached)} of {len(job.units)} units; the rest are NaN", stacklevel=2)
+            warn(f"interrupted after {len(reached)} of {len(job.units)} units; the rest are NaN")
     if undefined := sorted({head for head, place in reached if np.isnan(values[head.layer, head.head, place]).any()}):
         where = ", ".join(map(str, undefined[:5])) + (", ..." if len(undefined) > 5 else "")
-        warnings.warn(f"metric {name_of(metric)} gave values that are not finite for {where}: NaN", stacklevel=2)
+        warn(f"metric {name_of(metric)} gave values that are not finite for {where}: NaN")
     labels = [place.label for place in job.places if place.label is not None]
     if labels:
         values[:, :, ~inside(job.places)] = np.nan
@@ -165,6 +167,7 @@ def sweep(
     return with_precision(model, result, again)
 
 
+@alone
 def plan(
     model: Model,
     prompts: AnyPrompts,
@@ -305,7 +308,7 @@ def _rows(
     """How some prompts lie in rows; packed ones share what is alike in them, the new z included."""
     ids, at = job.tokens.ids[rows], job.at[rows]
     if not job.plan.packed:
-        return Window.from_start(first, at, job.model, ids.shape[1])
+        return Window.from_start(first, at, job.model.layout, ids.shape[1])
     shared = shared_start(ids)
     for z in new:
         shared = shared_start(z[:, :shared], float(noise_of(z)))

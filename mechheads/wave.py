@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import einops
@@ -18,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.backends.base import Blocks, Hook, Keys
+from mechheads.backends.base import Blocks, Hook, Keys, Layout
 from mechheads.backends.keys import Noted, Stopped, mask_of, until_stopped
 from mechheads.cache import HeadCache
 from mechheads.heads import kv_head
@@ -97,11 +98,15 @@ class Wave:
         base: a run that kept ``resid_pre``, ``keys`` and ``values``.
         rows: the prompts.
         window: how these prompts lie in rows.
+        layout: how copies lie in them; left out, as chosen for the model.
     """
 
-    def __init__(self, base: HeadCache, rows: slice | Int[Tensor, " row"], window: Rows) -> None:
+    def __init__(
+        self, base: HeadCache, rows: slice | Int[Tensor, " row"], window: Rows, layout: Layout | None = None
+    ) -> None:
         self.base, self.rows, self.window = base, rows, window
         self.model: Model = base.need_model()
+        self.layout = self.model.layout if layout is None else layout
         self.n_past = window.n_past
         self._ready: dict[tuple[int, int, bool], Blocks] = {}
         self._masks: dict[tuple[int, int, int, bool], Tensor] = {}
@@ -126,8 +131,8 @@ class Wave:
             def note(z: Tensor, hook: Any, layer: int = layer) -> None:
                 keep(layer, z)
 
-            with backend.hooked([(self.model.hook_name("z", layer), note)]):
-                stream = self._block(layer, stream, [])
+            block = partial(self._block, layer, stream, [])
+            stream = backend.under([(self.model.hook_name("z", layer), note)], block)
         return backend.finish(stream[0])
 
     def _run(self, copies: list[Copy]) -> Tensor:
@@ -163,14 +168,14 @@ class Wave:
     def _may_cut(self, edits: list[tuple[int, Edit]]) -> bool:
         """Whether the last block may compute less than the window."""
         narrower = self.window.inside.shape[1] < self.window.width
-        return narrower and self.model.layout == "queries" and not self._apart([edit for _, edit in edits])
+        return narrower and self.layout == "queries" and not self._apart([edit for _, edit in edits])
 
     def _block(self, layer: int, stream: Tensor, edits: list[tuple[int, Edit]]) -> Tensor:
         fold = self._fold(len(stream))
         rows = fold.fold(stream)
         edits = self._own_z(layer, fold, rows, edits)
-        with self.model.backend.hooked(self._hooks(layer, edits, fold)):
-            return fold.unfold(self._call(layer, rows, fold, _Past(self, fold.groups)))
+        call = partial(self._call, layer, rows, fold, _Past(self, fold.groups))
+        return fold.unfold(self.model.backend.under(self._hooks(layer, edits, fold), call))
 
     def _last_block(self, layer: int, stream: Tensor, edits: list[tuple[int, Edit]]) -> Tensor:
         """Keys and values of the whole window first, then the block for the positions that are read."""
@@ -178,21 +183,21 @@ class Wave:
         keys = Noted(_Past(self, fold.groups))
         kv = [(i, edit) for i, edit in edits if edit.site in ("k", "v")]
         rest = [(i, edit) for i, edit in edits if edit.site not in ("k", "v")]
-        with self.model.backend.hooked(self._hooks(layer, kv, fold)):
-            until_stopped(layer, lambda: self._call(layer, fold.fold(stream), fold, keys))
+        first = partial(self._call, layer, fold.fold(stream), fold, keys)
+        self.model.backend.under(self._hooks(layer, kv, fold), partial(until_stopped, layer, first))
         rest = [(i, Edit(layer, edit.site, edit.head, self._read(edit.value))) for i, edit in rest]
-        with self.model.backend.hooked(self._hooks(layer, rest, fold)):
-            return fold.unfold(self._call(layer, fold.fold(self._read(stream)), fold, keys, read=True))
+        then = partial(self._call, layer, fold.fold(self._read(stream)), fold, keys, read=True)
+        return fold.unfold(self.model.backend.under(self._hooks(layer, rest, fold), then))
 
     def _call(self, layer: int, rows: Tensor, fold: _Fold, keys: Keys, read: bool = False) -> Tensor:
-        if self.model.layout == "whole":
+        if self.layout == "whole":
             return self._blocks(fold, read)(layer, rows)
         return self._blocks(fold, read)(layer, rows, keys, self._mask(layer, fold, read))
 
     def _fold(self, copies: int) -> _Fold:
         """Rows of about equal length, so that few of their places stay spare."""
         per_row = 1
-        if self.model.layout == "queries":
+        if self.layout == "queries":
             wanted = max(_KEYS_A_ROW, min(self.n_past, 2 * _KEYS_A_ROW))
             least = math.ceil(copies * self.window.width / wanted)
             per_row = min(
@@ -205,7 +210,7 @@ class Wave:
         alike = self.window.alike and not read
         key = (fold.per_row, fold.groups, read)
         if key not in self._ready:
-            if self.model.layout == "whole":
+            if self.layout == "whole":
                 self._ready[key] = backend.blocks_for(fold.groups * fold.prompts, self.window.width)
             else:
                 positions = self.window.read_positions if read else self.window.positions
@@ -215,7 +220,7 @@ class Wave:
 
     def _mask(self, layer: int, fold: _Fold, read: bool) -> Float[Tensor, "row 1 query key"] | None:
         """Which keys each query sees: the prompt's past and, of the window, its own copy up to itself."""
-        if self.model.layout != "queries":
+        if self.layout != "queries":
             return None
         visible = self.model.backend.visible(layer, self.base.tokens.ids.shape[1])
         key = (id(visible), fold.per_row, fold.groups, read)
@@ -281,8 +286,8 @@ class Wave:
                 raise Stopped
 
             hooks = [*self._hooks(layer, of_head, fold), (self.model.hook_name("z", layer), stop)]
-            with self.model.backend.hooked(hooks):
-                until_stopped(layer, lambda: self._call(layer, rows, fold, _Past(self, fold.groups)))
+            call = partial(self._call, layer, rows, fold, _Past(self, fold.groups))
+            self.model.backend.under(hooks, partial(until_stopped, layer, call))
             for i in sorted({i for i, _ in of_head}):
                 done.append((i, Edit(layer, "z", head, fold.part(seen[0], i))))
         return done

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from mechheads.model import Model
+from mechheads.backends.base import Layout
 
 _PACKED_WIDTH = 256
 """Tokens of a row of packed prompts, at most."""
@@ -88,14 +88,14 @@ class Window:
 
     @classmethod
     def from_start(
-        cls, start: Int[Tensor, " prompt"], at: Int[Tensor, "prompt position"], model: Model, pos: int
+        cls, start: Int[Tensor, " prompt"], at: Int[Tensor, "prompt position"], layout: Layout, pos: int
     ) -> Window:
-        """As wide as the changes need, or wider where the model's adapter wants all rows to start alike."""
-        if model.layout == "whole":
+        """As wide as the changes need, or wider where the layout wants all rows to start alike."""
+        if layout == "whole":
             return cls(torch.zeros_like(start), pos, at)
         last = at.amax(1)
         start = torch.minimum(start, last)
-        if model.layout == "rows":
+        if layout == "rows":
             start = start.amin().expand_as(start)
         return cls(start, int((last - start).amax()) + 1, at)
 

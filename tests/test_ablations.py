@@ -144,8 +144,7 @@ def test_without_scores_each_row_is_uniform_over_the_prompts_own_tokens(llama: m
     lengths = [ids.shape[1] for ids in weight_surgery.rows(llama, PROMPTS)]
     assert len(set(lengths)) > 2  # there is padding
     hooks = Ablation("undifferentiated", 0.0, through).hooks(llama, [head])
-    with llama.backend.hooked(hooks):
-        run = HeadCache.run(llama, PROMPTS, sites=("z", "pattern"), progress=False)
+    run = llama.backend.under(hooks, lambda: HeadCache.run(llama, PROMPTS, sites=("z", "pattern"), progress=False))
     for i, ids in enumerate(weight_surgery.rows(llama, PROMPTS)):
         n = ids.shape[1]
         wanted = torch.tril(torch.ones(n, n)) / torch.arange(1, n + 1)[:, None]

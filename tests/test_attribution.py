@@ -277,7 +277,6 @@ def without_gradient(logits, context):
 )
 def test_what_does_not_fit_is_one_clear_error_before_anything_runs(llama, pairs, monkeypatch, change, message):
     monkeypatch.setattr(HeadCache, "run", None)
-    monkeypatch.setattr("mechheads.jobs.find_layout", lambda model: None)
     with pytest.raises(ValueError, match=message):
         attribution_patch(llama, pairs, **({"progress": False} | change))
     if "site" not in change:

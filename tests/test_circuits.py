@@ -397,8 +397,8 @@ def test_direct_effect_equals_a_frozen_run_with_hooks(small: mh.Model, ablation:
                 v = corrupted[prompt][oracles.name(layer, "v")]
                 new = oracles.z_when(small, ids, layer, head, "v", v)
             z = {other: z_of(clean[prompt], other) for other in ALL} | {(layer, head): new}
-            with small.backend.hooked([(name, freeze(mlps[name])) for name in mlps]):
-                logits = with_heads(small, ids, z)
+            frozen = [(name, freeze(mlps[name])) for name in mlps]
+            logits = small.backend.under(frozen, partial(with_heads, small, ids, z))
             expected = oracles.logit_diff(logits, tokens, prompt) - before
             direct = found.dataset["values"].sel(layer=layer, head=head, effect="direct", prompt=prompt)
             assert float(direct) == pytest.approx(expected, abs=TOLERANCE)

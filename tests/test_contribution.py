@@ -269,8 +269,8 @@ def test_a_metric_of_the_model_as_it_is_now(llama: mh.Model):
 
     for hooks in ([], [(oracles.name(1, "z"), zero)]):
         wanted = [refusing(llama, oracles.forward(llama, ids, hooks)[0]) for ids in weight_surgery.rows(llama, prompts)]
-        with llama.backend.hooked(hooks):
-            np.testing.assert_allclose(value_of(llama, prompts, metric), wanted, atol=1e-5)
+        found = llama.backend.under(hooks, lambda: value_of(llama, prompts, metric))
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 def test_sides(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):

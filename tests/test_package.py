@@ -25,6 +25,7 @@ FLOORS: list[set[str]] = [
         "stats",
         "citations",
         "csv_files",
+        "notices",
         "netcdf",
         "spill",
         "sources",

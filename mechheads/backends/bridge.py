@@ -8,8 +8,7 @@ block comes from another, in which the last one hands on our residual stream.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +18,8 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components import NormalizationBridge
 
-from mechheads.backends.base import Backend, Blocks, Keys
+from mechheads.backends.base import Backend, Blocks, Keys, R
+from mechheads.backends.changes import Forward
 
 
 def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
@@ -100,8 +100,7 @@ class BridgeBackend(Backend):
             named.append(dict(zip(names, args, strict=True)) | kwargs)
             return wrap(residual)
 
-        with self._instead(self.module.blocks, note):
-            self._trunk(**given, use_cache=False)
+        self._instead(self.module.blocks, note, lambda: self._trunk(**given, use_cache=False))
 
         def call(layer: int, residual: Tensor, keys: Keys | None = None, mask: Tensor | None = None) -> Tensor:
             arguments = dict(named[layer])
@@ -109,40 +108,38 @@ class BridgeBackend(Backend):
                 arguments[self._keys_name] = keys
             if mask is not None:
                 arguments["attention_mask"] = mask
-            with self._norms_once(layer):
-                out = self.module.blocks[layer](residual, **arguments)
+            out = self._norms_once(layer, lambda: self.module.blocks[layer](residual, **arguments))
             return out[0] if isinstance(out, tuple) else out
 
         return entered[0], named, call
 
     def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
         handed_on = self._as_output(residual)
-        with self._instead(self.module.blocks, lambda *_args, **_kwargs: handed_on):
-            flat = self._trunk(inputs_embeds=self._blank(1, 1), use_cache=False).last_hidden_state
-        return flat.reshape(residual.shape)
+        end = self._instead(
+            self.module.blocks,
+            lambda *_args, **_kwargs: handed_on,
+            lambda: self._trunk(inputs_embeds=self._blank(1, 1), use_cache=False),
+        )
+        return end.last_hidden_state.reshape(residual.shape)
 
-    @contextmanager
-    def attention_given(self, layer: int, out: Float[Tensor, "row pos d_model"]) -> Iterator[None]:
+    def with_attention(self, layer: int, out: Float[Tensor, "row pos d_model"], run: Callable[[], R]) -> R:
         attention = self.module.blocks[layer].attn
         if "residual" in inspect.signature(attention.original_component.forward).parameters:
-            with self.hooked([(f"blocks.{layer}.attn.o.hook_out", lambda _value, hook: out)]):
-                yield
-            return
-        with self._instead([attention], lambda *_args, **_kwargs: (out, None)):
-            yield
+            return self.under([(f"blocks.{layer}.attn.o.hook_out", lambda _value, hook: out)], run)
+        return self._instead([attention], lambda *_args, **_kwargs: (out, None), run)
 
-    @contextmanager
-    def _norms_once(self, layer: int) -> Iterator[None]:
-        """Let the block's norms be those of transformers alone.
+    def _norms_once(self, layer: int, run: Callable[[], R]) -> R:
+        """Call ``run`` while the block's norms are those of transformers alone.
 
         The bridge's compute everything a second time for their hook points, which matters to nobody where these hold
         no hooks.
         """
-        idle = [norm for norm, points in self._native_norms[layer] if not any(point.has_hooks() for point in points)]
-        with ExitStack() as restore:
-            for norm in idle:
-                restore.enter_context(self._instead([norm], norm.original_component.forward))
-            yield
+        idle = [
+            norm
+            for norm, points in self._native_norms[layer]
+            if "forward" not in norm.__dict__ and not any(point.has_hooks() for point in points)
+        ]
+        return self.changes.during((Forward(norm, norm.original_component.forward) for norm in idle), run)
 
     @cached_property
     def _native_norms(self) -> list[list[tuple[Any, list[Any]]]]:
@@ -175,26 +172,20 @@ class BridgeBackend(Backend):
             seen.append(residual.ndim)
             return residual
 
-        with torch.no_grad(), self._instead(self.module.blocks, watch):
-            end = self._trunk(inputs_embeds=self._blank(1, 1), use_cache=False).last_hidden_state
-        return [*seen, end.ndim][1] < 3
+        with torch.no_grad():
+            end = self._instead(
+                self.module.blocks, watch, lambda: self._trunk(inputs_embeds=self._blank(1, 1), use_cache=False)
+            )
+        return [*seen, end.last_hidden_state.ndim][1] < 3
 
     @property
     def _as_output(self) -> Callable[[Tensor], Any]:
         """How a block hands its output on."""
         return (lambda residual: (residual,)) if self._blocks_give_tuples else (lambda residual: residual)
 
-    @contextmanager
-    def _instead(self, modules: Iterable[Any], forward: Callable[..., Any]) -> Iterator[None]:
-        """Give modules another forward. Set past the bridge, whose own setter would keep it."""
-        changed = list(modules)
-        try:
-            for module in changed:
-                object.__setattr__(module, "forward", forward)
-            yield
-        finally:
-            for module in changed:
-                module.__dict__.pop("forward", None)
+    def _instead(self, modules: Iterable[Any], forward: Callable[..., Any], run: Callable[[], R]) -> R:
+        """Call ``run`` while modules have another forward."""
+        return self.changes.during((Forward(module, forward) for module in modules), run)
 
 
 def _as_seen(mask: Tensor) -> Bool[Tensor, "query key"]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import copy
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.backends.base import Backend, Blocks, Keys
+from mechheads.backends.base import Backend, Blocks, Keys, R
+from mechheads.backends.changes import Forward
 
 _GEMMA_2 = "google/gemma-2-2b"
 
@@ -139,14 +139,8 @@ class HookedBackend(Backend):
             query_ctx_length=pos, key_ctx_length=pos, past_kv_pos_offset=0, device=self.parameter.device
         )
 
-    @contextmanager
-    def attention_given(self, layer: int, out: Float[Tensor, "row pos d_model"]) -> Iterator[None]:
-        attention = self.module.blocks[layer].attn
-        try:
-            object.__setattr__(attention, "forward", lambda **_kwargs: out)
-            yield
-        finally:
-            attention.__dict__.pop("forward", None)
+    def with_attention(self, layer: int, out: Float[Tensor, "row pos d_model"], run: Callable[[], R]) -> R:
+        return self.changes.during([Forward(self.module.blocks[layer].attn, lambda **_kwargs: out)], run)
 
     def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
         return residual if self.module.cfg.normalization_type is None else self.module.ln_final(residual)

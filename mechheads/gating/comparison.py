@@ -17,6 +17,7 @@ from jaxtyping import Float, Int, Num
 from torch import Tensor
 from torch.nn import functional as F
 
+from mechheads.backends.changes import alone
 from mechheads.gating.arguments import Reduce, check_reduce
 from mechheads.gating.task import Task, TaskTokens
 from mechheads.heads import HeadLike
@@ -70,6 +71,7 @@ def compare_roles(
     return pd.DataFrame(rows, columns=["role", "other", "label", "spearman", "ci_low", "ci_high", "n"])
 
 
+@alone
 def ablation_effects(
     model: Model,
     task: Task,

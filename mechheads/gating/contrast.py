@@ -22,6 +22,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
+from mechheads.backends.changes import alone
 from mechheads.gating.arguments import (
     ClipSide,
     Rate,
@@ -42,6 +43,7 @@ from mechheads.gating.task import Task, TaskTokens
 from mechheads.model import Model
 
 
+@alone
 @torch.inference_mode(False)
 def contrast_gates(
     model: Model,

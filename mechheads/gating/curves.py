@@ -8,7 +8,6 @@ irrelevance's stays where random orders are (Nam et al. 2025, arXiv 2505.13737).
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -20,6 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from tqdm.auto import tqdm
 
+from mechheads.backends.changes import alone
 from mechheads.gating.arguments import Reduce, check_reduce
 from mechheads.gating.fitted import Gates
 from mechheads.gating.gates import under_gates
@@ -27,6 +27,7 @@ from mechheads.gating.roles import ROLES, Roles, head_roles
 from mechheads.gating.task import Task, TaskTokens
 from mechheads.heads import HeadId
 from mechheads.model import Model
+from mechheads.notices import warn
 from mechheads.stats import clustered_bootstrap, mean_over_prompts
 
 Over = Literal["items", "seeds"]
@@ -68,6 +69,7 @@ class RoleCurves:
         return f"<div><p>{escape(repr(self))}</p>{shown}</div>"
 
 
+@alone
 def role_curve(
     model: Model,
     task: Task,
@@ -131,7 +133,7 @@ def role_curve(
                     found[which][base] = _changes(model, tokens, gate, order[base], steps, reduce, budget, bar)
         except KeyboardInterrupt:
             interrupted = True
-            warnings.warn("interrupted; what was not reached is NaN", stacklevel=2)
+            warn("interrupted; what was not reached is NaN")
     values = np.concatenate([line[0] if over == "items" else line.mean(-1).T for line in found.values()])
     labels = tokens.cluster if over == "items" else [str(number) for number in gates.seeds]
     low, high = clustered_bootstrap(values, labels, seed=seed)

@@ -27,7 +27,6 @@ Nam et al. 2025 ("Causal Head Gating", arXiv 2505.13737).
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +37,7 @@ from jaxtyping import Float
 from scipy.special import logit
 from torch import Tensor
 
+from mechheads.backends.changes import alone
 from mechheads.gating.arguments import (
     ClipSide,
     Rate,
@@ -53,9 +53,10 @@ from mechheads.gating.arguments import (
 from mechheads.gating.checkpoint import Checkpoint, marks_of
 from mechheads.gating.descent import NotFinite, Pull, State, descend
 from mechheads.gating.fitted import Gates
-from mechheads.gating.gates import Objective, frozen_weights, log_probs, rows_at_once
+from mechheads.gating.gates import Objective, log_probs, rows_at_once
 from mechheads.gating.task import Task
 from mechheads.model import Model
+from mechheads.notices import warn
 
 
 class LossNotFinite(FloatingPointError):
@@ -86,6 +87,7 @@ class Stage:
         return " and ".join(self.fits)
 
 
+@alone
 @torch.inference_mode(False)
 def fit_gates(
     model: Model,
@@ -215,25 +217,29 @@ def run_stages(
     Raises:
         LossNotFinite: if a loss is not.
     """
-    logits = start_logits(seeds, model.n_layers, model.n_heads).to(model.device)
     stage, interrupted = stages[0], False
+
+    def descend_stages() -> None:
+        nonlocal stage
+        logits = start_logits(seeds, model.n_layers, model.n_heads).to(model.device)
+        for stage in stages:
+            most = max(pull.updates for pull in stage.pulls)
+            begin = State.begin(logits.repeat(len(stage.fits), 1, 1), most)
+            pulls = [pull for pull in stage.pulls for _ in seeds]
+            state = descend(
+                objective, n_items, keep.state(stage.name) or begin, pulls, rules, keep.rows,
+                seen=lambda state, of=stage.name: keep.see(of, state), name=f"fit {stage.name}", progress=progress,
+            )  # fmt: skip
+            logits = state.logits
+
     try:
-        with frozen_weights(model):
-            for stage in stages:
-                most = max(pull.updates for pull in stage.pulls)
-                begin = State.begin(logits.repeat(len(stage.fits), 1, 1), most)
-                pulls = [pull for pull in stage.pulls for _ in seeds]
-                state = descend(
-                    objective, n_items, keep.state(stage.name) or begin, pulls, rules, keep.rows,
-                    seen=lambda state, of=stage.name: keep.see(of, state), name=f"fit {stage.name}", progress=progress,
-                )  # fmt: skip
-                logits = state.logits
+        model.backend.with_frozen_weights(descend_stages)
     except KeyboardInterrupt:
         interrupted = True
         reached = keep.state(stage.name)
         done = 0 if reached is None else reached.done
         again = "" if keep.path is None else f"; the same call goes on from {keep.path}"
-        warnings.warn(f"interrupted after {done} updates of the fit {stage.name}{again}", stacklevel=3)
+        warn(f"interrupted after {done} updates of the fit {stage.name}{again}")
     except NotFinite as error:
         fit, seed = stage.fits[error.set // len(seeds)], seeds[error.set % len(seeds)]
         good = {stage.name: error.state.good}
@@ -247,10 +253,9 @@ def run_stages(
     gates = _gather(stages, keep, seeds, model, name, dict(provenance) | {"interrupted": interrupted}, {})
     stuck = ", ".join(f"seed {seed} of the fit {fit!r}" for fit, far in gates.stuck.items() for seed in far)
     if stuck and not interrupted:
-        warnings.warn(
+        warn(
             f"{stuck} ended a nat or more above the other seeds' loss, and says little of heads. Look at gates.losses; "
-            "a lower learning rate or more updates may help",
-            stacklevel=3,
+            "a lower learning rate or more updates may help"
         )
     return gates
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,13 +24,13 @@ from torch.utils.checkpoint import checkpoint
 from tqdm.auto import tqdm
 
 from mechheads.backends.base import with_gradient
+from mechheads.backends.changes import alone
 from mechheads.backends.keys import Noted, mask_of, until_stopped
 from mechheads.gating.arguments import Reduce, check_reduce
 from mechheads.gating.task import Task, TaskTokens
 from mechheads.heads import HeadLike, check_heads
 from mechheads.model import Model
 from mechheads.plans import LOGITS_AT_ONCE, token_bytes, tokens_in_flight
-from mechheads.row_layout import find_layout
 from mechheads.spill import budget_bytes
 
 _KEPT = 1.2
@@ -40,6 +39,7 @@ _LEAST_TOKENS = 256
 """Blocks are run again on the way back where less than this many tokens would fit into memory otherwise."""
 
 
+@alone
 def task_log_prob(
     model: Model,
     task: Task,
@@ -144,16 +144,14 @@ def _final_states(
     """States after the final norm at the positions ``at``, of a row for each set and item."""
     backend, last = model.backend, model.n_layers - 1
     at = at.repeat(len(gates), 1)
-    find_layout(model)
     with torch.no_grad():
         residual, blocks = backend.embed(ids.repeat(len(gates), 1))
 
-    def gated(layer: int) -> AbstractContextManager[None]:
-        return backend.hooked([(model.hook_name("z", layer), partial(_gate, gates=gates[:, layer]))])
+    def gated(layer: int, block: Callable[[], Tensor]) -> Tensor:
+        return backend.under([(model.hook_name("z", layer), partial(_gate, gates=gates[:, layer]))], block)
 
     def run(layer: int, residual: Tensor) -> Tensor:
-        with gated(layer):
-            return blocks(layer, residual)
+        return gated(layer, partial(blocks, layer, residual))
 
     def read(residual: Tensor) -> Tensor:
         return residual.gather(1, at[..., None].expand(-1, -1, model.d_model))
@@ -167,8 +165,8 @@ def _final_states(
     if cut:
         keys, visible = Noted(), backend.visible(last, ids.shape[1])
         until_stopped(last, lambda: blocks(last, residual, keys))
-        with gated(last):
-            residual = backend.blocks_at(at)(last, read(residual), keys, mask_of(visible[at][:, None], model.dtype))
+        mask = mask_of(visible[at][:, None], model.dtype)
+        residual = gated(last, partial(backend.blocks_at(at), last, read(residual), keys, mask))
     else:
         residual = read(residual)
     return backend.finish(residual).unflatten(0, (len(gates), len(ids)))
@@ -180,20 +178,6 @@ def _gate(
     """Rows are sets of gates, each with all its items."""
     factors = gates.to(z.dtype)[:, None, None, :, None]
     return (z.unflatten(0, (len(gates), -1)) * factors).flatten(0, 1)
-
-
-@contextmanager
-def frozen_weights(model: Model) -> Iterator[None]:
-    """For the length of a ``with`` block no weight wants a gradient; afterwards those do that did before."""
-    weights = model.model.parameters()
-    wanted = [weight for weight in weights if weight.requires_grad and not weight.is_inference()]
-    try:
-        for weight in wanted:
-            weight.requires_grad_(False)
-        yield
-    finally:
-        for weight in wanted:
-            weight.requires_grad_(True)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -18,6 +17,7 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
+from mechheads.backends.changes import alone
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions import Patch
 from mechheads.jobs import prepare
@@ -35,6 +35,7 @@ from mechheads.labels.removal import (
 )
 from mechheads.metrics import logit_diff
 from mechheads.netcdf import text_array
+from mechheads.notices import warn
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.path import path_patch
 from mechheads.patching.sets import set_bar
@@ -117,6 +118,7 @@ class CausalEvidence:
         return f"<div><p>{escape(repr(self))}</p>{top}<ul>{said}</ul></div>"
 
 
+@alone
 def relation_evidence(
     model: Model,
     relations: RelationLike | Iterable[RelationLike] | None = None,
@@ -182,7 +184,7 @@ def relation_evidence(
             if not tests.measured["total"]:
                 raise
             interrupted = True
-            warnings.warn("relation_evidence was stopped: what it did not reach is NaN or absent", stacklevel=2)
+            warn("relation_evidence was stopped: what it did not reach is NaN or absent")
     if not tests.pairs:
         reasons = "; ".join(tests.left_out.values())
         raise ValueError(reasons if len(loaded) == 1 else f"relations: none of them can be tested: {reasons}")

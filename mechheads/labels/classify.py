@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import xarray as xr
 
+from mechheads.backends.changes import alone
 from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import CATEGORIES, RelationLike, load_relations
 from mechheads.labels.static import relation_scores
@@ -31,6 +32,7 @@ _DIMS = ("layer", "head", "category")
 _PER_RELATION = ("layer", "head", "relation")
 
 
+@alone
 def label_heads(
     model: Model | StoredWeights | HeadScores,
     relations: RelationLike | Iterable[RelationLike] | None = None,

@@ -16,7 +16,6 @@ elsewhere while everything before the head stays as it was, so z_h is the head's
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,12 +25,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from mechheads.backends.changes import alone
 from mechheads.cache import HeadCache
 from mechheads.heads import HeadLike, check_heads, kv_head
 from mechheads.labels.ranks import Ranks, usual_k
 from mechheads.labels.relations import RelationLike, load_relations
 from mechheads.labels.vocabulary import KeptPairs, Targets, keep_pairs, long_enough
 from mechheads.netcdf import text_array
+from mechheads.notices import warn
 from mechheads.prompts import Prompts
 from mechheads.scores import HeadScores
 from mechheads.stats import share_interval
@@ -50,6 +51,7 @@ CONTEXTS = ("with", "without")
 _PROMPTS_AT_ONCE = 128
 
 
+@alone
 def dynamic_scores(
     model: Model,
     relations: RelationLike | Iterable[RelationLike] | None = None,
@@ -127,7 +129,7 @@ def dynamic_scores(
     except KeyboardInterrupt:
         if np.isnan(score).all():
             raise
-        warnings.warn("dynamic_scores was stopped: templates and layers not reached are NaN", stacklevel=2)
+        warn("dynamic_scores was stopped: templates and layers not reached are NaN")
     counts = np.array([len(kept.pairs) for kept in scored])
     low, high = share_interval(score, counts[:, None, None])
     return HeadScores.from_scores(

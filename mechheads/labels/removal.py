@@ -14,7 +14,6 @@ position of few-shot prompts, best head first, against random heads and against 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -27,12 +26,14 @@ import pandas as pd
 from jaxtyping import Float
 from tqdm.auto import tqdm
 
+from mechheads.backends.changes import alone
 from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.interventions import Zero
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.matched import matched_heads
 from mechheads.metrics import accuracy
+from mechheads.notices import warn
 from mechheads.patching.sets import SetRuns, set_bar
 from mechheads.prompts import Prompts
 from mechheads.stats import mean_over_prompts, share_interval
@@ -96,6 +97,7 @@ class Removal:
         return f"<div><p>{escape(repr(self))}</p>{self.table.to_html(escape=True, float_format='{:.3g}'.format)}</div>"
 
 
+@alone
 def cumulative_removal(
     model: Model,
     relation: RelationLike,
@@ -175,7 +177,7 @@ def cumulative_removal(
         except KeyboardInterrupt:
             interrupted = True
             done = sum(int(np.isfinite(curve).all(1).sum()) for curve in curves.values())
-            warnings.warn(f"interrupted after {done} of {bar.total} sets of heads; the rest are NaN", stacklevel=2)
+            warn(f"interrupted after {done} of {bar.total} sets of heads; the rest are NaN")
     table, values = _tabulate(curves)
     about |= asked | {
         "relation": loaded.fingerprint,

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.backends.changes import alone
 from mechheads.heads import HeadLike, check_head
 from mechheads.tokens import token_strings
 
@@ -26,6 +27,7 @@ _TOKENS_AT_ONCE = 2048
 _NUMBERS_AT_ONCE = 2**26
 
 
+@alone
 @torch.no_grad()
 def salient_operations(
     model: Model | StoredWeights,

@@ -22,7 +22,6 @@ the targets of a relation among its sources and asks how often as many are hit.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -34,11 +33,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from mechheads.backends.changes import alone
 from mechheads.labels.nulls import matching_p, matchings
 from mechheads.labels.ranks import HeadPath, Ranks, Ties, usual_k
 from mechheads.labels.relations import RelationLike, load_relations
 from mechheads.labels.vocabulary import KeptPairs, Targets, check_any, keep_pairs, long_enough
 from mechheads.netcdf import text_array
+from mechheads.notices import warn
 from mechheads.scores import HeadScores
 from mechheads.stats import mean_over_prompts, q_values, share_interval
 
@@ -50,6 +51,7 @@ Norm = Literal["raw", "folded"]
 _TIES = {"target": "count for the target", "index": "count for the larger token id"}
 
 
+@alone
 def relation_scores(
     model: Model | StoredWeights,
     relations: RelationLike | Iterable[RelationLike] | None = None,
@@ -264,10 +266,7 @@ def _fill(
                 raise
             for array in (found.hits, found.p, found.null):
                 array[:, done:] = np.nan
-            warnings.warn(
-                f"relation_scores was stopped: layers 0..{done - 1} are scored, the later ones are NaN",
-                stacklevel=3,
-            )
+            warn(f"relation_scores was stopped: layers 0..{done - 1} are scored, the later ones are NaN")
 
 
 def _value_paths(model: Model | StoredWeights, layer: int, seen: Float[Tensor, "source d_model"]) -> list[HeadPath]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
 from mechheads.labels.relations import Relation
+from mechheads.notices import warn
 from mechheads.tokens import single_token
 
 Targets = Literal["single", "first"]
@@ -97,7 +97,7 @@ def long_enough(everything: Sequence[KeptPairs], min_pairs: int) -> list[KeptPai
         message = f"relations with fewer than {min_pairs} single-token pairs are skipped: {', '.join(short)}"
         if not scored:
             raise ValueError(f"{message}; none is left. Give more pairs, or a smaller min_pairs")
-        warnings.warn(message, stacklevel=3)
+        warn(message)
     return scored
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
+from mechheads.backends.changes import alone
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions import Intervention, Mean, Patch, Resample, Scale, Site, UniformAttention, Zero
 from mechheads.jobs import AnyPrompts, Positions
@@ -29,6 +30,7 @@ _LEVEL = 0.95
 Ablation = Literal["zero", "mean", "resample", "scale", "uniform"]
 
 
+@alone
 def activation_patch(
     model: Model,
     pairs: PromptPairs,
@@ -281,6 +283,7 @@ def _told(found: dict[str, Any]) -> str:
     )
 
 
+@alone
 def ablate(
     model: Model,
     prompts: AnyPrompts,

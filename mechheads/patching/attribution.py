@@ -25,6 +25,7 @@ from tqdm.auto import tqdm
 
 from mechheads.altered import altered_z, apply
 from mechheads.backends.base import with_gradient
+from mechheads.backends.changes import alone
 from mechheads.cache import KEY_SITES, HeadCache
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Context, Intervention, Patch, Site, site_of
@@ -41,6 +42,7 @@ from mechheads.tokens import Tokens
 _INSTEAD = "use mh.logit_diff, mh.log_prob or another metric that has one"
 
 
+@alone
 def attribution_patch(
     model: Model,
     pairs: PromptPairs,

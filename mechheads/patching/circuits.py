@@ -14,7 +14,6 @@ may give quite others (Miller et al. 2024, arXiv 2407.08734): every result says 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
@@ -24,11 +23,13 @@ import pandas as pd
 from jaxtyping import Float
 from scipy.stats import norm, t as student_t
 
+from mechheads.backends.changes import alone
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Intervention
 from mechheads.jobs import AnyPrompts
 from mechheads.metrics import Metric, logit_diff, name_of
 from mechheads.model import Model
+from mechheads.notices import warn
 from mechheads.patching.sets import PATCH, SetRuns, check_intervention, head_set, said, set_bar
 from mechheads.stats import clustered_bootstrap
 
@@ -100,6 +101,7 @@ class Completeness:
         )
 
 
+@alone
 def faithfulness(
     model: Model,
     prompts: AnyPrompts,
@@ -137,6 +139,7 @@ def faithfulness(
     return runs.faithfulness(circuit, runs.values([frozenset(circuit)])[0], seed)
 
 
+@alone
 def completeness(
     model: Model,
     prompts: AnyPrompts,
@@ -220,7 +223,7 @@ class CircuitRuns:
         """The metric of each circuit."""
         values = self._runs.values([self.all - circuit for circuit in circuits], done)
         if np.isnan(values).any():
-            warnings.warn(f"metric {name_of(self.metric)} gave values that are not finite: NaN", stacklevel=3)
+            warn(f"metric {name_of(self.metric)} gave values that are not finite: NaN")
         return values
 
     def share(self, values: Float[np.ndarray, "*circuit prompt"]) -> Float[np.ndarray, "*circuit"]:

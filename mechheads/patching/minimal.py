@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,11 +11,13 @@ import pandas as pd
 from jaxtyping import Float
 from tqdm.auto import tqdm
 
+from mechheads.backends.changes import alone
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Intervention
 from mechheads.jobs import AnyPrompts
 from mechheads.metrics import Metric, logit_diff
 from mechheads.model import Model
+from mechheads.notices import warn
 from mechheads.patching.circuits import CircuitRuns, Faithfulness
 from mechheads.patching.sets import PATCH, head_set, set_bar
 
@@ -49,6 +50,7 @@ class Circuit:
         )
 
 
+@alone
 def minimal_circuit(
     model: Model,
     prompts: AnyPrompts,
@@ -124,7 +126,7 @@ def minimal_circuit(
                 trace.append({"head": str(head), "faithfulness": share, "removed": removed, "n_heads": len(kept)})
         except KeyboardInterrupt:
             interrupted = True
-            warnings.warn(f"interrupted after {len(trace)} trials: more heads might go", stacklevel=2)
+            warn(f"interrupted after {len(trace)} trials: more heads might go")
     circuit = tuple(sorted(kept))
     found = runs.faithfulness(circuit, values, seed)
     about = {"start": "all" if start is None else [str(head) for head in start], "threshold": threshold,

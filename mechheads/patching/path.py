@@ -8,7 +8,6 @@ run gets these inputs of the receivers in place of its own, and everything else 
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from os import PathLike
@@ -20,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from mechheads.backends.changes import alone
 from mechheads.frozen import Frozen, MLPs, Receiver, check_frozen
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Patch
@@ -27,6 +27,7 @@ from mechheads.jobs import Job, Positions, Unit, inside, prepare
 from mechheads.judge import Judge
 from mechheads.metrics import Metric, logit_diff, name_of
 from mechheads.model import Model
+from mechheads.notices import warn
 from mechheads.plans import in_halves
 from mechheads.precision import with_precision
 from mechheads.prompts import PromptPairs
@@ -40,6 +41,7 @@ Group = tuple[Receiver, ...] | None
 """Receivers that are replaced together; None for the final residual stream."""
 
 
+@alone
 def path_patch(
     model: Model,
     pairs: PromptPairs,
@@ -110,6 +112,7 @@ def path_patch(
     return with_precision(model, result, again)
 
 
+@alone
 def path_matrix(
     model: Model,
     pairs: PromptPairs,
@@ -243,7 +246,7 @@ def _measure(
         except KeyboardInterrupt:
             interrupted = True
             done = int(np.isfinite(values).any((2, 4)).sum())
-            warnings.warn(f"interrupted after {done} of {len(job.units)} senders; the rest are NaN", stacklevel=3)
+            warn(f"interrupted after {done} of {len(job.units)} senders; the rest are NaN")
     labels = [place.label for place in job.places if place.label is not None]
     if labels:
         values[..., ~inside(job.places)] = np.nan
@@ -294,7 +297,7 @@ class _Paths:
             arrived = Frozen(job.base, rows, at, self.mlps).run(read, final=True)
             finals[None] = arrived.final  # type: ignore[assignment]
         if self.receivers:
-            window = Window.from_start(start, at, job.model, pos)
+            window = Window.from_start(start, at, job.model.layout, pos)
             taken = [(head, window.take(new)) for head, new in senders]
             inputs = Frozen(job.base, rows, window.positions, self.mlps).run(taken, self.receivers).inputs
             wave, unchanged = Wave(job.base, rows, window), job.base.final_at(job.at)[rows]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.backends.changes import alone
 from mechheads.frozen import Frozen
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Intervention
@@ -17,6 +17,7 @@ from mechheads.jobs import AnyPrompts, Job, prepare
 from mechheads.judge import Judge
 from mechheads.metrics import Metric, logit_diff, name_of
 from mechheads.model import Model
+from mechheads.notices import warn
 from mechheads.patching.sets import PATCH, check_intervention, replaced_z, said
 from mechheads.scores import HeadScores
 from mechheads.spill import LayerStore
@@ -25,6 +26,7 @@ from mechheads.sweeps import finals
 EFFECTS = ("total", "direct", "repair")
 
 
+@alone
 def self_repair(
     model: Model,
     prompts: AnyPrompts,
@@ -84,7 +86,7 @@ def self_repair(
             done += len(units)
     except KeyboardInterrupt:
         interrupted = True
-        warnings.warn(f"interrupted after {done} of {len(job.heads)} heads; the rest are NaN", stacklevel=2)
+        warn(f"interrupted after {done} of {len(job.heads)} heads; the rest are NaN")
     return HeadScores.from_values(
         values,
         name=f"self-repair, {said(ablation)}",

@@ -6,7 +6,6 @@ go through the layers as one wave, so that a set costs no more than its first la
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from html import escape
@@ -21,6 +20,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from mechheads.altered import altered_z
+from mechheads.backends.changes import alone
 from mechheads.cache import KEY_SITES
 from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.interventions import Intervention, Patch, site_of
@@ -28,6 +28,7 @@ from mechheads.jobs import AnyPrompts, Job, prepare
 from mechheads.judge import Judge
 from mechheads.metrics import Metric, logit_diff, name_of
 from mechheads.model import Model
+from mechheads.notices import warn
 from mechheads.plans import tokens_in_flight
 from mechheads.prompts import PromptPairs
 from mechheads.spill import LayerStore, budget_bytes
@@ -66,6 +67,7 @@ class SetScores:
         return f"<div><p>{escape(repr(self))}</p>{self.table.to_html(escape=True, float_format='{:.4g}'.format)}</div>"
 
 
+@alone
 def patch_sets(
     model: Model,
     prompts: AnyPrompts,
@@ -130,9 +132,7 @@ def patch_sets(
     with set_bar(len(parsed), "sets of heads", progress) as bar:
         changes = (runs.values([frozenset(heads) for heads in parsed], bar.update) - runs.base_value) / scale
     if undefined := [i for i, change in enumerate(changes) if np.isnan(change).any()]:
-        warnings.warn(
-            f"metric {name_of(metric)} gave values that are not finite for sets {undefined[:5]}: NaN", stacklevel=2
-        )
+        warn(f"metric {name_of(metric)} gave values that are not finite for sets {undefined[:5]}: NaN")
     cluster, null = runs.job.tokens.cluster, getattr(metric, "null", 0.0)
     low, high = clustered_bootstrap(changes, cluster, seed=seed)
     p = np.full(len(parsed), np.nan) if null is None else sign_flip_p(changes, cluster, null=null, seed=seed)
@@ -213,7 +213,8 @@ class SetRuns:
         """The wave of some prompts and every head's edit in it; kept until others are asked for."""
         if self._ready is None or self._ready[0] != begin:
             job, rows = self.job, slice(begin, begin + self.job.plan.rows)
-            window = Window.from_start(self._first[rows], job.at[rows], job.model, job.tokens.ids.shape[1])
+            pos = job.tokens.ids.shape[1]
+            window = Window.from_start(self._first[rows], job.at[rows], job.model.layout, pos)
             edits = {
                 head: Edit(head.layer, "z", head.head, window.take(self._z[head.layer][rows, head.head]))
                 for head in job.heads

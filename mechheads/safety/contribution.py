@@ -18,7 +18,6 @@ refusals whatever is asked, and what acts on the tokens of the request.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -28,11 +27,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.backends.changes import alone
 from mechheads.cache import HeadCache
 from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions import Context
 from mechheads.metrics import kl_divergence, metric as declare
 from mechheads.model import Model
+from mechheads.notices import warn
 from mechheads.patching.self_repair import self_repair
 from mechheads.safety.ablations import KINDS, Ablation
 from mechheads.safety.openings import OpeningLogProb, find_opening, with_answer, with_opening
@@ -69,6 +70,7 @@ class FromOther:
         return f"z of the last {self.n} tokens as in the look-alike"
 
 
+@alone
 def refusal_contribution(
     model: Model,
     harmful: Requests = None,
@@ -117,10 +119,9 @@ def refusal_contribution(
     harmful, harmless = (with_opening(model, side, metric.opening) for side in (sides.harmful, sides.harmless))
     refusal = value_of(model, harmful, metric)
     if (share := float(np.exp(refusal).mean())) < LEAST_REFUSAL:
-        warnings.warn(
+        warn(
             f"{model.name} begins {share:.1%} of its answers to harmful requests as a refusal: there is hardly any "
-            "refusal for a head to take part in, and the scores rank noise",
-            stacklevel=2,
+            "refusal for a head to take part in, and the scores rank noise"
         )
     options = {"metric": metric, "heads": heads, "budget": budget, "seed": seed, "progress": progress}
     if by == "patch":

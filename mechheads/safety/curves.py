@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -11,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from mechheads.backends.changes import alone
 from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.matched import matched_heads
 from mechheads.model import Model
+from mechheads.notices import warn
 from mechheads.safety.ablations import Ablation, Kind
 from mechheads.safety.refusal import answer_under, check_answering, is_verdict, judge_name, mean_run
 from mechheads.safety.requests import Requests, Template
@@ -66,6 +67,7 @@ class RefusalCurve:
         return refusal_curve(self.table, **options)
 
 
+@alone
 def attack_curve(
     model: Model,
     ranking: Sequence[HeadLike],
@@ -129,9 +131,7 @@ def attack_curve(
     )
     if interrupted:
         judged = int(answers["verdict"].notnull().to_numpy().sum())
-        warnings.warn(
-            f"interrupted: {judged} of {len(answers)} answers are judged; what is not known is NaN", stacklevel=2
-        )
+        warn(f"interrupted: {judged} of {len(answers)} answers are judged; what is not known is NaN")
     rows = []
     for which in lines:
         for k in range(len(heads) + 1):

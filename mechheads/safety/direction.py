@@ -9,6 +9,7 @@ head writes, not what happens without it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.backends.changes import alone
 from mechheads.cache import HeadCache
 from mechheads.heads import HeadLike, check_heads
 from mechheads.prompts import Prompts
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from mechheads.model import Model
 
 
+@alone
 def refusal_direction(
     model: Model,
     harmful: Requests = None,
@@ -98,8 +101,8 @@ class _Run:
         def keep(value: Tensor, hook: Any) -> None:
             kept.append(value.double())
 
-        with model.backend.hooked([(f"blocks.{model.n_layers - 1}.hook_resid_post", keep)]):
-            self.cache = HeadCache.run(model, prompts, sites=("z",), budget=budget, progress=progress)
+        run = partial(HeadCache.run, model, prompts, sites=("z",), budget=budget, progress=progress)
+        self.cache = model.backend.under([(f"blocks.{model.n_layers - 1}.hook_resid_post", keep)], run)
         end = self.cache.tokens.lengths - 1
         self._at = torch.arange(len(end), device=end.device), end
         self.last: Float[Tensor, "prompt d_model"] = torch.cat(kept)[self._at]

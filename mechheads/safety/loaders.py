@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Literal, get_args
 import pandas as pd
 from huggingface_hub import errors as hub_errors, hf_hub_download
 
+from mechheads.notices import warn
 from mechheads.safety.requests import FoldedTexts, folded
 
 Part = Literal["unsafe", "safe"]
@@ -225,7 +225,7 @@ def _check_texts(texts: Mapping[int, Any], file: Path, column: str | None) -> No
         raise ValueError(f"{file}: {_rows(empty)} no text{place}; write one or take the row out")
     first: dict[str, int] = {}
     if again := [number for number, text in texts.items() if first.setdefault(text, number) != number]:
-        warnings.warn(f"{file}: {_rows(again)} a text{place} that an earlier row has too; all are kept", stacklevel=3)
+        warn(f"{file}: {_rows(again)} a text{place} that an earlier row has too; all are kept")
 
 
 def _rows(numbers: Iterable[int]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +16,7 @@ from mechheads.jobs import Job, prepare
 from mechheads.judge import Judge
 from mechheads.metrics import kl_divergence
 from mechheads.model import Model
+from mechheads.notices import warn
 from mechheads.prompts import Prompts
 from mechheads.safety.ablations import Ablation
 from mechheads.safety.angles import Turn
@@ -76,7 +76,7 @@ def measure(
                 done += 1
     except KeyboardInterrupt:
         wanted = len(job.heads) * len(ablations)
-        warnings.warn(f"interrupted after {done} of {wanted} heads; the rest are NaN", stacklevel=3)
+        warn(f"interrupted after {done} of {wanted} heads; the rest are NaN")
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from mechheads.generation import end_tokens, generate
 from mechheads.metrics import MetricContext
+from mechheads.notices import warn
 from mechheads.prompts import Prompts
 from mechheads.safety.verdicts import verdict
 
@@ -107,9 +107,7 @@ def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> 
                    if verdict(text) == "refused"]  # fmt: skip
         if refused:
             return Counter(refused).most_common(1)[0][0]
-        warnings.warn(
-            f"{model.name} refuses none of {len(some)} requests; opening is taken to be {OPENING!r}", stacklevel=3
-        )
+        warn(f"{model.name} refuses none of {len(some)} requests; opening is taken to be {OPENING!r}")
         opening = OPENING
     if not isinstance(opening, str) or not opening:
         raise ValueError(f"opening is {opening!r}; give the beginning of a refusal, such as {OPENING!r}")

@@ -7,9 +7,9 @@ repetition, and the same for random heads, as many and from the same layers.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -17,11 +17,13 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from mechheads.backends.changes import alone
 from mechheads.cache import HeadCache
 from mechheads.generation import Generated, check_writing, generate_under
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.matched import matched_heads
 from mechheads.model import Model
+from mechheads.notices import warn
 from mechheads.safety.ablations import Ablation, Kind
 from mechheads.safety.contribution import LEAST_REFUSAL
 from mechheads.safety.openings import OpeningLogProb, find_opening, with_opening
@@ -88,6 +90,7 @@ class RefusalTest:
         return f"<div><p>{escape(repr(self))}</p>{self.table.to_html(escape=True, float_format='{:.3g}'.format)}</div>"
 
 
+@alone
 def refusal_test(
     model: Model,
     heads: Sequence[HeadLike],
@@ -163,14 +166,13 @@ def refusal_test(
         for name, heads_off in () if interrupted else sets.items():
             hooks = way.hooks(model, heads_off, run)
             losses[name] = float(text_loss(model, texts, hooks=hooks).mean())
-            with model.backend.hooked(hooks):
-                refusing[name] = float(value_of(model, begun, metric).mean())
+            refusing[name] = float(model.backend.under(hooks, partial(value_of, model, begun, metric)).mean())
     except KeyboardInterrupt:
         interrupted = True
     table = _table(answers, losses, refusing)
     if interrupted:
         critical, verdict = False, _how_far(answers, table)
-        warnings.warn(verdict, stacklevel=2)
+        warn(verdict)
     else:
         critical, verdict = _conclude(answers, table, _independent(sides.harmful.tokens(model)), model.name)
     about = model.provenance() | way.about(model) | writing | {

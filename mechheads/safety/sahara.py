@@ -6,16 +6,16 @@ the head joins whose ablation, together with the group so far, gives the largest
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from html import escape
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from mechheads.backends.changes import alone
 from mechheads.cache import HeadCache
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.jobs import Job
@@ -23,6 +23,7 @@ from mechheads.judge import Judge
 from mechheads.matched import matched_heads
 from mechheads.metrics import kl_divergence
 from mechheads.model import Model
+from mechheads.notices import warn
 from mechheads.prompts import Prompts
 from mechheads.safety.ablations import Ablation, Group, Kind
 from mechheads.safety.angles import Turn
@@ -63,6 +64,7 @@ class HeadGroup:
         return f"<div><p>{escape(repr(self))}</p>{self.table.to_html(escape=True, float_format='{:.3g}'.format)}</div>"
 
 
+@alone
 def sahara(
     model: Model,
     requests: Requests = None,
@@ -184,7 +186,7 @@ class _Search:
                 chosen.append(self._head(np.nanargmax(scores)))
         except KeyboardInterrupt:
             self.interrupted = True
-            warnings.warn(f"interrupted after {len(chosen)} of {size} heads", stacklevel=3)
+            warn(f"interrupted after {len(chosen)} of {size} heads")
         return tuple(chosen), steps
 
     def _head(self, flat: Any) -> HeadId:
@@ -194,15 +196,18 @@ class _Search:
 
     def _step(self, left: Sequence[HeadId], chosen: Sequence[HeadId]) -> np.ndarray:
         """The score of every head that is left, together with those chosen [layer, head]."""
-        with ExitStack() as ablated:
-            if chosen:
-                ablated.enter_context(self.model.backend.hooked(self._hooks(chosen)))
-                job = replace(self._job(left), intervention=self.way.beside_others(self.intact.base))
-            else:
-                job = replace(self.intact, heads=tuple(left))
-            found = empty(job, {}, 0)
-            for _ in fill(job, found, self.judge, self.turn, self.progress):
-                pass
+        if not chosen:
+            return self._score(replace(self.intact, heads=tuple(left)))
+
+        def beside_chosen() -> np.ndarray:
+            return self._score(replace(self._job(left), intervention=self.way.beside_others(self.intact.base)))
+
+        return self.model.backend.under(self._hooks(chosen), beside_chosen)
+
+    def _score(self, job: Job) -> np.ndarray:
+        found = empty(job, {}, 0)
+        for _ in fill(job, found, self.judge, self.turn, self.progress):
+            pass
         return found.angle[0] if self.turn is not None else found.kl.mean(-1)
 
     def _hooks(self, units: Sequence[HeadId]) -> list[Any]:
@@ -212,8 +217,8 @@ class _Search:
 
     def value(self, units: Sequence[HeadId]) -> float:
         """The score of a group."""
-        with self.model.backend.hooked(self._hooks(units)):
-            run = HeadCache.run(self.model, self.intact.tokens, sites=("z",), budget=self.budget, progress=False)
+        cache = partial(HeadCache.run, self.model, self.intact.tokens, sites=("z",), budget=self.budget, progress=False)
+        run = self.model.backend.under(self._hooks(units), cache)
         final = run.final_at(self.intact.at)
         if self.turn is not None:
             return self.turn(last_states(final))[0]
@@ -233,7 +238,7 @@ class _Search:
                 row[3:] = self.value(self._singly(steps[0], n)), *random
         except KeyboardInterrupt:
             self.interrupted = True
-            warnings.warn("interrupted before all groups were compared; what was not is NaN", stacklevel=3)
+            warn("interrupted before all groups were compared; what was not is NaN")
         return pd.DataFrame(rows, columns=columns)
 
     def _singly(self, scores: np.ndarray, n: int) -> list[HeadId]:

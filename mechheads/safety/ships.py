@@ -23,6 +23,7 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Float
 
+from mechheads.backends.changes import alone
 from mechheads.heads import HeadId, HeadLike
 from mechheads.model import Model
 from mechheads.safety.ablations import Ablation, Group, Kind, Through
@@ -40,6 +41,7 @@ _ANGLES = ("generalized_ships", "generalized_ships_low", "generalized_ships_high
 _RESAMPLES = {"ships": 1000, "generalized_ships": 100}
 
 
+@alone
 def ships(
     model: Model,
     requests: Requests = None,
@@ -100,6 +102,7 @@ def ships(
     )
 
 
+@alone
 def generalized_ships(
     model: Model,
     requests: Requests = None,
@@ -154,6 +157,7 @@ def generalized_ships(
     )
 
 
+@alone
 def safety_heads(
     model: Model,
     requests: Requests = None,
@@ -197,6 +201,7 @@ def safety_heads(
     return found[ablation]
 
 
+@alone
 def compare_ablations(
     model: Model,
     requests: Requests = None,

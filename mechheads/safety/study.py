@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from mechheads.backends.changes import alone
 from mechheads.heads import HeadId
 from mechheads.interventions import UniformAttention
 from mechheads.plans import show_seconds
@@ -119,6 +120,7 @@ class SafetyStudy(Stages):
         return "\n".join([*lines, *(f"Note       {note}" for note in self.notes)])
 
 
+@alone
 def safety_study(
     model: Model, k: int = 10, *, quick: bool = False, critical: int = 6, seed: int = 0, progress: bool = True
 ) -> SafetyStudy:

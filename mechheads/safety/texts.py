@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 
 from mechheads.backends.base import Hook
+from mechheads.backends.changes import alone
 from mechheads.data import folder
 from mechheads.prompts import Prompts
 from mechheads.tokens import Tokens
@@ -46,6 +47,7 @@ def text_tokens(model: Model, texts: Sequence[str] | None = None) -> Tokens:
     return tokens
 
 
+@alone
 def text_loss(
     model: Model, texts: Sequence[str] | None = None, *, hooks: Sequence[Hook] = ()
 ) -> Float[np.ndarray, " text"]:
