@@ -145,8 +145,8 @@ def prepare(
     packing = Packing.find(tokens.ids, windows[0]) if model.layout == "queries" and len(places) == 1 else None
     cost = make_plan(run, source, site, chosen, windows, limit, packing)
     if ledger is not None:
-        rows, stack, groups = ledger.remember("rows, stack, groups", [cost.rows, cost.stack, cost.groups])
-        cost = replace(cost, rows=rows, stack=stack, groups=groups and tuple(map(tuple, groups)))
+        rows, stack, width, groups = ledger.remember("waves", [cost.rows, cost.stack, cost.width, cost.groups])
+        cost = replace(cost, rows=rows, stack=stack, width=width, groups=groups and tuple(map(tuple, groups)))
     return Job(model, intervention, run, source, chosen, places, at, cost, seconds, ledger)
 
 

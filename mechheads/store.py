@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import glob
 import json
 import os
 import sqlite3
@@ -70,6 +71,9 @@ class Ledger:
             _check(self.path)
         else:
             _create(self.path)
+        for rest in self.path.parent.glob(glob.escape(f".{self.path.name}.") + 32 * "[0-9a-f]" + ".tmp*"):
+            with suppress(OSError):
+                rest.unlink()  # what a process began that was killed, or that was slower than another
         with _explained(self.path):
             self._file = _connect(self.path, "rw")
             try:
@@ -205,8 +209,8 @@ def _create(path: Path) -> None:
     if rest.exists() and not path.exists():
         raise ValueError(f"there is no ledger {path}, but {rest} of one that was deleted; delete that too")
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    with _explained(path):
-        try:
+    try:
+        with _explained(path):
             with closing(_connect(unfinished, "rwc")) as file:
                 file.execute("PRAGMA journal_mode = wal")
                 file.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -217,8 +221,11 @@ def _create(path: Path) -> None:
             except OSError:  # there is one by now, or the disk knows no links
                 if not path.exists():
                     os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+    except ValueError:
+        if not path.exists():  # else another process was faster and cleaned this one away
+            raise
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _check(path: Path) -> list[tuple[str, str, str, int]]:

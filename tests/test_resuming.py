@@ -235,6 +235,37 @@ def test_as_many_copies_go_together_as_when_it_began(small, judged, tmp_path, mo
     assert judged == 2 * waves
 
 
+@pytest.mark.parametrize("budgets", [(None, 20_000), (20_000, None), (60_000, 20_000)])
+def test_paths_resumed_with_another_budget_go_in_the_same_waves(small, tmp_path, monkeypatch, budgets):
+    monkeypatch.setattr(plans, "_TOKENS_IN_FLIGHT", 12)  # senders go together by ten where prompts share rows, else six
+    ends = [" dog", " cat", " book", " big", " small"]
+    clean, corrupted = ([f" {number} capital of France is{end}" for end in ends] for number in ("one", "two"))
+    pairs = mh.PromptPairs(clean, corrupted, answer=[" Paris"] * 5, wrong=[" Rome"] * 5)
+    judge, seen = Judge.__call__, []
+
+    def noting(self, final):
+        if len(seen) == stop:
+            raise KeyboardInterrupt
+        seen.append(len(final))
+        return judge(self, final)
+
+    def paths(budget, store=None):
+        return mh.path_patch(small, pairs, receivers="final", budget=budget, progress=False, store=store)
+
+    monkeypatch.setattr(Judge, "__call__", noting)
+    stop = -1
+    undisturbed = paths(budgets[0])
+    waves = seen.copy()
+    assert len(waves) > 1
+    seen.clear()
+    stop = 1
+    with pytest.warns(UserWarning, match="interrupted"):
+        paths(budgets[0], tmp_path / "store")
+    stop = -1
+    assert same(paths(budgets[1], tmp_path / "store"), undisturbed)
+    assert seen == waves
+
+
 HALF = mh.Scale(0.5)
 
 

@@ -229,6 +229,44 @@ def test_what_a_killed_process_left_is_all_there(tmp_path: Path, checkpointed: b
         assert ledger.remember("chunk", 1) == 9
 
 
+def test_what_was_half_made_is_cleaned_away(tmp_path: Path) -> None:
+    code = """
+import os, sys
+from mechheads import store
+os.link = lambda *_: os._exit(9)  # killed between making the file and naming it
+store.Ledger(sys.argv[1], "key", {})
+"""
+    path = tmp_path / "a [1].ledger"
+    for _ in range(2):
+        assert subprocess.run([sys.executable, "-c", code, path]).returncode == 9
+    others = {".a [1].ledger.tmp", f".b.ledger.{32 * '0'}.tmp"}
+    for name in [*others, f".{path.name}.{32 * '0'}.tmp-wal"]:
+        (tmp_path / name).touch()
+    assert len(list(tmp_path.iterdir())) == 5
+    with Ledger(path, "key", {}) as ledger:
+        ledger.commit({"a": np.zeros(2)})
+    assert {one.name for one in tmp_path.iterdir()} == {path.name, *others}
+
+
+def test_another_process_may_clean_away_what_this_one_is_making(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, connect = tmp_path / "a.ledger", store._connect
+
+    def slow(one: Path, mode: str) -> sqlite3.Connection:
+        file = connect(one, mode)
+        if mode == "rwc":
+            monkeypatch.setattr(store, "_connect", connect)
+            with Ledger(path, "key", {}) as ledger:
+                ledger.commit({"a": np.zeros(2)})
+        return file
+
+    monkeypatch.setattr(store, "_connect", slow)
+    with Ledger(path, "key", {}) as ledger:
+        assert same(ledger.finished(), {"a": np.zeros(2)})
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
 WORKER = """
 import os, pathlib, signal, sys, time
 import numpy as np
