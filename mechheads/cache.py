@@ -20,6 +20,7 @@ from tqdm.auto import tqdm
 from mechheads.heads import HeadLike, check_head, kv_head
 from mechheads.prompts import Prompts, as_prompts
 from mechheads.spill import LayerStore, budget_bytes, show_bytes
+from mechheads.suggest import did_you_mean
 from mechheads.tokens import PromptLike, Tokens
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
     from mechheads.model import Model
 
-HEAD_SITES = ("z", "pattern", "q", "k", "v", "scored_q", "scored_k")
+SITES = ("z", "pattern", "q", "k", "v")
+"""What users name; the others are the engine's own."""
+HEAD_SITES = (*SITES, "scored_q", "scored_k")
 KEY_SITES = ("k", "v", "scored_k")
 """Those with one entry for each key/value head; a change at one place reaches every later token."""
 RUN_SITES = ("resid_pre", "keys", "values")
@@ -199,7 +202,7 @@ class HeadCache:
         Args:
             model: from ``mh.load`` or ``mh.wrap``.
             prompts: a list of strings, chats or ids, ``Prompts``, or ``Tokens``.
-            sites: which of z, pattern, q, k, v and resid_pre to keep.
+            sites: which of z, pattern, q, k and v to keep.
             budget: bytes, or a text such as "2 GB" (default 4 GB); a run that needs more keeps its
                 activations in temporary safetensors files, read back layer by layer.
             progress: show a bar when there is more than one batch.
@@ -208,9 +211,7 @@ class HeadCache:
             ValueError: for prompts that cannot be run, an unknown site, or a budget that makes no sense.
         """
         limit = budget_bytes(budget)
-        sites = tuple(dict.fromkeys(sites))
-        if unknown := set(sites) - {*HEAD_SITES, *RUN_SITES} or not sites:
-            raise ValueError(f"sites: {unknown or 'none'} given; choose among z, pattern, q, k, v, resid_pre")
+        sites = _check_sites(sites)
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
         on_disk = cls.estimate(model, tokens, sites=sites).total > limit
         stores = {site: LayerStore(model.n_layers, len(tokens), on_disk) for site in sites}
@@ -232,7 +233,7 @@ class HeadCache:
 
     def _head_tensor(self, site: str) -> HeadTensor:
         if site not in self.stores:
-            kept = ", ".join(self.stores)
+            kept = ", ".join(name for name in self.stores if name in SITES) or "none of them"
             raise ValueError(f"this run did not keep {site!r} (it kept {kept}); ask for it with sites=(..., {site!r})")
         stored = self._n_kv_heads if site in KEY_SITES else self.n_heads
         return HeadTensor(self.stores[site], self.n_heads, stored)
@@ -341,7 +342,24 @@ class HeadCache:
     def __repr__(self) -> str:
         n, pos = self.tokens.ids.shape
         where = "on disk" if next(iter(self.stores.values())).on_disk else "in memory"
-        return f"HeadCache({n} prompts of up to {pos} tokens, {', '.join(self.stores)} kept {where})"
+        kept = ", ".join(site for site in self.stores if site in SITES)
+        return f"HeadCache({n} prompt{'s' * (n != 1)} of up to {pos} tokens, {kept} kept {where})"
+
+
+def _check_sites(sites: Sequence[str]) -> tuple[str, ...]:
+    """Sites without repetition.
+
+    Raises:
+        ValueError: if there is none, or one that is not known.
+    """
+    known = ", ".join(SITES)
+    if isinstance(sites, str):
+        raise ValueError(f'sites is the text {sites!r}; give a list of some of {known}, such as ["z"]')
+    if not sites:
+        raise ValueError(f"sites is empty; name at least one of {known}")
+    if unknown := [site for site in sites if site not in (*HEAD_SITES, *RUN_SITES)]:
+        raise ValueError(f"sites: {unknown[0]!r} is not known; choose among {known}.{did_you_mean(unknown[0], SITES)}")
+    return tuple(dict.fromkeys(sites))
 
 
 class _KeepKeys:

@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from mechheads.backends.base import Hook
 from mechheads.backends.changes import alone
-from mechheads.cache import HEAD_SITES, KEY_SITES
+from mechheads.cache import HEAD_SITES, KEY_SITES, SITES
 from mechheads.decoding import Batch, Choice
 from mechheads.interventions import Site
 from mechheads.model import Model
@@ -29,6 +29,7 @@ from mechheads.notices import warn
 from mechheads.plans import token_bytes
 from mechheads.prompts import Prompts, as_prompts
 from mechheads.spill import budget_bytes
+from mechheads.suggest import did_you_mean
 from mechheads.tokens import PromptLike, Tokens
 
 _SITES = tuple(site for site in HEAD_SITES if site != "pattern")
@@ -195,7 +196,9 @@ def _check_change(change: HeadChange, where: str, model: Model) -> None:
     if not isinstance(change, HeadChange):
         raise ValueError(f"{where} is {change!r}; a condition is a list of HeadChange")
     if change.site not in _SITES:
-        raise ValueError(f"{where}: site is {change.site!r}; choose among {', '.join(_SITES)}")
+        known = [site for site in _SITES if site in SITES]
+        meant = did_you_mean(change.site, known)
+        raise ValueError(f"{where}: site is {change.site!r}; choose among {', '.join(known)}.{meant}")
     heads = model.n_kv_heads if change.site in KEY_SITES else model.n_heads
     if not (0 <= change.layer < model.n_layers and 0 <= change.head < heads):
         kind = "key/value heads" if change.site in KEY_SITES else "heads"

@@ -46,7 +46,9 @@ class HeadId:
                 return cls(int(match[1]), int(match[2]))
         elif _is_pair(head):
             return cls(int(head[0]), int(head[1]))
-        raise ValueError(f'head {head!r} is not a head; write "L9H6", (9, 6) or HeadId(9, 6)')
+        numbers = re.findall(r"\d+", head) if isinstance(head, str) else []
+        meant = f' Did you mean "L{numbers[0]}H{numbers[1]}"?' if len(numbers) == 2 else ""
+        raise ValueError(f'head {head!r} is not a head; write "L9H6", (9, 6) or HeadId(9, 6).{meant}')
 
 
 HeadLike = HeadId | str | tuple[int, int]
@@ -60,8 +62,10 @@ def check_head(head: HeadLike, n_layers: int, n_heads: int) -> HeadId:
     """
     parsed = HeadId.parse(head)
     if parsed.layer >= n_layers or parsed.head >= n_heads:
+        swapped = parsed.head < n_layers and parsed.layer < n_heads
+        meant = f'. Did you mean "L{parsed.head}H{parsed.layer}"?' if swapped else ""
         raise ValueError(
-            f"head {parsed} is out of range: this model has layers 0..{n_layers - 1} with heads 0..{n_heads - 1}"
+            f"head {parsed} is out of range: this model has layers 0..{n_layers - 1} with heads 0..{n_heads - 1}{meant}"
         )
     return parsed
 

@@ -16,8 +16,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechheads.cache import HEAD_SITES, HeadCache
+from mechheads.cache import HEAD_SITES, SITES, HeadCache
 from mechheads.heads import HeadId
+from mechheads.suggest import did_you_mean
 
 Site = Literal["z", "q", "k", "v", "pattern", "scored_q", "scored_k"]
 """``scored_q`` and ``scored_k`` are q and k as they meet: after norm and rotation in a model that norms them, else the
@@ -57,7 +58,8 @@ def site_of(intervention: Intervention) -> Site:
     """
     site = getattr(intervention, "site", "z")
     if site not in HEAD_SITES:
-        raise ValueError(f"intervention acts on site {site!r}; choose among {', '.join(HEAD_SITES)}")
+        meant = did_you_mean(site, SITES)
+        raise ValueError(f"site {site!r} of the intervention is not known; choose among {', '.join(SITES)}.{meant}")
     return site
 
 

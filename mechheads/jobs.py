@@ -26,6 +26,7 @@ from mechheads.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.resumable import open_ledger
 from mechheads.spill import budget_bytes
 from mechheads.store import Ledger
+from mechheads.suggest import did_you_mean
 from mechheads.tokens import PromptLike, Tokens
 from mechheads.windows import Packing, Window
 
@@ -107,9 +108,8 @@ def prepare(
     """
     if base not in ("clean", "corrupted"):
         raise ValueError(f'base is {base!r}; choose "clean" or "corrupted"')
-    for what, given in {"metric": metric, "intervention": intervention}.items():
-        if not callable(given) or isinstance(given, type):
-            raise ValueError(f"{what} is {given!r}; give a function or an instance, such as mh.logit_diff or mh.Zero()")
+    if not callable(intervention) or isinstance(intervention, type):
+        raise ValueError(f"intervention is {intervention!r}; give a function or an instance, such as mh.Zero()")
     limit = budget_bytes(budget)
     chosen = check_heads(heads, model.n_layers, model.n_heads)
     site = site_of(intervention)
@@ -194,7 +194,10 @@ def find_places(positions: Positions, tokens: Tokens) -> tuple[Place, ...]:
     names: list[str | int] = [positions] if isinstance(positions, str) else list(positions)
     if unknown := [name for name in names if not isinstance(name, int) and name not in tokens.positions]:
         known = ", ".join(tokens.positions)
-        raise ValueError(f'positions: {unknown[0]!r} is not known; these prompts have {known} (or "all", "each")')
+        meant = did_you_mean(unknown[0], [*tokens.positions, "all", "each"])
+        raise ValueError(
+            f'positions: {unknown[0]!r} is not known; these prompts have {known} (or "all", "each").{meant}'
+        )
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"positions: {twice[0]!r} is given twice")
     labels = [None] if isinstance(positions, str) else names

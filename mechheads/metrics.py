@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mechheads.suggest import did_you_mean
 from mechheads.tokens import Tokens
 
 F = TypeVar("F", bound=Callable)
@@ -135,7 +136,8 @@ def read_positions(
         return torch.arange(mask.shape[1], device=mask.device).expand_as(mask), mask
     if where not in tokens.positions:
         known = ", ".join(tokens.positions)
-        raise ValueError(f'metric reads position {where!r}; these prompts have {known} (or "all")')
+        meant = did_you_mean(where, [*tokens.positions, "all"])
+        raise ValueError(f'metric reads position {where!r}; these prompts have {known} (or "all").{meant}')
     at = tokens.positions[where][:, None]
     return at, torch.ones_like(at, dtype=torch.bool)
 
@@ -186,6 +188,33 @@ def _kl_of_logits(
     if d.amax() > _FAR:
         terms = torch.where(d > _FAR, log_q.exp() - p * (1 + d), terms)
     return terms.sum(-1)
+
+
+METRICS: dict[str, Metric] = {
+    "logit_diff": logit_diff, "log_prob": log_prob, "accuracy": accuracy, "kl_divergence": kl_divergence,
+}  # fmt: skip
+"""The metrics of the package by their names."""
+
+
+def as_metric(metric: Metric | str) -> Metric:
+    """A metric as it is, or one of the package by its name.
+
+    Raises:
+        ValueError: if there is none of that name, or it is not a function.
+
+    >>> as_metric("log_prob") is mh.log_prob
+    True
+    """
+    if isinstance(metric, str):
+        if metric not in METRICS:
+            known = ", ".join(map(repr, METRICS))
+            raise ValueError(
+                f"metric {metric!r} is not known; give one of {known}, or a function.{did_you_mean(metric, METRICS)}"
+            )
+        return METRICS[metric]
+    if not callable(metric) or isinstance(metric, type):
+        raise ValueError(f'metric is {metric!r}; give a function such as mh.logit_diff, or its name, "logit_diff"')
+    return metric
 
 
 def try_metric(metric: Metric, tokens: Tokens, d_vocab: int) -> None:

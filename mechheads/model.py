@@ -82,6 +82,11 @@ class Model:
         return self.backend.layout
 
     @property
+    def parallel_mlps(self) -> bool:
+        """Whether a block's MLP runs beside its heads and does not see what they write."""
+        return bool(getattr(self.model.cfg, "parallel_attn_mlp", False))
+
+    @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
         return self.backend.W_E
 

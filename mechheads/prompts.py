@@ -239,7 +239,16 @@ class PromptPairs:
 
 
 def as_prompts(prompts: Prompts | Sequence[PromptLike]) -> Prompts:
-    """``Prompts`` as they are, a list of strings, chats or ids wrapped."""
+    """``Prompts`` as they are, a list of strings, chats or ids wrapped.
+
+    Raises:
+        ValueError: if they are pairs, or cannot be prompts.
+    """
+    if isinstance(prompts, PromptPairs):
+        raise ValueError(
+            'prompts are PromptPairs, which have two sides; give one of them, pairs.side("clean") or '
+            'pairs.side("corrupted")'
+        )
     return prompts if isinstance(prompts, Prompts) else Prompts(prompts)
 
 

@@ -20,6 +20,7 @@ from mechheads.compare import Comparison, compare
 from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.layout import SCHEMA_VERSION, STATISTICS, Label, build, like, text_or_numbers
 from mechheads.stats import clustered_bootstrap, mean_over_prompts, sign_flip_p
+from mechheads.suggest import did_you_mean
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -230,7 +231,8 @@ class HeadScores(Arithmetic):
             for label in wanted if several else [wanted]:
                 if label not in known:
                     shown = ", ".join(map(repr, known[:20])) + (", ..." if len(known) > 20 else "")
-                    raise ValueError(f"{dim} has no label {label!r}; it has {shown}")
+                    meant = did_you_mean(label, [name for name in known if isinstance(name, str)])
+                    raise ValueError(f"{dim} has no label {label!r}; it has {shown}.{meant}")
             index[dim] = [known.index(label) for label in wanted] if several else known.index(wanted)
         chosen = {**self.provenance.get("selected", {}), **labels}
         part = self.dataset.isel(index, drop=True)

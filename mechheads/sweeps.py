@@ -28,7 +28,7 @@ from mechheads.interventions import Intervention, site_of
 from mechheads.jobs import AnyPrompts, Job, Positions, Unit, inside, prepare
 from mechheads.judge import Judge
 from mechheads.memory import UNSEEN, PeakBytes, keep_freed_memory
-from mechheads.metrics import Metric, kl_divergence, name_of
+from mechheads.metrics import Metric, as_metric, kl_divergence, name_of
 from mechheads.model import Model
 from mechheads.notices import warn
 from mechheads.plans import Plan, in_halves
@@ -48,7 +48,7 @@ def sweep(
     prompts: AnyPrompts,
     *,
     intervention: Intervention,
-    metric: Metric = kl_divergence,
+    metric: Metric | str = kl_divergence,
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
     base: Literal["clean", "corrupted"] = "clean",
@@ -65,7 +65,7 @@ def sweep(
     Args:
         prompts: prompts, or pairs where the intervention reads the other run.
         intervention: what the head's activation becomes; see ``mechheads.interventions``.
-        metric: what is measured; see ``mechheads.metrics``.
+        metric: what is measured, a function or the name of one of ``mechheads.metrics``, such as "log_prob".
         heads: the heads to try; left out, every head.
         positions: ``"all"``; ``"each"`` token on its own (the result gains ``pos``); the name of one
             position; or a list of names or token indices (the result gains ``pos`` with these labels). For ``k`` and
@@ -99,6 +99,7 @@ def sweep(
     >>> bool(effect.scores.sel(layer=23, head=4) > 0)
     True
     """
+    metric = as_metric(metric)
     interrupted = False
     reached: set[Unit] = set()
     with ExitStack() as keep_open:
@@ -173,7 +174,7 @@ def plan(
     prompts: AnyPrompts,
     *,
     intervention: Intervention,
-    metric: Metric = kl_divergence,
+    metric: Metric | str = kl_divergence,
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
     base: Literal["clean", "corrupted"] = "clean",
@@ -188,6 +189,7 @@ def plan(
     270 units (270 heads x 1 place, 1 prompt of up to 5 tokens)
     ...
     """
+    metric = as_metric(metric)
     with PeakBytes() as memory:
         job = prepare(
             model, prompts, intervention, metric=metric, heads=heads, positions=positions, base=base,

@@ -267,7 +267,7 @@ def without_gradient(logits, context):
         ({"metric": mh.kl_divergence}, "kl_divergence is a distance from the base run, .* use mh.logit_diff"),
         ({"metric": naive_kl}, "naive_kl is a distance from the base run"),
         ({"metric": lambda x, c: x.mean()}, r"gave shape \[\] for 2 prompts"),
-        ({"metric": "logit_diff"}, "metric is 'logit_diff'; give a function"),
+        ({"metric": "logit"}, "metric 'logit' is not known"),
         ({"site": "qk"}, "site 'qk'"),
         ({"direction": "up"}, "direction is 'up'"),
         ({"heads": "L9H0"}, "out of range"),

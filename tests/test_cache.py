@@ -162,10 +162,26 @@ def test_a_site_that_was_not_kept_is_an_error(llama):
         _ = llama.cache(TEXTS, sites=("pattern",)).result
 
 
-@pytest.mark.parametrize("sites", [(), ("z", "heads"), ("resid_post",)])
-def test_unknown_sites_are_refused(llama, sites):
-    with pytest.raises(ValueError, match="choose among z, pattern, q, k, v, resid_pre"):
+@pytest.mark.parametrize(
+    ("sites", "message"),
+    [
+        ((), "sites is empty; name at least one of z, pattern, q, k, v"),
+        (("z", "heads"), "sites: 'heads' is not known; choose among z, pattern, q, k, v."),
+        (("patern",), "sites: 'patern' is not known; choose among z, pattern, q, k, v. Did you mean \"pattern\"?"),
+        ("pattern", "sites is the text 'pattern'; give a list of some of z, pattern, q, k, v, such as [\"z\"]"),
+    ],
+)
+def test_unknown_sites_are_refused(llama, sites, message):
+    with pytest.raises(ValueError) as caught:
         llama.cache(TEXTS, sites=sites)
+    assert str(caught.value) == message
+
+
+def test_messages_and_reprs_name_no_site_of_the_engine(llama):
+    run = llama.cache(TEXTS, sites=("z", "resid_pre", "keys", "values"))
+    assert repr(run) == f"HeadCache({len(TEXTS)} prompts of up to {run.tokens.ids.shape[1]} tokens, z kept in memory)"
+    with pytest.raises(ValueError, match=r"did not keep 'q' \(it kept z\); ask for it"):
+        _ = run.q
 
 
 # -- bytes ----------------------------------------------------------------------------------------------

@@ -74,6 +74,8 @@ def test_a_head_is_in_the_model_or_an_error(n_layers, n_heads, layer, head):
         message = (
             f"head L{layer}H{head} is out of range: this model has layers 0..{n_layers - 1} with heads 0..{n_heads - 1}"
         )
+        if head < n_layers and layer < n_heads:
+            message += f'. Did you mean "L{head}H{layer}"?'
         with pytest.raises(ValueError) as caught:
             check_head((layer, head), n_layers, n_heads)
         assert str(caught.value) == message

@@ -15,6 +15,7 @@ from mechheads.gating.questions import Question, check_n, lettered, question_tas
 from mechheads.gating.task import Task
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import RelationLike, load_relations, relation_names
+from mechheads.suggest import did_you_mean
 from mechheads.tokens import single_token
 
 if TYPE_CHECKING:
@@ -75,7 +76,11 @@ def load_task(name: str, *, model: Model | None = None, n: int | None = None, se
     if name in _TASKS:
         return _TASKS[name](n, seed)
     if name != "aba_abb" and name not in relation_names():
-        raise ValueError(f"there is no task {name!r}; read your own with read_task, or take {', '.join(task_names())}")
+        known = task_names()
+        raise ValueError(
+            f"there is no task {name!r}; read your own with read_task, or take {', '.join(known)}."
+            f"{did_you_mean(name, known)}"
+        )
     if model is None:
         raise ValueError(f"task {name!r} is made of words that are one token; give load_task({name!r}, model=model)")
     if name == "aba_abb":

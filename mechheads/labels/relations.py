@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mechheads.data import folder
+from mechheads.suggest import did_you_mean
 
 CATEGORIES = ("Knowledge", "Linguistic", "Algorithmic", "Translation")
 """The four categories of MAPS. A relation may name another: it then gets a label of its own."""
@@ -103,7 +104,8 @@ class Relation:
             file = Path(name_or_path).expanduser()
             if not file.is_file():
                 raise ValueError(
-                    f"there is no relation {str(name_or_path)!r}: it is neither a file nor one of {', '.join(known)}"
+                    f"there is no relation {str(name_or_path)!r}: it is neither a file nor one of {', '.join(known)}."
+                    f"{did_you_mean(str(name_or_path), known)}"
                 )
         fields = _fields(file)
         if category is not None:

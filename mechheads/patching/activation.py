@@ -16,13 +16,14 @@ from mechheads.backends.changes import alone
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions import Intervention, Mean, Patch, Resample, Scale, Site, UniformAttention, Zero
 from mechheads.jobs import AnyPrompts, Positions
-from mechheads.metrics import Metric, kl_divergence, logit_diff
+from mechheads.metrics import Metric, as_metric, kl_divergence, logit_diff
 from mechheads.model import Model
 from mechheads.patching.attribution import base_of, estimate
 from mechheads.prompts import PromptPairs
 from mechheads.resumable import open_ledger
 from mechheads.scores import HeadScores
 from mechheads.stats import mean_over_prompts, q_values, share_interval
+from mechheads.suggest import did_you_mean
 from mechheads.sweeps import sweep
 
 _LEVEL = 0.95
@@ -36,7 +37,7 @@ def activation_patch(
     pairs: PromptPairs,
     *,
     site: Site = "z",
-    metric: Metric = logit_diff,
+    metric: Metric | str = logit_diff,
     direction: Literal["denoising", "noising"] = "denoising",
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
@@ -57,7 +58,7 @@ def activation_patch(
         site: the activation that is moved: ``z`` (the head's output before W_O), ``q``, ``k``, ``v``
             (before rotation) or ``pattern``. With grouped-query attention k and v are moved for this
             query head alone.
-        metric: what is measured; ``logit_diff`` needs ``answer`` and ``wrong``.
+        metric: what is measured, as in ``mh.sweep``; ``logit_diff`` needs ``answer`` and ``wrong``.
         direction: ``"denoising"`` or ``"noising"``.
         heads, positions, normalize, budget, seed, progress, store: as in ``mh.sweep``.
         screen: run only the heads with the largest absolute attribution (see ``mh.attribution_patch``): a share of
@@ -83,7 +84,7 @@ def activation_patch(
     >>> 0.02 < float(effect.scores.sel(layer=23, head=4)) < 1
     True
     """
-    base = base_of(pairs, direction)
+    base, metric = base_of(pairs, direction), as_metric(metric)
     name, screened = f"activation patching of {site}, {direction}", None
     if screen is not None:
         screened = screen_heads(
@@ -290,7 +291,7 @@ def ablate(
     *,
     kind: Ablation = "zero",
     factor: float = 0.0,
-    metric: Metric = kl_divergence,
+    metric: Metric | str = kl_divergence,
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
     budget: int | str | None = None,
@@ -350,5 +351,5 @@ def make_ablation(kind: str, factor: float = 0.0, seed: int = 0) -> Intervention
         "uniform": UniformAttention(factor),
     }
     if kind not in kinds:
-        raise ValueError(f"kind is {kind!r}; choose one of {', '.join(kinds)}")
+        raise ValueError(f"kind is {kind!r}; choose one of {', '.join(kinds)}.{did_you_mean(kind, kinds)}")
     return kinds[kind]

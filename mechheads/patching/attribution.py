@@ -31,7 +31,7 @@ from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Context, Intervention, Patch, Site, site_of
 from mechheads.jobs import AnyPrompts, Job, Positions, inside, prepare, tokenize
 from mechheads.judge import Judge
-from mechheads.metrics import Metric, MetricContext, check_value, logit_diff, name_of, read_positions
+from mechheads.metrics import Metric, MetricContext, as_metric, check_value, logit_diff, name_of, read_positions
 from mechheads.model import Model
 from mechheads.plans import LOGITS_AT_ONCE, token_bytes, tokens_in_flight
 from mechheads.prompts import PromptPairs
@@ -48,7 +48,7 @@ def attribution_patch(
     pairs: PromptPairs,
     *,
     site: Site = "z",
-    metric: Metric = logit_diff,
+    metric: Metric | str = logit_diff,
     direction: Literal["denoising", "noising"] = "denoising",
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
@@ -82,7 +82,7 @@ def attribution_patch(
     >>> mh.attribution_patch(model, pairs, progress=False).heads(1)
     (HeadId(layer=23, head=4),)
     """
-    base = base_of(pairs, direction)
+    base, metric = base_of(pairs, direction), as_metric(metric)
     found = estimate(
         model, pairs, Patch(site), metric=metric, heads=heads, positions=positions, base=base, budget=budget,
         progress=progress,
@@ -161,8 +161,7 @@ def estimate(
     Raises:
         ValueError: also if the metric, or the model, has no gradient.
     """
-    if callable(metric):
-        check_gradient(metric, tokenize(model, prompts, base)[0], model.d_vocab)
+    check_gradient(metric, tokenize(model, prompts, base)[0], model.d_vocab)
     job = prepare(
         model, prompts, intervention, metric=metric, heads=heads, positions=positions, base=base,
         budget=budget, progress=progress,

@@ -27,7 +27,7 @@ from mechheads.backends.changes import alone
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Intervention
 from mechheads.jobs import AnyPrompts
-from mechheads.metrics import Metric, logit_diff, name_of
+from mechheads.metrics import Metric, as_metric, logit_diff, name_of
 from mechheads.model import Model
 from mechheads.notices import warn
 from mechheads.patching.sets import PATCH, SetRuns, check_intervention, head_set, said, set_bar
@@ -107,7 +107,7 @@ def faithfulness(
     prompts: AnyPrompts,
     heads: Iterable[HeadLike],
     *,
-    metric: Metric = logit_diff,
+    metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
     budget: int | str | None = None,
     seed: int = 0,
@@ -118,7 +118,7 @@ def faithfulness(
     Args:
         prompts: pairs, whose clean side is run; or, with another ablation than a patch, plain prompts.
         heads: the circuit; it may be empty.
-        metric: what is measured.
+        metric: what is measured, as in ``mh.sweep``.
         ablation: what the z of every other head becomes: that of the corrupted run, or any intervention of
             ``mh.sweep``, such as ``mh.Mean()``, worked out from the base run.
         budget, progress: as in ``mh.sweep``.
@@ -146,7 +146,7 @@ def completeness(
     heads: Iterable[HeadLike],
     *,
     subsets: int | Sequence[Iterable[HeadLike]] = 10,
-    metric: Metric = logit_diff,
+    metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
     budget: int | str | None = None,
     seed: int = 0,
@@ -191,7 +191,7 @@ def completeness(
         "difference": mean, "ci_low": low, "ci_high": high, "incompleteness": np.abs(mean),
     })  # fmt: skip
     about = {"heads": [str(head) for head in circuit], "subsets": len(chosen), "seed": seed}
-    return Completeness(table, circuit, name_of(metric), said(ablation), runs.provenance() | about)
+    return Completeness(table, circuit, name_of(runs.metric), said(ablation), runs.provenance() | about)
 
 
 class CircuitRuns:
@@ -206,11 +206,12 @@ class CircuitRuns:
         self,
         model: Model,
         prompts: AnyPrompts,
-        metric: Metric,
+        metric: Metric | str,
         ablation: Intervention,
         budget: int | str | None,
         progress: bool,
     ) -> None:
+        metric = as_metric(metric)
         check_intervention("ablation", ablation, prompts)
         self._runs = SetRuns(model, prompts, ablation, metric=metric, budget=budget, progress=progress)
         self.metric, self.ablation, self.at_once = metric, ablation, self._runs.at_once

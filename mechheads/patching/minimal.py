@@ -58,7 +58,7 @@ def minimal_circuit(
     *,
     threshold: float = 0.9,
     order: Literal["once", "each"] = "once",
-    metric: Metric = logit_diff,
+    metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
     budget: int | str | None = None,
     seed: int = 0,

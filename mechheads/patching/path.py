@@ -7,7 +7,6 @@ run gets these inputs of the receivers in place of its own, and everything else 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from os import PathLike
@@ -25,9 +24,10 @@ from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Patch
 from mechheads.jobs import Job, Positions, Unit, inside, prepare
 from mechheads.judge import Judge
-from mechheads.metrics import Metric, logit_diff, name_of
+from mechheads.metrics import Metric, as_metric, logit_diff, name_of
 from mechheads.model import Model
 from mechheads.notices import warn
+from mechheads.patching.receivers import FINAL, Group, check_reached, parse_receivers
 from mechheads.plans import in_halves
 from mechheads.precision import with_precision
 from mechheads.prompts import PromptPairs
@@ -35,10 +35,6 @@ from mechheads.scores import HeadScores
 from mechheads.sweeps import new_z
 from mechheads.wave import Edit, Wave
 from mechheads.windows import Window
-
-FINAL = "final"
-Group = tuple[Receiver, ...] | None
-"""Receivers that are replaced together; None for the final residual stream."""
 
 
 @alone
@@ -48,7 +44,7 @@ def path_patch(
     *,
     receivers: str | Sequence[str] = FINAL,
     senders: Sequence[HeadLike] | HeadLike | None = None,
-    metric: Metric = logit_diff,
+    metric: Metric | str = logit_diff,
     direction: Literal["noising", "denoising"] = "noising",
     mlps: MLPs = "recomputed",
     positions: Positions = "all",
@@ -65,9 +61,9 @@ def path_patch(
         receivers: ``"final"``, the residual stream before the final norm, so the direct way to the logits; or
             the ``q``, ``k`` or ``v`` of heads (``"L26H2.q"``), or the inputs of MLPs (``"L5.mlp"``), all
             those of a list together. With grouped-query attention k and v are those of this query head alone.
-        senders: the heads to try; left out, every head. One that does not come before any receiver has no
-            path to it, and its score is 0.
-        metric: what is measured.
+        senders: the heads to try; left out, every head. One that comes before none of the receivers has no path
+            to them: its score is 0, by the architecture and not by measurement.
+        metric: what is measured, as in ``mh.sweep``.
         direction: ``"noising"``: the clean run with paths from the corrupted one, what is needed;
             ``"denoising"``: the corrupted run with paths from the clean one, what is enough.
         mlps: ``"recomputed"``: paths may lead through MLPs; ``"frozen"``: the direct edges alone.
@@ -79,7 +75,8 @@ def path_patch(
         ``normalize`` divided by the mean difference of the other run from the base run.
 
     Raises:
-        ValueError: if the pairs do not align or an argument does not fit; before anything is run.
+        ValueError: if the pairs do not align, a receiver comes before every sender, or an argument does not fit;
+            before anything is run.
 
     Wang et al. 2022 (arXiv 2211.00593), section 3.1; Goldowsky-Dill et al. 2023 (arXiv 2304.05969).
 
@@ -88,8 +85,9 @@ def path_patch(
     >>> abs(direct["L23H4"]["score"]) > abs(direct["L5H0"]["score"])
     True
     """
+    metric = as_metric(metric)
     names = [receivers] if isinstance(receivers, str) else list(receivers)
-    group = _parse(names, model)
+    group = parse_receivers(names, model)
     if len(names) > 1 and FINAL in names:
         raise ValueError(f'receivers: "final" must stand alone, got {names}; mh.path_matrix takes them one by one')
     values, labels, job, judge, about = _measure(
@@ -119,7 +117,7 @@ def path_matrix(
     *,
     receivers: Sequence[str],
     senders: Sequence[HeadLike] | HeadLike | None = None,
-    metric: Metric = logit_diff,
+    metric: Metric | str = logit_diff,
     direction: Literal["noising", "denoising"] = "noising",
     mlps: MLPs = "recomputed",
     normalize: bool = False,
@@ -135,7 +133,8 @@ def path_matrix(
         senders, metric, direction, mlps, normalize, budget, seed, progress, store: as in ``mh.path_patch``.
 
     Returns:
-        As ``mh.path_patch``, with one more dimension, ``receiver``. ``mh.plots.path_matrix`` draws it.
+        As ``mh.path_patch``, with one more dimension, ``receiver``; 0 where there is no path.
+        ``mh.plots.path_matrix`` draws it.
 
     Raises:
         ValueError: as ``mh.path_patch``.
@@ -147,8 +146,9 @@ def path_matrix(
     >>> matrix.extra_dims
     ('receiver',)
     """
+    metric = as_metric(metric)
     names = [receivers] if isinstance(receivers, str) else list(receivers)
-    groups = [None if receiver is None else (receiver,) for receiver in _parse(names, model)]
+    groups = [None if receiver is None else (receiver,) for receiver in parse_receivers(names, model)]
     values, _, job, judge, about = _measure(
         model, pairs, groups, senders, metric, direction, mlps, "all", normalize, budget, progress, store
     )
@@ -166,33 +166,6 @@ def path_matrix(
         )  # fmt: skip
 
     return with_precision(model, result, again)
-
-
-def _parse(names: Sequence[str], model: Model) -> list[Receiver | None]:
-    """Receivers by their names; None for ``"final"``."""
-    if not names:
-        raise ValueError('receivers is empty; give "final", heads\' inputs such as "L26H2.q", or "L5.mlp"')
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"receivers: {sorted(twice)[0]!r} is given twice")
-    return [None if name == FINAL else _receiver(name, model) for name in names]
-
-
-def _receiver(name: str, model: Model) -> Receiver:
-    match = re.fullmatch(r"L(\d+)(?:H(\d+)\.([qkv])|\.mlp)", name) if isinstance(name, str) else None
-    if match is None:
-        raise ValueError(
-            f'receivers: {name!r} is no receiver; give "final", a head\'s input such as "L26H2.q" (or .k, .v), or an '
-            'MLP\'s such as "L5.mlp"'
-        )
-    layer, head = int(match[1]), None if match[2] is None else int(match[2])
-    if layer >= model.n_layers or (head is not None and head >= model.n_heads):
-        raise ValueError(
-            f"receivers: {name!r} does not exist; this model has layers 0..{model.n_layers - 1} and heads "
-            f"0..{model.n_heads - 1}"
-        )
-    if head is None and not model.backend.d_mlp:
-        raise ValueError(f"receivers: {name!r} does not exist; this model has no MLPs")
-    return Receiver(layer, "mlp_out" if head is None else match[3], head)  # type: ignore[arg-type]
 
 
 def _measure(
@@ -216,6 +189,7 @@ def _measure(
         raise ValueError(f'direction is {direction!r}; choose "noising" or "denoising"')
     if mlps not in ("recomputed", "frozen"):
         raise ValueError(f'mlps is {mlps!r}; choose "recomputed" or "frozen"')
+    check_reached([receiver for group in groups for receiver in group or ()], senders, model)
     names = [[FINAL] if group is None else [str(receiver) for receiver in group] for group in groups]
     interrupted = False
     with ExitStack() as keep_open:

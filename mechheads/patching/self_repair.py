@@ -15,7 +15,7 @@ from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Intervention
 from mechheads.jobs import AnyPrompts, Job, prepare
 from mechheads.judge import Judge
-from mechheads.metrics import Metric, logit_diff, name_of
+from mechheads.metrics import Metric, as_metric, logit_diff, name_of
 from mechheads.model import Model
 from mechheads.notices import warn
 from mechheads.patching.sets import PATCH, check_intervention, replaced_z, said
@@ -31,7 +31,7 @@ def self_repair(
     model: Model,
     prompts: AnyPrompts,
     *,
-    metric: Metric = logit_diff,
+    metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
     heads: Sequence[HeadLike] | HeadLike | None = None,
     budget: int | str | None = None,
@@ -49,7 +49,7 @@ def self_repair(
 
     Args:
         prompts: pairs, whose clean side is run; or, with another ablation than a patch, plain prompts.
-        metric: what is measured.
+        metric: what is measured, as in ``mh.sweep``.
         ablation: what the head's z becomes: that of the corrupted run, or any intervention of ``mh.sweep``, such
             as ``mh.Mean()`` or ``mh.Resample()``.
         heads, budget, seed, progress: as in ``mh.sweep``.
@@ -68,6 +68,7 @@ def self_repair(
     >>> bool(total < direct < 0), bool(abs(repair - (total - direct)) < 1e-6)
     (True, True)
     """
+    metric = as_metric(metric)
     check_intervention("ablation", ablation, prompts)
     job = prepare(
         model, prompts, ablation, metric=metric, heads=heads, positions="all", base="clean",

@@ -26,7 +26,7 @@ from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.interventions import Intervention, Patch, site_of
 from mechheads.jobs import AnyPrompts, Job, prepare
 from mechheads.judge import Judge
-from mechheads.metrics import Metric, logit_diff, name_of
+from mechheads.metrics import Metric, as_metric, logit_diff, name_of
 from mechheads.model import Model
 from mechheads.notices import warn
 from mechheads.plans import tokens_in_flight
@@ -74,7 +74,7 @@ def patch_sets(
     sets: Iterable[Iterable[HeadLike]],
     *,
     intervention: Intervention = PATCH,
-    metric: Metric = logit_diff,
+    metric: Metric | str = logit_diff,
     direction: Literal["denoising", "noising"] = "denoising",
     positions: str = "all",
     normalize: bool = False,
@@ -92,7 +92,7 @@ def patch_sets(
         prompts: pairs, or with an ablation plain prompts too.
         sets: each a list of heads.
         intervention: what each head's activation becomes, as in ``mh.sweep``; left out, z of the other run.
-        metric: what is measured.
+        metric: what is measured, as in ``mh.sweep``.
         direction: of pairs, ``"denoising"`` changes the corrupted run, ``"noising"`` the clean one.
         positions: ``"all"`` or the name of one position.
         normalize, budget, progress: as in ``mh.sweep``.
@@ -111,6 +111,7 @@ def patch_sets(
     >>> effect.table[["heads", "n_heads"]].values.tolist()
     [['L23H4', 1], ['L20H1 L23H4', 2]]
     """
+    metric = as_metric(metric)
     check_intervention("intervention", intervention, prompts)
     if direction not in ("denoising", "noising"):
         raise ValueError(f'direction is {direction!r}; choose "denoising" or "noising"')

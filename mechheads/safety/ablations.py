@@ -24,6 +24,7 @@ from mechheads.backends.base import Hook
 from mechheads.generation import HeadChange
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions import Context, Intervention, Mean, Resample, Scale, Site, UniformAttention, Zero
+from mechheads.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from mechheads.cache import HeadCache
@@ -84,7 +85,8 @@ class Ablation:
             ("group", self.group, get_args(Group)),
         ):
             if value not in known:
-                raise ValueError(f"{name} is {value!r}; choose one of {', '.join(map(repr, known))}")
+                meant = did_you_mean(value, known)
+                raise ValueError(f"{name} is {value!r}; choose one of {', '.join(map(repr, known))}.{meant}")
         if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
             raise ValueError(f"epsilon is {self.epsilon}; it must be a finite number of 0 or more (the paper's: 1e-4)")
 

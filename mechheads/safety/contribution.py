@@ -41,6 +41,7 @@ from mechheads.safety.requests import Requests, Template
 from mechheads.safety.sides import Sides, shared_end, value_of
 from mechheads.scores import HeadScores
 from mechheads.stats import clustered_bootstrap, mean_over_prompts
+from mechheads.suggest import did_you_mean
 from mechheads.sweeps import sweep
 
 LEAST_REFUSAL = 0.1
@@ -111,7 +112,8 @@ def refusal_contribution(
     ('nats', 'chat')
     """
     if by != "patch" and by not in KINDS:
-        raise ValueError(f"by is {by!r}; choose one of {', '.join(map(repr, ('patch', *KINDS)))}")
+        known = ("patch", *KINDS)
+        raise ValueError(f"by is {by!r}; choose one of {', '.join(map(repr, known))}.{did_you_mean(by, known)}")
     sides = Sides.of(model, harmful, harmless, template)
     sides.check_pairs()
     every = check_heads(heads, model.n_layers, model.n_heads)

@@ -14,6 +14,7 @@ from huggingface_hub import errors as hub_errors, hf_hub_download
 
 from mechheads.notices import warn
 from mechheads.safety.requests import FoldedTexts, folded
+from mechheads.suggest import did_you_mean
 
 Part = Literal["unsafe", "safe"]
 
@@ -127,7 +128,7 @@ def public_requests(name: str, part: Part = "unsafe", *, revision: str | None = 
             get, and how ``read_requests`` reads it.
     """
     if name not in _SETS:
-        raise ValueError(f"name is {name!r}; choose one of {', '.join(map(repr, _SETS))}")
+        raise ValueError(f"name is {name!r}; choose one of {', '.join(map(repr, _SETS))}.{did_you_mean(name, _SETS)}")
     if part not in get_args(Part):
         raise ValueError(f"part is {part!r}; choose 'unsafe' or 'safe'")
     public = _SETS[name]

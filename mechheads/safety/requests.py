@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args, overload
 
 from mechheads.data import folder
 from mechheads.prompts import Prompts
+from mechheads.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from mechheads.model import Model
@@ -167,7 +168,9 @@ def load_requests(name: str = "harmful", split: Split | None = None) -> RequestS
     """
     known = sorted(item.name.removesuffix(".json") for item in folder("requests").iterdir())
     if name not in known:
-        raise ValueError(f"there is no set of requests {name!r}; there is {', '.join(known)}")
+        raise ValueError(
+            f"there is no set of requests {name!r}; there is {', '.join(known)}.{did_you_mean(name, known)}"
+        )
     if split is not None and split not in get_args(Split):
         raise ValueError(f"split is {split!r}; choose 'train' or 'test', or None for all")
     content = json.loads((folder("requests") / f"{name}.json").read_text(encoding="utf-8"))
@@ -193,7 +196,8 @@ def request_prompts(model: Model, requests: Requests = None, template: Template 
     ['## Query:How do I pick a lock?\\n## Answer:']
     """
     if template not in TEMPLATES:
-        raise ValueError(f"template is {template!r}; choose one of {', '.join(map(repr, TEMPLATES))}")
+        meant = did_you_mean(template, TEMPLATES)
+        raise ValueError(f"template is {template!r}; choose one of {', '.join(map(repr, TEMPLATES))}.{meant}")
     if isinstance(requests, Prompts):
         return requests
     if requests is None:

@@ -31,6 +31,7 @@ from mechheads.safety.measure import Measured, measure
 from mechheads.safety.requests import Requests, Template, request_prompts
 from mechheads.scores import HeadScores
 from mechheads.stats import cluster_draws, clustered_bootstrap, mean_over_prompts, top_shares
+from mechheads.suggest import did_you_mean
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -240,7 +241,8 @@ def compare_ablations(
     if k < 1:
         raise ValueError(f"k is {k}; it must be at least 1")
     if score not in _RESAMPLES:
-        raise ValueError(f"score is {score!r}; choose one of {', '.join(map(repr, _RESAMPLES))}")
+        meant = did_you_mean(score, _RESAMPLES)
+        raise ValueError(f"score is {score!r}; choose one of {', '.join(map(repr, _RESAMPLES))}.{meant}")
     if isinstance(ablations, str) or not len(ablations) or len(set(ablations)) < len(ablations):
         raise ValueError(f'ablations is {ablations!r}; give a list of kinds, each once, such as ["scaling", "zero"]')
     ways = [Ablation(kind, epsilon, through if kind == "undifferentiated" else "q", group, seed) for kind in ablations]

@@ -41,6 +41,7 @@ from numpy.random import Generator, default_rng
 
 from mechheads.heads import HeadId, check_head
 from mechheads.model import Model, from_transformers
+from mechheads.suggest import did_you_mean
 from mechheads.testing.planting import NAMES, PAIRS, RELATIONS, Kind, Writer, blank_gpt2, make_language, widths
 
 if TYPE_CHECKING:
@@ -82,7 +83,10 @@ class PlantedHead:
         if not self.relations:
             raise ValueError("relations is empty; name what the head holds, or leave the head out")
         if unknown := [name for name in self.relations if name not in NAMES]:
-            raise ValueError(f"there is no relation {unknown[0]!r} to plant; there are {', '.join(NAMES)}")
+            raise ValueError(
+                f"there is no relation {unknown[0]!r} to plant; there are {', '.join(NAMES)}."
+                f"{did_you_mean(unknown[0], NAMES)}"
+            )
 
 
 Held = str | Sequence[str] | PlantedHead
