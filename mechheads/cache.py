@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -21,6 +18,7 @@ from mechheads.heads import HeadLike, check_head, kv_head
 from mechheads.prompts import Prompts, as_prompts
 from mechheads.spill import LayerStore, budget_bytes, show_bytes
 from mechheads.suggest import did_you_mean
+from mechheads.tensor_files import TensorFile
 from mechheads.tokens import PromptLike, Tokens
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ KEY_SITES = ("k", "v", "scored_k")
 RUN_SITES = ("resid_pre", "keys", "values")
 """What resuming a run needs besides: the residual stream, and keys and values as attention meets them."""
 _TOKENS_A_BATCH = 1024
-_FORMAT = "mechheads cache 1"
+_FILE = TensorFile("mechheads cache 2", "{path} is not a saved HeadCache", ("run",))
 
 
 @dataclass(frozen=True)
@@ -296,32 +294,21 @@ class HeadCache:
         meta = {"sites": list(self.stores), "heads": [self.n_heads, self._n_kv_heads],
                 "cluster": tokens.cluster, "strings": tokens.strings,
                 "model": self.model.name if self.model else None}  # fmt: skip
-        unfinished = Path(f"{path}.part")
-        save_file(tensors, unfinished, {"format": _FORMAT, "mechheads": json.dumps(meta)})
-        os.replace(unfinished, path)
+        _FILE.write(Path(path), tensors, {"run": json.dumps(meta)})
 
     @classmethod
     def load(cls, path: str | Path, model: Model | None = None) -> HeadCache:
         """Read a run back; ``result`` and ``logits`` need the model.
 
         Raises:
-            ValueError: if the file is not a saved HeadCache, or comes from another model.
+            ValueError: if the file is not a saved HeadCache, is damaged, or comes from another model.
         """
-        try:
-            with safe_open(path, "pt", device="cpu" if model is None else str(model.device)) as file:
-                header = file.metadata() or {}
-                if header.get("format") != _FORMAT:
-                    raise ValueError(f"{path} is not a saved HeadCache")
-                tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, RuntimeError) as error:
-            raise ValueError(f"{path} is not a saved HeadCache: {error}") from error
-        except Exception as error:
-            if type(error).__name__ != "SafetensorError":
-                raise
-            raise ValueError(f"{path} is not a saved HeadCache: {error}") from error
-        meta: dict[str, Any] = json.loads(header["mechheads"])
+        tensors, texts = _FILE.read(Path(path))
+        meta: dict[str, Any] = json.loads(texts["run"])
         if model is not None and meta["model"] not in (None, model.name):
             raise ValueError(f"{path} is a run of {meta['model']!r}, the model given is {model.name!r}")
+        if model is not None:
+            tensors = {name: tensor.to(model.device) for name, tensor in tensors.items()}
         prefix = "positions."
         tokens = Tokens(
             tensors["ids"],

@@ -10,15 +10,15 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from mechheads.data import folder
 from mechheads.heads import HeadId
+from mechheads.tensor_files import TensorFile
 
 Side = Literal["W_Q", "W_O"]
 SIDES: tuple[Side, ...] = ("W_Q", "W_O")
+_FILE = TensorFile("mechheads delta 1", "{path} is not a saved Delta", ("about",))
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,14 +57,17 @@ class Delta:
         tensors = {
             f"{head}.{side}": both[side].half().contiguous() for head, both in self.weights.items() for side in SIDES
         }
-        save_file(tensors, path, {"about": json.dumps(self.about)})
+        _FILE.write(path, tensors, {"about": json.dumps(self.about)})
 
     @classmethod
     def load(cls, path: Path) -> Delta:
-        """Read what ``save`` wrote."""
-        with safe_open(path, "pt") as file:
-            found = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
-            about = json.loads(file.metadata()["about"])
+        """Read what ``save`` wrote.
+
+        Raises:
+            ValueError: if the file is something else, or damaged.
+        """
+        stored, texts = _FILE.read(path)
+        found, about = {name: tensor.float() for name, tensor in stored.items()}, json.loads(texts["about"])
         heads = {HeadId.parse(name.split(".")[0]) for name in found}
         return cls({head: {side: found[f"{head}.{side}"] for side in SIDES} for head in sorted(heads)}, about)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from mechheads import netcdf
 from mechheads.netcdf import text_array
 from mechheads.stats import q_values
+from mechheads.text_files import check_unicode, parse_json
 
 SCHEMA_VERSION = 1
 STATISTICS = ("score", "ci_low", "ci_high", "p_value", "q_value")
@@ -49,12 +52,39 @@ def build(
         coords={"layer": np.arange(score.shape[0]), "head": np.arange(score.shape[1]), **labels},
         attrs={
             "schema_version": SCHEMA_VERSION,
-            "name": _plain("name", name),
-            "unit": _plain("unit", unit),
-            "kind": _plain("kind", kind),
+            "name": check_unicode(name, "name"),
+            "unit": check_unicode(unit, "unit"),
+            "kind": check_unicode(kind, "kind"),
             "provenance": json.dumps(dict(provenance or {})),
         },
     ).assign(variables or {})
+
+
+def read(path: Path, variable: str, foreign: str) -> xr.Dataset:
+    """The dataset of a result from its file; ``foreign`` is what to say of one that lacks ``variable``.
+
+    Raises:
+        FileNotFoundError: if it is not there.
+        ValueError: if it is something else, damaged, or was written by a newer version.
+    """
+    dataset = netcdf.read(path)
+    attrs = dataset.attrs
+    if variable not in dataset or not {"schema_version", "name", "kind", "provenance"} <= attrs.keys():
+        raise ValueError(f"{path} {foreign}")
+    if odd := [name for name in ("name", "kind", "unit", "provenance") if not isinstance(attrs.get(name, ""), str)]:
+        raise ValueError(f"{path} {foreign}: its {odd[0]} is no text")
+    if not isinstance(attrs["schema_version"], (int, np.integer)):
+        raise ValueError(f"{path} {foreign}: its schema_version is {attrs['schema_version']!r}")
+    found = int(attrs["schema_version"])
+    if found > SCHEMA_VERSION:
+        raise ValueError(
+            f"{path} was written by a newer mechheads (schema version {found}; this one reads up to "
+            f"{SCHEMA_VERSION}): update mechheads"
+        )
+    for name in ("provenance", "statistics"):
+        if not isinstance(parse_json(str(attrs.get(name, "{}")), f"the {name} of {path}"), dict):
+            raise ValueError(f"{path} {foreign}: its {name} is no JSON object")
+    return dataset.assign_attrs(schema_version=found)
 
 
 def text_or_numbers(dim: str, labels: Sequence[Label]) -> np.ndarray:
@@ -65,18 +95,10 @@ def text_or_numbers(dim: str, labels: Sequence[Label]) -> np.ndarray:
     """
     known = list(labels)
     if all(isinstance(label, str) for label in known):
-        return text_array([_plain(dim, str(label)) for label in known], (len(known),))
+        return text_array([check_unicode(str(label), dim) for label in known], (len(known),))
     if all(isinstance(label, (int, float, np.number)) for label in known):
         return np.asarray(known)
     raise ValueError(f"the labels of {dim} must be all text or all numbers; got {known[:5]}")
-
-
-def _plain(what: str, text: str) -> str:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{what} holds {text!r}, which is not valid Unicode: half of a surrogate pair") from error
-    return text
 
 
 def like(score: np.ndarray, array: np.ndarray | None, what: str) -> np.ndarray:

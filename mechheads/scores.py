@@ -18,7 +18,7 @@ from mechheads.arithmetic import Arithmetic, check_aligned
 from mechheads.citations import citation
 from mechheads.compare import Comparison, compare
 from mechheads.heads import HeadId, HeadLike, check_head
-from mechheads.layout import SCHEMA_VERSION, STATISTICS, Label, build, like, text_or_numbers
+from mechheads.layout import STATISTICS, Label, build, like, read, text_or_numbers
 from mechheads.stats import clustered_bootstrap, mean_over_prompts, sign_flip_p
 from mechheads.suggest import did_you_mean
 
@@ -298,21 +298,13 @@ class HeadScores(Arithmetic):
 
         Raises:
             FileNotFoundError: if it is not there.
-            ValueError: if it is something else, or was written by a newer version.
+            ValueError: if it is something else, damaged, or was written by a newer version.
         """
-        dataset = netcdf.read(Path(path))
-        found_kind = dataset.attrs.get("kind")
-        if cls.KIND is not None and found_kind != cls.KIND:
-            raise ValueError(f"{path} holds {found_kind!r} scores, not {cls.KIND!r}; use mh.HeadScores.load")
-        if "schema_version" not in dataset.attrs or "score" not in dataset:
-            raise ValueError(f"{path} was not written by mechheads: it holds no head scores")
-        found = int(dataset.attrs["schema_version"])
-        if found > SCHEMA_VERSION:
-            raise ValueError(
-                f"{path} was written by a newer mechheads (schema version {found}; this one reads up to "
-                f"{SCHEMA_VERSION}): update mechheads"
-            )
-        return cls(dataset.assign_attrs(schema_version=found))
+        dataset = read(Path(path), "score", "was not written by mechheads: it holds no head scores")
+        found = dataset.attrs["kind"]
+        if cls.KIND not in (None, found):
+            raise ValueError(f"{path} holds {found!r} scores, not {cls.KIND!r}; use mh.HeadScores.load")
+        return cls(dataset)
 
     def plot(self, **options: Any) -> go.Figure:
         """Heatmap over layers and heads, or senders against receivers where these are the one extra dimension.

@@ -382,7 +382,7 @@ def test_saving_again_and_failing_leaves_the_old_file(llama, tmp_path, monkeypat
     path = tmp_path / "run"
     first = llama.cache(TEXTS[:1])
     first.save(path)
-    monkeypatch.setattr("mechheads.cache.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr("mechheads.tensor_files.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         llama.cache(TEXTS).save(path)
     monkeypatch.undo()
@@ -419,8 +419,11 @@ def foreign_files(folder: Path, run: mh.HeadCache) -> dict[str, Path]:
         (folder / name).write_bytes(content)
     save_file({"z.0": torch.zeros(1)}, folder / "other tensors")
     save_file({"z.0": torch.zeros(1)}, folder / "other format", {"format": "mechheads cache 99"})
+    save_file({"z.0": torch.zeros(1)}, folder / "no checksum", {"format": "mechheads cache 1", "mechheads": "{}"})
     (folder / "folder").mkdir()
-    return {name: folder / name for name in (*contents, "other tensors", "other format", "folder", "missing")}
+    return {
+        name: folder / name for name in (*contents, "other tensors", "other format", "no checksum", "folder", "missing")
+    }
 
 
 def test_a_foreign_or_truncated_file_is_one_clear_error(llama, tmp_path):
@@ -428,6 +431,16 @@ def test_a_foreign_or_truncated_file_is_one_clear_error(llama, tmp_path):
         with pytest.raises(ValueError) as caught:
             mh.HeadCache.load(path, llama)
         assert str(caught.value).startswith(f"{path} is not a saved HeadCache"), path
+
+
+def test_a_damaged_run_is_refused(llama, tmp_path):
+    path = tmp_path / "run"
+    llama.cache(TEXTS).save(path)
+    damaged = bytearray(path.read_bytes())
+    damaged[-7] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(ValueError, match="run is damaged, or was changed after it was saved: its checksum does not"):
+        mh.HeadCache.load(path, llama)
 
 
 # -- figures --------------------------------------------------------------------------------------------

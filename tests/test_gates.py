@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from scipy.special import logit
 from torch import Tensor
 
@@ -488,6 +489,22 @@ def test_a_checkpoint_is_of_one_model(llama: mh.Model, tmp_path: Path) -> None:
         weight[0, 0] += 1
     with pytest.raises(ValueError, match="is of another fit: its model is"):
         fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=path, **QUICK)
+
+
+def test_a_damaged_checkpoint_is_refused(llama: mh.Model, tmp_path: Path) -> None:
+    path = tmp_path / "fit.checkpoint"
+    fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=path, **QUICK)
+    whole = path.read_bytes()
+    for place in (-5, -200, 40):
+        damaged = bytearray(whole)
+        damaged[place] ^= 4
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"fit\.checkpoint is (damaged|not a checkpoint of mechheads' gates)"):
+            fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=path, **QUICK)
+    for marks in ({}, {"format": "mechheads gates 1"}, {"format": "mechheads gates 2"}):
+        save_file({"a": torch.zeros(1)}, path, marks)
+        with pytest.raises(ValueError, match=r"fit\.checkpoint is (damaged|not a checkpoint of mechheads' gates)"):
+            fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=path, **QUICK)
 
 
 def test_what_is_no_checkpoint_stays_as_it_is(llama: mh.Model, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ FLOORS: list[set[str]] = [
         "data",
         "heads",
         "stats",
+        "checksums",
         "citations",
         "csv_files",
         "notices",
@@ -34,6 +35,8 @@ FLOORS: list[set[str]] = [
         "store",
         "memory",
         "suggest",
+        "tensor_files",
+        "text_files",
     },
     {
         "scores",
@@ -158,7 +161,7 @@ def test_imports_go_round_in_no_circle() -> None:
 
 
 def test_results_know_no_model() -> None:
-    for name in ("heads", "scores", "stats", "layout", "arithmetic", "compare", "netcdf", "citations"):
+    for name in ("heads", "scores", "stats", "layout", "arithmetic", "compare", "netcdf", "citations", "checksums"):
         path = PACKAGE / f"{name}.py"
         assert libraries(path) & {"torch", "transformer_lens", "transformers"} == set(), path
 

@@ -14,6 +14,7 @@ import pytest
 import xarray as xr
 from hypothesis import given, settings, strategies as st
 
+from mechheads import checksums
 from mechheads.heads import HeadId
 from mechheads.scores import HeadScores
 from mechheads.stats import clustered_bootstrap, q_values, sign_flip_p
@@ -338,16 +339,20 @@ def test_files_that_are_not_ours_are_refused_and_left_alone(tmp_path):
     path.write_text("layer,head\n")
     refused("is not a netCDF file that mechheads can read")
     xr.Dataset({"rain": ("day", [1.0])}).to_netcdf(path, engine="h5netcdf")
+    checksums.append(path)
     refused("was not written by mechheads: it holds no head scores")
     from_values().save(path)
     whole = path.read_bytes()
     path.write_bytes(whole[:2000])
     refused("is not a netCDF file that mechheads can read")
     path.write_bytes(b"XXXX".join(whole.rsplit(b"OHDR", 1)))  # one object's header
+    refused("is damaged, or was changed after it was saved")
+    checksums.append(path)
     refused("is not a netCDF file that mechheads can read")
     from_values().save(path)
     with h5netcdf.File(path, "a") as file:
         file.attrs["schema_version"] = 2
+    checksums.append(path)
     refused(r"written by a newer mechheads \(schema version 2; this one reads up to 1\): update mechheads")
 
 

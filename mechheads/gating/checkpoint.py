@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import os
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from mechheads.fingerprints import fingerprint, weights_fingerprint
 from mechheads.gating.descent import State
 from mechheads.gating.gates import Rows
 from mechheads.model import Model
+from mechheads.tensor_files import TensorFile
 
-_FORMAT = "mechheads gates 1"
+_FILE = TensorFile(
+    "mechheads gates 2",
+    "checkpoint {path} is not a checkpoint of mechheads' gates and stays as it is; give another path",
+    ("marks", "rows"),
+)
 _EVERY = 10.0
 """Seconds between two writings."""
 
@@ -52,7 +54,7 @@ class Checkpoint:
         device: what the descents work on.
 
     Raises:
-        ValueError: if the file is something else, or of another fit, or its folder is not there.
+        ValueError: if the file is something else, damaged, or of another fit, or its folder is not there.
     """
 
     def __init__(
@@ -90,23 +92,10 @@ class Checkpoint:
             for name, state in self._states.items()
             for part, tensor in state.tensors().items()
         }
-        about = {"format": _FORMAT, "marks": json.dumps(self._marks), "rows": json.dumps(asdict(self.rows))}
-        unfinished = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}.tmp")
-        try:
-            save_file(tensors, unfinished, about)
-            os.replace(unfinished, self.path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        _FILE.write(self.path, tensors, {"marks": json.dumps(self._marks), "rows": json.dumps(asdict(self.rows))})
 
     def _read(self, path: Path) -> None:
-        try:
-            with safe_open(path, "pt") as file:
-                about = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise ValueError(f"{_foreign(path)} ({error})") from error
-        if about.get("format") != _FORMAT:
-            raise ValueError(_foreign(path))
+        tensors, about = _FILE.read(path)
         there = json.loads(about["marks"])
         for name, mark in self._marks.items():
             if there.get(name) != mark:
@@ -119,7 +108,3 @@ class Checkpoint:
             begin = f"{name}."
             own = {key.removeprefix(begin): tensor for key, tensor in tensors.items() if key.startswith(begin)}
             self._states[name] = State.from_tensors(own, self._device)
-
-
-def _foreign(path: Path) -> str:
-    return f"checkpoint {path} is not a checkpoint of mechheads' gates and stays as it is; give another path"

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from mechheads import netcdf
 from mechheads.citations import citation
-from mechheads.layout import SCHEMA_VERSION
+from mechheads.layout import SCHEMA_VERSION, read
 from mechheads.scores import HeadScores
 
 KIND = "gates"
@@ -159,13 +159,12 @@ class Gates:
 
         Raises:
             FileNotFoundError: if it is not there.
-            ValueError: if it is something else, or was written by a newer version.
+            ValueError: if it is something else, damaged, or was written by a newer version.
         """
-        dataset = netcdf.read(Path(path))
-        if dataset.attrs.get("kind") != KIND or "gate" not in dataset:
-            raise ValueError(f"{path} holds no gates; it was not written by Gates.save")
-        if int(dataset.attrs["schema_version"]) > SCHEMA_VERSION:
-            raise ValueError(f"{path} was written by a newer mechheads: update mechheads")
+        foreign = "holds no gates; it was not written by Gates.save"
+        dataset = read(Path(path), "gate", foreign)
+        if dataset.attrs["kind"] != KIND:
+            raise ValueError(f"{path} {foreign}")
         return cls(dataset)
 
     def citation(self) -> str:
