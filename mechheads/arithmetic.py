@@ -19,7 +19,7 @@ class Arithmetic:
     """``+ - * /`` with a number, or with scores over the same heads, labels and prompts.
 
     Where scores are means over prompts, the values are combined prompt by prompt and every statistic is
-    computed anew, with the left side's level, seed and number of draws. A prompt on which a ratio divides
+    computed anew, with the left side's level and seed. A prompt on which a ratio divides
     by zero counts as not measured. The null goes through the same operation (a difference of two untested
     scores is tested against 0); where that gives no number, there is no p. Scores that are no means keep
     their interval and p under a number, and have none when combined with each other.
@@ -108,7 +108,8 @@ def _combine(scores: Any, other: Any, op: Callable, symbol: str, reflected: bool
     with np.errstate(divide="ignore", invalid="ignore"):
         if _is_mean(scores):
             values = op(_array(left, "values"), _array(right, "values"))
-            options = json.loads(scores.dataset.attrs["statistics"]) | {"null": _null(left, right, op, symbol)}
+            recorded = json.loads(scores.dataset.attrs["statistics"])
+            options = {name: recorded[name] for name in ("level", "seed")} | {"null": _null(left, right, op, symbol)}
             values = np.where(np.isfinite(values), values, np.nan) if symbol == "/" else values
             return HeadScores.from_values(values, cluster=scores.dataset["cluster"].values.tolist(), **about, **options)
         score = op(_array(left, "score"), _array(right, "score"))

@@ -23,6 +23,7 @@ from mechheads.interventions import Patch, UniformAttention
 from mechheads.labels import HeadLabels, label_heads
 from mechheads.labels.relations import Relation
 from mechheads.labels.static import relation_scores
+from mechheads.layout import shown_ends
 from mechheads.metrics import logit_diff
 from mechheads.patching.activation import activation_patch
 from mechheads.plans import show_seconds
@@ -46,6 +47,8 @@ _COLUMNS = {
     "score": "{}",
     "ci_low": "{}_ci_low",
     "ci_high": "{}_ci_high",
+    "range_low": "{}_range_low",
+    "range_high": "{}_range_high",
     "generalized_ships": "generalized_{}",
     "generalized_ships_low": "generalized_{}_ci_low",
     "generalized_ships_high": "generalized_{}_ci_high",
@@ -113,7 +116,8 @@ class Atlas(Stages):
 
         Columns: layer, head, categories, best_relation, then ``phi`` (of the best relation), ``patching``,
         ``ships_undifferentiated``, ``ships_scaling``, ``facilitation``, ``interference`` and ``irrelevance``, each with
-        ``_ci_low`` and ``_ci_high``; ``generalized_ships_...`` beside Ships. Those that were not run are left out.
+        ``_ci_low`` and ``_ci_high`` (of two clusters, such as two seeds, ``_range_low`` and ``_range_high``);
+        ``generalized_ships_...`` beside Ships. Those that were not run are left out.
         """
         sizes = next(iter(self.results.values()))
         heads = check_heads(None, sizes.n_layers, sizes.n_heads)
@@ -135,7 +139,7 @@ class Atlas(Stages):
 
         Returns:
             One row for every two: view, other, spearman, ci_low, ci_high and n, as ``mh.compare_roles`` gives them:
-            intervals come from resampling layers. No rows where there are fewer than two views.
+            intervals are over layers. No rows where there are fewer than two views.
         """
         views = self.views
         if self.patching is not None:
@@ -337,6 +341,6 @@ def _top_lines(scores: HeadScores, top: int, more: Callable[[Any, Any], str] | N
     reached = n_heads - len(scores.missing)
     lines = [title if reached == n_heads else f"{title} ({reached} of {n_heads} heads reached)"]
     for row in rows:
-        text = f"  {HeadId(row.layer, row.head)!s:>7}  {row.score:8.3f}  [{row.ci_low:.3f}, {row.ci_high:.3f}]"
+        text = f"  {HeadId(row.layer, row.head)!s:>7}  {row.score:8.3f}{shown_ends(row._asdict())}"
         lines.append(text + (more(row, scores.dataset) if more else ""))
     return lines

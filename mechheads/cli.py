@@ -140,6 +140,7 @@ def roles(
     from mechheads.gating import fit_gates, head_roles, role_curve
     from mechheads.gating.task_files import read_task
     from mechheads.gating.tasks import load_task
+    from mechheads.layout import shown_ends
     from mechheads.model import load
     from mechheads.report import role_shares, write_roles_page
 
@@ -161,7 +162,7 @@ def roles(
             results.lines.append(share)
             for row in scores.top(5).to_dict("records"):
                 head = f"L{row['layer']}H{row['head']}"
-                results.lines.append(_line(head, row["score"], row["ci_low"], row["ci_high"]))
+                results.lines.append(f"  {head:>7}  {row['score']:.2f}{shown_ends(row, '.2f')}")
 
 
 @dataclass

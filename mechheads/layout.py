@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from mechheads.text_files import check_unicode, parse_json
 
 SCHEMA_VERSION = 1
 STATISTICS = ("score", "ci_low", "ci_high", "p_value", "q_value")
-_RESERVED = {"layer", "head", "prompt", "values", "cluster", *STATISTICS}
+RANGE = ("range_low", "range_high")
+"""Held only where two clusters, too few for an interval, were measured."""
+_RESERVED = {"layer", "head", "prompt", "values", "cluster", *STATISTICS, *RANGE}
 Label = str | int | float
 
 
@@ -112,3 +115,16 @@ def like(score: np.ndarray, array: np.ndarray | None, what: str) -> np.ndarray:
     if np.shape(array) != score.shape:
         raise ValueError(f"{what} has shape {np.shape(array)}; score has {score.shape}")
     return np.asarray(array, dtype=np.float64)
+
+
+def shown_ends(row: Mapping[str, Any], form: str = ".3f") -> str:
+    """The interval of a row of ``HeadScores.to_dataframe`` as text, or the range in its place; empty without either.
+
+    >>> shown_ends({"ci_low": 0.25, "ci_high": 0.75}), shown_ends({"range_low": 1.0, "range_high": 2.0}, ".0f")
+    ('  [0.250, 0.750]', '  range of 2 clusters [1, 2]')
+    """
+    for said, ends in (("", STATISTICS[1:3]), ("range of 2 clusters ", RANGE)):
+        low, high = (row.get(end, nan) for end in ends)
+        if isfinite(low) and isfinite(high):
+            return f"  {said}[{low:{form}}, {high:{form}}]"
+    return ""

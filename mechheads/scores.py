@@ -18,8 +18,8 @@ from mechheads.arithmetic import Arithmetic, check_aligned
 from mechheads.citations import citation
 from mechheads.compare import Comparison, compare
 from mechheads.heads import HeadId, HeadLike, check_head
-from mechheads.layout import STATISTICS, Label, build, like, read, text_or_numbers
-from mechheads.stats import clustered_bootstrap, mean_over_prompts, sign_flip_p
+from mechheads.layout import RANGE, STATISTICS, Label, build, like, read, text_or_numbers
+from mechheads.stats import cluster_range, clustered_interval, mean_over_prompts, sign_flip_p
 from mechheads.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ class HeadScores(Arithmetic):
     ``dataset`` holds ``score``, ``ci_low``, ``ci_high``, ``p_value`` and ``q_value`` over (layer, head, and
     any further labelled dimensions such as ``pos`` or ``relation``), ``values`` and ``cluster`` over
     prompts where scores are means over prompts, and the attributes ``name``, ``unit``, ``kind``,
-    ``provenance`` and ``schema_version``. NaN is "not measured" or "not defined". Scores of two analyses
+    ``provenance`` and ``schema_version``. NaN is "not measured" or "not defined". Where two clusters of prompts were
+    measured, too few for an interval, ``range_low`` and ``range_high`` hold their means. Scores of two analyses
     can be added, subtracted, multiplied and divided if they align.
 
     >>> import numpy as np
@@ -78,7 +79,6 @@ class HeadScores(Arithmetic):
         provenance: Mapping[str, Any] | None = None,
         seed: int = 0,
         level: float = 0.95,
-        n_bootstrap: int = 2000,
         variables: Mapping[str, Any] | None = None,
     ) -> _S:
         """Scores that are means over prompts, with clustered intervals, p and q.
@@ -88,13 +88,12 @@ class HeadScores(Arithmetic):
             name: what is measured, e.g. "activation patching, z".
             unit: e.g. "logits".
             kind: the analysis, e.g. "activation_patch"; tells ``citation`` which papers to name.
-            cluster: a label per prompt; prompts that share one are resampled together. ``None``: each alone.
+            cluster: a label per prompt; prompts that share one are not independent. ``None``: all are.
             extra: further dimensions in the order of the axes of ``values``, each with its labels.
             null: the mean under "this head does nothing", for p and q; ``None``: no test.
             provenance: what it takes to repeat the run; anything JSON can hold.
-            seed: of the resampling.
+            seed: of the random sign patterns of p.
             level: of the intervals.
-            n_bootstrap: number of bootstrap draws.
             variables: further variables for the dataset, as ``xarray.Dataset.assign`` takes them.
 
         Raises:
@@ -105,14 +104,17 @@ class HeadScores(Arithmetic):
             raise ValueError(f"values has shape {values.shape}; it needs at least one prompt on its last axis")
         score = mean_over_prompts(values)
         labels = [str(c) for c in (range(values.shape[-1]) if cluster is None else cluster)]
-        low, high = clustered_bootstrap(values, labels, n=n_bootstrap, seed=seed, level=level)
+        low, high = clustered_interval(values, labels, level=level)
         p = np.full_like(score, np.nan) if null is None else sign_flip_p(values, labels, null=null, seed=seed)
-        statistics = {"null": null, "level": level, "n_bootstrap": n_bootstrap, "seed": seed}
+        statistics = {"null": null, "level": level, "seed": seed}
         dataset = build((score, low, high, p), extra, name, unit, kind, provenance, variables)
+        dims = dataset["score"].dims
+        ends = dict(zip(RANGE, cluster_range(values, labels), strict=True))
+        if np.isfinite(ends[RANGE[0]]).any():
+            dataset = dataset.assign({end: (dims, array) for end, array in ends.items()})
         return cls(
             dataset.assign(
-                values=((*dataset["score"].dims, "prompt"), values),
-                cluster=("prompt", text_or_numbers("cluster", labels)),
+                values=((*dims, "prompt"), values), cluster=("prompt", text_or_numbers("cluster", labels))
             ).assign_attrs(statistics=json.dumps(statistics))
         )
 
@@ -241,14 +243,21 @@ class HeadScores(Arithmetic):
     def __getitem__(self, head: HeadLike) -> Any:
         """One head: a dict of its statistics, or with extra dimensions a table with a row per label."""
         found = check_head(head, self.n_layers, self.n_heads)
-        part = self.dataset[list(STATISTICS)].isel(layer=found.layer, head=found.head)
+        part = self._statistics.isel(layer=found.layer, head=found.head)
         if not self.extra_dims:
-            return {"layer": found.layer, "head": found.head} | {n: float(part[n]) for n in STATISTICS}
+            return {"layer": found.layer, "head": found.head} | {str(n): float(part[n]) for n in part.data_vars}
         return _table(part, self.extra_dims)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row per head and label: layer, head, labels, score, ci_low, ci_high, p_value, q_value."""
-        return _table(self.dataset[list(STATISTICS)], ("layer", "head", *self.extra_dims))
+        """One row per head and label: layer, head, labels, score, ci_low, ci_high, p_value, q_value.
+
+        With ``range_low`` and ``range_high`` where two clusters were measured, which have no interval.
+        """
+        return _table(self._statistics, ("layer", "head", *self.extra_dims))
+
+    @property
+    def _statistics(self) -> xr.Dataset:
+        return self.dataset[[name for name in (*STATISTICS, *RANGE) if name in self.dataset]]
 
     def top(self, k: int = 10, by: str = "score") -> pd.DataFrame:
         """The ``k`` rows of ``to_dataframe`` with the largest score, or the largest absolute score.
@@ -324,6 +333,9 @@ class HeadScores(Arithmetic):
         size += "".join(f" x {self.dataset.sizes[dim]} {dim}" for dim in self.extra_dims)
         if self.values is not None:
             size += f", {self.dataset.sizes['prompt']} prompts"
+        if RANGE[0] in self.dataset:
+            some = "some with " if self.dataset["ci_low"].notnull().any() else ""
+            size += f", {some}ranges of 2 clusters, not intervals"
         if self.missing:
             size += f", {len(self.missing)} heads missing"
         if isinstance(precision := self.provenance.get("precision"), dict):
@@ -345,7 +357,7 @@ class HeadScores(Arithmetic):
 
 def _table(part: xr.Dataset, dims: tuple[str, ...]) -> pd.DataFrame:
     frame = part.to_dataframe(dim_order=list(dims)).reset_index()
-    return frame.loc[:, [*dims, *STATISTICS]]
+    return frame.loc[:, [*dims, *map(str, part.data_vars)]]
 
 
 def _shown(cell: object) -> str:

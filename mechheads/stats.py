@@ -1,6 +1,6 @@
-"""How sure we are of a mean over prompts: clustered bootstrap, cluster sign flips, false discovery rate.
+"""How sure we are of a mean over prompts: clustered intervals, cluster sign flips, false discovery rate.
 
-Prompts made from one template or about one entity are not independent, so whole clusters are resampled or
+Prompts made from one template or about one entity are not independent, so whole clusters are compared or
 flipped, never single prompts. All functions are vectorised over every axis but the last, take NaN for "not
 measured", and give NaN where there is nothing to say.
 """
@@ -14,64 +14,92 @@ from jaxtyping import Float, Int
 from scipy.stats import false_discovery_control, norm, t as student_t
 
 EXACT_UP_TO = 4096
+LEAST_CLUSTERS = 3
+"""With fewer there is no interval."""
 _CELLS_AT_ONCE = 4_000_000
+_NEARLY_ONE = 1 - 1e-12
 
 
-def clustered_bootstrap(
+def clustered_interval(
     values: Float[np.ndarray, "*batch prompt"],
     cluster: Sequence[object] | np.ndarray | None = None,
     *,
-    n: int = 2000,
-    seed: int = 0,
     level: float = 0.95,
 ) -> tuple[Float[np.ndarray, "*batch"], Float[np.ndarray, "*batch"]]:
-    """Interval of the mean over prompts, resampling whole clusters.
+    """Interval of the mean over prompts, from the spread of whole clusters: t, with its longer tail made longer.
 
-    Each of ``n`` draws takes as many clusters as there are, with replacement, and averages all their
-    prompts. The ends are percentiles of those means, a little further out than ``level`` says: with c
-    clusters the resampled means spread too little by sqrt((c - 1) / c), and the tails are those of t with c
-    - 1 degrees of freedom (the expanded percentile interval, Hesterberg 2015, "What Teachers Should Know
-    About the Bootstrap"). With 8 clusters these are the 0.6% and 99.4% points in place of 2.5% and 97.5%.
-    The same draws serve every row.
+    With w_g the share of the prompts that lie in cluster g and m_g the cluster's mean, u_g = w_g (m_g - m) /
+    sqrt(1 - w_g) and s = sqrt(sum u_g^2) (CR2), the ends are m -+ s q, where q is t's quantile with Satterthwaite's
+    degrees of freedom (Bell & McCaffrey 2002): c - 1 for c clusters of one size, fewer where some are larger. The
+    mean of few skewed effects lies too often on one side; the first term of its Edgeworth expansion (Johnson 1978,
+    Hall 1988) says by how much: s k (2 q^2 + 1) / 6 with k = sum u_g^3 / s^3. It is added to the side of the longer
+    tail and not taken from the other one, as few clusters know their skewness too badly for that.
+    docs/uncertainty.md has the coverage.
 
     Args:
         values: one value per prompt on the last axis; NaN is "not measured".
         cluster: a label per prompt; ``None`` makes every prompt its own cluster.
-        n: number of draws.
-        seed: of the draws.
         level: share of such intervals that should hold the true mean.
 
     Returns:
-        Low and high ends, one per row, in the unit of ``values``; NaN where fewer than two clusters were
-        measured or a value is infinite.
+        Low and high ends, one per row, in the unit of ``values``; NaN where fewer than three clusters were
+        measured (see ``cluster_range``) or a value is infinite.
 
     Raises:
-        ValueError: for a ``cluster`` of the wrong length, ``n`` below 1 or a ``level`` outside (0, 1).
+        ValueError: for a ``cluster`` of the wrong length or a ``level`` outside (0, 1).
 
     >>> import numpy as np
-    >>> values = np.array([1.0, 1.2, 2.0, 2.2, 3.0, 3.2])
-    >>> low, high = clustered_bootstrap(values, ["a", "a", "b", "b", "c", "c"])
-    >>> bool(low < 2.1 < high)
-    True
+    >>> low, high = clustered_interval(np.array([1.0, 1.2, 2.0, 2.2, 3.0, 3.2]), ["a", "a", "b", "b", "c", "c"])
+    >>> low.round(2).tolist(), high.round(2).tolist()
+    (-0.38, 4.58)
     """
     rows, groups, shape = _rows(values, cluster)
-    _at_least_one("n", n)
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; it must lie between 0 and 1, e.g. 0.95")
     totals, counts = _per_cluster(rows, groups)
-    n_clusters = totals.shape[1]
-    share = np.full(n_clusters, 1 / n_clusters)
-    draws = np.random.default_rng(seed).multinomial(n_clusters, share, size=n).T.astype(np.float64)
     low, high = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
-    measured = (counts > 0).sum(axis=1)
-    usable = np.flatnonzero((measured >= 2) & np.isfinite(totals).all(axis=1))
-    for part in _parts(usable, n):
-        with np.errstate(invalid="ignore"):
-            means = np.sort((totals[part] @ draws) / (counts[part] @ draws), axis=1)
-        tail = _expanded_tail(level, measured[part])
-        valid = np.isfinite(means).sum(axis=1)
-        low[part] = _sorted_quantile(means, tail, valid)
-        high[part] = _sorted_quantile(means, 1 - tail, valid)
+    usable = np.flatnonzero(((counts > 0).sum(axis=1) >= LEAST_CLUSTERS) & np.isfinite(totals).all(axis=1))
+    for part in _parts(usable, totals.shape[1]):
+        total, count = totals[part], counts[part]
+        size = count.sum(axis=1, keepdims=True)
+        mean = total.sum(axis=1, keepdims=True) / size
+        share = count / size
+        off = (total - mean * count) / size / np.sqrt(1 - share)
+        error = np.sqrt((off**2).sum(axis=1))
+        skew = (off**3).sum(axis=1) / np.where(error > 0, error, 1) ** 3
+        q = _t_quantile(level, _degrees_of_freedom(share))
+        longer = skew * (2 * q**2 + 1) / 6
+        low[part] = mean[:, 0] - error * (q + np.maximum(-longer, 0))
+        high[part] = mean[:, 0] + error * (q + np.maximum(longer, 0))
+    return low.reshape(shape), high.reshape(shape)
+
+
+def cluster_range(
+    values: Float[np.ndarray, "*batch prompt"], cluster: Sequence[object] | np.ndarray | None = None
+) -> tuple[Float[np.ndarray, "*batch"], Float[np.ndarray, "*batch"]]:
+    """The smaller and the larger mean of two clusters, which are too few for an interval.
+
+    Args:
+        values: one value per prompt on the last axis; NaN is "not measured".
+        cluster: a label per prompt; ``None`` makes every prompt its own cluster.
+
+    Returns:
+        Both ends, one per row; NaN where more or fewer than two clusters were measured, or a value is infinite.
+
+    Raises:
+        ValueError: for a ``cluster`` of the wrong length.
+
+    >>> import numpy as np
+    >>> low, high = cluster_range(np.array([1.0, 2.0, 5.0]), ["a", "a", "b"])
+    >>> float(low), float(high)
+    (1.5, 5.0)
+    """
+    rows, groups, shape = _rows(values, cluster)
+    totals, counts = _per_cluster(rows, groups)
+    low, high = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    two = ((counts > 0).sum(axis=1) == LEAST_CLUSTERS - 1) & np.isfinite(totals).all(axis=1)
+    means = totals[two] / np.where(counts[two] > 0, counts[two], np.nan)
+    low[two], high[two] = np.nanmin(means, axis=1, initial=np.inf), np.nanmax(means, axis=1, initial=-np.inf)
     return low.reshape(shape), high.reshape(shape)
 
 
@@ -161,6 +189,47 @@ def share_interval(
     return np.clip(centre - reach, 0, None), np.clip(centre + reach, None, 1)
 
 
+def jackknife_variance(without: Float[np.ndarray, " cluster"]) -> float:
+    """Variance of an estimate, from what it is with each cluster left out once (Tukey 1958).
+
+    >>> jackknife_variance(np.array([3.5, 3.0, 2.5]))  # of the mean of 2, 3 and 4: the square of its standard error
+    0.3333333333333333
+    """
+    n = len(without)
+    return float((n - 1) / n * ((without - without.mean()) ** 2).sum())
+
+
+def correlation_interval(r: float, *without: Float[np.ndarray, " cluster"], level: float = 0.95) -> tuple[float, float]:
+    """Interval of a correlation, from what it is with each cluster left out: a jackknife on Fisher's scale, atanh r.
+
+    Args:
+        r: the correlation.
+        *without: for each kind of cluster, such as layers and templates, the correlations with one left out each.
+            Variances of different kinds add up, which is on the safe side; the degrees of freedom are Satterthwaite's.
+        level: share of such intervals that should hold the true correlation.
+
+    Returns:
+        Both ends; NaN where the first kind has fewer than three clusters, or a correlation is not defined.
+
+    >>> low, high = correlation_interval(0.8, np.array([0.7, 0.8, 0.85, 0.82]))
+    >>> round(low, 2), round(high, 2)
+    (0.3, 0.96)
+    """
+    several = [np.asarray(of_kind) for of_kind in without if len(of_kind) > 1]
+    if len(without[0]) < LEAST_CLUSTERS or not np.isfinite(np.concatenate([[r], *several])).all():
+        return float("nan"), float("nan")
+    variances = np.array([jackknife_variance(_fisher(of_kind)) for of_kind in several])
+    total, by_freedom = variances.sum(), sum(v**2 / (len(of) - 1) for v, of in zip(variances, several, strict=True))
+    if total == 0:
+        return r, r
+    reach = student_t.ppf((1 + level) / 2, total**2 / by_freedom) * np.sqrt(total)
+    return float(np.tanh(_fisher(r) - reach)), float(np.tanh(_fisher(r) + reach))
+
+
+def _fisher(r: np.ndarray | float) -> np.ndarray:
+    return np.arctanh(np.clip(r, -_NEARLY_ONE, _NEARLY_ONE))
+
+
 def cluster_draws(cluster: Sequence[object] | np.ndarray, n: int, seed: int) -> Float[np.ndarray, "draw prompt"]:
     """How often each prompt counts in each of ``n`` bootstrap draws of whole clusters.
 
@@ -230,19 +299,18 @@ def _parts(index: np.ndarray, width: int) -> Iterator[np.ndarray]:
         yield index[start : start + step]
 
 
-def _expanded_tail(level: float, n_clusters: np.ndarray) -> np.ndarray:
-    wider = np.sqrt(n_clusters / (n_clusters - 1)) * student_t.ppf((1 + level) / 2, n_clusters - 1)
-    return norm.sf(wider)
+def _degrees_of_freedom(share: np.ndarray) -> np.ndarray:
+    """Satterthwaite's, of CR2 for clusters with these shares of independent prompts, in closed form.
+
+    (tr A)^2 / tr A^2 of the quadratic form A that the squared error is; tr A is 1.
+    """
+    rest = 1 - share
+    return 1 / ((share**2 * (1 - 2 * share) / rest**2).sum(axis=1) + (share**2 / rest).sum(axis=1) ** 2)
 
 
-def _sorted_quantile(ordered: np.ndarray, q: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    """Quantile of the first ``valid`` entries of each sorted row, interpolating linearly."""
-    place = q * (valid - 1)
-    below = np.floor(place).astype(int)
-    above = np.minimum(below + 1, valid - 1)
-    row = np.arange(len(ordered))
-    lower, upper = ordered[row, below], ordered[row, above]
-    return lower + (place - below) * (upper - lower)
+def _t_quantile(level: float, freedom: np.ndarray) -> np.ndarray:
+    each, of_row = np.unique(freedom.round(9), return_inverse=True)
+    return student_t.ppf((1 + level) / 2, each)[of_row]
 
 
 def _signs(n_clusters: int, n: int, seed: int) -> tuple[np.ndarray, bool]:

@@ -74,7 +74,7 @@ def sweep(
         normalize: divide by the difference between the two runs, averaged over prompts, so that 0 is
             nothing and 1 is all of it.
         budget: memory, bytes or "2 GB" (default 4 GB).
-        seed: for the intervals' bootstrap.
+        seed: of the random sign patterns of p.
         progress: show a bar.
         store: a file that keeps finished units as they come: the same call goes on where an interrupted or
             killed one stopped, and ends with the same bits. Anything that changes the numbers, a line of the

@@ -397,7 +397,7 @@ def test_the_interval_covers_the_true_rate_as_often_as_it_says():
         values = np.full((20, 15), np.nan)
         for i in (*kept, *drawn):
             values[heads[i].layer, heads[i].head] = effects[heads[i].layer, heads[i].head]
-        exact = mh.HeadScores.from_values(values[..., None], name="", unit="", kind="", n_bootstrap=1)
+        exact = mh.HeadScores.from_values(values[..., None], name="", unit="", kind="")
         groups = [tuple(heads[i] for i in some) for some in (kept, out, drawn)]
         told = Screened(*groups, effects[..., None]).missed(exact)
         flat = np.abs(effects).ravel()

@@ -20,7 +20,7 @@ from mechheads.labels.causal import relation_evidence
 from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts
 from mechheads.labels.removal import base_accuracy, choose_controls, cumulative_removal, removal_limit
 from mechheads.scores import HeadScores
-from mechheads.stats import clustered_bootstrap, q_values, share_interval, sign_flip_p
+from mechheads.stats import clustered_interval, q_values, share_interval, sign_flip_p
 
 pytestmark = pytest.mark.transformerlens
 
@@ -114,7 +114,7 @@ def test_statistics_are_over_prompts_and_q_over_heads_and_relations(llama: mh.Mo
     for scores in (found.total, found.direct):
         values, data = np.asarray(scores.values), scores.dataset
         np.testing.assert_allclose(data["score"], np.nanmean(values, axis=-1))
-        low, high = clustered_bootstrap(values, seed=4)
+        low, high = clustered_interval(values)
         np.testing.assert_array_equal(data["ci_low"], low)
         np.testing.assert_array_equal(data["ci_high"], high)
         np.testing.assert_array_equal(data["p_value"], sign_flip_p(values, seed=4))

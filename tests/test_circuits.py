@@ -21,7 +21,7 @@ from mechheads.patching.circuits import completeness, faithfulness
 from mechheads.patching.minimal import minimal_circuit
 from mechheads.patching.self_repair import self_repair
 from mechheads.patching.sets import patch_sets
-from mechheads.stats import clustered_bootstrap
+from mechheads.stats import clustered_interval
 from test_micro import FRANCE_RUN, ITALY_RUN, PARIS, ROME, both, micro, micro_model, pair  # noqa: F401
 
 pytestmark = pytest.mark.transformerlens
@@ -214,15 +214,15 @@ def test_the_interval_of_a_ratio() -> None:
     """With a whole that is the same everywhere it is the interval of a mean; in general it holds the ratio."""
     rng = np.random.default_rng(0)
     part, cluster = rng.normal(2, 1, 24), [str(i // 2) for i in range(24)]
-    low, high = clustered_bootstrap(part, cluster, seed=3)
-    ends = circuits._ratio_interval(part, np.full(24, 4.0), cluster, 3)
+    low, high = clustered_interval(part, cluster)
+    ends = circuits._ratio_interval(part, np.full(24, 4.0), cluster)
     np.testing.assert_allclose(ends, (low / 4, high / 4), rtol=1e-12)
     whole = rng.normal(4, 1, 24)
-    low, high = circuits._ratio_interval(part, whole, cluster, 3)
+    low, high = circuits._ratio_interval(part, whole, cluster)
     assert low < part.mean() / whole.mean() < high
-    low, high = circuits._ratio_interval(part * 0.7, part, cluster, 3)
+    low, high = circuits._ratio_interval(part * 0.7, part, cluster)
     assert (low, high) == (pytest.approx(0.7), pytest.approx(0.7))
-    assert np.isnan(circuits._ratio_interval(part, whole, ["one"] * 24, 3)).all()
+    assert np.isnan(circuits._ratio_interval(part, whole, ["one", "two"] * 12)).all()
 
 
 def test_circuits_by_hand(micro: mh.Model, pair: mh.PromptPairs) -> None:  # noqa: F811
@@ -508,3 +508,10 @@ def test_results_say_where_they_come_from(llama: mh.Model) -> None:
     assert found.provenance["start"] == "all" and "heads after" in repr(found)
     whole = completeness(llama, PAIRS, ALL, subsets=2, progress=False)
     assert "12 heads" in repr(whole) and whole.provenance["subsets"] == 15
+
+
+def test_faithfulness_of_two_clusters_has_no_interval(llama: mh.Model) -> None:
+    prompts = mh.Prompts(CLEAN[:2], answer=[" Paris", " Madrid"])
+    found = faithfulness(llama, prompts, [(0, 0), (1, 1)], ablation=mh.Zero(), metric=mh.log_prob, progress=False)
+    assert np.isnan([found.ci_low, found.ci_high]).all()
+    assert "(too few clusters for an interval)" in repr(found)

@@ -101,7 +101,7 @@ def test_patch_is_a_full_forward_with_z_of_the_last_tokens_replaced_by_hand(smal
             direct[j, i] = base - refusing(small, directly(small, ids, layer, head, z))
     for (layer, head), values in zip(HEADS, direct, strict=True):
         assert float(found.dataset["direct"][layer, head]) == pytest.approx(values.mean(), abs=1e-5)
-        low, high = mh.stats.clustered_bootstrap(values)
+        low, high = mh.stats.clustered_interval(values)
         assert float(found.dataset["direct_low"][layer, head]) == pytest.approx(float(low), abs=2e-5)
         assert float(found.dataset["direct_high"][layer, head]) == pytest.approx(float(high), abs=2e-5)
     assert np.abs(direct).max() > 1e-2

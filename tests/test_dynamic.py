@@ -95,7 +95,7 @@ def test_capitals_are_read_where_the_weights_say(model: mh.Model) -> None:
 
 def test_correlations_by_hand() -> None:
     static, dynamic = made(np.random.default_rng(0))
-    table = mh.score_correlations(static, dynamic, n=500).set_index(["relation", "context", "template"])
+    table = mh.score_correlations(static, dynamic).set_index(["relation", "context", "template"])
     x = static.scores.values[..., 0]
     y = dynamic.scores.values[:, :, 0, :, 0]
     assert table.loc[("r", "with", "t1"), "r"] == pytest.approx(np.corrcoef(x.ravel(), y[..., 1].ravel())[0, 1])
@@ -110,7 +110,7 @@ def test_heads_that_were_not_scored_do_not_count() -> None:
     static, dynamic = made(np.random.default_rng(4))
     some = dynamic.scores.values.copy()
     some[:, 2:] = np.nan
-    table = mh.score_correlations(static, scores(some, ["relation", "template", "context"]), n=200)
+    table = mh.score_correlations(static, scores(some, ["relation", "template", "context"]))
     assert table["n"].tolist() == [40, 40, 80]
     x, y = static.scores.values[:, :2, 0].ravel(), some[:, :2, 0, 0, 0].ravel()
     assert table["r"][0] == pytest.approx(np.corrcoef(x, y)[0, 1])
@@ -132,7 +132,7 @@ def test_templates_that_say_the_same_make_nothing_surer() -> None:
     static, dynamic = made(np.random.default_rng(6))
     twice = dynamic.scores.values.copy()
     twice[..., 1, :] = twice[..., 0, :]
-    table = mh.score_correlations(static, scores(twice, ["relation", "template", "context"]), n=4000)
+    table = mh.score_correlations(static, scores(twice, ["relation", "template", "context"]))
     width = (table["ci_high"] - table["ci_low"]).to_numpy()
     assert table["r"][2] == pytest.approx(table["r"][0])
     assert width[2] == pytest.approx(width[0], rel=0.1)
@@ -193,7 +193,7 @@ def test_one_layer_gives_no_interval() -> None:
     static, dynamic = made(np.random.default_rng(5))
     one = dynamic.scores.values.copy()
     one[1:] = np.nan
-    table = mh.score_correlations(static, scores(one, ["relation", "template", "context"]), n=200)
+    table = mh.score_correlations(static, scores(one, ["relation", "template", "context"]))
     assert np.isfinite(table["r"]).all()
     assert table["ci_low"].isna().all()
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st
 from mechheads import checksums
 from mechheads.heads import HeadId
 from mechheads.scores import HeadScores
-from mechheads.stats import clustered_bootstrap, q_values, sign_flip_p
+from mechheads.stats import clustered_interval, q_values, sign_flip_p
 
 ABOUT: dict[str, Any] = {"name": "effect", "unit": "logits", "kind": "activation_patch"}
 COLUMNS = ["layer", "head", "score", "ci_low", "ci_high", "p_value", "q_value"]
@@ -25,7 +25,7 @@ COLUMNS = ["layer", "head", "score", "ci_low", "ci_high", "p_value", "q_value"]
 
 def from_values(shape: tuple[int, ...] = (2, 3, 6), seed: int = 0, **options: Any) -> HeadScores:
     values = np.random.default_rng(seed).normal(0.3, 1, size=shape)
-    return HeadScores.from_values(values, **{**ABOUT, "n_bootstrap": 200, **options})
+    return HeadScores.from_values(values, **{**ABOUT, **options})
 
 
 def prompt_values(scores: HeadScores) -> np.ndarray:
@@ -37,9 +37,9 @@ def test_from_values_holds_means_intervals_p_and_q():
     values[1, 2] = np.nan
     values[0, 0, 1] = np.nan
     cluster = ["a", "a", "b", "c", "c", "d"]
-    scores = HeadScores.from_values(values, cluster=cluster, seed=4, level=0.9, n_bootstrap=300, null=0.1, **ABOUT)
+    scores = HeadScores.from_values(values, cluster=cluster, seed=4, level=0.9, null=0.1, **ABOUT)
     assert float(scores.scores[0, 0]) == pytest.approx(np.mean(np.delete(values[0, 0], 1)))
-    low, high = clustered_bootstrap(values, cluster, n=300, seed=4, level=0.9)
+    low, high = clustered_interval(values, cluster, level=0.9)
     p = sign_flip_p(values, cluster, null=0.1, seed=4)
     for name, expected in {"ci_low": low, "ci_high": high, "p_value": p, "q_value": q_values(p)}.items():
         np.testing.assert_array_equal(scores.dataset[name].values, expected)
@@ -283,7 +283,6 @@ def test_save_and_load_is_identity_for_any_text(tmp_path_factory, labels, cluste
         cluster=cluster,
         extra={"relation": labels},
         provenance={"note": note, "tokens": labels},
-        n_bootstrap=20,
         variables={"shown": ("relation", labels), "pairs": ("relation", np.arange(len(labels)))},
     )
     path = tmp_path_factory.mktemp("scores") / "scores.nc"
@@ -442,7 +441,7 @@ def test_citation_names_the_papers_and_versions(kind, papers):
 def test_statistics_are_recorded_for_repetition():
     scores = from_values(seed=3)
     recorded = json.loads(scores.dataset.attrs["statistics"])
-    assert recorded == {"null": 0.0, "level": 0.95, "n_bootstrap": 200, "seed": 0}
+    assert recorded == {"null": 0.0, "level": 0.95, "seed": 0}
     assert scores.dataset.attrs["schema_version"] == 1
 
 
@@ -450,3 +449,36 @@ def test_scores_need_neither_torch_nor_plotly():
     code = "import sys, mechheads.scores; print({'torch', 'plotly', 'transformer_lens'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_two_clusters_have_a_range_and_no_interval():
+    values = np.array([[[1.0, 3.0, 8.0], [0.0, 2.0, 2.0]]])
+    scores = HeadScores.from_values(values, cluster=["a", "a", "b"], **ABOUT)
+    assert repr(scores).endswith("3 prompts, ranges of 2 clusters, not intervals>")
+    table = scores.to_dataframe()
+    assert table.columns.tolist() == [*COLUMNS, "range_low", "range_high"]
+    assert table[["ci_low", "ci_high"]].isna().all(axis=None)
+    assert table[["range_low", "range_high"]].values.tolist() == [[2.0, 8.0], [1.0, 2.0]]
+    assert (scores["L0H0"]["range_low"], scores["L0H0"]["range_high"]) == (2.0, 8.0)
+    assert "<br>range of 2 clusters 2 to 8" in scores.plot().data[0].text[0][0]
+    assert (scores - 2).to_dataframe()["range_low"].tolist() == [0.0, -1.0]
+    three = HeadScores.from_values(values, **ABOUT)
+    assert "range" not in repr(three)
+    assert three.to_dataframe().columns.tolist() == list(COLUMNS)
+    assert np.isfinite(three.dataset["ci_low"]).all()
+
+
+def test_where_some_heads_have_two_clusters_the_others_keep_their_intervals():
+    values = np.array([[[1.0, 3.0, np.nan], [0.0, 2.0, 4.0]]])
+    scores = HeadScores.from_values(values, **ABOUT)
+    assert "some with ranges of 2 clusters, not intervals" in repr(scores)
+    assert np.isfinite(scores.dataset["ci_low"].values).tolist() == [[False, True]]
+    assert np.isfinite(scores.dataset["range_low"].values).tolist() == [[True, False]]
+
+
+def test_files_that_name_a_number_of_draws_take_part_in_arithmetic(tmp_path):
+    scores = from_values()
+    recorded = json.loads(scores.dataset.attrs["statistics"]) | {"n_bootstrap": 2000}
+    HeadScores(scores.dataset.assign_attrs(statistics=json.dumps(recorded))).save(tmp_path / "old.nc")
+    added = HeadScores.load(tmp_path / "old.nc") + 1
+    np.testing.assert_allclose(added.dataset["ci_low"], scores.dataset["ci_low"] + 1)

@@ -1,8 +1,8 @@
 """Roles beside other views of the same heads: what ablating one does, its labels, its safety scores.
 
 Views are compared by Spearman's rank correlation over heads. Heads of a layer read the same residual stream and are not
-independent, so intervals come from resampling whole layers. A draw counts each layer so many times; ranks under these
-counts need no sorting anew, as the order of the heads is always the same.
+independent, so intervals come from leaving out whole layers. Ranks of those that are left need no sorting anew, as the
+order of the heads is always the same.
 """
 
 from __future__ import annotations
@@ -26,29 +26,25 @@ from mechheads.model import Model
 from mechheads.patching.activation import make_ablation
 from mechheads.prompts import Prompts
 from mechheads.scores import HeadScores
-from mechheads.stats import _expanded_tail, cluster_draws
+from mechheads.stats import correlation_interval
 from mechheads.sweeps import sweep
 
 _LEAST = 3
 """Two heads always correlate."""
-_CELLS_AT_ONCE = 2_000_000
 
 
-def compare_roles(
-    roles: Mapping[str, HeadScores], others: Mapping[str, HeadScores], *, n: int = 2000, seed: int = 0
-) -> pd.DataFrame:
+def compare_roles(roles: Mapping[str, HeadScores], others: Mapping[str, HeadScores]) -> pd.DataFrame:
     """Rank correlation of each role with each other score, over the heads that both have measured.
 
     Args:
         roles: of ``mh.head_roles``, or any scores by name.
         others: scores of the same model by name: of ``ablation_effects``, ``mh.relation_scores``, ``mh.ships``, ...
-        n: bootstrap draws; ``seed``: of them.
 
     Returns:
         One row for each role, other score, and label where that has a further dimension (a relation, say): role,
-        other, label, spearman, ci_low, ci_high (95%, percentiles over draws of whole layers, expanded as in
-        ``mechheads.stats.clustered_bootstrap``) and n, the number of heads. The correlation is NaN where a score does
-        not vary or fewer than three heads are left, the interval where there are fewer than two layers.
+        other, label, spearman, ci_low, ci_high (95%, from leaving out each layer once:
+        ``mechheads.stats.correlation_interval``) and n, the number of heads. The correlation is NaN where a score does
+        not vary or fewer than three heads are left, the interval where there are fewer than three layers.
 
     Raises:
         ValueError: if there is nothing to compare, or scores are of models of other sizes.
@@ -60,13 +56,13 @@ def compare_roles(
     >>> table[["role", "other", "spearman", "n"]].values.tolist()
     [['facilitation', 'falls', -1.0, 12]]
     """
-    _check(roles, others, n)
+    _check(roles, others)
     rows = []
     for (role, one), (name, other) in product(roles.items(), others.items()):
         left = one.scores.values
         for label, right in _by_label(other):
             both = np.isfinite(left) & np.isfinite(right)
-            found = _spearman(left[both], right[both], np.nonzero(both)[0], n, seed)
+            found = _spearman(left[both], right[both], np.nonzero(both)[0])
             rows.append((role, name, label, *found, int(both.sum())))
     return pd.DataFrame(rows, columns=["role", "other", "label", "spearman", "ci_low", "ci_high", "n"])
 
@@ -92,7 +88,7 @@ def ablation_effects(
         heads: the heads to try; left out, every head.
         reduce: over the tokens of a target.
         budget: memory, bytes or "2 GB" (default 4 GB).
-        seed: of the other items that ``"resample"`` takes z from, and of the intervals.
+        seed: of the other items that ``"resample"`` takes z from.
         progress: show a bar.
 
     Returns:
@@ -166,7 +162,7 @@ def _target_metric(tokens: TaskTokens, reduce: Reduce) -> Metric:
     return target_log_prob
 
 
-def _check(roles: Mapping[str, HeadScores], others: Mapping[str, HeadScores], n: int) -> None:
+def _check(roles: Mapping[str, HeadScores], others: Mapping[str, HeadScores]) -> None:
     """Make sure that all scores are of one model's heads.
 
     Raises:
@@ -175,8 +171,6 @@ def _check(roles: Mapping[str, HeadScores], others: Mapping[str, HeadScores], n:
     for name, group in (("roles", roles), ("others", others)):
         if not isinstance(group, Mapping) or not group:
             raise ValueError(f"{name} must hold scores by name, such as {{'zero': ...}}, got {group!r}")
-    if n < 1:
-        raise ValueError(f"n is {n}; give a number of bootstrap draws, at least 1")
     first = next(iter(roles.values()))
     for name, group in (("roles", roles), ("others", others)):
         for key, one in group.items():
@@ -198,29 +192,14 @@ def _by_label(scores: HeadScores) -> Iterator[tuple[str, Float[np.ndarray, "laye
 
 
 def _spearman(
-    left: Float[np.ndarray, " head"],
-    right: Float[np.ndarray, " head"],
-    layer: Int[np.ndarray, " head"],
-    n: int,
-    seed: int,
+    left: Float[np.ndarray, " head"], right: Float[np.ndarray, " head"], layer: Int[np.ndarray, " head"]
 ) -> tuple[float, float, float]:
-    """The correlation and its interval over draws of whole layers."""
-    nan = float("nan")
+    """The correlation and its interval, from what it is without each layer."""
     if len(left) < _LEAST or np.ptp(left) == 0 or np.ptp(right) == 0:
-        return nan, nan, nan
-    seen = float(_weighted_spearman(left, right, np.ones((1, len(left))))[0])
-    n_layers = len(set(layer.tolist()))
-    if n_layers < 2:
-        return seen, nan, nan
-    counts = cluster_draws(layer, n, seed)
-    parts = np.array_split(counts, np.ceil(counts.size / _CELLS_AT_ONCE))
-    r = np.concatenate([_weighted_spearman(left, right, part) for part in parts])
-    r = r[np.isfinite(r)]
-    if len(r) < n / 2:
-        return seen, nan, nan
-    tail = float(_expanded_tail(0.95, np.array(n_layers)))
-    low, high = np.quantile(r, [tail, 1 - tail])
-    return seen, float(low), float(high)
+        return float("nan"), float("nan"), float("nan")
+    kept = np.concatenate([np.ones((1, len(left))), np.unique(layer)[:, None] != layer])
+    r = _weighted_spearman(left, right, kept)
+    return float(r[0]), *correlation_interval(float(r[0]), r[1:])
 
 
 def _weighted_spearman(

@@ -28,7 +28,7 @@ from mechheads.gating.task import Task, TaskTokens
 from mechheads.heads import HeadId
 from mechheads.model import Model
 from mechheads.notices import warn
-from mechheads.stats import clustered_bootstrap, mean_over_prompts
+from mechheads.stats import clustered_interval, mean_over_prompts
 
 Over = Literal["items", "seeds"]
 
@@ -97,7 +97,7 @@ def role_curve(
             ``"seeds"``: each seed has its own gates and order, and intervals are over seeds.
         draws: random orders of heads to compare with.
         reduce: over the tokens of a target.
-        seed: of the random orders and of the intervals.
+        seed: of the random orders.
         budget: memory, bytes or "2 GB" (default 4 GB).
         progress: show a bar.
 
@@ -136,7 +136,7 @@ def role_curve(
             warn("interrupted; what was not reached is NaN")
     values = np.concatenate([line[0] if over == "items" else line.mean(-1).T for line in found.values()])
     labels = tokens.cluster if over == "items" else [str(number) for number in gates.seeds]
-    low, high = clustered_bootstrap(values, labels, seed=seed)
+    low, high = clustered_interval(values, labels)
     table = pd.DataFrame(
         {
             "which": np.repeat(list(found), len(steps)),

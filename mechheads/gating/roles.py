@@ -17,6 +17,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechheads.gating.fitted import Gates
+from mechheads.layout import RANGE
 from mechheads.scores import HeadScores
 
 ROLES = ("facilitation", "interference", "irrelevance")
@@ -60,11 +61,15 @@ class Roles(Mapping[str, HeadScores]):
         return pd.DataFrame(columns).rename_axis("role").reset_index()
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row a head: layer, head, and of each role the mean over seeds with ``_low`` and ``_high`` ends."""
+        """One row a head: layer, head, and of each role the mean over seeds with ``_low`` and ``_high`` ends.
+
+        Of two seeds, which have no interval, ``_range_low`` and ``_range_high`` are the smaller and the larger.
+        """
         tables = {role: scores.to_dataframe() for role, scores in self.items()}
         columns = {name: tables[ROLES[0]][name] for name in ("layer", "head")}
         for role, table in tables.items():
             columns |= {role: table["score"], f"{role}_low": table["ci_low"], f"{role}_high": table["ci_high"]}
+            columns |= {f"{role}_{end}": table[end] for end in RANGE if end in table}
         return pd.DataFrame(columns)
 
     def _reached(self, role: str, threshold: float) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 MAPS pools all templates and heads into one Pearson correlation and its p. Heads of a layer are not independent, nor
 is a head under one template of the same head under another, so that p is far too small: here every template has its
-own correlation, and intervals come from resampling whole layers, and where templates are pooled whole templates too.
+own correlation, and intervals come from leaving out whole layers, and where templates are pooled whole templates too.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from jaxtyping import Float
 
 from mechheads.plots.agreement import shared_relations
 from mechheads.scores import HeadScores
+from mechheads.stats import correlation_interval
 
 
-def score_correlations(static: HeadScores, dynamic: HeadScores, *, n: int = 2000, seed: int = 0) -> pd.DataFrame:
+def score_correlations(static: HeadScores, dynamic: HeadScores) -> pd.DataFrame:
     """Pearson correlation over heads of static and dynamic relation scores.
 
     Args:
         static: from ``relation_scores``; dynamic: from ``dynamic_scores`` of the same model. Relations that
             both hold are compared.
-        n: bootstrap draws; ``seed``: of them.
 
     Returns:
         One row for each relation, context and template, and with template ``"all"`` for the templates pooled as
-        the paper does: relation, context, template, r, ci_low, ci_high (95%, percentiles when layers and templates
-        are drawn with replacement, each on its own: Owen 2007, "The pigeonhole bootstrap") and n, the number of
-        points that both have. r is NaN where a score does not vary, and the interval where there are fewer than two
-        layers.
+        the paper does: relation, context, template, r, ci_low, ci_high (95%, from leaving out each layer and each
+        template once: ``mechheads.stats.correlation_interval``) and n, the number of points that both have. r is NaN
+        where a score does not vary, and the interval where there are fewer than three layers.
 
     Raises:
         ValueError: if a result is of another kind, they are of models of other sizes, or share no relation.
@@ -44,7 +43,6 @@ def score_correlations(static: HeadScores, dynamic: HeadScores, *, n: int = 2000
     """
     shared = shared_relations(static, dynamic)
     templates = dynamic.dataset["template"].values.tolist()
-    rng = np.random.default_rng(seed)
     rows = []
     for relation in shared:
         x = static.scores.sel(relation=relation).values
@@ -53,9 +51,9 @@ def score_correlations(static: HeadScores, dynamic: HeadScores, *, n: int = 2000
             each = [(template, y[i : i + 1]) for i, template in enumerate(templates)]
             for template, other in [*each, ("all", y)]:
                 one = np.broadcast_to(x, other.shape)
-                low, high = _interval(one, other, n, rng)
                 measured = np.isfinite(one) & np.isfinite(other)
                 r = _pearson(one[measured], other[measured])
+                low, high = _interval(one, other, r)
                 rows.append((relation, context, template, r, low, high, int(measured.sum())))
     return pd.DataFrame(rows, columns=["relation", "context", "template", "r", "ci_low", "ci_high", "n"])
 
@@ -67,23 +65,16 @@ def _pearson(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _interval(
-    x: Float[np.ndarray, "template layer head"], y: Float[np.ndarray, "template layer head"], n: int,
-    rng: np.random.Generator,
-) -> tuple[float, float]:  # fmt: skip
-    """Percentiles of the correlation when whole layers and whole templates are drawn, from their moments alone."""
+    x: Float[np.ndarray, "template layer head"], y: Float[np.ndarray, "template layer head"], r: float
+) -> tuple[float, float]:
+    """From the correlations without each layer and without each template, which their moments alone give."""
     measured = np.isfinite(x) & np.isfinite(y)
-    layers = measured.any((0, 2))
-    x, y, measured = (array[:, layers] for array in (x, y, measured))
-    if layers.sum() < 2:
-        return float("nan"), float("nan")
     x, y = np.where(measured, x, 0.0), np.where(measured, y, 0.0)
     moments = np.stack([part.sum(2) for part in (measured, x, y, x * x, y * y, x * y)])
-    of_templates, of_layers = (rng.multinomial(size, np.full(size, 1 / size), size=n) for size in moments.shape[1:])
-    count, sx, sy, xx, yy, xy = np.einsum("mtl,nt,nl->mn", moments, of_templates, of_layers, optimize=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        r = (count * xy - sx * sy) / np.sqrt((count * xx - sx**2) * (count * yy - sy**2))
-    r = r[np.isfinite(r)]
-    if len(r) < n / 2:
-        return float("nan"), float("nan")
-    low, high = np.clip(np.quantile(r, [0.025, 0.975]), -1, 1)
-    return float(low), float(high)
+    moments = moments[:, :, measured.any((0, 2))]
+    left_out = []
+    for axis in (2, 1):
+        count, sx, sy, xx, yy, xy = moments.sum((1, 2))[:, None] - moments.sum(3 - axis)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            left_out.append((count * xy - sx * sy) / np.sqrt((count * xx - sx**2) * (count * yy - sy**2)))
+    return correlation_interval(r, *left_out)

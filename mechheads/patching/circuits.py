@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from scipy.stats import norm, t as student_t
 
 from mechheads.backends.changes import alone
 from mechheads.heads import HeadId, HeadLike
@@ -31,9 +30,9 @@ from mechheads.metrics import Metric, as_metric, logit_diff, name_of
 from mechheads.model import Model
 from mechheads.notices import warn
 from mechheads.patching.sets import PATCH, SetRuns, check_intervention, head_set, said, set_bar
-from mechheads.stats import clustered_bootstrap
+from mechheads.stats import LEAST_CLUSTERS, clustered_interval
 
-_LEVEL, _DRAWS = 0.95, 2000
+_LEVEL = 0.95
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +41,7 @@ class Faithfulness:
 
     Attributes:
         score: (F(C) - F(no heads)) / (F(M) - F(no heads)): 1 all of it, 0 nothing; it may lie beyond both.
-        ci_low, ci_high: its 95% interval, from clusters of prompts drawn anew.
+        ci_low, ci_high: its 95% interval, from the spread over clusters of prompts; NaN with fewer than three.
         heads: the circuit C.
         table: one row a prompt: cluster, and the metric of the ``full`` model, the ``circuit`` and with
             ``no heads``.
@@ -61,8 +60,10 @@ class Faithfulness:
 
     def __repr__(self) -> str:
         mean = self.table[["full", "circuit", "no heads"]].mean()
+        few = self.table["cluster"].nunique() < LEAST_CLUSTERS
+        ends = "too few clusters for an interval" if few else f"{self.ci_low:.3g} to {self.ci_high:.3g}"
         return (
-            f"<Faithfulness {self.score:.3g} ({self.ci_low:.3g} to {self.ci_high:.3g}) of {len(self.heads)} heads, the "
+            f"<Faithfulness {self.score:.3g} ({ends}) of {len(self.heads)} heads, the "
             f"others ablated by {self.ablation}: {self.metric} {mean['circuit']:.3g}, of the full model "
             f"{mean['full']:.3g}, of no heads {mean['no heads']:.3g}>"
         )
@@ -110,7 +111,6 @@ def faithfulness(
     metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
     budget: int | str | None = None,
-    seed: int = 0,
     progress: bool = True,
 ) -> Faithfulness:
     """The share of the metric that a circuit keeps when all other heads are ablated.
@@ -122,7 +122,6 @@ def faithfulness(
         ablation: what the z of every other head becomes: that of the corrupted run, or any intervention of
             ``mh.sweep``, such as ``mh.Mean()``, worked out from the base run.
         budget, progress: as in ``mh.sweep``.
-        seed: of the interval.
 
     Raises:
         ValueError: if an argument does not fit, or the metric is the same with all heads and with none.
@@ -136,7 +135,7 @@ def faithfulness(
     """
     circuit = head_set(heads, model, "heads")
     runs = CircuitRuns(model, prompts, metric, ablation, budget, progress)
-    return runs.faithfulness(circuit, runs.values([frozenset(circuit)])[0], seed)
+    return runs.faithfulness(circuit, runs.values([frozenset(circuit)])[0])
 
 
 @alone
@@ -160,7 +159,7 @@ def completeness(
     Args:
         heads: the circuit.
         subsets: how many random subsets, each head in with probability 1/2; or the subsets themselves.
-        seed: of the random subsets and the intervals.
+        seed: of the random subsets.
         prompts, metric, ablation, budget, progress: as in ``mh.faithfulness``.
 
     Raises:
@@ -183,7 +182,7 @@ def completeness(
         of_model = runs.values([runs.all - k for k in without], bar.update)
         of_circuit = runs.values([frozenset(circuit) - k for k in without], bar.update)
     difference = of_circuit - of_model
-    low, high = clustered_bootstrap(difference, runs.cluster, seed=seed, level=_LEVEL, n=_DRAWS)
+    low, high = clustered_interval(difference, runs.cluster, level=_LEVEL)
     mean = difference.mean(1)
     table = pd.DataFrame({
         "heads": [" ".join(map(str, heads)) for _, heads in chosen], "kind": [kind for kind, _ in chosen],
@@ -242,12 +241,12 @@ class CircuitRuns:
             )
         return np.asarray((values - self.empty).mean(-1) / gap)
 
-    def faithfulness(self, heads: tuple[HeadId, ...], values: Float[np.ndarray, " prompt"], seed: int) -> Faithfulness:
+    def faithfulness(self, heads: tuple[HeadId, ...], values: Float[np.ndarray, " prompt"]) -> Faithfulness:
         """The result for a circuit whose metric is known."""
         score = float(self.share(values))
-        low, high = _ratio_interval(values - self.empty, self.full - self.empty, self.cluster, seed)
+        low, high = _ratio_interval(values - self.empty, self.full - self.empty, self.cluster)
         table = pd.DataFrame({"cluster": self.cluster, "full": self.full, "circuit": values, "no heads": self.empty})
-        about = self.provenance() | {"heads": [str(head) for head in heads], "seed": seed}
+        about = self.provenance() | {"heads": [str(head) for head in heads]}
         return Faithfulness(score, low, high, heads, table, name_of(self.metric), said(self.ablation), about)
 
     def provenance(self) -> dict[str, Any]:
@@ -279,17 +278,9 @@ def _subsets(
 
 
 def _ratio_interval(
-    part: Float[np.ndarray, " prompt"], whole: Float[np.ndarray, " prompt"], cluster: Sequence[str], seed: int
+    part: Float[np.ndarray, " prompt"], whole: Float[np.ndarray, " prompt"], cluster: Sequence[str]
 ) -> tuple[float, float]:
-    """Interval of mean(part) / mean(whole), resampling clusters as ``stats.clustered_bootstrap`` does for a mean."""
-    labels = list(dict.fromkeys(cluster))
-    n = len(labels)
-    if n < 2 or not np.isfinite(part).all():
-        return np.nan, np.nan
-    member = np.array([[label == of for of in labels] for label in cluster], dtype=float)
-    draws = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=_DRAWS)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shares = (draws @ (part @ member)) / (draws @ (whole @ member))
-    tail = norm.sf(np.sqrt(n / (n - 1)) * student_t.ppf((1 + _LEVEL) / 2, n - 1))
-    low, high = np.nanquantile(shares, [tail, 1 - tail])
+    """Interval of mean(part) / mean(whole): of the mean of what each prompt adds to its error, to first order."""
+    share = part.mean() / whole.mean()
+    low, high = share + np.stack(clustered_interval((part - share * whole) / whole.mean(), cluster, level=_LEVEL))
     return float(low), float(high)

@@ -61,7 +61,6 @@ def minimal_circuit(
     metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
     budget: int | str | None = None,
-    seed: int = 0,
     progress: bool = True,
 ) -> Circuit:
     """Remove head after head as long as what is left does what the model does.
@@ -76,7 +75,6 @@ def minimal_circuit(
             goes through a graph once: about 2 n runs for n heads. A head that had to stay is not tried again,
             though it might go later. ``"each"``: in each round the head whose removal leaves faithfulness
             closest to 1 goes, and all are tried anew, until none can go: up to n (n + 1) / 2 runs.
-        seed: of the interval.
         prompts, metric, ablation, budget, progress: as in ``mh.faithfulness``.
 
     Returns:
@@ -128,7 +126,7 @@ def minimal_circuit(
             interrupted = True
             warn(f"interrupted after {len(trace)} trials: more heads might go")
     circuit = tuple(sorted(kept))
-    found = runs.faithfulness(circuit, values, seed)
+    found = runs.faithfulness(circuit, values)
     about = {"start": "all" if start is None else [str(head) for head in start], "threshold": threshold,
              "order": order, "interrupted": interrupted}  # fmt: skip
     columns = ["head", "faithfulness", "removed", "n_heads"]

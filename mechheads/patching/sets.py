@@ -32,7 +32,7 @@ from mechheads.notices import warn
 from mechheads.plans import tokens_in_flight
 from mechheads.prompts import PromptPairs
 from mechheads.spill import LayerStore, budget_bytes
-from mechheads.stats import clustered_bootstrap, mean_over_prompts, q_values, sign_flip_p
+from mechheads.stats import clustered_interval, mean_over_prompts, q_values, sign_flip_p
 from mechheads.sweeps import new_z
 from mechheads.wave import Edit, Wave
 from mechheads.windows import Window
@@ -96,7 +96,7 @@ def patch_sets(
         direction: of pairs, ``"denoising"`` changes the corrupted run, ``"noising"`` the clean one.
         positions: ``"all"`` or the name of one position.
         normalize, budget, progress: as in ``mh.sweep``.
-        seed: of the intervals.
+        seed: of the random sign patterns of p.
 
     Returns:
         metric(changed) - metric(base) of each set, in the metric's unit, or as a share of the difference
@@ -135,7 +135,7 @@ def patch_sets(
     if undefined := [i for i, change in enumerate(changes) if np.isnan(change).any()]:
         warn(f"metric {name_of(metric)} gave values that are not finite for sets {undefined[:5]}: NaN")
     cluster, null = runs.job.tokens.cluster, getattr(metric, "null", 0.0)
-    low, high = clustered_bootstrap(changes, cluster, seed=seed)
+    low, high = clustered_interval(changes, cluster)
     p = np.full(len(parsed), np.nan) if null is None else sign_flip_p(changes, cluster, null=null, seed=seed)
     table = pd.DataFrame({
         "heads": [" ".join(map(str, heads)) for heads in parsed], "n_heads": [len(heads) for heads in parsed],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechheads.layout import RANGE
 from mechheads.plots.figure import grid_of
 from mechheads.plots.heads import heatmap
 from mechheads.plots.text import plain
@@ -139,6 +140,9 @@ def role_map(roles: Mapping[str, HeadScores], *, title: str | None = None) -> go
         ci_high=high,
         extra={"role": [_LINES[role][0] if role in _LINES else role for role in roles]},
     )
+    if all(end in one.dataset for end in RANGE for one in roles.values()):
+        ranges = {end: np.stack([one.dataset[end].values for one in roles.values()], -1) for end in RANGE}
+        together = HeadScores(together.dataset.assign({end: (together.scores.dims, r) for end, r in ranges.items()}))
     return heatmap(together, title=title).update_coloraxes(cmin=0, cmax=1)
 
 

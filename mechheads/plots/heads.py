@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechheads.layout import RANGE
 from mechheads.plots.axes import count_ticks
 from mechheads.plots.figure import grid_of
 from mechheads.plots.text import plain
@@ -136,6 +137,7 @@ def hover(scores: HeadScores, label: str) -> list[list[str]]:
     """What to show of each head: its name, the label, value, interval and q."""
     unit = plain(scores.unit)
     data = {name: scores.dataset[name].values for name in ("score", "ci_low", "ci_high", "q_value")}
+    ranges = [scores.dataset[end].values if end in scores.dataset else None for end in RANGE]
     interval = "interval" if scores.level is None else f"{100 * scores.level:g}% interval"
 
     def one(layer: int, head: int) -> str:
@@ -143,6 +145,9 @@ def hover(scores: HeadScores, label: str) -> list[list[str]]:
         lines = [f"<b>L{layer}H{head}</b>" + (f" {label}" if label else ""), f"{score:.4g} {unit}"]
         if isfinite(low) and isfinite(high):
             lines.append(f"{interval} {low:.4g} to {high:.4g}")
+        low, high = (np.nan if array is None else float(array[layer, head]) for array in ranges)
+        if isfinite(low) and isfinite(high):
+            lines.append(f"range of 2 clusters {low:.4g} to {high:.4g}")
         if isfinite(q):
             lines.append(f"q = {q:.3g}")
         return "<br>".join(lines)

@@ -8,6 +8,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.stats import t as student_t
 
+from mechheads.stats import jackknife_variance
+
 _TIE = 1e-6
 """Singular values closer than this share of the largest count as equal: float32 states tell no more."""
 
@@ -127,8 +129,7 @@ class Turn:
         if n < self.r + 2 or not (angle > 0 and (without > 0).all()):
             return np.nan, np.nan
         logs = np.log(without)
-        error = np.sqrt((n - 1) / n * ((logs - logs.mean()) ** 2).sum())
-        spread = np.exp(student_t.ppf((1 + self._LEVEL) / 2, n - 1) * error)
+        spread = np.exp(student_t.ppf((1 + self._LEVEL) / 2, n - 1) * np.sqrt(jackknife_variance(logs)))
         return float(angle / spread), float(min(angle * spread, 90.0 * self.r))
 
 

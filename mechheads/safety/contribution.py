@@ -40,7 +40,7 @@ from mechheads.safety.openings import OpeningLogProb, find_opening, with_answer,
 from mechheads.safety.requests import Requests, Template
 from mechheads.safety.sides import Sides, shared_end, value_of
 from mechheads.scores import HeadScores
-from mechheads.stats import clustered_bootstrap, mean_over_prompts
+from mechheads.stats import clustered_interval, mean_over_prompts
 from mechheads.suggest import did_you_mean
 from mechheads.sweeps import sweep
 
@@ -144,7 +144,7 @@ def refusal_contribution(
     lost = -_values(found)
     cluster = found.dataset["cluster"].values.tolist()
     direct = lost[:, :, 1]
-    low, high = clustered_bootstrap(direct, cluster, seed=seed)
+    low, high = clustered_interval(direct, cluster)
     about = {k: v for k, v in found.provenance.items() if k not in ("intervention", "metric")}
     return HeadScores.from_values(
         lost[:, :, 0] - moved,

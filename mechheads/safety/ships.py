@@ -30,7 +30,7 @@ from mechheads.safety.ablations import Ablation, Group, Kind, Through
 from mechheads.safety.measure import Measured, measure
 from mechheads.safety.requests import Requests, Template, request_prompts
 from mechheads.scores import HeadScores
-from mechheads.stats import cluster_draws, clustered_bootstrap, mean_over_prompts, top_shares
+from mechheads.stats import cluster_draws, clustered_interval, mean_over_prompts, top_shares
 from mechheads.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -73,10 +73,10 @@ def ships(
             ``"kv"``: all that share a key/value head at once, and each of them gets their common score.
         template: ``"query"`` (the paper's), ``"bare"`` or ``"chat"`` (the model's own), applied to texts.
         heads, budget, progress: as in ``mh.sweep``.
-        seed: of the bootstrap, and of ``"resample"``.
+        seed: of ``"resample"``.
 
     Returns:
-        Nats [layer, head], ``values`` per prompt, intervals by bootstrap over prompts. A KL is never below 0,
+        Nats [layer, head], ``values`` per prompt, intervals over prompts. A KL is never below 0,
         so there is nothing to test it against: p and q are NaN. After Ctrl-C the heads not reached are NaN.
 
     Raises:
@@ -259,7 +259,7 @@ def _safety_heads(
     found: Measured, score: Score, k: int, draws: Float[np.ndarray, "draw prompt"], seed: int
 ) -> SafetyHeads:
     kind = found.provenance["ablation"]
-    low, high = clustered_bootstrap(found.kl, found.tokens.cluster, seed=seed)
+    low, high = clustered_interval(found.kl, found.tokens.cluster)
     columns = dict(zip((*_SHIPS, *_ANGLES), (mean_over_prompts(found.kl), low, high, *found.angle), strict=True))
     variables = {name: (("layer", "head"), values) for name, values in columns.items()}
     about: dict[str, Any] = {

@@ -14,6 +14,7 @@ import pandas as pd
 from mechheads.backends.changes import alone
 from mechheads.heads import HeadId
 from mechheads.interventions import UniformAttention
+from mechheads.layout import RANGE, shown_ends
 from mechheads.plans import show_seconds
 from mechheads.safety.ablations import Kind
 from mechheads.safety.contribution import LEAST_REFUSAL, refusal_contribution
@@ -87,7 +88,7 @@ class SafetyStudy(Stages):
         table = pd.DataFrame({"layer": layer, "head": head})
         for name, scores in self.results.items():
             columns = ["score", "ci_low", "ci_high"]
-            columns += [c for c in ("generalized_ships", "in_top", "direct") if c in scores.dataset]
+            columns += [c for c in (*RANGE, "generalized_ships", "in_top", "direct") if c in scores.dataset]
             for column in columns:
                 suffix = "" if column == "score" else f"_{column.removeprefix('ci_')}"
                 table[name + suffix] = scores.dataset[column].values.ravel()
@@ -110,7 +111,7 @@ class SafetyStudy(Stages):
             lines.append(f"{name}, {scores.unit}")
             for row in scores.top(top).to_dict("records"):
                 head = HeadId(row["layer"], row["head"])
-                text = f"  {head!s:>7}  {row['score']:8.3f}  [{row['ci_low']:.3f}, {row['ci_high']:.3f}]"
+                text = f"  {head!s:>7}  {row['score']:8.3f}{shown_ends(row)}"
                 if "in_top" in row:
                     text += f"  {row['generalized_ships']:.2g} degrees, in {row['in_top']:.0%} of resamples"
                 lines.append(text)
