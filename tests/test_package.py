@@ -169,7 +169,7 @@ def test_results_know_no_model() -> None:
 def test_plots_know_only_scores_and_arrays() -> None:
     for path in modules():
         if part(path) == "plots":
-            assert own_parts(path, lazy=True) <= {"scores", "heads"}, path
+            assert own_parts(path, lazy=True) <= {"scores", "layout", "heads"}, path
             assert libraries(path) & {"torch", "transformer_lens", "transformers"} == set(), path
 
 
