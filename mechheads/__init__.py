@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from mechheads.labels.removal import Removal as Removal, cumulative_removal as cumulative_removal
     from mechheads.labels.salient import salient_operations as salient_operations
     from mechheads.labels.static import relation_scores as relation_scores
+    from mechheads.labels.words import WordList as WordList
     from mechheads.metrics import (
         accuracy as accuracy,
         kl_divergence as kl_divergence,
@@ -131,6 +132,7 @@ _HOME = {
     "cumulative_removal": "labels.removal",
     "salient_operations": "labels.salient",
     "Relation": "labels.relations",
+    "WordList": "labels.words",
     "relation_scores": "labels.static",
     "accuracy": "metrics",
     "kl_divergence": "metrics",

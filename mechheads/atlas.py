@@ -169,9 +169,11 @@ class Atlas(Stages):
             lines.append("Categories " + ", ".join(f"{name} {n}" for name, n in counts.items() if n))
             for category in self.labels.categories:
                 part = self.labels.select(category=category)
-                none = "" if counts[category] else " (no head is above the null)"
+                faint = int(part.dataset["below_floor"].sum())
+                none, more = ("", " more") if counts[category] else (": no head", "")
+                below = f" ({faint}{more} below the floor of {self.labels.provenance['floor']})" if faint else ""
                 lines += _top_lines(part, top, lambda row, d: f"  {d['best_relation'].values[row.layer, row.head]}",
-                                    f"{category}, phi{none}")  # fmt: skip
+                                    f"{category}, phi{none}{below}")  # fmt: skip
         if self.patching is not None:
             lines += _top_lines(self.patching, top, None, "Patching capitals, share restored")
         for ablation, scores in self.safety.items():

@@ -156,7 +156,8 @@ def _atlas_parts(atlas: Atlas) -> list[_Part]:
             "Categories",
             "What each head does by its weights: a head has a category if it maps more pairs of one of its "
             "relations from source to target (phi, among its ten strongest outputs) than shuffled targets "
-            "explain, at a false discovery rate of 5%. Hover for the relation, its share of pairs and q.",
+            "explain, at a false discovery rate of 5%, and by at least a tenth of the pairs. Hover for the relation, "
+            "its share of pairs and q, and for what is below that floor.",
             lambda labels: plots.category_map({atlas.model: labels}),
         ),
         _Part(atlas.relations, "Relations", "The relation score phi behind the categories.", plots.heatmap),

@@ -262,7 +262,8 @@ class HeadScores(Arithmetic):
     def top(self, k: int = 10, by: str = "score") -> pd.DataFrame:
         """The ``k`` rows of ``to_dataframe`` with the largest score, or the largest absolute score.
 
-        Rows without a score are left out; equal scores stay in the order of layer and head.
+        Rows without a score are left out, and of labels heads that do not have the category; equal scores stay in the
+        order of layer and head.
 
         Raises:
             ValueError: if ``k`` is below 1 or ``by`` is neither "score" nor "absolute".
@@ -282,7 +283,10 @@ class HeadScores(Arithmetic):
     def _ranked(self, by: str) -> pd.DataFrame:
         if by not in ("score", "absolute"):
             raise ValueError(f'by is {by!r}; it must be "score" or "absolute"')
-        rows = self.to_dataframe().dropna(subset=["score"])
+        rows = self.to_dataframe()
+        if "member" in self.dataset:
+            rows = rows[self.dataset["member"].transpose("layer", "head", *self.extra_dims).values.ravel().astype(bool)]
+        rows = rows.dropna(subset=["score"])
         keys = rows["score"].to_numpy()
         return rows.iloc[np.argsort(-(np.abs(keys) if by == "absolute" else keys), kind="stable")]
 

@@ -90,6 +90,27 @@ def test_atlas_holds_what_the_single_analyses_give(small, few, tmp_path):
     pd.testing.assert_frame_equal(agreement, atlas.agreement(), check_dtype=False)
 
 
+def test_summary_names_members_of_a_category_only():
+    phi = np.array([[[0.6, 0.0], [0.1, 0.25]], [[0.08, 0.0], [0.0, 0.05]]])
+    p, dims = np.array([[[1e-9, 1.0], [1.0, 0.5]], [[1e-7, 1.0], [1.0, 1e-6]]]), ("layer", "head", "relation")
+    scores = mh.HeadScores.from_scores(
+        phi, p_value=p, name="relation scores", unit="share of pairs", kind="relations",
+        extra={"relation": ["capital", "pronoun"]},
+        variables={name: (dims, np.zeros_like(phi)) for name in ("suppression", "null_phi", "null_suppression")}
+        | {"p_suppression": (dims, np.ones_like(phi)),
+           "relation_category": ("relation", np.array(["Knowledge", "Linguistic"], dtype=object))},
+    )  # fmt: skip
+    lines = atlas_module.Atlas("m", labels=mh.label_heads(scores)).summary().splitlines()
+    assert lines[:5] == [
+        "Model      m",
+        "Categories Knowledge 1, Unclassified 3",
+        "Knowledge, phi (1 more below the floor of 0.1)",
+        "     L0H0     0.600  [nan, nan]  capital",
+        "Linguistic, phi: no head (1 below the floor of 0.1)",
+    ]
+    assert lines[5].startswith("Time")
+
+
 def made(values: np.ndarray) -> mh.HeadScores:
     return mh.HeadScores.from_scores(values, name="made", unit="", kind="demo")
 

@@ -169,7 +169,11 @@ def test_the_scatter_shows_every_head_and_template() -> None:
     np.testing.assert_allclose(trace.x[80:], static.scores.values[:, :, 0].ravel())
     assert trace.text[5] == "<b>L1H1</b> t0"
     assert figure.layout.title.text == "&lt;b&gt;both&lt;/b&gt;"
-    assert figure.layout.annotations[0].text.startswith("r<br>r = 0.")
+    pooled = table.set_index("template").loc["all"]
+    told = f"r<br>r = {pooled.r:.2f} [{pooled.ci_low:.2f}, {pooled.ci_high:.2f}] with context"
+    assert figure.layout.annotations[0].text == told
+    unsure = mh.plots.static_dynamic(static, dynamic, table.assign(ci_low=np.nan))
+    assert unsure.layout.annotations[0].text == f"r<br>r = {pooled.r:.2f} with context"
 
 
 @pytest.mark.parametrize(

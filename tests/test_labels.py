@@ -103,6 +103,46 @@ def with_null() -> HeadScores:
     return HeadScores(base.dataset.assign({name: (dims, array) for name, array in arrays.items()}))
 
 
+def test_evidence_below_the_floor_is_listed_and_gives_no_label() -> None:
+    labels = label_heads(with_null())  # at a floor of 0.1
+    assert labels.of("L1H0") == ("Knowledge",)  # past is sure, but 0.15 is above its null by 0.03 only
+    assert labels.counts()["Linguistic"] == 0
+    assert labels.counts()["2 categories"] == 0
+    rows = labels.table("L1H0").set_index("relation")
+    assert rows["is_below_floor"].to_dict() == {"capital": False, "language": False, "past": True, "french": False}
+    assert not rows["is_evidence"]["past"]
+    assert set(rows["label"]) == {"Knowledge"}
+    assert drawn(labels.plot())["Knowledge"].T.tolist() == [[True, False, False], [True, False, False]]
+    assert hovers(labels)["L1H0"] == (
+        "<b>L1H0</b><br>Knowledge: capital, φ = 0.90 [0.85, 0.95], q = 8e-06<br>"
+        "below the floor: Linguistic: past, φ = 0.15 [0.10, 0.20], q = 8e-06"
+    )
+    high = label_heads(with_null(), floor=0.5)
+    assert hovers(high)["L0H0"].startswith("<b>L0H0</b> Unclassified<br>below the floor: Knowledge: language, φ = 0.20")
+
+
+def test_the_best_of_a_category_is_what_is_above_chance() -> None:
+    phi, p = PHI.copy(), P.copy()
+    phi[0, 0, :2], p[0, 0, :2] = [0.30, 0.08], [0.6, 1e-9]  # capital is larger, but chance explains it
+    base = with_null().dataset
+    dims = ("layer", "head", "relation")
+    labels = label_heads(HeadScores(base.assign(score=(dims, phi), p_value=(dims, p), q_value=(dims, q_values(p)))))
+    assert labels.of("L0H0") == ()
+    best = labels.dataset.sel(layer=0, head=0, category="Knowledge")
+    assert (best["best_relation"].item(), best["below_floor"].item()) == ("language", True)
+
+
+def test_top_names_members_only() -> None:
+    labels = label_heads(with_null(), floor=0.05)
+    assert [str(head) for head in labels.heads()] == ["L1H0", "L0H0"]  # not L0H2, whose french is 0.5 without a p
+    assert labels.top()[["head", "category", "score"]].values.tolist() == [[0, "Knowledge", 0.9], [0, "Knowledge", 0.2]]
+    french = labels.select(category="Translation")
+    assert len(french.top()) == 0
+    assert french.heads(3) == ()
+    assert len(french.to_dataframe()) == 6
+    assert "<td>" not in french._repr_html_()
+
+
 def test_above_the_null_and_the_floor() -> None:
     labels = label_heads(with_null(), floor=0.05)
     assert labels.of("L0H0") == ("Knowledge",)  # language, 0.2
@@ -168,8 +208,8 @@ def test_causal_evidence_gives_verdicts_and_changes_no_label() -> None:
 def test_scores_without_a_null_or_tested_too_high_are_refused() -> None:
     with pytest.raises(ValueError, match="were not tested against a null"):
         label_heads(scored())
-    with pytest.raises(ValueError, match=r"scores below 0\.1 were not tested"):
-        label_heads(with_null().with_provenance(min_effect=0.1))
+    with pytest.raises(ValueError, match=r"scores below 0\.2 were not tested"):
+        label_heads(with_null().with_provenance(min_effect=0.2))
 
 
 def test_suppression_counts_on_request() -> None:
@@ -235,6 +275,7 @@ def test_labels_of_the_default_model(model: mechheads.Model) -> None:
     assert labels.of("L23H4")[0] == "Knowledge"
     assert labels.counts()["Knowledge"] >= 3
     assert labels.table("L23H4").iloc[0][["relation", "is_evidence"]].tolist() == ["country_to_capital", True]
+    assert labels.counts()["Translation"] == 0
     assert labels.dataset["best_relation"].sel(layer=23, head=4, category="Knowledge") == "country_to_capital"
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import mechheads as mh
+from mechheads.labels import WordList
 from mechheads.testing import PlantedModel, planted_model
 
 SEEDS = range(20)
@@ -50,6 +53,18 @@ def test_nothing_is_found_where_nothing_is_there(planted: list[PlantedModel]) ->
         empty = planted_model(seed=one.seed, plant={})
         falsely["nothing planted"] += len({category for _, category in labels(empty)})
     assert all(n / len(CATEGORIES) <= 0.05 * len(planted) for n in falsely.values()), falsely
+
+
+def test_what_a_rival_explains_is_no_evidence() -> None:
+    one = planted_model(plant={"L2H3": ["plurals"]})
+    held = {relation.name: relation for relation in one.relations}
+    pairs = [*held["plurals"].pairs, *held["to_north"].pairs]
+    foreign = mh.Relation("foreign", "Translation", pairs)
+    assert labels(one, [foreign]) == {(mh.HeadId(2, 3), "Translation")}
+    assert labels(one, [dataclasses.replace(foreign, rivals=[held["plurals"]])]) == set()
+    assert labels(one, [dataclasses.replace(foreign, rivals=[held["to_south"]])]) == labels(one, [foreign])
+    targets = WordList("targets of to_north", [target for _, target in held["to_north"].pairs])
+    assert labels(one, [dataclasses.replace(foreign, rivals=[targets])]) == labels(one, [foreign])
 
 
 def test_causal_evidence_tells_heads_that_act_from_heads_that_only_could(planted: list[PlantedModel]) -> None:

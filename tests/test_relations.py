@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 import mechheads
 from mechheads.labels.relations import CATEGORIES, Relation, load_relations, relation_names
+from mechheads.labels.vocabulary import check_any, keep_pairs
+from mechheads.labels.words import WordList, load_word_list, word_list_names
 
 FACTS = {
     "word_to_antonym": [("hot", "cold"), ("buy", "sell"), ("victory", "defeat")],
@@ -114,6 +117,86 @@ def test_names_paths_and_objects_can_be_mixed(tmp_path: Path) -> None:
     assert load_relations("name_copying") == load_relations(["name_copying"])
 
 
+ENGLISH = WordList("english", ["Pain", "journal ", "error"])
+SYNONYMS = Relation("synonyms", "Linguistic", [("Mistake", "Error"), ("cat", "chat")])
+FRENCH = Relation(
+    "french",
+    "Translation",
+    [("bread", "pain"), ("newspaper", "Journal"), ("mistake", "error"), ("dog", "chien"), ("tea", "the thé")],
+    rivals=[SYNONYMS, ENGLISH],
+)
+
+
+def test_rivals_explain_pairs_and_targets_in_any_case() -> None:
+    assert FRENCH.explained == {
+        "synonyms": (("mistake", "error"),),
+        "english": (("bread", "pain"), ("newspaper", "Journal"), ("mistake", "error")),
+    }
+    alone = dataclasses.replace(FRENCH, rivals=())
+    assert alone.explained == {}
+    assert alone.fingerprint != FRENCH.fingerprint
+    assert dataclasses.replace(FRENCH, rivals=[WordList("none of it", ["perhaps"])]).fingerprint == alone.fingerprint
+    assert alone.fingerprint == Relation("other", None, FRENCH.pairs).fingerprint
+
+
+class Words:
+    """A tokenizer with one token a word."""
+
+    unk_token_id = None
+
+    def __call__(self, text: str, **options: Any) -> dict[str, list[int]]:
+        return {"input_ids": [len(word) for word in text.split()]}
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [str(one) for one in ids]
+
+
+def test_the_ledger_counts_what_each_rival_explains() -> None:
+    [kept] = keep_pairs([FRENCH], Words())
+    assert kept.pairs == [("dog", "chien")]
+    assert kept.ledger(scored=True) == {
+        "given": 5,
+        "kept": 1,
+        "scored": True,
+        "lost": {
+            "explained by english": ["bread -> pain", "newspaper -> Journal"],
+            "explained by synonyms and english": ["mistake -> error"],
+            "target of several tokens": ["tea -> the thé"],
+        },
+        "explained": {"synonyms": 1, "english": 3},
+    }
+    [none] = keep_pairs([dataclasses.replace(FRENCH, pairs=FRENCH.pairs[:2])], Words())
+    with pytest.raises(ValueError, match=r"this model's vocabulary; english explains 2, so nothing can be scored"):
+        check_any(none, Words())
+
+
+def test_translations_have_rivals_that_leave_only_foreign_words() -> None:
+    english = load_word_list("english_words")
+    assert word_list_names() == ("english_words",)
+    assert "mechheads" in english.source
+    assert list(english.words) == sorted(set(english.words))
+    for name, left in (("english_to_french", 270), ("english_to_spanish", 350)):
+        relation = Relation.load(name)
+        assert set(relation.explained) == {"word_to_synonym", "english_words"}
+        explained = {pair for pairs in relation.explained.values() for pair in pairs}
+        known = {"pain", "chair", "journal", "raisins", "port", "error", "probable", "solo", "manual", "centre"}
+        assert {target for _, target in explained} >= known & {target for _, target in relation.pairs}
+        assert not {"chien", "eau", "perro", "agua", "fer", "hierro"} & {target for _, target in explained}
+        assert len(relation.pairs) - len(explained) >= left
+    # every source of a translation is an English word, and so is every word of the relations among English words
+    written = [pair for name in ("word_to_synonym", "word_to_antonym") for pair in Relation.load(name).pairs]
+    assert all(english.explains("", word) for pair in written for word in pair)
+
+
+def test_rivals_load_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text('[["dog", "chien"]]', encoding="utf-8")
+    fields = {"name": "n", "category": None, "pairs": [["dog", "chien"], ["hand", "main"]],
+              "rivals": ["english_words", str(tmp_path / "mine.json")]}  # fmt: skip
+    file = tmp_path / "n.json"
+    file.write_text(json.dumps(fields), encoding="utf-8")
+    assert Relation.load(file).explained == {"english_words": (("hand", "main"),), "mine": (("dog", "chien"),)}
+
+
 def with_templates(**templates: Any) -> Relation:
     return Relation("r", "Knowledge", [("a", "b")], **templates)
 
@@ -143,6 +226,12 @@ def with_templates(**templates: Any) -> Relation:
         (lambda: with_templates(few_shot=["to {target}"]), "{source} exactly once"),
         (lambda: with_templates(zero_shot=["{source} is "]), "without a space"),
         (lambda: with_templates(zero_shot=["{source} is {target}"]), "not name {target}"),
+        (lambda: with_templates(rivals=["english"]), "rivals of relation 'r' hold 'english'; .* english_words, .*mean"),
+        (lambda: with_templates(rivals="english_words"), "must be a list"),
+        (lambda: with_templates(rivals=[3]), "hold 3"),
+        (lambda: WordList(" ", ["a"]), "name is empty"),
+        (lambda: WordList("w", []), "no words"),
+        (lambda: WordList("w", "word"), "must be a list of words, not 'word'"),
     ],
 )
 def test_bad_relations_are_refused(make: Any, message: str) -> None:

@@ -6,11 +6,13 @@ from mechheads.labels.dynamic import dynamic_scores
 from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import CATEGORIES, Relation, load_relations, relation_names
 from mechheads.labels.static import relation_scores
+from mechheads.labels.words import WordList
 
 __all__ = [
     "CATEGORIES",
     "HeadLabels",
     "Relation",
+    "WordList",
     "dynamic_scores",
     "label_heads",
     "load_relations",

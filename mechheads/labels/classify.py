@@ -2,13 +2,15 @@
 
 Ours takes a head to have a category if, for one of its relations, more pairs are hit than shuffled targets
 explain: q <= ``fdr`` over all heads and relations (Benjamini & Hochberg 1995), and phi above the mean of the
-shuffles by at least ``floor``. The paper's (MAPS, Elhelo & Geva 2024, section 4) asks for phi >= ``tau`` alone.
+shuffles by at least ``floor``. What is as sure but smaller is listed, and gives no category. The paper's rule (MAPS,
+Elhelo & Geva 2024, section 4) asks for phi >= ``tau`` alone.
 What patching says stands beside the label and never changes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 Rule = Literal["null", "maps"]
 _DIMS = ("layer", "head", "category")
+_MIN_EFFECT = 0.01
 _PER_RELATION = ("layer", "head", "relation")
 
 
@@ -39,7 +42,7 @@ def label_heads(
     rule: Rule = "null",
     *,
     fdr: float = 0.05,
-    floor: float = 0.01,
+    floor: float = 0.1,
     tau: float = 0.15,
     suppression: bool = False,
     causal: CausalEvidence | None = None,
@@ -53,7 +56,8 @@ def label_heads(
         relations: as ``relation_scores`` takes them; ``None``: those of the package. Each needs a category.
         rule: ``"null"``: above shuffled targets, at a false discovery rate of ``fdr`` over heads and relations,
             by at least ``floor``; ``"maps"``: the paper's, phi >= ``tau``.
-        fdr, floor: of our rule; the floor is a share of pairs.
+        fdr, floor: of our rule. The floor is a share of pairs: evidence that is above chance by less is listed in
+            ``labels.table()``, as ``is_below_floor``, and gives no category.
         tau: of the paper's rule, above 0 and at most 1.
         suppression: whether a head that suppresses a relation as strongly has its category too, as the paper's
             figure counts it.
@@ -85,15 +89,15 @@ def label_heads(
     if rule == "null" and tested > floor:
         raise ValueError(f"floor is {floor}, but scores below {tested} were not tested; give relation_scores "
                          f"min_effect={floor}, or a larger floor")  # fmt: skip
-    evidence, suppresses, q = _evidence(scores, rule, fdr, floor, tau, suppression)
-    found = list(dict.fromkeys(category_of))
-    categories = [name for name in CATEGORIES if name in found]
-    categories += [name for name in found if name not in categories]
+    found = _evidence(scores, rule, fdr, floor, tau, suppression)
+    named = list(dict.fromkeys(category_of))
+    categories = [name for name in CATEGORIES if name in named]
+    categories += [name for name in named if name not in categories]
     chosen = [np.array([category == name for category in category_of]) for name in categories]
     acts = None if causal is None else _acts_in_context(scores, causal, fdr, causal_floor)
-    best = [_best(scores, where, evidence, suppresses, q) for where in chosen]
+    best = [_best(scores, where, found) for where in chosen]
     columns = {name: np.stack([part[name] for part in best], axis=-1) for name in best[0]}
-    spoken = [_verdict(evidence[..., at], None if acts is None else acts[..., at]) for at in chosen]
+    spoken = [_verdict(found.enough[..., at], None if acts is None else acts[..., at]) for at in chosen]
     verdict = np.stack(spoken, axis=-1)
     names = columns.pop("best_relation")
     score, low, high, p_value, q_value = (columns.pop(name) for name in ("score", "low", "high", "p", "q"))
@@ -116,14 +120,14 @@ def label_heads(
         },
     )
     data = labels.dataset.assign(q_value=(_DIMS, q_value)).assign_coords(relation=scores.dataset["relation"])
-    return HeadLabels(data.assign(_table_columns(scores, causal, evidence, acts, q, category_of)))
+    return HeadLabels(data.assign(_table_columns(scores, causal, found, acts, category_of)))
 
 
 def _scores(model: Any, relations: Any, floor: float, options: dict[str, Any]) -> HeadScores:
     if not isinstance(model, HeadScores):
         loaded = load_relations(relations)
         _check_categories({relation.name: relation.category for relation in loaded})
-        options = {"min_effect": floor} | options
+        options = {"min_effect": min(floor, _MIN_EFFECT)} | options
         return relation_scores(model, None if relations is None else loaded, **options)
     if relations is not None or options:
         late = [*(["relations"] if relations is not None else []), *options]
@@ -151,10 +155,24 @@ def _check_categories(category_of: Mapping[str, str | None]) -> None:
         )
 
 
-def _evidence(
-    scores: HeadScores, rule: Rule, fdr: float, floor: float, tau: float, suppression: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which relations speak for a head, whether by suppressing them, and q; [layer, head, relation] each."""
+@dataclass(frozen=True)
+class _Evidence:
+    """Which relations speak for a head; [layer, head, relation] each.
+
+    Attributes:
+        enough: they give it their category.
+        below_floor: they are as sure, but too small for that.
+        suppresses: the head suppresses the relation rather than implement it.
+        q: of whichever it does.
+    """
+
+    enough: np.ndarray
+    below_floor: np.ndarray
+    suppresses: np.ndarray
+    q: np.ndarray
+
+
+def _evidence(scores: HeadScores, rule: Rule, fdr: float, floor: float, tau: float, suppression: bool) -> _Evidence:
     data = scores.dataset
     phi, against = data["score"].values, data["suppression"].values
     p, p_against = data["p_value"].values, (data["p_suppression"].values if "p_suppression" in data else None)
@@ -164,31 +182,37 @@ def _evidence(
     if suppression and p_against is not None:
         q, q_against = q_values(np.stack([p, p_against]))
     if rule == "maps":
-        implements, suppresses = phi >= tau, against >= tau
+        sure = implements = phi >= tau
+        sure_against = suppresses = against >= tau
     else:
         null, null_against = (np.nan_to_num(data[name].values) for name in ("null_phi", "null_suppression"))
-        implements = (q <= fdr) & (phi - null >= floor)
-        suppresses = (q_against <= fdr) & (against - null_against >= floor)
+        sure, sure_against = (q <= fdr) & (phi > null), (q_against <= fdr) & (against > null_against)
+        implements, suppresses = sure & (phi - null >= floor), sure_against & (against - null_against >= floor)
     if not suppression:
-        suppresses = np.zeros_like(implements)
+        sure_against = suppresses = np.zeros_like(implements)
     rather = suppresses & ((against > phi) | ~implements)
-    return implements | suppresses, rather, np.where(rather, q_against, q)
+    enough = implements | suppresses
+    return _Evidence(enough, (sure | sure_against) & ~enough, rather, np.where(rather, q_against, q))
 
 
-def _best(
-    scores: HeadScores, where: np.ndarray, evidence: np.ndarray, suppresses: np.ndarray, q: np.ndarray
-) -> dict[str, np.ndarray]:
-    """The relation of a category that speaks most for each head: the largest score among those that are evidence."""
+def _best(scores: HeadScores, where: np.ndarray, found: _Evidence) -> dict[str, np.ndarray]:
+    """The relation of a category that speaks most for each head: the largest score among those that are evidence.
+
+    Where none is, it is the largest among those below the floor, and then among all.
+    """
     data: xr.Dataset = scores.dataset.isel(relation=np.flatnonzero(where))
-    evidence, suppresses, q = (array[..., where] for array in (evidence, suppresses, q))
+    enough, below, suppresses, q = (
+        array[..., where] for array in (found.enough, found.below_floor, found.suppresses, found.q)
+    )
     phi, low, high, p = (data[name].values for name in ("score", "ci_low", "ci_high", "p_value"))
     if suppresses.any():
         phi = np.where(suppresses, data["suppression"].values, phi)
         p = np.where(suppresses, data["p_suppression"].values if "p_suppression" in data else np.nan, p)
         low, high = np.where(suppresses, np.nan, low), np.where(suppresses, np.nan, high)
-    rank = np.where(np.isnan(phi), -np.inf, phi + 2.0 * evidence)
+    rank = np.where(np.isnan(phi), -np.inf, phi + 4.0 * enough + 2.0 * below)
     winner = rank.argmax(-1)[..., None]
-    columns = {"score": phi, "low": low, "high": high, "p": p, "q": q, "suppresses": suppresses, "member": evidence}
+    columns = {"score": phi, "low": low, "high": high, "p": p, "q": q, "suppresses": suppresses, "member": enough,
+               "below_floor": below}  # fmt: skip
     best = {name: np.take_along_axis(array, winner, axis=-1)[..., 0] for name, array in columns.items()}
     relation = data["relation"].values[winner[..., 0]]
     return best | {"best_relation": np.where(np.isnan(best["score"]), "", relation)}
@@ -230,9 +254,8 @@ def _verdict(evidence: np.ndarray, acts: np.ndarray | None) -> np.ndarray:
 def _table_columns(
     scores: HeadScores,
     causal: CausalEvidence | None,
-    evidence: np.ndarray,
+    found: _Evidence,
     acts: np.ndarray | None,
-    q: np.ndarray,
     category_of: list[str],
 ) -> dict[str, Any]:
     """What ``HeadLabels.table`` shows, as variables over (layer, head, relation)."""
@@ -241,13 +264,14 @@ def _table_columns(
              "suppression": "suppression"}  # fmt: skip
     columns: dict[str, Any] = {
         name: (_PER_RELATION, data[old].values) for name, old in named.items() if old in data
-    } | {"q": (_PER_RELATION, q), "is_evidence": (_PER_RELATION, evidence)}
+    } | {"q": (_PER_RELATION, found.q), "is_evidence": (_PER_RELATION, found.enough)}
+    columns["is_below_floor"] = (_PER_RELATION, found.below_floor)
     columns["category_of"] = ("relation", text_array(category_of, (len(category_of),)))
     for kind in ("total", "direct") if causal is not None else ():
         effect = getattr(causal, kind).dataset.reindex(relation=data["relation"].values)
         for suffix, old in (("", "score"), ("_low", "ci_low"), ("_high", "ci_high")):
             columns[kind + suffix] = (_PER_RELATION, effect[old].values)
     if acts is not None:
-        verdict = _verdict(evidence[..., None], acts[..., None])
+        verdict = _verdict(found.enough[..., None], acts[..., None])
         columns["relation_verdict"] = (_PER_RELATION, text_array(verdict.ravel().tolist(), verdict.shape))
     return columns

@@ -24,10 +24,11 @@ class HeadLabels(HeadScores):
     ``score`` over (layer, head, category) is the relation score phi of the category's best relation, and
     ``ci_low``, ``ci_high``, ``p_value`` and ``q_value`` are that relation's; the interval does not allow for its
     having been the best of several. Further variables over the same dimensions: ``member`` (has the head this
-    category?), ``best_relation``, ``suppresses`` (does it suppress that relation rather than implement it?) and
-    ``verdict``, which sets the weights beside what the head does in context: ``"confirmed"`` where both speak of the
-    same relation, ``"weights only"`` or ``"in context only"``, and empty where neither speaks or what the weights
-    speak of was not run. ``table`` has all that was measured, relation by relation.
+    category?), ``below_floor`` (is there evidence for it, but too little?), ``best_relation``, ``suppresses`` (does it
+    suppress that relation rather than implement it?) and ``verdict``, which sets the weights beside what the head does
+    in context: ``"confirmed"`` where both speak of the same relation, ``"weights only"`` or ``"in context only"``, and
+    empty where neither speaks or what the weights speak of was not run. ``table`` has all that was measured, relation
+    by relation; ``top`` and ``heads`` name members only.
     """
 
     KIND = "labels"
@@ -54,7 +55,7 @@ class HeadLabels(HeadScores):
         return tuple(name for name, has in zip(self.categories, member, strict=True) if has)
 
     def counts(self) -> dict[str, int]:
-        """How many heads have each category, none, and several.
+        """How many heads have each category, none, and several; evidence below the floor does not count.
 
         A head with two categories counts for both of them and once more under "2 categories".
         """
@@ -72,8 +73,9 @@ class HeadLabels(HeadScores):
 
         Columns: head, relation, category, phi with its interval, the mean under the null, p and q, the
         suppression score, with causal evidence the total and the direct effect with their intervals and the
-        verdict on the head in that relation, whether the relation is evidence for the label and the best of its
-        category, the head's label, and the verdict on the head in that category.
+        verdict on the head in that relation, whether the relation is evidence for the label, whether it is as sure but
+        below the floor, whether it is the best of its category, the head's label, and the verdict on the head in that
+        category.
 
         Args:
             head: only this one.
@@ -88,7 +90,7 @@ class HeadLabels(HeadScores):
         category_of = data["category_of"].values.tolist()
         verdicts, best = data["verdict"].values, data["best_relation"].values
         index = {name: i for i, name in enumerate(self.categories)}
-        cells = {name: data[name].values.tolist() for name in [*columns, "is_evidence"]}
+        cells = {name: data[name].values.tolist() for name in [*columns, "is_evidence", "is_below_floor"]}
         rows = []
         for one in [wanted] if wanted is not None else check_heads(None, self.n_layers, self.n_heads):
             label = "; ".join(self.of(one)) or "Unclassified"

@@ -7,11 +7,13 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 from mechheads.data import folder
+from mechheads.labels.words import WordList, load_word_list, word_list_names
 from mechheads.suggest import did_you_mean
 
 CATEGORIES = ("Knowledge", "Linguistic", "Algorithmic", "Translation")
@@ -20,7 +22,7 @@ CATEGORIES = ("Knowledge", "Linguistic", "Algorithmic", "Translation")
 _LIST, _TEXT = (list, "a list"), (str, "text")
 _FIELDS: dict[str, tuple[Any, str]] = {
     "name": _TEXT, "category": (str | None, "text or null"), "pairs": _LIST, "source": _TEXT,
-    "copying": (bool, "true or false"), "few_shot": _LIST, "zero_shot": _LIST,
+    "copying": (bool, "true or false"), "few_shot": _LIST, "zero_shot": _LIST, "rivals": _LIST,
 }  # fmt: skip
 """What a relation's file may hold."""
 
@@ -39,10 +41,13 @@ class Relation:
         few_shot: worked examples as templates, such as ``"The capital of {source} is {target}."``; a prompt is
             several of them filled in, and one more that ends before the target.
         zero_shot: templates that end where the target comes next, such as ``"The capital of {source} is"``.
+        rivals: what else could make a head raise a target for a source: other relations, which explain the pairs that
+            they hold too, and word lists, which explain the targets that they hold; each an object, the name of one of
+            the package, or the path of a relation's file. Pairs that a rival explains are not scored.
 
     Raises:
-        ValueError: for an empty name or category, no pairs, a pair that is not two words, or a template that
-            does not hold what it needs.
+        ValueError: for an empty name or category, no pairs, a pair that is not two words, a template that does not
+            hold what it needs, or a rival that does not exist.
 
     >>> from mechheads.labels import Relation
     >>> Relation("rhymes", "Linguistic", [("cat", "hat"), ("moon", "spoon")], source="made up here")
@@ -56,6 +61,7 @@ class Relation:
     copying: bool = False
     few_shot: Sequence[str] = ()
     zero_shot: Sequence[str] = ()
+    rivals: Sequence[Rival | str | Path] = ()
 
     def __post_init__(self) -> None:
         if not self.name.strip():
@@ -76,13 +82,18 @@ class Relation:
             for template in templates:
                 _check_template(template, kind, self.name)
             object.__setattr__(self, kind, tuple(templates))
+        if isinstance(self.rivals, str):
+            raise ValueError(f"rivals of relation {self.name!r} must be a list, such as [{self.rivals!r}]")
+        for rival in self.rivals:
+            _check_rival(rival, self.name)
+        object.__setattr__(self, "rivals", tuple(self.rivals))
 
     @classmethod
     def load(cls, name_or_path: str | Path, *, category: str | None = None, copying: bool | None = None) -> Relation:
         """Read a relation of the package by its name, or a JSON file.
 
         A file holds an object with ``name``, ``category``, ``pairs``, and where they apply ``source``, ``copying``,
-        ``few_shot`` and ``zero_shot``; or, as the public MAPS files do, nothing but a list of pairs: such a
+        ``few_shot``, ``zero_shot`` and ``rivals``; or, as the public MAPS files do, nothing but a list of pairs: such a
         relation is named after its file.
 
         Args:
@@ -116,9 +127,31 @@ class Relation:
 
     @property
     def fingerprint(self) -> str:
-        """A short hash of the pairs and the copying flag: what a score depends on."""
-        content = json.dumps([self.pairs, self.copying], ensure_ascii=False)
-        return hashlib.sha256(content.encode()).hexdigest()[:16]
+        """A short hash of the pairs, those that rivals explain, and the copying flag: what a score depends on."""
+        content: list[Any] = [self.pairs, self.copying]
+        if any(self.explained.values()):
+            content.append(sorted({pair for pairs in self.explained.values() for pair in pairs}))
+        return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).hexdigest()[:16]
+
+    def explains(self, source: str, target: str) -> bool:
+        """Whether a pair is one of this relation's, upper and lower case being one."""
+        return (source.casefold(), target.casefold()) in self._folded
+
+    @cached_property
+    def explained(self) -> dict[str, tuple[tuple[str, str], ...]]:
+        """The pairs that each rival explains, by the rival's name; a pair may be explained by several.
+
+        >>> from mechheads.labels import Relation, WordList
+        >>> english = WordList("English words", ["pain", "chat"])
+        >>> Relation("french", "Translation", [("bread", "pain"), ("dog", "chien")], rivals=[english]).explained
+        {'English words': (('bread', 'pain'),)}
+        """
+        loaded = [_load_rival(rival) for rival in self.rivals]
+        return {rival.name: tuple(pair for pair in self.pairs if rival.explains(*pair)) for rival in loaded}
+
+    @cached_property
+    def _folded(self) -> frozenset[tuple[str, str]]:
+        return frozenset((source.casefold(), target.casefold()) for source, target in self.pairs)
 
     def __repr__(self) -> str:
         first, rest = " -> ".join(self.pairs[0]), ", ..." if len(self.pairs) > 1 else ""
@@ -126,6 +159,8 @@ class Relation:
 
 
 RelationLike = Relation | str | Path
+Rival = Relation | WordList
+"""What may explain pairs of another relation."""
 
 
 def relation_names() -> tuple[str, ...]:
@@ -169,6 +204,23 @@ def _pair(pair: Sequence[str], name: str) -> tuple[str, str]:
     return words[0].strip(), words[1].strip()
 
 
+def _check_rival(rival: Any, name: str) -> None:
+    if isinstance(rival, (Relation, WordList)):
+        return
+    known = (*word_list_names(), *relation_names())
+    if not isinstance(rival, (str, Path)) or (str(rival) not in known and not Path(rival).expanduser().is_file()):
+        raise ValueError(
+            f"rivals of relation {name!r} hold {rival!r}; a rival is a Relation, a WordList, a relation's file or one "
+            f"of {', '.join(known)}.{did_you_mean(rival, known)}"
+        )
+
+
+def _load_rival(rival: Rival | str | Path) -> Rival:
+    if isinstance(rival, (Relation, WordList)):
+        return rival
+    return load_word_list(str(rival)) if str(rival) in word_list_names() else Relation.load(rival)
+
+
 def _check_template(template: str, kind: str, name: str) -> None:
     what = f"{kind} of relation {name!r} holds {template!r}"
     if template.count("{source}") != 1:
@@ -193,7 +245,8 @@ def _fields(file: Path | Traversable) -> dict[str, Any]:
     if not isinstance(content, dict) or not {"name", "category", "pairs"} <= content.keys() <= _FIELDS.keys():
         raise ValueError(
             f"{file} is not a relation: it must be a JSON list of [source, target] pairs, or an object with "
-            'the keys "name", "category", "pairs" and on wish "source", "copying", "few_shot" and "zero_shot"'
+            'the keys "name", "category" and "pairs"; "source", "copying", "few_shot", "zero_shot" and "rivals" are '
+            "optional"
         )
     for key, value in content.items():
         kind, called = _FIELDS[key]

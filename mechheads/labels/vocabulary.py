@@ -23,6 +23,7 @@ class KeptPairs:
         pairs, tokens: the words and the ids of their tokens; None for a source of several.
         by_first: whether the id is only the first token of the target.
         lost: the pairs left out, by reason.
+        explained: how many pairs of single tokens each rival explains; a pair may count for several.
     """
 
     relation: Relation
@@ -30,10 +31,16 @@ class KeptPairs:
     tokens: list[tuple[int | None, int]] = field(default_factory=list)
     by_first: list[bool] = field(default_factory=list)
     lost: dict[str, list[str]] = field(default_factory=dict)
+    explained: dict[str, int] = field(default_factory=dict)
 
     def ledger(self, scored: bool) -> dict[str, Any]:
         """What was kept, what was lost and why; for a result's provenance."""
-        return {"given": len(self.relation.pairs), "kept": len(self.pairs), "scored": scored, "lost": self.lost}
+        told = {"given": len(self.relation.pairs), "kept": len(self.pairs), "scored": scored, "lost": self.lost}
+        return told | ({"explained": self.explained} if self.explained else {})
+
+    def by_rivals(self) -> str:
+        """Which rivals explain pairs and how many, to be said after the number of those kept."""
+        return "".join(f"; {name} explains {n}" for name, n in self.explained.items() if n)
 
 
 def keep_pairs(
@@ -44,7 +51,7 @@ def keep_pairs(
     targets: Targets = "single",
     any_source: bool = False,
 ) -> list[KeptPairs]:
-    """Find each relation's pairs whose words are one token each.
+    """Find each relation's pairs whose words are one token each and which no rival of the relation explains.
 
     Args:
         leading_space: whether a word is looked up with a space before it, as in the middle of a sentence.
@@ -64,12 +71,17 @@ def keep_pairs(
 
     found = []
     for relation in relations:
-        kept = KeptPairs(relation)
+        kept = KeptPairs(relation, explained=dict.fromkeys(relation.explained, 0))
+        explained = {name: set(pairs) for name, pairs in relation.explained.items()}
         for source, target in relation.pairs:
             ids, first = (token(source), token(target)), False
             if ids[1] is None and targets == "first":
                 ids, first = (ids[0], tokenizer(space + target, add_special_tokens=False)["input_ids"][0]), True
             if (any_source or ids[0] is not None) and ids[1] is not None:
+                if by := [name for name, pairs in explained.items() if (source, target) in pairs]:
+                    kept.lost.setdefault(f"explained by {' and '.join(by)}", []).append(f"{source} -> {target}")
+                    kept.explained |= {name: kept.explained[name] + 1 for name in by}
+                    continue
                 kept.pairs.append((source, target))
                 kept.tokens.append((ids[0], ids[1]))
                 kept.by_first.append(first)
@@ -89,7 +101,7 @@ def long_enough(everything: Sequence[KeptPairs], min_pairs: int) -> list[KeptPai
     """
     scored = [kept for kept in everything if len(kept.pairs) >= min_pairs]
     short = [
-        f"{kept.relation.name} ({len(kept.pairs)} of {len(kept.relation.pairs)})"
+        f"{kept.relation.name} ({len(kept.pairs)} of {len(kept.relation.pairs)}{kept.by_rivals()})"
         for kept in everything
         if kept not in scored
     ]
@@ -120,5 +132,6 @@ def check_any(kept: KeptPairs, tokenizer: Any, leading_space: bool = True) -> No
     )
     raise ValueError(
         f"relation {kept.relation.name!r} has no pair whose source and target are one token each in this "
-        f"model's vocabulary, so nothing can be scored. The {len(closest)} that come closest become:{rows}"
+        f"model's vocabulary{kept.by_rivals()}, so nothing can be scored. The {len(closest)} that come closest "
+        f"become:{rows}"
     )

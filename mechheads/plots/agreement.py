@@ -33,7 +33,7 @@ def static_dynamic(
 
     Args:
         static: from ``relation_scores``; dynamic: from ``dynamic_scores`` of the same model.
-        correlations: from ``score_correlations``: each panel then tells its own, templates pooled.
+        correlations: from ``score_correlations``: each panel then tells its own with the interval, templates pooled.
         title: shown above.
 
     Raises:
@@ -46,7 +46,7 @@ def static_dynamic(
     ...     phi[..., None, None] / 2, name="dynamic", unit="share", kind="dynamic_relations",
     ...     extra={"relation": ["r"], "template": ["t"], "context": ["with"]})
     >>> mh.plots.static_dynamic(static, dynamic, mh.score_correlations(static, dynamic)).layout.annotations[0].text
-    'r<br>r = 1.00 with context'
+    'r<br>r = 1.00 [1.00, 1.00] with context'
     """
     import plotly.graph_objects as go
 
@@ -149,6 +149,9 @@ def _heading(relation: str, correlations: pd.DataFrame | None) -> str:
     if correlations is None:
         return plain(relation)
     rows = correlations[(correlations["relation"] == relation) & (correlations["template"] == "all")]
-    both = zip(rows["r"].tolist(), rows["context"].tolist(), strict=True)
-    found = [f"{r:.2f} {context}" for r, context in both if np.isfinite(r)]
-    return plain(relation) + (f"<br>r = {', '.join(found)} context" if found else "")
+    return "<br>".join([plain(relation), *(_told(row) for row in rows.itertuples() if np.isfinite(row.r))])
+
+
+def _told(row: Any) -> str:
+    interval = f" [{row.ci_low:.2f}, {row.ci_high:.2f}]" if np.isfinite([row.ci_low, row.ci_high]).all() else ""
+    return f"r = {row.r:.2f}{interval} {row.context} context"

@@ -42,10 +42,10 @@ def category_map(
 ) -> go.Figure:
     """The heads of one or several models, coloured by what they do, as the papers draw it.
 
-    A head of one category has that category's colour, a head of several the colour of their number. The legend
-    has every category that was looked for, whether or not a head has it alone. Heads without scores are gaps.
-    Hover for the head, its categories and the best relation of each with its score; click a name in the legend
-    to hide or show it in every panel.
+    A head of one category has that category's colour, a head of several the colour of their number; evidence below
+    the floor of ``label_heads`` colours nothing. The legend has every category that was looked for, whether or not a
+    head has it alone. Heads without scores are gaps. Hover for the head, its categories and the best relation of each
+    with its score, and for what is below the floor; click a name in the legend to hide or show it in every panel.
 
     Args:
         labels: from ``label_heads``, or several by the name of their model.
@@ -204,7 +204,7 @@ def _hover(labels: HeadScores) -> list[list[str]]:
     names = [plain(name) for name in labels.dataset["category"].values.tolist()]
     data = {key: labels.dataset[key].values for key in ("score", "ci_low", "ci_high", "q_value", "best_relation")}
     member = labels.dataset["member"].values.astype(bool)
-    suppresses = labels.dataset["suppresses"].values.astype(bool)
+    suppresses, below = (labels.dataset[name].values.astype(bool) for name in ("suppresses", "below_floor"))
 
     def line(layer: int, head: int, i: int) -> str:
         score, low, high, q, relation = (array[layer, head, i] for array in data.values())
@@ -215,10 +215,11 @@ def _hover(labels: HeadScores) -> list[list[str]]:
 
     def one(layer: int, head: int) -> str:
         scores = data["score"][layer, head]
-        shown = np.flatnonzero(member[layer, head]).tolist()
-        if not shown and np.isfinite(scores).any():
-            best = int(np.nanargmax(scores))
-            return f"<b>L{layer}H{head}</b> Unclassified<br>best {line(layer, head, best)}"
-        return "<br>".join([f"<b>L{layer}H{head}</b>", *(line(layer, head, i) for i in shown)])
+        shown, faint = (np.flatnonzero(of[layer, head]).tolist() for of in (member, below))
+        lines = [line(layer, head, i) for i in shown]
+        lines += [f"below the floor: {line(layer, head, i)}" for i in faint]
+        if not lines and np.isfinite(scores).any():
+            lines = [f"best {line(layer, head, int(np.nanargmax(scores)))}"]
+        return "<br>".join([f"<b>L{layer}H{head}</b>" + (" Unclassified" if lines and not shown else ""), *lines])
 
     return [[one(layer, head) for head in range(labels.n_heads)] for layer in range(labels.n_layers)]

@@ -1,0 +1,72 @@
+"""Word lists: the words of a language, for relations whose targets should be foreign to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from mechheads.data import folder
+
+
+@dataclass(frozen=True)
+class WordList:
+    """Words, such as those of English; upper and lower case are one.
+
+    As a rival of a relation it explains every pair whose target is one of them: a head that raises an English word
+    for an English word need not translate.
+
+    Attributes:
+        name: a short name.
+        words: without leading spaces.
+        source: where they come from.
+
+    Raises:
+        ValueError: for an empty name, no words, or words that are not text.
+
+    >>> mh.WordList("fruit", ["apple", "Pear"]).explains("pomme", "pear")
+    True
+    """
+
+    name: str
+    words: Sequence[str]
+    source: str = "not given"
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise ValueError("name is empty; a word list needs a name")
+        if isinstance(self.words, str) or not all(isinstance(word, str) and word.strip() for word in self.words):
+            raise ValueError(f"words of {self.name!r} must be a list of words, not {str(self.words)[:50]!r}")
+        folded = tuple(dict.fromkeys(word.strip().casefold() for word in self.words))
+        if not folded:
+            raise ValueError(f"word list {self.name!r} has no words; give at least one")
+        object.__setattr__(self, "words", folded)
+
+    def explains(self, source: str, target: str) -> bool:
+        """Whether the target is one of the words, whatever the source."""
+        return target.casefold() in self._known
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.words)
+
+    def __repr__(self) -> str:
+        return f"<WordList {self.name!r}: {len(self.words)} words, {self.words[0]}, ...>"
+
+
+def word_list_names() -> tuple[str, ...]:
+    """Names of the word lists that come with the package.
+
+    >>> from mechheads.labels.words import word_list_names
+    >>> word_list_names()
+    ('english_words',)
+    """
+    files = (item.name for item in folder("words").iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in files if name.endswith(".json")))
+
+
+def load_word_list(name: str) -> WordList:
+    """A word list of the package by its name."""
+    content = json.loads((folder("words") / f"{name}.json").read_text(encoding="utf-8"))
+    return WordList(**content)
