@@ -55,6 +55,7 @@ class Job:
 
     Attributes:
         together: how many neighbouring query heads change at once, from each head of ``heads`` on.
+        side: which of a pair's sides ``base`` is.
     """
 
     model: Model
@@ -68,10 +69,16 @@ class Job:
     seconds: float
     ledger: Ledger | None = None
     together: int = 1
+    side: str = "clean"
 
     @property
     def tokens(self) -> Tokens:
         return self.base.tokens
+
+    @property
+    def clean(self) -> HeadCache:
+        """The run of the clean side; the only one where prompts are no pairs."""
+        return self.source if self.source is not None and self.side == "corrupted" else self.base
 
     @property
     def units(self) -> list[Unit]:
@@ -147,7 +154,7 @@ def prepare(
     if ledger is not None:
         rows, stack, width, groups = ledger.remember("waves", [cost.rows, cost.stack, cost.width, cost.groups])
         cost = replace(cost, rows=rows, stack=stack, width=width, groups=groups and tuple(map(tuple, groups)))
-    return Job(model, intervention, run, source, chosen, places, at, cost, seconds, ledger)
+    return Job(model, intervention, run, source, chosen, places, at, cost, seconds, ledger, side=base)
 
 
 def _first_change(

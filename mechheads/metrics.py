@@ -217,8 +217,28 @@ def as_metric(metric: Metric | str) -> Metric:
     return metric
 
 
-def try_metric(metric: Metric, tokens: Tokens, d_vocab: int) -> None:
+@dataclass(frozen=True)
+class _Watched(MetricContext):
+    """A context that notes which answers were looked at."""
+
+    read: set[str] = field(default_factory=set)
+
+    @property
+    def answer(self) -> Int[Tensor, " prompt"]:
+        self.read.add("answer")
+        return super().answer
+
+    @property
+    def wrong(self) -> Int[Tensor, " prompt"]:
+        self.read.add("wrong")
+        return super().wrong
+
+
+def try_metric(metric: Metric, tokens: Tokens, d_vocab: int) -> frozenset[str]:
     """Call a metric on two prompts with logits of zero, before any model is run.
+
+    Returns:
+        Which of ``answer`` and ``wrong`` it looked at.
 
     Raises:
         ValueError: if it needs what the prompts do not have, or does not give one value a prompt.
@@ -226,7 +246,9 @@ def try_metric(metric: Metric, tokens: Tokens, d_vocab: int) -> None:
     few = tokens.rows(slice(0, 2))
     at, mask = read_positions(metric, few)
     zeros = torch.zeros(*at.shape, d_vocab, device=at.device)
-    check_value(metric, metric(zeros, MetricContext(zeros, few, mask)), len(few))
+    context = _Watched(zeros, few, mask)
+    check_value(metric, metric(zeros, context), len(few))
+    return frozenset(context.read)
 
 
 def check_value(metric: Metric, value: object, n: int) -> Tensor:

@@ -8,7 +8,7 @@ import warnings
 _PACKAGE = __name__.partition(".")[0]
 
 
-def warn(message: str) -> None:
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the line that called the outermost function of the package."""
     frame, depth, level = sys._getframe(1), 1, 1
     while frame is not None:
@@ -16,4 +16,4 @@ def warn(message: str) -> None:
         if frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
             level = depth
         frame = frame.f_back
-    warnings.warn(message, stacklevel=level + 1)
+    warnings.warn(message, category, stacklevel=level + 1)

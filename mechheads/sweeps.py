@@ -21,6 +21,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from mechheads.altered import altered_z, changed_z, noise_of
+from mechheads.answers import warn_of_answers
 from mechheads.backends.changes import alone
 from mechheads.cache import KEY_SITES
 from mechheads.heads import HeadId, HeadLike
@@ -108,6 +109,7 @@ def sweep(
             budget=budget, progress=progress, store=store, keep_open=keep_open,
         )  # fmt: skip
         judge = Judge(metric, job.base, job.source)
+        warn_of_answers(job, metric)
         scale = judge.distance() if normalize else 1.0
         values = np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan)
         finished = {} if job.ledger is None else job.ledger.finished()

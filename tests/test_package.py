@@ -53,6 +53,7 @@ FLOORS: list[set[str]] = [
     {"plots", "cache", "interventions", "metrics"},
     {
         "altered",
+        "answers",
         "decoding",
         "frozen",
         "generation",

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from mechheads.backends.changes import alone
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions import Intervention, Mean, Patch, Resample, Scale, Site, UniformAttention, Zero
-from mechheads.jobs import AnyPrompts, Positions
+from mechheads.jobs import AnyPrompts, Positions, tokenize
 from mechheads.metrics import Metric, as_metric, kl_divergence, logit_diff
 from mechheads.model import Model
 from mechheads.patching.attribution import base_of, estimate
@@ -251,10 +251,11 @@ def screen_heads(
     drawn = np.random.default_rng(seed).choice(len(out), min(screen.sample, len(out)), replace=False)
     names = [[str(head) for head in some] for some in (kept, out, [out[i] for i in sorted(drawn)])]
     if store is not None:
+        runs = dict(zip(("base", "source"), tokenize(model, pairs, base), strict=True))
         with open_ledger(
-            store, model, {"base": found.runs["base"], "source": found.runs["source"]}, analysis="screen",
-            intervention=intervention, metric=metric, heads=[str(head) for head in wanted], positions=positions,
-            base=base, keep=count, sample=len(drawn), seed=seed,
+            store, model, runs, analysis="screen", intervention=intervention, metric=metric,
+            heads=[str(head) for head in wanted], positions=positions, base=base, keep=count,
+            sample=len(drawn), seed=seed,
         ) as ledger:  # fmt: skip
             names = ledger.remember("heads", names)
     parsed = [tuple(HeadId.parse(name) for name in some) for some in names]

@@ -24,6 +24,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from mechheads.altered import altered_z, apply
+from mechheads.answers import warn_of_answers
 from mechheads.backends.base import with_gradient
 from mechheads.backends.changes import alone
 from mechheads.cache import KEY_SITES, HeadCache
@@ -87,12 +88,13 @@ def attribution_patch(
         model, pairs, Patch(site), metric=metric, heads=heads, positions=positions, base=base, budget=budget,
         progress=progress,
     )  # fmt: skip
+    warn_of_answers(found.job, metric)
     return HeadScores.from_values(
         found.values if found.labels else found.values[:, :, 0],
         name=f"attribution patching of {site}, {direction}",
         unit=getattr(metric, "unit", ""),
         kind="attribution",
-        cluster=found.runs["base"].cluster,
+        cluster=found.job.tokens.cluster,
         extra={"pos": found.labels} if found.labels else None,
         null=getattr(metric, "null", 0.0),
         seed=seed,
@@ -100,11 +102,11 @@ def attribution_patch(
         | {
             "intervention": repr(Patch(site)),
             "metric": name_of(metric),
-            "prompts": found.fingerprint,
+            "prompts": found.job.fingerprint(),
             "n_prompts": len(pairs),
             "base": base,
             "positions": positions if isinstance(positions, str) else list(positions),
-            "heads": "all" if heads is None else [str(head) for head in found.heads],
+            "heads": "all" if heads is None else [str(head) for head in found.job.heads],
             "seed": seed,
         },
         variables={"base_metric": (("prompt",), found.base_value)},
@@ -131,15 +133,13 @@ class Estimate:
     Attributes:
         values: NaN for heads that were not asked for, and where a prompt has no such place.
         labels: of the places, where they have any.
-        runs: the prompts of the ``base`` run and of the ``source``.
+        job: the prepared runs.
     """
 
     values: Float[np.ndarray, "layer head place prompt"]
     labels: list[int | str]
-    heads: tuple[HeadId, ...]
-    runs: dict[str, Tokens]
+    job: Job
     base_value: Float[np.ndarray, " prompt"]
-    fingerprint: str
 
 
 @torch.inference_mode(False)
@@ -172,8 +172,7 @@ def estimate(
     labels = [place.label for place in job.places if place.label is not None]
     if labels:
         values[:, :, ~inside(job.places)] = np.nan
-    runs = {name: run.tokens for name, run in {"base": job.base, "source": job.source}.items() if run is not None}
-    return Estimate(values, labels, job.heads, runs, judge.base_value.cpu().numpy(), job.fingerprint())
+    return Estimate(values, labels, job, judge.base_value.cpu().numpy())
 
 
 def attribute(

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from mechheads.answers import warn_of_answers
 from mechheads.backends.changes import alone
 from mechheads.frozen import Frozen, MLPs, Receiver, check_frozen
 from mechheads.heads import HeadId, HeadLike
@@ -199,6 +200,7 @@ def _measure(
             store=store, keep_open=keep_open, about={"receivers": names, "mlps": mlps},
         )  # fmt: skip
         judge = Judge(metric, job.base, job.source)
+        warn_of_answers(job, metric)
         scale = judge.distance() if normalize else 1.0
         paths = _Paths(job, groups, mlps)
         values = np.full((model.n_layers, model.n_heads, len(groups), len(job.places), len(job.tokens)), np.nan)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.answers import warn_of_answers
 from mechheads.backends.changes import alone
 from mechheads.frozen import Frozen
 from mechheads.heads import HeadId, HeadLike
@@ -75,6 +76,7 @@ def self_repair(
         budget=budget, progress=progress,
     )  # fmt: skip
     judge = Judge(metric, job.base, job.source)
+    warn_of_answers(job, metric)
     z, _ = replaced_z(job)
     values = np.full((model.n_layers, model.n_heads, len(EFFECTS), len(job.tokens)), np.nan)
     interrupted = False

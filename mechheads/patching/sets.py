@@ -20,6 +20,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from mechheads.altered import altered_z
+from mechheads.answers import warn_of_answers
 from mechheads.backends.changes import alone
 from mechheads.cache import KEY_SITES
 from mechheads.heads import HeadId, HeadLike, check_head
@@ -179,6 +180,7 @@ class SetRuns:
             budget=budget, progress=progress,
         )  # fmt: skip
         self.judge = Judge(metric, self.job.base, self.job.source)
+        warn_of_answers(self.job, metric)
         self.base_value: Float[np.ndarray, " prompt"] = self.judge.base_value.cpu().numpy()
         self._z, self._first = replaced_z(self.job)
         self._ready: tuple[int, Wave, dict[HeadId, Edit]] | None = None
