@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from os import PathLike
 
-from mechheads.fingerprints import fingerprint, weights_fingerprint
+from mechheads.fingerprints import fingerprint, model_fingerprint
 from mechheads.metrics import name_of
 from mechheads.model import Model
 from mechheads.store import Ledger
@@ -22,14 +22,15 @@ def open_ledger(path: str | PathLike[str], model: Model, runs: Mapping[str, Toke
         parts: the intervention, the metric, the positions and so on, each fingerprinted by what it is and holds.
 
     Raises:
-        ValueError: if a part cannot be fingerprinted, or the file is no ledger; the file then stays as it is.
+        ValueError: if the model carries hooks, a part cannot be fingerprinted, or the file is no ledger; the file then
+            stays as it is.
     """
     marks = {name: fingerprint(part, what=name) for name, part in parts.items()}
     prompts = {name: None if tokens is None else tokens.fingerprint() for name, tokens in runs.items()}
     whole = {
         "model": model.provenance(),
         "configuration": json.dumps(model.backend.configuration, sort_keys=True, default=str),
-        "weights": weights_fingerprint(model.model),
+        "made of": model_fingerprint(model.model, "store"),
         "prompts": prompts,
     } | marks
     about = {name: name_of(part) for name, part in parts.items()} | {"model": model.name, "prompts": prompts}

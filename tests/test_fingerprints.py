@@ -23,8 +23,7 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads import fingerprints
-from mechheads.fingerprints import fingerprint, weights_fingerprint
+from mechheads.fingerprints import fingerprint, libraries, weights_fingerprint
 
 SCRIPT = """
 import enum, functools, json, math, pathlib, sys
@@ -314,26 +313,26 @@ def test_a_library_counts_by_its_version(monkeypatch: pytest.MonkeyPatch) -> Non
     ]
     before = [fingerprint(define(use)) for use in uses]
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "99")
-    fingerprints._top_release.cache_clear()
+    libraries._top_release.cache_clear()
     try:
         after = [fingerprint(define(use)) for use in uses]
     finally:
-        fingerprints._top_release.cache_clear()
+        libraries._top_release.cache_clear()
     assert all(one != other for one, other in zip(before, after, strict=True))
     monkeypatch.undo()
     assert [fingerprint(define(use)) for use in uses] == before
-    assert fingerprints._release("sys") == fingerprints._release("os.path") == fingerprints._PYTHON
-    assert fingerprints._release("jaxtyping._array_types") == f"jaxtyping {importlib.metadata.version('jaxtyping')}"
-    assert fingerprints._release("yaml") == f"PyYAML {importlib.metadata.version('PyYAML')}"
-    assert fingerprints._release("no_such_module") is None
+    assert libraries.release_of("sys") == libraries.release_of("os.path") == libraries.PYTHON
+    assert libraries.release_of("jaxtyping._array_types") == f"jaxtyping {importlib.metadata.version('jaxtyping')}"
+    assert libraries.release_of("yaml") == f"PyYAML {importlib.metadata.version('PyYAML')}"
+    assert libraries.release_of("no_such_module") is None
 
 
 def test_a_notebook_or_script_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         sys.modules["__main__"], "__file__", os.__file__, raising=False
     )  # as under python -m pdb script.py
-    fingerprints._top_release.cache_clear()
-    assert fingerprints._release("__main__") is None
+    libraries._top_release.cache_clear()
+    assert libraries.release_of("__main__") is None
 
 
 def test_the_codes_of_mechheads_own_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mechheads.fingerprints import fingerprint, weights_fingerprint
+from mechheads.fingerprints import fingerprint, model_fingerprint
 from mechheads.gating.descent import State
 from mechheads.gating.gates import Rows
 from mechheads.model import Model
@@ -28,13 +28,20 @@ _EVERY = 10.0
 
 
 def marks_of(model: Model, tasks: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """What tells one fit from another: the model, its libraries, the task, and each setting, as text."""
+    """What tells one fit from another: the model, its libraries, the task, and each setting, as text.
+
+    Raises:
+        ValueError: if the model carries hooks, which nothing tells apart.
+    """
     about = model.provenance()
     versions = about.pop("versions")
-    weights = {"weights": weights_fingerprint(model.model), "configuration": _plain(model.backend.configuration)}
+    made = {
+        "made of": model_fingerprint(model.model, "checkpoint"),
+        "configuration": _plain(model.backend.configuration),
+    }
     shown = {name: _plain(value) for name, value in settings.items()}
     return {
-        "model": fingerprint(about | weights, what="model")[:16],
+        "model": fingerprint(about | made, what="model")[:16],
         "library versions": _plain(versions),
         "task": tasks,
     } | shown
@@ -49,7 +56,7 @@ class Checkpoint:
 
     Args:
         path: the file; None keeps nothing.
-        marks: what tells this fit from another.
+        marks: gives what tells this fit from another, asked only if there is a file.
         rows: how many rows to run at once: those of the first call, as others would change the last bits.
         device: what the descents work on.
 
@@ -58,11 +65,16 @@ class Checkpoint:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str] | None, marks: Mapping[str, str], rows: Rows, device: torch.device
+        self,
+        path: str | os.PathLike[str] | None,
+        marks: Callable[[], Mapping[str, str]],
+        rows: Rows,
+        device: torch.device,
     ) -> None:
         self.path = None if path is None else Path(path)
         self.rows = rows
-        self._marks, self._device = dict(marks), device
+        self._marks = {} if path is None else dict(marks())
+        self._device = device
         self._states: dict[str, State] = {}
         self._written = time.monotonic()
         if self.path is None:

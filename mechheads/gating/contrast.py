@@ -131,7 +131,7 @@ def contrast_gates(
         [Stage(("contrast",), (Pull(regularisation, made[0], rate),))],
         seeds=starts,
         rules=rules,
-        keep=Checkpoint(checkpoint, marks_of(model, items, settings), rows, model.device),
+        keep=Checkpoint(checkpoint, lambda: marks_of(model, items, settings), rows, model.device),
         name=name,
         provenance=model.provenance() | {"task": name, "items": items, "n_items": len(retained)} | settings,
         progress=progress,

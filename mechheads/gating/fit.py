@@ -189,7 +189,7 @@ def fit_gates(
         [Stage(("none",), (none,)), Stage(("keep", "drop"), (keep, drop))],
         seeds=starts,
         rules=rules,
-        keep=Checkpoint(checkpoint, marks_of(model, tokens.fingerprint(), settings), rows, model.device),
+        keep=Checkpoint(checkpoint, lambda: marks_of(model, tokens.fingerprint(), settings), rows, model.device),
         name=task.name,
         provenance=model.provenance() | about | settings,
         progress=progress,

@@ -10,35 +10,24 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
-import dis
 import enum
 import functools
 import hashlib
-import importlib.metadata
-import importlib.util
 import inspect
-import itertools
 import re
 import struct
 import sys
-import sysconfig
 import types
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Iterable
+from pathlib import PurePath
+from typing import Any, NoReturn
 
 import numpy as np
 
-from mechheads import __version__
+from mechheads.fingerprints.libraries import is_walked, library_name, release_of
+from mechheads.fingerprints.reads import reads
 
-if TYPE_CHECKING:
-    import torch
-
-SAMPLES = 256
-"""Values of each weight that ``weights_fingerprint`` looks at."""
-
-_PYTHON = f"python {sys.version_info.major}.{sys.version_info.minor}"
 _ABSENT = object()
 
 # What stands for itself, as bytes.
@@ -101,7 +90,7 @@ def fingerprint(thing: object, what: str = "thing") -> str:
     >>> fingerprint(lambda z, context: -z) == fingerprint(lambda z, context: -z)
     True
     """
-    walk = _Walk([what])
+    walk = Walk([what])
     try:
         walk.add(thing)
     except RecursionError:
@@ -109,31 +98,7 @@ def fingerprint(thing: object, what: str = "thing") -> str:
     return walk.hash.hexdigest()
 
 
-def weights_fingerprint(module: torch.nn.Module) -> str:
-    """The fingerprint of a model's weights: 64 hexadecimal digits.
-
-    Counts the name, shape and type of each parameter and buffer, and 256 of its values, evenly spread from the
-    first to the last. An edit that misses all of these goes unseen.
-
-    >>> from mechheads.fingerprints import weights_fingerprint
-    >>> len(weights_fingerprint(model.model))
-    64
-    """
-    import torch
-
-    walk = _Walk(["weights"])
-    weights = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
-    for name, weight in sorted(weights.items()):
-        walk.add((name, tuple(weight.shape)))
-        if (n := weight.numel()) and weight.ndim:
-            k = min(n, SAMPLES)
-            at = torch.arange(k, device=weight.device) * (n - 1) // max(k - 1, 1)
-            weight = weight.detach()[torch.unravel_index(at, weight.shape)]
-        walk.add(weight)
-    return walk.hash.hexdigest()
-
-
-class _Walk:
+class Walk:
     """One way through a thing and all it rests on, hashing as it goes.
 
     Args:
@@ -178,7 +143,7 @@ class _Walk:
             self.add(thing.value)
         elif isinstance(thing, types.ModuleType):
             self.module(thing.__name__)
-        elif name := _library_name(thing):
+        elif name := library_name(thing):
             self.put("library", *name)
         elif id(thing) in self.seen:
             self.put("seen", str(self.seen[id(thing)][0]))
@@ -197,7 +162,7 @@ class _Walk:
 
     def apart(self, thing: Any) -> bytes:
         """The digest of one of several things that have no order."""
-        walk = _Walk(list(self.path), dict(self.seen))
+        walk = Walk(list(self.path), dict(self.seen))
         walk.add(thing)
         return walk.hash.digest()
 
@@ -207,7 +172,7 @@ class _Walk:
 
     def function(self, function: types.FunctionType) -> None:
         self.seen[id(function)] = len(self.seen), function
-        release = _release(function.__globals__.get("__name__", ""))
+        release = release_of(function.__globals__.get("__name__", ""))
         self.put("function", release or "")
         name = function.__name__
         self.add(function.__code__)
@@ -223,32 +188,32 @@ class _Walk:
             self.add(attribute)
             self.add(value, f"{name}.{attribute}")
         if release is None:
-            for read in dict.fromkeys(_reads(function.__code__)):
+            for read in dict.fromkeys(reads(function.__code__)):
                 self.read(read, function)
 
     def read(self, read: tuple[str, ...], function: types.FunctionType) -> None:
-        """Hash what a function reads from outside; see ``_reads``."""
+        """Hash what a function reads from outside; see ``reads``."""
         name, *attributes = read
         self.put("read", name)
         if not name:
             self.module(attributes[0], f"{attributes[0]} in {function.__name__}")
             return
         value = function.__globals__.get(name, getattr(builtins, name, _ABSENT))
-        while attributes and isinstance(value, types.ModuleType) and _is_walked(value.__name__):
+        while attributes and isinstance(value, types.ModuleType) and is_walked(value.__name__):
             name, *attributes = attributes
             self.put("attribute", name)
             value = getattr(value, name, _ABSENT)
         self.add(None if value is _ABSENT else value, f"{name} in {function.__name__}")
 
     def module(self, name: str, step: str | None = None) -> None:
-        release = _release(name)
+        release = release_of(name)
         if release is None:
             self.refuse("a module of your own; import it at the top, and read its parts as module.part", step)
         self.put("module", name, release)
 
     def class_(self, cls: type) -> None:
         self.seen[id(cls)] = len(self.seen), cls
-        self.put("class", cls.__module__, cls.__qualname__, _release(cls.__module__) or "", str(len(cls.__bases__)))
+        self.put("class", cls.__module__, cls.__qualname__, release_of(cls.__module__) or "", str(len(cls.__bases__)))
         for base in cls.__bases__:
             self.add(base, f"a base of {cls.__name__}")
         if issubclass(cls, enum.Enum):
@@ -267,7 +232,7 @@ class _Walk:
         owner = function.__self__
         if owner is None or isinstance(owner, (types.ModuleType, type)):
             module = function.__module__ or getattr(owner, "__module__", "")
-            self.put("builtin", module, function.__qualname__, _release(module) or "")
+            self.put("builtin", module, function.__qualname__, release_of(module) or "")
         else:
             self.put("method", function.__name__)
             self.add(owner)
@@ -292,12 +257,18 @@ class _Walk:
             self.put(type(thing).__name__, str(thing))
         elif not isinstance(thing, torch.Tensor):
             return False
-        elif thing.layout != torch.strided or thing.is_quantized or thing.is_meta:
-            self.refuse(f"a {thing.layout} tensor on {thing.device}; only a plain tensor has values to compare")
         else:
-            flat = thing.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-            self.put("tensor", str(thing.dtype), str(tuple(thing.shape)), memoryview(flat.view(torch.uint8).numpy()))
+            self.put("tensor", str(thing.dtype), str(tuple(thing.shape)), self.bytes_of(thing))
         return True
+
+    def bytes_of(self, tensor: Any) -> memoryview:
+        """The values of a tensor, row by row, however they lie in memory."""
+        import torch
+
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+            self.refuse(f"a {tensor.layout} tensor on {tensor.device}; only a plain tensor has values to compare")
+        flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        return memoryview(flat.view(torch.uint8).numpy())
 
     def instance(self, thing: Any) -> None:
         cls = type(thing)
@@ -323,21 +294,6 @@ class _Walk:
             self.add(value, f"{cls.__name__}.{name}")
 
 
-def _reads(code: types.CodeType) -> Iterator[tuple[str, ...]]:
-    """What code reads from outside: ``("torch", "nn")`` for ``torch.nn``, ``("", "torch")`` for ``import torch``."""
-    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
-    for i, step in enumerate(steps):
-        if step.opname == "IMPORT_NAME":
-            level = steps[i - 2].argval
-            yield "", "." * level + step.argval
-        elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
-            after = itertools.takewhile(lambda s: s.opname in ("LOAD_ATTR", "LOAD_METHOD"), steps[i + 1 :])
-            yield step.argval, *(s.argval for s in after)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _reads(constant)
-
-
 def _is_made(cls: type, name: str, value: Any) -> bool:
     """Whether a class attribute is not its author's: slots, annotations, what dataclass and Enum add."""
     if isinstance(value, _SLOTS) or name in _BOOKKEEPING:
@@ -348,49 +304,3 @@ def _is_made(cls: type, name: str, value: Any) -> bool:
         code = getattr(value, "__code__", None)
         return name == "__repr__" or code is None or code.co_filename == "<string>"
     return bool(re.fullmatch(r"__\w+__", name)) and not isinstance(value, _CODE)
-
-
-def _library_name(thing: Any) -> tuple[str, str, str] | None:
-    """Module, name and release of what an installed library calls by a name; None for all else."""
-    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(name, str) or _is_walked(module):
-        return None
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return (module, name, _release(module) or "") if found is thing else None
-
-
-def _is_walked(module: str) -> bool:
-    """Whether what a module defines counts by its code: the user's own modules and mechheads'."""
-    release = _release(module)
-    return release is None or release.startswith("mechheads ")
-
-
-def _release(module: str) -> str | None:
-    """Name and version of the library that a module belongs to; None where it is the user's own."""
-    return _top_release(module.partition(".")[0])
-
-
-@functools.cache
-def _top_release(top: str) -> str | None:
-    if top == "mechheads":
-        return f"mechheads {__version__}"
-    if top == "__main__":
-        return None
-    if top in sys.modules:
-        module = sys.modules[top]
-        places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
-    else:
-        spec = importlib.util.find_spec(top) if top else None
-        places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
-    place = next((Path(place) for place in places if place and place not in ("built-in", "frozen")), None)
-    if place is None:
-        return _PYTHON if top in sys.stdlib_module_names else None
-    if {"site-packages", "dist-packages"}.isdisjoint(place.parts):
-        return _PYTHON if any(place.is_relative_to(sysconfig.get_path(p)) for p in ("stdlib", "platstdlib")) else None
-    try:
-        return f"{top} {importlib.metadata.version(top)}"
-    except importlib.metadata.PackageNotFoundError:
-        owners = sorted(set(importlib.metadata.packages_distributions().get(top, ())))
-        return ", ".join(f"{owner} {importlib.metadata.version(owner)}" for owner in owners) or None
