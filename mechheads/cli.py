@@ -23,6 +23,7 @@ ModelName = Annotated[
     str | None,
     typer.Option(help="Hub name, Hugging Face folder or GGUF file; left out, SmolLM2-135M-Instruct, fetched once."),
 ]
+Device = Annotated[str, typer.Option(help='Where the model runs: "cpu", "cuda", "mps"; "auto": a GPU if there is one.')]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 
 main = typer.Typer(
@@ -51,6 +52,7 @@ def _options(
 def atlas(
     model: ModelName = None,
     out: Out = Path("atlas"),
+    device: Device = "cpu",
     quick: Annotated[bool, typer.Option(help="Fewer relations, pairs and requests, no roles: a first look.")] = False,
 ) -> None:
     """Label every head, patch, find safety heads and roles; write tables and one page of figures."""
@@ -59,7 +61,7 @@ def atlas(
     from mechheads.report import write_page
 
     with _results(out) as results:
-        results.take(build_atlas(load(model), quick=quick), write_page)
+        results.take(build_atlas(load(model, device=device), quick=quick), write_page)
 
 
 @main.command()
@@ -71,6 +73,7 @@ def label(
     ] = None,
     out: Out = Path("labels"),
     rule: Annotated[str, typer.Option(help='"null": above shuffled targets; "maps": phi >= 0.15.')] = "null",
+    device: Device = "cpu",
     min_pairs: Annotated[int, typer.Option(help="Relations with fewer single-token pairs are skipped.")] = 30,
     on_disk: Annotated[
         bool, typer.Option(help="Read weights from safetensors layer by layer; the model is never loaded.")
@@ -84,7 +87,9 @@ def label(
     with _results(out) as results:
         if on_disk and model is None:
             raise ValueError("--on-disk needs --model, a folder of safetensors or a hub name")
-        weights = open_weights(model) if on_disk and model else load(model)
+        if on_disk and device not in ("cpu", "auto"):
+            raise ValueError(f"--on-disk computes on the CPU; leave out --device {device}, or --on-disk")
+        weights = open_weights(model) if on_disk and model else load(model, device=device)
         scores = relation_scores(weights, relations or None, min_pairs=min_pairs)
         labels = label_heads(scores, rule=rule)  # type: ignore[arg-type]
         results.files = [scores.save(out / "relations.nc"), labels.save(out / "labels.nc")]
@@ -107,6 +112,7 @@ def safety(
         ),
     ] = None,
     out: Out = Path("safety"),
+    device: Device = "cpu",
     k: Annotated[int, typer.Option(help="How many heads count as the first.")] = 10,
     quick: Annotated[bool, typer.Option(help="A few requests and short answers: a first look.")] = False,
     seed: Annotated[int, typer.Option(help="Of resampling and random heads.")] = 0,
@@ -118,7 +124,9 @@ def safety(
     from mechheads.sources import REFUSING_MODEL
 
     with _results(out) as results:
-        results.take(safety_study(load(model or REFUSING_MODEL), k, quick=quick, seed=seed), write_safety_page)
+        results.take(
+            safety_study(load(model or REFUSING_MODEL, device=device), k, quick=quick, seed=seed), write_safety_page
+        )
 
 
 @main.command()
@@ -127,6 +135,7 @@ def roles(
         str, typer.Option(help="capitals, syntax, common_sense, math, aba_abb, a relation's name, or a JSONL file.")
     ] = "capitals",
     model: ModelName = None,
+    device: Device = "cpu",
     seeds: Annotated[int, typer.Option(help="Fits from different starts.")] = 10,
     updates: Annotated[int, typer.Option(help="Of each of the three fits, at most.")] = 500,
     batch: Annotated[int, typer.Option(help="Items of an update.")] = 64,
@@ -145,7 +154,7 @@ def roles(
     from mechheads.report import role_shares, write_roles_page
 
     with _results(out) as results:
-        loaded = load(model)
+        loaded = load(model, device=device)
         items = read_task(task) if task.endswith(".jsonl") else load_task(task, model=loaded, n=n)
         fitted_on, tried_on = items.split(0.8)
         checkpoint = out / "gates.checkpoint"

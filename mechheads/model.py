@@ -228,26 +228,36 @@ def load(
         name_or_path: left out, the default model SmolLM2-135M-Instruct, fetched once. ``"smollm2-135m-refusal"`` is
             the same, taught to refuse harmful requests by six heads.
         revision: a hub revision.
-        dtype, device: of the weights.
+        dtype: of the weights.
+        device: where they go, such as ``"cuda:1"``; ``"auto"`` is ``"cuda"`` if there is one, else ``"mps"``, else
+            ``"cpu"``.
         backend: ``"bridge"`` (TransformerBridge) or ``"hooked"`` (HookedTransformer, TransformerLens
             3.9 only). Left out, the one that the installed TransformerLens is made for.
         trust_remote_code: whether code that comes with a hub model may run.
 
     Raises:
-        ValueError: if there is no such model, it is damaged, or it has no attention heads.
+        ValueError: if there is no such model or device, the model is damaged, or it has no attention heads.
 
     >>> mh.load()
     Model('smollm2-135m-instruct': 30 layers x 9 heads (3 key/value), d_model 576, TransformerBridge)
     """
     chosen = _choose_backend(backend)
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {str(device)!r} is not to be had here: {error}") from error
     source = load_pretrained(
-        name_or_path, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code
+        name_or_path, revision=revision, dtype=dtype, device=_find_device(device), trust_remote_code=trust_remote_code
     )
     return from_transformers(source.model, source.tokenizer, source.name, revision=source.revision, backend=chosen)
+
+
+def _find_device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+        return torch.device(next(name for name, there in available.items() if there))
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f'device {str(device)!r} is not available here ({error}); choose "cpu", or "auto" for a GPU if there is one'
+        ) from error
 
 
 def from_transformers(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 import transformers
 
+from mechheads import text_files
 from mechheads.sources import ModelSourceError
 
 Shape = tuple[int, ...]
@@ -180,9 +180,9 @@ def read_json(file: Path, name: str) -> dict[str, Any]:
         ModelSourceError: if it holds none.
     """
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = text_files.read_json(file)
     except ValueError as error:
-        raise ModelSourceError(f"folder_or_repo {name!r}: {file.name} is not JSON: {error}") from error
+        raise ModelSourceError(f"folder_or_repo {name!r}: {error}") from error
     if not isinstance(content, dict):
         raise ModelSourceError(f"folder_or_repo {name!r}: {file.name} holds no JSON object")
     return content

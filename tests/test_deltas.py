@@ -13,7 +13,7 @@ import transformers
 from torch import Tensor
 
 import mechheads as mh
-import mechheads.sources
+import mechheads.sources.load
 from mechheads.deltas import SIDES, Delta, shipped
 from mechheads.heads import HeadId
 
@@ -96,8 +96,8 @@ def test_a_named_model_is_the_default_one_with_its_delta(
 ):
     path = tmp_path / "some.safetensors"
     delta.save(path)
-    monkeypatch.setattr(mechheads.sources, "shipped", lambda name: path)
-    monkeypatch.setattr(mechheads.sources, "default_folder", lambda: tiny("llama"))
+    monkeypatch.setattr(mechheads.sources.load, "shipped", lambda name: path)
+    monkeypatch.setattr(mechheads.sources.load, "default_folder", lambda: tiny("llama"))
     after = mh.load("smollm2-135m-refusal")
     assert after.name == "smollm2-135m-refusal"
     check_change(mh.load(tiny("llama")), after, Delta.load(path), atol=1e-6)

