@@ -32,6 +32,7 @@ from mechheads.safety.ablations import Kind
 from mechheads.safety.requests import load_requests, request_prompts
 from mechheads.safety.ships import SafetyHeads, compare_ablations
 from mechheads.scores import HeadScores
+from mechheads.shown import head_names
 from mechheads.stages import Stages, save_parts, stop_if_partial
 from mechheads.sweeps import plan
 from mechheads.tokens import single_token
@@ -129,7 +130,7 @@ class Atlas(Stages):
             for variable, column in _COLUMNS.items():
                 if variable in scores.dataset:
                     table[column.format(name)] = scores.dataset[variable].values.ravel()
-        return table
+        return table.set_index(pd.Index(head_names(table)))
 
     def agreement(self) -> pd.DataFrame:
         """How far the views order the heads alike: Spearman's rank correlation of every two.

@@ -30,7 +30,7 @@ _WHY = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """The cost of a sweep.
 
@@ -73,7 +73,7 @@ class Plan:
         """Whether prompts share rows."""
         return self.groups is not None
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         places = "1 place" if self.places == 1 else f"{self.places} places"
         prompts = "1 prompt" if self.prompts == 1 else f"{self.prompts} prompts"
         kept = "on disk" if self.on_disk else "in memory"

@@ -18,6 +18,7 @@ from mechheads.tokens import (
     answer_ids,
     encode,
     locate,
+    shorten,
     token_strings,
 )
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from mechheads.model import Model
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prompts:
     """Prompts for one run: texts, chats or token ids.
 
@@ -77,6 +78,10 @@ class Prompts:
     def __len__(self) -> int:
         return len(self.items)
 
+    def __repr__(self) -> str:
+        lines = _example(self.items, self.answer)
+        return f"<{_about('Prompts', len(self), 'prompt', self.positions, self.cluster)}\n  {lines}>"
+
     def tokens(self, model: Model) -> Tokens:
         """Tokenise for a model.
 
@@ -108,7 +113,7 @@ class Prompts:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PromptPairs:
     """Clean prompts and corrupted ones that differ from them token for token.
 
@@ -150,6 +155,11 @@ class PromptPairs:
 
     def __len__(self) -> int:
         return len(self.clean)
+
+    def __repr__(self) -> str:
+        clean, corrupted = _example(self.clean, self.answer), _example(self.corrupted, self.wrong)
+        about = _about("PromptPairs", len(self), "pair", self.positions, self.cluster)
+        return f"<{about}\n  clean:     {clean}\n  corrupted: {corrupted}>"
 
     def side(self, side: Literal["clean", "corrupted"]) -> Prompts:
         """One side as ``Prompts``. Both carry the same answers: ``answer`` is what the clean side asks for."""
@@ -250,6 +260,20 @@ def as_prompts(prompts: Prompts | Sequence[PromptLike]) -> Prompts:
             'pairs.side("corrupted")'
         )
     return prompts if isinstance(prompts, Prompts) else Prompts(prompts)
+
+
+def _about(name: str, n: int, of: str, positions: Mapping[str, Any], cluster: Sequence[str] | None) -> str:
+    """The first line of a repr."""
+    more = [f"position{'s' * (len(positions) != 1)} {', '.join(positions)}"] if positions else []
+    if cluster is not None:
+        more.append(f"{len(set(cluster))} cluster{'s' * (len(set(cluster)) != 1)}")
+    return ", ".join([f"{name}: {n} {of}{'s' * (n != 1)}", *more])
+
+
+def _example(items: Sequence[PromptLike], answers: Sequence[str | int] | None) -> str:
+    """The first prompt, with its answer."""
+    answer = "" if answers is None else f" -> {answers[0]!r}"
+    return f"{shorten(items[0])}{answer}{', ...' if len(items) > 1 else ''}"
 
 
 def _fill(template: str, values: Mapping[str, str]) -> tuple[str, dict[str, tuple[int, int]]]:

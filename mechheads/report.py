@@ -14,6 +14,7 @@ from mechheads.gating.curves import RoleCurves
 from mechheads.gating.roles import Roles
 from mechheads.safety.refusal import RefusalTest
 from mechheads.safety.study import SafetyStudy
+from mechheads.shown import html_table
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -65,12 +66,12 @@ def write_safety_page(study: SafetyStudy, path: str | Path) -> Path:
     """
     sections = _sections(_safety_parts(study))
     for name, test in study.tests.items():
-        shown = test.table.to_html(index=False, escape=True, float_format="{:.3g}".format)
+        shown = html_table(test.table)
         sections.append(
             _section(f"Refusing without the first {len(test.heads)} by {name}", test.verdict, shown + _answers(test))
         )
     if len(agreement := study.overlap()):
-        shown = agreement.to_html(index=False, escape=True, float_format="{:.3g}".format)
+        shown = html_table(agreement)
         sections.append(_section("Agreement", f"Heads that two rankings share among their first {study.k}.", shown))
     return _write(
         Path(path),
@@ -111,7 +112,7 @@ def role_shares(roles: Roles) -> list[str]:
 
 def _answers(test: RefusalTest) -> str:
     """Requests and answers of a test, folded."""
-    table = test.answers[test.answers["condition"].isin(["intact", "ablated"])].to_html(index=False, escape=True)
+    table = html_table(test.answers[test.answers["condition"].isin(["intact", "ablated"])])
     return f"<details><summary>Requests and answers (texts folded)</summary>{table}</details>"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -19,6 +18,7 @@ from mechheads.citations import citation
 from mechheads.compare import Comparison, compare
 from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.layout import RANGE, STATISTICS, Label, build, like, read, text_or_numbers
+from mechheads.shown import head_names, html_result
 from mechheads.stats import cluster_range, clustered_interval, mean_over_prompts, sign_flip_p
 from mechheads.suggest import did_you_mean
 
@@ -251,9 +251,11 @@ class HeadScores(Arithmetic):
     def to_dataframe(self) -> pd.DataFrame:
         """One row per head and label: layer, head, labels, score, ci_low, ci_high, p_value, q_value.
 
-        With ``range_low`` and ``range_high`` where two clusters were measured, which have no interval.
+        The rows are named after the heads, as in ``table.loc["L23H4"]``. With ``range_low`` and ``range_high`` where
+        two clusters were measured, which have no interval.
         """
-        return _table(self._statistics, ("layer", "head", *self.extra_dims))
+        table = _table(self._statistics, ("layer", "head", *self.extra_dims))
+        return table.set_index(pd.Index(head_names(table)))
 
     @property
     def _statistics(self) -> xr.Dataset:
@@ -270,7 +272,7 @@ class HeadScores(Arithmetic):
         """
         if k < 1:
             raise ValueError(f"k is {k}; it must be at least 1")
-        return self._ranked(by).head(k).reset_index(drop=True)
+        return self._ranked(by).head(k)
 
     def heads(self, k: int = 10, by: str = "score") -> tuple[HeadId, ...]:
         """The ``k`` heads that rank first, each once even if it ranks under several labels."""
@@ -347,22 +349,9 @@ class HeadScores(Arithmetic):
         return f"<{type(self).__name__} {self.name!r} in {self.unit}: {size}>"
 
     def _repr_html_(self) -> str:
-        top = self.top(10, by="absolute")
-        head = "".join(f"<th>{escape(str(column))}</th>" for column in top.columns)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(_shown(cell))}</td>" for cell in row) + "</tr>"
-            for row in top.itertuples(index=False)
-        )
-        return (
-            f"<div><p>{escape(repr(self))}<br>The ten furthest from 0:</p>"
-            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-        )
+        return html_result(self, self.top(10, by="absolute"), "The ten furthest from 0:")
 
 
 def _table(part: xr.Dataset, dims: tuple[str, ...]) -> pd.DataFrame:
     frame = part.to_dataframe(dim_order=list(dims)).reset_index()
     return frame.loc[:, [*dims, *map(str, part.data_vars)]]
-
-
-def _shown(cell: object) -> str:
-    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)

@@ -20,7 +20,7 @@ PositionLike = str | int | tuple[int, int]
 """A piece of the prompt that occurs once, a token index, or a (start, end) span of characters."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Tokens:
     """Prompts as one model's tokenizer sees them.
 
@@ -43,6 +43,10 @@ class Tokens:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def __repr__(self) -> str:
+        n, pos = self.ids.shape
+        return f"<Tokens of {n} prompt{'s' * (n != 1)}, up to {pos} each; positions {', '.join(self.positions)}>"
 
     @property
     def mask(self) -> Bool[Tensor, "prompt pos"]:
@@ -74,6 +78,12 @@ class Tokens:
             digest.update(repr(None if ids is None else ids.tolist()).encode())
         digest.update(repr(self.cluster).encode())
         return digest.hexdigest()[:16]
+
+
+def shorten(thing: object, most: int = 60) -> str:
+    """A thing's ``repr`` with its middle left out where that is long."""
+    text = repr(thing)
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 + 5 :]}"
 
 
 def token_strings(ids: Sequence[int], tokenizer: Any) -> list[str]:

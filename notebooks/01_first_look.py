@@ -97,7 +97,7 @@ print(mh.plan(model, pairs, intervention=mh.Patch(), metric=mh.logit_diff, base=
 
 # %%
 effect = mh.activation_patch(model, pairs, normalize=True)
-print(effect.top(5, by="absolute").round(3).to_string(index=False))
+print(effect.top(5, by="absolute").round(3).drop(columns=["layer", "head"]).to_string())
 
 assert effect.heads(1) == (mh.HeadId(23, 4),)
 assert abs(effect["L23H4"]["score"] - 0.90) < 0.01
@@ -122,7 +122,7 @@ fresh = capital_pairs(
 )
 options = {"normalize": True, "progress": False}
 confirmed = mh.activation_patch(model, fresh, heads=candidates, **options)
-print(confirmed.top(5, by="absolute").round(4).to_string(index=False))
+print(confirmed.top(5, by="absolute").round(4).drop(columns=["layer", "head"]).to_string())
 
 found = confirmed["L23H4"]
 assert found["score"] < effect["L23H4"]["score"]
@@ -229,7 +229,7 @@ blind = mh.sweep(
     heads=candidates,
     progress=False,
 )
-print(blind.top(5, by="absolute").round(3).to_string(index=False))
+print(blind.top(5, by="absolute").round(3).drop(columns=["layer", "head"]).to_string())
 
 assert abs(blind.scores).max() < 1e-4  # nothing changes yet: delete this line once it does
 

@@ -282,7 +282,7 @@ per_pair.round(1)
 
 # %%
 one = mh.activation_patch(model, capital_pairs("France/Italy"), heads=stars, progress=False)
-print(one.top(3, by="absolute").round(3).to_string(index=False))
+print(one.top(3, by="absolute").round(3).drop(columns=["layer", "head"]).to_string())
 
 assert one.dataset["ci_low"].isnull().all() and (one.top(5)["p_value"] == 1).all()
 
@@ -290,7 +290,7 @@ assert one.dataset["ci_low"].isnull().all() and (one.top(5)["p_value"] == 1).all
 # With eight pairs there is an interval, and yet no q value below 0.05:
 
 # %%
-print(effect.top(5, by="absolute").round(3).to_string(index=False))
+print(effect.top(5, by="absolute").round(3).drop(columns=["layer", "head"]).to_string())
 
 assert effect.dataset["q_value"].min() > 0.05
 
@@ -310,7 +310,7 @@ fresh = capital_pairs(
 )
 proposed = effect.heads(18, by="absolute")
 decided = mh.activation_patch(model, fresh, heads=proposed, progress=False)
-print(decided.top(18, by="absolute").round(3).to_string(index=False))
+print(decided.top(18, by="absolute").round(3).drop(columns=["layer", "head"]).to_string())
 
 assert 15 <= int((decided.dataset["q_value"] < 0.05).sum()) <= 17
 assert decided["L28H5"]["ci_low"] < 0 < effect["L28H5"]["ci_low"]

@@ -52,7 +52,7 @@ pairs = mh.PromptPairs.from_templates(
 
 # %%
 total = mh.activation_patch(model, pairs, direction="noising", progress=False)
-print(total.top(5, by="absolute").round(2).to_string(index=False))
+print(total.top(5, by="absolute").round(2).drop(columns=["layer", "head"]).to_string())
 
 assert total.heads(1, by="absolute") == (mh.HeadId(23, 4),)
 assert abs(total["L23H4"]["score"] + 14.0) < 0.2

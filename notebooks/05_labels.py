@@ -158,7 +158,7 @@ relations = [
 ]
 phi = mh.relation_scores(model, relations, progress=False)
 of_capitals = phi.select(relation="country_to_capital")
-print(of_capitals.top(5).round(3).to_string(index=False))
+print(of_capitals.top(5).round(3).drop(columns=["layer", "head"]).to_string())
 
 assert abs(of_capitals["L23H4"]["score"] - by_hand) < 1e-6  # the same number as by hand
 assert [str(head) for head in of_capitals.heads(4)] == ["L23H4", "L23H5", "L23H1", "L23H2"]
@@ -408,7 +408,7 @@ print(f"{pair.clean[0]}\n\nand the other run: ... {pair.corrupted[0].splitlines(
 late = [(layer, head) for layer in range(20, 30) for head in range(model.n_heads)]
 options = {"heads": late, "n": 12, "shots": 1, "progress": False}
 causal = mh.relation_evidence(model, "country_to_capital", **options)
-print(causal.total.top(5, by="absolute").round(3).to_string(index=False))
+print(causal.total.top(5, by="absolute").round(3).drop(columns=["layer", "head"]).to_string())
 
 assert causal.total.heads(1) == (mh.HeadId(23, 4),)
 assert causal.total["L29H0"]["score"].item() < -0.05

@@ -34,6 +34,7 @@ FLOORS: list[set[str]] = [
         "fingerprints",
         "store",
         "memory",
+        "shown",
         "suggest",
         "tensor_files",
         "text_files",

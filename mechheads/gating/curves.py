@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +27,7 @@ from mechheads.gating.task import Task, TaskTokens
 from mechheads.heads import HeadId
 from mechheads.model import Model
 from mechheads.notices import warn
+from mechheads.shown import html_result
 from mechheads.stats import clustered_interval, mean_over_prompts
 
 Over = Literal["items", "seeds"]
@@ -65,8 +65,7 @@ class RoleCurves:
         return f"<RoleCurves of {self.name!r} with {self.table['k'].max()} heads gated off: {said} nats>"
 
     def _repr_html_(self) -> str:
-        shown = self.table.pivot(index="k", columns="which", values="change").to_html(float_format="{:.3g}".format)
-        return f"<div><p>{escape(repr(self))}</p>{shown}</div>"
+        return html_result(self, self.table.pivot(index="k", columns="which", values="change"))
 
 
 @alone

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from mechheads import netcdf
 from mechheads.citations import citation
 from mechheads.layout import SCHEMA_VERSION, read
 from mechheads.scores import HeadScores
+from mechheads.shown import html_result
 
 KIND = "gates"
 
@@ -182,5 +182,4 @@ class Gates:
     def _repr_html_(self) -> str:
         last = self.losses.groupby(["fit", "seed"], sort=False).last().reset_index()
         table = pd.DataFrame(last.groupby("fit", sort=False)[["update", "loss", "objective"]].mean())
-        shown = table.to_html(escape=True, float_format="{:.4g}".format)
-        return f"<div><p>{escape(repr(self))}<br>The last update, mean over seeds:</p>{shown}</div>"
+        return html_result(self, table, "The last update, mean over seeds:")

@@ -19,6 +19,7 @@ from jaxtyping import Float
 from mechheads.gating.fitted import Gates
 from mechheads.layout import RANGE
 from mechheads.scores import HeadScores
+from mechheads.shown import html_result
 
 ROLES = ("facilitation", "interference", "irrelevance")
 
@@ -90,10 +91,9 @@ class Roles(Mapping[str, HeadScores]):
 
     def _repr_html_(self) -> str:
         try:
-            shares = self.shares().to_html(escape=True, float_format="{:.3g}".format)
+            return html_result(self, self.shares(), "Shares of heads at 0.5 or more, over seeds:")
         except ValueError as error:
-            shares = f"<p>{escape(str(error))}</p>"
-        return f"<div><p>{escape(repr(self))}<br>Shares of heads at 0.5 or more, over seeds:</p>{shares}</div>"
+            return f"<div><p>{escape(repr(self))}<br>{escape(str(error))}</p></div>"
 
 
 def head_roles(gates: Gates) -> Roles:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from mechheads.tokens import encode, token_strings
+from mechheads.tokens import encode, shorten, token_strings
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TextOrIds = str | Sequence[int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Task:
     """Prompts and the targets that are to follow them.
 
@@ -64,6 +64,12 @@ class Task:
 
     def __len__(self) -> int:
         return len(self.prompts)
+
+    def __repr__(self) -> str:
+        n = len(self)
+        clusters = "" if self.cluster is None else f" in {len(set(self.cluster))} clusters"
+        first = f"{shorten(self.prompts[0])} -> {shorten(self.targets[0])}"
+        return f"<Task {self.name!r}: {n} item{'s' * (n != 1)}{clusters}\n  {first}{', ...' * (n > 1)}>"
 
     def items(self, which: Sequence[int]) -> Task:
         """The task of some of its items, in the order given.
@@ -154,7 +160,7 @@ class Task:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TaskTokens:
     """A task as one model's tokenizer sees it: those of its items that can be used.
 
@@ -176,6 +182,11 @@ class TaskTokens:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def __repr__(self) -> str:
+        n, pos = self.ids.shape
+        rejected = f", {len(self.rejected)} rejected" if self.rejected else ""
+        return f"<TaskTokens of {n} item{'s' * (n != 1)}, up to {pos} each{rejected}>"
 
     @property
     def predicts(self) -> Bool[Tensor, "item pos"]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +42,7 @@ from mechheads.patching.path import path_patch
 from mechheads.patching.sets import set_bar
 from mechheads.prompts import PromptPairs
 from mechheads.scores import HeadScores
+from mechheads.shown import html_result
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -114,10 +114,8 @@ class CausalEvidence:
         return f"<CausalEvidence: total and direct effects on {n} relation{'s' * (n != 1)}{more}>"
 
     def _repr_html_(self) -> str:
-        notes = [*self.left_out.items(), *self.not_removed.items()]
-        said = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in notes)
-        top = self.total.top(10).to_html(escape=True, float_format="{:.4g}".format)
-        return f"<div><p>{escape(repr(self))}</p>{top}<ul>{said}</ul></div>"
+        notes = [f"{name}: {why}" for name, why in (*self.left_out.items(), *self.not_removed.items())]
+        return html_result(self, self.total.top(10), *notes)
 
 
 @alone

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +35,7 @@ from mechheads.metrics import accuracy
 from mechheads.notices import warn
 from mechheads.patching.sets import SetRuns, set_bar
 from mechheads.prompts import Prompts
+from mechheads.shown import html_result
 from mechheads.stats import mean_over_prompts, share_interval
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Removal:
         return f"<Removal of {n} head{'s' * (n != 1)}, accuracy {said}>"
 
     def _repr_html_(self) -> str:
-        return f"<div><p>{escape(repr(self))}</p>{self.table.to_html(escape=True, float_format='{:.3g}'.format)}</div>"
+        return html_result(self, self.table)
 
 
 @alone

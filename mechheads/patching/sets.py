@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
-from html import escape
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -32,6 +31,7 @@ from mechheads.model import Model
 from mechheads.notices import warn
 from mechheads.plans import tokens_in_flight
 from mechheads.prompts import PromptPairs
+from mechheads.shown import html_result
 from mechheads.spill import LayerStore, budget_bytes
 from mechheads.stats import clustered_interval, mean_over_prompts, q_values, sign_flip_p
 from mechheads.sweeps import new_z
@@ -65,7 +65,7 @@ class SetScores:
         return f"<SetScores {self.name!r} in {self.unit}: {n} set{'s' * (n != 1)}, {self.values.shape[1]} prompts>"
 
     def _repr_html_(self) -> str:
-        return f"<div><p>{escape(repr(self))}</p>{self.table.to_html(escape=True, float_format='{:.4g}'.format)}</div>"
+        return html_result(self, self.table)
 
 
 @alone

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from mechheads.safety.refusal import answer_under, check_answering, is_verdict, 
 from mechheads.safety.requests import Requests, Template
 from mechheads.safety.sides import Sides
 from mechheads.safety.verdicts import AnswerJudge, rule_judge
+from mechheads.shown import html_result
 from mechheads.stats import share_interval
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class RefusalCurve:
         return f"<RefusalCurve of {len(self.heads)} heads{stopped}: {said}>"
 
     def _repr_html_(self) -> str:
-        return f"<div><p>{escape(repr(self))}</p>{self.table.to_html(escape=True, float_format='{:.3g}'.format)}</div>"
+        return html_result(self, self.table)
 
     def plot(self, **options: Any) -> go.Figure:
         """Attack success over the number of heads, with the random band; see ``mechheads.plots.refusal_curve``."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from mechheads.safety.requests import Requests, Template
 from mechheads.safety.sides import Sides, value_of
 from mechheads.safety.texts import text_loss, text_tokens
 from mechheads.safety.verdicts import AnswerJudge, Verdict, rule_judge, verdicts
+from mechheads.shown import html_result
 from mechheads.stats import share_interval, sign_flip_p
 from mechheads.tokens import Tokens
 
@@ -87,7 +87,7 @@ class RefusalTest:
         return f"<RefusalTest of {' '.join(map(str, self.heads))}: {self.verdict}>"
 
     def _repr_html_(self) -> str:
-        return f"<div><p>{escape(repr(self))}</p>{self.table.to_html(escape=True, float_format='{:.3g}'.format)}</div>"
+        return html_result(self, self.table)
 
 
 @alone

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from mechheads.safety.measure import check_r, empty, fill, last_states, prepare_
 from mechheads.safety.requests import Requests, Template, request_prompts
 from mechheads.safety.ships import Score
 from mechheads.scores import HeadScores
+from mechheads.shown import html_result
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class HeadGroup:
         )
 
     def _repr_html_(self) -> str:
-        return f"<div><p>{escape(repr(self))}</p>{self.table.to_html(escape=True, float_format='{:.3g}'.format)}</div>"
+        return html_result(self, self.table)
 
 
 @alone

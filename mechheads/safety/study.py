@@ -25,6 +25,7 @@ from mechheads.safety.refusal import RefusalTest, refusal_test
 from mechheads.safety.requests import Split, load_requests, request_prompts
 from mechheads.safety.ships import SafetyHeads, compare_ablations
 from mechheads.scores import HeadScores
+from mechheads.shown import head_names
 from mechheads.stages import Stages, save_parts, stop_if_partial
 from mechheads.sweeps import plan
 
@@ -93,7 +94,7 @@ class SafetyStudy(Stages):
                 suffix = "" if column == "score" else f"_{column.removeprefix('ci_')}"
                 table[name + suffix] = scores.dataset[column].values.ravel()
             table[f"{name}_rank"] = table[name].rank(ascending=False, method="min")
-        return table
+        return table.set_index(pd.Index(head_names(table)))
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write every result (.nc), tables (heads.csv, tests.csv, curve.csv, overlap.csv) to a folder."""
