@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import uuid
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import xarray as xr
 
 from mechheads import checksums
+from mechheads.notices import warn
 from mechheads.text_files import parse_json
 
 _ENCODED = "json:"
@@ -64,10 +64,7 @@ def read(path: Path) -> xr.Dataset:
     except (OSError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         raise ValueError(f"{unreadable}: {error}") from error
     if not checked:
-        warnings.warn(
-            f"{path} has no checksum, so that damage goes unnoticed: another program or an early mechheads wrote it",
-            stacklevel=4,
-        )
+        warn(f"{path} has no checksum, so that damage goes unnoticed: another program or an early mechheads wrote it")
     dataset.attrs.pop(_SEALED, None)
     return _map_text(dataset, _decode)
 

@@ -36,12 +36,14 @@ def parse_json(text: str, what: str) -> Any:
     """
     try:
         content = json.loads(text)
-        if r"\ud" in text.lower():  # half of a surrogate pair can only stand as an escape
-            check_unicode(json.dumps(content, ensure_ascii=False), what)
+        words = (
+            json.dumps(content, ensure_ascii=False) if r"\ud" in text.lower() else ""
+        )  # half a pair can only be escaped
     except RecursionError:
         raise ValueError(f"{what} holds lists or objects that are nested too deeply to be read") from None
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # JSONDecodeError, or a number of thousands of digits
         raise ValueError(f"{what} is not JSON: {error}") from error
+    check_unicode(words, what)
     return content
 
 

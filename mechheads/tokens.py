@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
+from mechheads.text_files import check_unicode
+
 if TYPE_CHECKING:
     import torch
     from jaxtyping import Bool, Int
@@ -93,7 +95,7 @@ def token_strings(ids: Sequence[int], tokenizer: Any) -> list[str]:
 
 def single_token(text: str, tokenizer: Any) -> int | None:
     """The id of a text that is one token in the middle of a sentence, else ``None``."""
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    ids = tokenizer(check_unicode(text, "a text"), add_special_tokens=False)["input_ids"]
     if len(ids) > 1 and text.startswith(" "):
         anchor = tokenizer(":", add_special_tokens=False)["input_ids"]
         after = tokenizer(":" + text, add_special_tokens=False)["input_ids"]
@@ -113,6 +115,7 @@ def encode(item: PromptLike, index: int, model: Model) -> tuple[list[int], str |
         text = _chat_text(item, tokenizer) if chat else item
         if not text:
             raise ValueError(f"prompt {index} is empty; a prompt needs at least one token")
+        check_unicode(text, f"prompt {index}")
         encoded = tokenizer(text, add_special_tokens=not chat, return_offsets_mapping=tokenizer.is_fast)
         ids, offsets = list(encoded.input_ids), encoded.get("offset_mapping")
     else:
@@ -131,7 +134,10 @@ def encode(item: PromptLike, index: int, model: Model) -> tuple[list[int], str |
 def _chat_text(chat: Any, tokenizer: Any) -> str:
     if not getattr(tokenizer, "chat_template", None):
         raise ValueError("this model has no chat template; give prompts as plain strings or token ids")
-    return tokenizer.apply_chat_template(list(chat), tokenize=False, add_generation_prompt=True)
+    try:
+        return tokenizer.apply_chat_template(list(chat), tokenize=False, add_generation_prompt=True)
+    except Exception as error:  # a template is a program of the model's authors
+        raise ValueError(f"this model's chat template fails: {error}; give prompts as plain strings") from error
 
 
 def locate(where: PositionLike, name: str, index: int, ids: list[int], text: str | None, offsets: Any) -> int:

@@ -325,7 +325,7 @@ def test_a_built_in_name_that_is_nearly_right_is_offered(given: str, meant: str 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "half a \ud800 pair"])
 def test_names_that_no_file_can_have(name: str, no_hub: None) -> None:
-    with pytest.raises(ValueError, match="name_or_path .* is no model|name_or_path .* is not valid|cannot be loaded"):
+    with pytest.raises(ValueError, match=r"name_or_path .* is no model|name_or_path .* is not valid|cannot be loaded"):
         load(name)
 
 

@@ -88,10 +88,10 @@ def test_files_that_cannot_be_read(tmp_path: Path, read: Callable) -> None:
         with pytest.raises(ValueError, match=r"a\.jsonl holds no items; give one JSON object a line"):
             read(path)
     path.write_text("\n{nonsense}\n")
-    with pytest.raises(ValueError, match=r"a\.jsonl, line 2: this is not JSON .*'\{nonsense\}'"):
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 2 is not JSON: Expecting"):
         read(path)
     path.write_text('[{"a": 1},\n {"b" 2}]')
-    with pytest.raises(ValueError, match=r"a\.jsonl, line 2: this is not JSON"):
+    with pytest.raises(ValueError, match=r"a\.jsonl is not JSON: Expecting ':' delimiter: line 2"):
         read(path)
     path.write_text("[1]")
     with pytest.raises(ValueError, match=r"a\.jsonl, item 0: '1' is not a JSON object"):

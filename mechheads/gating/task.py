@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
+from mechheads.text_files import check_unicode
 from mechheads.tokens import encode, shorten, token_strings
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ class TaskTokens:
 
 def _checked(item: Any, where: str) -> str | tuple[int, ...]:
     """A text or a tuple of ids, neither of them empty."""
-    found: Any = item
+    found: Any = check_unicode(item, where) if isinstance(item, str) else item
     if not isinstance(item, str):
         found = tuple(item) if isinstance(item, Iterable) and not isinstance(item, Mapping) else (None,)
         if not all(isinstance(token, SupportsIndex) for token in found):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 
 from mechheads.gating.questions import Question, lettered, question_task
 from mechheads.gating.task import Task
+from mechheads.text_files import parse_json, read_text
 
 PathLike = str | Path
 _Row = tuple[str, Mapping[str, Any]]
@@ -122,12 +123,9 @@ def _source(path: PathLike) -> str:
 def _rows(path: PathLike) -> list[_Row]:
     """The objects of a JSONL file, or of a JSON file that holds a list of them."""
     file = Path(path).expanduser()
-    if not file.is_file():
+    if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
         raise ValueError(f"there is no file {str(path)!r}")
-    try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 text ({error})") from error
+    text = read_text(file)
     rows = list(_listed(text, file) if text.lstrip().startswith("[") else _lines(text, file))
     if not rows:
         raise ValueError(f"{file} holds no items; give one JSON object a line")
@@ -135,23 +133,15 @@ def _rows(path: PathLike) -> list[_Row]:
 
 
 def _listed(text: str, file: Path) -> Iterator[_Row]:
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file}, line {error.lineno}: this is not JSON ({error.msg})") from error
-    for index, fields in enumerate(content):
+    for index, fields in enumerate(parse_json(text, str(file))):
         yield _object(fields, f"{file}, item {index}")
 
 
 def _lines(text: str, file: Path) -> Iterator[_Row]:
     for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        where = f"{file}, line {number}"
-        try:
-            yield _object(json.loads(line), where)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{where}: this is not JSON ({error.msg}): {line[:60]!r}") from error
+        if line.strip():
+            where = f"{file}, line {number}"
+            yield _object(parse_json(line, where), where)
 
 
 def _object(fields: Any, where: str) -> _Row:

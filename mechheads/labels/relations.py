@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources.abc import Traversable
@@ -15,6 +16,7 @@ from typing import Any
 from mechheads.data import folder
 from mechheads.labels.words import WordList, load_word_list, word_list_names
 from mechheads.suggest import did_you_mean
+from mechheads.text_files import check_unicode, read_json
 
 CATEGORIES = ("Knowledge", "Linguistic", "Algorithmic", "Translation")
 """The four categories of MAPS. A relation may name another: it then gets a label of its own."""
@@ -113,7 +115,7 @@ class Relation:
             file: Path | Traversable = folder("relations") / f"{name_or_path}.json"
         else:
             file = Path(name_or_path).expanduser()
-            if not file.is_file():
+            if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
                 raise ValueError(
                     f"there is no relation {str(name_or_path)!r}: it is neither a file nor one of {', '.join(known)}."
                     f"{did_you_mean(str(name_or_path), known)}"
@@ -198,9 +200,10 @@ def load_relations(relations: RelationLike | Iterable[RelationLike] | None = Non
 
 
 def _pair(pair: Sequence[str], name: str) -> tuple[str, str]:
-    words = () if isinstance(pair, str) else tuple(pair)
+    words = tuple(pair) if isinstance(pair, Iterable) and not isinstance(pair, (str, Mapping)) else ()
     if len(words) != 2 or not all(isinstance(word, str) and word.strip() for word in words):
         raise ValueError(f"relation {name!r} holds {pair!r}; a pair is (source, target), two words")
+    check_unicode("".join(words), f"relation {name!r}")
     return words[0].strip(), words[1].strip()
 
 
@@ -208,7 +211,7 @@ def _check_rival(rival: Any, name: str) -> None:
     if isinstance(rival, (Relation, WordList)):
         return
     known = (*word_list_names(), *relation_names())
-    if not isinstance(rival, (str, Path)) or (str(rival) not in known and not Path(rival).expanduser().is_file()):
+    if not isinstance(rival, (str, Path)) or (str(rival) not in known and not os.path.isfile(Path(rival).expanduser())):
         raise ValueError(
             f"rivals of relation {name!r} hold {rival!r}; a rival is a Relation, a WordList, a relation's file or one "
             f"of {', '.join(known)}.{did_you_mean(rival, known)}"
@@ -236,9 +239,9 @@ def _check_template(template: str, kind: str, name: str) -> None:
 
 def _fields(file: Path | Traversable) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{file} is not a relation: it is not JSON ({error})") from error
+        content = read_json(file)
+    except ValueError as error:
+        raise ValueError(f"{file} is not a relation: {error}") from error
     if isinstance(content, list):
         name = file.name.removesuffix(".json")
         return {"name": name, "category": None, "pairs": content, "source": f"file {file.name}"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from huggingface_hub import errors as hub_errors, hf_hub_download
 from mechheads.notices import warn
 from mechheads.safety.requests import FoldedTexts, folded
 from mechheads.suggest import did_you_mean
+from mechheads.text_files import parse_json, read_text
 
 Part = Literal["unsafe", "safe"]
 
@@ -165,7 +166,7 @@ def _fault(error: Exception, revision: str | None) -> str:
 
 def _table(file: Path) -> tuple[list[str], list[Any]]:
     """The columns of a file, none if its entries are just texts, and its rows as they stand."""
-    if not file.is_file():
+    if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
         raise ValueError(f"path {str(file)!r} is no file of requests: there is no such file")
     kind = file.suffix.lower()
     try:
@@ -177,7 +178,7 @@ def _table(file: Path) -> tuple[list[str], list[Any]]:
         if kind == ".jsonl":
             rows = _json_lines(file)
         elif kind == ".json":
-            rows = json.loads(file.read_text(encoding="utf-8-sig"))
+            rows = parse_json(read_text(file), "the file")
         else:
             raise ValueError("its name must end in .csv, .jsonl, .json or .parquet")
         if not isinstance(rows, list):
@@ -200,14 +201,8 @@ def _csv_table(file: Path) -> tuple[list[str], list[Any]]:
 
 
 def _json_lines(file: Path) -> list[Any]:
-    rows = []
-    with file.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                rows += [json.loads(line)] if line.strip() else []
-            except json.JSONDecodeError as error:
-                raise ValueError(f"line {number} is not JSON: {error.msg}") from error
-    return rows
+    lines = enumerate(read_text(file).split("\n"), start=1)
+    return [parse_json(line, f"line {number}") for number, line in lines if line.strip()]
 
 
 def _only_column(columns: list[str], file: Path) -> str:
