@@ -103,7 +103,7 @@ def ours(model: mh.Model, task: Task, seeds: list[int], updates: int) -> np.ndar
     gates = run_stages(
         model, objective, len(tokens), [Stage(("none",), (Pull(0.0, updates, LR),))], seeds=seeds,
         rules=Rules(N_PROMPTS, "mean", 4.0, "pulled", None, None, 0),
-        keep=Checkpoint(None, {}, rows_at_once(model, tokens, None), model.device),
+        keep=Checkpoint(None, dict, rows_at_once(model, tokens, None), model.device),
         name=task.name, provenance={}, progress=False,
     )  # fmt: skip
     return gates["none"]

@@ -97,7 +97,7 @@ def _combine(scores: Any, other: Any, op: Callable, symbol: str, reflected: bool
     else:
         return NotImplemented
     left, right = (other, scores) if reflected else (scores, other)
-    about = {
+    about: dict[str, Any] = {
         "name": f"{_name(left)} {symbol} {_name(right)}",
         "unit": _unit(scores, other, symbol, reflected),
         "kind": "+".join(dict.fromkeys(part for side in (left, right) for part in _kind(side))),
@@ -109,7 +109,8 @@ def _combine(scores: Any, other: Any, op: Callable, symbol: str, reflected: bool
         if _is_mean(scores):
             values = op(_array(left, "values"), _array(right, "values"))
             recorded = json.loads(scores.dataset.attrs["statistics"])
-            options = {name: recorded[name] for name in ("level", "seed")} | {"null": _null(left, right, op, symbol)}
+            options: dict[str, Any] = {name: recorded[name] for name in ("level", "seed")}
+            options["null"] = _null(left, right, op, symbol)
             values = np.where(np.isfinite(values), values, np.nan) if symbol == "/" else values
             return HeadScores.from_values(values, cluster=scores.dataset["cluster"].values.tolist(), **about, **options)
         score = op(_array(left, "score"), _array(right, "score"))

@@ -55,7 +55,7 @@ def read(path: Path) -> xr.Dataset:
     try:
         checked = checksums.has_appended(path)
         with h5py.File(path, "r") as file:  # h5netcdf leaves noise behind when it cannot open a file
-            for name in file:
+            for name in map(str, file):
                 if fault := _fault(file, name):
                     raise ValueError(f"{unreadable}: its variable {name!r} {fault}")
             if not checked and _SEALED in file.attrs:

@@ -112,7 +112,7 @@ def role_shares(roles: Roles) -> list[str]:
 
 def _answers(test: RefusalTest) -> str:
     """Requests and answers of a test, folded."""
-    table = html_table(test.answers[test.answers["condition"].isin(["intact", "ablated"])])
+    table = html_table(test.answers.loc[test.answers["condition"].isin(["intact", "ablated"])])
     return f"<details><summary>Requests and answers (texts folded)</summary>{table}</details>"
 
 

@@ -286,11 +286,14 @@ class HeadScores(Arithmetic):
         if by not in ("score", "absolute"):
             raise ValueError(f'by is {by!r}; it must be "score" or "absolute"')
         rows = self.to_dataframe()
+        keys = rows["score"].to_numpy(dtype=np.float64)
+        wanted = ~np.isnan(keys)
         if "member" in self.dataset:
-            rows = rows[self.dataset["member"].transpose("layer", "head", *self.extra_dims).values.ravel().astype(bool)]
-        rows = rows.dropna(subset=["score"])
-        keys = rows["score"].to_numpy()
-        return rows.iloc[np.argsort(-(np.abs(keys) if by == "absolute" else keys), kind="stable")]
+            member = self.dataset["member"].transpose("layer", "head", *self.extra_dims)
+            wanted &= member.values.ravel().astype(bool)
+        kept = np.flatnonzero(wanted)
+        order = np.argsort(-(np.abs(keys) if by == "absolute" else keys)[kept], kind="stable")
+        return rows.iloc[kept[order]]
 
     def compare(self, other: HeadScores, k: int = 10) -> Comparison:
         """Correlations and overlap of the ``k`` largest with another result over the same heads and labels.

@@ -29,7 +29,7 @@ def tidy(table: pd.DataFrame) -> pd.DataFrame:
     """
     if "layer" in table and "head" in table:
         table = table.reset_index(drop=True).assign(head=head_names(table)).drop(columns="layer")
-        table = table[["head", *(name for name in table if name != "head")]]
+        table = table.loc[:, ["head", *(name for name in table if name != "head")]]
     elif not isinstance(table.index, pd.RangeIndex):
         table = table.reset_index()
     columns = {str(name): _texts(str(name), table[name].tolist()) for name in table}

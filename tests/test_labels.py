@@ -110,7 +110,7 @@ def test_evidence_below_the_floor_is_listed_and_gives_no_label() -> None:
     assert labels.counts()["2 categories"] == 0
     rows = labels.table("L1H0").set_index("relation")
     assert rows["is_below_floor"].to_dict() == {"capital": False, "language": False, "past": True, "french": False}
-    assert not rows["is_evidence"]["past"]
+    assert not rows.loc["past", "is_evidence"]
     assert set(rows["label"]) == {"Knowledge"}
     assert drawn(labels.plot())["Knowledge"].T.tolist() == [[True, False, False], [True, False, False]]
     assert hovers(labels)["L1H0"] == (

@@ -149,7 +149,7 @@ class Relation:
         {'English words': (('bread', 'pain'),)}
         """
         loaded = [_load_rival(rival) for rival in self.rivals]
-        return {rival.name: tuple(pair for pair in self.pairs if rival.explains(*pair)) for rival in loaded}
+        return {rival.name: tuple((a, b) for a, b in self.pairs if rival.explains(a, b)) for rival in loaded}
 
     @cached_property
     def _folded(self) -> frozenset[tuple[str, str]]:

@@ -251,7 +251,8 @@ def screen_heads(
     drawn = np.random.default_rng(seed).choice(len(out), min(screen.sample, len(out)), replace=False)
     names = [[str(head) for head in some] for some in (kept, out, [out[i] for i in sorted(drawn)])]
     if store is not None:
-        runs = dict(zip(("base", "source"), tokenize(model, pairs, base), strict=True))
+        first, second = tokenize(model, pairs, base)
+        runs = {"base": first, "source": second}
         with open_ledger(
             store, model, runs, analysis="screen", intervention=intervention, metric=metric,
             heads=[str(head) for head in wanted], positions=positions, base=base, keep=count,

@@ -60,7 +60,7 @@ class Faithfulness:
 
     def __repr__(self) -> str:
         mean = self.table[["full", "circuit", "no heads"]].mean()
-        few = self.table["cluster"].nunique() < LEAST_CLUSTERS
+        few = len(set(self.table["cluster"])) < LEAST_CLUSTERS
         ends = "too few clusters for an interval" if few else f"{self.ci_low:.3g} to {self.ci_high:.3g}"
         return (
             f"<Faithfulness {self.score:.3g} ({ends}) of {len(self.heads)} heads, the "

@@ -149,9 +149,10 @@ def _heading(relation: str, correlations: pd.DataFrame | None) -> str:
     if correlations is None:
         return plain(relation)
     rows = correlations[(correlations["relation"] == relation) & (correlations["template"] == "all")]
-    return "<br>".join([plain(relation), *(_told(row) for row in rows.itertuples() if np.isfinite(row.r))])
+    told = zip(*(rows[name].tolist() for name in ("r", "ci_low", "ci_high", "context")), strict=True)
+    return "<br>".join([plain(relation), *(_told(*values) for values in told if np.isfinite(values[0]))])
 
 
-def _told(row: Any) -> str:
-    interval = f" [{row.ci_low:.2f}, {row.ci_high:.2f}]" if np.isfinite([row.ci_low, row.ci_high]).all() else ""
-    return f"r = {row.r:.2f}{interval} {row.context} context"
+def _told(r: float, low: float, high: float, context: str) -> str:
+    interval = f" [{low:.2f}, {high:.2f}]" if np.isfinite([low, high]).all() else ""
+    return f"r = {r:.2f}{interval} {context} context"
