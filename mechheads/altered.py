@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,10 +12,26 @@ from torch import Tensor
 
 from mechheads.backends.base import Hook
 from mechheads.cache import KEY_SITES, HeadCache
-from mechheads.heads import HeadId
+from mechheads.heads import HeadId, kv_head
 from mechheads.interventions import Context, Intervention, site_of
 from mechheads.model import Model
 from mechheads.spill import LayerStore
+
+
+@dataclass(frozen=True)
+class Altered:
+    """What comes of a changed q, k, v or pattern: ``altered[layer]`` is the new z [prompt, head, pos, d_head].
+
+    Attributes:
+        z: the new z of each layer.
+        changed: of each layer, where its q, k, v or pattern is another [prompt, stored head, pos].
+    """
+
+    z: LayerStore
+    changed: LayerStore
+
+    def __getitem__(self, layer: int) -> Float[Tensor, "prompt head pos d_head"]:
+        return self.z[layer]
 
 
 def altered_z(
@@ -25,7 +42,7 @@ def altered_z(
     at: Bool[Tensor, "prompt pos"] | None,
     layers: Sequence[int],
     rows: int,
-) -> LayerStore:
+) -> Altered:
     """Every head's z when its q, k, v or pattern is changed, in one run of the model.
 
     Heads of a layer do not see each other, so changing all of them at once gives each its own new z;
@@ -38,11 +55,13 @@ def altered_z(
         rows: how many prompts to run at once.
     """
     site = site_of(intervention)
-    store = LayerStore(len(layers), len(base.tokens), base.stores["z"].on_disk)
+    store, changed = (LayerStore(len(layers), len(base.tokens), base.stores["z"].on_disk) for _ in range(2))
 
     def hooks(part: slice, layer: int) -> list[Hook]:
         def change(value: Tensor, hook: Any) -> Tensor:
             new = _changed(model, base, source, intervention, at, layer)[part]
+            old = base.site(site).layer(layer)[part]
+            changed.add(layer, (new != old).any(-1) & base.tokens.mask[part, None])
             return new if site == "pattern" else new.transpose(1, 2)
 
         def take(value: Tensor, hook: Any) -> Tensor:
@@ -54,7 +73,7 @@ def altered_z(
     for start in range(0, len(base.tokens), rows):
         part = slice(start, start + rows)
         model.backend.run(base.tokens.ids[part], [hook for layer in layers for hook in hooks(part, layer)])
-    return store
+    return Altered(store, changed)
 
 
 def _changed(
@@ -80,7 +99,7 @@ def changed_z(
     source: HeadCache | None,
     head: HeadId,
     at: Bool[Tensor, "prompt pos"] | None,
-    altered: LayerStore | None = None,
+    altered: Altered | None = None,
 ) -> tuple[Float[Tensor, "prompt pos d_head"], Int[Tensor, " prompt"]]:
     """A head's z with the change, and where it first differs from the old one; the row's width where it never does.
 
@@ -91,19 +110,16 @@ def changed_z(
     old = base.z.layer(head.layer)[:, head.head]
     if altered is None:
         new = apply(intervention, old, Context(head, base, source, base.tokens.mask))
+        new = torch.where(base.tokens.mask[..., None], new, old)
+        differs = (new != old).any(-1)
     else:
-        new = altered[head.layer][:, head.head]
-    new = torch.where(base.tokens.mask[..., None], new, old)
+        new = torch.where(base.tokens.mask[..., None], altered[head.layer][:, head.head], old)
+        changed = altered.changed[head.layer]
+        differs = changed[:, kv_head(head.head, base.n_heads, changed.shape[1])]
     if at is not None and site_of(intervention) not in KEY_SITES:
-        new = torch.where(at[..., None], new, old)
-    differs = ((new - old).abs() > noise_of(old)).any(-1)
+        new, differs = torch.where(at[..., None], new, old), differs & at
     never = torch.full((len(old),), old.shape[1], device=old.device)
     return new, torch.where(differs.any(1), differs.long().argmax(1), never)
-
-
-def noise_of(z: Float[Tensor, "prompt pos d_head"]) -> Float[Tensor, ""]:
-    """By how much two computations of the same z may differ."""
-    return 8 * torch.finfo(z.dtype).eps * z.abs().amax()
 
 
 def apply(intervention: Intervention, value: Tensor, context: Context) -> Tensor:

@@ -281,6 +281,18 @@ class HeadCache:
             raise ValueError("this cache was loaded without its model; use HeadCache.load(path, model)")
         return self.model
 
+    def check_finite(self) -> None:
+        """Make sure that the run gave numbers.
+
+        Raises:
+            ValueError: if it did not, as where a model's weights were overwritten after it was loaded.
+        """
+        if not self.final[self.tokens.mask].isfinite().all():
+            raise ValueError(
+                f"model: {self.need_model().name!r} gives NaN or infinity where nothing is changed, so its weights are "
+                "damaged; load it again"
+            )
+
     def save(self, path: str | Path) -> None:
         """Write the run to one safetensors file; the model is not part of it."""
         if not Path(path).parent.is_dir():

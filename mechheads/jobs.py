@@ -141,6 +141,7 @@ def prepare(
     room = wanted if wanted <= limit else 1
     start = time.perf_counter()
     run = HeadCache.run(model, tokens, sites=kept, budget=room, progress=progress)
+    run.check_finite()
     source = None
     if other is not None and needed in ((), ("z",)):
         source = run_sharing_prefix(run, other, budget=room, progress=progress)

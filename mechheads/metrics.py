@@ -245,7 +245,7 @@ def try_metric(metric: Metric, tokens: Tokens, d_vocab: int) -> frozenset[str]:
     """
     few = tokens.rows(slice(0, 2))
     at, mask = read_positions(metric, few)
-    zeros = torch.zeros(*at.shape, d_vocab, device=at.device)
+    zeros = torch.zeros(*at.shape, d_vocab, dtype=torch.float32, device=at.device)
     context = _Watched(zeros, few, mask)
     check_value(metric, metric(zeros, context), len(few))
     return frozenset(context.read)

@@ -23,6 +23,7 @@ def choose_layout(model: Model) -> Layout:
     """
     ids = model.backend.trial_tokens(2, 6).tolist()
     run = HeadCache.run(model, ids, sites=("z", "resid_pre", "keys", "values"), progress=False)
+    run.check_finite()
     for layout in model.backend.layouts:
         if _gives_back(run, layout) < (1e-3 if model.dtype == torch.float32 else 0.3):
             return layout

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from mechheads.altered import altered_z, changed_z, noise_of
+from mechheads.altered import Altered, altered_z, changed_z
 from mechheads.answers import warn_of_answers
 from mechheads.backends.changes import alone
 from mechheads.cache import KEY_SITES
@@ -36,7 +36,6 @@ from mechheads.plans import Plan, in_halves
 from mechheads.precision import with_precision
 from mechheads.prompts import PromptPairs
 from mechheads.scores import HeadScores
-from mechheads.spill import LayerStore
 from mechheads.wave import Edit, Wave
 from mechheads.windows import Packed, Rows, Window, shared_start
 
@@ -263,7 +262,7 @@ def _waves(job: Job, places: list[int]) -> Iterator[list[Unit]]:
             yield [(head, place) for head in heads[start : start + job.plan.stack]]
 
 
-def _alter(job: Job, places: list[int]) -> LayerStore | None:
+def _alter(job: Job, places: list[int]) -> Altered | None:
     """Every head's new z where the intervention does not act on z itself."""
     site = site_of(job.intervention)
     if site == "z":
@@ -273,7 +272,7 @@ def _alter(job: Job, places: list[int]) -> LayerStore | None:
     return altered_z(job.model, job.base, job.source, job.intervention, at, layers, job.plan.rows)
 
 
-def _carry(job: Job, units: list[Unit], altered: LayerStore | None) -> Float[Tensor, "unit prompt position d_model"]:
+def _carry(job: Job, units: list[Unit], altered: Altered | None) -> Float[Tensor, "unit prompt position d_model"]:
     """Final states of some units."""
 
     def carry(some: Sequence[Unit]) -> list[Tensor]:
@@ -282,9 +281,7 @@ def _carry(job: Job, units: list[Unit], altered: LayerStore | None) -> Float[Ten
     return in_halves(carry, units)[0]
 
 
-def _changed_heads(
-    job: Job, head: HeadId, place: int, altered: LayerStore | None
-) -> list[tuple[HeadId, Tensor, Tensor]]:
+def _changed_heads(job: Job, head: HeadId, place: int, altered: Altered | None) -> list[tuple[HeadId, Tensor, Tensor]]:
     """The heads that a unit changes, each with its new z and where that first differs."""
     members = [HeadId(head.layer, head.head + i) for i in range(job.together)]
     return [(member, *new_z(job, member, place, altered)) for member in members]
@@ -297,7 +294,7 @@ def _carry_at_once(job: Job, units: list[list[tuple[HeadId, Tensor, Tensor]]]) -
         groups = tuple(torch.tensor(group, device=first.device) for group in job.plan.groups)
     parts = []
     for rows in groups:
-        window = _rows(job, rows, first[rows], [new[rows] for unit in units for _, new, _ in unit])
+        window = _rows(job, rows, first[rows], [(head, new[rows]) for unit in units for head, new, _ in unit])
         copies = [[Edit(head.layer, "z", head.head, window.take(new[rows])) for head, new, _ in unit] for unit in units]
         parts.append(Wave(job.base, rows, window).run(copies))
     return torch.cat(parts, dim=1)[:, torch.cat(groups).argsort()]
@@ -307,20 +304,27 @@ def _rows(
     job: Job,
     rows: Int[Tensor, " row"],
     first: Int[Tensor, " prompt"],
-    new: Sequence[Float[Tensor, "prompt pos d_head"]],
+    new: Sequence[tuple[HeadId, Float[Tensor, "prompt pos d_head"]]],
 ) -> Rows:
     """How some prompts lie in rows; packed ones share what is alike in them, the new z included."""
     ids, at = job.tokens.ids[rows], job.at[rows]
     if not job.plan.packed:
         return Window.from_start(first, at, job.model.layout, ids.shape[1])
     shared = shared_start(ids)
-    for z in new:
-        shared = shared_start(z[:, :shared], float(noise_of(z)))
+    for head, z in new:
+        shared = shared_start(z[:, :shared], _rounding(job.base.z[head][rows, :shared]))
     return Packed.of(int(first.amin()), shared, at)
 
 
+def _rounding(z: Float[Tensor, "prompt shared d_head"]) -> float:
+    """By how much z of the same tokens may differ among prompts that a model computes together: as it is seen to do."""
+    if not z.shape[1]:
+        return 0.0
+    return float(4 * (z - z[:1]).abs().amax() + 8 * torch.finfo(torch.float32).eps * z.abs().amax())
+
+
 def new_z(
-    job: Job, head: HeadId, place: int, altered: LayerStore | None
+    job: Job, head: HeadId, place: int, altered: Altered | None
 ) -> tuple[Float[Tensor, "prompt pos d_head"], Int[Tensor, " prompt"]]:
     """A head's z with the change at the place, and where it first differs from the old one."""
     return changed_z(job.intervention, job.base, job.source, head, job.places[place].at, altered)

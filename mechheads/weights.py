@@ -139,7 +139,7 @@ class StoredWeights:
         breaks = ((wanted.diff() > gap + 1).nonzero()[:, 0] + 1).tolist()
         runs = [(int(run[0]), int(run[-1]) + 1) for run in wanted.tensor_split(breaks) if len(run)]
         if not runs:
-            return torch.empty(0, self.d_model)
+            return torch.empty(0, self.d_model, dtype=torch.float32)
         read = torch.cat([torch.arange(start, stop) for start, stop in runs])
         rows = self._rows(self._embedding, runs)[torch.searchsorted(read, wanted)]
         return _finite(rows, self._embedding).float()[back]

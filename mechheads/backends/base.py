@@ -347,7 +347,7 @@ class Backend(ABC):
         as it is.
         """
         d_model, norm = self.sizes.d_model, self._norm(layer)
-        ones = torch.ones(d_model, device=self.parameter.device)
+        ones = torch.ones(d_model, dtype=torch.float32, device=self.parameter.device)
         if norm is None:
             return ones
         x = torch.where(torch.arange(d_model, device=ones.device) % 2 == 0, ones, -ones)

@@ -178,7 +178,7 @@ class Ranks:
 
     def _columns(self, wanted: list[Int[Tensor, " column"]]) -> list[Float[Tensor, "d_model column"]]:
         """Some columns of W_U, in one pass over it."""
-        found = [torch.empty(self._model.d_model, len(ids), device=ids.device) for ids in wanted]
+        found = [torch.empty(self._model.d_model, len(ids), dtype=torch.float32, device=ids.device) for ids in wanted]
         for start, block in self._blocks():
             if not torch.isfinite(block).all():
                 raise ValueError("W_U holds NaN or infinite numbers: the model's weights are damaged")
