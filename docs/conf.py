@@ -9,7 +9,7 @@ from mechheads import __version__
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks import planted, table  # noqa: E402
+from benchmarks import coverage, planted, table  # noqa: E402
 
 project = "mechheads"
 author = "The mechheads authors"
@@ -43,6 +43,11 @@ html_show_sphinx = False
 _results = json.loads((HERE.parent / "benchmarks" / "results.json").read_text(encoding="utf-8"))
 (HERE / "_generated" / "benchmarks.md").write_text(table.markdown(_results), encoding="utf-8")
 table.figure(_results).write_html(HERE / "_generated" / "benchmarks.html", config={"displaylogo": False})
+
+# the tables of uncertainty.md
+_coverage = json.loads((HERE.parent / "benchmarks" / "coverage.json").read_text(encoding="utf-8"))
+(HERE / "_generated" / "coverage.md").write_text(coverage.markdown(_coverage), encoding="utf-8")
+(HERE / "_generated" / "false_positives.md").write_text(coverage.markdown_of_p(_coverage), encoding="utf-8")
 
 # and the curve of labels.md
 _planted = json.loads((HERE.parent / "benchmarks" / "planted.json").read_text(encoding="utf-8"))

@@ -113,10 +113,10 @@ def sign_flip_p(
 ) -> Float[np.ndarray, "*batch"]:
     """Two-sided p that the mean is ``null``: all deviations of a cluster change sign together.
 
-    If a cluster's deviations from ``null`` are as likely with either sign, every pattern of signs is as
-    likely as the one seen; p is the share of patterns whose mean is at least as far from ``null``. With up
-    to 12 clusters all patterns are counted, exactly; beyond that ``n`` random ones, and p = (1 + as far) /
-    (1 + n), never 0.
+    It assumes symmetry: if a cluster's deviation from ``null`` is as likely to be x as -x, every pattern of signs is as
+    likely as the one seen; p is the share of patterns whose mean is at least as far from ``null``. Of skewed effects it
+    may be small though their mean is ``null`` (docs/uncertainty.md says how often). With up to 12 clusters all patterns
+    are counted, exactly; beyond that ``n`` random ones, and p = (1 + as far) / (1 + n), never 0.
 
     Args:
         values: one value per prompt on the last axis; NaN is "not measured".
