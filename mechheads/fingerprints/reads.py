@@ -7,6 +7,31 @@ import itertools
 import types
 from collections.abc import Iterator
 
+OUTSIDE = {
+    "open", "fdopen", "read_text", "read_bytes", "loadtxt", "genfromtxt", "fromfile", "memmap", "from_file", "listdir",
+    "load_file", "safe_open", "load_dataset", "from_pretrained", "open_memmap", "FileIO", "scandir", "iterdir", "getmtime",
+    "read_csv", "read_json", "read_parquet", "read_pickle", "read_table", "read_excel", "read_hdf", "read_feather",
+    "environ", "environb", "getenv", "getenvb", "expanduser", "urlopen", "popen", "import_module", "_getframe",
+}  # fmt: skip
+"""Names by which code reads what may change while the code stays the same."""
+OUTSIDE_BUILTINS = {"open", "input", "eval", "exec", "globals", "__import__"}
+OUTSIDE_MODULES = {
+    "subprocess",
+    "socket",
+    "requests",
+    "urllib",
+    "http",
+    "sqlite3",
+    "shelve",
+    "dbm",
+    "fileinput",
+    "glob",
+}
+OUTSIDE_IN = {"sys": {"modules", "argv", "stdin"}}
+"""Such names of one module only."""
+LOADS = {"load"}
+"""Such names of any module's functions; methods of these names may be anything."""
+
 
 def reads(code: types.CodeType) -> Iterator[tuple[str, ...]]:
     """What code reads from outside: ``("torch", "nn")`` for ``torch.nn``, ``("", "torch")`` for ``import torch``."""
@@ -21,3 +46,17 @@ def reads(code: types.CodeType) -> Iterator[tuple[str, ...]]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from reads(constant)
+
+
+def looks_outside(code: types.CodeType) -> str | None:
+    """The first name by which code reads a file, the environment, the network, or names made as it runs."""
+    steps = list(dis.get_instructions(code))
+    imports = any(step.opname == "IMPORT_NAME" for step in steps)
+    for step in steps:
+        if step.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"):
+            if step.argval in OUTSIDE or (imports and step.argval in LOADS):
+                return step.argval
+        elif step.opname == "IMPORT_NAME" and step.argval.partition(".")[0] in OUTSIDE_MODULES:
+            return step.argval
+    inner = (looks_outside(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return next(filter(None, inner), None)

@@ -1,9 +1,10 @@
 """Fingerprints: the same metric, intervention or model has the same one in another process, a changed one another.
 
 What is hashed is what decides the result: a function's bytecode and constants, its defaults and closure, and the
-global values it reads; a frozen dataclass' fields and its class' code. Names from installed libraries count by name
-and version. Line numbers, file paths, addresses and Python's hash seed do not count. What a function finds by a name
-made as it runs (``eval``, ``globals()[...]``) is not seen.
+global values it reads; a frozen dataclass' fields and slots, and the code of its class, bases and metaclass. Names from
+installed libraries count by name and version, unless something else was put in their place. Line numbers, file paths,
+addresses and Python's hash seed do not count. What reads files, the environment or names made as it runs (``open``,
+``os.environ``, ``eval``, ``globals``) is refused. What a library's function looks up by itself is not seen.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mechheads.fingerprints.libraries import is_walked, library_name, release_of
-from mechheads.fingerprints.reads import reads
+from mechheads.fingerprints.reads import (
+    LOADS,
+    OUTSIDE,
+    OUTSIDE_BUILTINS,
+    OUTSIDE_IN,
+    OUTSIDE_MODULES,
+    looks_outside,
+    reads,
+)
 
 _ABSENT = object()
 
@@ -52,6 +61,7 @@ _PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
     staticmethod: lambda x: (x.__func__,),
     classmethod: lambda x: (x.__func__,),
     functools.cached_property: lambda x: (x.func,),
+    functools.partialmethod: lambda x: (x.func, x.args, x.keywords),
     functools.partial: lambda x: (x.func, x.args, x.keywords, vars(x)),
     type(functools.cache(len)): lambda x: (vars(x),),
     types.MethodType: lambda x: (x.__func__, x.__self__),
@@ -65,8 +75,17 @@ _PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
 
 # What Python, dataclass and Enum put into a class by themselves.
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType, type(vars(namedtuple("_", "x"))["x"]), enum.property)
-_CODE = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
-_BOOKKEEPING = {"_abc_impl", "_is_protocol", "_is_runtime_protocol", "__annotate__", "__annotate_func__"}
+_BOOKKEEPING = {"_abc_impl", "_is_protocol", "_is_runtime_protocol"} | {f"__{name}__" for name in (
+    "module", "qualname", "name", "doc", "dict", "weakref", "slots", "annotations", "annotate", "annotate_func",
+    "annotations_cache", "conditional_annotations", "firstlineno", "static_attributes", "match_args", "orig_bases",
+    "dataclass_fields", "dataclass_params", "parameters", "type_params", "abstractmethods", "protocol_attrs",
+    "non_callable_proto_members", "callable_proto_members_only",
+)}  # fmt: skip
+_BUILTINS = [getattr(builtins, name) for name in sorted(OUTSIDE_BUILTINS)]
+_CHANGES = (
+    "a way to read files, the environment, the network, or names made as it runs, which may change unnoticed; read "
+    "them first, and keep the value in a field or a global"
+)
 _GENERATED = {f"__{name}__" for name in ("init", "repr", "eq", "lt", "le", "gt", "ge", "hash", "setattr", "delattr")}
 _GENERATED |= {"__getstate__", "__setstate__", "__replace__"}
 
@@ -144,6 +163,8 @@ class Walk:
         elif isinstance(thing, types.ModuleType):
             self.module(thing.__name__)
         elif name := library_name(thing):
+            if name[1].rpartition(".")[2] in OUTSIDE or any(thing is one for one in _BUILTINS):
+                self.refuse(_CHANGES)
             self.put("library", *name)
         elif id(thing) in self.seen:
             self.put("seen", str(self.seen[id(thing)][0]))
@@ -188,6 +209,8 @@ class Walk:
             self.add(attribute)
             self.add(value, f"{name}.{attribute}")
         if release is None:
+            if outside := looks_outside(function.__code__):
+                self.refuse(_CHANGES, f"{outside} in {name}")
             for read in dict.fromkeys(reads(function.__code__)):
                 self.read(read, function)
 
@@ -203,7 +226,20 @@ class Walk:
             name, *attributes = attributes
             self.put("attribute", name)
             value = getattr(value, name, _ABSENT)
+        if isinstance(value, types.ModuleType):
+            self.in_library(value, attributes, function)
         self.add(None if value is _ABSENT else value, f"{name} in {function.__name__}")
+
+    def in_library(self, value: Any, attributes: list[str], function: types.FunctionType) -> None:
+        """What a function reads from a library counts by the library's release, unless it is something of one's own."""
+        module, first = value.__name__, attributes[:1]
+        if module.partition(".")[0] in OUTSIDE_MODULES or not (LOADS | OUTSIDE_IN.get(module, set())).isdisjoint(first):
+            self.refuse(_CHANGES, f"{'.'.join([module, *first])} in {function.__name__}")
+        for name in attributes:
+            value = getattr(value, name, None)
+            if isinstance(value, types.FunctionType) and release_of(value.__globals__.get("__name__", "")) is None:
+                self.put("replaced", name)
+                self.add(value, f"{name} in {function.__name__}")
 
     def module(self, name: str, step: str | None = None) -> None:
         release = release_of(name)
@@ -216,6 +252,8 @@ class Walk:
         self.put("class", cls.__module__, cls.__qualname__, release_of(cls.__module__) or "", str(len(cls.__bases__)))
         for base in cls.__bases__:
             self.add(base, f"a base of {cls.__name__}")
+        if type(cls) is not type:
+            self.add(type(cls), f"the metaclass of {cls.__name__}")
         if issubclass(cls, enum.Enum):
             self.add({name: member.value for name, member in cls.__members__.items()}, f"{cls.__name__}'s values")
         if dataclasses.is_dataclass(cls):
@@ -275,6 +313,7 @@ class Walk:
         if isinstance(thing, tuple) and hasattr(cls, "_fields"):
             self.add(cls)
             self.add(tuple(thing))
+            self.add(getattr(thing, "__dict__", {}))
             return
         if not dataclasses.is_dataclass(cls):
             self.refuse(
@@ -287,11 +326,28 @@ class Walk:
         self.add(cls)
         state = {field.name: getattr(thing, field.name, None) for field in dataclasses.fields(cls)}
         for name, value in getattr(thing, "__dict__", {}).items():
-            if not isinstance(inspect.getattr_static(cls, name, None), functools.cached_property):
+            if not self.is_cached(thing, name, value):
                 state[name] = value
         for name, value in sorted(state.items()):
             self.add(name)
             self.add(value, f"{cls.__name__}.{name}")
+        for base in cls.__mro__:
+            for name, slot in sorted(vars(base).items()):
+                if isinstance(slot, types.MemberDescriptorType) and is_walked(base.__module__):
+                    value = _held(slot, thing)
+                    if value is not _ABSENT and state.get(name, _ABSENT) is not value:
+                        self.put("slot", base.__qualname__, name)
+                        self.add(value, f"{base.__name__}.{name}")
+
+    def is_cached(self, thing: Any, name: str, value: Any) -> bool:
+        """Whether a value is what a cached property would give again, and not one put in its place."""
+        made = inspect.getattr_static(type(thing), name, None)
+        if not isinstance(made, functools.cached_property):
+            return False
+        self.path.append(f"{type(thing).__name__}.{name}")
+        same = self.apart(made.func(thing)) == self.apart(value)
+        self.path.pop()
+        return same
 
 
 def _is_made(cls: type, name: str, value: Any) -> bool:
@@ -303,4 +359,12 @@ def _is_made(cls: type, name: str, value: Any) -> bool:
     if dataclasses.is_dataclass(cls) and name in _GENERATED:
         code = getattr(value, "__code__", None)
         return name == "__repr__" or code is None or code.co_filename == "<string>"
-    return bool(re.fullmatch(r"__\w+__", name)) and not isinstance(value, _CODE)
+    return name == "__hash__" and value is None
+
+
+def _held(slot: types.MemberDescriptorType, thing: object) -> Any:
+    """What an object holds in a slot."""
+    try:
+        return slot.__get__(thing, type(thing))
+    except AttributeError:
+        return _ABSENT
