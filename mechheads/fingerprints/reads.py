@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 OUTSIDE = {
     "open", "fdopen", "read_text", "read_bytes", "loadtxt", "genfromtxt", "fromfile", "memmap", "from_file", "listdir",
-    "load_file", "safe_open", "load_dataset", "from_pretrained", "open_memmap", "FileIO", "scandir", "iterdir", "getmtime",
-    "read_csv", "read_json", "read_parquet", "read_pickle", "read_table", "read_excel", "read_hdf", "read_feather",
-    "environ", "environb", "getenv", "getenvb", "expanduser", "urlopen", "popen", "import_module", "_getframe",
+    "load_file", "safe_open", "load_dataset", "from_pretrained", "open_memmap", "FileIO", "scandir", "iterdir",
+    "getmtime", "read_csv", "read_json", "read_parquet", "read_pickle", "read_table", "read_excel", "read_hdf",
+    "read_feather", "environ", "environb", "getenv", "getenvb", "expanduser", "urlopen", "popen", "import_module",
+    "_getframe",
 }  # fmt: skip
 """Names by which code reads what may change while the code stays the same."""
 OUTSIDE_BUILTINS = {"open", "input", "eval", "exec", "globals", "__import__"}
