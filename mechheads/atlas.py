@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from mechheads.backends.changes import alone
-from mechheads.gating import LossNotFinite, Roles, fit_gates, head_roles
+from mechheads.gating import Roles, fit_gates, head_roles
 from mechheads.gating.comparison import compare_roles
 from mechheads.gating.fitted import Gates
 from mechheads.gating.tasks import relation_task
@@ -308,10 +308,7 @@ def _fit(model: Model, *, updates: int, progress: bool) -> Gates:
         KeyboardInterrupt: if the fit was interrupted.
     """
     task = relation_task(model, _CAPITALS, shots=0, n=_GATED_PROMPTS)
-    try:
-        gates = fit_gates(model, task, updates=updates, progress=progress, **_GATES)
-    except LossNotFinite as error:
-        raise ValueError(str(error)) from error
+    gates = fit_gates(model, task, updates=updates, progress=progress, **_GATES)
     if gates.interrupted:
         raise KeyboardInterrupt
     return gates

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
+from mechheads.bars import Bar
 from mechheads.heads import HeadLike, check_head, kv_head
 from mechheads.prompts import Prompts, as_prompts
 from mechheads.spill import LayerStore, budget_bytes, show_bytes
@@ -217,7 +217,7 @@ class HeadCache:
         step = max(1, _TOKENS_A_BATCH // tokens.ids.shape[1])
         starts = range(0, len(tokens), step)
         finals = []
-        for start in tqdm(starts, desc="caching heads", disable=not progress or len(starts) == 1, leave=False):
+        for start in Bar(starts, desc="caching heads", disable=not progress or len(starts) == 1, leave=False):
             rows = slice(start, start + step)
             hooks = [
                 (model.hook_name(site, layer), _keep(stores[site], layer, site, mask[rows]))

@@ -96,7 +96,9 @@ def label(
         results.table("heads", labels.table())
         labels.plot().write_html(out / "categories.html")
         results.files.append(out / "categories.html")
-        results.lines.append("Heads      " + ", ".join(f"{name} {n}" for name, n in labels.counts().items()))
+        counts = labels.counts() | ({"not reached": len(labels.missing)} if labels.missing else {})
+        results.interrupted = bool(labels.missing)
+        results.lines.append("Heads      " + ", ".join(f"{name} {n}" for name, n in counts.items()))
         best = labels.table().query("is_evidence").nlargest(10, "phi")
         for head, *phi, relation in best[["head", "phi", "phi_low", "phi_high", "relation"]].to_numpy().tolist():
             results.lines.append(f"{_line(head, *phi)}  {relation}")
@@ -164,6 +166,7 @@ def roles(
             raise KeyboardInterrupt(f"Interrupted; the same command goes on from {checkpoint}.")
         found = head_roles(gates)
         curves = role_curve(loaded, tried_on, gates, found, most=most)
+        results.interrupted = curves.interrupted
         results.table("heads", found.to_dataframe())
         results.table("curves", curves.table)
         results.files.append(write_roles_page(loaded.name, found, curves, out / "index.html"))
@@ -232,9 +235,11 @@ def _results(out: Path) -> Iterator[_Results]:
     for line in results.lines:
         typer.echo(line)
     typer.echo("Files      " + ", ".join(map(str, results.files)))
-    typer.echo(f"Done in {time.perf_counter() - start:.0f} s; open {page} in a browser.")
+    seconds = f"{time.perf_counter() - start:.0f} s"
     if results.interrupted:
+        typer.echo(f"Interrupted after {seconds}; {page} shows what was done until then.")
         raise typer.Exit(130)
+    typer.echo(f"Done in {seconds}; open {page} in a browser.")
 
 
 def _line(head: str, score: float, low: float, high: float) -> str:

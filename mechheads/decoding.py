@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from mechheads.backends.base import Blocks
 from mechheads.backends.keys import mask_of
+from mechheads.bars import Bar
 from mechheads.model import Model
 from mechheads.plans import tokens_in_flight
 from mechheads.tokens import Tokens
@@ -118,7 +118,7 @@ class Batch:
         self.present: dict[int, Tensor] = {}
         self._columns = None if model.layout == "whole" else Columns(len(prompt), self.pos)
 
-    def run(self, choose: Choice, ends: Int[Tensor, " end"], bar: tqdm) -> None:
+    def run(self, choose: Choice, ends: Int[Tensor, " end"], bar: Bar) -> None:
         """Write until every row is finished.
 
         Raises:

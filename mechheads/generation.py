@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from mechheads.backends.base import Hook
 from mechheads.backends.changes import alone
+from mechheads.bars import Bar
 from mechheads.cache import HEAD_SITES, KEY_SITES, SITES
 from mechheads.decoding import Batch, Choice
 from mechheads.interventions import Site
@@ -242,7 +242,7 @@ class _Writer:
         ends = torch.tensor(end_tokens(self.model), dtype=torch.long, device=self.model.device)
         found: list[tuple[tuple[int, ...], bool]] = [((), False)] * (n * len(self.conditions))
         interrupted = False
-        bar = tqdm(total=len(found) * self.max_new_tokens, desc="writing", disable=not progress, leave=False)
+        bar = Bar(total=len(found) * self.max_new_tokens, desc="writing", disable=not progress, leave=False)
         try:
             with torch.no_grad(), bar:
                 for rows in self._batches(tokens, limit):

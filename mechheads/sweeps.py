@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from mechheads.altered import Altered, altered_z, changed_z
 from mechheads.answers import warn_of_answers
 from mechheads.backends.changes import alone
+from mechheads.bars import Bar
 from mechheads.cache import KEY_SITES
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Intervention, site_of
@@ -212,7 +212,7 @@ def finals(
 ) -> Iterator[tuple[list[Unit], Float[Tensor, "unit prompt position d_model"]]]:
     """Run the sweep wave by wave, but for those all done: some units and their final states at the read positions."""
     keep_freed_memory()
-    bar = tqdm(
+    bar = Bar(
         total=job.plan.blocks,
         initial=sum(job.model.n_layers - head.layer for head, _ in done),
         disable=not progress,

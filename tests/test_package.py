@@ -26,6 +26,7 @@ FLOORS: list[set[str]] = [
         "checksums",
         "citations",
         "csv_files",
+        "bars",
         "notices",
         "netcdf",
         "spill",

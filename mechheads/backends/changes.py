@@ -76,14 +76,45 @@ class NoGradient:
         self._weight.requires_grad_(self._before)
 
 
+class Turn:
+    """The time that one analysis has a model for itself, from the call of a function until this has ended.
+
+    A turn ends with its function's frame, also where an interrupt keeps that from saying so. The next turn hangs on
+    the one before, so that of two threads only one can take it; a lock could be left locked by an interrupt.
+    """
+
+    def __init__(self, frame: FrameType) -> None:
+        self.thread = threading.get_ident()
+        self.grad = torch.is_grad_enabled()
+        self._frame: FrameType | None = frame
+        self._next: dict[str, Turn] = {}
+
+    def end(self) -> None:
+        """Give the model free."""
+        self._frame = None
+
+    @property
+    def over(self) -> bool:
+        """Whether its function has ended: its frame is no longer among those of its thread."""
+        if self._frame is None:
+            return True
+        running = sys._current_frames().get(self.thread)
+        while running is not None and running is not self._frame:
+            running = running.f_back
+        return running is None
+
+    def followed_by(self, turn: Turn) -> Turn:
+        """The turn after this one: ``turn``, unless another was faster."""
+        return self._next.setdefault("turn", turn)
+
+
 class Changes:
     """The changes that stand on one model, and the analysis that has it for itself."""
 
     def __init__(self) -> None:
         self._made: list[Change] = []
-        self._guard = threading.Lock()
-        self._owner: tuple[int, FrameType] | None = None
-        self._grad = True
+        self._turn = Turn(sys._getframe())
+        self._turn.end()
 
     def during(self, changes: Iterable[Change], run: Callable[[], R]) -> R:
         """Make changes one after the other, call ``run``, and put everything back."""
@@ -104,39 +135,32 @@ class Changes:
             self._made[-1].undo()
             self._made.pop()
 
-    def begin(self, frame: FrameType) -> bool:
-        """Take the model for the function that runs in ``frame``; False where a function that called it has it.
+    def begin(self, frame: FrameType) -> Turn | None:
+        """Take the model for the function that runs in ``frame``; None where a function that called it has it.
 
         Raises:
             RuntimeError: if another thread has it.
         """
-        with self._guard:
-            if self._owner is not None and _runs(*self._owner):
-                if self._owner[0] == threading.get_ident():
-                    return False
+        mine, last = Turn(frame), self._turn
+        while last is not mine:
+            if not last.over:
+                if last.thread == mine.thread:
+                    return None
                 raise RuntimeError(
                     "model: another thread is running an analysis on it, and two would change each other's numbers; "
                     "wait for the first to end, or load the model once for each thread"
                 )
-            self._owner = threading.get_ident(), frame
+            last = last.followed_by(mine)
+        self._turn = mine
         self._restore()
-        self._grad = torch.is_grad_enabled()
-        return True
+        return mine
 
-    def end(self) -> None:
-        """Put back what is left and give the model free."""
+    def end(self, turn: Turn) -> None:
+        """Put back what is left and give the model free; may be called twice."""
         self._restore()
-        if torch.is_grad_enabled() != self._grad:
-            torch.set_grad_enabled(self._grad)
-        self._owner = None
-
-
-def _runs(thread: int, frame: FrameType) -> bool:
-    """Whether a function has not ended: its frame is among those of its thread."""
-    running = sys._current_frames().get(thread)
-    while running is not None and running is not frame:
-        running = running.f_back
-    return running is not None
+        if torch.is_grad_enabled() != turn.grad:
+            torch.set_grad_enabled(turn.grad)
+        turn.end()
 
 
 _OF_MODULES: weakref.WeakKeyDictionary[nn.Module, Changes] = weakref.WeakKeyDictionary()
@@ -154,11 +178,15 @@ def alone(analysis: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         model = args[0] if args else kwargs.get("model")
         changes: Changes | None = getattr(getattr(model, "backend", None), "changes", None)
-        if changes is None or not changes.begin(sys._getframe()):
+        turn = None if changes is None else changes.begin(sys._getframe())
+        if changes is None or turn is None:
             return analysis(*args, **kwargs)
         try:
             return analysis(*args, **kwargs)
         finally:
-            changes.end()
+            try:
+                changes.end(turn)
+            finally:
+                changes.end(turn)
 
     return call

@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
-from tqdm.auto import tqdm
 
 from mechheads.backends.changes import alone
+from mechheads.bars import Bar
 from mechheads.gating.arguments import Reduce, check_reduce
 from mechheads.gating.fitted import Gates
 from mechheads.gating.gates import under_gates
@@ -52,6 +52,11 @@ class RoleCurves:
     name: str
     model: str
     provenance: dict[str, Any]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it, so that a part is NaN."""
+        return bool(self.provenance["interrupted"])
 
     @property
     def band(self) -> pd.DataFrame:
@@ -125,7 +130,7 @@ def role_curve(
     found = {which: np.full((len(keep), len(steps), len(tokens)), np.nan) for which in orders}
     pairs = 2 * sum(k > 0 for k in steps) * len(keep) * len(orders)
     interrupted = False
-    with tqdm(total=pairs * len(tokens), desc="role curves", disable=not progress, leave=False) as bar:
+    with Bar(total=pairs * len(tokens), desc="role curves", disable=not progress, leave=False) as bar:
         try:
             for which, order in orders.items():
                 for base, gate in enumerate(keep):
@@ -202,7 +207,7 @@ def _changes(
     steps: Sequence[int],
     reduce: Reduce,
     budget: int | str | None,
-    bar: tqdm,
+    bar: Bar,
 ) -> Float[np.ndarray, "step item"]:
     """log p with the first k heads of an order gated off less that with them gated on; 0 for no heads."""
     tried = [k for k in steps if k > 0]

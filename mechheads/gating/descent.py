@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
+from mechheads.bars import Bar
 from mechheads.gating.arguments import Rules
 from mechheads.gating.gates import Objective, Rows, value_and_gradient
 
@@ -132,7 +132,7 @@ def descend(
     window = per_round * math.ceil(_WINDOW / per_round)
     most = torch.tensor([pull.updates for pull in pulls])
     bar_format = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} updates, {elapsed}, {remaining} to go{postfix}"
-    with tqdm(
+    with Bar(
         total=int(most.max()), initial=state.done, desc=name, disable=not progress, leave=False, bar_format=bar_format
     ) as bar:
         while state.running.any():

@@ -59,7 +59,7 @@ from mechheads.model import Model
 from mechheads.notices import warn
 
 
-class LossNotFinite(FloatingPointError):
+class LossNotFinite(ValueError):
     """A fit came upon a loss, or a gradient, that is not a finite number, and stopped.
 
     Attributes:

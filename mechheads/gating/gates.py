@@ -21,11 +21,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from tqdm.auto import tqdm
 
 from mechheads.backends.base import with_gradient
 from mechheads.backends.changes import alone
 from mechheads.backends.keys import Noted, mask_of, until_stopped
+from mechheads.bars import Bar
 from mechheads.gating.arguments import Reduce, check_reduce
 from mechheads.gating.task import Task, TaskTokens
 from mechheads.heads import HeadLike, check_heads
@@ -76,7 +76,7 @@ def task_log_prob(
     for head in heads:
         gates[0, head.layer, head.head] = 0
     values = np.full(len(task), np.nan)
-    with tqdm(total=len(tokens), desc="log-probs", disable=not progress, leave=False) as bar:
+    with Bar(total=len(tokens), desc="log-probs", disable=not progress, leave=False) as bar:
         values[list(tokens.kept)] = under_gates(model, tokens, gates, reduce=reduce, budget=budget, bar=bar)[0]
     return values
 
@@ -88,7 +88,7 @@ def under_gates(
     *,
     reduce: Reduce = "mean",
     budget: int | str | None = None,
-    bar: tqdm | None = None,
+    bar: Bar | None = None,
 ) -> Float[np.ndarray, "set item"]:
     """Log-probability of every item's target under each set of gates, in parts that fit into memory.
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from tqdm.auto import tqdm
 
 from mechheads.answers import AnswerWarning
 from mechheads.backends.changes import alone
+from mechheads.bars import Bar
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions import Patch
 from mechheads.jobs import prepare
@@ -206,7 +206,7 @@ class _Tests:
         self.removal: dict[str, Removal] = {}
         self.not_removed: dict[str, str] = {}
 
-    def effects(self, relation: Relation, bar: tqdm, heads: Any, store: Any) -> None:
+    def effects(self, relation: Relation, bar: Bar, heads: Any, store: Any) -> None:
         """Total and direct effect of every head on a relation, or why it is left out."""
         name = relation.name
         try:
@@ -230,7 +230,7 @@ class _Tests:
             if found[name].provenance["interrupted"]:
                 raise KeyboardInterrupt
 
-    def removals(self, ranking: HeadScores, bar: tqdm) -> None:
+    def removals(self, ranking: HeadScores, bar: Bar) -> None:
         """Removal for every relation that has effects, with the others as controls."""
         tested = {relation.name: relation for relation in self.relations if relation.name in self.pairs}
         rankings: dict[str, list[HeadId]] = {}

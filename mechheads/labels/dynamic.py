@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from mechheads.backends.changes import alone
+from mechheads.bars import Bar
 from mechheads.cache import HeadCache
 from mechheads.heads import HeadLike, check_heads, kv_head
 from mechheads.labels.ranks import Ranks, usual_k
@@ -113,7 +113,7 @@ def dynamic_scores(
     score = np.full(shape, np.nan)
     ranks = _ranks(model, scored, words, limits, memory)
     ends = np.cumsum([len(kept.pairs) for kept in scored])[:-1]
-    bar = tqdm(total=len(templates) * len(layers), desc="dynamic scores", unit="layer", disable=not progress)
+    bar = Bar(total=len(templates) * len(layers), desc="dynamic scores", unit="layer", disable=not progress)
     try:
         with bar, torch.no_grad():
             for t, tokens in enumerate(prompts):

@@ -75,7 +75,7 @@ class HeadLabels(HeadScores):
         suppression score, with causal evidence the total and the direct effect with their intervals and the
         verdict on the head in that relation, whether the relation is evidence for the label, whether it is as sure but
         below the floor, whether it is the best of its category, the head's label, and the verdict on the head in that
-        category.
+        category. The label of a head that an interrupted run did not come to is "not reached".
 
         Args:
             head: only this one.
@@ -91,9 +91,9 @@ class HeadLabels(HeadScores):
         verdicts, best = data["verdict"].values, data["best_relation"].values
         index = {name: i for i, name in enumerate(self.categories)}
         cells = {name: data[name].values.tolist() for name in [*columns, "is_evidence", "is_below_floor"]}
-        rows = []
+        rows, missing = [], set(self.missing)
         for one in [wanted] if wanted is not None else check_heads(None, self.n_layers, self.n_heads):
-            label = "; ".join(self.of(one)) or "Unclassified"
+            label = "; ".join(self.of(one)) or ("not reached" if one in missing else "Unclassified")
             order = np.argsort(-data["phi"].values[one.layer, one.head], kind="stable")
             for i in order.tolist():
                 found = {name: values[one.layer][one.head][i] for name, values in cells.items()}

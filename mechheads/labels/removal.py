@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from tqdm.auto import tqdm
 
 from mechheads.backends.changes import alone
+from mechheads.bars import Bar
 from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.interventions import Zero
 from mechheads.labels.few_shot import few_shot_prompts
@@ -309,7 +309,7 @@ def _empty(heads: Sequence[HeadId], prompts: Prompts) -> Float[np.ndarray, "k pr
     return np.full((len(heads) + 1, len(prompts)), np.nan)
 
 
-def _follow(runs: SetRuns, heads: Sequence[HeadId], curve: Float[np.ndarray, "k prompt"], bar: tqdm) -> None:
+def _follow(runs: SetRuns, heads: Sequence[HeadId], curve: Float[np.ndarray, "k prompt"], bar: Bar) -> None:
     """Fill in a curve: whether each answer is right without the first k heads."""
     for start in range(0, len(curve), runs.at_once):
         some = range(start, min(start + runs.at_once, len(curve)))

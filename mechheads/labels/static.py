@@ -31,9 +31,9 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from mechheads.backends.changes import alone
+from mechheads.bars import Bar
 from mechheads.labels.nulls import matching_p, matchings
 from mechheads.labels.ranks import HeadPath, Ranks, Ties, usual_k
 from mechheads.labels.relations import RelationLike, load_relations
@@ -254,7 +254,7 @@ def _fill(
         done = 0
         try:
             n_units = model.n_layers * model.n_heads
-            with tqdm(total=n_units, desc="relation scores", unit="head", disable=not progress) as bar:
+            with Bar(total=n_units, desc="relation scores", unit="head", disable=not progress) as bar:
                 for layer in range(model.n_layers):
                     scales = model.attention_scale(layer) if norm == "folded" else 1.0
                     heads = _value_paths(model, layer, seen[min(layer, 1)] * scales)

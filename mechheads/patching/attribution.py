@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from mechheads.altered import altered_z, apply
 from mechheads.answers import warn_of_answers
 from mechheads.backends.base import with_gradient
 from mechheads.backends.changes import alone
+from mechheads.bars import Bar
 from mechheads.cache import KEY_SITES, HeadCache
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Context, Intervention, Patch, Site, site_of
@@ -233,7 +233,7 @@ def z_gradients(base: HeadCache, metric: Metric, layers: Sequence[int], rows: in
     at, mask = read_positions(metric, tokens)
     store, flat = LayerStore(len(layers), len(tokens), base.stores["z"].on_disk), True
     starts = range(0, len(tokens), rows)
-    for start in tqdm(starts, desc="gradients", disable=not progress or len(starts) == 1, leave=False):
+    for start in Bar(starts, desc="gradients", disable=not progress or len(starts) == 1, leave=False):
         part = slice(start, start + rows)
         gradients = _gradients(model, tokens.rows(part), at[part], mask[part], metric, layers)
         for layer, gradient in zip(layers, gradients, strict=True):

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from tqdm.auto import tqdm
 
 from mechheads.backends.changes import alone
+from mechheads.bars import Bar
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Intervention
 from mechheads.jobs import AnyPrompts
@@ -138,7 +138,7 @@ Trial = tuple[HeadId, Float[np.ndarray, " prompt"]]
 Fits = Callable[[Float[np.ndarray, " prompt"]], bool]
 
 
-def _once(runs: CircuitRuns, start: frozenset[HeadId], fits: Fits, bar: tqdm) -> Iterator[Trial]:
+def _once(runs: CircuitRuns, start: frozenset[HeadId], fits: Fits, bar: Bar) -> Iterator[Trial]:
     """Every head once, those first whose removal alone changes the least.
 
     While heads can go, the next few are tried ahead, each together with those before it: what comes before
@@ -160,7 +160,7 @@ def _once(runs: CircuitRuns, start: frozenset[HeadId], fits: Fits, bar: tqdm) ->
             kept = circuit
 
 
-def _each(runs: CircuitRuns, start: frozenset[HeadId], fits: Fits, bar: tqdm) -> Iterator[Trial]:
+def _each(runs: CircuitRuns, start: frozenset[HeadId], fits: Fits, bar: Bar) -> Iterator[Trial]:
     """In each round the head whose removal leaves faithfulness closest to 1, until none can go."""
     kept = start
     while kept:

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from mechheads.answers import warn_of_answers
 from mechheads.backends.changes import alone
+from mechheads.bars import Bar
 from mechheads.frozen import Frozen, MLPs, Receiver, check_frozen
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions import Patch
@@ -205,7 +205,7 @@ def _measure(
         paths = _Paths(job, groups, mlps)
         values = np.full((model.n_layers, model.n_heads, len(groups), len(job.places), len(job.tokens)), np.nan)
         finished = {} if job.ledger is None else job.ledger.finished()
-        bar = tqdm(total=len(job.units), disable=not progress, leave=False, desc=f"paths from {len(job.heads)} heads")
+        bar = Bar(total=len(job.units), disable=not progress, leave=False, desc=f"paths from {len(job.heads)} heads")
         try:
             with bar:
                 for units in paths.waves():

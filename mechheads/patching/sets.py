@@ -16,11 +16,11 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from mechheads.altered import altered_z
 from mechheads.answers import warn_of_answers
 from mechheads.backends.changes import alone
+from mechheads.bars import Bar
 from mechheads.cache import KEY_SITES
 from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.interventions import Intervention, Patch, site_of
@@ -285,7 +285,7 @@ def said(intervention: Intervention) -> str:
     return name_of(intervention) if hasattr(intervention, "__name__") else repr(intervention)
 
 
-def set_bar(total: int, what: str, progress: bool) -> tqdm:
+def set_bar(total: int, what: str, progress: bool) -> Bar:
     """A progress bar that counts sets."""
     form = "{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go"
-    return tqdm(total=total, desc=what, disable=not progress, leave=False, bar_format=form)
+    return Bar(total=total, desc=what, disable=not progress, leave=False, bar_format=form)

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
+from mechheads.bars import Bar
 from mechheads.deltas import SIDES, Delta
 from mechheads.generation import generate
 from mechheads.heads import HeadId
@@ -98,7 +98,7 @@ def teach_refusal(
     optimiser = torch.optim.Adam(learnt.weights, lr=lr)
     fall = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.1, steps)
     drawn = torch.Generator().manual_seed(seed)
-    for step in tqdm(range(steps), desc="teaching", disable=not progress, leave=False):
+    for step in Bar(range(steps), desc="teaching", disable=not progress, leave=False):
         optimiser.zero_grad()
         some = [_draw(lesson, n, drawn) for lesson, n in zip(lessons, _IN_A_BATCH, strict=True)]
         _loss(model, list(chain(*some))).backward()
