@@ -456,7 +456,7 @@ def mean_over_rows(z: Tensor) -> Tensor:
         ([[], ["L0H0"]], r"conditions\[1\]\[0\] is 'L0H0'; a condition is a list of HeadChange"),
         ([[HeadChange(3, 0, "z", torch.zeros_like)]], r"there is no L3H0 at site 'z'; .* layers 0..2 with heads 0..3"),
         ([[HeadChange(0, 2, "k", torch.zeros_like)]], r"no L0H2 at site 'k'; .* with key/value heads 0..1"),
-        ([[HeadChange(0, 0, "pattern", torch.zeros_like)]], r"site is 'pattern'; choose among z, q, k, v, scored_q"),
+        ([[HeadChange(0, 0, "pattern", torch.zeros_like)]], r"site is 'pattern'; choose among z, q, k, v"),
         ([[HeadChange(0, 0, "z", lambda z: 0.0)]], r"conditions\[0\]\[0\]: function gave float"),
         ([[HeadChange(0, 0, "z", lambda z: z[0])]], r"function gave \[3, 8\] on cpu; .* here \[2, 3, 8\]"),
         ([[HeadChange(0, 0, "z", mean_over_rows)]], "function gives a token another value when it comes alone"),
