@@ -24,7 +24,7 @@ def read_task(path: PathLike, prompt: str = "prompt", target: str = "target", *,
 
     Args:
         path: the file; the task is named after it.
-        prompt, target, cluster: the keys of prompt, target and, on wish, cluster.
+        prompt, target, cluster: the keys of the prompt, the target and, optionally, the cluster.
 
     Raises:
         ValueError: that names file and line, if there is no such file or a line is no such object.

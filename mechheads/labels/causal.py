@@ -133,7 +133,7 @@ def relation_evidence(
     progress: bool = True,
     store: str | PathLike[str] | None = None,
 ) -> CausalEvidence:
-    """Total and direct effect of every head on relations, and on wish what is lost without the best heads.
+    """Total and direct effect of every head on relations; optionally, what is lost without the best heads.
 
     The corrupted run asks about another source (``few_shot_pairs``). One head's z is put back from the clean run,
     and the logit difference between the two targets says how much of the way that leads: 0 nothing, 1 all of it.
