@@ -1,7 +1,8 @@
 """Relation scores of the default model against the obvious loop: ``python -m benchmarks.labels``.
 
-The loop is the formula as it stands: for every relation and head E' @ W_V @ W_O @ W_U, then topk. It is run on a sample
-of heads spread over the layers and scaled to all; its hits on these must be ours.
+The loop is the paper's formula as it stands: for every relation and head E' @ W_V @ W_O @ W_U, then topk, with tokens
+through the first MLP and raw weights. It is run on a sample of heads spread over the layers and scaled to all; its hits
+on these must be ours.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def main() -> None:
 def ours_of(model: mh.Model, **options: Any) -> mh.HeadScores:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return mh.relation_scores(model, min_pairs=MIN_PAIRS, progress=False, **options)
+        form: dict[str, Any] = {"source": "first_mlp", "norm": "raw", "min_pairs": MIN_PAIRS}
+        return mh.relation_scores(model, progress=False, **form | options)
 
 
 def obvious_loop(model: mh.Model, relations: list[KeptPairs]) -> dict[tuple[int, int, str], np.ndarray]:

@@ -73,6 +73,12 @@ def label(
     ] = None,
     out: Out = Path("labels"),
     rule: Annotated[str, typer.Option(help='"null": above shuffled targets; "maps": phi >= 0.15.')] = "null",
+    source: Annotated[
+        str,
+        typer.Option(
+            help='How heads read a token: "embedding", "first_mlp" (the paper\'s), "carried" or "all" of them.'
+        ),
+    ] = "all",
     device: Device = "cpu",
     min_pairs: Annotated[int, typer.Option(help="Relations with fewer single-token pairs are skipped.")] = 30,
     on_disk: Annotated[
@@ -90,7 +96,7 @@ def label(
         if on_disk and device not in ("cpu", "auto"):
             raise ValueError(f"--on-disk computes on the CPU; leave out --device {device}, or --on-disk")
         weights = open_weights(model) if on_disk and model else load(model, device=device)
-        scores = relation_scores(weights, relations or None, min_pairs=min_pairs)
+        scores = relation_scores(weights, relations or None, min_pairs=min_pairs, source=source)  # type: ignore[arg-type]
         labels = label_heads(scores, rule=rule)  # type: ignore[arg-type]
         results.files = [scores.save(out / "relations.nc"), labels.save(out / "labels.nc")]
         results.table("heads", labels.table())

@@ -149,6 +149,10 @@ class Model:
         """What the norm before a layer's attention multiplies with; ones where that is folded into the weights."""
         return self.backend.scale(layer)
 
+    def attention_out_scale(self, layer: int) -> Float[Tensor, " d_model"]:
+        """What a norm after a layer's attention multiplies with, as in Gemma 2 and 3; ones where there is none."""
+        return self.backend.scale(layer, "ln1_post")
+
     def final_scale(self) -> Float[Tensor, " d_model"]:
         """The same of the final norm."""
         return self.backend.scale(None)

@@ -51,6 +51,7 @@ class WeightLayout:
         embedding, unembedding, final_norm: of the whole model.
         block: what names inside a layer begin with.
         attention_norm, mlp_norm: the norms that attention and the MLP of a layer read through.
+        attention_out_norm: the norm that attention writes through, if there is one.
         value, output: V and O.
         fused: whether V has a tensor of its own, or follows the rows of Q and K, or those of each head.
         mlp_in, mlp_out: the MLP; of a gated one first the gate, then the other half, or both in one tensor.
@@ -68,6 +69,7 @@ class WeightLayout:
     block: str = "layers.{}."
     attention_norm: str = "input_layernorm"
     mlp_norm: str = "post_attention_layernorm"
+    attention_out_norm: str | None = None
     value: str = "self_attn.v_proj"
     output: str = "self_attn.o_proj"
     fused: Literal["no", "all heads", "each head"] = "no"
@@ -95,7 +97,9 @@ class WeightLayout:
         if not tied:
             yield f"{self.unembedding}.weight", vocabulary
         for layer in range(sizes.n_layers):
-            yield self.name(layer, self.attention_norm), (d_model,)
+            for norm in (self.attention_norm, self.attention_out_norm):
+                if norm is not None:
+                    yield self.name(layer, norm), (d_model,)
             yield self.name(layer, self.value), self._matrix(rows, d_model)
             yield self.name(layer, self.output), self._matrix(d_model, heads)
         yield f"{self.trunk}{self.final_norm}.weight", (d_model,)
@@ -121,7 +125,10 @@ class WeightLayout:
 
 _LLAMA = WeightLayout()
 _LAYER_NORMED = replace(_LLAMA, gated=False, norm="LN", epsilon="layer_norm_eps")
-_GEMMA_2 = replace(_LLAMA, mlp_norm="pre_feedforward_layernorm", norm_offset=1.0, activation="hidden_activation")
+_GEMMA_2 = replace(
+    _LLAMA, attention_out_norm="post_attention_layernorm", mlp_norm="pre_feedforward_layernorm", norm_offset=1.0,
+    activation="hidden_activation",
+)  # fmt: skip
 
 LAYOUTS = {
     "llama": _LLAMA,

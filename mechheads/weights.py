@@ -171,6 +171,13 @@ class StoredWeights:
         norm = self._layout.attention_norm
         return LayerWeights(lambda at: self._scale(self._layout.name(at, norm)), self.n_layers)[layer]
 
+    def attention_out_scale(self, layer: int) -> Float[Tensor, " d_model"]:
+        """The scale by which a norm after a layer's attention multiplies; ones where there is none."""
+        norm = self._layout.attention_out_norm
+        if norm is None:
+            return torch.ones(self.d_model, dtype=torch.float32)
+        return LayerWeights(lambda at: self._scale(self._layout.name(at, norm)), self.n_layers)[layer]
+
     def final_scale(self) -> Float[Tensor, " d_model"]:
         """The scale by which the final norm multiplies."""
         return self._scale(f"{self._layout.trunk}{self._layout.final_norm}.weight")

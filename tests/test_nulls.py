@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import permutations
 
 import numpy as np
 import pytest
 
-from mechheads.labels.nulls import matching_p, matchings
+from mechheads.labels.nulls import matching_null, matchings
 
 
-def exact(hits: np.ndarray) -> float:
-    """All matchings, one after the other."""
-    n = len(hits)
-    counts = [sum(hits[i, j] for i, j in enumerate(order)) for order in permutations(range(n))]
-    return float(np.mean([count >= np.diagonal(hits).sum() for count in counts]))
+def exact(*tables: np.ndarray) -> float:
+    """All matchings, one after the other; of several tables each time the one with the most hits."""
+    n = len(tables[0])
+    seen = max(np.diagonal(table).sum() for table in tables)
+    counts = [
+        max(sum(table[i, j] for i, j in enumerate(order)) for table in tables) for order in permutations(range(n))
+    ]
+    return float(np.mean([count >= seen for count in counts]))
+
+
+def matching_p(hits: np.ndarray, drawn: Callable[[int], np.ndarray]) -> float:
+    return matching_null(hits[None], drawn)[0]
 
 
 def test_by_hand() -> None:
@@ -65,3 +73,31 @@ def test_draws_are_seeded_permutations() -> None:
     assert np.array_equal(draws, matchings(12, 50, 3))
     assert not np.array_equal(draws, matchings(12, 50, 4))
     assert (np.sort(draws, axis=1) == np.arange(12)).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_several_readings_the_largest_is_shuffled_too(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tables = rng.random((3, 6, 6)) < np.array([0.1, 0.3, 0.5])[:, None, None]
+    p, share = matching_null(tables, lambda n: matchings(n, 0, 0))
+    assert p == pytest.approx(exact(*tables))
+    order = matchings(6, 0, 0)
+    largest = np.max([[table[np.arange(6), one].sum() for one in order] for table in tables], axis=0)
+    assert share == pytest.approx(largest.mean() / 6)
+    assert share >= max(table.mean() for table in tables) - 1e-12
+    assert p >= matching_p(tables[np.argmax([np.diagonal(table).sum() for table in tables])], lambda n: order) - 1e-12
+
+
+def test_bounds_of_several_readings_add_up() -> None:
+    few, one = (lambda n: matchings(n, 200, 0)), np.eye(30, dtype=bool)
+    single = matching_null(one[None], few)[0]
+    assert matching_null(np.stack([one, one]), few)[0] == pytest.approx(2 * single, rel=1e-9)
+
+
+def test_under_the_null_the_best_of_three_is_no_likelier() -> None:
+    rng, below = np.random.default_rng(2), 0
+    order = matchings(30, 999, 5)
+    for _ in range(300):
+        tables = rng.random((3, 30, 30)) < 0.1
+        below += matching_null(tables, lambda n: order)[0] <= 0.05
+    assert below <= 0.05 * 300 + 3 * np.sqrt(300 * 0.05 * 0.95)

@@ -32,6 +32,7 @@ def plain_loop(model: mh.Model, layer: int, head: int, n: int, top: int, first_m
     W_V, W_O, W_U = model.W_V[layer][head].double(), model.W_O[layer][head].double(), model.W_U.double()
     if folded:
         W_V = torch.diag(model.attention_scale(layer).double()) @ W_V
+        W_O = W_O @ torch.diag(model.attention_out_scale(layer).double())
         W_U = torch.diag(model.final_scale().double()) @ W_U
     sigma, written = [], []
     for token in range(model.d_vocab):
@@ -61,10 +62,12 @@ def test_equal_to_the_formula(small: mh.Model, layer: int, head: int) -> None:
     check(salient_operations(small, (layer, head)), plain_loop(small, layer, head, 15, 5, True, False))
 
 
-@pytest.mark.parametrize(("first_mlp", "norm"), [(False, "raw"), (True, "folded"), (False, "folded")])
-def test_choices(llama: mh.Model, first_mlp: bool, norm: Any) -> None:
-    found = salient_operations(llama, "L2H1", n=4, top=3, first_mlp=first_mlp, norm=norm)
-    check(found, plain_loop(llama, 2, 1, 4, 3, first_mlp, norm == "folded"))
+@pytest.mark.parametrize("name", ["llama", "gemma"])
+@pytest.mark.parametrize(("source", "norm"), [("embedding", "raw"), ("first_mlp", "folded"), ("embedding", "folded")])
+def test_choices(tiny: Callable, name: str, source: Any, norm: Any) -> None:
+    model = mh.load(tiny(name))
+    found = salient_operations(model, "L2H1", n=4, top=3, source=source, norm=norm)
+    check(found, plain_loop(model, 2, 1, 4, 3, source == "first_mlp", norm == "folded"))
 
 
 def test_in_parts_as_in_one(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +103,7 @@ def test_without_a_tokenizer_tokens_are_ids(llama: mh.Model) -> None:
         ("L0H0", {"n": 0}, "n is 0; it must lie between 1 and"),
         ("L0H0", {"top": 10**6}, "top is 1000000; it must lie between 1 and"),
         ("L0H0", {"norm": "both"}, 'norm is \'both\'; choose "raw" or "folded"'),
+        ("L0H0", {"source": "all"}, 'source is \'all\'; choose "first_mlp" or "embedding": .* the whole vocabulary'),
     ],
 )
 def test_errors(llama: mh.Model, head: str, options: dict[str, Any], message: str) -> None:

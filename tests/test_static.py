@@ -38,8 +38,6 @@ class FakeModel:
 
     name = "fake"
     device = torch.device("cpu")
-    attention_scales: Any = None
-    final: Any = None
 
     def __init__(self, W_E: Any, W_V: Any, W_O: Any, W_U: Any, first_mlp: Any = torch.tanh) -> None:
         self.W_E, self.W_U, self.first_mlp = W_E, W_U, first_mlp
@@ -47,6 +45,8 @@ class FakeModel:
         self.n_layers, self.n_heads = len(self.W_V), len(self.W_V[0])
         self.d_model, self.d_vocab = W_U.shape
         self.dtype = W_U.dtype
+        self.attention_scales = self.out_scales = torch.ones(self.n_layers, self.d_model)
+        self.final = torch.ones(self.d_model)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         return self.W_E[ids]
@@ -56,6 +56,9 @@ class FakeModel:
 
     def attention_scale(self, layer: int) -> torch.Tensor:
         return self.attention_scales[layer]
+
+    def attention_out_scale(self, layer: int) -> torch.Tensor:
+        return self.out_scales[layer]
 
     def final_scale(self) -> torch.Tensor:
         return self.final
@@ -134,11 +137,11 @@ def test_a_head_that_writes_nothing_hits_nothing() -> None:
     assert scores.scores.item() == scores.dataset["suppression"].item() == 0.0
 
 
-@pytest.mark.parametrize("first_mlp", [True, False])
+@pytest.mark.parametrize("source", ["first_mlp", "embedding"])
 @pytest.mark.parametrize("k", [1, 40, 790])
-def test_equals_the_plain_loop(k: int, first_mlp: bool) -> None:
-    model = random_model()
-    scores = relation_scores(model, relations(), k=k, k_copying=25, first_mlp=first_mlp, min_pairs=1, progress=False)
+def test_equals_the_plain_loop(k: int, source: Any) -> None:
+    model, first_mlp = random_model(), source == "first_mlp"
+    scores = relation_scores(model, relations(), k=k, k_copying=25, source=source, min_pairs=1, progress=False)
     assert scores.values is not None
     for i, relation in enumerate(relations()):
         hits, suppressed = plain_loop(model, relation, number, 25 if relation.copying else k, first_mlp)
@@ -159,7 +162,7 @@ def test_equals_the_plain_loop_on_real_models(name: str, tiny: Callable[[str], P
     def token(word: str) -> int:
         return model.tokenizer(f" {word}", add_special_tokens=False)["input_ids"][0]
 
-    scores = relation_scores(model, relation, k=40, min_pairs=6, progress=False)
+    scores = relation_scores(model, relation, k=40, source="first_mlp", norm="raw", min_pairs=6, progress=False)
     hits, suppressed = plain_loop(model, relation, token, 40)
     assert scores.values is not None
     assert np.abs(scores.values.values[:, :, 0] - hits).max() == 0
@@ -171,7 +174,8 @@ def test_equals_the_plain_loop_on_real_models(name: str, tiny: Callable[[str], P
 @pytest.mark.parametrize("ties", ["target", "index"])
 def test_the_default_model_does_what_the_plain_loop_says(ties: Any, model: mechheads.Model) -> None:
     relation = Relation("capitals", "Knowledge", Relation.load("country_to_capital").pairs)
-    scores = relation_scores(model, relation, ties=ties, min_effect=1.0, progress=False)
+    options: dict[str, Any] = {"source": "first_mlp", "norm": "raw", "min_effect": 1.0, "progress": False}
+    scores = relation_scores(model, relation, ties=ties, **options)
     pairs = [pair.split(" -> ") for pair in scores.dataset["pair"].values[0].tolist()]
     assert len(pairs) == scores.provenance["ledger"]["capitals"]["kept"] == 38
     assert scores.values is not None
@@ -205,7 +209,7 @@ def test_half_precision_weights_are_scored_in_float32() -> None:
     model = random_model()
     half = FakeModel(*(torch.stack(list(w)).bfloat16() for w in (model.W_E, model.W_V, model.W_O, model.W_U)))
     full = FakeModel(half.W_E.float(), *(torch.stack(w).float() for w in (half.W_V, half.W_O)), half.W_U.float())
-    options: dict[str, Any] = {"k": 60, "min_pairs": 1, "progress": False, "first_mlp": False}
+    options: dict[str, Any] = {"k": 60, "min_pairs": 1, "progress": False, "source": "embedding"}
     mine, theirs = (relation_scores(m, relations(), **options) for m in (half, full))  # type: ignore[arg-type]
     assert np.array_equal(mine.scores, theirs.scores)
 
@@ -238,15 +242,15 @@ def test_scores_survive_a_file(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_keeps_the_layers_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = static._value_paths
+    honest = static.Readings.at
 
-    def interrupted(model: Any, layer: int, *rest: Any) -> Any:
+    def interrupted(readings: Any, layer: int) -> Any:
         if layer == 2:
             raise KeyboardInterrupt
-        return honest(model, layer, *rest)
+        return honest(readings, layer)
 
     whole = relation_scores(random_model(), relations(), min_pairs=1, progress=False)
-    monkeypatch.setattr(static, "_value_paths", interrupted)
+    monkeypatch.setattr(static.Readings, "at", interrupted)
     with pytest.warns(UserWarning, match=r"layers 0\.\.1 are scored"):
         part = relation_scores(random_model(), relations(), min_pairs=1, progress=False)
     assert [str(head) for head in part.missing] == ["L2H0", "L2H1", "L2H2", "L2H3"]
@@ -326,14 +330,16 @@ def test_at_a_tie_the_larger_id_is_ahead_on_request() -> None:
 
 def test_a_folded_norm_is_a_scale_of_what_is_read_and_of_what_is_written() -> None:
     model, g = random_model(), torch.Generator().manual_seed(3)
-    model.attention_scales, model.final = torch.rand(3, 16, generator=g) + 0.2, torch.rand(16, generator=g) + 0.2
+    model.attention_scales, model.out_scales = torch.rand(2, 3, 16, generator=g) + 0.2
+    model.final = torch.rand(16, generator=g) + 0.2
     folded = random_model()
     folded.W_V = [scale[:, None] * weight for scale, weight in zip(model.attention_scales, model.W_V, strict=True)]
+    folded.W_O = [weight * scale for scale, weight in zip(model.out_scales, model.W_O, strict=True)]
     folded.W_U = model.final[:, None] * folded.W_U
     options: dict[str, Any] = {"k": 60, "min_pairs": 1, "progress": False}
-    mine = relation_scores(model, relations(), norm="folded", **options)
-    assert np.array_equal(mine.scores, relation_scores(folded, relations(), **options).scores)
-    assert not np.array_equal(mine.scores, relation_scores(model, relations(), **options).scores)
+    mine, raw = (relation_scores(model, relations(), norm=norm, **options) for norm in ("folded", "raw"))
+    assert np.array_equal(mine.scores, relation_scores(folded, relations(), norm="raw", **options).scores)
+    assert not np.array_equal(mine.scores, raw.scores)
 
 
 @pytest.mark.transformerlens
@@ -379,7 +385,7 @@ def test_the_null_shuffles_targets() -> None:
     assert scores.dataset["null_phi"].values[0, :, 0] == pytest.approx([1 / 6, 1 / 6])
 
 
-@pytest.mark.parametrize("bad", [{"norm": "soft"}, {"targets": "last"}, {"ties": "none"}])
+@pytest.mark.parametrize("bad", [{"norm": "soft"}, {"targets": "last"}, {"ties": "none"}, {"source": "mlp"}])
 def test_unknown_choices_are_refused(bad: dict[str, Any]) -> None:
     name, given = next(iter(bad.items()))
     with pytest.raises(ValueError, match=f"{name} is '{given}'; choose"):

@@ -66,6 +66,9 @@ def make_config(kind: str, tokenizer: Any) -> transformers.PreTrainedConfig:
     return transformers.AutoConfig.for_model(kind, **sizes)
 
 
+SANDWICHED = ("gemma2", "gemma3_text")
+
+
 def build(kind: str, folder: Path, dtype: torch.dtype = torch.float32, **saving: Any) -> Path:
     """Save the tiny random model of a kind, and its tokenizer."""
     tokenizer = tiny_models.make_tokenizer(begins=False)
@@ -168,6 +171,8 @@ def test_everything_is_what_transformers_has(kind: str, form: str, made: Callabl
             same(weights.W_V[layer], torch.stack([W_V for W_V, _ in wanted]))
             same(weights.W_O[layer], torch.stack([W_O for _, W_O in wanted]))
             same(weights.attention_scale(layer), before[layer].weight.float() + gemma)
+            after = block.post_attention_layernorm.weight.float() + 1 if kind in SANDWICHED else torch.ones(32)
+            same(weights.attention_out_scale(layer), after)
         mlp = blocks[0].mlp.float()
         wanted = mlp(before_mlp.float()(some_states()))
     assert wanted.std() > 0.05
@@ -188,6 +193,7 @@ def test_everything_is_what_the_loaded_model_has(kind: str, form: str, made: Cal
         same(weights.W_V[layer], model.W_V[layer])
         same(weights.W_O[layer], model.W_O[layer])
         same(weights.attention_scale(layer), model.attention_scale(layer), 1e-5)
+        same(weights.attention_out_scale(layer), model.attention_out_scale(layer), 1e-5)
     same(weights.final_scale(), model.final_scale(), 1e-5)
     same(weights.first_mlp(some_states()), model.first_mlp(some_states()), 2e-6)
     same(weights.first_mlp(some_states()[0, 0]), model.first_mlp(some_states()[0, 0]), 2e-6)
@@ -202,13 +208,13 @@ def capitals() -> mh.Relation:
 
 
 @pytest.mark.transformerlens
-@pytest.mark.parametrize("norm", ["raw", "folded"])
+@pytest.mark.parametrize(("source", "norm"), [("first_mlp", "raw"), ("first_mlp", "folded"), ("embedding", "folded")])
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma2"])
 def test_relation_scores_from_disk_are_those_of_the_loaded_model(
-    kind: str, norm: Any, made: Callable[..., Path]
+    kind: str, source: Any, norm: Any, made: Callable[..., Path]
 ) -> None:
     phi, wanted = (
-        mh.relation_scores(model, capitals(), k=40, norm=norm, min_pairs=5, progress=False)
+        mh.relation_scores(model, capitals(), k=40, source=source, norm=norm, min_pairs=5, progress=False)
         for model in (open_weights(made(kind, "shards")), mh.load(made(kind, "shards")))
     )
     assert phi.values is not None and wanted.values is not None
@@ -604,6 +610,7 @@ def test_from_the_hub_only_what_is_needed_is_read(
     for layer in range(3):
         same(far.W_V[layer], near.W_V[layer])
         same(far.W_O[layer], near.W_O[layer])
+        same(far.attention_out_scale(layer), near.attention_out_scale(layer))
         same(far.attention_scale(layer), near.attention_scale(layer))
     same(far.unembedding(3, 200), near.unembedding(3, 200))
     same(far.first_mlp(some_states()), near.first_mlp(some_states()))

@@ -328,7 +328,7 @@ class Backend(ABC):
         norm = next((found for name in ("ln2", "ln1") if (found := getattr(block, name, None)) is not None), None)
         if cfg.attn_only:
             raise ValueError(
-                f"model {cfg.model_name!r} is made of attention only: it has no first MLP; use first_mlp=False"
+                f'model {cfg.model_name!r} is made of attention only: it has no first MLP; use source="embedding"'
             )
         try:
             with torch.no_grad():
@@ -336,19 +336,23 @@ class Backend(ABC):
                 out = block.mlp(x_in if norm is None else norm(x_in))
         except (RuntimeError, AttributeError, TypeError) as error:
             raise ValueError(
-                f"the first MLP of model {cfg.model_name!r} cannot be run alone; use first_mlp=False ({error})"
+                f'the first MLP of model {cfg.model_name!r} cannot be run alone; use source="embedding" ({error})'
             ) from error
         return (out[0] if isinstance(out, tuple) else out).reshape(x.shape)
 
-    def scale(self, layer: int | None) -> Float[Tensor, " d_model"]:
-        """What the norm before a layer's attention multiplies with, or the final norm for None; ones without a norm.
+    def scale(self, layer: int | None, norm: Literal["ln1", "ln1_post"] = "ln1") -> Float[Tensor, " d_model"]:
+        """What a layer's norm before or after attention multiplies with, or for None the final one; ones without it.
 
         Read off what it does to a vector of mean 0 and mean square 1, which every norm but for its scale leaves
         as it is.
         """
-        d_model, norm = self.sizes.d_model, self._norm(layer)
+        d_model = self.sizes.d_model
+        if layer is None:
+            module = getattr(self.module, "ln_final", None)
+        else:
+            module = getattr(self.module.blocks[layer], norm, None)
         ones = torch.ones(d_model, dtype=torch.float32, device=self.parameter.device)
-        if norm is None:
+        if module is None:
             return ones
         x = torch.where(torch.arange(d_model, device=ones.device) % 2 == 0, ones, -ones)
         if d_model % 2:
@@ -356,14 +360,8 @@ class Backend(ABC):
         x /= x.square().mean().sqrt()
         with torch.no_grad():
             rows = (1e3 * torch.stack([x, -x])).to(self.parameter.dtype)[None]
-            up, down = norm(rows)[0].float()
+            up, down = module(rows)[0].float()
         return (up - down) / (2 * x)
-
-    def _norm(self, layer: int | None) -> Any:
-        """The norm before a layer's attention, or the final one; None where there is none."""
-        if layer is None:
-            return getattr(self.module, "ln_final", None)
-        return getattr(self.module.blocks[layer], "ln1", None)
 
     @property
     def d_mlp(self) -> int:

@@ -99,7 +99,7 @@ def label_heads(
     columns = {name: np.stack([part[name] for part in best], axis=-1) for name in best[0]}
     spoken = [_verdict(found.enough[..., at], None if acts is None else acts[..., at]) for at in chosen]
     verdict = np.stack(spoken, axis=-1)
-    names = columns.pop("best_relation")
+    names, reading = columns.pop("best_relation"), columns.pop("reading")
     score, low, high, p_value, q_value = (columns.pop(name) for name in ("score", "low", "high", "p", "q"))
     labels = HeadLabels.from_scores(
         score,
@@ -116,6 +116,7 @@ def label_heads(
         variables={name: (_DIMS, array) for name, array in columns.items()}
         | {
             "best_relation": (_DIMS, text_array(names.ravel().tolist(), names.shape)),
+            "reading": (_DIMS, text_array(reading.ravel().tolist(), reading.shape)),
             "verdict": (_DIMS, text_array(verdict.ravel().tolist(), verdict.shape)),
         },
     )
@@ -212,10 +213,17 @@ def _best(scores: HeadScores, where: np.ndarray, found: _Evidence) -> dict[str, 
     rank = np.where(np.isnan(phi), -np.inf, phi + 4.0 * enough + 2.0 * below)
     winner = rank.argmax(-1)[..., None]
     columns = {"score": phi, "low": low, "high": high, "p": p, "q": q, "suppresses": suppresses, "member": enough,
-               "below_floor": below}  # fmt: skip
+               "below_floor": below, "reading": _readings(scores, found)[..., where]}  # fmt: skip
     best = {name: np.take_along_axis(array, winner, axis=-1)[..., 0] for name, array in columns.items()}
     relation = data["relation"].values[winner[..., 0]]
     return best | {"best_relation": np.where(np.isnan(best["score"]), "", relation)}
+
+
+def _readings(scores: HeadScores, found: _Evidence) -> np.ndarray:
+    """How each head reads each relation; empty where the scores do not say."""
+    ways = [scores.dataset[name].values if name in scores.dataset else np.full(found.q.shape, "", dtype=object)
+            for name in ("reading", "suppression_reading")]  # fmt: skip
+    return np.where(found.suppresses, ways[1], ways[0])
 
 
 def _acts_in_context(scores: HeadScores, causal: CausalEvidence, fdr: float, floor: float) -> np.ndarray:
@@ -266,6 +274,9 @@ def _table_columns(
         name: (_PER_RELATION, data[old].values) for name, old in named.items() if old in data
     } | {"q": (_PER_RELATION, found.q), "is_evidence": (_PER_RELATION, found.enough)}
     columns["is_below_floor"] = (_PER_RELATION, found.below_floor)
+    if "reading" in data:
+        readings = _readings(scores, found)
+        columns["relation_reading"] = (_PER_RELATION, text_array(readings.ravel().tolist(), readings.shape))
     columns["category_of"] = ("relation", text_array(category_of, (len(category_of),)))
     for kind in ("total", "direct") if causal is not None else ():
         effect = getattr(causal, kind).dataset.reindex(relation=data["relation"].values)

@@ -13,8 +13,8 @@ from mechheads.scores import HeadScores
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-EVIDENCE = ("phi", "phi_low", "phi_high", "null_phi", "p", "q", "suppression", "total", "total_low", "total_high",
-            "direct", "direct_low", "direct_high", "relation_verdict")  # fmt: skip
+EVIDENCE = ("phi", "phi_low", "phi_high", "relation_reading", "null_phi", "p", "q", "suppression", "total",
+            "total_low", "total_high", "direct", "direct_low", "direct_high", "relation_verdict")  # fmt: skip
 """Columns of ``HeadLabels.table``, each a variable over (layer, head, relation); those not measured are left out."""
 
 
@@ -24,10 +24,11 @@ class HeadLabels(HeadScores):
     ``score`` over (layer, head, category) is the relation score phi of the category's best relation, and
     ``ci_low``, ``ci_high``, ``p_value`` and ``q_value`` are that relation's; the interval does not allow for its
     having been the best of several. Further variables over the same dimensions: ``member`` (has the head this
-    category?), ``below_floor`` (is there evidence for it, but too little?), ``best_relation``, ``suppresses`` (does it
-    suppress that relation rather than implement it?) and ``verdict``, which sets the weights beside what the head does
-    in context: ``"confirmed"`` where both speak of the same relation, ``"weights only"`` or ``"in context only"``, and
-    empty where neither speaks or what the weights speak of was not run. ``table`` has all that was measured, relation
+    category?), ``below_floor`` (is there evidence for it, but too little?), ``best_relation``, ``reading`` (how the
+    head reads tokens for that relation), ``suppresses`` (does it suppress it rather than implement it?) and
+    ``verdict``, which sets the weights beside what the head does in context: ``"confirmed"`` where both speak of the
+    same relation, ``"weights only"`` or ``"in context only"``, and empty where neither speaks or what the weights speak
+    of was not run. ``table`` has all that was measured, relation
     by relation; ``top`` and ``heads`` name members only.
     """
 
@@ -71,11 +72,12 @@ class HeadLabels(HeadScores):
     def table(self, head: HeadLike | None = None) -> pd.DataFrame:
         """All evidence, one row for each head and relation, best first within a head.
 
-        Columns: head, relation, category, phi with its interval, the mean under the null, p and q, the
-        suppression score, with causal evidence the total and the direct effect with their intervals and the
-        verdict on the head in that relation, whether the relation is evidence for the label, whether it is as sure but
-        below the floor, whether it is the best of its category, the head's label, and the verdict on the head in that
-        category. The label of a head that an interrupted run did not come to is "not reached".
+        Columns: head, relation, category, phi with its interval, how the head reads tokens (``reading``), the mean
+        under the null, p and q, the suppression score, with causal evidence the total and the direct effect with
+        their intervals and the verdict on the head in that relation, whether the relation is evidence for the label,
+        whether it is as sure but below the floor, whether it is the best of its category, the head's label, and the
+        verdict on the head in that category. The label of a head that an interrupted run did not come to is "not
+        reached".
 
         Args:
             head: only this one.
@@ -101,7 +103,7 @@ class HeadLabels(HeadScores):
                 named = {"head": str(one), "relation": relations[i], "category": category_of[i]}
                 about = {"is_best": bool(best[at] == relations[i]), "label": label, "verdict": str(verdicts[at])}
                 rows.append(named | found | about)
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows).rename(columns={"relation_reading": "reading"})
 
     def plot(self, **options: Any) -> go.Figure:
         """Category map; options go to ``mechheads.plots.category_map``."""

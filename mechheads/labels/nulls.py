@@ -4,6 +4,9 @@ A head that raises " Paris" whatever the source, or prefers common words, hits s
 H[i, j] say whether source i has target j among its k largest; the score of the relation is the mean of H[i, i],
 and under the null any matching of sources and targets is as likely: T = sum over i of H[i, pi(i)], pi a random
 permutation. p is the share of permutations with T at least as large as the one seen.
+
+Where a source is read in several ways, T is the largest over the ways, each shuffled by the same pi: having taken the
+best of several looks is part of the null.
 """
 
 from __future__ import annotations
@@ -27,33 +30,45 @@ def matchings(n: int, draws: int, seed: int) -> Int[np.ndarray, "draw pair"]:
     return rng.permuted(np.tile(np.arange(n, dtype=np.min_scalar_type(n)), (draws, 1)), axis=1)
 
 
-def matching_p(hits: Bool[np.ndarray, "source target"], drawn: Callable[[int], Int[np.ndarray, "draw pair"]]) -> float:
-    """p of the matching as it is: how often another has as many hits.
+def matching_null(
+    hits: Bool[np.ndarray, "reading source target"], drawn: Callable[[int], Int[np.ndarray, "draw pair"]]
+) -> tuple[float, float]:
+    """p of the matching as it is: how often another has as many hits; and the mean share of hits of the others.
 
     Exact where ``drawn`` gives all matchings. Else (1 + as many) / (1 + draws); where no draw reaches the number
     seen, the bound P(T >= t) <= e_t(r) (n - t)! / n! if that is smaller, with r the hits in each row (or column),
-    and e_t the elementary symmetric polynomial: it counts the ways to place t hits in different rows.
+    and e_t the elementary symmetric polynomial: it counts the ways to place t hits in different rows. The bounds of
+    several readings add up.
 
     Args:
-        hits: H of the relation's pairs in their order.
+        hits: H of the relation's pairs in their order, for each way of reading the sources.
         drawn: gives ``matchings(n, ...)`` for a number of pairs; asked only where there is a hit.
 
     >>> import numpy as np
-    >>> round(matching_p(np.eye(5, dtype=bool), lambda n: matchings(n, 0, 0)), 4)  # 1 of the 120 matchings
-    0.0083
+    >>> p, share = matching_null(np.eye(5, dtype=bool)[None], lambda n: matchings(n, 0, 0))
+    >>> round(p, 4), round(share, 4)  # 1 of the 120 matchings; a shuffle leaves one pair of five in its place
+    (0.0083, 0.2)
     """
-    n, seen = len(hits), int(np.diagonal(hits).sum())
-    if seen == 0:
-        return 1.0
-    rows = np.flatnonzero(hits.any(1))
+    n = hits.shape[-1]
+    seen = int(np.diagonal(hits, axis1=1, axis2=2).sum(1).max())
+    if seen == 0 and len(hits) == 1:
+        return 1.0, float(hits.mean())
     order = drawn(n)
-    as_many = int((hits[rows, order[:, rows]].sum(1) >= seen).sum())
+    largest = np.max([_totals(table, order) for table in hits], axis=0)
+    share = float(hits.mean() if len(hits) == 1 else largest.mean() / n)
+    as_many = int((largest >= seen).sum())
     if len(order) == factorial(n) and n <= EXACT_UP_TO:
-        return as_many / len(order)
+        return as_many / len(order), share
     p = (1 + as_many) / (1 + len(order))
     if as_many:
-        return p
-    return min(p, *(_bound(hits.sum(axis), seen) for axis in (0, 1)))
+        return p, share
+    return min(p, sum(min(_bound(table.sum(axis), seen) for axis in (0, 1)) for table in hits)), share
+
+
+def _totals(table: Bool[np.ndarray, "source target"], order: Int[np.ndarray, "draw pair"]) -> Int[np.ndarray, " draw"]:
+    """The hits of each matching."""
+    rows = np.flatnonzero(table.any(1))
+    return table[rows, order[:, rows]].sum(1)
 
 
 def _bound(counts: Int[np.ndarray, " line"], t: int) -> float:

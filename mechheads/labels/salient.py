@@ -35,7 +35,7 @@ def salient_operations(
     *,
     n: int = 15,
     top: int = 5,
-    first_mlp: bool = True,
+    source: Literal["first_mlp", "embedding"] = "first_mlp",
     norm: Literal["raw", "folded"] = "raw",
 ) -> pd.DataFrame:
     """The tokens of the whole vocabulary that a head amplifies most, from its weights alone.
@@ -45,9 +45,9 @@ def salient_operations(
         head: such as ``"L23H4"``.
         n: how many tokens.
         top: how many tokens to name that each of them is mapped to.
-        first_mlp: whether layers from 1 on see tokens through the first MLP.
-        norm: ``"raw"`` as in the paper; ``"folded"`` multiplies the scales of the norm before attention into W_V
-            and of the final norm into W_U.
+        source: how layers from 1 on see a token: through the first MLP, as in the paper, or as its embedding.
+        norm: ``"raw"`` as in the paper; ``"folded"`` multiplies the scales of the norm before attention into W_V,
+            of a norm after attention into W_O and of the final norm into W_U.
 
     Returns:
         One row a token under its id, the most amplified first: ``token``, ``sigma``, ``maps_to`` (the ``top``
@@ -68,11 +68,17 @@ def salient_operations(
             )
     if norm not in ("raw", "folded"):
         raise ValueError(f'norm is {norm!r}; choose "raw" or "folded"')
+    if source not in ("first_mlp", "embedding"):
+        raise ValueError(
+            f'source is {source!r}; choose "first_mlp" or "embedding": what else a head may read of a token takes runs '
+            "of the model, and here that is the whole vocabulary"
+        )
     folded = norm == "folded"
     W_V, W_O = model.W_V[at.layer][at.head].float(), model.W_O[at.layer][at.head].float()
     if folded:
         W_V = model.attention_scale(at.layer).float()[:, None] * W_V
-    through_mlp = bool(at.layer) and first_mlp
+        W_O = W_O * model.attention_out_scale(at.layer).float()
+    through_mlp = bool(at.layer) and source == "first_mlp"
     each = torch.arange(model.d_vocab, device=W_V.device).split(_TOKENS_AT_ONCE)
     gains = [_gain(seen, seen @ W_V @ W_O) for seen in (_seen(model, ids, through_mlp) for ids in each)]
     sigma, chosen = torch.cat(gains).topk(n)

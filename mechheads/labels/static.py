@@ -1,4 +1,4 @@
-"""Relation scores: what each head maps each token to, read from its weights alone.
+"""Relation scores: what each head maps each token to, read from its weights.
 
 The method is MAPS (Elhelo & Geva 2024, "Inferring Functionality of Attention Heads from their Parameters",
 arXiv 2412.11965, section 3):
@@ -6,36 +6,40 @@ arXiv 2412.11965, section 3):
     M = E' W_V W_O W_U                                                    [vocab, vocab]
     phi_R = mean over (s, t) in R of 1[t is among the k largest entries of row s of M]
 
-and the suppression score is the same on -M. E' is the embedding W_E in layer 0, and in later layers what the
-first MLP makes of it, MLP_0(ln2_0(W_E)). Weights are raw (no norm folded in, no biases), in float32.
+and the suppression score is the same on -M. In the paper E' is what the first MLP makes of the embedding, and weights
+are raw. Which E' a head reads differs between heads and between models, so here each is asked in three ways
+(``readings.py``), and the largest phi counts. The scales of norms are multiplied into the weights. Everything is in
+float32, without biases.
 
 | paper | here |
 |---|---|
 | relation R, its pairs (s, t) | ``Relation.pairs`` |
 | k, for copying relations | ``k``, ``k_copying`` |
+| E' | ``source``; ``"first_mlp"`` is the paper's |
+| raw weights | ``norm="raw"`` |
 | phi_R(h) | ``scores`` at layer, head, relation |
 | suppression score | the variable ``suppression`` |
 
 M is never formed and nothing is sorted; ``ranks.py`` says how. What the paper lacks is a null: ``nulls.py`` shuffles
-the targets of a relation among its sources and asks how often as many are hit.
+the targets of a relation among its sources and asks how often as many are hit, by the best of the readings too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from mechheads.backends.changes import alone
 from mechheads.bars import Bar
-from mechheads.labels.nulls import matching_p, matchings
+from mechheads.labels.nulls import matching_null, matchings
 from mechheads.labels.ranks import HeadPath, Ranks, Ties, usual_k
+from mechheads.labels.readings import READINGS, SOURCES, Norm, Readings, Source
 from mechheads.labels.relations import RelationLike, load_relations
 from mechheads.labels.vocabulary import KeptPairs, Targets, check_any, keep_pairs, long_enough
 from mechheads.netcdf import text_array
@@ -47,7 +51,7 @@ if TYPE_CHECKING:
     from mechheads.model import Model
     from mechheads.weights import StoredWeights
 
-Norm = Literal["raw", "folded"]
+Side = Literal[1, -1]
 _TIES = {"target": "count for the target", "index": "count for the larger token id"}
 
 
@@ -58,8 +62,8 @@ def relation_scores(
     k: int | None = None,
     *,
     k_copying: int | None = None,
-    first_mlp: bool = True,
-    norm: Norm = "raw",
+    source: Source = "all",
+    norm: Norm = "folded",
     leading_space: bool = True,
     targets: Targets = "single",
     ties: Ties = "target",
@@ -70,10 +74,10 @@ def relation_scores(
     memory: int = 2**27,
     progress: bool = True,
 ) -> HeadScores:
-    """Share of each relation's pairs that each head maps from source to target, from weights alone.
+    """Share of each relation's pairs that each head maps from source to target, whatever the prompt.
 
     A pair counts if " source" and " target" are one token each. A head that writes nothing for a source, as a
-    pruned head does, hits nothing. The first MLP runs in the model's dtype, all else in float32.
+    pruned head does, hits nothing. The first MLP and the model run in the model's dtype, all else in float32.
 
     Args:
         model: from ``mh.load`` or ``mh.wrap``, or ``mh.open_weights`` for a model that stays on disk.
@@ -81,10 +85,13 @@ def relation_scores(
         k: a target is hit among the k largest entries. Left out, as the paper has it: 10, and 25 for a
             vocabulary of 100,000 tokens or more, such as Llama 3's.
         k_copying: k for relations that copy; left out, 1 and 3.
-        first_mlp: whether layers from 1 on see tokens through the first MLP. The paper's code leaves it out
-            for Llama-3.1-70B.
-        norm: ``"raw"`` as in the paper; ``"folded"`` multiplies the scales of the norm before attention into W_V
-            and of the final norm into W_U.
+        source: how a head reads a token. ``"embedding"``: its row of W_E. ``"first_mlp"``: what the first MLP makes
+            of that, from layer 1 on, as in the paper (whose code leaves it out for Llama-3.1-70B).
+            ``"carried"``: the token as the model itself carries it to the head's layer, after a neutral word and
+            the norm before attention; the mean over a few such words. ``"all"``: for each head and relation the one
+            of these with the largest score; a model on disk has the first two.
+        norm: ``"folded"`` multiplies the scales of the norm before attention into W_V, of a norm after attention
+            into W_O and of the final norm into W_U; ``"raw"`` does not, as in the paper.
         leading_space: whether words are looked up with a space before them.
         targets: ``"first"`` also takes targets of several tokens, by their first; the variable ``by_first``
             marks these pairs.
@@ -102,16 +109,19 @@ def relation_scores(
     Returns:
         Scores over (layer, head, relation), unit "share of pairs": phi, with Wilson's interval for a share of
         pairs, and p and q against shuffled targets (one-sided; see ``labels.nulls``; q over all heads and
-        relations). ``values`` holds 1 for a hit and 0 for none, per pair, NaN beyond a relation's last pair.
-        Further variables: ``null_phi``, the mean under the shuffles where it was tested; ``suppression`` and
-        ``p_suppression`` (layer, head, relation); ``n_pairs`` and ``relation_category`` (relation); ``pair`` and
-        ``by_first`` (relation, prompt). ``provenance["ledger"]`` tells for each relation how many pairs were
-        given and kept, which were lost and why. After Ctrl-C the layers that were done are returned and the
-        others are NaN.
+        relations). With several readings the score is the largest, and so is the null's, shuffle by shuffle.
+        ``values`` holds 1 for a hit and 0 for none, per pair, NaN beyond a relation's last pair.
+        Further variables: ``reading``, the way with that score, empty if no pair is hit, and ``phi_embedding``,
+        ``phi_first_mlp`` and ``phi_carried``; ``null_phi``, the mean under the shuffles where it was tested;
+        ``suppression``, ``p_suppression`` and ``suppression_reading`` (layer, head, relation); ``n_pairs`` and
+        ``relation_category`` (relation); ``pair`` and ``by_first`` (relation, prompt).
+        ``provenance["ledger"]`` tells for each relation how many pairs were given and kept, which were lost and why,
+        ``provenance["no_reading"]`` why a model lacks a reading. After Ctrl-C the layers that were done are
+        returned and the others are NaN.
 
     Raises:
-        ValueError: for an unknown relation, one without single-token pairs, a model without a tokenizer, or
-            weights that are not finite; before any score is computed.
+        ValueError: for an unknown relation, one without single-token pairs, a model without a tokenizer or
+            without the ``source`` asked for, or weights that are not finite; before any score is computed.
 
     >>> phi = mh.relation_scores(model, "country_to_capital")
     >>> phi
@@ -126,10 +136,10 @@ def relation_scores(
             raise ValueError(f"{what} is {number}; it must be at least 1")
     if not 0 <= min_effect <= 1:
         raise ValueError(f"min_effect is {min_effect}; it is a share of pairs, between 0 and 1")
-    for what, given, known in (("norm", norm, ("raw", "folded")), ("targets", targets, ("single", "first")),
-                               ("ties", ties, tuple(_TIES))):  # fmt: skip
+    for what, given, known in (("source", source, SOURCES), ("norm", norm, ("raw", "folded")),
+                               ("targets", targets, ("single", "first")), ("ties", ties, tuple(_TIES))):  # fmt: skip
         if given not in known:
-            raise ValueError(f'{what} is {given!r}; choose "{known[0]}" or "{known[1]}"')
+            raise ValueError(f"{what} is {given!r}; choose {_either(known)}")
     loaded = load_relations(relations)
     everything = keep_pairs(loaded, model.tokenizer, leading_space=leading_space, targets=targets)
     if relations is not None:
@@ -139,10 +149,8 @@ def relation_scores(
     limits = [k_copying if kept.relation.copying else k for kept in scored]
     about = model.provenance()
     found = _Found.empty(model.n_layers, model.n_heads, scored)
-    null = _Null(min_effect, draws, seed)
-    _fill(
-        found, model, scored, limits, null, first_mlp=first_mlp, norm=norm, ties=ties, memory=memory, progress=progress
-    )
+    work = _Work(model, scored, limits, _Asked(source, norm, ties, memory, min_effect, draws, seed))
+    work.fill(found, progress)
     names = [kept.relation.name for kept in scored]
     longest = found.hits.shape[-1]
     words = [" -> ".join(kept.pairs[i]) if i < len(kept.pairs) else "" for kept in scored for i in range(longest)]
@@ -158,7 +166,8 @@ def relation_scores(
         provenance={
             **about,
             "k": dict(zip(names, limits, strict=True)),
-            "first_mlp": first_mlp,
+            "source": source,
+            "no_reading": work.missing,
             "norm": norm,
             "leading_space": leading_space,
             "targets": targets,
@@ -177,7 +186,10 @@ def relation_scores(
         },
         variables={
             "null_phi": (dims, found.null[0]),
+            "reading": (dims, _names(found.reading[0])),
+            **{f"phi_{name}": (dims, found.each[i]) for i, name in enumerate(READINGS) if name in work.names},
             "suppression": (dims, mean_over_prompts(found.hits[1])),
+            "suppression_reading": (dims, _names(found.reading[1])),
             "p_suppression": (dims, found.p[1]),
             "null_suppression": (dims, found.null[1]),
             "n_pairs": ("relation", counts),
@@ -193,121 +205,145 @@ def relation_scores(
 
 @dataclass(frozen=True)
 class _Found:
-    """Hits and suppressions [2, layer, head, relation, pair], their p and null means [2, layer, head, relation]."""
+    """What was found for each side, implementing and suppressing.
+
+    Attributes:
+        hits: of the best reading [2, layer, head, relation, pair].
+        p, null: p and the mean of the null [2, layer, head, relation].
+        reading: which is the best, as a place in READINGS, -1 without a hit [2, layer, head, relation].
+        each: phi by each reading [reading, layer, head, relation].
+    """
 
     hits: np.ndarray
     p: np.ndarray
     null: np.ndarray
+    reading: np.ndarray
+    each: np.ndarray
 
     @classmethod
     def empty(cls, n_layers: int, n_heads: int, scored: Sequence[KeptPairs]) -> _Found:
         shape = (2, n_layers, n_heads, len(scored))
         longest = max(len(kept.pairs) for kept in scored)
-        return cls(np.full((*shape, longest), np.nan), np.full(shape, np.nan), np.full(shape, np.nan))
+        hits, p, null = np.full((*shape, longest), np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
+        return cls(hits, p, null, np.full(shape, -1), np.full((len(READINGS), *shape[1:]), np.nan))
+
+    def forget(self, layers: slice) -> None:
+        """As if these layers had not been scored."""
+        self.reading[:, layers] = -1
+        for array in (self.hits, self.p, self.null, self.each):
+            array[:, layers] = np.nan
 
 
 @dataclass(frozen=True)
-class _Null:
-    """When a score is tested, and by how many shuffles."""
+class _Asked:
+    """How to score, and when to test a score by how many shuffles."""
 
+    source: Source
+    norm: Norm
+    ties: Ties
+    memory: int
     min_effect: float
     draws: int
     seed: int
 
 
-def _fill(
-    found: _Found,
-    model: Model | StoredWeights,
-    scored: Sequence[KeptPairs],
-    limits: Sequence[int],
-    null: _Null,
-    *,
-    first_mlp: bool,
-    norm: Norm,
-    ties: Ties,
-    memory: int,
-    progress: bool,
-) -> None:
-    """Score layer by layer, until done or Ctrl-C."""
-    tokens = [pair for kept in scored for pair in kept.tokens]
-    ids, source_of = np.unique([source for source, _ in tokens if source is not None], return_inverse=True)
-    per_relation = [len(kept.pairs) for kept in scored]
-    device = model.device
-    at = {
-        "source_of": torch.as_tensor(source_of, device=device),
-        "target": torch.as_tensor([target for _, target in tokens], device=device),
-        "limit": torch.as_tensor(np.repeat(limits, per_relation), device=device),
-    }
-    ends = np.cumsum(per_relation).tolist()
-    pairs_of = [slice(end - size, end) for end, size in zip(ends, per_relation, strict=True)]
+class _Work:
+    """All that scoring a layer needs.
 
-    @cache
-    def drawn(n: int) -> Int[np.ndarray, "draw pair"]:
-        return matchings(n, null.draws, null.seed)
+    Attributes:
+        names: the readings that are taken; missing: why others are not.
+    """
 
-    with torch.no_grad():
-        embedded = model.embed(torch.as_tensor(ids, device=device))
-        seen = (embedded.float(), model.first_mlp(embedded).float() if first_mlp else embedded.float())
-        _check_finite(model, seen)
-        scale = model.final_scale() if norm == "folded" else None
-        ranks = Ranks(model, **at, scale=scale, ties=ties, memory=memory)
-        done = 0
+    def __init__(
+        self, model: Model | StoredWeights, scored: Sequence[KeptPairs], limits: Sequence[int], asked: _Asked
+    ) -> None:
+        tokens = [pair for kept in scored for pair in kept.tokens]
+        ids, source_of = np.unique([source for source, _ in tokens if source is not None], return_inverse=True)
+        per_relation = [len(kept.pairs) for kept in scored]
+        device, ends = model.device, np.cumsum(per_relation).tolist()
+        self._model, self._asked, self._folded = model, asked, asked.norm == "folded"
+        self._pairs_of = [slice(end - size, end) for end, size in zip(ends, per_relation, strict=True)]
+        self._drawn = cache(lambda n: matchings(n, asked.draws, asked.seed))
+        with torch.no_grad():
+            self._readings = Readings(model, torch.as_tensor(ids, device=device), asked.source, asked.norm)
+            _check_finite(model)
+            self._ranks = Ranks(
+                model,
+                source_of=torch.as_tensor(source_of, device=device),
+                target=torch.as_tensor([target for _, target in tokens], device=device),
+                limit=torch.as_tensor(np.repeat(limits, per_relation), device=device),
+                scale=model.final_scale().float() if self._folded else None,
+                ties=asked.ties,
+                memory=asked.memory,
+            )
+        self.names, self.missing = self._readings.names, self._readings.missing
+
+    def fill(self, found: _Found, progress: bool) -> None:
+        """Score layer by layer, until done or Ctrl-C."""
+        done, n_layers = 0, self._model.n_layers
+        n_units = n_layers * self._model.n_heads
         try:
-            n_units = model.n_layers * model.n_heads
-            with Bar(total=n_units, desc="relation scores", unit="head", disable=not progress) as bar:
-                for layer in range(model.n_layers):
-                    scales = model.attention_scale(layer) if norm == "folded" else 1.0
-                    heads = _value_paths(model, layer, seen[min(layer, 1)] * scales)
-                    _score(found, ranks, heads, pairs_of, null, drawn, layer)
-                    bar.update(len(heads))
+            with Bar(total=n_units, desc="relation scores", unit="head", disable=not progress) as bar, torch.no_grad():
+                for layer in range(n_layers):
+                    self._score(found, layer)
+                    bar.update(self._model.n_heads)
                     done = layer + 1
         except KeyboardInterrupt:
             if not done:
                 raise
-            for array in (found.hits, found.p, found.null):
-                array[:, done:] = np.nan
+            found.forget(slice(done, None))
             warn(f"relation_scores was stopped: layers 0..{done - 1} are scored, the later ones are NaN")
 
+    def _score(self, found: _Found, layer: int) -> None:
+        """Hits of a layer's heads by the best reading, and where they are many enough the null."""
+        W_O = self._model.W_O[layer].float()
+        if self._folded:
+            W_O = W_O * self._model.attention_out_scale(layer).float()
+        values = self._readings.at(layer)
+        paths: list[list[HeadPath]] = [list(zip(of_heads, W_O, strict=True)) for of_heads in values.values()]
+        flat = torch.stack(self._ranks.top([path for of_heads in paths for path in of_heads]))
+        hits = flat.unflatten(1, (len(paths), len(W_O))).cpu().numpy()
+        found.p[:, layer] = 1.0
+        tested: list[tuple[Side, int, int]] = []
+        for relation, pairs in enumerate(self._pairs_of):
+            own = hits[..., pairs]
+            share = own.mean(-1)
+            best = share.argmax(1)
+            most = np.take_along_axis(own, best[:, None, :, None], axis=1)[:, 0]
+            found.hits[:, layer, :, relation, : own.shape[-1]] = most
+            places = np.array([READINGS.index(name) for name in values])
+            found.reading[:, layer, :, relation] = np.where(most.any(-1), places[best], -1)
+            for name in self.names:
+                way = list(values).index(name if name in values else "embedding")
+                found.each[READINGS.index(name), layer, :, relation] = share[0, way]
+            many = (most.sum(-1) >= 2) & (most.mean(-1) >= self._asked.min_effect)
+            for side, head in np.argwhere(many).tolist():
+                tested.append((-1 if side else 1, head, relation))
+        tables = self._ranks.hits(
+            [(of[head], self._pairs_of[relation], sign) for sign, head, relation in tested for of in paths]
+        )
+        for sign, head, relation in tested:
+            of_pairs = np.stack([table.cpu().numpy() for table in islice(tables, len(paths))])
+            at = int(sign < 0), layer, head, relation
+            found.p[at], found.null[at] = matching_null(of_pairs, self._drawn)
 
-def _value_paths(model: Model | StoredWeights, layer: int, seen: Float[Tensor, "source d_model"]) -> list[HeadPath]:
-    """E'[s] W_V and W_O of each head of a layer."""
-    W_V, W_O = model.W_V[layer].float(), model.W_O[layer].float()
-    return [(seen @ W_V[head], W_O[head]) for head in range(len(W_V))]
 
-
-def _score(
-    found: _Found,
-    ranks: Ranks,
-    heads: Sequence[HeadPath],
-    pairs_of: Sequence[slice],
-    null: _Null,
-    drawn: Callable[[int], Int[np.ndarray, "draw pair"]],
-    layer: int,
-) -> None:
-    """Hits of a layer's heads, and where they are many enough the null."""
-    hits = torch.stack(ranks.top(heads)).cpu().numpy()
-    found.p[:, layer] = 1.0
-    tested = []
-    for relation, pairs in enumerate(pairs_of):
-        own = hits[..., pairs]
-        found.hits[:, layer, :, relation, : own.shape[-1]] = own
-        many = (own.sum(-1) >= 2) & (own.mean(-1) >= null.min_effect)
-        tested += [(side, head, relation) for side, head in np.argwhere(many).tolist()]
-    tables = ranks.hits([(heads[head], pairs_of[relation], (1, -1)[side]) for side, head, relation in tested])
-    for (side, head, relation), table in zip(tested, tables, strict=True):
-        of_pairs = table.cpu().numpy()
-        found.p[side, layer, head, relation] = matching_p(of_pairs, drawn)
-        found.null[side, layer, head, relation] = of_pairs.mean()
-
-
-def _check_finite(model: Model | StoredWeights, seen: tuple[Tensor, Tensor]) -> None:
-    for where, tensor in {"W_E": seen[0], "the first MLP": seen[1]}.items():
-        if not torch.isfinite(tensor).all():
-            raise ValueError(f"{where} gives NaN or infinite numbers: the model's weights are damaged")
+def _check_finite(model: Model | StoredWeights) -> None:
     for layer in range(model.n_layers):
         for name, weight in (("W_V", model.W_V[layer]), ("W_O", model.W_O[layer])):
             if not torch.isfinite(weight).all():
                 raise ValueError(f"{name} of layer {layer} holds NaN or infinite numbers")
+
+
+def _names(places: np.ndarray) -> np.ndarray:
+    """The names of readings, by their places."""
+    return text_array([READINGS[place] if place >= 0 else "" for place in places.ravel().tolist()], places.shape)
+
+
+def _either(known: Sequence[str]) -> str:
+    """``"a", "b" or "c"``."""
+    *others, last = (f'"{name}"' for name in known)
+    return f"{', '.join(others)} or {last}"
 
 
 def _text(labels: list[str]) -> np.ndarray:

@@ -114,7 +114,9 @@ class PlantedModel:
 
     @property
     def categories(self) -> dict[HeadId, tuple[str, ...]]:
-        """What labels from weights should find: the heads that implement, attended or not, and their categories.
+        """What labels should find: the categories of the heads that implement, attended or not, and in context.
+
+        The last read a tag that the weights alone do not see, and a token as the model carries it bears it.
 
         >>> planted = mh.testing.planted_model(plant={"L2H3": ["capitals"], "L4H1": ["plurals", "capitals"]})
         >>> planted.categories[mh.HeadId(4, 1)]
@@ -123,7 +125,7 @@ class PlantedModel:
         return {
             head: tuple(dict.fromkeys(category for name, category, *_ in RELATIONS if name in held.relations))
             for head, held in self.heads.items()
-            if held.kind in ("implements", "unattended")
+            if held.kind in ("implements", "unattended", "in context")
         }
 
     def __repr__(self) -> str:

@@ -1,0 +1,164 @@
+"""What a head is given of a token, in three ways, and the values that it makes of each.
+
+| reading | E'[s], what the head sees of the token s |
+|---|---|
+| ``embedding`` | row s of W_E |
+| ``first_mlp`` | MLP_0(ln2_0(W_E[s])); in layer 0 the embedding. The paper's (MAPS, arXiv 2412.11965, section 3.1) |
+| ``carried`` | the residual stream at the head's layer and the token, after the norm before attention |
+
+For ``carried`` the model runs on the token after one neutral opening, such as "The", with the beginning token before
+it if the tokenizer puts one. The mean over the openings counts, so that none of them decides. A token that stands first
+is no good instead: models use the first place as a sink.
+
+The first two take raw weights, or with ``norm="folded"`` the scale of the norm before attention. The third went through
+that norm. None of them has the bias of W_V: it adds the same whatever the token is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.cache import HeadCache
+from mechheads.model import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mechheads.weights import StoredWeights
+
+Reading = Literal["embedding", "first_mlp", "carried"]
+Source = Literal["all", "embedding", "first_mlp", "carried"]
+Norm = Literal["raw", "folded"]
+
+READINGS: tuple[Reading, ...] = ("embedding", "first_mlp", "carried")
+SOURCES: tuple[Source, ...] = ("all", *READINGS)
+OPENINGS = ("The", "and", "\n")
+_PROMPTS_AT_ONCE = 256
+
+
+class Readings:
+    """The values that every head makes of some tokens, for each way of reading them.
+
+    Args:
+        model: a loaded model, or one on disk, which cannot run and so carries nothing.
+        ids: the tokens.
+        source: one reading, or ``"all"`` for all that this model has.
+        norm: ``"folded"`` multiplies the scale of the norm before attention into W_V.
+
+    Attributes:
+        names: the readings taken.
+        missing: with ``"all"``, the readings that this model does not have, and why.
+
+    Raises:
+        ValueError: if the model does not have the one reading asked for, or gives numbers that are not finite.
+    """
+
+    def __init__(self, model: Model | StoredWeights, ids: Int[Tensor, " source"], source: Source, norm: Norm) -> None:
+        self._model, self._norm = model, norm
+        self.missing: dict[Reading, str] = {}
+        wanted = READINGS if source == "all" else (source,)
+        embedded = model.embed(ids)
+        self._embedded = _finite(embedded.float(), "W_E")
+        if "first_mlp" in wanted:
+            try:
+                self._first_mlp = _finite(model.first_mlp(embedded).float(), "the first MLP")
+            except ValueError as error:
+                self._note("first_mlp", error, source)
+        if "carried" in wanted:
+            try:
+                self._carried = carried_values(model, ids)
+            except ValueError as error:
+                self._note("carried", error, source)
+        self.names: tuple[Reading, ...] = tuple(name for name in wanted if name not in self.missing)
+
+    def _note(self, reading: Reading, error: ValueError, source: Source) -> None:
+        if source != "all" or isinstance(error, DamagedError):
+            raise error
+        self.missing[reading] = str(error)
+
+    def at(self, layer: int) -> dict[Reading, Float[Tensor, "head source d_head"]]:
+        """E'[s] W_V of each head of a layer, for each reading that it has."""
+        model, found = self._model, dict[Reading, Tensor]()
+        scale = model.attention_scale(layer).float() if self._norm == "folded" else 1.0
+        W_V = model.W_V[layer].float()
+        for name in self.names:
+            if name == "carried":
+                found[name] = self._carried[layer]
+            elif name == "embedding" or layer == 0:
+                found.setdefault("embedding", self._embedded * scale @ W_V)
+            else:
+                found[name] = self._first_mlp * scale @ W_V
+        return found
+
+
+class DamagedError(ValueError):
+    """Numbers that are not finite, whatever else could be read."""
+
+
+def carried_values(
+    model: Model | StoredWeights, ids: Int[Tensor, " source"]
+) -> list[Float[Tensor, "head source d_head"]]:
+    """ln1_l(residual stream) W_V of tokens after a neutral opening, for each layer; the mean over the openings.
+
+    Raises:
+        ValueError: if the model stays on disk, or its context has no room for an opening.
+    """
+    if not isinstance(model, Model):
+        raise ValueError(
+            'source="carried" runs the model on every token, and here are weights alone; load the model with mh.load, '
+            'or choose "embedding", "first_mlp" or "all"'
+        )
+    openings = neutral_openings(model)
+    total: list[Tensor] = []
+    for opening in openings:
+        prompts = [[*opening, token] for token in ids.tolist()]
+        read = _last_values(model, prompts)
+        total = read if not total else [before + more for before, more in zip(total, read, strict=True)]
+    group = model.n_heads // model.n_kv_heads
+    found = []
+    for layer, values in enumerate(total):
+        each = (values / len(openings)).repeat_interleave(group, dim=1).transpose(0, 1)
+        bias = model.backend.bias("V", layer)
+        each = each if bias is None else each - bias.float()[:, None]
+        found.append(_finite(each, f"the model's run, in layer {layer},"))
+    return found
+
+
+def neutral_openings(model: Model) -> list[list[int]]:
+    """What stands before a token: the beginning token, if the tokenizer puts one, and a neutral word."""
+    tokenizer = model.tokenizer
+    begin = _begin(tokenizer)
+    words = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in OPENINGS]
+    found = [[*begin, *ids] for ids in words if ids and tokenizer.unk_token_id not in ids]
+    openings = [list(ids) for ids in dict.fromkeys(map(tuple, found))] or ([begin] if begin else [])
+    if not openings:
+        raise ValueError(f"the tokenizer knows none of the neutral openings {', '.join(map(repr, OPENINGS))}")
+    return openings
+
+
+def _begin(tokenizer: Any) -> list[int]:
+    """What the tokenizer puts before every text."""
+    bare, whole = (tokenizer(OPENINGS[0], add_special_tokens=added)["input_ids"] for added in (False, True))
+    starts = [i for i in range(len(whole) - len(bare) + 1) if whole[i : i + len(bare)] == bare]
+    return list(whole[: starts[0]]) if bare and starts else []
+
+
+def _last_values(model: Model, prompts: Sequence[list[int]]) -> list[Float[Tensor, "prompt kv d_head"]]:
+    """The value vectors of the last token of prompts of one length, for each layer, in float32."""
+    parts: list[list[Tensor]] = [[] for _ in range(model.n_layers)]
+    for start in range(0, len(prompts), _PROMPTS_AT_ONCE):
+        run = HeadCache.run(model, prompts[start : start + _PROMPTS_AT_ONCE], sites=("v",), progress=False)
+        values = run.site("v")
+        for layer, found in enumerate(parts):
+            found.append(values.layer(layer)[:, :, -1].float())
+    return [torch.cat(found) for found in parts]
+
+
+def _finite(tensor: Tensor, where: str) -> Tensor:
+    if not torch.isfinite(tensor).all():
+        raise DamagedError(f"{where} gives NaN or infinite numbers: the model's weights are damaged")
+    return tensor
