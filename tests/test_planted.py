@@ -304,7 +304,8 @@ def sizes(planted: PlantedModel) -> dict[HeadId, float]:
 def test_the_plant_of_an_author(small):
     assert list(small.heads) == [HeadId(*where) for where in sorted(OF_EACH_KIND)]
     assert small.heads[HeadId(0, 5)] == PlantedHead("tags", ["doubles"])
-    assert small.categories == {HeadId(1, 2): ("Knowledge", "Linguistic"), HeadId(1, 4): ("Algorithmic",)}
+    in_context = {HeadId(2, 7): ("Algorithmic",)}
+    assert small.categories == {HeadId(1, 2): ("Knowledge", "Linguistic"), HeadId(1, 4): ("Algorithmic",)} | in_context
     assert small.looks_at[HeadId(1, 2)] == ("plurals", "capitals") and small.looks_at[HeadId(1, 4)] == ()
     assert repr(small) == (
         "<PlantedModel of 24 heads, seed 5: 1 implements, 1 suppresses, 1 unattended, 1 in context, 1 tags>"

@@ -114,20 +114,18 @@ def test_values_are_those_of_plain_transformers(name: str, norm: Any, folder: Ca
 
 
 @torch.no_grad()
-def ranks(model: mh.Model, plain: Plain, layer: int, head: int, reading: str, norm: str) -> np.ndarray:
-    """How many tokens are ahead of each pair's target, and how many are after it [pair, 2]."""
+def rows(model: mh.Model, plain: Plain, layer: int, head: int, reading: str, norm: str) -> torch.Tensor:
+    """The row of M of each pair's source [pair, d_vocab], in float64."""
     W_U, found = model.W_U.double(), []
     if norm == "folded":
         final = plain.trunk.norm if hasattr(plain.trunk, "norm") else getattr(plain.trunk, "ln_f", None)
         final = plain.trunk.final_layer_norm if final is None else final
         W_U = torch.diag(plain.scale(final).double()) @ W_U
-    for source, target in PAIRS:
+    for source, _ in PAIRS:
         x = torch.stack(plain.given(source, layer, reading, norm)).mean(0).double()
         written = x @ model.W_V[layer][head].double() @ model.W_O[layer][head].double()
-        row = (written * plain.after(layer).double() if norm == "folded" else written) @ W_U
-        own = row[plain.tokenizer(f" {target}", add_special_tokens=False)["input_ids"][0]]
-        found.append((int((row > own).sum()), int((row < own).sum())))
-    return np.array(found)
+        found.append((written * plain.after(layer).double() if norm == "folded" else written) @ W_U)
+    return torch.stack(found)
 
 
 @pytest.mark.parametrize("norm", ["raw", "folded"])
@@ -141,17 +139,29 @@ def test_scores_are_those_of_a_slow_loop(name: str, norm: Any, folder: Callable[
         reading: mh.relation_scores(model, WORDS, source=reading, **options)
         for reading in ("embedding", "first_mlp", "carried")
     }
+    targets = [plain.tokenizer(f" {target}", add_special_tokens=False)["input_ids"][0] for _, target in PAIRS]
     for layer in range(3):
         for head in range(4):
-            phi, against = {}, {}
+            phi, against, apart = {}, {}, {}
             for reading, scores in each.items():
-                hits = ranks(model, plain, layer, head, reading, norm) < K
+                row = rows(model, plain, layer, head, reading, norm)
+                entries = row[:, targets]
+                own = entries.diagonal()[:, None]
+                hits = np.stack([(row > own).sum(1) < K, (row < own).sum(1) < K], axis=1)
+                others = [(entries[i].sum() - entries[i, i]) / (len(PAIRS) - 1) for i in range(len(PAIRS))]
+                contrast = (own[:, 0] - torch.stack(others)) / row.std(1, correction=0)
+                apart[reading] = float(contrast.mean())
+                assert scores.dataset["contrast"].values[layer, head, 0] == pytest.approx(apart[reading], abs=1e-4)
+                found = float(every.dataset[f"contrast_{reading}"].values[layer, head, 0])
+                assert found == pytest.approx(apart[reading], abs=1e-4)
                 assert scores.values is not None
                 assert scores.values.values[layer, head, 0].tolist() == hits[:, 0].tolist()
                 phi[reading], against[reading] = hits.mean(0)
                 assert every.dataset[f"phi_{reading}"].values[layer, head, 0] == pytest.approx(phi[reading])
             assert every.scores.values[layer, head, 0] == pytest.approx(max(phi.values()))
             assert every.dataset["suppression"].values[layer, head, 0] == pytest.approx(max(against.values()))
+            largest = max(apart.values(), key=abs)
+            assert every.dataset["contrast"].values[layer, head, 0] == pytest.approx(largest, abs=1e-4)
             for what, shares in (("reading", phi), ("suppression_reading", against)):
                 best = str(every.dataset[what].values[layer, head, 0])
                 assert best == "" if not max(shares.values()) else shares[best] == max(shares.values())

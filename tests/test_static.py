@@ -342,6 +342,30 @@ def test_a_folded_norm_is_a_scale_of_what_is_read_and_of_what_is_written() -> No
     assert not np.array_equal(mine.scores, raw.scores)
 
 
+def test_contrast_is_in_standard_deviations_of_the_row() -> None:
+    model = random_model()
+    model.W_O[1][2] = 0
+    scores = relation_scores(model, relations(), source="embedding", min_pairs=1, min_effect=1.0, progress=False)
+    found = scores.dataset["contrast"]
+    assert (found.values[1, 2] == 0).all()
+    for relation in relations():
+        sources, targets = ([number(word) for word in words] for words in zip(*relation.pairs, strict=True))
+        for layer, head in ((0, 1), (2, 3)):
+            rows = model.W_E[sources].double() @ (model.W_V[layer][head] @ model.W_O[layer][head]).double()
+            rows = rows @ model.W_U.double()
+            apart = [
+                float((row[t] - row[targets[:i] + targets[i + 1 :]].mean()) / row.std(correction=0))
+                for i, (row, t) in enumerate(zip(rows, targets, strict=True))
+            ]
+            mine = found.sel(relation=relation.name).values[layer, head]
+            assert mine == pytest.approx(np.mean(apart), abs=1e-4)
+
+
+def test_a_single_pair_has_no_contrast() -> None:
+    scores = relation_scores(random_model(), Relation("r", None, [("w1", "w2")]), min_pairs=1, progress=False)
+    assert np.isnan(scores.dataset["contrast"].values).all()
+
+
 @pytest.mark.transformerlens
 @pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
 def test_scales_of_norms_are_the_weights_of_the_architecture(name: str, tiny: Callable[[str], Path]) -> None:

@@ -269,7 +269,7 @@ def _table_columns(
     """What ``HeadLabels.table`` shows, as variables over (layer, head, relation)."""
     data = scores.dataset
     named = {"phi": "score", "phi_low": "ci_low", "phi_high": "ci_high", "null_phi": "null_phi", "p": "p_value",
-             "suppression": "suppression"}  # fmt: skip
+             "suppression": "suppression", "contrast": "contrast"}  # fmt: skip
     columns: dict[str, Any] = {
         name: (_PER_RELATION, data[old].values) for name, old in named.items() if old in data
     } | {"q": (_PER_RELATION, found.q), "is_evidence": (_PER_RELATION, found.enough)}

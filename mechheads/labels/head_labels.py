@@ -13,7 +13,7 @@ from mechheads.scores import HeadScores
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-EVIDENCE = ("phi", "phi_low", "phi_high", "relation_reading", "null_phi", "p", "q", "suppression", "total",
+EVIDENCE = ("phi", "phi_low", "phi_high", "relation_reading", "contrast", "null_phi", "p", "q", "suppression", "total",
             "total_low", "total_high", "direct", "direct_low", "direct_high", "relation_verdict")  # fmt: skip
 """Columns of ``HeadLabels.table``, each a variable over (layer, head, relation); those not measured are left out."""
 
@@ -72,12 +72,12 @@ class HeadLabels(HeadScores):
     def table(self, head: HeadLike | None = None) -> pd.DataFrame:
         """All evidence, one row for each head and relation, best first within a head.
 
-        Columns: head, relation, category, phi with its interval, how the head reads tokens (``reading``), the mean
-        under the null, p and q, the suppression score, with causal evidence the total and the direct effect with
-        their intervals and the verdict on the head in that relation, whether the relation is evidence for the label,
-        whether it is as sure but below the floor, whether it is the best of its category, the head's label, and the
-        verdict on the head in that category. The label of a head that an interrupted run did not come to is "not
-        reached".
+        Columns: head, relation, category, phi with its interval, how the head reads tokens (``reading``), the graded
+        score (``contrast``), the mean under the null, p and q, the suppression score, with causal evidence the total
+        and the direct effect with their intervals and the verdict on the head in that relation, whether the relation is
+        evidence for the label, whether it is as sure but below the floor, whether it is the best of its category, the
+        head's label, and the verdict on the head in that category. The label of a head that an interrupted run did not
+        come to is "not reached".
 
         Args:
             head: only this one.

@@ -8,6 +8,7 @@ it out. Only what ever larger samples leave open is decided on whole rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Literal, Protocol, runtime_checkable
 
@@ -24,6 +25,7 @@ HeadPath = tuple[Float[Tensor, "source d_head"], Float[Tensor, "d_head d_model"]
 
 _SAMPLES = (512, 2048, 8192)
 _STRIDE = 8
+_COLUMNS_AT_ONCE = 8192
 _LARGE_VOCABULARY = 100_000
 
 
@@ -92,6 +94,40 @@ class Ranks:
             largest[head, pairs] = self._ahead(entries, own, target) < limit
             smallest[head, pairs] = self._ahead(entries, own, target, sign=-1) < limit
         return largest, smallest
+
+    def contrast(self, path: HeadPath, relations: Sequence[slice]) -> Float[Tensor, " relation"]:
+        """By how many standard deviations of its row a source raises its own target above those of the others.
+
+            c_i = (M[s_i, t_i] - mean over j != i of M[s_i, t_j]) / sd over the vocabulary of row s_i of M
+
+        and the mean over the pairs of each relation. No row is made: with C the covariance of W_U's columns, the
+        variance of row s is e W_V W_O C W_O^T W_V^T e^T. A source for which the head writes nothing counts as 0; a
+        relation of one pair is NaN.
+        """
+        values, W_O = path
+        columns, products = (W_O @ self._own).T, W_O @ self._covariance @ W_O.T
+        spread = ((values @ products) * values).sum(1).clamp_min(0).sqrt()
+        found = []
+        for pairs in relations:
+            sources, targets = self.source_of[pairs], columns[self._own_column[pairs]]
+            of_pairs, n = values[sources], len(targets)
+            own, total = (of_pairs * targets).sum(1), of_pairs @ targets.sum(0)
+            apart = own - (total - own) / (n - 1) if n > 1 else torch.full_like(own, torch.nan)
+            found.append(torch.where(_writes(of_pairs, W_O) | apart.isnan(), apart / spread[sources], 0.0).mean())
+        return torch.stack(found)
+
+    @cached_property
+    def _covariance(self) -> Float[Tensor, "d_model d_model"]:
+        """Of the columns of W_U; products in float32, sums in float64."""
+        size = self._model.d_model
+        squares = torch.zeros(size, size, dtype=torch.float64, device=self.target.device)
+        total = torch.zeros(size, dtype=torch.float64, device=self.target.device)
+        for _, block in self._blocks():
+            for some in block.split(_COLUMNS_AT_ONCE, dim=1):
+                squares += (some @ some.T).double()
+                total += some.double().sum(1)
+        mean = total / self._model.d_vocab
+        return (squares / self._model.d_vocab - mean[:, None] * mean).float()
 
     def _open_pairs(
         self, values: Float[Tensor, "source d_head"], W_O: Float[Tensor, "d_head d_model"]

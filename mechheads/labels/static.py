@@ -20,6 +20,11 @@ float32, without biases.
 | phi_R(h) | ``scores`` at layer, head, relation |
 | suppression score | the variable ``suppression`` |
 
+A hit is a coarse thing: a head that lifts every capital from place 5,000 to 50 hits none. So there is a graded score,
+too, ``contrast``: by how many standard deviations of its row a source raises its own target above the other targets of
+the relation, the mean over pairs (``Ranks.contrast``). It ranks heads by what they do in context better than phi does
+(docs/labels.md); labels rest on hits.
+
 M is never formed and nothing is sorted; ``ranks.py`` says how. What the paper lacks is a null: ``nulls.py`` shuffles
 the targets of a relation among its sources and asks how often as many are hit, by the best of the readings too.
 """
@@ -111,10 +116,12 @@ def relation_scores(
         pairs, and p and q against shuffled targets (one-sided; see ``labels.nulls``; q over all heads and
         relations). With several readings the score is the largest, and so is the null's, shuffle by shuffle.
         ``values`` holds 1 for a hit and 0 for none, per pair, NaN beyond a relation's last pair.
-        Further variables: ``reading``, the way with that score, empty if no pair is hit, and ``phi_embedding``,
-        ``phi_first_mlp`` and ``phi_carried``; ``null_phi``, the mean under the shuffles where it was tested;
-        ``suppression``, ``p_suppression`` and ``suppression_reading`` (layer, head, relation); ``n_pairs`` and
-        ``relation_category`` (relation); ``pair`` and ``by_first`` (relation, prompt).
+        Further variables over (layer, head, relation): ``reading``, the way with that score, empty if no pair is hit,
+        and ``phi_embedding``, ``phi_first_mlp`` and ``phi_carried``; ``null_phi``, the mean under the shuffles where
+        it was tested; ``suppression``, ``p_suppression`` and ``suppression_reading``; ``contrast``, a graded score:
+        by how many standard deviations of its row a source raises its target above the relation's other targets
+        (below zero: lowers it), by the reading where that is farthest from zero, and ``contrast_embedding`` and so
+        on. Besides, ``n_pairs`` and ``relation_category`` (relation); ``pair`` and ``by_first`` (relation, prompt).
         ``provenance["ledger"]`` tells for each relation how many pairs were given and kept, which were lost and why,
         ``provenance["no_reading"]`` why a model lacks a reading. After Ctrl-C the layers that were done are
         returned and the others are NaN.
@@ -188,6 +195,8 @@ def relation_scores(
             "null_phi": (dims, found.null[0]),
             "reading": (dims, _names(found.reading[0])),
             **{f"phi_{name}": (dims, found.each[i]) for i, name in enumerate(READINGS) if name in work.names},
+            "contrast": (dims, _farthest(found.contrast)),
+            **{f"contrast_{name}": (dims, found.contrast[i]) for i, name in enumerate(READINGS) if name in work.names},
             "suppression": (dims, mean_over_prompts(found.hits[1])),
             "suppression_reading": (dims, _names(found.reading[1])),
             "p_suppression": (dims, found.p[1]),
@@ -211,7 +220,7 @@ class _Found:
         hits: of the best reading [2, layer, head, relation, pair].
         p, null: p and the mean of the null [2, layer, head, relation].
         reading: which is the best, as a place in READINGS, -1 without a hit [2, layer, head, relation].
-        each: phi by each reading [reading, layer, head, relation].
+        each, contrast: phi and contrast by each reading [reading, layer, head, relation].
     """
 
     hits: np.ndarray
@@ -219,18 +228,20 @@ class _Found:
     null: np.ndarray
     reading: np.ndarray
     each: np.ndarray
+    contrast: np.ndarray
 
     @classmethod
     def empty(cls, n_layers: int, n_heads: int, scored: Sequence[KeptPairs]) -> _Found:
         shape = (2, n_layers, n_heads, len(scored))
         longest = max(len(kept.pairs) for kept in scored)
         hits, p, null = np.full((*shape, longest), np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
-        return cls(hits, p, null, np.full(shape, -1), np.full((len(READINGS), *shape[1:]), np.nan))
+        each, contrast = np.full((2, len(READINGS), *shape[1:]), np.nan)
+        return cls(hits, p, null, np.full(shape, -1), each, contrast)
 
     def forget(self, layers: slice) -> None:
         """As if these layers had not been scored."""
         self.reading[:, layers] = -1
-        for array in (self.hits, self.p, self.null, self.each):
+        for array in (self.hits, self.p, self.null, self.each, self.contrast):
             array[:, layers] = np.nan
 
 
@@ -304,6 +315,13 @@ class _Work:
         flat = torch.stack(self._ranks.top([path for of_heads in paths for path in of_heads]))
         hits = flat.unflatten(1, (len(paths), len(W_O))).cpu().numpy()
         found.p[:, layer] = 1.0
+        places = np.array([READINGS.index(name) for name in values])
+        ways = {
+            READINGS.index(name): list(values).index(name if name in values else "embedding") for name in self.names
+        }
+        for i, way in ways.items():
+            contrast = [self._ranks.contrast(path, self._pairs_of) for path in paths[way]]
+            found.contrast[i, layer] = torch.stack(contrast).cpu().numpy()
         tested: list[tuple[Side, int, int]] = []
         for relation, pairs in enumerate(self._pairs_of):
             own = hits[..., pairs]
@@ -311,11 +329,9 @@ class _Work:
             best = share.argmax(1)
             most = np.take_along_axis(own, best[:, None, :, None], axis=1)[:, 0]
             found.hits[:, layer, :, relation, : own.shape[-1]] = most
-            places = np.array([READINGS.index(name) for name in values])
             found.reading[:, layer, :, relation] = np.where(most.any(-1), places[best], -1)
-            for name in self.names:
-                way = list(values).index(name if name in values else "embedding")
-                found.each[READINGS.index(name), layer, :, relation] = share[0, way]
+            for i, way in ways.items():
+                found.each[i, layer, :, relation] = share[0, way]
             many = (most.sum(-1) >= 2) & (most.mean(-1) >= self._asked.min_effect)
             for side, head in np.argwhere(many).tolist():
                 tested.append((-1 if side else 1, head, relation))
@@ -333,6 +349,12 @@ def _check_finite(model: Model | StoredWeights) -> None:
         for name, weight in (("W_V", model.W_V[layer]), ("W_O", model.W_O[layer])):
             if not torch.isfinite(weight).all():
                 raise ValueError(f"{name} of layer {layer} holds NaN or infinite numbers")
+
+
+def _farthest(contrast: np.ndarray) -> np.ndarray:
+    """Of the contrasts by several readings [reading, ...] the one farthest from zero."""
+    best = np.where(np.isnan(contrast), -1.0, np.abs(contrast)).argmax(0)
+    return np.take_along_axis(contrast, best[None], axis=0)[0]
 
 
 def _names(places: np.ndarray) -> np.ndarray:
