@@ -35,6 +35,7 @@ def llama(tiny: Callable[[str], Path]) -> mh.Model:
 
 
 @pytest.mark.transformerlens
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python drops what falls into __del__
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_random_interrupts_of_every_long_function_leave_nothing(tiny, architecture):
     trial = Trial(mh.load(tiny(architecture)), FUNCTIONS, random.Random(7))
