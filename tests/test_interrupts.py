@@ -248,14 +248,14 @@ def label_command(tiny: Callable[[str], Path], tmp_path: Path) -> list[str]:
 
 
 def test_label_interrupted_says_so_and_which_heads_were_not_reached(label_command, tmp_path, monkeypatch):
-    score = static._score
+    score = static._Work._score
 
     def stops(*args: Any) -> None:
         if args[-1] == 2:
             raise KeyboardInterrupt
         score(*args)
 
-    monkeypatch.setattr(static, "_score", stops)
+    monkeypatch.setattr(static._Work, "_score", stops)
     with pytest.warns(UserWarning, match="was stopped"):
         done = CliRunner().invoke(main, label_command)
     assert done.exit_code == 130 and "Done" not in done.output
@@ -267,7 +267,7 @@ def test_label_interrupted_says_so_and_which_heads_were_not_reached(label_comman
 
 
 def test_label_interrupted_before_there_is_a_result(label_command, monkeypatch):
-    monkeypatch.setattr(static, "_score", _interrupt)
+    monkeypatch.setattr(static._Work, "_score", _interrupt)
     done = CliRunner().invoke(main, label_command)
     assert done.exit_code == 130 and "Interrupted before there was a result." in done.output
 
