@@ -20,11 +20,12 @@ from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions import Intervention, Patch, needs_of, site_of
 from mechheads.metrics import Metric, read_positions, try_metric
 from mechheads.model import Model
-from mechheads.plans import Plan, make_plan
+from mechheads.notices import warn
+from mechheads.plans import Plan, least_in_flight, make_plan
 from mechheads.prefix import run_sharing_prefix
 from mechheads.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.resumable import open_ledger
-from mechheads.spill import budget_bytes
+from mechheads.spill import budget_bytes, show_bytes
 from mechheads.store import Ledger
 from mechheads.suggest import did_you_mean
 from mechheads.tokens import PromptLike, Tokens
@@ -138,7 +139,7 @@ def prepare(
     wanted = HeadCache.estimate(model, tokens, sites=kept).total
     if other is not None:
         wanted += HeadCache.estimate(model, other, sites=needed or ("z",)).total
-    room = wanted if wanted <= limit else 1
+    room = wanted if wanted + least_in_flight(model, *tokens.ids.shape, at.shape[1]) <= limit else 1
     start = time.perf_counter()
     run = HeadCache.run(model, tokens, sites=kept, budget=room, progress=progress)
     run.check_finite()
@@ -152,6 +153,11 @@ def prepare(
     windows = [Window.from_start(start, at, model.layout, tokens.ids.shape[1]) for start in starts]
     packing = Packing.find(tokens.ids, windows[0]) if model.layout == "queries" and len(places) == 1 else None
     cost = make_plan(run, source, site, chosen, windows, limit, packing)
+    if cost.over_budget:
+        warn(
+            f"budget is {show_bytes(limit)}, and this sweep takes about {show_bytes(cost.bytes)} besides the model "
+            "even with one copy of one prompt at a time; it goes on with that. Give fewer prompts, or shorter ones"
+        )
     if ledger is not None:
         rows, stack, width, groups = ledger.remember("waves", [cost.rows, cost.stack, cost.width, cost.groups])
         cost = replace(cost, rows=rows, stack=stack, width=width, groups=groups and tuple(map(tuple, groups)))

@@ -48,6 +48,7 @@ class Plan:
         bytes: the largest amount of memory besides the model.
         on_disk: whether the cached runs are kept on disk.
         seconds: the estimated time, None until probed.
+        budget: the memory that was allowed; where ``bytes`` is more, that is the least that the sweep takes.
     """
 
     units: int
@@ -67,11 +68,19 @@ class Plan:
     on_disk: bool
     groups: tuple[tuple[int, ...], ...] | None = None
     seconds: float | None = None
+    budget: int | None = None
 
     @property
     def packed(self) -> bool:
         """Whether prompts share rows."""
         return self.groups is not None
+
+    @property
+    def over_budget(self) -> str:
+        """What to say where the least possible is more than was allowed; else nothing."""
+        if self.budget is None or self.bytes <= self.budget:
+            return ""
+        return f", the least that is possible, where the budget is {show_bytes(self.budget)}"
 
     def __repr__(self) -> str:
         places = "1 place" if self.places == 1 else f"{self.places} places"
@@ -89,7 +98,7 @@ class Plan:
             f"{self.forwards:.3g} full forward passes, {self.flops / 1e12:.3g} TFLOP; {computed}",
             f"{waves} {'wave' if waves == 1 else 'waves'} of up to {self.stack} units that join at their own layer"
             f"{rows}; {_WHY[self.layout]}",
-            f"memory {show_bytes(self.bytes)} besides the model, cached runs {kept}",
+            f"memory {show_bytes(self.bytes)} besides the model{self.over_budget}, cached runs {kept}",
         ]
         if self.seconds is not None:
             lines.append(f"about {show_seconds(self.seconds)}")
@@ -134,7 +143,7 @@ def make_plan(
     extra_runs = 1 + (source is not None) + (0 if site == "z" else places if site in KEY_SITES else 1)
     on_disk = any(store.on_disk for store in base.stores.values())
     kept = _kept_bytes(base, source, site, on_disk) + prompts * n_read * model.d_vocab * 4
-    room = max(budget - kept, budget // 4)
+    room = budget - kept - logit_bytes(model, prompts, n_read)
     if packing is not None and packing.width > tokens_in_flight(model, room, packing.width):
         packing = None
     keys = pos if packing is None else max(pos, packing.width)
@@ -147,7 +156,9 @@ def make_plan(
         rows, computed = max(map(len, packing.groups)), packing.tokens
         width = widest = packing.width
         usual = math.ceil(packing.tokens / len(packing.groups))
-    stack = max(1, min(len(heads), tokens // usual, room // (widest * token_bytes(model, keys))))
+    stack = max(1, min(len(heads), tokens // usual))
+    while stack > 1 and _in_flight(model, stack, widest, keys, prompts, n_read) > budget - kept:
+        stack -= 1
     stack = math.ceil(len(heads) / math.ceil(len(heads) / stack))
     flops = computed * sum(model.n_layers - head.layer for head in heads) * 2 * (block + key_flops * keys) + prompts * (
         units * n_read * unembed + extra_runs * model.n_layers * pos * token_flops
@@ -166,10 +177,21 @@ def make_plan(
         layout=model.layout,
         forwards=flops / (prompts * pos * (model.n_layers * token_flops + unembed)),
         flops=flops,
-        bytes=kept + stack * widest * token_bytes(model, keys) + logit_bytes(model, stack * prompts, n_read),
+        bytes=kept + _in_flight(model, stack, widest, keys, prompts, n_read),
+        budget=budget,
         on_disk=on_disk,
         groups=None if packing is None else packing.groups,
     )
+
+
+def _in_flight(model: Model, stack: int, widest: int, keys: int, prompts: int, n_read: int) -> int:
+    """Memory of a wave: its tokens inside a block, and what the metric takes."""
+    return stack * widest * token_bytes(model, keys) + logit_bytes(model, stack * prompts, n_read)
+
+
+def least_in_flight(model: Model, prompts: int, pos: int, n_read: int) -> int:
+    """Memory that a sweep takes besides its cached runs, with one copy of one prompt at a time."""
+    return prompts * n_read * model.d_vocab * 4 + _in_flight(model, 1, pos, pos, prompts, n_read)
 
 
 def tokens_in_flight(model: Model, room: int, pos: int) -> int:

@@ -167,7 +167,7 @@ def read_config(folder: Path, name: str) -> tuple[transformers.PreTrainedConfig,
     if not (folder / "config.json").is_file():
         raise ModelSourceError(f"folder_or_repo {name!r} is no model: it has no config.json")
     kind = read_json(folder / "config.json", name).get("model_type")
-    if kind not in LAYOUTS:
+    if not isinstance(kind, str) or kind not in LAYOUTS:
         raise ModelSourceError(
             f"folder_or_repo {name!r} is of model_type {kind!r}, and open_weights does not know what its tensors are "
             f"called (what is {_LLAMA.name(0, _LLAMA.value)} in a Llama, say); it knows {', '.join(LAYOUTS)}. Use "

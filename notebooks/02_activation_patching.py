@@ -295,7 +295,7 @@ print(effect.top(5, by="absolute").round(3).drop(columns=["layer", "head"]).to_s
 assert effect.dataset["q_value"].min() > 0.05
 
 # %% [markdown]
-# - `ci_low` to `ci_high`: the range that the mean is likely to lie in for *other pairs like these*.
+# - `ci_low` to `ci_high`: where the mean is likely to lie for *other pairs like these*.
 # - `p_value`: how often signs thrown at random would give a mean this far from 0. With eight pairs it cannot be less
 #   than 2/256, however strong the head.
 # - `q_value`: p, made fair for the number of heads that were looked at. With 270 heads and eight pairs the best can be

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from typing import Any
 
+import pytest
 import torch
 
+import mechheads as mh
 from mechheads.memory import PeakBytes
 
 SWEEP = """
@@ -69,3 +73,22 @@ def test_the_peak_is_that_of_the_tensors_alive_together():
         third = torch.zeros(2000)
     assert memory.peak == 4 * (1000 + 1500)
     assert len(third) == 2000
+
+
+def test_a_budget_is_kept_or_the_least_is_said(model: mh.Model, recwarn: pytest.WarningsRecorder) -> None:
+    """Planned, not measured: what a plan says is held against a process above."""
+    prompts = torch.randint(1000, 20000, (32, 24), generator=torch.Generator().manual_seed(0)).tolist()
+    options: dict[str, Any] = {"intervention": mh.Zero(), "heads": ["L27H0", "L28H1", "L29H2", "L29H5"]}
+    free = mh.plan(model, prompts, **options)
+    assert (free.stack > 1, free.over_budget) == (True, "")
+    with pytest.warns(
+        UserWarning, match=r"^budget is 10(\.0)? MB, and this sweep takes about [\d.]+ MB besides the model"
+    ):
+        least = mh.plan(model, prompts, **options, budget="10 MB")
+    assert (least.stack, least.rows, least.on_disk) == (1, 1, True)
+    assert re.search(r"memory [\d.]+ MB besides the model, the least that is possible, where the", repr(least))
+    recwarn.clear()
+    some = (free.bytes + least.bytes) // 2
+    tight = mh.plan(model, prompts, **options, budget=some)
+    assert 10 * 2**20 < least.bytes < tight.bytes <= some < free.bytes
+    assert not recwarn.list
