@@ -139,7 +139,7 @@ def prepare(
     wanted = HeadCache.estimate(model, tokens, sites=kept).total
     if other is not None:
         wanted += HeadCache.estimate(model, other, sites=needed or ("z",)).total
-    room = wanted if wanted + least_in_flight(model, *tokens.ids.shape, at.shape[1]) <= limit else 1
+    room = wanted if wanted + least_in_flight(model, tokens, at.shape[1]) <= limit else 1
     start = time.perf_counter()
     run = HeadCache.run(model, tokens, sites=kept, budget=room, progress=progress)
     run.check_finite()

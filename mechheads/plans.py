@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mechheads.cache import HeadCache
     from mechheads.heads import HeadId
     from mechheads.model import Model
+    from mechheads.tokens import Tokens
     from mechheads.windows import Packing, Window
 
 T = TypeVar("T")
@@ -189,8 +190,9 @@ def _in_flight(model: Model, stack: int, widest: int, keys: int, prompts: int, n
     return stack * widest * token_bytes(model, keys) + logit_bytes(model, stack * prompts, n_read)
 
 
-def least_in_flight(model: Model, prompts: int, pos: int, n_read: int) -> int:
+def least_in_flight(model: Model, tokens: Tokens, n_read: int) -> int:
     """Memory that a sweep takes besides its cached runs, with one copy of one prompt at a time."""
+    prompts, pos = tokens.ids.shape
     return prompts * n_read * model.d_vocab * 4 + _in_flight(model, 1, pos, pos, prompts, n_read)
 
 

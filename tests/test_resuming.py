@@ -18,6 +18,7 @@ import torch
 
 import mechheads as mh
 from mechheads import plans, sweeps
+from mechheads.answers import AnswerWarning
 from mechheads.cache import HeadCache
 from mechheads.judge import Judge
 from mechheads.store import Ledger
@@ -209,6 +210,7 @@ def test_after_ctrl_c_the_same_call_completes(small, judged, tmp_path, monkeypat
     assert known.any()
     np.testing.assert_array_equal(partial.values.values[known], undisturbed.values.values[known])
     with warnings.catch_warnings(action="error"):
+        warnings.simplefilter("ignore", AnswerWarning)
         assert same(sweep(small, store=store), undisturbed)
     assert len(judged) == 2 * units
 
