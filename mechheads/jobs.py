@@ -121,6 +121,11 @@ def prepare(
     limit = budget_bytes(budget)
     chosen = check_heads(heads, model.n_layers, model.n_heads)
     site = site_of(intervention)
+    if site in model.backend.read_only:
+        raise ValueError(
+            f"site {site!r} of model {model.name!r} can be read but not changed: its attention does not use what a "
+            "hook gives back; patch z, q, k or v"
+        )
     tokens, other = tokenize(model, prompts, base)
     at, _ = read_positions(metric, tokens)
     places = find_places(positions, tokens)

@@ -15,6 +15,7 @@ from torch import Tensor
 from mechheads import __version__
 from mechheads.backends.base import Backend, Layout, Sizes, Weight
 from mechheads.backends.changes import alone
+from mechheads.backends.readable import check_readable, first_sentence
 from mechheads.sources import load_pretrained
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Model:
     """
 
     def __init__(self, backend: Backend, name: str, revision: str | None = None, tokenizer: Any = None) -> None:
-        backend.check()
+        check_readable(backend)
         self.backend = backend
         self.name, self.revision = name, revision
         self.tokenizer = backend.tokenizer if tokenizer is None else tokenizer
@@ -67,6 +68,8 @@ class Model:
         self.n_layers, self.n_heads, self.n_kv_heads = sizes.n_layers, sizes.n_heads, sizes.n_kv_heads
         self.d_head, self.d_model = sizes.d_head, sizes.d_model
         self.d_vocab, self.n_ctx = sizes.d_vocab, sizes.n_ctx
+        if not backend.carries_hooks:
+            backend.layout = self.layout
 
     @property
     def model(self) -> Any:
@@ -273,15 +276,34 @@ def from_transformers(
     backend: Literal["bridge", "hooked"] | None = None,
 ) -> Model:
     """Take a transformers model in eager attention, with its tokenizer; see ``load`` for the rest."""
+    adapter: Backend
     if _choose_backend(backend) == "hooked":
         from mechheads.backends import hooked
 
-        adapter: Backend = hooked.HookedBackend(hooked.boot(model, copy.deepcopy(tokenizer), name))
+        adapter = hooked.HookedBackend(_boot(hooked.boot, model, tokenizer, name))
+        adapter.check_same_logits(model)
     else:
         from mechheads.backends import bridge
 
-        adapter = bridge.BridgeBackend(bridge.boot(model, copy.deepcopy(tokenizer), name))
+        adapter = bridge.BridgeBackend(_boot(bridge.boot, model, tokenizer, name))
     return Model(adapter, name, revision, tokenizer)
+
+
+def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name: str) -> Any:
+    """The TransformerLens object of a transformers model.
+
+    Raises:
+        ValueError: if TransformerLens does not know such models, or fails.
+    """
+    try:
+        return boot(model, copy.deepcopy(tokenizer), name)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:  # whatever another library raises where it does not know a kind of model
+        raise ValueError(
+            f"model: {name!r} (architecture {type(model).__name__}) cannot be read: TransformerLens "
+            f"{importlib.metadata.version('transformer-lens')} does not take it: {first_sentence(error)}"
+        ) from error
 
 
 def wrap(model: Any, tokenizer: Any = None) -> Model:

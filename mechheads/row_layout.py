@@ -22,12 +22,15 @@ def choose_layout(model: Model) -> Layout:
         ValueError: if none does.
     """
     ids = model.backend.trial_tokens(2, 6).tolist()
-    run = HeadCache.run(model, ids, sites=("z", "resid_pre", "keys", "values"), progress=False)
+    run = HeadCache.run(model, ids, sites=("z", "resid_pre"), progress=False)
     run.check_finite()
     for layout in model.backend.layouts:
-        if _gives_back(run, layout) < (1e-3 if model.dtype == torch.float32 else 0.3):
+        if _gives_back(run, layout) < (1e-3 if model.dtype.itemsize >= 4 else 0.3):
             return layout
-    raise ValueError(f"model: {model.name!r} cannot be resumed: a run that changes nothing does not give itself back")
+    raise ValueError(
+        f"{model.backend.about} cannot be resumed: a run of its later layers that changes nothing does not give itself "
+        "back"
+    )
 
 
 def _gives_back(run: HeadCache, layout: Layout) -> float:
@@ -37,8 +40,12 @@ def _gives_back(run: HeadCache, layout: Layout) -> float:
     window = Window.from_start(torch.tensor([2, 3], device=model.device), at, layout, run.tokens.ids.shape[1])
     same = [Edit(0, "z", 0, window.take(run.z.layer(0)[:, 0]))]
     try:
+        if layout != "whole":
+            run = HeadCache.run(model, run.tokens, sites=("z", "resid_pre", "keys", "values"), progress=False)
         final = Wave(run, slice(0, 2), window, layout).run([same, same])
-    except (RuntimeError, TypeError, AttributeError, ValueError, IndexError):
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, AttributeError, ValueError, LookupError):
         return torch.inf
     old = run.final_at(at).float()
     return float((final.float() - old).abs().max() / old.std())

@@ -20,6 +20,7 @@ from transformer_lens.model_bridge.generalized_components import NormalizationBr
 
 from mechheads.backends.base import Backend, Blocks, Keys, R
 from mechheads.backends.changes import Forward
+from mechheads.backends.keys import Stopped, until_stopped
 
 
 def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
@@ -51,7 +52,11 @@ class BridgeBackend(Backend):
 
     @property
     def _trunk(self) -> Any:
-        return self.module.original_model.base_model
+        """The part of transformers' model that ends with the final norm."""
+        model = self.module.original_model
+        if model.base_model is not model:
+            return model.base_model
+        return next(part for part in model.children() if self.module.blocks[0] in set(part.modules()))
 
     @property
     def configuration(self) -> Mapping[str, Any]:
@@ -108,25 +113,92 @@ class BridgeBackend(Backend):
                 arguments[self._keys_name] = keys
             if mask is not None:
                 arguments["attention_mask"] = mask
-            out = self._norms_once(layer, lambda: self.module.blocks[layer](residual, **arguments))
-            return out[0] if isinstance(out, tuple) else out
+            out = self._norms_once(layer, lambda: self.module.blocks[layer](residual.contiguous(), **arguments))
+            return out[0] if isinstance(out, (tuple, list)) else out
 
         return entered[0], named, call
 
     def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
+        if not self._end_has_its_own_shape:
+            return self._end(residual, self._blank(1, 1)).reshape(residual.shape)
+        rows = residual.reshape(-1, 1, self.sizes.d_model)
+        return self._end(rows, torch.zeros_like(rows)).reshape(residual.shape)
+
+    def _end(self, residual: Tensor, called_with: Tensor) -> Tensor:
+        """What the trunk makes of our residual stream after the last block, when called with other embeddings."""
         handed_on = self._as_output(residual)
-        end = self._instead(
+        return self._instead(
             self.module.blocks,
             lambda *_args, **_kwargs: handed_on,
-            lambda: self._trunk(inputs_embeds=self._blank(1, 1), use_cache=False),
-        )
-        return end.last_hidden_state.reshape(residual.shape)
+            lambda: self._trunk(inputs_embeds=called_with, use_cache=False),
+        ).last_hidden_state
+
+    @cached_property
+    def _end_has_its_own_shape(self) -> bool:
+        """Whether the trunk gives what it was called with, and not what its last block gave, as the result's shape."""
+        with torch.no_grad():
+            try:
+                return self._end(self._blank(1, 2), self._blank(1, 1)).numel() != 2 * self.sizes.d_model
+            except RuntimeError:
+                return True
 
     def with_attention(self, layer: int, out: Float[Tensor, "row pos d_model"], run: Callable[[], R]) -> R:
         attention = self.module.blocks[layer].attn
         if "residual" in inspect.signature(attention.original_component.forward).parameters:
             return self.under([(f"blocks.{layer}.attn.o.hook_out", lambda _value, hook: out)], run)
         return self._instead([attention], lambda *_args, **_kwargs: (out, None), run)
+
+    def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """What block 0 gives its MLP, and what that makes of it, if the heads write nothing: whatever norms it."""
+        seen: list[Tensor] = []
+        rows = x.reshape(-1, 1, x.shape[-1])
+
+        def stop(value: Tensor, hook: Any) -> None:
+            seen.append(value)
+            raise Stopped
+
+        def run() -> None:
+            blocks = self.blocks_for(*rows.shape[:2])
+            self.with_attention(0, torch.zeros_like(rows), lambda: blocks(0, rows))
+
+        with torch.no_grad():
+            names = {self.hook_name("mlp_out", 0), "blocks.0.mlp.hook_out"} & self.hook_points.keys()
+            self.under([(name, stop) for name in names], lambda: until_stopped(0, run))
+        return seen[0].reshape(x.shape)
+
+    @cached_property
+    def alike_up_to(self) -> int:
+        """Found by asking which rotation position 1 has when a later token stands further and further away."""
+        if "position_ids" not in inspect.signature(self._trunk.forward).parameters:
+            return self.sizes.n_ctx
+        near = self._given_at_1(2)
+
+        def alike(last: int) -> bool:
+            return all(map(torch.equal, self._given_at_1(last), near))
+
+        try:
+            fewest, most = 3, self.sizes.n_ctx
+            if most <= fewest or alike(most - 1):
+                return most
+            while most - fewest > 1:
+                middle = (fewest + most) // 2
+                fewest, most = (middle, most) if alike(middle - 1) else (fewest, middle)
+            return fewest
+        finally:
+            self._given_at_1(2)  # transformers keeps the rotations of the last call
+
+    def _given_at_1(self, last: int) -> list[Tensor]:
+        """What the trunk gives the blocks for position 1, beside the residual stream, in a call with another token."""
+        positions = torch.tensor([[1, last]], device=self.parameter.device)
+        given = self._prepare(inputs_embeds=self._blank(1, 2), position_ids=positions)[1]
+        return [
+            tensor[:, 0].clone()
+            for named in given
+            for name, value in named.items()
+            if name not in ("attention_mask", "position_ids")
+            for tensor in (value if isinstance(value, (tuple, list)) else (value,))
+            if isinstance(tensor, Tensor) and tensor.ndim > 2 and tensor.shape[1] == 2
+        ]
 
     def _norms_once(self, layer: int, run: Callable[[], R]) -> R:
         """Call ``run`` while the block's norms are those of transformers alone.
@@ -165,18 +237,18 @@ class BridgeBackend(Backend):
 
     @cached_property
     def _blocks_give_tuples(self) -> bool:
-        """Whether this trunk takes the first of what a block gives: from the state itself that cuts off the rows."""
+        """Whether this trunk takes the first of what a block gives, which cuts an axis off."""
         seen: list[int] = []
 
         def watch(residual: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
             seen.append(residual.ndim)
-            return residual
+            return residual[None] if residual.ndim == 3 else residual
 
         with torch.no_grad():
             end = self._instead(
                 self.module.blocks, watch, lambda: self._trunk(inputs_embeds=self._blank(1, 1), use_cache=False)
             )
-        return [*seen, end.last_hidden_state.ndim][1] < 3
+        return [*seen, end.last_hidden_state.ndim][1] == 3
 
     @property
     def _as_output(self) -> Callable[[Tensor], Any]:

@@ -91,6 +91,25 @@ class HookedBackend(Backend):
         with torch.no_grad():
             return self.module(ids, attention_mask=torch.ones_like(ids))
 
+    def check_same_logits(self, original: Any) -> None:
+        """Make sure that TransformerLens computes what transformers does.
+
+        Raises:
+            ValueError: if it does not, as for what a kind of model has and TransformerLens 3.9 does not know.
+        """
+        ids = self.trial_tokens(1, 6)
+        with torch.no_grad():
+            theirs = original(input_ids=ids, use_cache=False).logits.float()
+        ours = self.own_logits(ids).float()
+        if not theirs.isfinite().all():
+            return  # damaged weights: what is said of these when the model is wrapped is clearer
+        off = float((ours.log_softmax(-1) - theirs.log_softmax(-1)).abs().max() / theirs.std().clamp_min(1e-6))
+        if not off < (1e-2 if self.parameter.dtype.itemsize >= 4 else 0.5):
+            raise ValueError(
+                f"{self.about} cannot be read: HookedTransformer gives other logits than transformers; use "
+                'backend="bridge"'
+            )
+
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
         cap = self.module.cfg.output_logits_soft_cap
         return cap * torch.tanh(logits / cap) if cap > 0 else logits

@@ -1,0 +1,298 @@
+"""Is every architecture exact, or refused at load? ``python -m benchmarks.families --out benchmarks/families.json``.
+
+A tiny random model of each architecture that transformers and TransformerLens both know (``tiny_families``) is loaded,
+and analysed twice: by mechheads, and by one full forward pass of plain transformers for each head and prompt
+(``plain``), in float64. What is told of each analysis is the largest difference, as a share of the largest value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import mechheads as mh
+from benchmarks.plain import Change, Plain, Spot
+from benchmarks.tiny_families import FAMILIES, NOT_TRIED, WORDS, build, make_tokenizer
+from mechheads.frozen import MLPs
+from mechheads.interventions import Site
+
+LIMIT = 1e-5
+"""A larger difference in float32 is looked at again in float64."""
+_ROUNDED = 1e-3
+"""No rounding in float32 makes a larger one."""
+
+_CLEAN = ((5, 40, 17, 88, 23, 141, 9, 66), (31, 77, 12, 200, 150, 8))
+_CORRUPTED = ((5, 40, 90, 88, 23, 141, 30, 66), (31, 77, 12, 201, 150, 8))
+_ANSWERS, _WRONG = (20, 120), (180, 60)
+_SITES: tuple[Site, ...] = ("z", "q", "k", "v")
+_K = 40
+_RELATION = mh.Relation(
+    "words", "Knowledge", [(word, WORDS[(7 * i + 3) % len(WORDS)]) for i, word in enumerate(WORDS[:60])]
+)
+
+
+class Head(NamedTuple):
+    """A head, as two numbers that can be handed on."""
+
+    layer: int
+    head: int
+
+
+class Trial:
+    """One model, analysed in both ways.
+
+    Args:
+        heads: of each layer, those analysed; left out, all.
+    """
+
+    def __init__(
+        self, name: str, folder: Path, heads: Sequence[int] | None = None, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.model = mh.load(folder, dtype=dtype)
+        self.plain = Plain(folder, torch.float64 if FAMILIES[name].double else torch.float32)
+        layers, some = range(self.model.n_layers), range(self.model.n_heads) if heads is None else heads
+        self.heads = [Head(layer, head) for layer in layers for head in some]
+        self.pairs = mh.PromptPairs(
+            [list(ids) for ids in _CLEAN], [list(ids) for ids in _CORRUPTED], list(_ANSWERS), list(_WRONG)
+        )
+
+    @cached_property
+    def clean(self) -> list[tuple[Tensor, dict[Spot, Tensor]]]:
+        return [self.plain.see(ids) for ids in _CLEAN]
+
+    @cached_property
+    def corrupted(self) -> list[tuple[Tensor, dict[Spot, Tensor]]]:
+        return [self.plain.see(ids) for ids in _CORRUPTED]
+
+    def differences(self) -> dict[str, float]:
+        """Of each analysis the largest difference between the two ways, as a share; see ``_apart``."""
+        last = self.model.n_layers - 1
+        analyses: dict[str, Callable[[], tuple[np.ndarray, np.ndarray]]] = {
+            "logits": self.logits,
+            **{f"patch {site}": partial(self.patch, site) for site in _SITES},
+            "path to logits": lambda: self.path(["final"]),
+            **{f"path to {site}": partial(self.path, [f"L{last}H1.{site}"]) for site in ("q", "k", "v")},
+            "path to MLP": lambda: self.path([f"L{last - 1}.mlp"]),
+            "direct path": lambda: self.path(["final"], "frozen"),
+            "Ships, scaling": self.ships_scaling,
+            "Ships, undifferentiated": self.ships_undifferentiated,
+            "weights": self.weights,
+            "first MLP": self.first_mlp,
+            "relation scores": self.relation_scores,
+        }
+        return {name: self._apart(*analysis(), name) for name, analysis in analyses.items()}
+
+    def _apart(self, ours: np.ndarray, theirs: np.ndarray, name: str) -> float:
+        """A share of the largest value; of changes of a logit difference, of the largest that patching z makes."""
+        most = float(np.abs(theirs).max())
+        if name == "patch z":
+            self._largest_effect = most
+        if "path" in name or "patch" in name:
+            most = max(most, self._largest_effect)
+        return float(np.abs(ours - theirs).max() / most)
+
+    def logits(self) -> tuple[np.ndarray, np.ndarray]:
+        run = self.model.cache([list(ids) for ids in _CLEAN], progress=False)
+        ours = [run.logits[i, : len(ids)] for i, ids in enumerate(_CLEAN)]
+        return torch.cat(ours).numpy(), torch.cat([logits for logits, _ in self.clean]).numpy()
+
+    def patch(self, site: Site) -> tuple[np.ndarray, np.ndarray]:
+        ours = mh.activation_patch(
+            self.model, self.pairs, site=site, heads=self.heads, metric=mh.logit_diff, progress=False
+        )
+
+        def change(head: Head, i: int) -> list[tuple[Spot, Change]]:
+            there = self.clean[i][1]
+            if site == "z":
+                return [self.plain.z_of(*head, there["z", head.layer])]
+            return [self._through(_CORRUPTED[i], head, {site: there[site, head.layer]})]
+
+        return self._picked(ours), self._each(lambda head, i: self._effect(_CORRUPTED[i], i, change(head, i)))
+
+    def _through(self, ids: Sequence[int], head: Head, values: dict[str, Tensor | float]) -> tuple[Spot, Change]:
+        """The change of a head's z when what it reads as its q, k or v has other values."""
+        given = [self.plain.of_head(site, *head, value) for site, value in values.items()]
+        return self.plain.z_of(*head, self.plain.z_when(ids, head.layer, given))
+
+    def path(self, receivers: list[str], mlps: MLPs = "recomputed") -> tuple[np.ndarray, np.ndarray]:
+        ours = mh.path_patch(
+            self.model, self.pairs, receivers=receivers, senders=self.heads, mlps=mlps, metric=mh.logit_diff,
+            progress=False,
+        )  # fmt: skip
+        return self._picked(ours), self._each(lambda head, i: self._path(head, i, receivers, mlps))
+
+    def _path(self, sender: Head, i: int, receivers: list[str], mlps: str) -> float:
+        plain, ids, here = self.plain, _CLEAN[i], self.clean[i][1]
+        frozen = [(("z", layer), _give(here["z", layer])) for layer in range(plain.n_layers)]
+        if mlps == "frozen":
+            frozen += [(("mlp", layer), _give(here["mlp", layer])) for layer in range(plain.n_layers)]
+        first = [*frozen, plain.z_of(*sender, self.corrupted[i][1]["z", sender.layer])]
+        if receivers == ["final"]:
+            return self._effect(ids, i, first)
+        _, seen = plain.see(ids, first)
+        second = []
+        for receiver in receivers:
+            at, site = receiver[1:].split(".")
+            if site == "mlp":
+                second.append((("mlp", int(at)), _give(seen["mlp", int(at)])))
+            else:
+                head = Head(*map(int, at.split("H")))
+                second.append(self._through(ids, head, {site: seen[site, head.layer]}))
+        return self._effect(ids, i, second)
+
+    def ships_scaling(self) -> tuple[np.ndarray, np.ndarray]:
+        ours = self._ships("scaling")
+        return ours, self._each(
+            lambda head, i: self._kl(i, [self.plain.z_of(*head, 0 * self.clean[i][1]["z", head.layer])])
+        )
+
+    def ships_undifferentiated(self) -> tuple[np.ndarray, np.ndarray]:
+        ours = self._ships("undifferentiated")
+        return ours, self._each(lambda head, i: self._kl(i, [self._through(_CLEAN[i], head, {"q": 0.0})]))
+
+    def _ships(self, ablation: Any) -> np.ndarray:
+        prompts = mh.Prompts([list(ids) for ids in _CLEAN])
+        return self._picked(
+            mh.ships(self.model, prompts, ablation=ablation, epsilon=0.0, heads=self.heads, progress=False)
+        )
+
+    def weights(self) -> tuple[np.ndarray, np.ndarray]:
+        """W_V W_O of every head, and W_U."""
+        model, plain = self.model, self.plain
+        ours = [model.W_V[layer][head].double() @ model.W_O[layer][head].double() for layer, head in self.heads]
+        theirs = [plain.weight("v", *head) @ plain.weight("o", *head) for head in self.heads]
+        unembedding = plain.model.get_output_embeddings().weight.detach().T
+        return (
+            torch.cat([each.flatten() for each in (*ours, model.W_U)]).double().numpy(),
+            torch.cat([each.flatten() for each in (*theirs, unembedding)]).numpy(),
+        )
+
+    def first_mlp(self) -> tuple[np.ndarray, np.ndarray]:
+        rows = self._embedding()[:60]
+        return self.model.first_mlp(rows.to(self.model.dtype)).double().numpy(), self.plain.first_mlp(rows).numpy()
+
+    def _embedding(self) -> Tensor:
+        return self.plain.model.get_input_embeddings().weight.detach()
+
+    def relation_scores(self) -> tuple[np.ndarray, np.ndarray]:
+        ours = mh.relation_scores(self.model, [_RELATION], _K, min_pairs=1, draws=9, progress=False)
+        tokenizer = make_tokenizer()
+        sources, targets = (
+            torch.tensor([tokenizer(f" {pair[i]}").input_ids for pair in _RELATION.pairs])[:, 0] for i in (0, 1)
+        )
+        embedded, unembedding = self._embedding()[sources], self.plain.model.get_output_embeddings().weight.T
+        mlp, found = self.plain.first_mlp(embedded), []
+        for head in self.heads:
+            read = mlp if head.layer else embedded
+            entries = read @ self.plain.weight("v", *head) @ self.plain.weight("o", *head) @ unembedding.detach()
+            own = entries.gather(1, targets[:, None])
+            found.append(float(((entries > own + 1e-9 * entries.abs().max()).sum(1) < _K).double().mean()))
+        return np.array([ours.scores.values[head.layer, head.head, 0] for head in self.heads]), np.array(found)
+
+    def _picked(self, scores: mh.HeadScores) -> np.ndarray:
+        values = np.asarray(scores.values)
+        return np.array([values[head.layer, head.head] for head in self.heads])
+
+    def _each(self, value: Callable[[Head, int], float]) -> np.ndarray:
+        return np.array([[value(head, i) for i in range(len(_CLEAN))] for head in self.heads])
+
+    def _effect(self, ids: Sequence[int], i: int, changes: Sequence[tuple[Spot, Change]]) -> float:
+        base = (self.clean if ids is _CLEAN[i] else self.corrupted)[i][0][-1]
+        new = self.plain.run(ids, changes)[-1]
+        return float((new - base)[_ANSWERS[i]] - (new - base)[_WRONG[i]])
+
+    def _kl(self, i: int, changes: Sequence[tuple[Spot, Change]]) -> float:
+        p, q = (x[-1].double().log_softmax(-1) for x in (self.clean[i][0], self.plain.run(_CLEAN[i], changes)))
+        return float((p.exp() * (p - q)).sum())
+
+
+def _give(value: Tensor) -> Change:
+    return lambda old: value.reshape(old.shape).clone()  # blocks add into what their parts give
+
+
+def try_family(name: str, heads: Sequence[int] | None = None) -> dict[str, Any]:
+    """Load and analyse one: ``refused`` with the error's text, or ``differences``."""
+    about = {"config": FAMILIES[name].kind, "about": FAMILIES[name].about}
+    with tempfile.TemporaryDirectory(prefix="mh") as made, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        folder = Path(made) / "model"
+        build(name, folder)
+        try:
+            trial = Trial(name, folder, heads)
+        except ValueError as error:
+            return about | {"refused": str(error).replace(str(folder), name)}
+        found: dict[str, Any] = about | {"differences": trial.differences()}
+        if max(found["differences"].values()) > LIMIT and FAMILIES[name].double:
+            found["in_float64"] = Trial(name, folder, heads, torch.float64).differences()
+        return found
+
+
+def verdict(found: dict[str, Any]) -> str:
+    """``exact``, ``refused`` or ``wrong``; what is right in float64 and differs in float32 differs by rounding."""
+    if "refused" in found:
+        return "refused"
+    most, rounding = max(found["differences"].values()), max(found.get("in_float64", {"none": 1.0}).values())
+    return "exact" if most <= LIMIT or (most <= _ROUNDED and rounding <= LIMIT) else "wrong"
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Tables of what is exact, and of what is refused and why."""
+    families = results["families"]
+    about = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
+    lines = [f"{about}. Largest difference of any analysis, as a share of the largest value.", ""]
+    lines += ["| architecture | with | largest difference |", "|---|---|---|"]
+    for name, found in families.items():
+        if "differences" in found:
+            analysis, most = max(found["differences"].items(), key=lambda each: each[1])
+            lines.append(f"| {name} | {found['about']} | {most:.0e} ({analysis}) |")
+    lines += ["", "| refused | why |", "|---|---|"]
+    refused = {name: found["refused"] for name, found in families.items() if "refused" in found}
+    lines += [f"| {name} | {text.replace('|', chr(92) + '|')} |" for name, text in refused.items()]
+    lines += [f"| {name} | not tried: {text} |" for name, text in results["not_tried"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """Try them, print a line each, write the results; 1 if one is neither exact nor refused."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"some of {', '.join(FAMILIES)}; left out, all")
+    parser.add_argument("--out", type=Path, help="write the results to this JSON file")
+    given = parser.parse_args(None if arguments is None else list(arguments))
+    found = {}
+    for name in given.names or FAMILIES:
+        found[name] = try_family(name)
+        print(f"{name}: {verdict(found[name])} {_short(found[name])}", file=sys.stderr, flush=True)
+    libraries = ("mechheads", "transformer-lens", "transformers", "torch")
+    results = {
+        "limit": LIMIT,
+        "versions": {name: mh.__version__ if name == "mechheads" else version(name) for name in libraries},
+        "families": found,
+        "not_tried": NOT_TRIED,
+    }
+    if given.out:
+        given.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    return int(any(verdict(each) == "wrong" for each in found.values()))
+
+
+def _short(found: dict[str, Any]) -> str:
+    if "refused" in found:
+        return found["refused"]
+    differences = found.get("in_float64", found["differences"])
+    off = {name: by for name, by in differences.items() if by > LIMIT}
+    return ", ".join(f"{name} {by:.1e}" for name, by in (off or {"at most": max(differences.values())}).items())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
