@@ -153,10 +153,12 @@ assert abs(at_last - 0.735) < 0.005
 # %% [markdown]
 # ## Read the map
 #
-# Prompts show a head at work on those prompts. Its weights say what it would do with *any* token: push a country's
-# embedding through W_V, W_O and the unembedding, and see whether the capital is among the ten largest logits. The share
-# of pairs for which it is, is the relation score phi (Elhelo & Geva 2024). A head gets a relation's category if it hits
-# more pairs than when the capitals are shuffled among the countries, at a false discovery rate of 5%.
+# Prompts show a head at work on those prompts. Its weights say what it would do with *any* token: push a country
+# through W_V, W_O and the unembedding, and see whether the capital is among the ten largest logits. The share of pairs
+# for which it is, is the relation score phi (Elhelo & Geva 2024). A head may read a token as the bare embedding, after
+# the first MLP, or as the model carries it to the head's layer; each is tried, and `reading` says which gave the most.
+# A head gets a relation's category if it hits more pairs than when the capitals are shuffled among the countries, by a
+# tenth of the pairs or more, at a false discovery rate of 5%.
 
 # %%
 relations = [
@@ -168,25 +170,30 @@ relations = [
 phi = mh.relation_scores(model, relations, progress=False)
 labels = mh.label_heads(phi)
 print(labels.counts())
-print(labels.table("L23H4")[["relation", "phi", "null_phi", "q"]].round(3).to_string(index=False))
-print("L23H4:", ", ".join(labels.of("L23H4")))
+table = labels.table().query("relation == 'country_to_capital'").set_index("head")
+print(table[["phi", "reading", "null_phi", "q", "label"]].nlargest(5, "phi").round(3).to_string())
 
 capitals = phi.select(relation="country_to_capital")
-assert capitals.heads(1) == (mh.HeadId(23, 4),)
-assert abs(capitals["L23H4"]["score"] - 25 / 38) < 0.03
+assert set(capitals.heads(3)) == {mh.HeadId(29, 2), mh.HeadId(23, 4), mh.HeadId(29, 1)}
+assert abs(capitals["L23H4"]["score"] - 31 / 38) < 0.03
 assert labels.of("L23H4") == ("Knowledge", "Algorithmic")
+assert "Knowledge" in labels.of("L23H2") and abs(confirmed["L23H2"]["score"]) < 0.05
+assert set(capitals.heads(3)) <= set(confirmed.heads(5, by="absolute"))
 counts = labels.counts()
 assert min(counts["Knowledge"], counts["Linguistic"], counts["Algorithmic"]) > 0
 spanish = phi.select(relation="english_to_spanish")
-assert spanish.scores.max() < 0.03
-assert 0 < counts["Translation"] < counts["Linguistic"]
+assert spanish.scores.max() < 0.1
+assert counts["Translation"] == 0
 labels.plot()
 
 # %% [markdown]
-# Weights and patching never saw each other's numbers, and of 270 heads both name L23H4 first for capitals. A label
-# says that something is there, not how much: this model was trained mostly on English, and the heads that are labelled
-# Translation hit 2 of 125 Spanish pairs. Shuffled pairs do not explain that, but nobody would call it translating.
-# So read phi beside the label, and take a larger `floor` if you want heads that do little else.
+# Weights and patching never saw each other's numbers. Of 270 heads seven are labelled for capitals, and the three with
+# the largest phi are among the five that patching finds strongest, L23H4 first. A label says that something is there,
+# and phi how much. It does not say that the head does it here: L23H2 has the label, too, and patching finds next to
+# nothing.
+#
+# No head has the colour of Translation. This model was trained mostly on English, and of the Spanish words that are not
+# English words as well its best head hits two of 36.
 #
 # ## What you may conclude, and what not
 #

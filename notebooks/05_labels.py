@@ -75,7 +75,8 @@ model = mh.load()
 #
 # The head reads a token with W_V and writes to the residual stream with W_O; W_U turns what is written into one number
 # for each of the 49,152 tokens. All of these numbers, for all tokens to read, are a matrix M, and we want one row of
-# it. Heads above layer 0 never meet a bare embedding, so the word first goes through the MLP of layer 0.
+# it. Heads above layer 0 never meet a bare embedding. The paper sends the word through the MLP of layer 0 first, and so
+# do we, until we come to ask whether that is the right thing to give to a head.
 #
 # Look at what the drawing leaves out. That is where the rest of this notebook comes from.
 
@@ -107,8 +108,8 @@ assert top_tokens(france, 2) == [" noqa", " France"] and top_tokens(france)[9] =
 # %% [markdown]
 # Spain gives " Madrid" first of all. France gives a comment from Python code, itself, and much else; " Paris" comes
 # 19th ("Paris" without the space, another token, is tenth). The weights are raw, as in the paper: no norm stands
-# between the head and W_U, so tokens with long columns in W_U come up easily. `norm="folded"` takes the norms' scales
-# in. It is one of several choices in the definition, and your number depends on them.
+# between the head and W_U, so tokens with long columns in W_U come up easily. `norm="folded"`, the default of the
+# package, takes the norms' scales in. It is one of several choices in the definition, and your number depends on them.
 #
 # ## A relation score
 #
@@ -141,7 +142,8 @@ assert (len(asked), len(capitals.pairs), int(hit.sum())) == (38, 138, 25)
 
 # %% [markdown]
 # `mh.relation_scores` does it for every head and relation. The package has twenty relations; we take four, and of two
-# of them every fourth pair, to save time.
+# of them every fourth pair, to save time. `source="first_mlp"` and `norm="raw"` make it the paper's form, the one that
+# we have just worked out by hand.
 
 
 # %%
@@ -156,7 +158,8 @@ relations = [
     "adjective_to_comparative",
     every(4, "name_copying"),
 ]
-phi = mh.relation_scores(model, relations, progress=False)
+paper = {"source": "first_mlp", "norm": "raw", "progress": False}
+phi = mh.relation_scores(model, relations, **paper)
 of_capitals = phi.select(relation="country_to_capital")
 print(of_capitals.top(5).round(3).drop(columns=["layer", "head"]).to_string())
 
@@ -262,7 +265,7 @@ ratio = p * len(p) / np.arange(1, len(p) + 1)
 q_by_hand = np.minimum.accumulate(ratio[::-1])[::-1]
 np.testing.assert_allclose(q_by_hand, np.sort(phi.dataset["q_value"].values.ravel()))
 
-labels = mh.label_heads(phi)
+labels = mh.label_heads(phi, floor=0.01)
 columns = ["head", "relation", "phi", "null_phi", "p", "q", "is_evidence", "label"]
 table = labels.table().query("relation == 'noun_to_pronoun'")[columns].set_index("head")
 evidence = table.loc[["L26H2", "L25H2", "L25H0", "L27H5"]]
@@ -274,8 +277,8 @@ evidence.round(4)
 # L26H2 is a pronoun head, and no doubt about it; but of its 0.59 one had to expect 0.25 anyway. Never read phi without
 # the column beside it.
 #
-# `mh.label_heads` gives a category where q is at most 0.05 and phi at least 0.01 above the null. The two rules differ
-# in both directions:
+# `mh.label_heads` gives a category where q is at most 0.05 and phi above the null by at least `floor`, which is 0.1 if
+# you leave it out. Here it is 0.01, to see all that is sure. The two rules differ in both directions:
 
 # %%
 print(pd.DataFrame({"paper's": maps.counts(), "ours": labels.counts()}).T.to_string())
@@ -289,8 +292,8 @@ labels.plot(title="four relations, with a null")
 
 # %% [markdown]
 # Ours takes L27H5 out, and brings in heads that do little, but surely: L23H2 raises six of 72 comparatives, where luck
-# gives 0.1. **So read phi beside the colour.** A label says that there is something; phi says how much. If you want
-# only heads that do a lot, ask for them: `floor=0.1`.
+# gives 0.1. **So read phi beside the colour.** A label says that there is something; phi says how much. That is why the
+# usual floor is 0.1: what is below it is in the table, and in no category.
 #
 # Where is Knowledge? It has no colour of its own here. All four heads that know capitals copy names, too, and three of
 # them do something to adjectives as well. Labels are no boxes that heads are sorted into.
@@ -345,9 +348,38 @@ in_text.round(2)
 # - **L23H4** does in every text what its weights say.
 # - **L23H5** would, but in the story it looks elsewhere. Asked for the capital, it does in a quarter of the countries.
 # - **L23H2** never does here: its weights can, its attention does not.
-# - **L29H1** is the surprise. Its weights know of no capital, and if it looked at the country it would write one in 4%.
-#   Yet asked for a capital it writes the right one in 78%. It does not read the country. It repeats what others, L23H4
-#   first of all, have laid down at the last token: the notebook on path patching shows it.
+# - **L29H1** is the surprise. By this phi its weights know of no capital, and if it looked at the country it would
+#   write one in 4%. Yet asked for a capital it writes the right one in 78%. It does not read the country. It repeats
+#   what others, L23H4 first of all, have laid down at the last token: the notebook on path patching shows it.
+#
+# ## What is a head given?
+#
+# "Its weights know of no capital": is that so? We gave L29H1 what the first MLP makes of a country. What if it reads
+# something else? Two other things are at hand: the bare embedding, and the token **as the model itself carries it** to
+# the layer of the head. For that the model runs on " France" after one neutral word, and we take the residual stream
+# that the head meets there. By default `mh.relation_scores` asks all three, and `reading` says which gave the most:
+
+# %%
+asked_thrice = mh.relation_scores(model, "country_to_capital", progress=False)
+of_heads = mh.label_heads(asked_thrice).table().set_index("head")[["phi", "reading", "null_phi", "label"]]
+for way in ("embedding", "first_mlp", "carried"):
+    scores = asked_thrice.dataset[f"phi_{way}"].isel(relation=0).values
+    of_heads[way] = [scores[mh.HeadId.parse(head).layer, mh.HeadId.parse(head).head] for head in of_heads.index]
+of_heads = of_heads.loc[["L23H4", "L23H5", "L23H1", "L29H1", "L29H2"]]
+
+assert of_heads.loc["L29H1", "first_mlp"] == 0 and of_heads.loc["L29H1", "embedding"] > 0.7
+assert of_heads.loc["L29H1", "carried"] < 0.3
+assert of_heads.loc["L23H4", "reading"] == "first_mlp" and of_heads.loc["L23H4", "carried"] > 0.5
+assert (of_heads["label"] == "Knowledge").all()
+of_heads.round(2)
+
+# %% [markdown]
+# Given the bare embedding, L29H1 writes the capital for three countries in four: fed in that way, its weights do know.
+# Given the country as the model carries it up to layer 29, it does so for one in five.
+#
+# No one way of feeding a head is the right one for all heads, nor for all models: in Gemma 3 the first MLP shows none
+# of the heads that carry the capitals. The best of three looks needs a stricter null, and it has one: each shuffle may
+# take its best look, too. `label_heads` does all of that if you give it a model. We go on in the paper's form.
 #
 # ## One number for all heads, and how sure it is
 #
@@ -417,7 +449,7 @@ assert causal.total["L29H0"]["score"].item() < -0.05
 # Given to `label_heads`, it stands beside the weights, with a verdict. It changes no label.
 
 # %%
-labels = mh.label_heads(phi, causal=causal)
+labels = mh.label_heads(phi, floor=0.01, causal=causal)
 judged = labels.table().query("relation == 'country_to_capital' and verdict != ''")
 beside = judged.set_index("head")
 assert beside["verdict"].to_dict() == {
@@ -433,7 +465,8 @@ beside[["phi", "total", "total_low", "total_high", "direct", "label", "verdict"]
 # %% [markdown]
 # All that we saw in the texts is back. L23H4 and L23H5 have nearly the same phi, 0.66 and 0.61; in these prompts one
 # restores 60% of the answer, and the other 15%. L23H2's label is true, and the model does not use it here. L29H1 has no
-# label at all, and does as much as L23H5. (A head that works *against* the answer, as L29H0, gets no verdict.)
+# label in the paper's form, and does as much as L23H5. (A head that works *against* the answer, as L29H0, gets no
+# verdict.)
 #
 # One head at a time does not say what they do together. So take them away, one after the other, and see how often the
 # model still names the capital. Heads taken at random from the same layers show how much of that is damage of any kind.
@@ -486,8 +519,8 @@ maps_to.str.join("  ").to_frame()
 #
 # - **Not that the head attends to such words.** Phi leaves the pattern out (L23H2).
 # - **Not that the model needs it.** Patch it, remove it (L23H2 again).
-# - **Not that a head without a label does nothing.** Heads that read what others have written cannot be read from
-#   embeddings (L29H1). And for what most heads do, nobody may have had a list.
+# - **Not that a head without a label does nothing.** It may read something else than what you gave it (L29H1). And for
+#   what most heads do, nobody may have had a list.
 # - **Not how much.** Six of 72 pairs may be evidence enough (L23H2 and the adjectives). Read phi, its interval, and the
 #   null beside it.
 # - **Not what else it does.** A relation that was not tested is not absent, it is unknown.
@@ -511,7 +544,7 @@ garden bridge flower song game
 words = listed.split()
 
 # your turn: mh.Relation(...), mh.Relation(...),
-# and mh.relation_scores(model, [..., ...], progress=False)
+# and mh.relation_scores(model, [..., ...], **paper)
 
 # %% [markdown]
 # <details><summary>One solution</summary>
@@ -519,7 +552,7 @@ words = listed.split()
 # ```python
 # plural = mh.Relation("noun_to_plural", "Linguistic", [(word, f"{word}s") for word in words])
 # itself = mh.Relation("noun_to_itself", "Algorithmic", [(word, word) for word in words])
-# rivals = mh.relation_scores(model, [plural, itself], progress=False)
+# rivals = mh.relation_scores(model, [plural, itself], **paper)
 # best = rivals.select(relation="noun_to_plural").heads(5)
 # pd.DataFrame({head: rivals[head].set_index("relation")["score"] for head in best}).T
 # ```

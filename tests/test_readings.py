@@ -160,8 +160,7 @@ def test_scores_are_those_of_a_slow_loop(name: str, norm: Any, folder: Callable[
                 assert every.dataset[f"phi_{reading}"].values[layer, head, 0] == pytest.approx(phi[reading])
             assert every.scores.values[layer, head, 0] == pytest.approx(max(phi.values()))
             assert every.dataset["suppression"].values[layer, head, 0] == pytest.approx(max(against.values()))
-            largest = max(apart.values(), key=abs)
-            assert every.dataset["contrast"].values[layer, head, 0] == pytest.approx(largest, abs=1e-4)
+            assert every.dataset["contrast"].values[layer, head, 0] == pytest.approx(apart["carried"], abs=1e-4)
             for what, shares in (("reading", phi), ("suppression_reading", against)):
                 best = str(every.dataset[what].values[layer, head, 0])
                 assert best == "" if not max(shares.values()) else shares[best] == max(shares.values())
@@ -203,6 +202,9 @@ def test_a_model_on_disk_has_the_first_two(folder: Callable[[str], Path]) -> Non
     for name in ("embedding", "first_mlp"):
         mine = mh.relation_scores(loaded, WORDS, source=name, **options)
         assert np.array_equal(mine.scores, found.dataset[f"phi_{name}"])
+    first, second = (found.dataset[f"contrast_{name}"].values for name in ("embedding", "first_mlp"))
+    farther = np.where(np.abs(first) >= np.abs(second), first, second)
+    assert np.array_equal(found.dataset["contrast"].values, farther)
     with pytest.raises(ValueError, match=r'source="carried" runs the model .* load the model with mh\.load'):
         mh.relation_scores(stored, WORDS, source="carried", **options)
 

@@ -22,8 +22,8 @@ float32, without biases.
 
 A hit is a coarse thing: a head that lifts every capital from place 5,000 to 50 hits none. So there is a graded score,
 too, ``contrast``: by how many standard deviations of its row a source raises its own target above the other targets of
-the relation, the mean over pairs (``Ranks.contrast``). It ranks heads by what they do in context better than phi does
-(docs/labels.md); labels rest on hits.
+the relation, the mean over pairs (``Ranks.contrast``). It ranks heads by what they do in context far better than phi
+does, and best with the token as the model carries it (docs/labels.md); labels rest on hits.
 
 M is never formed and nothing is sorted; ``ranks.py`` says how. What the paper lacks is a null: ``nulls.py`` shuffles
 the targets of a relation among its sources and asks how often as many are hit, by the best of the readings too.
@@ -120,8 +120,9 @@ def relation_scores(
         and ``phi_embedding``, ``phi_first_mlp`` and ``phi_carried``; ``null_phi``, the mean under the shuffles where
         it was tested; ``suppression``, ``p_suppression`` and ``suppression_reading``; ``contrast``, a graded score:
         by how many standard deviations of its row a source raises its target above the relation's other targets
-        (below zero: lowers it), by the reading where that is farthest from zero, and ``contrast_embedding`` and so
-        on. Besides, ``n_pairs`` and ``relation_category`` (relation); ``pair`` and ``by_first`` (relation, prompt).
+        (below zero: lowers it), as the model carries the source, or without that by the reading where it is farthest
+        from zero; and ``contrast_embedding`` and so on. Besides, ``n_pairs`` and ``relation_category`` (relation);
+        ``pair`` and ``by_first`` (relation, prompt).
         ``provenance["ledger"]`` tells for each relation how many pairs were given and kept, which were lost and why,
         ``provenance["no_reading"]`` why a model lacks a reading. After Ctrl-C the layers that were done are
         returned and the others are NaN.
@@ -133,8 +134,8 @@ def relation_scores(
     >>> phi = mh.relation_scores(model, "country_to_capital")
     >>> phi
     <HeadScores 'relation scores' in share of pairs: 30 layers x 9 heads x 1 relation, 38 prompts>
-    >>> phi.heads(1)
-    (HeadId(layer=23, head=4),)
+    >>> phi.heads(2), phi.dataset["reading"].sel(layer=23, head=4).item()
+    ((HeadId(layer=29, head=2), HeadId(layer=23, head=4)), 'first_mlp')
     """
     k, k_copying = usual_k(model.d_vocab, k, k_copying)
     numbers = {"k": k, "k_copying": k_copying, "min_pairs": min_pairs, "draws": draws, "memory": memory}
@@ -195,7 +196,7 @@ def relation_scores(
             "null_phi": (dims, found.null[0]),
             "reading": (dims, _names(found.reading[0])),
             **{f"phi_{name}": (dims, found.each[i]) for i, name in enumerate(READINGS) if name in work.names},
-            "contrast": (dims, _farthest(found.contrast)),
+            "contrast": (dims, _best_contrast(found.contrast)),
             **{f"contrast_{name}": (dims, found.contrast[i]) for i, name in enumerate(READINGS) if name in work.names},
             "suppression": (dims, mean_over_prompts(found.hits[1])),
             "suppression_reading": (dims, _names(found.reading[1])),
@@ -351,8 +352,11 @@ def _check_finite(model: Model | StoredWeights) -> None:
                 raise ValueError(f"{name} of layer {layer} holds NaN or infinite numbers")
 
 
-def _farthest(contrast: np.ndarray) -> np.ndarray:
-    """Of the contrasts by several readings [reading, ...] the one farthest from zero."""
+def _best_contrast(contrast: np.ndarray) -> np.ndarray:
+    """Of the contrasts by several readings [reading, ...] the carried one; without it the one farthest from zero."""
+    carried = contrast[READINGS.index("carried")]
+    if not np.isnan(carried).all():
+        return carried
     best = np.where(np.isnan(contrast), -1.0, np.abs(contrast)).argmax(0)
     return np.take_along_axis(contrast, best[None], axis=0)[0]
 

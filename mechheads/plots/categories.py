@@ -30,6 +30,11 @@ _COLOURS = {
     "4 categories": "#e377c2",
 }
 _FURTHER = ("#17becf", "#bcbd22", "#000000", "#aec7e8", "#98df8a", "#ffbb78", "#c5b0d5", "#f7b6d2")
+_READ = {
+    "embedding": ", reads the embedding",
+    "first_mlp": ", reads what the first MLP makes of it",
+    "carried": ", reads the token as the model carries it",
+}
 _FRAME = {"showline": True, "linecolor": "#888888", "mirror": True, "ticks": "outside"}
 _PANEL_WIDTH, _PANEL_HEIGHT, _GAP_ACROSS, _GAP_DOWN = 520, 340, 62, 84
 
@@ -45,7 +50,8 @@ def category_map(
     A head of one category has that category's colour, a head of several the colour of their number; evidence below
     the floor of ``label_heads`` colours nothing. The legend has every category that was looked for, whether or not a
     head has it alone. Heads without scores are gaps. Hover for the head, its categories and the best relation of each
-    with its score, and for what is below the floor; click a name in the legend to hide or show it in every panel.
+    with its score and what the head reads of a token, and for what is below the floor; click a name in the legend to
+    hide or show it in every panel.
 
     Args:
         labels: from ``label_heads``, or several by the name of their model.
@@ -203,6 +209,7 @@ def _classes(labels: HeadScores) -> np.ndarray:
 def _hover(labels: HeadScores) -> list[list[str]]:
     names = [plain(name) for name in labels.dataset["category"].values.tolist()]
     data = {key: labels.dataset[key].values for key in ("score", "ci_low", "ci_high", "q_value", "best_relation")}
+    readings = labels.dataset["reading"].values if "reading" in labels.dataset else None
     member = labels.dataset["member"].values.astype(bool)
     suppresses, below = (labels.dataset[name].values.astype(bool) for name in ("suppresses", "below_floor"))
 
@@ -211,7 +218,8 @@ def _hover(labels: HeadScores) -> list[list[str]]:
         verb = "suppresses " if suppresses[layer, head, i] else ""
         interval = f" [{low:.2f}, {high:.2f}]" if isfinite(low) and isfinite(high) else ""
         found = f", q = {q:.2g}" if isfinite(q) else ""
-        return f"{names[i]}: {verb}{plain(str(relation))}, φ = {score:.2f}{interval}{found}"
+        read = _READ.get(str(readings[layer, head, i]), "") if readings is not None else ""
+        return f"{names[i]}: {verb}{plain(str(relation))}, φ = {score:.2f}{interval}{found}{read}"
 
     def one(layer: int, head: int) -> str:
         scores = data["score"][layer, head]
