@@ -143,7 +143,7 @@ assert found["p_value"] == found["q_value"] == 2 / 2**8
 needed = mh.activation_patch(model, fresh, heads="L23H4", direction="noising", **options)
 where = mh.activation_patch(model, fresh, heads="L23H4", positions=["country", "last"], **options)
 print(f"taken away, it costs {needed['L23H4']['score']:.0%} of the difference")
-print(where["L23H4"].round(3).to_string(index=False))
+print(where["L23H4"].set_index("pos").round(3).to_string())
 
 at_country, at_last = where["L23H4"]["score"]
 assert abs(needed["L23H4"]["score"] - 0.737) < 0.005

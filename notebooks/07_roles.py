@@ -206,8 +206,8 @@ circuits.round(2)
 # here, where it has −1.3, they come to −3 to −4: much was learnt by heart. "Alone" are the heads that were left open,
 # and nothing else: the **circuit** that one fit found. The three have about 130 heads each, of 270, and nearly 60 heads
 # are in all of them. Three sets of that size drawn at random would share about 30; if there were one circuit to be
-# found, they would share nearly all. What they share does not do the task alone (−9); all that any of them kept, some
-# 200 heads, does it as well as the whole model.
+# found, they would share nearly all. What they share does not do the task alone (−5 or less); all that any of them
+# kept, some 200 heads, does it as well as the whole model.
 #
 # ## From gates to roles
 #
@@ -282,7 +282,7 @@ change.round(2)
 # Are these just the heads that one finds by taking out one at a time? `mh.ablation_effects` measures the same log p
 # with each head's z set to zero, all others as they are; we take every third head, to save time. `mh.compare_roles`
 # gives rank correlations over heads. Heads of a layer read the same residual stream, so the intervals come from
-# resampling whole layers.
+# leaving out each layer once.
 
 # %%
 third = [(layer, head) for layer in range(model.n_layers) for head in range(layer % 3, model.n_heads, 3)]
