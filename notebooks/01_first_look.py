@@ -177,8 +177,8 @@ capitals = phi.select(relation="country_to_capital")
 assert set(capitals.heads(3)) == {mh.HeadId(29, 2), mh.HeadId(23, 4), mh.HeadId(29, 1)}
 assert abs(capitals["L23H4"]["score"] - 31 / 38) < 0.03
 assert labels.of("L23H4") == ("Knowledge", "Algorithmic")
-assert "Knowledge" in labels.of("L23H2") and abs(confirmed["L23H2"]["score"]) < 0.05
-assert set(capitals.heads(3)) <= set(confirmed.heads(5, by="absolute"))
+assert "Knowledge" in labels.of("L23H2") and abs(effect["L23H2"]["score"]) < 0.05
+assert set(capitals.heads(3)) <= set(candidates)
 counts = labels.counts()
 assert min(counts["Knowledge"], counts["Linguistic"], counts["Algorithmic"]) > 0
 spanish = phi.select(relation="english_to_spanish")

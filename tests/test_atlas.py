@@ -260,7 +260,9 @@ def test_label_writes_what_reloads_into_the_same_figure(tiny, tmp_path):
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     labels = mh.HeadLabels.load(tmp_path / "out" / "labels.nc")
-    direct = mh.label_heads(mh.load(tiny("llama")), mh.Relation.load(mine), min_pairs=5, progress=False)
+    options = {"min_pairs": 5, "progress": False}
+    direct = mh.label_heads(mh.load(tiny("llama")), mh.Relation.load(mine), **options)
+    assert labels.provenance["source"] == direct.provenance["source"] == "all"
     assert labels.plot().to_json() == direct.plot().to_json().replace(
         direct.provenance["model"], labels.provenance["model"]
     )
@@ -271,7 +273,14 @@ def test_label_writes_what_reloads_into_the_same_figure(tiny, tmp_path):
     )
     assert from_disk.exit_code == 0, from_disk.output
     stored = mh.HeadLabels.load(tmp_path / "disk" / "labels.nc")
-    np.testing.assert_array_equal(stored.scores, labels.scores)
+    theirs = mh.label_heads(mh.open_weights(tiny("llama")), mh.Relation.load(mine), **options)
+    np.testing.assert_array_equal(stored.scores, theirs.scores)
+    paper = CliRunner().invoke(main, [*arguments, "--source", "first_mlp"])
+    assert paper.exit_code == 0, paper.output
+    assert mh.HeadLabels.load(tmp_path / "out" / "labels.nc").provenance["source"] == "first_mlp"
+    for source, message in (("mlp", "source is 'mlp'; choose"), ("carried", "runs the model on every token")):
+        refused = CliRunner().invoke(main, [*arguments, "--on-disk", "--source", source])
+        assert refused.exit_code == 1 and message in re.sub(r"\s+", " ", refused.output)
     nothing = CliRunner().invoke(main, ["label", "--on-disk", "--out", str(tmp_path)])
     assert (nothing.exit_code, "--on-disk needs --model" in nothing.output) == (1, True)
 
