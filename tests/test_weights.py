@@ -421,6 +421,8 @@ def test_a_kind_that_is_not_known_is_refused_with_those_that_are(copied: Callabl
         "is of model_type 'mamba', .*what its tensors are called .*layers.0.self_attn.v_proj.weight in a Llama.*; it "
         "knows llama, mistral, qwen2, .* gpt_neox. Use mh.load",
     )
+    edit_config(folder, model_type=["llama"])
+    refused(folder, r"is of model_type \['llama'\], .*Use mh.load")
 
 
 def test_weights_of_another_shape_are_refused(copied: Callable[..., Path]) -> None:
