@@ -92,7 +92,7 @@ class Trial:
             "first MLP": self.first_mlp,
             "relation scores": self.relation_scores,
         }
-        return {name: self._apart(*analysis(), name) for name, analysis in analyses.items()}
+        return {name: float(f"{self._apart(*analysis(), name):.1e}") for name, analysis in analyses.items()}
 
     def _apart(self, ours: np.ndarray, theirs: np.ndarray, name: str) -> float:
         """A share of the largest value; of changes of a logit difference, of the largest that patching z makes."""
@@ -253,7 +253,8 @@ def markdown(results: dict[str, Any]) -> str:
     """Tables of what is exact, and of what is refused and why."""
     families = results["families"]
     about = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
-    lines = [f"{about}. Largest difference of any analysis, as a share of the largest value.", ""]
+    exact = sum(verdict(found) == "exact" for found in families.values())
+    lines = [f"{exact} exact, {len(families) - exact} refused; {about}.", ""]
     lines += ["| architecture | with | largest difference |", "|---|---|---|"]
     for name, found in families.items():
         if "differences" in found:
@@ -261,7 +262,7 @@ def markdown(results: dict[str, Any]) -> str:
             lines.append(f"| {name} | {found['about']} | {most:.0e} ({analysis}) |")
     lines += ["", "| refused | why |", "|---|---|"]
     refused = {name: found["refused"] for name, found in families.items() if "refused" in found}
-    lines += [f"| {name} | {text.replace('|', chr(92) + '|')} |" for name, text in refused.items()]
+    lines += [f"| {name} | {text.split('cannot be read: ')[-1]} |" for name, text in refused.items()]
     lines += [f"| {name} | not tried: {text} |" for name, text in results["not_tried"].items()]
     return "\n".join(lines) + "\n"
 

@@ -119,7 +119,8 @@ FAMILIES: dict[str, Family] = {
                      _GROUPED | {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 4,
                                  "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
     "gemma4": Family("Gemma4Text", "embeddings for every layer",
-                     _GROUPED | {"head_dim": 8, "global_head_dim": 8, "sliding_window": 4}),
+                     _GROUPED | {"head_dim": 8, "global_head_dim": 8, "sliding_window": 4,
+                                 "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8}),
     "glm": Family("Glm", "rotation of half of each head", _GROUPED | {"head_dim": 8}),
     "glm4": Family("Glm4", "sandwich norms", _GROUPED | {"head_dim": 8}),
     "glm4-moe": Family("Glm4Moe", "experts", _GROUPED | _ROUTED | {"head_dim": 8, "first_k_dense_replace": 1}),
@@ -251,7 +252,7 @@ FAMILIES: dict[str, Family] = {
 
 NOT_TRIED: dict[str, str] = {
     "BertLMHeadModel": "an encoder; attention is not causal",
-    "DeepseekV4ForCausalLM": "compressed attention over several residual streams; no tiny configuration runs on a CPU",
+    "DeepseekV4ForCausalLM": "compressed attention over several residual streams",
     "Gemma3ForConditionalGeneration": "reads pictures; its language model is Gemma3ForCausalLM",
     "Gemma3nForConditionalGeneration": "reads pictures and sound",
     "Gemma4ForConditionalGeneration": "reads pictures; its language model is Gemma4ForCausalLM",

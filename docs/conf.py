@@ -9,7 +9,7 @@ from mechheads import __version__
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks import coverage, planted, table  # noqa: E402
+from benchmarks import coverage, families, planted, table  # noqa: E402
 
 project = "mechheads"
 author = "The mechheads authors"
@@ -48,6 +48,10 @@ table.figure(_results).write_html(HERE / "_generated" / "benchmarks.html", confi
 _coverage = json.loads((HERE.parent / "benchmarks" / "coverage.json").read_text(encoding="utf-8"))
 (HERE / "_generated" / "coverage.md").write_text(coverage.markdown(_coverage), encoding="utf-8")
 (HERE / "_generated" / "false_positives.md").write_text(coverage.markdown_of_p(_coverage), encoding="utf-8")
+
+# the tables of models.md
+_families = json.loads((HERE.parent / "benchmarks" / "families.json").read_text(encoding="utf-8"))
+(HERE / "_generated" / "models.md").write_text(families.markdown(_families), encoding="utf-8")
 
 # and the curve of labels.md
 _planted = json.loads((HERE.parent / "benchmarks" / "planted.json").read_text(encoding="utf-8"))

@@ -282,7 +282,14 @@ class _Writer:
 
     def _check_length(self, tokens: Tokens) -> None:
         longest = int(tokens.lengths.argmax())
-        length, context = int(tokens.lengths[longest]), self.model.n_ctx
+        length, alike = int(tokens.lengths[longest]), self.model.backend.alike_up_to
+        context = self.model.n_ctx
+        if alike < length + self.max_new_tokens <= context:
+            raise ValueError(
+                f"max_new_tokens is {self.max_new_tokens}, and prompt {longest} has {length} tokens; in a text of more "
+                f"than {alike} this model rotates every position another way, as LongRoPE does, so what it has computed no "
+                f"longer holds: give at most {alike - length}, or shorter prompts"
+            )
         if length + self.max_new_tokens > context:
             raise ValueError(
                 f"max_new_tokens is {self.max_new_tokens}, and prompt {longest} has {length} tokens; this model's "

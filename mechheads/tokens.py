@@ -128,6 +128,11 @@ def encode(item: PromptLike, index: int, model: Model) -> tuple[list[int], str |
         raise ValueError(f"prompt {index} is empty; a prompt needs at least one token")
     if len(ids) > model.n_ctx:
         raise ValueError(f"prompt {index} has {len(ids)} tokens; this model's context holds {model.n_ctx}")
+    if len(ids) > (alike := model.backend.alike_up_to):
+        raise ValueError(
+            f"prompt {index} has {len(ids)} tokens; in a text of more than {alike} this model rotates every position "
+            f"another way, as LongRoPE does, so runs of other lengths do not compare with it: give at most {alike}"
+        )
     return ids, text, offsets
 
 

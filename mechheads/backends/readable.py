@@ -45,7 +45,9 @@ def check_readable(backend: Backend) -> None:
     except _Unreadable as error:
         raise ValueError(f"{backend.about} cannot be read: {error}") from error
     except _ERRORS as error:
-        raise ValueError(f"{backend.about} cannot be read: {first_sentence(error)}") from error
+        raise ValueError(
+            f"{backend.about} cannot be read: running it block by block fails: {first_sentence(error)}"
+        ) from error
 
 
 def first_sentence(error: BaseException) -> str:
@@ -119,7 +121,10 @@ def _check_shapes(backend: Backend, seen: dict[tuple[str, int], Tensor], pos: in
             if (site, layer) not in seen:
                 raise _Unreadable(f"{where} does not let its heads' {site} be read: its hook never fires")
             if (got := tuple(seen[site, layer].shape)) != shapes[site]:
-                raise _Unreadable(f"{site} of {where} is {list(got)}, where {list(shapes[site])} was expected")
+                raise _Unreadable(
+                    f"{site} of {where} has the shape {list(got)}, and {pos} tokens and {sizes.n_heads} heads of "
+                    f"{sizes.d_head} numbers make {list(shapes[site])}"
+                )
         weights: list[tuple[Weight, tuple[int, int]]] = [
             ("V", (sizes.d_model, sizes.d_head)), ("O", (sizes.d_head, sizes.d_model)),
         ]  # fmt: skip
