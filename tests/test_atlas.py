@@ -105,7 +105,7 @@ def test_summary_names_members_of_a_category_only():
         "Model      m",
         "Categories Knowledge 1, Unclassified 3",
         "Knowledge, phi (1 more below the floor of 0.1)",
-        "     L0H0     0.600  [nan, nan]  capital",
+        "     L0H0     0.600  capital",
         "Linguistic, phi: no head (1 below the floor of 0.1)",
     ]
     assert lines[5].startswith("Time")
@@ -322,7 +322,7 @@ def test_roles_writes_tables_and_a_page_and_goes_on_after_ctrl_c(monkeypatch, tm
     task = tmp_path / "mine.jsonl"
     task.write_text("\n".join(json.dumps({"prompt": f" The{a} is", "target": b}) for a, b in pairs.items()))
     arguments = ["roles", "--task", str(task), "--model", str(tiny("llama")), "--out", str(tmp_path / "out")]
-    arguments += ["--seeds", "2", "--updates", "3", "--most", "3"]
+    arguments += ["--seeds", "3", "--updates", "3", "--most", "3"]
 
     def stops(*args: Any, **rest: Any) -> Any:
         raise KeyboardInterrupt
@@ -337,7 +337,7 @@ def test_roles_writes_tables_and_a_page_and_goes_on_after_ctrl_c(monkeypatch, tm
     assert done.exit_code == 0, done.output
     heads = pd.read_csv(tmp_path / "out" / "heads.csv")
     first = heads.nlargest(1, "facilitation").iloc[0]
-    line = f"  L{first['layer']:.0f}H{first['head']:.0f}  {first['facilitation']:.2f} ["
+    line = f"  L{first['layer']:.0f}H{first['head']:.0f}  {first['facilitation']:.2f}  ["
     assert line in re.sub(" +L", "  L", done.output)
     assert re.search(r"facilitation: [\d.]+% of heads in every seed, [\d.]+% in some", done.output)
     assert set(pd.read_csv(tmp_path / "out" / "curves.csv")["which"]) >= set(ROLES)

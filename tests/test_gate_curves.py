@@ -19,7 +19,7 @@ from test_roles import made_gates
 
 pytestmark = pytest.mark.transformerlens
 
-TEXTS = Task([" The capital of France is", " no", " a big dog"], [" Paris", " yes cat", " gave"], cluster=list("aab"))
+TEXTS = Task([" The capital of France is", " no", " a big dog"], [" Paris", " yes cat", " gave"], cluster=list("abc"))
 QUICK: dict[str, Any] = {"progress": False}
 
 

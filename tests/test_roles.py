@@ -110,8 +110,17 @@ def test_roles_follow_from_the_two_fits() -> None:
         np.testing.assert_allclose(scores.scores, values.mean(0))
         assert scores.kind == "roles" and scores.unit == "gate" and "2505.13737" in scores.citation()
         assert scores.dataset["p_value"].isnull().all()  # a gate is never below 0: there is nothing to test
-        assert (scores.dataset["ci_low"] <= scores.scores + 1e-12).all()
+        assert scores.dataset["ci_low"].isnull().all()  # two seeds have no interval, but a range
+        np.testing.assert_allclose(scores.dataset["range_low"], values.min(0))
+        np.testing.assert_allclose(scores.dataset["range_high"], values.max(0))
     assert roles["irrelevance"]["L0H0"]["score"] == pytest.approx((0.9 * 0.8 + 0.7 * 0.6) / 2)
+
+
+def test_intervals_of_gates_end_at_0_and_1() -> None:
+    keep = np.array([[[0.99, 0.5]], [[0.2, 0.5]], [[0.95, 0.6]]])
+    dataset = head_roles(made_gates(keep, keep))["facilitation"].dataset
+    np.testing.assert_array_equal(dataset[["ci_low", "ci_high"]].isel(head=0).to_array().values.ravel(), [0, 1])
+    assert 0 < dataset["ci_low"][0, 1] < 0.5 < dataset["ci_high"][0, 1] < 1
 
 
 def test_always_and_any_over_seeds() -> None:

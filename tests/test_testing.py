@@ -167,7 +167,7 @@ BROKEN_INTERVENTIONS = [
     ("pickle", Unequal(), "is not equal to itself after pickling; right: a @dataclass(frozen=True)"),
     ("pickle", Does(lambda z, context: -z), "cannot be pickled ("),
     ("pickle", Steered(), "is not equal to itself after pickling"),
-    ("site", Does(site="qk"), "site 'qk'; choose among z, pattern, q, k, v, scored_q"),
+    ("site", Does(site="qk"), "site 'qk' of the intervention is not known; choose among z, pattern, q, k, v."),
     ("runs", raises, "it raised KeyError: 'nothing there'; right: to run without an error"),
     ("tensor", lambda z, context: z[:1], "gave [1, 7, 8] float32 on cpu for L0H1; right: like what it is given, [3, 7"),
     ("tensor", lambda z, context: z.double(), "gave [3, 7, 8] float64 on cpu for L0H1"),

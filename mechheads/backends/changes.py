@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from functools import wraps
 from types import FrameType
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@runtime_checkable
 class Change(Protocol):
     """Something that is different for a while. ``undo`` may be called twice, and before ``make`` has ended."""
 

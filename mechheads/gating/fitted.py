@@ -129,16 +129,16 @@ class Gates:
         return table.assign(update=table["update"] + 1)
 
     def scores(self, fit: str) -> HeadScores:
-        """The gates of one fit as head scores: means over seeds, with intervals.
+        """The gates of one fit as head scores: means over seeds, with intervals between 0 and 1.
 
         >>> task = mh.Task(["The capital of France is"], [" Paris"])
-        >>> mh.fit_gates(model, task, seeds=2, updates=1, progress=False).scores("drop")
-        <HeadScores 'gates of drop, task' in gate: 30 layers x 9 heads, 2 prompts>
+        >>> mh.fit_gates(model, task, seeds=3, updates=1, progress=False).scores("drop")
+        <HeadScores 'gates of drop, task' in gate: 30 layers x 9 heads, 3 prompts>
         """
         return self.as_scores(self[fit], f"gates of {fit}, {self.name}", KIND)
 
     def as_scores(self, values: Float[np.ndarray, "seed layer head"], name: str, kind: str) -> HeadScores:
-        return HeadScores.from_values(
+        scores = HeadScores.from_values(
             np.moveaxis(values, 0, -1),
             name=name,
             unit="gate",
@@ -147,6 +147,8 @@ class Gates:
             null=None,
             provenance=self.provenance,
         )
+        ends = {end: scores.dataset[end].clip(0, 1) for end in ("ci_low", "ci_high")}  # a mean of gates is a gate
+        return HeadScores(scores.dataset.assign(ends))
 
     def save(self, path: str | Path) -> Path:
         """Write everything to a netCDF file, whole or not at all, and return its path."""

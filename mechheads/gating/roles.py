@@ -28,9 +28,9 @@ class Roles(Mapping[str, HeadScores]):
     """The three role scores of every head, each as ``HeadScores`` over seeds.
 
     >>> task = mh.Task(["The capital of France is"], [" Paris"])
-    >>> roles = mh.head_roles(mh.fit_gates(model, task, seeds=2, updates=1, progress=False))
+    >>> roles = mh.head_roles(mh.fit_gates(model, task, seeds=3, updates=1, progress=False))
     >>> roles["facilitation"]
-    <HeadScores 'facilitation, task' in gate: 30 layers x 9 heads, 2 prompts>
+    <HeadScores 'facilitation, task' in gate: 30 layers x 9 heads, 3 prompts>
     """
 
     def __init__(self, scores: Mapping[str, HeadScores]) -> None:

@@ -19,12 +19,13 @@ _KINDS = {
     "weights only": ("#e08214", "square", 8),
     "in context only": ("#762a83", "diamond", 9),
     "confirmed": ("#1b7837", "circle", 9),
+    "no interval": ("#c8c8c8", "circle-open", 5),
     "interval includes 0": ("#c8c8c8", "circle", 5),
     "interval excludes 0": ("#1b7837", "circle", 9),
 }
 """Colour, symbol and size of what can be said of a head; the first drawn lie below the others."""
 
-_QUIET = ("neither", "interval includes 0")
+_QUIET = ("neither", "no interval", "interval includes 0")
 _NAMED, _APART = 8, (0.16, 0.05)
 """So many heads of a panel are named in it at most, none nearer to another than this share of the panel."""
 
@@ -32,7 +33,8 @@ _NAMED, _APART = 8, (0.16, 0.05)
 def effect_scatter(table: pd.DataFrame, *, title: str | None = None) -> go.Figure:
     """Total effect of every head on every relation, against its relation score: what ``CausalEvidence.plot`` draws.
 
-    With a verdict in the table points are coloured by it, else by whether the total effect's interval excludes 0.
+    With a verdict in the table points are coloured by it, else by whether the total effect's interval excludes 0; of
+    fewer than three clusters there is none.
     Without relation scores the direct effect goes across; on the dotted line all of the effect is direct. Bars are
     the intervals of what is not grey, of which the points furthest out are named. Hover for all numbers of a head.
 
@@ -47,7 +49,7 @@ def effect_scatter(table: pd.DataFrame, *, title: str | None = None) -> go.Figur
 
     >>> found = mh.relation_evidence(model, "country_to_capital", n=2, shots=1, heads=["L23H4"], progress=False)
     >>> [trace.name for trace in found.plot().data]
-    ['interval excludes 0']
+    ['no interval']
     """
     table = table.dropna(subset=["total"])
     if table.empty:
@@ -85,8 +87,10 @@ def _said(table: pd.DataFrame) -> np.ndarray:
     """The kind of each row."""
     if "verdict" in table:
         return table["verdict"].replace("", _QUIET[0]).to_numpy(dtype=object)
-    sure = (table["total_low"] > 0) | (table["total_high"] < 0)
-    return np.where(sure, "interval excludes 0", "interval includes 0").astype(object)
+    low, high = table["total_low"], table["total_high"]
+    kinds = np.where((low > 0) | (high < 0), "interval excludes 0", "interval includes 0").astype(object)
+    kinds[(low.isna() | high.isna()).to_numpy()] = "no interval"
+    return kinds
 
 
 def _named(rows: Any, across: str, x_range: list[float], y_range: list[float]) -> dict[str, str]:
