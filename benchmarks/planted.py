@@ -28,12 +28,19 @@ CATEGORIES = ("Knowledge", "Linguistic", "Algorithmic", "Translation")
 
 def found(planted: PlantedModel, relations: Iterable[mh.Relation] | None = None, **options: Any) -> set[Any]:
     """The labels of a planted model, as (head, category)."""
-    labels = mh.label_heads(planted.model, relations or planted.relations, progress=False, **options)
+    form: dict[str, Any] = {"source": "first_mlp", "norm": "raw", "progress": False}
+    labels = mh.label_heads(planted.model, relations or planted.relations, **form | options)
     return {(head, category) for head in planted.looks_at for category in labels.of(head)}
 
 
 def truth(planted: PlantedModel) -> set[Any]:
-    return {(head, category) for head, categories in planted.categories.items() for category in categories}
+    """Those that the first MLP shows: not the heads that read in context what an earlier head wrote."""
+    return {
+        (head, category)
+        for head, categories in planted.categories.items()
+        if planted.heads[head].kind != "in context"
+        for category in categories
+    }
 
 
 def shuffled(planted: PlantedModel) -> list[mh.Relation]:
