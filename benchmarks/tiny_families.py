@@ -92,6 +92,11 @@ FAMILIES: dict[str, Family] = {
                           _SIZES | _MLA | _ROUTED | {"q_lora_rank": None, "first_k_dense_replace": 1}),
     "deepseek-v3": Family("DeepseekV3", "latent attention, experts",
                           _SIZES | _MLA | _ROUTED | {"q_lora_rank": 16, "first_k_dense_replace": 1}),
+    "deepseek-v4": Family("DeepseekV4", "several residual streams, compressed attention",
+                          _SIZES | {"num_key_value_heads": 1, "head_dim": 8, "q_lora_rank": 16, "n_routed_experts": 4,
+                                    "num_experts_per_tok": 2, "moe_intermediate_size": 16, "hc_mult": 2,
+                                    "sliding_window": 4, "o_groups": 2, "o_lora_rank": 8, "index_n_heads": 2,
+                                    "index_head_dim": 8, "index_topk": 4}),
     "ernie4.5": Family("Ernie4_5", "rotation of neighbours", _GROUPED | {"head_dim": 8}),
     "ernie4.5-moe": Family("Ernie4_5_Moe", "experts",
                            _GROUPED | {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 16}),
@@ -125,6 +130,9 @@ FAMILIES: dict[str, Family] = {
     "glm4": Family("Glm4", "sandwich norms", _GROUPED | {"head_dim": 8}),
     "glm4-moe": Family("Glm4Moe", "experts", _GROUPED | _ROUTED | {"head_dim": 8, "first_k_dense_replace": 1}),
     "glm4-moe-lite": Family("Glm4MoeLite", "latent attention", _SIZES | _MLA | _ROUTED | {"q_lora_rank": 16}),
+    "glm-moe-dsa": Family("GlmMoeDsa", "latent attention to tokens that an index picks",
+                          _SIZES | _MLA | _ROUTED | {"q_lora_rank": 16, "index_topk": 4, "index_head_dim": 8,
+                                                     "index_n_heads": 2, "first_k_dense_replace": 1}),
     "gpt-bigcode": Family("GPTBigCode", "multi-query", _GPT | {"multi_query": True}),
     "gpt-bigcode-mha": Family("GPTBigCode", "a key for each head", _GPT | {"multi_query": False}),
     "gpt-j": Family("GPTJ", "parallel blocks", _GPT | {"rotary_dim": 4}),
@@ -149,6 +157,8 @@ FAMILIES: dict[str, Family] = {
                              _GROUPED | _SSM | {"layer_types": ["attention", "mamba", "attention"],
                                                 "num_local_experts": 0, "num_experts_per_tok": 0,
                                                 "shared_intermediate_size": 64}),
+    "hrm-text": Family("HrmText", "two stacks of blocks, run in turn",
+                       _SIZES | {"head_dim": 8, "num_hidden_layers": 4}),
     "hunyuan": Family("HunYuanDenseV1", "q/k norms after rotation", _GROUPED | {"head_dim": 8}),
     "jais2": Family("Jais2", "squared ReLU, biases", _GROUPED),
     "jamba": Family("Jamba", "Mamba layers",
@@ -252,13 +262,10 @@ FAMILIES: dict[str, Family] = {
 
 NOT_TRIED: dict[str, str] = {
     "BertLMHeadModel": "an encoder; attention is not causal",
-    "DeepseekV4ForCausalLM": "compressed attention over several residual streams",
     "Gemma3ForConditionalGeneration": "reads pictures; its language model is Gemma3ForCausalLM",
     "Gemma3nForConditionalGeneration": "reads pictures and sound",
     "Gemma4ForConditionalGeneration": "reads pictures; its language model is Gemma4ForCausalLM",
     "Gemma4UnifiedForConditionalGeneration": "reads pictures and sound",
-    "GlmMoeDsaForCausalLM": "sparse attention by a learned index",
-    "HrmTextForCausalLM": "runs its blocks several times",
 }
 """Architectures that both know and that have no tiny model here."""
 

@@ -287,8 +287,8 @@ class _Writer:
         if alike < length + self.max_new_tokens <= context:
             raise ValueError(
                 f"max_new_tokens is {self.max_new_tokens}, and prompt {longest} has {length} tokens; in a text of more "
-                f"than {alike} this model rotates every position another way, as LongRoPE does, so what it has computed "
-                f"no longer holds: give at most {alike - length}, or shorter prompts"
+                f"than {alike} this model rotates every position another way, as LongRoPE does, and what it has "
+                f"computed no longer holds: give at most {alike - length}, or shorter prompts"
             )
         if length + self.max_new_tokens > context:
             raise ValueError(

@@ -33,7 +33,7 @@ EXACT_ON_3 = (
 
 REFUSED = {
     "bitnet": r"z of a head is not what its own pattern makes of its v",
-    "deepseek-v3": r"q of layer 0 \(DeepseekV3DecoderLayer\) has the shape \[1, 4, 5, 12\], and 5 tokens",
+    "deepseek-v3": r"q in layer 0 \(DeepseekV3DecoderLayer\) has the shape \[1, 4, 5, 12\], and 5 tokens",
     "falcon-40b": r"TransformerLens \S+ does not take it: split_with_sizes",
     "falcon-h1": r"layer 0 \(FalconH1DecoderLayer\) does more with its heads' output, or with other tokens",
     "gemma4": r"running it block by block fails: It seems like you tried to call `forward` from `inputs_embeds`",

@@ -18,7 +18,16 @@ from mechheads.backends.points import trial_length
 _READ = ("resid_pre", "q", "k", "v", "pattern", "z")
 _QUERY, _KEY = 1, 2
 """The tokens at which a trial changes q and k: what follows 2 sees both."""
-_ERRORS = (RuntimeError, AttributeError, TypeError, LookupError, AssertionError, ArithmeticError, StopIteration)
+_ERRORS = (
+    ValueError,
+    RuntimeError,
+    AttributeError,
+    TypeError,
+    LookupError,
+    AssertionError,
+    ArithmeticError,
+    StopIteration,
+)
 
 
 class _Unreadable(Exception):
@@ -85,6 +94,10 @@ def _layer(backend: Backend, layer: int) -> str:
     return f"layer {layer} ({type(getattr(block, 'original_component', block)).__name__})"
 
 
+def _name(site: str) -> str:
+    return "the residual stream before it" if site == "resid_pre" else f"its heads' {site}"
+
+
 def _check_hooks_exist(backend: Backend) -> None:
     for layer in range(backend.sizes.n_layers):
         if getattr(backend.module.blocks[layer], "attn", None) is None:
@@ -93,7 +106,7 @@ def _check_hooks_exist(backend: Backend) -> None:
             )
         for site in _READ:
             if backend.hook_name(site, layer) not in backend.hook_points:
-                raise _Unreadable(f"{_layer(backend, layer)} does not let its heads' {site} be read")
+                raise _Unreadable(f"{_layer(backend, layer)} does not let {_name(site)} be read")
 
 
 def _watch(backend: Backend, seen: dict[tuple[str, int], Tensor], sites: tuple[str, ...]) -> list[Hook]:
@@ -119,10 +132,10 @@ def _check_shapes(backend: Backend, seen: dict[tuple[str, int], Tensor], pos: in
         for site in _READ:
             where = _layer(backend, layer)
             if (site, layer) not in seen:
-                raise _Unreadable(f"{where} does not let its heads' {site} be read: its hook never fires")
+                raise _Unreadable(f"{where} does not let {_name(site)} be read: its hook never fires")
             if (got := tuple(seen[site, layer].shape)) != shapes[site]:
                 raise _Unreadable(
-                    f"{site} of {where} has the shape {list(got)}, and {pos} tokens and {sizes.n_heads} heads of "
+                    f"{site} in {where} has the shape {list(got)}, and {pos} tokens and {sizes.n_heads} heads of "
                     f"{sizes.d_head} numbers make {list(shapes[site])}"
                 )
         weights: list[tuple[Weight, tuple[int, int]]] = [
