@@ -219,6 +219,10 @@ def test_labels_say_how_a_head_reads(folder: Callable[[str], Path]) -> None:
         assert reading[f"L{layer}H{head}", "words"] == scores.dataset["reading"].values[layer, head, 0]
         assert labels.dataset["reading"].values[layer, head, 0] == scores.dataset["reading"].values[layer, head, 0]
     assert {"embedding", "first_mlp", "carried"} >= set(table.query("is_evidence")["reading"]) > set()
+    said = {"embedding": "reads the embedding", "first_mlp": "the first MLP", "carried": "as the model carries it"}
+    hovers = "".join(str(text) for trace in labels.plot().data if trace.text is not None for text in trace.text.ravel())
+    for way in set(table.query("is_evidence")["reading"]):
+        assert said[way] in hovers
 
 
 def test_numbers_that_are_not_finite_are_no_missing_reading(folder: Callable[[str], Path]) -> None:
