@@ -181,7 +181,6 @@ def _ranks(
         tensor([row[source] for kept in scored for source, _ in kept.pairs]),
         tensor([target for kept in scored for _, target in kept.tokens]),
         tensor([limit for kept, limit in zip(scored, limits, strict=True) for _ in kept.pairs]),
-        scale=None,
         ties="target",
         memory=memory,
     )

@@ -58,7 +58,6 @@ class Ranks:
         model: gives W_U.
         source_of: the row of each pair's source; ``target``: the token of its target.
         limit: the k of each pair.
-        scale: multiplied into W_U's rows, for a final norm that is folded in; None for raw weights.
         ties: what a tie does.
         memory: bytes that a block of entries may take.
     """
@@ -70,11 +69,10 @@ class Ranks:
         target: Int[Tensor, " pair"],
         limit: Int[Tensor, " pair"],
         *,
-        scale: Float[Tensor, " d_model"] | None,
         ties: Ties,
         memory: int,
     ) -> None:
-        self._model, self._scale, self._ties, self._memory = model, scale, ties, memory
+        self._model, self._ties, self._memory = model, ties, memory
         self.source_of, self.target, self.limit = source_of, target, limit
         tokens, self._own_column = torch.unique(target, return_inverse=True)
         samples = [_spread(size, model.d_vocab, target.device) for size in _SAMPLES if 2 * size < model.d_vocab]
@@ -144,17 +142,45 @@ class Ranks:
         """For heads and the pairs of a relation: which of all their targets each source has among its k largest.
 
         Args:
-            asked: each a head, the pairs, and 1, or -1 for the k smallest.
+            asked: each a head, the pairs, and 1, or -1 for the k smallest; what shares a W_O is cheaper side by side.
         """
-        writing = [_writes(path[0][self.source_of[pairs]], path[1]).nonzero()[:, 0] for path, pairs, _ in asked]
-        wanted = [(path, self.source_of[pairs][some]) for (path, pairs, _), some in zip(asked, writing, strict=True)]
+        left_open = [
+            some
+            for _, of_head in groupby(asked, key=lambda each: id(each[0][1]))
+            for some in self._open_sources(list(of_head))
+        ]
+        wanted = [(path, self.source_of[pairs][some]) for (path, pairs, _), some in zip(asked, left_open, strict=True)]
         for i, parts in groupby(self._whole_rows(wanted), key=lambda part: part[0]):
             _, pairs, sign = asked[i]
             target, k = self.target[pairs], int(self.limit[pairs][0])
             found = torch.zeros(len(target), len(target), dtype=torch.bool, device=target.device)
             for _, some, entries in parts:
-                found[writing[i][some]] = self._among(entries if sign > 0 else -entries, target, k)
+                found[left_open[i][some]] = self._among(entries if sign > 0 else -entries, target, k)
             yield found
+
+    def _open_sources(
+        self, asked: Sequence[tuple[HeadPath, slice, Literal[1, -1]]]
+    ) -> Iterator[Int[Tensor, " source"]]:
+        """The pairs whose source may have any target of the relation among its k largest, for one W_O.
+
+        The k-th largest entry of some columns is no larger than that of all.
+        """
+        W_O = asked[0][0][1]
+        own, samples = W_O @ self._own, [W_O @ sample for sample in self._samples]
+        for (values, _), pairs, sign in asked:
+            rows, targets = values[self.source_of[pairs]], own[:, self._own_column[pairs]]
+            slack, k = self._slack(rows, W_O), int(self.limit[pairs][0])
+            left = _writes(rows, W_O).nonzero()[:, 0]
+            for columns in samples:
+                few = left.split(max(1, self._memory // (4 * columns.shape[1])))
+                left = torch.cat([left[:0], *(
+                    some[
+                        (sign * rows[some] @ targets).amax(1) + slack[some]
+                        >= (sign * rows[some] @ columns).topk(k, dim=1).values[:, -1]
+                    ]
+                    for some in few
+                )])  # fmt: skip
+            yield left
 
     def _among(
         self, entries: Float[Tensor, "row d_vocab"], target: Int[Tensor, " target"], k: int
@@ -190,9 +216,11 @@ class Ranks:
                 yield i, some, rows
 
     def _multiplied(self, parts: Sequence[HeadPath]) -> Float[Tensor, "row d_vocab"]:
-        """values @ W_O @ W_U of every part, below each other, in the cheaper order."""
+        """values @ W_O @ W_U of every part, below each other, in the cheaper order; neighbours may share a W_O."""
         products: list[tuple[Tensor, Tensor | None]] = []
-        for head_first, of_several in groupby(parts, key=lambda part: _head_first(len(part[0]), part[1])):
+        of_heads = [list(some) for _, some in groupby(parts, key=lambda part: id(part[1]))]
+        merged = [(torch.cat([values for values, _ in some]), some[0][1]) for some in of_heads]
+        for head_first, of_several in groupby(merged, key=lambda part: _head_first(len(part[0]), part[1])):
             some = list(of_several)
             products += some if head_first else [(torch.cat([values @ W_O for values, W_O in some]), None)]
         lengths = [len(left) for left, _ in products]
@@ -206,11 +234,9 @@ class Ranks:
     def _blocks(self) -> Iterator[tuple[int, Float[Tensor, "d_model columns"]]]:
         """W_U in float32: all at once where it is stored so, else as much as memory allows."""
         model = self._model
-        as_stored = model.dtype == torch.float32 and self._scale is None
-        step = model.d_vocab if as_stored else max(1, self._memory // (4 * model.d_model))
+        step = model.d_vocab if model.dtype == torch.float32 else max(1, self._memory // (4 * model.d_model))
         for start in range(0, model.d_vocab, step):
-            block = model.unembedding(start, min(start + step, model.d_vocab))
-            yield start, block if self._scale is None else self._scale[:, None] * block
+            yield start, model.unembedding(start, min(start + step, model.d_vocab))
 
     def _columns(self, wanted: list[Int[Tensor, " column"]]) -> list[Float[Tensor, "d_model column"]]:
         """Some columns of W_U, in one pass over it."""

@@ -284,10 +284,10 @@ class _Work:
                 source_of=torch.as_tensor(source_of, device=device),
                 target=torch.as_tensor([target for _, target in tokens], device=device),
                 limit=torch.as_tensor(np.repeat(limits, per_relation), device=device),
-                scale=model.final_scale().float() if self._folded else None,
                 ties=asked.ties,
                 memory=asked.memory,
             )
+            self._final_scale = model.final_scale().float() if self._folded else None
         self.names, self.missing = self._readings.names, self._readings.missing
 
     def fill(self, found: _Found, progress: bool) -> None:
@@ -309,19 +309,20 @@ class _Work:
     def _score(self, found: _Found, layer: int) -> None:
         """Hits of a layer's heads by the best reading, and where they are many enough the null."""
         W_O = self._model.W_O[layer].float()
-        if self._folded:
-            W_O = W_O * self._model.attention_out_scale(layer).float()
+        if self._final_scale is not None:
+            W_O = W_O * self._model.attention_out_scale(layer).float() * self._final_scale
         values = self._readings.at(layer)
-        paths: list[list[HeadPath]] = [list(zip(of_heads, W_O, strict=True)) for of_heads in values.values()]
-        flat = torch.stack(self._ranks.top([path for of_heads in paths for path in of_heads]))
-        hits = flat.unflatten(1, (len(paths), len(W_O))).cpu().numpy()
+        by_head = zip(*values.values(), strict=True)
+        paths: list[list[HeadPath]] = [[(each, out) for each in read] for read, out in zip(by_head, W_O, strict=True)]
+        flat = torch.stack(self._ranks.top([path for of_head in paths for path in of_head]))
+        hits = flat.unflatten(1, (len(paths), len(values))).transpose(1, 2).cpu().numpy()
         found.p[:, layer] = 1.0
         places = np.array([READINGS.index(name) for name in values])
         ways = {
             READINGS.index(name): list(values).index(name if name in values else "embedding") for name in self.names
         }
         for i, way in ways.items():
-            contrast = [self._ranks.contrast(path, self._pairs_of) for path in paths[way]]
+            contrast = [self._ranks.contrast(path, self._pairs_of) for path in (of_head[way] for of_head in paths)]
             found.contrast[i, layer] = torch.stack(contrast).cpu().numpy()
         tested: list[tuple[Side, int, int]] = []
         for relation, pairs in enumerate(self._pairs_of):
@@ -336,11 +337,12 @@ class _Work:
             many = (most.sum(-1) >= 2) & (most.mean(-1) >= self._asked.min_effect)
             for side, head in np.argwhere(many).tolist():
                 tested.append((-1 if side else 1, head, relation))
+        tested.sort(key=lambda each: each[1])
         tables = self._ranks.hits(
-            [(of[head], self._pairs_of[relation], sign) for sign, head, relation in tested for of in paths]
+            [(path, self._pairs_of[relation], sign) for sign, head, relation in tested for path in paths[head]]
         )
         for sign, head, relation in tested:
-            of_pairs = np.stack([table.cpu().numpy() for table in islice(tables, len(paths))])
+            of_pairs = np.stack([table.cpu().numpy() for table in islice(tables, len(values))])
             at = int(sign < 0), layer, head, relation
             found.p[at], found.null[at] = matching_null(of_pairs, self._drawn)
 
