@@ -227,7 +227,7 @@ def test_relation_scores_from_disk_are_those_of_the_loaded_model(
 def test_all_heads_of_a_layer_go_through_the_unembedding_together(
     made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once to score them and once for their null: weights in half precision are converted each time."""
+    """Once to score them and once for their null, and twice before: half precision is converted each time."""
     weights = open_weights(made("llama", "bfloat16"))
     convert = weights.unembedding
     passes: list[tuple[int, int]] = []
@@ -235,7 +235,7 @@ def test_all_heads_of_a_layer_go_through_the_unembedding_together(
     phi = mh.relation_scores(weights, capitals(), k=160, min_pairs=5, progress=False)
     tested = phi.dataset["null_phi"].notnull().sum(["head", "relation"])
     assert tested.values.min() >= 2
-    assert passes == [(0, weights.d_vocab)] * (1 + 2 * 3)
+    assert passes == [(0, weights.d_vocab)] * (2 + 2 * 3)  # columns of targets and samples; covariance
 
 
 def test_biases_of_the_mlp_count_where_config_asks_for_them(tmp_path: Path) -> None:

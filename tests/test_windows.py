@@ -170,4 +170,4 @@ def test_a_plan_says_so(tiny):
     lengths = mh.Prompts(PROMPTS).tokens(model).lengths
     shared = mh.Prompts([BEGINNING]).tokens(model).lengths[0]
     assert planned.packed and planned.width == int(shared + (lengths - shared).sum())
-    assert not mh.plan(model, PROMPTS, intervention=mh.Zero(), budget=200_000).packed
+    assert not mh.plan(model, PROMPTS, intervention=mh.Zero(), budget=100_000).packed

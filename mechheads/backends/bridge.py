@@ -244,10 +244,10 @@ class BridgeBackend(Backend):
             seen.append(residual.ndim)
             return residual[None] if residual.ndim == 3 else residual
 
+        norm = getattr(self.module, "ln_final", None)  # what the only block of a model hands its output to
+        parts = [*self.module.blocks, *([] if norm is None else [norm])]
         with torch.no_grad():
-            end = self._instead(
-                self.module.blocks, watch, lambda: self._trunk(inputs_embeds=self._blank(1, 1), use_cache=False)
-            )
+            end = self._instead(parts, watch, lambda: self._trunk(inputs_embeds=self._blank(1, 1), use_cache=False))
         return [*seen, end.last_hidden_state.ndim][1] == 3
 
     @property
