@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +48,13 @@ def effects_of(model: mh.Model, label: str, relation: str, folder: Path) -> dict
     return {what: scores.scores.sel(relation=relation).values for what, scores in loaded.items()}
 
 
-def static_of(model: mh.Model) -> dict[str, dict[str, np.ndarray]]:
+def static_of(model: mh.Model, relations: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
     """Every static score of every relation [layer, head], by its name: what, which reading, which norm."""
-    found: dict[str, dict[str, np.ndarray]] = {name: {} for name in RELATIONS}
+    found: dict[str, dict[str, np.ndarray]] = {name: {} for name in relations}
     for norm in NORMS:
-        scores = mh.relation_scores(model, RELATIONS, norm=norm, min_pairs=10, min_effect=1.0, progress=False)
+        scores = mh.relation_scores(model, relations, norm=norm, min_pairs=10, min_effect=1.0, progress=False)
         data = scores.dataset
-        for name in RELATIONS:
+        for name in relations:
             one = data.sel(relation=name)
             for reading in (*READINGS, "all"):
                 end = "" if reading == "all" else f"_{reading}"
@@ -96,11 +97,11 @@ def carriers_of(model: mh.Model) -> list[dict[str, Any]]:
     return found
 
 
-def measured(model: mh.Model, label: str, folder: Path) -> dict[str, Any]:
+def measured(model: mh.Model, label: str, relations: Sequence[str], folder: Path) -> dict[str, Any]:
     """Both effects of every relation that can be asked, AUROC of every static score, and the carriers of capitals."""
-    static = static_of(model)
+    static = static_of(model, relations)
     effects = {}
-    for name in RELATIONS:
+    for name in relations:
         try:
             effects[name] = effects_of(model, label, name, folder)
         except ValueError as error:
@@ -109,7 +110,7 @@ def measured(model: mh.Model, label: str, folder: Path) -> dict[str, Any]:
     for what in EFFECTS:
         result[what] = {
             score: [auroc(static[name][score], effects[name][what]) for name in effects]
-            for score in static[RELATIONS[0]]
+            for score in static[relations[0]]
         }
         for score, values in result[what].items():
             mean, low, high = over_relations(np.array(values))
@@ -127,13 +128,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", help="LABEL=MODEL, such as gemma=path/to/gemma.gguf; the default one")
     parser.add_argument("--effects", type=Path, required=True, help="a folder that keeps causal evidence")
-    parser.add_argument("--out", type=Path, help="write the results to this JSON file")
+    parser.add_argument("--relations", nargs="+", default=list(RELATIONS))
+    parser.add_argument("--out", type=Path, help="write the results to this JSON file, beside those of other models")
     given = parser.parse_args()
     given.effects.mkdir(parents=True, exist_ok=True)
-    result = {}
+    result = json.loads(given.out.read_text(encoding="utf-8")) if given.out and given.out.exists() else {}
     for one in given.models or ["smollm2="]:
         label, _, name = one.partition("=")
-        result[label] = measured(mh.load(name or None), label, given.effects)
+        result[label] = measured(mh.load(name or None), label, given.relations, given.effects)
     if given.out:
         given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
