@@ -133,7 +133,7 @@ assert abs(intact.detach().numpy() - log_p[:6]).max() < 1e-3
 #   </svg>'>
 # </div>
 #
-# `mh.fit_gates` does all three, for several random starts (`seeds`) at once. Its defaults are for work in earnest: ten
+# `mh.fit_gates` does all three, for several random starts (`seeds`) at once. Its defaults are for real results: ten
 # seeds, up to 500 updates a fit. We have a minute, so we take three seeds, few and large steps, four items each, and a
 # stronger pull.
 
@@ -327,7 +327,7 @@ beside.sort_values("effect").head(8).round(2)
 #   random ones cost so many.
 #
 # `mh.fit_gates` with its defaults (`checkpoint="gates.safetensors"` keeps how far it came), or
-# `mechheads roles --task aba_abb --out roles`, does all of this in earnest; take a GPU, or a night.
+# `mechheads roles --task aba_abb --out roles`, does all of this in full; take a GPU, or a night.
 #
 # ## Exercise: needed for what?
 #
