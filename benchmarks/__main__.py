@@ -1,8 +1,8 @@
 """mechheads against other tools, and against what arithmetic demands: ``python -m benchmarks --out results.json``.
 
-mechheads runs each sweep over all heads. The others take one or two forward passes for every head, whichever it is, so
-they are run on a sample of heads spread evenly over the layers, and that time (not that of their cached runs) is scaled
-to all heads. Both times are told.
+mechheads runs each sweep over all heads. The other tools take one or two forward passes for each head, and every head
+costs the same. So they run a sample of heads spread evenly over the layers, and their time, without their cached runs,
+is scaled to all heads. Both times are given.
 """
 
 from __future__ import annotations

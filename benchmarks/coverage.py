@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mechheads.stats import cluster_range, clustered_interval, sign_flip_p
+from mechheads.results.stats import cluster_range, clustered_interval, sign_flip_p
 
 CLUSTERS = (3, 4, 5, 6, 8, 10, 12, 16, 20, 30)
 SIZES = (1, 2, 3, 4)

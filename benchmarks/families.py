@@ -25,8 +25,8 @@ from torch import Tensor
 import mechheads as mh
 from benchmarks.plain import Change, Plain, Spot
 from benchmarks.tiny_families import FAMILIES, NOT_TRIED, WORDS, build, make_tokenizer
-from mechheads.frozen import MLPs
-from mechheads.interventions import Site
+from mechheads.engine.direct import MLPs
+from mechheads.interventions.base import Site
 
 LIMIT = 1e-5
 """A larger difference in float32 is looked at again in float64."""

@@ -24,11 +24,11 @@ from torch import Tensor
 import mechheads as mh
 from benchmarks import machine
 from mechheads.gating import Task
-from mechheads.gating.arguments import Rules
-from mechheads.gating.checkpoint import Checkpoint
-from mechheads.gating.descent import Pull
-from mechheads.gating.fit import Stage, run_stages, start_logits
-from mechheads.gating.gates import log_probs, rows_at_once
+from mechheads.gating.fit.arguments import Rules
+from mechheads.gating.fit.checkpoint import Checkpoint
+from mechheads.gating.fit.descent import Pull
+from mechheads.gating.fit.fit import Fit, Stage, run_stages, start_logits
+from mechheads.gating.fit.gates import log_probs, rows_at_once
 from mechheads.labels.few_shot import few_shot_prompts
 
 LR = (0.1, 0.01)
@@ -100,13 +100,10 @@ def ours(model: mh.Model, task: Task, seeds: list[int], updates: int) -> np.ndar
     def objective(gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
         return -log_probs(model, tokens.items(items), gates, recompute=recompute)
 
-    gates = run_stages(
-        model, objective, len(tokens), [Stage(("none",), (Pull(0.0, updates, LR),))], seeds=seeds,
-        rules=Rules(N_PROMPTS, "mean", 4.0, "pulled", None, None, 0),
-        keep=Checkpoint(None, dict, rows_at_once(model, tokens, None), model.device),
-        name=task.name, provenance={}, progress=False,
-    )  # fmt: skip
-    return gates["none"]
+    rules = Rules(tuple(seeds), N_PROMPTS, "mean", "mean", 4.0, "pulled", None, None, 0)
+    stage = Stage(("none",), (Pull(0.0, updates, LR),))
+    keep = Checkpoint(None, dict, rows_at_once(model, tokens, None), model.device)
+    return run_stages(Fit(model, objective, len(tokens), [stage], rules, task.name, {}), keep, progress=False)["none"]
 
 
 def plain_loop(model: mh.Model, task: Task, seed: int, updates: int) -> np.ndarray:

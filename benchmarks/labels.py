@@ -18,7 +18,7 @@ import torch
 import mechheads as mh
 from benchmarks import machine
 from mechheads.labels.relations import load_relations
-from mechheads.labels.vocabulary import KeptPairs, keep_pairs
+from mechheads.labels.usable_pairs import KeptPairs, keep_pairs
 
 HEADS = [(layer, (2 * layer) % 9) for layer in range(1, 30, 5)]
 REPEATS = 3

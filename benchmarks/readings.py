@@ -1,9 +1,9 @@
 """How well static scores rank heads by cause: ``python -m benchmarks.readings LABEL=MODEL ... --effects FOLDER``.
 
-The causal evidence of ``mh.relation_evidence`` (total and direct effect, few-shot prompts) says which eight heads move
-the answer to a relation most, up or down. AUROC is how likely a static score puts one of these before another head:
-phi and the size of ``contrast``, by each reading, with raw and with folded norms. The paper's form is phi through
-the first MLP with raw weights. Intervals draw relations anew.
+The causal evidence of ``mh.labels.relation_evidence`` (total and direct effect, few-shot prompts) says which eight
+heads move the answer to a relation most, up or down. AUROC is how likely a static score puts one of these before
+another head: phi and the size of ``contrast``, by each reading, with raw and with folded norms. The paper's form is phi
+through the first MLP with raw weights. Intervals draw relations anew.
 
 Effects take minutes a relation, so they are kept in a folder and computed once.
 """
@@ -21,8 +21,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 import mechheads as mh
-from mechheads.atlas import capital_pairs
 from mechheads.labels.readings import READINGS
+from mechheads.studies.atlas import capital_pairs
 
 RELATIONS = (
     "country_to_capital", "country_to_language", "object_to_superclass", "verb_to_past_tense", "noun_to_pronoun",
@@ -39,7 +39,7 @@ def effects_of(model: mh.Model, label: str, relation: str, folder: Path) -> dict
     files = {what: folder / f"{label}_{relation}_{what}.nc" for what in EFFECTS}
     if not all(file.exists() for file in files.values()):
         print(f"{label}: effects on {relation}", file=sys.stderr)
-        found = mh.relation_evidence(model, relation, n=PROMPTS, progress=False)
+        found = mh.labels.relation_evidence(model, relation, n=PROMPTS, progress=False)
         for what, file in files.items():
             getattr(found, what).save(file)
     loaded = {what: mh.HeadScores.load(file) for what, file in files.items()}

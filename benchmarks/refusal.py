@@ -15,12 +15,12 @@ from typing import Any, get_args
 import numpy as np
 
 import mechheads as mh
-from mechheads.deltas import Delta, shipped
 from mechheads.heads import HeadId
+from mechheads.model.deltas import Delta, shipped
+from mechheads.model.sources import REFUSING_MODEL
 from mechheads.safety import load_requests
-from mechheads.safety.contribution import By
-from mechheads.safety.teaching import OTHER_HEADS, refusal_loss, taught_model, teach_refusal
-from mechheads.sources import REFUSING_MODEL
+from mechheads.safety.answers.teaching import OTHER_HEADS, refusal_loss, taught_model, teach_refusal
+from mechheads.safety.heads.contribution import By
 
 PLACE = Path(__file__).with_name("refusal.json")
 
@@ -34,7 +34,7 @@ def main() -> None:
     given = parser.parse_args()
     path = shipped(REFUSING_MODEL)
     if path is None:
-        raise SystemExit("the shipped delta is missing: python -m mechheads.safety.teaching makes it")
+        raise SystemExit("the shipped delta is missing: python -m mechheads.safety.answers.teaching makes it")
     found = json.loads(given.out.read_text()) if given.out.exists() else {}
     for name in (given.only,) if given.only else ("shipped", "second"):
         if name == "shipped":
@@ -56,17 +56,17 @@ def study(delta: Delta) -> dict[str, Any]:
         for head in delta.heads
     }
     scores = {}
-    for kind, ships in mh.compare_ablations(model, harmful, template="chat", progress=False).items():
+    for kind, ships in mh.safety.compare_ablations(model, harmful, template="chat", progress=False).items():
         scores[f"Ships, {kind}"] = ships.dataset["ships"].values
         scores[f"Generalized Ships, {kind}"] = ships.dataset["generalized_ships"].values
     for by in get_args(By)[:3]:
-        contribution = mh.refusal_contribution(model, harmful, harmless, by=by, progress=False)
+        contribution = mh.safety.refusal_contribution(model, harmful, harmless, by=by, progress=False)
         scores[f"Refusal Contribution, {by}"] = contribution.scores.values
         scores[f"Refusal Contribution, {by}, direct"] = contribution.dataset["direct"].values
-    scores["refusal direction"] = mh.refusal_direction(model, harmful, harmless, progress=False).scores.values
+    scores["refusal direction"] = mh.safety.refusal_direction(model, harmful, harmless, progress=False).scores.values
     known = [HeadId.parse(head) for head, lost in cost.items() if lost > 0]
     ranks = {name: [rank_of(values, head) for head in known] for name, values in scores.items()}
-    test = mh.refusal_test(model, delta.heads, harmful, harmless, max_new_tokens=32, progress=False)
+    test = mh.safety.refusal_test(model, delta.heads, harmful, harmless, max_new_tokens=32, progress=False)
     return {
         "log-probability lost with a head's delta, nats": cost,
         "known": [str(head) for head in known],

@@ -119,7 +119,7 @@ class Remote:
 
 def tl3_python() -> str:
     """The interpreter of an environment with TransformerLens 3.9, made in mechheads' cache the first time."""
-    from mechheads.sources import cache_directory
+    from mechheads.model.sources import cache_directory
 
     folder = cache_directory() / "benchmark-tl3"
     python, ready = folder / "bin" / "python", folder / "ready"

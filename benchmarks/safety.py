@@ -28,10 +28,10 @@ import torch
 import mechheads as mh
 from benchmarks import machine
 from benchmarks.flops import Shape, base_run, cone
-from mechheads.judge import Judge
+from mechheads.engine.evaluate import Evaluator
 from mechheads.safety import load_requests, request_prompts
-from mechheads.safety.ablations import Ablation, Kind
-from mechheads.safety.measure import empty, fill, prepare_ablations
+from mechheads.safety.heads.ablations import Ablation, Kind
+from mechheads.safety.heads.measure import empty, fill, prepare_ablations
 
 HEADS = [(2, 1), (12, 4), (22, 7)]
 N = 32
@@ -72,7 +72,7 @@ def main() -> None:
             f"{kind}: {middle:.1f} s, {statistics.median(plain[kind]) / middle:.1f} times faster, "
             f"{room / limits[0]:.2f} times the limit, {room / limits[1]:.2f} times that with the common beginning once"
         )
-    both = machine.measured(lambda: mh.compare_ablations(model, requests, progress=False), "cpu")
+    both = machine.measured(lambda: mh.safety.compare_ablations(model, requests, progress=False), "cpu")
     print(f"both in one pass, with Generalized Ships: {both.seconds:.1f} s")
     print(memory())
 
@@ -84,7 +84,7 @@ def paced(model: mh.Model, requests: list[str], kind: Kind) -> tuple[np.ndarray,
     prompts, way = request_prompts(model, requests), Ablation(kind, EPSILON)
     job = prepare_ablations(model, prompts, [way], heads=None, budget=None, progress=False)
     found = empty(job, {}, 0)
-    steps = fill(replace(job, intervention=way.intervention), found, Judge(mh.kl_divergence, job.base), None, False)
+    steps = fill(replace(job, intervention=way.intervention), found, Evaluator(mh.kl_divergence, job.base), None, False)
     while True:
         done = next(steps, None) is None
         if done or machine.clock("cpu") - start > SECONDS_A_PART:

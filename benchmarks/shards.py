@@ -2,9 +2,9 @@
 
 Random bfloat16 shards in the shape of Llama-3.1-70B are written to a temporary folder (6 GB): embeddings, unembedding,
 the first MLP, and what static scores read of a few layers. Made-up relations are scored on them through
-``mh.open_weights``, once on one layer and once on all that were written, and the cost of all 80 is projected from the
-difference. Shards that were just written are read from the page cache, not from the disk. Random heads implement no
-relation, so a part of the vocabulary rules out nearly all pairs; the cost without any of that is told too.
+``mh.labels.open_weights``, once on one layer and once on all that were written, and the cost of all 80 is projected
+from the difference. Shards that were just written are read from the page cache, not from the disk. Random heads
+implement no relation, so a part of the vocabulary rules out nearly all pairs; the cost without any of that is told too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import machine
 from mechheads.labels.relations import Relation
 from mechheads.labels.static import relation_scores
-from mechheads.weights import StoredWeights, open_weights
+from mechheads.model.stored import StoredWeights, open_weights
 
 LIMIT = 6e9
 """Bytes of memory that the full size may take."""

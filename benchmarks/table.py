@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.tools import NAMES
-from mechheads.plots.figure import grid_of
+from mechheads.plots.parts.figure import grid_of
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -85,7 +85,7 @@ def _model(model: dict[str, Any]) -> list[str]:
     )
     lines += [
         "",
-        "Needed: the matrix products that no exact method can do without. Limit: these at the speed measured above.",
+        "Needed: the matrix products that no exact method can avoid. Limit: their time at the speed given above.",
     ]
     if others:
         lines[-1] += (

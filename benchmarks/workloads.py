@@ -125,7 +125,7 @@ def sample(heads: Sequence[Head], count: int) -> list[Head]:
 
 def default_model(device: str) -> ModelSpec:
     """SmolLM2-135M-Instruct, the model of ``mh.load()``."""
-    from mechheads.sources import default_folder
+    from mechheads.model.sources import default_folder
 
     return ModelSpec("SmolLM2-135M-Instruct", str(default_folder()), device, (26, 2), True)
 
@@ -138,7 +138,7 @@ def random_model(device: str, folder: Path) -> ModelSpec:
     import torch
     from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
-    from mechheads.sources import default_folder
+    from mechheads.model.sources import default_folder
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
@@ -163,7 +163,7 @@ def build(name: str, model: Model, spec: ModelSpec, *, quick: bool) -> Workload:
 
 def sentences(model: Model) -> Ids:
     """The first 16 tokens of each of 32 ordinary sentences; no two begin alike."""
-    from mechheads.safety.texts import ordinary_texts
+    from mechheads.safety.requests.texts import ordinary_texts
 
     rows = [model.tokenizer(line)["input_ids"][:TOKENS] for line in ordinary_texts()]
     return _even(rows, TOKENS)
@@ -171,7 +171,7 @@ def sentences(model: Model) -> Ids:
 
 def _texts(model: Model, name: str, n: int, long: int) -> tuple[Ids, Ids, list[int], list[int]]:
     """Pairs that ask for capitals; for W6 behind as many tokens of ordinary sentences as it takes."""
-    from mechheads.atlas import capital_pairs
+    from mechheads.studies.atlas import capital_pairs
 
     pairs = capital_pairs(model, n)
     if pairs is None or len(pairs) < n:

@@ -1,8 +1,12 @@
 """How Sphinx builds the documentation: ``python -m sphinx -W docs docs/_build``."""
 
 import json
+import re
 import sys
+from html import escape
 from pathlib import Path
+
+from plotly.offline import get_plotlyjs
 
 from mechheads import __version__
 
@@ -18,7 +22,7 @@ release = __version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build", "_generated"]
-nb_execution_mode = "off"  # the tests run the notebooks
+nb_execution_mode = "off"  # python docs/notebooks.py stores what they show
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
@@ -59,9 +63,36 @@ planted.figure(_planted).write_html(HERE / "_generated" / "planted.html", config
 
 
 def _readable(app, what, name, obj, options, signature, returns):
-    """A default that a dataclass makes anew prints as ``<factory>``, which is no Python: types would go unread."""
-    return (signature.replace("<factory>", "{}"), returns) if signature else None
+    """Defaults that print as ``<factory>`` or ``<function f>`` are no Python: the signature would not be parsed."""
+    if signature is None:
+        return None
+    return re.sub(r"<function (\w+)>", r"\1", signature.replace("<factory>", "{}")), returns
+
+
+# The notebooks' figures: plotly's data with the stored picture as its fallback, drawn by figures.js
+(HERE / "_generated" / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
+
+
+def _draw_figures(app, docname, source):
+    """Let a notebook's page draw its figures from plotly's data, which Sphinx cannot show."""
+    if app.env.doc2path(docname).suffix != ".ipynb":
+        return
+    notebook = json.loads(source[0])
+    for data in (out.get("data", {}) for cell in notebook["cells"] for out in cell.get("outputs", [])):
+        if figure := data.pop("application/vnd.plotly.v1+json", None):
+            picture = f'<img src="data:image/png;base64,{data.pop("image/png")}" alt="the figure that this cell draws">'
+            data["text/html"] = f'<div class="figure" data-figure="{escape(json.dumps(figure))}">{picture}</div>'
+    source[0] = json.dumps(notebook)
+
+
+def _load_plotly(app, pagename, templatename, context, doctree):
+    """Plotly is large, so pages without figures do without it."""
+    if doctree is not None and "data-figure=" in context.get("body", ""):
+        app.add_js_file("plotly.min.js")
+        app.add_js_file("figures.js", loading_method="defer")
 
 
 def setup(app):
+    app.connect("source-read", _draw_figures)
+    app.connect("html-page-context", _load_plotly)
     app.connect("autodoc-process-signature", _readable)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mechheads import __version__
+from mechheads._version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechheads.atlas import Atlas
-    from mechheads.safety.study import SafetyStudy
+    from mechheads.studies.atlas import Atlas
+    from mechheads.studies.safety import SafetyStudy
 
 ModelName = Annotated[
     str | None,
@@ -56,9 +56,9 @@ def atlas(
     quick: Annotated[bool, typer.Option(help="Fewer relations, pairs and requests, no roles: a first look.")] = False,
 ) -> None:
     """Label every head, patch, find safety heads and roles; write tables and one page of figures."""
-    from mechheads.atlas import build_atlas
-    from mechheads.model import load
-    from mechheads.report import write_page
+    from mechheads.model.load import load
+    from mechheads.studies.atlas import build_atlas
+    from mechheads.studies.report import write_page
 
     with _results(out) as results:
         results.take(build_atlas(load(model, device=device), quick=quick), write_page)
@@ -87,8 +87,8 @@ def label(
 ) -> None:
     """Label every head from its weights; write scores, table and category map."""
     from mechheads.labels import label_heads, relation_scores
-    from mechheads.model import load
-    from mechheads.weights import open_weights
+    from mechheads.model.load import load
+    from mechheads.model.stored import open_weights
 
     with _results(out) as results:
         if on_disk and model is None:
@@ -126,10 +126,10 @@ def safety(
     seed: Annotated[int, typer.Option(help="Of resampling and random heads.")] = 0,
 ) -> None:
     """Find safety heads by every score, test whether refusing hangs on them; write tables and one page of figures."""
-    from mechheads.model import load
-    from mechheads.report import write_safety_page
-    from mechheads.safety.study import safety_study
-    from mechheads.sources import REFUSING_MODEL
+    from mechheads.model.load import load
+    from mechheads.model.sources import REFUSING_MODEL
+    from mechheads.studies.report import write_safety_page
+    from mechheads.studies.safety import safety_study
 
     with _results(out) as results:
         results.take(
@@ -155,11 +155,11 @@ def roles(
 ) -> None:
     """Tell heads that facilitate a task, interfere with it or do not matter; the same command goes on after Ctrl-C."""
     from mechheads.gating import fit_gates, head_roles, role_curve
-    from mechheads.gating.task_files import read_task
-    from mechheads.gating.tasks import load_task
-    from mechheads.layout import shown_ends
-    from mechheads.model import load
-    from mechheads.report import role_shares, write_roles_page
+    from mechheads.gating.tasks.shipped import load_task
+    from mechheads.gating.tasks.task_files import read_task
+    from mechheads.model.load import load
+    from mechheads.results.dataset import shown_ends
+    from mechheads.studies.report import role_shares, write_roles_page
 
     with _results(out) as results:
         loaded = load(model, device=device)
@@ -213,7 +213,7 @@ class _Results:
 
     def table(self, name: str, table: pd.DataFrame) -> None:
         """Save a table, if it has rows."""
-        from mechheads.stages import save_parts
+        from mechheads.studies.study import save_parts
 
         self.files += save_parts(self.out, {}, {name: table})
 

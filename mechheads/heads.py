@@ -1,18 +1,20 @@
-"""Naming heads: ``HeadId``, checks that a head exists, and which key/value head a query head reads."""
+"""``HeadId`` names a head; checks that a head exists, which key/value head it reads, random heads to compare with."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
+
+import numpy as np
 
 _PATTERN = re.compile(r"[Ll](\d+)[Hh](\d+)")
 
 
 @dataclass(frozen=True, order=True)
 class HeadId:
-    """One attention head, counted from zero: layer 9, head 6 prints as ``L9H6``.
+    """One attention head. Layers and heads count from zero: layer 9, head 6 prints as ``L9H6``.
 
     >>> HeadId.parse("L9H6")
     HeadId(layer=9, head=6)
@@ -25,7 +27,7 @@ class HeadId:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.layer, int) and isinstance(self.head, int)):
-            raise ValueError(f"layer and head are whole numbers; got layer {self.layer!r}, head {self.head!r}")
+            raise ValueError(f"layer and head must be integers; got layer {self.layer!r}, head {self.head!r}")
         if self.layer < 0 or self.head < 0:
             raise ValueError(f"layer and head count from 0; got layer {self.layer}, head {self.head}")
 
@@ -55,10 +57,10 @@ HeadLike = HeadId | str | tuple[int, int]
 
 
 def check_head(head: HeadLike, n_layers: int, n_heads: int) -> HeadId:
-    """Parse one head and make sure that a model of this size has it.
+    """Parse one head and check that a model of this size has it.
 
     Raises:
-        ValueError: if it does not parse or lies outside the model.
+        ValueError: if it cannot be parsed or the model does not have it.
     """
     parsed = HeadId.parse(head)
     if parsed.layer >= n_layers or parsed.head >= n_heads:
@@ -71,13 +73,13 @@ def check_head(head: HeadLike, n_layers: int, n_heads: int) -> HeadId:
 
 
 def check_heads(heads: Iterable[HeadLike] | HeadLike | None, n_layers: int, n_heads: int) -> tuple[HeadId, ...]:
-    """Parse heads and make sure that a model of this size has them; ``None`` means every head.
+    """Parse heads and check that a model of this size has them; ``None`` means every head.
 
     Returns:
-        The heads without repetition, in order of layer and head.
+        The heads in order of layer and head, each once.
 
     Raises:
-        ValueError: if one does not parse or lies outside the model, or if there are none.
+        ValueError: if one cannot be parsed, if the model does not have it, or if ``heads`` is empty.
     """
     if heads is None:
         return tuple(HeadId(layer, head) for layer in range(n_layers) for head in range(n_heads))
@@ -85,15 +87,45 @@ def check_heads(heads: Iterable[HeadLike] | HeadLike | None, n_layers: int, n_he
     each: Any = [heads] if one else heads
     parsed = tuple(sorted({check_head(head, n_layers, n_heads) for head in each}))
     if not parsed:
-        raise ValueError("heads is empty; name at least one head, or leave it out for every head")
+        raise ValueError("heads is empty; name at least one head, or leave it out to use every head")
     return parsed
 
 
 def _is_pair(head: object) -> bool:
-    """Whether this is two whole numbers, numpy's included."""
+    """Whether this is a pair of integers, including numpy's."""
     return isinstance(head, tuple) and len(head) == 2 and all(isinstance(part, SupportsIndex) for part in head)
 
 
 def kv_head(head: int, n_heads: int, n_kv_heads: int) -> int:
     """The key/value head that a query head reads under grouped-query attention."""
     return head // (n_heads // n_kv_heads)
+
+
+def matched_heads(
+    heads: Sequence[HeadId], excluded: Collection[HeadId], n_layers: int, n_heads: int, seed: Sequence[int]
+) -> tuple[HeadId, ...]:
+    """Random heads to compare with, one for each given head: from its layer, or from the nearest layer with heads left.
+
+    Args:
+        excluded: heads that must not be drawn, including the given ones.
+        seed: seed of the random generator.
+
+    Raises:
+        ValueError: if too few other heads are left.
+
+    >>> heads = [HeadId(0, 0), HeadId(0, 1), HeadId(0, 2)]
+    >>> sorted(map(str, matched_heads(heads, heads, 2, 4, [0])))[0]
+    'L0H3'
+    """
+    free = [head for head in check_heads(None, n_layers, n_heads) if head not in set(excluded)]
+    if len(free) < len(heads):
+        raise ValueError(f"{len(heads)} heads need as many random heads to compare with; only {len(free)} are left")
+    layers: dict[int, list[HeadId]] = {layer: [] for layer in range(n_layers)}
+    for i in np.random.default_rng(seed).permutation(len(free)):
+        layers[free[i].layer].append(free[i])
+    drawn = [layers[head.layer].pop() if layers[head.layer] else None for head in heads]
+    for i, head in enumerate(heads):
+        if drawn[i] is None:
+            nearest = min((layer for layer in layers if layers[layer]), key=lambda layer: abs(layer - head.layer))
+            drawn[i] = layers[nearest].pop()
+    return tuple(head for head in drawn if head is not None)

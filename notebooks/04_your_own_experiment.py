@@ -16,12 +16,13 @@
 # %% [markdown]
 # # Your own experiment
 #
-# Zeroing heads, averaging them and patching them are other people's experiments. Yours is a few lines: **what the
-# head's activation becomes**, and **what you measure**. The engine does the rest, at the same speed as its own.
+# Zeroing heads, averaging them and patching them are other people's experiments. Your own takes a few lines that say
+# **what the head's activation becomes** and **what you measure**. The engine does the rest, as fast as for its own
+# experiments.
 #
-# In this notebook we write an intervention, a metric and a receiver, of about ten lines each; have them checked for the
-# traps that one falls into; and keep a long run in a file, so that it survives being interrupted. It takes less than a
-# minute without a GPU. You should have seen the notebook on activation patching.
+# In this notebook we write an intervention, a metric and a group of receivers, each in about ten lines. We check them
+# for common mistakes, and we keep a long run in a file so that it survives an interruption. It takes about a minute
+# without a GPU. You should know activation patching (notebook 02).
 
 # %%
 import tempfile
@@ -35,7 +36,7 @@ import pandas as pd
 import torch
 
 import mechheads as mh
-from mechheads.store import Ledger
+from mechheads.ledger.ledger import Ledger
 from mechheads.testing import CheckFailed, check_intervention, check_metric
 
 model = mh.load()
@@ -55,21 +56,21 @@ late = [(layer, head) for layer in range(20, 30) for head in range(model.n_heads
 # %% [markdown]
 # ## An intervention
 #
-# What a head says, its `z`, has a direction and a length. Is it *what* it says that matters for the capital, or how
-# *loudly*? Patching moves both at once. So let us move the direction alone.
+# The output of a head, its `z`, is a vector with a direction and a length. Which of the two matters for the capital?
+# Patching changes both at once. So let us change the direction alone.
 #
-# An intervention is a frozen dataclass with a `__call__`. It gets the activation of one head for all prompts, and a
-# `context`: the `head`, the cached run that is changed (`base`), the other one (`source`), and the `mask` that tells
-# real tokens from padding. It gives back what the activation shall become.
+# An intervention is a frozen dataclass with a `__call__`. It gets the activation of one head for all prompts and a
+# `context`, which holds the `head`, the cached run that is changed (`base`), the other run (`source`), and the `mask`
+# that separates real tokens from padding. It returns the new activation.
 #
-# - Its fields are its settings. Frozen, so that it can stand in a result's provenance and in a file of finished work.
-# - `needs` names what it reads from the cached runs; left out, everything is kept for it, which costs memory.
-# - `site = "q"` (or `"k"`, `"v"`, `"pattern"`) would give it that activation in place of z.
+# - Its fields are its settings. It is frozen so that a result and a file of finished work can name it.
+# - `needs` lists what it reads from the cached runs. Without it everything is kept, which costs memory.
+# - `site = "q"` (or `"k"`, `"v"`, `"pattern"`) gives it that activation instead of z.
 
 
 # %%
 @dataclass(frozen=True)
-class SayInItsWords:
+class OtherDirection:
     """z keeps its length and takes the direction that it has in the other run."""
 
     needs: ClassVar[tuple[str, ...]] = ("z",)
@@ -80,55 +81,51 @@ class SayInItsWords:
         return z.norm(dim=-1, keepdim=True) * direction
 
 
-print(check_intervention(SayInItsWords()))
+print(check_intervention(OtherDirection()))
 
 # %% [markdown]
-# `check_intervention` tries out what the engine takes for granted: that it gives the same numbers each time, leaves the
-# cached runs alone, reads no more than it said, does not mind padding; and last, that the sweep agrees with plain full
-# runs of a tiny model. It takes a moment.
+# `check_intervention` tests what the engine relies on. An intervention must give the same numbers each time, must not
+# change the cached runs, must read only what it listed in `needs`, and must ignore padding. Finally, the sweep must
+# agree with plain full runs of a tiny model. The check takes a moment.
 #
-# You need not guess what it would say to a mistake. Here is one that looks innocent: say everywhere the mean of what
-# you say in this prompt.
+# What does it say to a mistake? Here is one that looks harmless: replace the head's output at every token by its mean
+# over the prompt.
 
 
 # %%
-def say_the_mean(z, context):
+def mean_over_prompt(z, context):
     return z.mean(1, keepdim=True).expand_as(z)
 
 
 try:
-    check_intervention(say_the_mean)
+    check_intervention(mean_over_prompt)
 except CheckFailed as error:
-    message = str(error)
-print(message)
-
-assert "fails 1 of" in message and "padding" in message
+    of_padding = str(error)
+print(of_padding)
 
 # %% [markdown]
-# Prompts of different lengths are padded, and the mean runs over the padding too. With prompts of one length it would
-# have gone unnoticed until the day it mattered. The message says what is wrong and where to look, `context.mask`:
+# Prompts of different lengths are padded, and this mean includes the padding. With prompts of equal length you would
+# not notice the mistake. The message says what is wrong and where to look, `context.mask`:
 
 
 # %%
-def say_the_mean(z, context):
+def mean_over_prompt(z, context):
     real = context.mask[..., None]
     return ((z * real).sum(1, keepdim=True) / real.sum(1, keepdim=True)).expand_as(z)
 
 
-report = check_intervention(say_the_mean)
+report = check_intervention(mean_over_prompt)
 print(report.notes[0])
 
-assert report.passed
-
 # %% [markdown]
-# It passes, with a note that is no fault: a token now says something about later tokens, which the model never does.
-# That is for you to judge.
+# It passes, with a note. The note is not a fault but something to judge for yourself: the new output at a token now
+# depends on later tokens, which never happens in the model.
 #
-# Back to direction and length. Look at the cost, and run it on the heads of layers 20 to 29:
+# Back to direction and length. Look at the cost, then run the intervention on the heads of layers 20 to 29:
 
 # %%
 experiment = {
-    "intervention": SayInItsWords(),
+    "intervention": OtherDirection(),
     "metric": mh.logit_diff,
     "base": "corrupted",
     "heads": late,
@@ -137,33 +134,30 @@ print(mh.plan(model, pairs, **experiment))
 
 # %%
 patched = mh.activation_patch(model, pairs, heads=late, normalize=True, progress=False)
-words = mh.sweep(model, pairs, **experiment, normalize=True, progress=False)
-best = words.heads(5, by="absolute")
+directions = mh.sweep(model, pairs, **experiment, normalize=True, progress=False)
+best = directions.heads(5, by="absolute")
 table = pd.DataFrame(index=[str(head) for head in best])
 table["all of z"] = [patched[head]["score"] for head in best]
-table["direction alone"] = [words[head]["score"] for head in best]
-print(table.round(2))
-
-assert words.heads(1) == (mh.HeadId(23, 4),)
-assert words["L23H4"]["score"] > 0.9 * patched["L23H4"]["score"]
+table["direction alone"] = [directions[head]["score"] for head in best]
+table.round(2)
 
 # %% [markdown]
-# It is the words, not the voice: the direction alone restores as much as the whole z does. (0 would be nothing, 1 the
-# whole difference between the runs.) What the length alone does is the exercise at the end. A result of your own is a
-# result like any other: it has intervals, it can be saved and compared, and it can be drawn.
+# The direction matters: alone it restores about as much as the whole z. (0 would be nothing, and 1 the whole difference
+# between the runs.) What the length alone does is exercise 1. The result of your own experiment is like any other: it
+# has intervals, and you can save it, compare it and draw it.
 
 # %%
-words.plot().update_yaxes(range=[29.5, 19.5]).update_layout(height=450)
+directions.plot().update_yaxes(range=[29.5, 19.5]).update_layout(height=450)
 
 # %% [markdown]
 # ## A metric
 #
 # The logit difference compares two capitals. But the model chooses among 49,152 tokens. How far is the right capital
-# ahead of the *best of all others*? Below 0 it is no longer the model's choice.
+# ahead of the *best of all others*? If this is below 0, the right capital is not the model's first choice.
 #
 # A metric is a function of the logits at the positions that it reads, [prompt, position, d_vocab], and of a context
-# with the answers. It gives one number a prompt. `@mh.metric` says its unit, and which position it reads if that is not
-# the last one.
+# that holds the answers. It returns one number for each prompt. `@mh.metric` declares its unit, and the position that
+# it reads if this is not the last one.
 
 
 # %%
@@ -178,7 +172,7 @@ def lead(logits, context):
 print(check_metric(lead))
 
 # %% [markdown]
-# And one that fails. Logits are hard to read, someone says, so let us divide by the largest lead:
+# And here is one that fails. Logits are hard to read, so let us divide by the largest lead:
 
 
 # %%
@@ -191,14 +185,12 @@ def relative_lead(logits, context):
 try:
     check_metric(relative_lead)
 except CheckFailed as error:
-    message = str(error)
-print(message)
-
-assert "fails 1 of" in message and "batch" in message
+    of_the_batch = str(error)
+print(of_the_batch)
 
 # %% [markdown]
-# What France scores must not depend on whether England is in the list. Here it would even depend on how many prompts
-# fit into memory at once. We stay with logits.
+# The score for France must not depend on whether England is in the list. Here it would even depend on how many prompts
+# fit into memory at once. So we keep the logits.
 
 # %%
 columns = {}
@@ -209,50 +201,46 @@ for metric in (lead, mh.logit_diff):
     change = zeroed.values.sel(layer=23, head=4).values
     columns[f"{metric.__name__}, L23H4 zeroed"] = before + change
 table = pd.DataFrame(columns, index=pairs.clean)
-assert (table["lead"] > 1).all() and (table["lead, L23H4 zeroed"] < 0).sum() in (1, 2)
-assert (table["logit_diff, L23H4 zeroed"] > 1).all()
 table.round(1)
 
 # %% [markdown]
-# With L23H4 zeroed the right capital is still well ahead of the *wrong* one, everywhere. Whether it keeps the first
-# place is another question: it only just does, and for Portugal it does not.
+# With L23H4 zeroed, the right capital is still ahead of the *wrong* one everywhere. Whether it remains the first choice
+# is another question: for most countries it does, by a small lead, and not for all.
 #
-# ## A receiver
+# ## Receivers
 #
-# Path patching asks what one head tells a listener. A listener of your own is a list of names: the q, k or v of heads,
-# and inputs of MLPs, all replaced together. What does L23H4 tell the last layer: its heads, about where to look; its
-# heads, about what to hand on; its MLP? We measure with both metrics.
+# Path patching measures what one head gives to a receiver. You can make a receiver of your own from a list of names:
+# the q, k or v of heads, and the inputs of MLPs. All of them are replaced together. What does L23H4 give to the last
+# layer? We separate the q and k of its heads (where they look), their v (what they copy), and the MLP, and measure with
+# both metrics.
 
 # %%
 last, heads = model.n_layers - 1, range(model.n_heads)
 receivers = {
     "where its heads look": [f"L{last}H{head}.{site}" for head in heads for site in "qk"],
-    "what its heads hand on": [f"L{last}H{head}.v" for head in heads],
+    "what its heads copy": [f"L{last}H{head}.v" for head in heads],
     "its MLP": [f"L{last}.mlp"],
 }
 options = {"senders": "L23H4", "progress": False}
-told = pd.DataFrame(index=list(receivers), columns=["lead", "logit_diff"], dtype=float)
+to_last_layer = pd.DataFrame(index=list(receivers), columns=["lead", "logit_diff"], dtype=float)
 for metric in (lead, mh.logit_diff):
     for name, group in receivers.items():
         paths = mh.path_patch(model, pairs, receivers=group, metric=metric, **options)
-        told.loc[name, metric.__name__] = paths["L23H4"]["score"]
-assert abs(told.loc["where its heads look"]).max() < 0.5
-assert told.loc["its MLP", "logit_diff"] < -1 < 0.9 < told.loc["its MLP", "lead"]
-told.round(2)
+        to_last_layer.loc[name, metric.__name__] = paths["L23H4"]["score"]
+to_last_layer.round(2)
 
 # %% [markdown]
-# (The base is the clean run, so below 0 means that the path helps.) Look at the last row. What the MLP makes of L23H4's
-# words favours the right capital over the wrong one, and yet costs it a logit against its best rival. With one metric
-# you would have told half of the story.
+# (The base is the clean run, so a score below 0 means that the path helps.) Look at the last row. The reaction of the
+# MLP favours the right capital over the wrong one, but lowers it against its best rival. One metric alone would show
+# half of this.
 #
-# ## A run that survives
+# ## A run that survives an interruption
 #
-# A sweep of a large model takes hours, and something always happens. With `store=` each unit is written to a file as
-# soon as it is finished, and the same call goes on where the last one stopped, be it after Ctrl-C, a crash or a power
-# cut.
+# A sweep of a large model takes hours. With `store=`, every unit is written to a file as soon as it is finished. The
+# same call then continues where the last one stopped, after Ctrl-C, a crash or a power cut.
 #
-# To show it, something must happen. The function below stands in for your finger on Ctrl-C, just before the second
-# time that finished work would be written.
+# To show this, we need an interruption. The function below presses Ctrl-C for us, just before finished work is written
+# for the second time.
 
 # %%
 store = Path(tempfile.mkdtemp()) / "capitals.ledger"
@@ -271,38 +259,31 @@ with patch.object(Ledger, "commit", until_ctrl_c):
     partial = mh.sweep(model, pairs, **experiment, store=store)
 
 print(partial)
-print("in the file:", Ledger.list(store)[0]["units"], "of 270 heads")
-
-assert 0 < Ledger.list(store)[0]["units"] == sum(written) < 270
-assert len(partial.missing) == 270 - sum(written)
+interrupted_at = Ledger.list(store)[0]["units"]
+print("in the file:", interrupted_at, "of 270 heads")
 
 # %% [markdown]
-# You get back what there is: heads that were not reached are NaN, and `partial.missing` names them. Now the same call
-# again:
+# You get what was finished. The other heads are NaN, and `partial.missing` lists them. Now the same call again:
 
 # %%
 resumed = mh.sweep(model, pairs, **experiment, store=store)
 undisturbed = mh.sweep(model, pairs, **experiment)
 print("in the file:", Ledger.list(store)[0]["units"], "of 270 heads")
-
-assert Ledger.list(store)[0]["units"] == 270
-np.testing.assert_array_equal(resumed.values, undisturbed.values)  # the same bits
+print("equal to a run without interruption:", np.array_equal(resumed.values, undisturbed.values))
 
 # %% [markdown]
-# The same numbers, to the last bit, as a run that nobody disturbed. And never stale ones: a finished unit is found by a
-# fingerprint of the model and its weights, the prompts, the intervention and its settings, the *code* of your metric,
-# and more. Change any of these and it is another experiment, kept beside the first in the same file:
+# The numbers are equal to the last bit. They are also never out of date: finished units are looked up by a fingerprint
+# of the model and its weights, the prompts, the intervention and its settings, the *code* of your metric, and more. If
+# you change any of these it is another experiment, kept beside the first in the same file:
 
 # %%
 mh.sweep(model, pairs, **experiment | {"metric": mh.log_prob, "heads": ["L23H4"]}, store=store)
 for kept in Ledger.list(store):
     print(f"{kept['about']['intervention']}, {kept['about']['metric']}: {kept['units']} units")
 
-assert [kept["units"] for kept in Ledger.list(store)] == [270, 1]
-
 # %% [markdown]
-# That is why interventions are frozen dataclasses. What cannot be told apart from its changed self cannot be stored,
-# and says so:
+# This is why interventions are frozen dataclasses. An intervention whose settings cannot be compared cannot be stored,
+# and the error says so:
 
 
 # %%
@@ -313,55 +294,55 @@ def shrink(z, context):
 try:
     mh.sweep(model, pairs, intervention=shrink, heads="L23H4", progress=False, store=store)
 except ValueError as error:
-    message = str(error)
-print(message)
-
-assert "model in shrink" in message
+    cannot_be_stored = str(error)
+print(cannot_be_stored)
 
 # %% [markdown]
-# A whole model is no setting. Give the number: a frozen dataclass with a field `d_head: int`.
+# A whole model cannot be a setting. Exercise 3 repairs this.
 #
-# ## Before you believe it
+# ## Before you believe a result
 #
 # - **Does the null do nothing?** Sweep an intervention that returns its input: every score must be 0.
-# - **Does the known come out?** Try it where you know the answer, as L23H4 here.
-# - **How many prompts, how many heads?** Read the intervals and q values as in the notebook on activation patching. A
-#   new metric that is a distance, and so never below 0, says `@mh.metric(null=None)`: p would mean nothing.
-# - **Is it fair to the model?** A z that no run ever produces may break it in ways that tell nothing about the head. A
-#   mean, or another prompt's z, is kinder than zero.
+# - **Do you find what is known?** Try it where you know the answer, such as L23H4 here.
+# - **Are there enough prompts, and how many heads did you test?** Read the intervals and q values (notebook 02). If a
+#   new metric is a distance, and so never below 0, declare `@mh.metric(null=None)`: a p value would mean nothing.
+# - **Is it fair to the model?** A z that never occurs in a real run may break the model in ways that say nothing about
+#   the head. A mean, or the z of another prompt, is milder than zero.
 #
-# ## Exercise: how loudly?
+# ## Exercises
 #
-# Write the other half: `InItsVoice` keeps the direction of z and takes the *length* that it has in the other run. Check
-# it, sweep it, and compare with the direction alone.
+# Fill in the answer and run the cell after it: it says whether you are right.
+#
+# ### 1. The length alone
+#
+# Write the other half: `OtherLength` keeps the direction of z and takes the *length* that it has in the other run.
 
 
-# %%
+# %% tags=["exercise"]
 @dataclass(frozen=True)
-class InItsVoice:
+class OtherLength:
     needs: ClassVar[tuple[str, ...]] = ("z",)
 
     def __call__(self, z, context):
         return z  # your turn
 
 
-voice = mh.sweep(
-    model,
-    pairs,
-    intervention=InItsVoice(),
-    metric=mh.logit_diff,
-    base="corrupted",
-    heads=late,
-    progress=False,
+# %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
+changed = experiment | {"intervention": OtherLength(), "metric": mh.logit_diff, "heads": ["L23H4", "L23H5"]}
+lengths = mh.sweep(model, pairs, **changed, normalize=True)
+mh.testing.check_answer(
+    None if abs(lengths.scores).max() < 1e-6 else OtherLength(),
+    lambda intervention: check_intervention(intervention).passed and abs(lengths["L23H4"]["score"]) < 0.1,
+    right="the length alone does almost nothing: it is about the same for Italy as for France.",
+    hint="divide z by its own norm, and multiply by the norm of context.source.z[context.head].",
 )
-assert abs(voice.scores).max() < 1e-4  # nothing changes yet: delete this line once it does
 
-# %% [markdown]
+# %% [markdown] tags=["solution"]
 # <details><summary>One solution</summary>
 #
 # ```python
 # @dataclass(frozen=True)
-# class InItsVoice:
+# class OtherLength:
 #     needs: ClassVar[tuple[str, ...]] = ("z",)
 #
 #     def __call__(self, z, context):
@@ -370,6 +351,77 @@ assert abs(voice.scores).max() < 1e-4  # nothing changes yet: delete this line o
 #         return other.norm(dim=-1, keepdim=True) * direction
 # ```
 #
-# With `normalize=True`, L23H4 restores 0.01 of the difference, against 0.85 by its direction. It is as loud for Italy
-# as for France.
+# Compare it with `directions`, which changes the direction alone.
+# </details>
+#
+# ### 2. A metric: the rank
+#
+# Write a metric `rank` that counts how many tokens have a larger logit than the right answer: 0 if the answer is the
+# first choice. Let it return a float for each prompt.
+
+# %% tags=["exercise"]
+rank = None  # your turn: a function of logits and context, with @mh.metric(unit="tokens")
+
+# %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
+corrupted = model.cache(pairs.corrupted).logits[:, -1]
+right = torch.tensor(model.tokenizer(pairs.answer).input_ids)
+true_rank = (corrupted > corrupted.gather(1, right)).sum(1)
+mh.testing.check_answer(
+    rank,
+    lambda metric: np.array_equal(
+        mh.activation_patch(model, pairs, heads="L23H4", metric=metric, progress=False).dataset["base_metric"],
+        true_rank,
+    ),
+    right="in the corrupted run the right capital has a low rank, and patching L23H4 brings it up.",
+    hint="compare logits[:, -1] with the logit of context.answer, and sum over the vocabulary.",
+)
+
+# %% [markdown] tags=["solution"]
+# <details><summary>One solution</summary>
+#
+# ```python
+# @mh.metric(unit="tokens")
+# def rank(logits, context):
+#     last = logits[:, -1]
+#     return (last > last.gather(1, context.answer[:, None])).sum(1).float()
+# ```
+#
+# A rank has no gradient, so `mh.attribution_patch` refuses it. It is easy to explain, and coarse.
+# </details>
+#
+# ### 3. An intervention that can be stored
+#
+# Turn the function `shrink` into a frozen dataclass with a field `d_head: int`, so that its results can be stored.
+
+# %% tags=["exercise"]
+storable = None  # your turn: an instance, such as Shrink(model.d_head)
+
+# %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
+one_head = {"heads": "L23H4", "metric": mh.logit_diff, "progress": False}
+mh.testing.check_answer(
+    storable,
+    lambda intervention: np.allclose(
+        mh.sweep(model, pairs, intervention=intervention, **one_head, store=store)["L23H4"]["score"],
+        mh.sweep(model, pairs, intervention=shrink, **one_head)["L23H4"]["score"],
+        atol=1e-4,
+    ),
+    right="it does the same as shrink, and its settings are part of the fingerprint.",
+    hint="use @dataclass(frozen=True), a field d_head: int, and self.d_head in __call__.",
+)
+
+# %% [markdown] tags=["solution"]
+# <details><summary>One solution</summary>
+#
+# ```python
+# @dataclass(frozen=True)
+# class Shrink:
+#     d_head: int
+#
+#     def __call__(self, z, context):
+#         return z / self.d_head**0.5
+#
+# storable = Shrink(model.d_head)
+# ```
+#
+# `Shrink(64)` and `Shrink(32)` are two experiments, and both can be in one file.
 # </details>

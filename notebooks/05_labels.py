@@ -16,13 +16,14 @@
 # %% [markdown]
 # # What does a head do? Labels, and what they do not say
 #
-# Patching asks what a head does on *these prompts*. Its weights can be asked without any prompt: what would it make of
-# the word " France", wherever it came across it? If France gives Paris and Spain gives Madrid, we are tempted to write
-# "capitals" on the head and go home. This is MAPS (Elhelo & Geva 2024), and it labels all heads of a model in minutes.
+# Patching shows what a head does on *these prompts*. Its weights can be asked without any prompt: what would the head
+# write if it read the word " France"? If it writes Paris for France and Madrid for Spain, it is tempting to label the
+# head "capitals" and stop there. This method is called MAPS (Elhelo & Geva 2024). It labels all heads of a model in
+# minutes.
 #
-# We do it by hand; find a head that earns its label by luck; ask whether heads do in a text what their weights say; and
-# ask whether the model needs them for it. It takes less than a minute without a GPU. You should know activation
-# patching, from the second notebook.
+# We do it by hand, find a head that gets its label by luck, test whether heads do in a text what their weights say, and
+# test whether the model needs them for it. It takes about a minute without a GPU. You should know activation patching
+# (notebook 02).
 
 # %%
 from collections import Counter
@@ -73,12 +74,12 @@ model = mh.load()
 #   <text x="20" y="36" font-weight="600" font-size="16">From a word to tokens, by weights alone</text></svg>'>
 # </div>
 #
-# The head reads a token with W_V and writes to the residual stream with W_O; W_U turns what is written into one number
-# for each of the 49,152 tokens. All of these numbers, for all tokens to read, are a matrix M, and we want one row of
-# it. Heads above layer 0 never meet a bare embedding. The paper sends the word through the MLP of layer 0 first, and so
-# do we, until we come to ask whether that is the right thing to give to a head.
+# The head reads a token with W_V and writes to the residual stream with W_O. W_U turns what is written into one number
+# for each of the 49,152 tokens. All these numbers, for all tokens that the head could read, form a matrix M. We need
+# one row of it. Heads above layer 0 never read a bare embedding, so the paper sends the word through the MLP of layer 0
+# first. We do the same for now, and ask later whether it is right.
 #
-# Look at what the drawing leaves out. That is where the rest of this notebook comes from.
+# Look at what the drawing leaves out. The rest of this notebook is about that.
 
 
 # %%
@@ -98,24 +99,18 @@ def top_tokens(row, k=10):
 for country in ("France", "Spain", "Norway"):
     print(f"{country}: {top_tokens(rows_of_M([country], 23, 4)[0], 7)}")
 
-assert top_tokens(rows_of_M(["Spain"], 23, 4)[0])[0] == " Madrid"
-assert " Oslo" in top_tokens(rows_of_M(["Norway"], 23, 4)[0])
-france = rows_of_M(["France"], 23, 4)[0]
-paris = model.tokenizer(" Paris").input_ids[0]
-assert int((france > france[paris]).sum()) == 18
-assert top_tokens(france, 2) == [" noqa", " France"] and top_tokens(france)[9] == "Paris"
 
 # %% [markdown]
-# Spain gives " Madrid" first of all. France gives a comment from Python code, itself, and much else; " Paris" comes
-# 19th ("Paris" without the space, another token, is tenth). The weights are raw, as in the paper: no norm stands
-# between the head and W_U, so tokens with long columns in W_U come up easily. `norm="folded"`, the default of the
-# package, takes the norms' scales in. It is one of several choices in the definition, and your number depends on them.
+# For Spain, " Madrid" comes first. For France, a comment from Python code, the word itself and others come before "
+# Paris". The weights are raw here, as in the paper: no norm stands between the head and W_U, so tokens with long
+# columns in W_U come up easily. `norm="folded"`, the default of the package, includes the scales of the norms. This is
+# one of several choices in the definition, and your numbers depend on them.
 #
 # ## A relation score
 #
-# One country is an anecdote. A **relation** is a list of pairs, and the score phi of a head is the share of them for
-# which the target is among the k = 10 largest numbers of the source's row. Only pairs of which both words are single
-# tokens can be asked.
+# One country is an anecdote. A **relation** is a list of pairs of source and target. The score phi of a head is the
+# share of pairs for which the target is among the k = 10 largest numbers in the row of the source. Only pairs in which
+# both words are single tokens can be used.
 
 
 # %%
@@ -138,12 +133,10 @@ hit = ahead < 10
 by_hand = float(hit.float().mean())
 print(f"{len(asked)} of {len(capitals.pairs)} pairs; {int(hit.sum())} are hit: phi {by_hand:.3f}")
 
-assert (len(asked), len(capitals.pairs), int(hit.sum())) == (38, 138, 25)
-
 # %% [markdown]
-# `mh.relation_scores` does it for every head and relation. The package has twenty relations; we take four, and of two
-# of them every fourth pair, to save time. `source="first_mlp"` and `norm="raw"` make it the paper's form, the one that
-# we have just worked out by hand.
+# `mh.relation_scores` does this for every head and relation. The package has many relations; we take four, and of two
+# of them every fourth pair, to save time. `source="first_mlp"` and `norm="raw"` choose the form of the paper, which we
+# have just computed by hand.
 
 
 # %%
@@ -161,20 +154,16 @@ relations = [
 paper = {"source": "first_mlp", "norm": "raw", "progress": False}
 phi = mh.relation_scores(model, relations, **paper)
 of_capitals = phi.select(relation="country_to_capital")
-print(of_capitals.top(5).round(3).drop(columns=["layer", "head"]).to_string())
-
-assert abs(of_capitals["L23H4"]["score"] - by_hand) < 1e-6  # the same number as by hand
-assert [str(head) for head in of_capitals.heads(4)] == ["L23H4", "L23H5", "L23H1", "L23H2"]
-assert of_capitals.top(5)["score"].iloc[4] < 0.03
-assert phi.provenance["ledger"]["country_to_capital"]["kept"] == 38
+print(f"L23H4: by hand {by_hand:.3f}, with mechheads {of_capitals['L23H4']['score']:.3f}")
+of_capitals.top(5).drop(columns=["layer", "head"]).round(3)
 
 # %% [markdown]
-# Four heads, all in layer 23, and then nothing. Which pairs were left out, and why, is in `phi.provenance["ledger"]`.
-# Keep in mind that phi speaks of short, common words: Ouagadougou is six tokens, and was never asked.
+# Four heads, all in layer 23, and after them almost nothing. `phi.provenance["ledger"]` says which pairs were left out,
+# and why. Keep in mind that phi is about short, common words: Ouagadougou is six tokens and was never tested.
 #
-# ## A head that earns its label by luck
+# ## A head that gets its label by luck
 #
-# The paper says that a head implements a relation if phi is 0.15 or more. Here is one that does, for nouns and their
+# The paper says that a head implements a relation if phi is 0.15 or more. Here is such a head, for nouns and their
 # pronouns (king, he; ship, it):
 
 # %%
@@ -184,12 +173,10 @@ print(f"L27H5: phi {of_pronouns['L27H5']['score']:.2f}, label {maps.of('L27H5')}
 for noun in ("king", "queen", "tables", "doctor"):
     print(f"{noun:7} {top_tokens(rows_of_M([noun], 27, 5)[0], 8)}")
 
-assert maps.of("L27H5") == ("Linguistic",)
-
 # %% [markdown]
-# It writes pronouns. But I for a king, him for tables, and we for a doctor? It seems to like pronouns of any kind, and
-# with only four targets (he, she, it, they) it is right now and then. How often, by luck alone? **Shuffle the targets
-# among the sources**, and count again.
+# It writes pronouns. But do they fit? It seems to raise pronouns of any kind. There are only four targets (he, she, it,
+# they), so it is right now and then. How often would it be right by luck alone? **Shuffle the targets among the
+# sources**, and count again.
 #
 # <div>
 # <img width="760" alt="Two tables of five sources and five targets. Head A hits its own targets, 4 of 5,
@@ -197,8 +184,8 @@ assert maps.of("L27H5") == ("Linguistic",)
 #   src='data:image/svg+xml;charset=utf-8,
 #   <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 290" font-family="system-ui, sans-serif" font-size="14">
 #   <rect width="820" height="290" rx="10" fill="white"/>
-#   <text x="24" y="32" font-weight="600" font-size="16">Head A: gives each its own</text>
-#   <text x="450" y="32" font-weight="600" font-size="16">Head B: always says he</text>
+#   <text x="24" y="32" font-weight="600" font-size="16">Head A: to each its own</text>
+#   <text x="450" y="32" font-weight="600" font-size="16">Head B: always he</text>
 #   <g fill="rgb(90,98,110)" font-size="13"><text x="24" y="53">phi 0.8</text><text x="450" y="53">phi 0.4</text></g>
 #   <g transform="translate(94,92)"><g fill="rgb(250,214,178)"><rect width="80" height="60"/>
 #   <rect x="80" y="60" width="40" height="30"/><rect x="120" y="90" width="40" height="30"/></g>
@@ -229,8 +216,8 @@ assert maps.of("L27H5") == ("Linguistic",)
 #    for the source of this row; framed: the pairs of the relation</text></svg>'>
 # </div>
 #
-# A head that always says "he" hits two of five pairs, and shuffling cannot take that away from it, because it never had
-# more. A head that knows loses by shuffling. By hand, for L27H5:
+# Head B always raises "he" and hits two of five pairs. It still does after shuffling, because it never knew more. A
+# head that knows the pairs loses its hits by shuffling. By hand, for L27H5:
 
 # %%
 nouns, pronouns = zip(*single_tokens(relations[1]), strict=True)
@@ -245,70 +232,56 @@ p_by_hand = (1 + (shuffled >= seen).sum()) / (1 + len(shuffled))
 print("targets:", dict(Counter(pronouns)))
 print(f"hits: {seen} of {len(nouns)}; shuffled: {shuffled.mean():.1f}; p {p_by_hand:.2f}")
 
-ours = of_pronouns["L27H5"]
-null_phi = of_pronouns.dataset["null_phi"].sel(layer=27, head=5).item()
-assert seen == 11 and len(nouns) == 64 and abs(ours["score"] - 11 / 64) < 1e-6
-assert abs(null_phi - hits.mean()) < 1e-6  # the mean over all orders needs no draws
-assert abs(p_by_hand - ours["p_value"]) < 0.02 and abs(ours["p_value"] - 0.20) < 0.02
-assert abs(shuffled.mean() - 8.7) < 0.1
 
 # %% [markdown]
-# Eleven hits, where luck gives 8.7. One shuffle in five does as well. There is nothing to label.
+# The hits are hardly more than shuffling gives, and p is far above 0.05. There is nothing to label.
 #
-# And there are 270 heads and four relations: 1,080 tests. Among so many a p of 0.01 turns up about ten times by luck
-# alone. So p becomes q, as in the notebook on activation patching: label all heads with q up to 0.05, and at most one
-# label in twenty is expected to be luck.
+# We also have 270 heads and four relations, which makes 1,080 tests. Among so many, a p of 0.01 occurs about ten times
+# by luck alone. So p becomes q, as in notebook 02: if we label all heads with q up to 0.05, at most one label in twenty
+# is expected to be luck.
 
 # %%
 p = np.sort(phi.dataset["p_value"].values.ravel())
 ratio = p * len(p) / np.arange(1, len(p) + 1)
 q_by_hand = np.minimum.accumulate(ratio[::-1])[::-1]
-np.testing.assert_allclose(q_by_hand, np.sort(phi.dataset["q_value"].values.ravel()))
+q_of_package = np.sort(phi.dataset["q_value"].values.ravel())
+print(f"largest difference of q by hand from the package: {abs(q_by_hand - q_of_package).max():.0e}")
 
 labels = mh.label_heads(phi, floor=0.01)
 columns = ["head", "relation", "phi", "null_phi", "p", "q", "is_evidence", "label"]
 table = labels.table().query("relation == 'noun_to_pronoun'")[columns].set_index("head")
 evidence = table.loc[["L26H2", "L25H2", "L25H0", "L27H5"]]
-assert evidence["is_evidence"].tolist() == [True, True, True, False]
-assert abs(evidence["null_phi"]["L26H2"] - 0.25) < 0.01
 evidence.round(4)
 
 # %% [markdown]
-# L26H2 is a pronoun head, and no doubt about it; but of its 0.59 one had to expect 0.25 anyway. Never read phi without
+# L26H2 certainly is a pronoun head, but a good part of its phi is expected by luck (`null_phi`). Never read phi without
 # the column beside it.
 #
-# `mh.label_heads` gives a category where q is at most 0.05 and phi above the null by at least `floor`, which is 0.1 if
-# you leave it out. Here it is 0.01, to see all that is sure. The two rules differ in both directions:
+# `mh.label_heads` gives a category if q is at most 0.05 and phi exceeds its null by at least `floor`, 0.1 by default.
+# Here we set it to 0.01, to see everything that is significant. The two rules differ in both directions:
 
 # %%
-print(pd.DataFrame({"paper's": maps.counts(), "ours": labels.counts()}).T.to_string())
+pd.DataFrame({"rule of the paper": maps.counts(), "our rule": labels.counts()}).T
 
-assert labels.of("L23H4") == ("Knowledge", "Algorithmic") and labels.of("L27H5") == ()
-assert labels.counts()["Linguistic"] > 2 * maps.counts()["Linguistic"]
-found = labels.table().query("is_evidence")
-assert len(found[found["phi"] < 0.15]) > 15
-assert all(len(labels.of(head)) > 1 for head in ("L23H1", "L23H2", "L23H4", "L23H5"))
+# %%
 labels.plot(title="four relations, with a null")
 
 # %% [markdown]
-# Ours takes L27H5 out, and brings in heads that do little, but surely: L23H2 raises six of 72 comparatives, where luck
-# gives 0.1. **So read phi beside the colour.** A label says that there is something; phi says how much. That is why the
-# usual floor is 0.1: what is below it is in the table, and in no category.
+# Our rule drops L27H5, and adds heads whose effect is small but sure: L23H2 raises a few of the 72 comparatives, and
+# luck gives almost none. **So read phi beside the colour.** A label says that there is something, and phi says how
+# much. This is why the usual floor is 0.1: smaller effects are listed in the table, but get no category.
 #
-# Where is Knowledge? It has no colour of its own here. All four heads that know capitals copy names, too, and three of
-# them do something to adjectives as well. Labels are no boxes that heads are sorted into.
+# Where is Knowledge? It has no colour of its own here. All four heads that know capitals copy names too, and some of
+# them do something to adjectives as well. A head can have several labels.
+
 
 # %%
-assert labels.counts()["Knowledge"] == 4
-assert [len(labels.of(head)) for head in ("L23H1", "L23H2", "L23H4", "L23H5")] == [3, 3, 2, 3]
-small = found.query("head == 'L23H2' and relation == 'adjective_to_comparative'").iloc[0]
-assert abs(small["phi"] - 6 / 72) < 1e-6 and 72 * small["null_phi"] < 0.1
 labels.table("L23H4")[["relation", "category", "phi", "null_phi", "q", "is_evidence"]].round(3)
 
 # %% [markdown]
 # ## In a text
 #
-# So far no token was ever looked at. Does L23H4 write the capital in a *text*? Take one, and push what the head adds to
+# So far, attention played no part. Does L23H4 write the capital in a *text*? Take one, and push what the head adds to
 # the residual stream at the last token through W_U:
 
 # %%
@@ -318,14 +291,14 @@ for text in ("The story of Spain contains", "The capital of Spain is"):
         print(f"{text!r}: {top_tokens(written.to(model.device) @ model.model.W_U, 6)}")
 
 # %% [markdown]
-# `mh.dynamic_scores` does that for many sources, heads and texts. **With context** is what you just saw: the head looks
-# where it likes. **Without context** all of its attention is put on the source, so it is asked: if you looked there,
-# what would you write? We take one text that does not ask for a capital, as the paper does, and one that does.
+# `mh.labels.dynamic_scores` does this for many sources, heads and texts. **With context** is what you just saw: the
+# head attends as it does in the text. **Without context**, all of its attention is put on the source: what would it
+# write if it looked there? We take one text that does not ask for a capital, as the paper does, and one that does.
 
 # %%
 templates = ["The story of {source} contains", "The capital of {source} is"]
 options = {"templates": templates, "min_pairs": 20, "progress": False}
-dynamic = mh.dynamic_scores(model, every(2, "country_to_capital"), **options)
+dynamic = mh.labels.dynamic_scores(model, every(2, "country_to_capital"), **options)
 
 in_text = pd.DataFrame(index=["L23H4", "L23H5", "L23H1", "L23H2", "L29H1"])
 in_text["static"] = [of_capitals[head]["score"] for head in in_text.index]
@@ -335,29 +308,22 @@ for context in ("without", "with"):
         in_text[f"{name}, {context}"] = [part[head]["score"] for head in in_text.index]
 print(dynamic.dataset["n_pairs"].item(), "countries")
 
-assert dynamic.dataset["n_pairs"].item() == 23
-assert in_text.loc["L23H4"].min() > 0.5
-assert in_text.loc["L23H5", "story, without"] > 0.4 and in_text.loc["L23H5", "story, with"] == 0
-assert in_text.loc["L23H5", "capital, with"] > 0.2
-assert in_text.loc["L23H2", ["story, with", "capital, with"]].max() == 0
-assert in_text.loc["L29H1", "static"] == 0 and in_text.loc["L29H1", "capital, without"] < 0.1
-assert in_text.loc["L29H1", "capital, with"] > 0.7
 in_text.round(2)
 
 # %% [markdown]
-# - **L23H4** does in every text what its weights say.
-# - **L23H5** would, but in the story it looks elsewhere. Asked for the capital, it does in a quarter of the countries.
-# - **L23H2** never does here: its weights can, its attention does not.
-# - **L29H1** is the surprise. By this phi its weights know of no capital, and if it looked at the country it would
-#   write one in 4%. Yet asked for a capital it writes the right one in 78%. It does not read the country. It repeats
-#   what others, L23H4 first of all, have laid down at the last token: the notebook on path patching shows it.
+# - **L23H4** does in both texts what its weights say.
+# - **L23H5** could, but in the story it looks elsewhere. Asked for the capital, it writes it for some countries.
+# - **L23H2** never does it here: its weights can, but its attention is elsewhere.
+# - **L29H1** is the surprise. By this phi its weights know no capital, and if it looked at the country it would hardly
+#   ever write one. Yet asked for a capital, it writes the right one for most countries. It does not read the country.
+#   It repeats what other heads, above all L23H4, wrote at the last token (notebook 03 shows it).
 #
-# ## What is a head given?
+# ## What does a head read?
 #
-# "Its weights know of no capital": is that so? We gave L29H1 what the first MLP makes of a country. What if it reads
-# something else? Two other things are at hand: the bare embedding, and the token **as the model itself carries it** to
-# the layer of the head. For that the model runs on " France" after one neutral word, and we take the residual stream
-# that the head meets there. By default `mh.relation_scores` asks all three, and `reading` says which gave the most:
+# "Its weights know no capital": is that so? We gave L29H1 the output of the first MLP. What if it reads something else?
+# There are two other candidates: the bare embedding, and the token **as the model carries it** to the layer of the
+# head. For the latter, the model runs on " France" after one neutral word, and we take the residual stream in front of
+# the head. By default `mh.relation_scores` tries all three, and `reading` says which gave the largest phi:
 
 # %%
 asked_thrice = mh.relation_scores(model, "country_to_capital", progress=False)
@@ -367,27 +333,23 @@ for way in ("embedding", "first_mlp", "carried"):
     of_heads[way] = [scores[mh.HeadId.parse(head).layer, mh.HeadId.parse(head).head] for head in of_heads.index]
 of_heads = of_heads.loc[["L23H4", "L23H5", "L23H1", "L29H1", "L29H2"]]
 
-assert of_heads.loc["L29H1", "first_mlp"] == 0 and of_heads.loc["L29H1", "embedding"] > 0.7
-assert of_heads.loc["L29H1", "carried"] < 0.3
-assert of_heads.loc["L23H4", "reading"] == "first_mlp" and of_heads.loc["L23H4", "carried"] > 0.5
-assert (of_heads["label"] == "Knowledge").all()
 of_heads.round(2)
 
 # %% [markdown]
-# Given the bare embedding, L29H1 writes the capital for three countries in four: fed in that way, its weights do know.
-# Given the country as the model carries it up to layer 29, it does so for one in five.
+# Given the bare embedding, L29H1 writes the capital for most countries: read in this way, its weights do know. Given
+# the country as the model carries it up to layer 29, it does so for few.
 #
-# No one way of feeding a head is the right one for all heads, nor for all models: in Gemma 3 the first MLP shows none
-# of the heads that carry the capitals. The best of three looks needs a stricter null, and it has one: each shuffle may
-# take its best look, too. `label_heads` does all of that if you give it a model. We go on in the paper's form.
+# No single reading is right for all heads, nor for all models: in Gemma 3 the first MLP shows none of the heads that
+# carry the capitals. The best of three readings needs a stricter null, and gets one: each shuffle may take its best
+# reading, too. `label_heads` does all of this if you give it a model. We continue in the form of the paper.
 #
 # ## One number for all heads, and how sure it is
 #
-# The paper sums this up as a correlation: static against dynamic score, over all heads and templates. Let us see what
-# it looks like, and do what is usually done with it.
+# The paper sums this up as a correlation between static and dynamic scores, over all heads and templates. Let us look
+# at it, and compute its p value in the usual way.
 
 # %%
-correlations = mh.score_correlations(phi, dynamic)
+correlations = mh.labels.score_correlations(phi, dynamic)
 mh.plots.static_dynamic(phi, dynamic, correlations)
 
 # %%
@@ -402,77 +364,58 @@ others = np.arange(model.n_layers) != 23
 but_one = stats.pearsonr(x[:, others].ravel(), y[:, others].ravel())
 print(f"without layer 23: r {but_one.statistic:.3f}")
 
-assert abs(usual.statistic - 0.60) < 0.01 and low > 0.5 and usual.pvalue < 1e-50
-assert abs(but_one.statistic) < 0.02
-assert ((x < 0.05) & (y < 0.05)).sum() > 500
-
 # %% [markdown]
-# A p of 8e-55! And if we leave out a single layer of thirty, the correlation is gone. Both are right; the p answers a
-# question that nobody has. It takes 540 points for 540 independent samples. But the second template asks the *same*
-# heads again; heads of a layer read the same residual stream, and here even share value matrices; and more than 500 of
-# the points lie at or next to (0, 0). Counting the same thing many times is called **pseudo-replication**.
+# The p is absurdly small. And without a single layer of thirty, the correlation is gone. Both numbers are correct, but
+# the p answers the wrong question. It takes 540 points for 540 independent samples. But the second template asks the
+# *same* heads again; the heads of a layer read the same residual stream, and here even share value matrices; and most
+# of the points lie at or next to (0, 0). Counting the same thing many times is called **pseudo-replication**.
 #
-# `mh.score_correlations` resamples whole layers and whole templates, and gives the correlation of each template too:
+# `mh.labels.score_correlations` leaves out each layer and each template once, sees how far the correlation moves, and
+# computes the interval from that. It gives the correlation of each template too:
 
 # %%
-pooled = correlations.query("template == 'all'").set_index("context")
-assert pooled.loc["with", "ci_low"] < 0.1 and pooled.loc["without", "ci_low"] < 0.1
-assert abs(pooled.loc["with", "r"] - usual.statistic) < 1e-6
-assert abs(pooled.loc["without", "r"] - 0.93) < 0.01
 correlations.drop(columns="relation").round(2)
 
 # %% [markdown]
-# The intervals run from nothing to 0.7 and more. They are honest: one layer knows capitals by its weights, so we have
-# seen *one* case. Of the draws for a single template, (29/30)^30 or 36% do not hold that layer, and find nothing. What
-# we may say is in the scatter: made to look at the country (diamonds), the four heads do somewhat less than their phi
-# says, and left to themselves (dots), some do nothing.
+# The intervals are very wide and include 0. They are honest: one layer knows capitals by its weights, so we have seen
+# *one* case, and without it the correlation is gone. What we may say is in the scatter: made to look at the country
+# (diamonds), the four heads do somewhat less than their phi says; left to themselves (dots), some do nothing.
 #
 # ## Does the model need it?
 #
-# A head may write " Madrid" and never be heard. `mh.relation_evidence` writes prompts with worked examples, swaps the
-# country, and patches one head at a time, as in the second notebook: how much of the difference between the two answers
-# does the head bring back, in all (**total**) and by what it writes to the logits itself (**direct**)?
+# A head may write " Madrid" without any effect. `mh.labels.relation_evidence` writes prompts with worked examples,
+# swaps the country, and patches one head at a time, as in notebook 02. How much of the difference between the two
+# answers does the head bring back, in all (**total**), and by what it writes to the logits itself (**direct**)?
 
 # %%
-pair = mh.few_shot_pairs(model, "country_to_capital", n=1, shots=1)
+pair = mh.labels.few_shot_pairs(model, "country_to_capital", n=1, shots=1)
 print(f"{pair.clean[0]}\n\nand the other run: ... {pair.corrupted[0].splitlines()[-1]}\n")
 
 late = [(layer, head) for layer in range(20, 30) for head in range(model.n_heads)]
 options = {"heads": late, "n": 12, "shots": 1, "progress": False}
-causal = mh.relation_evidence(model, "country_to_capital", **options)
-print(causal.total.top(5, by="absolute").round(3).drop(columns=["layer", "head"]).to_string())
-
-assert causal.total.heads(1) == (mh.HeadId(23, 4),)
-assert causal.total["L29H0"]["score"].item() < -0.05
+causal = mh.labels.relation_evidence(model, "country_to_capital", **options)
+causal.total.top(5, by="absolute").drop(columns=["layer", "head"]).round(3)
 
 # %% [markdown]
-# Given to `label_heads`, it stands beside the weights, with a verdict. It changes no label.
+# If you give it to `label_heads`, each label gets a verdict beside it. The labels do not change.
 
 # %%
 labels = mh.label_heads(phi, floor=0.01, causal=causal)
 judged = labels.table().query("relation == 'country_to_capital' and verdict != ''")
 beside = judged.set_index("head")
-assert beside["verdict"].to_dict() == {
-    "L23H1": "confirmed",
-    "L23H2": "weights only",
-    "L23H4": "confirmed",
-    "L23H5": "confirmed",
-    "L29H1": "in context only",
-}
-assert (beside["total"] - [0.13, 0.00, 0.60, 0.15, 0.16]).abs().max() < 0.01
 beside[["phi", "total", "total_low", "total_high", "direct", "label", "verdict"]].round(2)
 
 # %% [markdown]
-# All that we saw in the texts is back. L23H4 and L23H5 have nearly the same phi, 0.66 and 0.61; in these prompts one
-# restores 60% of the answer, and the other 15%. L23H2's label is true, and the model does not use it here. L29H1 has no
-# label in the paper's form, and does as much as L23H5. (A head that works *against* the answer, as L29H0, gets no
-# verdict.)
+# This agrees with what we saw in the texts. L23H4 and L23H5 have similar phi, but in these prompts L23H4 restores
+# several times as much of the answer. The label of L23H2 is true, and the model does not use it here. L29H1 has no
+# label in the form of the paper, and does about as much as L23H5. (A head that works *against* the answer, such as
+# L29H0, gets no verdict.)
 #
-# One head at a time does not say what they do together. So take them away, one after the other, and see how often the
-# model still names the capital. Heads taken at random from the same layers show how much of that is damage of any kind.
+# Single heads do not show what the heads do together. So remove them one after the other, and see how often the model
+# still names the capital. Random heads of the same layers show how much of the loss is damage of any kind.
 
 # %%
-removal = mh.cumulative_removal(
+removal = mh.labels.cumulative_removal(
     model,
     "country_to_capital",
     of_capitals.heads(4),
@@ -484,58 +427,111 @@ removal = mh.cumulative_removal(
 )
 print("removed, in this order:", *removal.heads)
 accuracy = removal.table.pivot(index="k", columns="which", values="accuracy")
-assert (16 * accuracy["relation"]).tolist() == [13, 10, 5, 2, 2]
-assert (16 * accuracy.drop(columns="relation")).min().min() >= 11
 accuracy.round(2)
 
 # %% [markdown]
-# The model gets 13 of 16 right, and without L23H4, which restored 60%, still ten. Without three of them it gets two.
-# The fourth, L23H2, is missed by nobody. Random heads of layer 23 hardly matter. The list was made from weights alone,
-# and together its first three heads are what these answers stand on.
+# Without L23H4, which restores most of the answer, the model still names most capitals. Without three of the heads it
+# names few. The fourth head, L23H2, makes no further difference. Random heads of layer 23 matter much less. The list
+# was made from weights alone, and the answers depend on its first three heads together.
 #
-# Sixteen prompts are few: the intervals are in `removal.table`. Ask for more, and give `controls=`, other relations, to
+# Sixteen prompts are few: the intervals are in `removal.table`. Use more, and give other relations as `controls=`, to
 # see whether those suffer as well.
 #
 # ## What else?
 #
-# We asked for capitals and found capitals. What would the head say if we did not put words into its mouth?
-# `mh.salient_operations` looks at all 49,152 tokens, and lists those that the head amplifies most.
+# We asked for capitals and found capitals. What would the head write if we asked no question?
+# `mh.labels.salient_operations` tries all 49,152 tokens, and lists those that the head amplifies most.
 
 # %%
-salient = mh.salient_operations(model, "L23H4", n=10, top=4).set_index("token")
+salient = mh.labels.salient_operations(model, "L23H4", n=10, top=4).set_index("token")
 maps_to = salient["maps_to"]
-assert {"' Italian'", "' pasta'", "' Pyth'"} <= set(maps_to.index)
-assert "' Italians'" in maps_to["' pasta'"] and "' Python'" in maps_to["' Pyth'"]
-assert "' Kiev'" in maps_to["' Slavic'"]
 maps_to.str.join("  ").to_frame()
 
 # %% [markdown]
-# Nations, yes, and the words around them; of capitals only Kiev is to be seen, after Ivan and Helena. Pasta leads to
-# Italians, and " Pyth" to Python. This head seems to hand on *what goes with a word*, and most strongly where the word
-# is about a place. That a capital goes with a country is one case, and the one that we had a list for. No relation of
-# ours is called "what goes with it", so no label could have said so.
+# Nations, and words related to them. Pasta leads to Italians, and " Pyth" leads to Python. This head seems to write
+# *what is associated with a word*, most strongly if the word is about a place. A capital that belongs to a country is
+# one case, the one for which we had a list. No relation of ours is called "associated words", so no label could say it.
 #
 # ## What a label does not say
 #
-# - **Not that the head attends to such words.** Phi leaves the pattern out (L23H2).
-# - **Not that the model needs it.** Patch it, remove it (L23H2 again).
-# - **Not that a head without a label does nothing.** It may read something else than what you gave it (L29H1). And for
-#   what most heads do, nobody may have had a list.
-# - **Not how much.** Six of 72 pairs may be evidence enough (L23H2 and the adjectives). Read phi, its interval, and the
-#   null beside it.
+# - **Not that the head attends to such words.** Phi does not include the attention pattern (L23H2).
+# - **Not that the model needs it.** Patch the head, or remove it (L23H2 again).
+# - **Not that a head without a label does nothing.** It may read something other than what you gave it (L29H1). And for
+#   what most heads do, nobody may have a list.
+# - **Not how much.** A few of 72 pairs may be enough for a label (L23H2 and the adjectives). Read phi, its interval,
+#   and the null beside it.
 # - **Not what else it does.** A relation that was not tested is not absent, it is unknown.
-# - **Not anything about long words.** Ask the ledger which pairs were never tried.
-# - **You may say:** pushed through the first MLP and this head's weights, these many of these words have their target
-#   among the ten largest, where shuffled targets would give so many; in these texts it does so, too; and in these
-#   prompts the answer hangs on it that much.
+# - **Not anything about long words.** The ledger says which pairs were never tested.
+# - **You may say:** pushed through the first MLP and the weights of this head, this share of the words has its target
+#   among the ten largest, and shuffled targets would give that share. In these texts the head does it too. And in these
+#   prompts the answer depends on it by so much.
 #
-# ## Exercise: write a relation
+# ## Exercises
+#
+# Fill in the answer and run the cell after it: it says whether you are right.
+#
+# ### 1. Small but sure
+#
+# Name a head that our rule (`labels`) gives a category, and the rule of the paper (`maps`) does not.
+
+# %% tags=["exercise"]
+small_but_sure = None  # your turn: such as "L0H0"
+
+# %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
+mh.testing.check_answer(
+    small_but_sure,
+    lambda head: bool(labels.of(head)) and not maps.of(head),
+    right="its phi is below 0.15, and yet shuffled targets almost never give as much.",
+    hint="compare labels.of(head) and maps.of(head) for all heads.",
+)
+
+# %% [markdown] tags=["solution"]
+# <details><summary>One solution</summary>
+#
+# ```python
+# heads = [f"L{layer}H{head}" for layer in range(model.n_layers) for head in range(model.n_heads)]
+# small_but_sure = next(head for head in heads if labels.of(head) and not maps.of(head))
+# ```
+#
+# `labels.table(small_but_sure)` shows its phi and its null.
+# </details>
+#
+# ### 2. Luck, by hand
+#
+# Repeat the shuffling by hand for L26H2. Which p do you get?
+
+# %% tags=["exercise"]
+p_of_L26H2 = None  # your turn: a number; start from rows_of_M(nouns, 26, 2)
+
+# %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
+mh.testing.check_answer(
+    p_of_L26H2,
+    lambda p: p > 0 and abs(p - of_pronouns["L26H2"]["p_value"]) < 0.003,
+    right="shuffled targets almost never give this many hits, so the head knows something about the pairs.",
+    hint="copy the cell for L27H5, and change the layer and the head.",
+)
+
+# %% [markdown] tags=["solution"]
+# <details><summary>One solution</summary>
+#
+# ```python
+# ten_largest = rows_of_M(nouns, 26, 2).topk(10).indices.cpu().numpy()
+# hits_26_2 = (ten_largest[:, :, None] == targets).any(1)
+# of_shuffles = np.array([hits_26_2[row, rng.permutation(len(nouns))].sum() for _ in range(9999)])
+# p_of_L26H2 = (1 + (of_shuffles >= np.diagonal(hits_26_2).sum()).sum()) / (1 + len(of_shuffles))
+# ```
+#
+# With 9,999 shuffles, p cannot be smaller than 1/10,000.
+# </details>
+#
+# ### 3. Write a relation
 #
 # A relation is a name, a category and a list of pairs. Write one that leads from a noun to its plural, and find its
-# heads. You will find some, with q far below 0.05. Then be your own worst critic: what *else* could make a head raise
-# dogs when it reads dog? Write that as a second relation, score both together, and compare.
+# heads. You will find some, with q far below 0.05. Then be your own strictest critic: what *else* could make a head
+# raise dogs when it reads dog? Write that as a second relation, score both together, and compare. What does L24H5 raise
+# more often: the plural, or the noun itself?
 
-# %%
+# %% tags=["exercise"]
 listed = """
 dog cat tree house car book hand eye king queen ship river stone horse bird door road hill star
 field table chair wall boy girl friend teacher farmer student planet island letter number window
@@ -545,8 +541,17 @@ words = listed.split()
 
 # your turn: mh.Relation(...), mh.Relation(...),
 # and mh.relation_scores(model, [..., ...], **paper)
+raised_more = None  # "plural" or "itself"
 
-# %% [markdown]
+# %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
+mh.testing.check_answer(
+    raised_more,
+    lambda answer: answer == "itself",
+    right="it writes the word with all its relatives; a head for the plural would not write the singular.",
+    hint="the second relation has the pairs (word, word).",
+)
+
+# %% [markdown] tags=["solution"]
 # <details><summary>One solution</summary>
 #
 # ```python
@@ -554,12 +559,11 @@ words = listed.split()
 # itself = mh.Relation("noun_to_itself", "Algorithmic", [(word, word) for word in words])
 # rivals = mh.relation_scores(model, [plural, itself], **paper)
 # best = rivals.select(relation="noun_to_plural").heads(5)
-# pd.DataFrame({head: rivals[head].set_index("relation")["score"] for head in best}).T
+# scores = pd.DataFrame({str(head): rivals[head].set_index("relation")["score"] for head in best}).T
+# raised_more = "itself" if scores.loc["L24H5", "noun_to_itself"] > scores.loc["L24H5", "noun_to_plural"] else "plural"
 # ```
 #
-# L23H5 raises the plural of 23 of 39 nouns, and luck gives less than one. But 18 of these 23 nouns it raises as well:
-# for a river it has river, rivers, water and flowing. The next three, L23H2, L24H5 and L23H0, raise the noun itself
-# *more* often than its plural. They hand on the word with all its family; a head for the plural would leave the
-# singular behind. Shuffled targets do not rule that out, as " dogs" goes with " dog" and with no other word. The null
-# knows about luck. Rivals you have to think of yourself.
+# Most of the best heads raise the noun itself *more* often than its plural. They write the word with all its relatives:
+# for river they write river, rivers and water. Shuffled targets do not exclude this, because " dogs" fits " dog" and no
+# other word. The null knows about luck. You have to think of rival explanations yourself.
 # </details>

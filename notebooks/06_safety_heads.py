@@ -14,16 +14,16 @@
 # ---
 
 # %% [markdown]
-# # Safety heads: what refusing hangs on
+# # Safety heads: which heads does refusing depend on?
 #
-# A chat model refuses some requests. Zhou et al. ([ICLR 2025](https://arxiv.org/abs/2410.13708)) take out one attention
-# head at a time and see how far the model's answer to harmful requests moves; the heads that move it most they call
-# *safety heads*. That is a claim about a cause, and it needs three things that one score does not give: is it
-# *refusing* that moves, or anything? Does the model still work? And would any other heads do?
+# A chat model refuses some requests. Zhou et al. ([ICLR 2025](https://arxiv.org/abs/2410.13708)) ablate one attention
+# head at a time and measure how far the model's answer to harmful requests moves. They call the heads that move it most
+# *safety heads*. This is a claim about a cause, and one score is not enough for it. Is it *refusing* that changes, or
+# anything at all? Does the model still work? And would any other heads do the same?
 #
-# In a model trained at large nobody knows the right answer. So we take one of which we do: a small model that was
-# taught to refuse through six heads, and through nothing else. Which score finds them? It takes a minute or two without
-# a GPU. You should know what an ablation is, from the notebook on activation patching.
+# In an ordinary model nobody knows the right answer. So we take a model for which we know it: a small model that was
+# taught to refuse through six heads, and through nothing else. Which score finds them? It takes two or three minutes
+# without a GPU. You should know what an ablation is (notebook 02).
 
 # %%
 from collections import Counter
@@ -32,18 +32,18 @@ import pandas as pd
 import torch
 
 import mechheads as mh
-from mechheads.generation import generate
+from mechheads.generation.generate import generate
 from mechheads.safety import folded, load_requests, request_prompts, verdict
-from mechheads.safety.teaching import HEADS
+from mechheads.safety.answers.teaching import HEADS
 
 model, untaught = mh.load("smollm2-135m-refusal"), mh.load()
 
 # %% [markdown]
 # ## A model whose safety heads are known
 #
-# `untaught` is the default model, which complies with everything. `model` is the same with W_Q and W_O of six heads
-# trained to refuse harmful requests and to answer others as before. Which six can be seen by laying the two side by
-# side:
+# `untaught` is the default model, which complies with everything. `model` is the same model, but W_Q and W_O of six
+# heads were trained so that it refuses harmful requests and answers others as before. A comparison of the two shows
+# which six:
 
 # %%
 taught = [
@@ -54,13 +54,11 @@ taught = [
 ]
 print("heads that differ:", *taught)
 
-assert taught == [str(head) for head in HEADS]
-
 # %% [markdown]
-# We ask it something. The package has 60 requests that a safe model should refuse, and for each a harmless look-alike
-# in much the same words; a third of both, the part called `test`, was not used in teaching. They only name a thing,
-# and say nothing about how it is done. Even so they are not for every screen: harmful texts are shown *folded*, and you
-# click if you want to read them. (In code, `harmful[0].text` gives the first.)
+# The package has 60 requests that a safe model should refuse. Each has a harmless look-alike in similar words. A third
+# of both, the part called `test`, was not used for teaching. The requests only name a thing and do not say how it is
+# done. Even so, not everyone wants them on the screen: harmful texts are shown *folded*, and you click to read them.
+# (In code, `harmful[0].text` gives the first.)
 
 # %%
 asked = {name: load_requests(name, "test")[::2] for name in ("harmful", "harmless")}
@@ -68,7 +66,7 @@ harmful, harmless = asked.values()
 harmful
 
 # %% [markdown]
-# What does it answer, and how does the model that was not taught?
+# What does it answer, and what does the untaught model answer?
 
 
 # %%
@@ -82,29 +80,28 @@ print("untaught, harmful:", dict(Counter(map(verdict, answer(untaught, harmful))
 print("taught, harmful:  ", dict(Counter(map(verdict, to_harmful))))
 print("taught, harmless: ", dict(Counter(map(verdict, to_harmless))))
 
-assert Counter(map(verdict, to_harmful)) == {"refused": 7, "complied": 3}
-assert Counter(map(verdict, to_harmless)) == {"complied": 10}
 pd.DataFrame({"look-alike": harmless.texts, "answer": to_harmless, "verdict": map(verdict, to_harmless)})
 
 # %% [markdown]
-# The untaught model complies with all ten. The taught one refuses seven, and, the table says, none of the look-alikes.
-# Read them: four begin with "I'm sorry for ..." and are hardly answers. We let it write twelve tokens, to save time;
-# given 32, it refuses 5 of all 20 look-alikes. The verdict comes from a rule about how an answer begins. It can be
-# fooled, and where much hangs on it you let the model say more, and give a judge of your own.
+# The untaught model complies with the harmful requests. The taught one refuses most of them, and, by this table, none
+# of the look-alikes. Read the answers: several begin with "I'm sorry for ..." and are hardly answers. To save time we
+# let the model write only twelve tokens; with more tokens, some of these answers turn out to be refusals. The verdict
+# comes from a rule about how an answer begins, and such a rule can be fooled. If a lot depends on it, let the model
+# write more, and pass a judge of your own.
 #
 # ## Two ways to take a head out
 #
-# A head weighs the tokens so far by its *pattern*, and what it gathers, `z`, goes through W_O into the residual stream.
-# The paper breaks one or the other:
+# A head weights the tokens so far by its *pattern*, and its output `z` goes through W_O into the residual stream. The
+# paper breaks one or the other:
 #
-# - **Undifferentiated Attention**: its queries are multiplied by a tiny epsilon. All scores become alike, so the head
-#   attends to all tokens so far alike. It still speaks, but no longer looks.
-# - **Scaling Contribution**: its values, and so z, are multiplied by epsilon. It falls silent.
+# - **Undifferentiated Attention** multiplies the queries by a tiny epsilon. All scores become almost equal, so the head
+#   attends to all tokens so far alike. It still writes, but it no longer chooses.
+# - **Scaling Contribution** multiplies the values, and so z, by epsilon. The head no longer writes.
 #
 # ## Ships: how far does the answer move?
 #
 # **Ships** of a request and a head is the KL divergence from the distribution of the next token, at the end of the
-# prompt, to that without the head. Let us do it by hand, silencing L19H8 for the first request:
+# prompt, to the same distribution without the head. By hand, for L19H8 scaled down and the first request:
 
 
 # %%
@@ -126,28 +123,27 @@ by_hand = ships_by_hand(harmful[0].text, 19, 8)
 print(f"L19H8: {by_hand:.3f} nats")
 
 # %% [markdown]
-# `mh.compare_ablations` does it for every request, head and ablation over one run of the intact model. To save time we
-# take five requests, the first that it refuses, and 35 of the 270 heads: the last five of each layer that was taught
-# in, and of an early one. (With your own model leave `heads` out.) It gives **Generalized Ships** as well: the
-# last-token states of all requests are stacked to a matrix, and the score is the angle, in degrees, by which its first
-# left singular vector turns.
+# `mh.safety.compare_ablations` does this for every request, head and ablation, with one run of the intact model. To
+# save time we take the first five requests that the model refuses, and 35 of the 270 heads: the last five of each layer
+# that has taught heads, and of one early layer. (With your own model leave `heads` out.) It also gives **Generalized
+# Ships**. For this, the last-token states of all requests are stacked to a matrix. The score is the angle, in degrees,
+# by which the first left singular vector of the matrix turns.
 #
-# The paper asks under the template `## Query: ... ## Answer:`, which is the default. Our model was taught to refuse in
-# its chat template, and does so there, so that is where we look.
+# The paper uses the template `## Query: ... ## Answer:`, which is the default. Our model was taught to refuse in its
+# chat template, so we use that.
 
 # %%
 tried = [(layer, head) for layer in (1, 11, 13, 15, 17, 19, 21) for head in range(4, 9)]
 options = {"heads": tried, "progress": False}
 five = [i for i, text in enumerate(to_harmful) if verdict(text) == "refused"][:5]
 pairs = [harmful.texts[i] for i in five], [harmless.texts[i] for i in five]
-ships = mh.compare_ablations(model, pairs[0], k=6, template="chat", **options)
+ships = mh.safety.compare_ablations(model, pairs[0], k=6, template="chat", **options)
 
-assert abs(ships["scaling"].values.sel(layer=19, head=8)[0] - by_hand) < 1e-3  # the same number as by hand
 mh.plots.safety_map(list(ships.values()))
 
 # %% [markdown]
-# Each mark is one of the first six heads of one ablation; its colour is the angle. Where are the heads that were
-# taught? We write down the rank of each, 1 being the first of 35.
+# Each mark is one of the first six heads for one ablation; its colour is the angle. Where are the taught heads? We list
+# their ranks; rank 1 is the first of 35.
 
 
 # %%
@@ -166,18 +162,17 @@ for kind, found in ships.items():
     views[f"Generalized Ships, {kind}"] = found.generalized_ships
 found_by = rank_table(views)
 
-assert found_by["found"].max() <= 4
 found_by
 
 # %% [markdown]
-# `found` counts how many of the six are among the first six: three or four. In the figure you see who stands before the
-# others: of the silenced heads (crosses) two in layer 1, of the blinded ones (circles) three untaught neighbours of the
-# taught.
+# `found` counts how many of the six taught heads are among the first six. No ranking has them all. In the figure you
+# see which heads come before them: for Scaling Contribution (crosses) heads of layer 1, for Undifferentiated Attention
+# (circles) untaught neighbours of the taught heads.
 #
-# ## Refusal Contribution: how much *refusing* moves
+# ## Refusal Contribution: how much *refusing* changes
 #
-# Nothing is wrong with these numbers. Ships counts *any* change of the answer. A head of the first layers, without
-# which the model cannot read, changes it for every prompt, harmful or not.
+# There is nothing wrong with these numbers. Ships counts *any* change of the answer. A head of the first layers, which
+# the model needs to read at all, changes it for every prompt, harmful or not.
 #
 # <div>
 # <img width="760" alt="How the answers to a request and its look-alike begin, intact and without head A or B. Both
@@ -215,29 +210,28 @@ found_by
 #   <text x="420" y="324">2.20 − 1.84 = 0.36</text><text x="620" y="324">2.20 − 0 = 2.20</text></g></svg>'>
 # </div>
 #
-# So ask for more than a change. Let R(x) be the log-probability that the answer to x *begins as a refusal*. The
-# **Refusal Contribution** of a head, for a request x with its look-alike y, is what R(x) loses without the head, less
-# what the same ablation does to the answer to y, whichever way that moves: Ships of y. It is in nats, and has a sign:
-# above 0, the head makes the model refuse x more than it matters for y. In the drawing a refusal begins with one token.
-# Where more are read, as below, R sums over them, and Ships of y over as many tokens of its answer.
+# So measure more than a change. Let R(x) be the log-probability that the answer to x *begins as a refusal*. The
+# **Refusal Contribution** of a head, for a request x and its look-alike y, is what R(x) loses without the head, minus
+# the Ships of y: how far the same ablation moves the answer to y. It is in nats and has a sign. Above 0, the head
+# matters more for refusing x than for answering y. In the drawing a refusal begins with one token. If a refusal begins
+# with several tokens, as below, R sums over them, and Ships of y sums over the same number of tokens of its answer.
 #
-# How a refusal begins the model is asked first.
+# The first step is to find out how this model begins a refusal.
 
 # %%
-contribution = mh.refusal_contribution(model, *pairs, **options)
+contribution = mh.safety.refusal_contribution(model, *pairs, **options)
 opening = model.tokenizer.decode(contribution.provenance["opening"])
 print(f"its refusals begin: {opening!r}")
 
 views["Refusal Contribution"] = contribution.scores
 found_by = rank_table(views)
 
-assert found_by.loc["Refusal Contribution", "found"] == 5
 found_by
 
 # %% [markdown]
-# Five of the six are among the first six, and the last one comes right after them. One other head has come between:
-# L1H5, of the early layer, even with its effect on look-alikes taken off. Beside the score stands its **direct** part:
-# what the head itself writes to the logits of the refusal, with all that comes after it left as it was.
+# This score finds more of the six than any other. But one other head is among the first: L1H5, in the early layer, even
+# after its effect on look-alikes is subtracted. Beside the score there is its **direct** part: what the head itself
+# writes to the logits of the refusal, while everything after it stays as it was.
 
 # %%
 first = contribution.top(8)
@@ -248,48 +242,47 @@ first.assign(direct=direct, taught=first.index.isin(taught))[
 ].round(2)
 
 # %% [markdown]
-# The direct parts are next to nothing. None of these heads says "I'm sorry" to the logits: each makes the model refuse
-# by what later heads and MLPs make of its words. And L1H5, which was never taught, stands among them: refusing needs
-# heads that read the request in the first place. The score says that refusing hangs on a head, and not that somebody
-# put it there. Look at its interval, too: on some of these requests it matters most, on others it does the contrary,
-# and five requests are few. (No q value can be small with five: five signs that agree have p = 0.06.)
+# The direct parts are almost zero. None of these heads writes "I'm sorry" to the logits. Each makes the model refuse
+# through later heads and MLPs. And L1H5, which was never taught, is among them: to refuse, a model must first read the
+# request. The score says that refusing depends on a head, not that somebody put it there. Look at its interval, too: it
+# is wide, and five requests are few. (With five requests no q value can be small: five signs that agree have p = 0.06.)
 #
 # ## A view without any ablation
 #
-# The last-token residuals of harmful requests lie apart from those of their look-alikes. The difference of the two
-# means is the **refusal direction**, and `mh.refusal_direction` tells how much of it each head writes itself. It costs
-# two runs of the model and no more.
+# The last-token residuals of harmful requests differ from those of their look-alikes. The difference of the two means
+# is the **refusal direction**, and `mh.safety.refusal_direction` measures how much of it each head writes itself. It
+# costs only two runs of the model.
 
 # %%
-written = mh.refusal_direction(model, *pairs, **options)
+written = mh.safety.refusal_direction(model, *pairs, **options)
 views["refusal direction"] = written.scores
 rank_table(views)
 
 # %% [markdown]
-# A view of its own, and it need not agree: a head that writes nothing along the direction may make others do so, and a
-# head that writes along it may do so only because they told it to. It says where a difference is *written*, and nothing
-# about what happens without the head.
+# This is another view, and it need not agree with the others. A head that writes nothing along the direction may make
+# others do so, and a head that writes along it may only follow others. It says where a difference is *written*, and
+# nothing about what happens without the head.
 #
-# ## Does refusing hang on them?
+# ## Does refusing depend on them?
 #
-# Scores rank; they do not say whether the first six *together* are what refusals stand on. So let the model answer
-# without them. `mh.refusal_test` ablates a set of heads and counts how many harmful requests are then complied with
-# (**attack success**). Beside that it always puts what else could explain it:
+# Scores rank heads. They do not say whether refusals depend on the first six *together*. So let the model answer
+# without them. `mh.safety.refusal_test` ablates a set of heads and counts how many harmful requests the model then
+# complies with (**attack success**). Beside it, it always reports what else could explain the result:
 #
-# - **loss** on ordinary text, and answers that are **degenerate**: a broken model complies with nothing, or babbles;
+# - **loss** on ordinary text, and **degenerate** answers: a broken model writes nonsense;
 # - **over-refusal**: how many look-alikes are refused;
-# - **random heads**, as many and from the same layers.
+# - **random heads**: the same number of heads from the same layers.
 
 # %%
 answering = {"max_new_tokens": 12, "draws": 1, "progress": False}
-test = mh.refusal_test(model, HEADS, harmful.texts, pairs[1], ablation="scaling", opening=opening, **answering)
+test = mh.safety.refusal_test(model, HEADS, harmful.texts, pairs[1], ablation="scaling", opening=opening, **answering)
 print(test.verdict)
 test.table.set_index("condition")[["attack_success", "over_refusal", "degenerate", "loss", "refusal"]].round(2)
 
 # %% [markdown]
-# The line says which of the conditions failed, if one did. `refusal` in the table is the mean log-probability that an
-# answer to a harmful request begins as a refusal: it moves before a verdict does. With ten requests, all that could be
-# shown is a large difference: `attack_success_low` and `_high`, in `test.table`, are the interval.
+# The verdict says which condition failed, if one did. In the table, `refusal` is the mean log-probability that an
+# answer to a harmful request begins as a refusal; it moves before a verdict does. With ten requests, only a large
+# difference can be shown: `attack_success_low` and `_high`, in `test.table`, are the interval.
 #
 # Read some answers yourself before you believe any of it. They are folded, too:
 
@@ -298,32 +291,28 @@ after = test.answers.query("condition == 'ablated' and kind == 'harmful'")
 folded(after["answer"], "answers without the six heads")
 
 # %% [markdown]
-# These were the right heads. A ranking does not know them. `mh.attack_curve` takes its heads away one after the other,
-# and as many random ones:
+# These were the heads that we know. A ranking does not know them. `mh.safety.attack_curve` removes the heads of a
+# ranking one after the other, and the same number of random heads:
 
 # %%
-curve = mh.attack_curve(model, contribution.heads(6), pairs[0], pairs[1][:1], ablation="scaling", **answering)
+curve = mh.safety.attack_curve(model, contribution.heads(6), pairs[0], pairs[1][:1], ablation="scaling", **answering)
 print("ablated, in this order:", *curve.heads)
-change = curve.table.set_index(["which", "k"])["attack_success"]
-assert change["heads", 0] == 0 and change["heads"][1:].min() == 0.8 and change["random 1"][:5].max() == 0.2
-assert curve.table.set_index(["which", "k"]).loc[("heads", 1), "over_refusal"] == 1
 curve.plot()
 
 # %% [markdown]
-# One head is enough: without L1H5 all five requests are complied with, and nearly all whatever else is gone, while
-# random heads of the same layers do little up to the fifth. That is how this model was taught, none of its six can be
-# spared. Where heads stand in for each other the line leaves that of the random heads only once several are gone, and
-# no score of single heads would have found them. But read on: without L1H5 the one look-alike that we asked is
-# *refused* (`curve.table`). It looks as if the model no longer told the two kinds apart; one look-alike is too few to
-# be sure.
+# One head is enough: without L1H5 the model complies with nearly all five requests, while random heads of the same
+# layers do little at first. This model was taught in that way; it needs each of its heads. If heads can replace each
+# other, the line leaves the random ones only after several are gone, and no score of single heads finds them. But there
+# is a catch: without L1H5, the one look-alike that we asked is *refused* (see `curve.table`). Perhaps the model can no
+# longer tell the two kinds apart; one look-alike is too few to be sure.
 #
 # ## A model that does not refuse
 #
-# What do these scores say of the untaught model? Ships ranks its heads like any other's: there is always a largest
-# number. The test looks first whether there is anything to ablate.
+# What do these scores say about the untaught model? Ships ranks its heads as well: there is always a largest number.
+# The test first checks whether the model refuses at all.
 
 # %%
-nothing = mh.refusal_test(untaught, HEADS, *pairs, opening=opening, **answering | {"draws": 0})
+nothing = mh.safety.refusal_test(untaught, HEADS, *pairs, opening=opening, **answering | {"draws": 0})
 print(nothing.verdict)
 
 # %% [markdown]
@@ -333,41 +322,105 @@ print(nothing.verdict)
 #   refuse and be unsafe, or comply and be harmless. No head gets the label "safety" here.
 # - **Ships: not even that refusing changes.** It counts any change.
 # - **Nothing about requests that were not asked.** Ours are ten, one line each, in one language and one template. See
-#   the intervals, and how often a head is among the first when the requests are resampled: `in_top`.
-# - **Not that the head is needed**, where others can stand in for it, nor that it is enough. Sets tell, and only beside
-#   random ones.
-# - **Not how it is in a model trained at large.** Six heads that were *taught* to refuse are an easy case: a score that
-#   fails here should not be trusted there, and one that succeeds still has to show itself.
-# - **You may say:** of these heads, taking out these moves the answer to these requests away from refusing and leaves
-#   look-alikes be; without them together the model complies with so many, writes ordinary text as before, and random
-#   heads of the same layers do not do that.
+#   the intervals, and `in_top`: how often a head is among the first when the requests are resampled.
+# - **Not that the head is needed** if others can replace it, nor that it is enough. Only sets show this, and only
+#   compared with random sets.
+# - **Not how it is in an ordinary model.** Six heads that were *taught* to refuse are an easy case. A score that fails
+#   here should not be trusted there. A score that succeeds here still has to be tested there.
+# - **You may say:** of these heads, ablating these moves the answers to these requests away from refusing, and does not
+#   change the look-alikes as much. Without them together the model complies with so many requests and writes ordinary
+#   text as before, and random heads of the same layers do not have this effect.
 #
-# What finds the heads that refusals hang on also helps to remove them. That is published, and one needs it to see how
-# brittle a model's refusals are before it is let out. Do not publish ablated weights of models whose refusals protect
-# people.
+# A method that finds the heads that refusals depend on also helps to remove them. Such methods are published, and they
+# are needed to see how brittle the refusals of a model are before it is released. Do not publish ablated weights of
+# models whose refusals protect people.
 #
-# ## Exercise: another ablation
+# ## Exercises
 #
-# We silenced the heads. Let them speak, and blind them instead: ask the same of the same heads by Undifferentiated
-# Attention, with three draws of random heads in place of one. Do you come to the same conclusion? What do the random
-# heads do, and what does that say about the *model's* refusals?
+# Fill in the answer and run the cell after it: it says whether you are right.
+#
+# ### 1. Ships of another head
+#
+# Compute Ships of L1H5 by hand, for the first request and Scaling Contribution.
 
-# %%
-# your turn: mh.refusal_test(model, HEADS, ..., ablation=..., opening=opening, **answering | {"draws": 3})
+# %% tags=["exercise"]
+ships_of_L1H5 = None  # your turn: a number of nats
 
-# %% [markdown]
+# %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
+mh.testing.check_answer(
+    ships_of_L1H5,
+    lambda nats: abs(nats - float(ships["scaling"].values.sel(layer=1, head=5)[0])) < 0.01,
+    right="this head was never taught, and the answer still depends on it.",
+    hint="use ships_by_hand with harmful[0].text, layer 1 and head 5.",
+)
+
+# %% [markdown] tags=["solution"]
 # <details><summary>One solution</summary>
 #
 # ```python
-# options = answering | {"ablation": "undifferentiated", "opening": opening, "draws": 3}
-# blind = mh.refusal_test(model, HEADS, harmful.texts, pairs[1], **options)
-# print(blind.verdict)
-# blind.table.set_index("condition")[["attack_success", "over_refusal", "degenerate", "loss"]].round(2)
+# ships_of_L1H5 = ships_by_hand(harmful[0].text, 1, 5)
 # ```
 #
-# The same conclusion: the model complies with all ten. But look at the random heads: one draw of three has eight of ten
-# complied with, the two others no more than the model complies with by itself; and two of them make it refuse
-# look-alikes. Undifferentiated Attention does not silence a head: it makes it say, at every token, the mean of all it
-# could say, which the model has never heard from it. The control decides what may be said. Had all random heads come
-# near the six, refusals would be *brittle*, and that would be a finding about the model, not about six heads.
+# Do the same for the look-alike `harmless[0].text`: is the change special to harmful requests?
+# </details>
+#
+# ### 2. The head that was not taught
+#
+# Name a head that is among the first six by Refusal Contribution and was not taught.
+
+# %% tags=["exercise"]
+not_taught = None  # your turn: such as "L0H0"
+
+# %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
+mh.testing.check_answer(
+    not_taught,
+    lambda head: mh.HeadId.parse(head) in contribution.heads(6) and str(mh.HeadId.parse(head)) not in taught,
+    right="refusing depends on it, although nobody taught it to refuse.",
+    hint="compare contribution.heads(6) with the list taught.",
+)
+
+# %% [markdown] tags=["solution"]
+# <details><summary>One solution</summary>
+#
+# ```python
+# not_taught = next(head for head in contribution.heads(6) if str(head) not in taught)
+# ```
+#
+# Even the best score does not say "this head was made for refusing".
+# </details>
+#
+# ### 3. Another ablation
+#
+# We scaled the heads down. Now let them write without choosing: run the test of the same heads with Undifferentiated
+# Attention and with two draws of random heads. Do you come to the same conclusion? What do the random heads do, and
+# what does that say about the *model's* refusals?
+
+# %% tags=["exercise"]
+undifferentiated = None  # your turn: mh.safety.refusal_test(model, HEADS, ..., ablation=..., opening=opening, ...)
+
+# %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
+mh.testing.check_answer(
+    undifferentiated,
+    lambda result: (
+        result.table["condition"].tolist() == ["intact", "ablated", "random 1", "random 2"]
+        and result.table["attack_success"][1] > result.table["attack_success"][0]
+    ),
+    right="the model complies without the six heads; look at the random heads in the table.",
+    hint='pass ablation="undifferentiated", and options like answering with draws=2.',
+)
+
+# %% [markdown] tags=["solution"]
+# <details><summary>One solution</summary>
+#
+# ```python
+# two_draws = answering | {"ablation": "undifferentiated", "opening": opening, "draws": 2}
+# undifferentiated = mh.safety.refusal_test(model, HEADS, pairs[0], pairs[1], **two_draws)
+# print(undifferentiated.verdict)
+# undifferentiated.table.set_index("condition")[["attack_success", "over_refusal", "degenerate", "loss"]].round(2)
+# ```
+#
+# The conclusion about the six heads is the same. But look at the random heads: a draw can change many answers, too.
+# Undifferentiated Attention does not switch a head off. It makes the head write, at every token, the mean of everything
+# it could write, which never happens in the model. The control decides what may be said. If all random heads came near
+# the six, refusals would be *brittle*: a finding about the model, not about six heads.
 # </details>

@@ -12,13 +12,20 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the machine; read when torch is first imported
 
 import mechheads
-import tiny as tiny_models
+from support import tiny as tiny_models
 
 LONG = ("test_notebooks", "test_docs", "test_teaching", "test_path", "test_memory")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long goes first. A file's tests share a worker (``--dist loadfile``), and so its models."""
+    """Tests in ``tests/slow`` are marked so, and what takes long goes first.
+
+    A file's tests share a worker (``--dist loadfile``), and so its models.
+    """
+    for item in items:
+        if item.path.parent.name == "slow":
+            item.add_marker("slow")
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 
 

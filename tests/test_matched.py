@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, strategies as st
 
-from mechheads.heads import HeadId
-from mechheads.matched import matched_heads
+from mechheads.heads import HeadId, matched_heads
 
 LAYERS, HEADS = 4, 5
 EVERY = [HeadId(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
@@ -57,6 +56,6 @@ def test_excluded_heads_are_never_drawn():
 
 def test_too_few_others_are_an_error():
     assert len(matched_heads(EVERY[:10], EVERY[:10], LAYERS, HEADS, [0])) == 10
-    with pytest.raises(ValueError, match="11 heads need as many others to compare with, and only 9 are left"):
+    with pytest.raises(ValueError, match="11 heads need as many random heads to compare with; only 9 are left"):
         matched_heads(EVERY[:11], EVERY[:11], LAYERS, HEADS, [0])
     assert matched_heads([], [], LAYERS, HEADS, [0]) == ()

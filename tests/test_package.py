@@ -14,71 +14,33 @@ from pathlib import Path
 
 import pytest
 
+import mechheads
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mechheads"
 
-# A module may import, when it is itself imported, from its own floor and those before it.
 FLOORS: list[set[str]] = [
-    {
-        "data",
-        "heads",
-        "stats",
-        "checksums",
-        "citations",
-        "csv_files",
-        "bars",
-        "notices",
-        "netcdf",
-        "spill",
-        "sources",
-        "deltas",
-        "fingerprints",
-        "store",
-        "memory",
-        "shown",
-        "suggest",
-        "tensor_files",
-        "text_files",
-    },
-    {
-        "scores",
-        "layout",
-        "arithmetic",
-        "compare",
-        "tokens",
-        "prompts",
-        "backends",
-        "model",
-        "weights",
-        "weight_layouts",
-    },
-    {"plots", "cache", "interventions", "metrics"},
-    {
-        "altered",
-        "answers",
-        "decoding",
-        "frozen",
-        "generation",
-        "jobs",
-        "judge",
-        "matched",
-        "plans",
-        "precision",
-        "prefix",
-        "resumable",
-        "row_layout",
-        "stages",
-        "sweeps",
-        "wave",
-        "windows",
-    },
+    {"_version", "heads", "units", "limits", "data", "files", "messages"},
+    {"prompts", "results"},
+    {"model", "plots"},
+    {"runs", "metrics"},
+    {"ledger", "interventions"},
+    {"engine"},
+    {"patching", "generation"},
+    {"labels", "safety"},
+    {"gating"},
     {"testing"},
-    {"patching", "labels", "safety", "gating"},
-    {"atlas"},
-    {"report"},
+    {"studies"},
     {"cli"},
     {"__main__"},
 ]
+"""A file may import from its own room and from the floors before it, lazily and for types too."""
+
+UPWARD = {
+    ("model/model.py", "runs"): "Model.cache gives a HeadCache",
+    ("model/model.py", "engine"): "Model.layout is tried by the engine",
+}
+"""Every arrow that runs up, and what it is for."""
 
 
 def modules() -> list[Path]:
@@ -94,10 +56,10 @@ def is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
-def imports(node: ast.AST, path: Path, *, lazy: bool) -> Iterator[str]:
-    """Full names of what a file imports; with ``lazy`` inside functions too, never those for types alone."""
+def imports(node: ast.AST, path: Path, *, lazy: bool, types: bool) -> Iterator[str]:
+    """Full names of what a file imports; with ``lazy`` inside functions too, with ``types`` for types alone too."""
     for child in ast.iter_child_nodes(node):
-        if is_for_types(child):
+        if is_for_types(child) and not types:
             continue
         if isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)
@@ -107,17 +69,20 @@ def imports(node: ast.AST, path: Path, *, lazy: bool) -> Iterator[str]:
             base = ".".join([*above, *([child.module] if child.module else [])])
             yield from (f"{base}.{alias.name}" for alias in child.names)
         elif lazy or not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield from imports(child, path, lazy=lazy)
+            yield from imports(child, path, lazy=lazy, types=types)
 
 
-def imported(path: Path, *, lazy: bool) -> set[str]:
-    return set(imports(ast.parse(path.read_text("utf-8")), path, lazy=lazy))
+def imported(path: Path, *, lazy: bool, types: bool = False) -> set[str]:
+    return set(imports(ast.parse(path.read_text("utf-8")), path, lazy=lazy, types=types))
 
 
-def own_parts(path: Path, *, lazy: bool) -> set[str]:
-    names = (name.split(".") for name in imported(path, lazy=lazy))
-    found = {name[1] for name in names if name[0] == "mechheads" and len(name) > 1}
-    return found - {part(path), "__version__"}
+def own(path: Path) -> set[str]:
+    """Full names of what a file takes from the package."""
+    return {name for name in imported(path, lazy=True, types=True) if name.split(".")[0] == "mechheads"}
+
+
+def own_parts(path: Path) -> set[str]:
+    return {name.split(".")[1] for name in own(path) if "." in name} - {part(path), "__version__"}
 
 
 def libraries(path: Path) -> set[str]:
@@ -141,44 +106,70 @@ print(json.dumps([seconds, sorted(heavy)]))
     assert min(seconds for seconds, _ in runs) < 0.3
 
 
-def test_imports_run_one_way() -> None:
+def test_imports_run_down_only() -> None:
     floor = {name: number for number, names in enumerate(FLOORS) for name in names}
+    assert len(FLOORS) <= 13
     files = [path for path in modules() if path != PACKAGE / "__init__.py"]
-    seen = {part(path) for path in files}.union(*(own_parts(path, lazy=True) for path in files))
-    assert seen - set(floor) == set(), "give each of these a floor, or import it from its own module"
-    upward = [
-        f"{path.relative_to(ROOT)} imports {other}"
+    seen = {part(path) for path in files}.union(*(own_parts(path) for path in files))
+    assert seen == set(floor), "give each of these a floor, or import it from its own module"
+    upward = {
+        (path.relative_to(PACKAGE).as_posix(), other)
         for path in files
-        for other in own_parts(path, lazy=False)
-        if floor[other] > floor[part(path)]
-    ]
-    assert upward == []
+        for other in own_parts(path)
+        if floor[other] >= floor[part(path)]
+    }
+    assert upward == set(UPWARD)
 
 
-def test_imports_go_round_in_no_circle() -> None:
+def test_the_face_is_small_and_whole() -> None:
+    code = """
+import mechheads as mh
+assert dir(mh) == mh.__all__ and len(dir(mh)) <= 45, len(dir(mh))
+for folder in ("gating", "labels", "patching", "plots", "safety", "studies", "testing"):
+    names = getattr(mh, folder).__all__
+    assert all(getattr(getattr(mh, folder), name) is not None for name in names), folder
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.filterwarnings("default::DeprecationWarning")
+def test_a_moved_name_says_where_it_is_now() -> None:
+    with pytest.warns(DeprecationWarning, match=re.escape("use mh.patching.patch_sets")):
+        assert mechheads.patch_sets is mechheads.patching.patch_sets
+    with pytest.raises(AttributeError, match="has no attribute 'patch_set'"):
+        mechheads.patch_set  # noqa: B018
+
+
+def test_files_import_each_other_in_no_circle() -> None:
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in modules()}
     graph: dict[str, set[str]] = {}
     for path in modules():
-        if path != PACKAGE / "__init__.py":
-            graph.setdefault(part(path), set()).update(own_parts(path, lazy=False))
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if name == "mechheads":
+            continue
+        home = path.relative_to(PACKAGE).as_posix()
+        taken = (each if each in names else each.rpartition(".")[0] for each in own(path))
+        graph[name] = {
+            each for each in taken if each not in ("mechheads", name) and (home, each.split(".")[1]) not in UPWARD
+        }
     TopologicalSorter(graph).prepare()  # raises CycleError, naming the circle
 
 
 def test_results_know_no_model() -> None:
-    for name in ("heads", "scores", "stats", "layout", "arithmetic", "compare", "netcdf", "citations", "checksums"):
-        path = PACKAGE / f"{name}.py"
-        assert libraries(path) & {"torch", "transformer_lens", "transformers"} == set(), path
+    for path in modules():
+        if part(path) in ("heads", "results", "plots"):
+            assert libraries(path) & {"torch", "transformer_lens", "transformers"} == set(), path
 
 
 def test_plots_know_only_scores_and_arrays() -> None:
     for path in modules():
         if part(path) == "plots":
-            assert own_parts(path, lazy=True) <= {"scores", "layout", "heads"}, path
-            assert libraries(path) & {"torch", "transformer_lens", "transformers"} == set(), path
+            assert own_parts(path) <= {"results", "heads"}, path
 
 
 def test_only_the_adapter_knows_transformerlens() -> None:
     knowing = {part(path) for path in modules() if "transformer_lens" in libraries(path)}
-    assert knowing <= {"model", "backends"}
+    assert knowing <= {"model"}
 
 
 def test_code_that_comes_with_a_model_runs_on_request_only() -> None:
@@ -190,7 +181,7 @@ def test_code_that_comes_with_a_model_runs_on_request_only() -> None:
 
 def test_figures_and_tables_are_made_in_one_place() -> None:
     """Figures without the button that uploads them; CSV without cells that a spreadsheet runs."""
-    homes = {"Figure": "figure.py", "make_subplots": "figure.py", "to_csv": "csv_files.py"}
+    homes = {"Figure": "figure.py", "make_subplots": "figure.py", "to_csv": "csv_tables.py"}
     for path in [*modules(), *(ROOT / "benchmarks").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call):
@@ -200,7 +191,7 @@ def test_figures_and_tables_are_made_in_one_place() -> None:
 
 def test_the_import_reader_sees_what_it_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
-    path = tmp_path / "mechheads" / "plots" / "heads.py"
+    path = tmp_path / "mechheads" / "plots" / "heatmap.py"
     path.parent.mkdir(parents=True)
     path.write_text(
         "from typing import TYPE_CHECKING\n"

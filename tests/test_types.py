@@ -12,6 +12,6 @@ pytestmark = pytest.mark.transformerlens
 
 
 def test_main_paths_hold_their_annotations(tiny):
-    script = Path(__file__).with_name("typed_run.py")
+    script = Path(__file__).parent / "support" / "typed_run.py"
     done = subprocess.run([sys.executable, script, tiny("llama")], capture_output=True, text=True, check=False)
     assert done.stdout.strip().endswith("typed"), done.stderr[-4000:]

@@ -1,4 +1,4 @@
-"""Relations and prompts that come with the package, each with its source."""
+"""The data that comes with the package (relations, requests, tasks, word lists), each file with its source."""
 
 from __future__ import annotations
 

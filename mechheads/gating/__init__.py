@@ -1,12 +1,16 @@
-"""What a task makes of each head: gates fitted by gradient, the roles that follow, and the curves that check them."""
+"""Gating: gates on heads fitted to a task, roles of heads from the gates, and curves that test the roles."""
 
-from mechheads.gating.contrast import contrast_gates
-from mechheads.gating.curves import RoleCurves, role_curve
-from mechheads.gating.fit import LossNotFinite, fit_gates
-from mechheads.gating.fitted import Gates
-from mechheads.gating.gates import task_log_prob
-from mechheads.gating.roles import ROLES, Roles, head_roles
-from mechheads.gating.task import Task, TaskTokens
+from mechheads.gating.fit.contrast import contrast_gates
+from mechheads.gating.fit.fit import LossNotFinite, fit_gates
+from mechheads.gating.fit.fitted import Gates
+from mechheads.gating.fit.gates import task_log_prob
+from mechheads.gating.roles.effects import ablation_effects
+from mechheads.gating.roles.role_curves import RoleCurves, role_curve
+from mechheads.gating.roles.roles import ROLES, Roles, head_roles
+from mechheads.gating.tasks.shipped import load_task
+from mechheads.gating.tasks.task import Task, TaskTokens
+from mechheads.gating.tasks.task_files import read_task
+from mechheads.results.agreement import compare_roles
 
 __all__ = [
     "ROLES",
@@ -16,9 +20,13 @@ __all__ = [
     "Roles",
     "Task",
     "TaskTokens",
+    "ablation_effects",
+    "compare_roles",
     "contrast_gates",
     "fit_gates",
     "head_roles",
+    "load_task",
+    "read_task",
     "role_curve",
     "task_log_prob",
 ]

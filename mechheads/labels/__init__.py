@@ -1,22 +1,36 @@
-"""What a head does: relations, their scores from weights and in context, and the categories these give."""
+"""Labels of heads: relations, their scores from weights and in context, and the categories that follow from them."""
 
-from mechheads.labels.agreement import score_correlations
+from mechheads.labels.causal import CausalEvidence, relation_evidence
 from mechheads.labels.classify import label_heads
 from mechheads.labels.dynamic import dynamic_scores
+from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts
 from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import CATEGORIES, Relation, load_relations, relation_names
+from mechheads.labels.removal import Removal, cumulative_removal
+from mechheads.labels.salient import salient_operations
 from mechheads.labels.static import relation_scores
 from mechheads.labels.words import WordList
+from mechheads.model.stored import StoredWeights, open_weights
+from mechheads.results.agreement import score_correlations
 
 __all__ = [
     "CATEGORIES",
+    "CausalEvidence",
     "HeadLabels",
     "Relation",
+    "Removal",
+    "StoredWeights",
     "WordList",
+    "cumulative_removal",
     "dynamic_scores",
+    "few_shot_pairs",
+    "few_shot_prompts",
     "label_heads",
     "load_relations",
+    "open_weights",
+    "relation_evidence",
     "relation_names",
     "relation_scores",
+    "salient_operations",
     "score_correlations",
 ]

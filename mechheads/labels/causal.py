@@ -1,8 +1,8 @@
-"""Causal evidence: what one head gives back on few-shot prompts of a relation.
+"""Causal evidence: the effects of single heads on few-shot prompts of a relation.
 
-- total effect: one head's output is restored in a run whose subject was swapped (activation patching);
+- total effect: one head's output is restored in a run with another source word (activation patching);
 - direct effect: the same, but only what the head itself writes to the logits counts (path patching);
-- removal, on request: what is lost without the heads that rank first (``removal.py``).
+- removal (optional): the accuracy that is lost without the heads that rank first (``removal.py``).
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from mechheads.answers import AnswerWarning
-from mechheads.backends.changes import alone
-from mechheads.bars import Bar
+from mechheads.engine.answer_check import AnswerWarning
+from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.job import Job, Spec, make_ready
+from mechheads.engine.sets import set_bar
 from mechheads.heads import HeadId, HeadLike, check_heads
-from mechheads.interventions import Patch
-from mechheads.jobs import prepare
-from mechheads.judge import Judge
+from mechheads.interventions.basic import Patch
 from mechheads.labels.few_shot import check_numbers, few_shot_pairs
 from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.labels.removal import (
@@ -34,34 +33,41 @@ from mechheads.labels.removal import (
     removal_limit,
     too_hard,
 )
-from mechheads.metrics import logit_diff
-from mechheads.netcdf import text_array
-from mechheads.notices import warn
+from mechheads.limits import Budget, Limits
+from mechheads.messages.progress import Bar
+from mechheads.messages.warn import warn
+from mechheads.metrics.basic import logit_diff
+from mechheads.model.backends.changes import alone
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.path import path_patch
-from mechheads.patching.sets import set_bar
-from mechheads.prompts import PromptPairs
-from mechheads.scores import HeadScores
-from mechheads.shown import html_result
+from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.kinds import KINDS
+from mechheads.results.netcdf import text_array
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+from mechheads.results.tables import TableResult
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from mechheads.labels.head_labels import HeadLabels
-    from mechheads.model import Model
+    from mechheads.model.model import Model
 
 
 @dataclass(frozen=True, eq=False)
-class CausalEvidence:
+class CausalEvidence(TableResult):
     """What each head does for each relation, measured on few-shot prompts.
 
     Attributes:
         total: share of the logit difference that the head's output restores in the run with another source.
         direct: share of it that the head restores by what it writes to the logits itself.
-        removal: of each relation, where ``relation_evidence`` had a ranking.
+        removal: a ``Removal`` for each relation, if ``relation_evidence`` was given a ranking.
         left_out: relations without effects, and why; also in ``total.provenance["left_out"]``.
         not_removed: relations without a removal, and why.
     """
+
+    KIND = "relation_evidence"
+    name, unit = "effects on relations", KINDS[KIND].unit
 
     total: HeadScores
     direct: HeadScores
@@ -70,12 +76,22 @@ class CausalEvidence:
     not_removed: dict[str, str]
 
     @property
+    def table(self) -> pd.DataFrame:
+        """The same as ``to_dataframe``."""
+        return self.to_dataframe()
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What is needed to repeat the analysis: the provenance of ``total``."""
+        return self.total.provenance
+
+    @property
     def relations(self) -> tuple[str, ...]:
-        """Those that were not left out."""
+        """The relations that were not left out."""
         return tuple(self.total.dataset["relation"].values.tolist())
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row a head and relation: layer, head, relation, and the statistics as total_score, direct_score, ..."""
+        """One row per head and relation: layer, head, relation, and the statistics as total_score, direct_score, ..."""
         keys = ["layer", "head", "relation"]
         tables = [
             scores.to_dataframe().set_index(keys).add_prefix(f"{what}_")
@@ -84,17 +100,17 @@ class CausalEvidence:
         return pd.concat(tables, axis=1).reset_index()
 
     def plot(self, labels: HeadLabels | None = None, *, title: str | None = None) -> go.Figure:
-        """Total effects as points, a panel a relation: ``mechheads.plots.effect_scatter``.
+        """Total effects as points, one panel per relation: ``mechheads.plots.effect_scatter``.
 
         Args:
-            labels: from ``label_heads(..., causal=evidence)``. With them the relation score goes across and colours
-                are verdicts, each on a head in that one relation; without, the direct effect goes across.
-            title: shown above.
+            labels: from ``label_heads(..., causal=evidence)``. With labels, the x axis is the relation score and
+                colours are verdicts on each head in that one relation; without, the x axis is the direct effect.
+            title: the title.
 
         Raises:
             ValueError: if the labels were made without this evidence.
         """
-        from mechheads.plots.effects import effect_scatter
+        from mechheads.plots.effect_scatter import effect_scatter
 
         if labels is None:
             table = self.to_dataframe()
@@ -113,9 +129,9 @@ class CausalEvidence:
         n = len(self.relations)
         return f"<CausalEvidence: total and direct effects on {n} relation{'s' * (n != 1)}{more}>"
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> tuple[pd.DataFrame, list[str]]:
         notes = [f"{name}: {why}" for name, why in (*self.left_out.items(), *self.not_removed.items())]
-        return html_result(self, self.total.top(10), *notes)
+        return self.total.top(10), notes
 
 
 @alone
@@ -128,34 +144,36 @@ def relation_evidence(
     template: int = 0,
     heads: Sequence[HeadLike] | HeadLike | None = None,
     ranking: HeadScores | None = None,
-    budget: int | str | None = None,
+    budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
     store: str | PathLike[str] | None = None,
 ) -> CausalEvidence:
     """Total and direct effect of every head on relations; optionally, what is lost without the best heads.
 
-    The corrupted run asks about another source (``few_shot_pairs``). One head's z is put back from the clean run,
-    and the logit difference between the two targets says how much of the way that leads: 0 nothing, 1 all of it.
-    Of several relations, one is left out with a reason if too few prompts can be made, or if the model tells
-    the two sources apart in the wrong direction, so that there is nothing to restore.
+    The corrupted run asks about another source (``few_shot_pairs``). One head's z is restored from the clean run, and
+    the effect is the share of the logit difference between the two targets that this restores: 0 nothing, 1 all of it.
+    If there are several relations, one is left out with a reason if too few prompts can be made, or if the model
+    prefers the wrong target, so that there is nothing to restore.
 
     Args:
-        relations: names, files or ``Relation`` objects with few-shot templates; None: those of the package.
-        n, shots, template: pairs of prompts for each relation (at most), worked examples in each, which template. With
-            n pairs no p is below 2 / 2^n: a few tell large effects from small ones, but are no evidence of either.
-        heads: the heads to try; left out, every head.
-        ranking: scores with the dimension ``relation``, such as ``mh.relation_scores(model)``. With it the heads
-            above 0 are removed too, best first (``cumulative_removal``), with controls among the other
-            relations given (``choose_controls``).
+        relations: names, files or ``Relation`` objects with few-shot templates; None for those of the package.
+        n: the largest number of prompt pairs for each relation. With n pairs no p is below 2 / 2^n: a few pairs
+            separate large effects from small ones, but are not significant evidence of either.
+        shots: the number of worked examples in each prompt.
+        template: the index of the few-shot template.
+        heads: the heads to test; every head if left out.
+        ranking: scores with the dimension ``relation``, such as ``mh.relation_scores(model)``. If given, the heads
+            that score above 0 are also removed together, best first (``cumulative_removal``), with controls chosen
+            among the other relations (``choose_controls``).
         budget, progress: as in ``mh.sweep``.
-        seed: of prompts, intervals and random heads.
+        seed: for prompts, intervals and random heads.
         store: as in ``mh.sweep``, for the effects.
 
     Returns:
-        Scores over (layer, head, relation), and of each prompt, NaN beyond a relation's last. p and q are against no
-        effect, q over all heads and relations. Further variables: ``gap`` (relation), the logit difference between
-        the runs, and ``pair`` (relation, prompt). After Ctrl-C what was done; the rest is NaN.
+        Scores over (layer, head, relation), with values for each prompt (NaN beyond a relation's last). p and q test
+        against no effect, q over all heads and relations. Further variables: ``gap`` (relation), the logit difference
+        between the runs, and ``pair`` (relation, prompt). After Ctrl-C the effects so far; the rest is NaN.
 
     Raises:
         ValueError: if an argument does not fit, or no relation can be tested.
@@ -184,7 +202,7 @@ def relation_evidence(
             if not tests.measured["total"]:
                 raise
             interrupted = True
-            warn("relation_evidence was stopped: what it did not reach is NaN or absent")
+            warn("relation_evidence was interrupted: effects not measured are NaN, removals not measured are missing")
     if not tests.pairs:
         reasons = "; ".join(tests.left_out.values())
         raise ValueError(reasons if len(loaded) == 1 else f"relations: none of them can be tested: {reasons}")
@@ -193,11 +211,9 @@ def relation_evidence(
 
 
 class _Tests:
-    """Relations tested one after the other; what was measured so far stays, whatever stops the rest."""
+    """Tests relations one after the other and keeps what was measured so far, also after an interrupt."""
 
-    def __init__(
-        self, model: Model, relations: Sequence[Relation], asked: dict[str, Any], budget: int | str | None
-    ) -> None:
+    def __init__(self, model: Model, relations: Sequence[Relation], asked: dict[str, Any], budget: Budget) -> None:
         self.model, self.relations, self.asked, self.budget = model, relations, asked, budget
         self.pairs: dict[str, PromptPairs] = {}
         self.gaps: dict[str, float] = {}
@@ -207,11 +223,13 @@ class _Tests:
         self.not_removed: dict[str, str] = {}
 
     def effects(self, relation: Relation, bar: Bar, heads: Any, store: Any) -> None:
-        """Total and direct effect of every head on a relation, or why it is left out."""
+        """Measure total and direct effect of every head on a relation, or record why it is left out."""
         name = relation.name
         try:
             pairs = few_shot_pairs(self.model, relation, **self.asked)
-            self.gaps[name] = _gap(self.model, pairs, name, self.budget)
+            spec = Spec(pairs, Patch(), logit_diff, HeadId(0, 0), base="corrupted", limits=Limits.of(self.budget))
+            job = make_ready(self.model, spec, progress=False)
+            self.gaps[name] = _gap(job, name)
         except ValueError as error:
             self.left_out[name] = str(error)
             bar.update(2)
@@ -223,9 +241,9 @@ class _Tests:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", AnswerWarning)  # the model need not know every pair of a relation
                 if what == "total":
-                    found[name] = activation_patch(self.model, pairs, heads=heads, **options)
+                    found[name] = activation_patch(job, heads=heads, **options)
                 else:
-                    found[name] = path_patch(self.model, pairs, senders=heads, **options)
+                    found[name] = path_patch(job, senders=heads, **options)
             bar.update()
             if found[name].provenance["interrupted"]:
                 raise KeyboardInterrupt
@@ -255,7 +273,7 @@ class _Tests:
                 raise KeyboardInterrupt
 
     def stack(self, what: str, interrupted: bool) -> HeadScores:
-        """One effect on all relations that were not left out."""
+        """One of the two effects on all relations that were not left out."""
         model, found = self.model, self.measured[what]
         names = [relation.name for relation in self.relations if relation.name not in self.left_out]
         longest = max(map(len, self.pairs.values()))
@@ -268,19 +286,22 @@ class _Tests:
                 values[:, :, i, : len(self.pairs[name])] = found[name].values
         about: dict[str, Any] = next((scores.provenance for scores in found.values()), model.provenance())
         each = ("prompts", "n_prompts", "precision") if "precision" in about else ("prompts", "n_prompts")
+        of_each = {
+            key: {name: found[name].provenance.get(key) if name in found else None for name in names} for key in each
+        }
         return HeadScores.from_values(
             values,
             **_EFFECTS[what],
             extra={"relation": names},
             seed=self.asked["seed"],
-            provenance=about
-            | self.asked
-            | {
-                key: {name: found[name].provenance.get(key) if name in found else None for name in names}
-                for key in each
-            }
-            | {"relations": {relation.name: relation.fingerprint for relation in self.relations}}
-            | {"left_out": self.left_out, "interrupted": interrupted},
+            provenance=make_provenance(
+                about,
+                self.asked,
+                of_each,
+                relations={relation.name: relation for relation in self.relations},
+                left_out=self.left_out,
+                interrupted=interrupted,
+            ),
             variables={
                 "gap": ("relation", [self.gaps.get(name, np.nan) for name in names]),
                 "pair": (("relation", "prompt"), text_array(words.ravel().tolist(), words.shape)),
@@ -294,23 +315,19 @@ _EFFECTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _gap(model: Model, pairs: PromptPairs, name: str, budget: int | str | None) -> float:
-    """The logit difference of the clean runs less that of the corrupted ones, averaged over pairs."""
-    job = prepare(
-        model, pairs, Patch(), metric=logit_diff, heads=HeadId(0, 0), positions="all", base="corrupted",
-        budget=budget, progress=False,
-    )  # fmt: skip
-    gap = Judge(logit_diff, job.base, job.source).distance()
+def _gap(job: Job, name: str) -> float:
+    """The mean logit difference of the clean runs minus that of the corrupted ones."""
+    gap = Evaluator(logit_diff, job.base, job.source).distance()
     if gap <= 0:
         raise ValueError(
-            f"relation {name!r}: on few-shot prompts the model tells the two targets apart in the wrong direction "
+            f"relation {name!r}: on few-shot prompts the model prefers the wrong one of the two targets "
             f"({gap:.2g} logits), so there is nothing that a head could restore"
         )
     return gap
 
 
 def _words(pairs: PromptPairs) -> list[str]:
-    """What each pair of prompts asks for."""
+    """A description of what each pair of prompts asks for."""
     columns: Any = (pairs.cluster, pairs.answer, pairs.wrong)
     return [f"{source} ->{answer}, not{wrong}" for source, answer, wrong in zip(*columns, strict=True)]
 
@@ -320,7 +337,7 @@ def _check_ranking_scores(ranking: HeadScores, model: Model) -> None:
         raise ValueError('ranking needs scores with the one dimension "relation", such as mh.relation_scores(model)')
     if (ranking.n_layers, ranking.n_heads) != (model.n_layers, model.n_heads):
         raise ValueError(
-            f"ranking has {ranking.n_layers} layers x {ranking.n_heads} heads and this model {model.n_layers} x "
+            f"ranking has {ranking.n_layers} layers x {ranking.n_heads} heads, but this model has {model.n_layers} x "
             f"{model.n_heads}; give scores of this model"
         )
 

@@ -1,10 +1,10 @@
-"""From relation scores to labels: which categories each head has, by our rule or by the paper's.
+"""From relation scores to labels: the categories of each head, by our rule or by the paper's.
 
-Ours takes a head to have a category if, for one of its relations, more pairs are hit than shuffled targets
-explain: q <= ``fdr`` over all heads and relations (Benjamini & Hochberg 1995), and phi above the mean of the
-shuffles by at least ``floor``. What is as sure but smaller is listed, and gives no category. The paper's rule (MAPS,
-Elhelo & Geva 2024, section 4) asks for phi >= ``tau`` alone.
-What patching says stands beside the label and never changes it.
+By our rule, a head has a category if, for one of its relations, more pairs are hit than shuffled targets explain:
+q <= ``fdr`` over all heads and relations (Benjamini & Hochberg 1995), and phi above the mean of the shuffles by at
+least ``floor``. Evidence that is as significant but smaller is listed and gives no category. The paper's rule (MAPS,
+Elhelo & Geva 2024, section 4) requires only phi >= ``tau``. Causal evidence from patching is listed beside a label and
+never changes it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import xarray as xr
 
-from mechheads.backends.changes import alone
 from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import CATEGORIES, RelationLike, load_relations
 from mechheads.labels.static import relation_scores
-from mechheads.netcdf import text_array
-from mechheads.scores import HeadScores
-from mechheads.stats import q_values
+from mechheads.model.backends.changes import alone
+from mechheads.results.netcdf import text_array
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+from mechheads.results.stats import q_values
 
 if TYPE_CHECKING:
     from mechheads.labels.causal import CausalEvidence
-    from mechheads.model import Model
-    from mechheads.weights import StoredWeights
+    from mechheads.model.model import Model
+    from mechheads.model.stored import StoredWeights
 
 Rule = Literal["null", "maps"]
 _DIMS = ("layer", "head", "category")
@@ -52,24 +53,24 @@ def label_heads(
     """Label every head with the categories whose relations it implements.
 
     Args:
-        model: a model, or the result of ``relation_scores`` where that is at hand.
-        relations: as ``relation_scores`` takes them; ``None``: those of the package. Each needs a category.
-        rule: ``"null"``: above shuffled targets, at a false discovery rate of ``fdr`` over heads and relations,
-            by at least ``floor``; ``"maps"``: the paper's, phi >= ``tau``.
-        fdr, floor: of our rule. The floor is a share of pairs: evidence that is above chance by less is listed in
+        model: a model, or the result of ``relation_scores`` if you already have it.
+        relations: as in ``relation_scores``; ``None`` for the relations of the package. Each needs a category.
+        rule: ``"null"``: above shuffled targets by at least ``floor``, at a false discovery rate of ``fdr`` over heads
+            and relations; ``"maps"``: the paper's rule, phi >= ``tau``.
+        fdr, floor: for our rule. The floor is a share of pairs: evidence that is above chance by less is listed in
             ``labels.table()``, as ``is_below_floor``, and gives no category.
-        tau: of the paper's rule, above 0 and at most 1.
-        suppression: whether a head that suppresses a relation as strongly has its category too, as the paper's
-            figure counts it.
-        causal: from ``relation_evidence``; adds effects and verdicts, and changes no label. A head acts on a
+        tau: for the paper's rule, above 0 and at most 1.
+        suppression: whether a head that suppresses a relation as strongly also has its category, as in the paper's
+            figure.
+        causal: the result of ``relation_evidence``; adds effects and verdicts, and changes no label. A head acts on a
             relation in context if its total or direct effect is at least ``causal_floor`` of the difference
             between the runs, with q <= ``fdr``.
-        causal_floor: a share of the difference.
-        options: go to ``relation_scores``.
+        causal_floor: a share of the difference between the runs.
+        options: passed to ``relation_scores``.
 
     Raises:
-        ValueError: for an unknown rule, a number out of range, a relation without a category, or options
-            that come too late because scores are given.
+        ValueError: if the rule is not known, a number is out of range, a relation has no category, or options
+            are given together with scores.
 
     >>> labels = mh.label_heads(mh.relation_scores(model, "country_to_capital"))
     >>> labels.categories, labels.of("L23H4"), labels.of("L0H0")
@@ -82,7 +83,7 @@ def label_heads(
             raise ValueError(f"{what} is {number}; it must be above 0 and at most 1")
     for what, number in {"floor": floor, "causal_floor": causal_floor}.items():
         if not 0 <= number <= 1:
-            raise ValueError(f"{what} is {number}; it is a share, between 0 and 1")
+            raise ValueError(f"{what} is {number}; it must be a share, between 0 and 1")
     scores = _scores(model, relations, floor, options)
     category_of = _categories(scores)
     tested = scores.provenance.get("min_effect", 0.0)
@@ -101,6 +102,8 @@ def label_heads(
     verdict = np.stack(spoken, axis=-1)
     names, reading = columns.pop("best_relation"), columns.pop("reading")
     score, low, high, p_value, q_value = (columns.pop(name) for name in ("score", "low", "high", "p", "q"))
+    thresholds = {"tau": tau} if rule == "maps" else {"fdr": fdr, "floor": floor}
+    evidence = {} if causal is None else {"causal": causal.provenance, "causal_floor": causal_floor}
     labels = HeadLabels.from_scores(
         score,
         ci_low=low,
@@ -110,9 +113,7 @@ def label_heads(
         unit=scores.unit,
         kind="labels",
         extra={"category": categories},
-        provenance={**scores.provenance, "rule": rule, "suppression": suppression}
-        | ({"tau": tau} if rule == "maps" else {"fdr": fdr, "floor": floor})
-        | ({} if causal is None else {"causal": causal.total.provenance, "causal_floor": causal_floor}),
+        provenance=make_provenance(scores.provenance, thresholds, evidence, rule=rule, suppression=suppression),
         variables={name: (_DIMS, array) for name, array in columns.items()}
         | {
             "best_relation": (_DIMS, text_array(names.ravel().tolist(), names.shape)),
@@ -132,15 +133,14 @@ def _scores(model: Any, relations: Any, floor: float, options: dict[str, Any]) -
         return relation_scores(model, None if relations is None else loaded, **options)
     if relations is not None or options:
         late = [*(["relations"] if relations is not None else []), *options]
-        raise ValueError(f"{', '.join(late)}: scores are given, so leave it out, or give the model itself")
+        raise ValueError(f"{', '.join(late)}: cannot be used with scores; leave it out, or give the model itself")
     return model
 
 
 def _categories(scores: HeadScores) -> list[str]:
     if "relation_category" not in scores.dataset:
         raise ValueError(
-            f"{scores.name!r} says nothing about relations and their categories; give a model, or what "
-            "relation_scores returned"
+            f"{scores.name!r} holds no relations with categories; give a model, or what relation_scores returned"
         )
     names = scores.dataset["relation"].values.tolist()
     categories = scores.dataset["relation_category"].values.tolist()
@@ -151,20 +151,20 @@ def _categories(scores: HeadScores) -> list[str]:
 def _check_categories(category_of: Mapping[str, str | None]) -> None:
     if without := [name for name, category in category_of.items() if not category]:
         raise ValueError(
-            f"relation {without[0]!r} has no known category, so it cannot label heads; load it with one: "
+            f"relation {without[0]!r} has no category, so it cannot label heads; load it with one: "
             f"Relation.load(path, category={CATEGORIES[0]!r}); the usual ones are {', '.join(CATEGORIES)}"
         )
 
 
 @dataclass(frozen=True)
 class _Evidence:
-    """Which relations speak for a head; [layer, head, relation] each.
+    """Which relations are evidence for a head's categories; each array is [layer, head, relation].
 
     Attributes:
-        enough: they give it their category.
-        below_floor: they are as sure, but too small for that.
-        suppresses: the head suppresses the relation rather than implement it.
-        q: of whichever it does.
+        enough: the relation gives the head its category.
+        below_floor: the relation is as significant, but its score is too small.
+        suppresses: the head suppresses the relation instead of implementing it.
+        q: of whichever of the two it does.
     """
 
     enough: np.ndarray
@@ -197,9 +197,9 @@ def _evidence(scores: HeadScores, rule: Rule, fdr: float, floor: float, tau: flo
 
 
 def _best(scores: HeadScores, where: np.ndarray, found: _Evidence) -> dict[str, np.ndarray]:
-    """The relation of a category that speaks most for each head: the largest score among those that are evidence.
+    """The best relation of a category for each head: the one with the largest score among those that are evidence.
 
-    Where none is, it is the largest among those below the floor, and then among all.
+    If none is evidence, the largest among those below the floor; if there are none of these, the largest of all.
     """
     data: xr.Dataset = scores.dataset.isel(relation=np.flatnonzero(where))
     enough, below, suppresses, q = (
@@ -220,19 +220,19 @@ def _best(scores: HeadScores, where: np.ndarray, found: _Evidence) -> dict[str, 
 
 
 def _readings(scores: HeadScores, found: _Evidence) -> np.ndarray:
-    """How each head reads each relation; empty where the scores do not say."""
+    """How each head reads each relation; an empty string if the scores do not record it."""
     ways = [scores.dataset[name].values if name in scores.dataset else np.full(found.q.shape, "", dtype=object)
             for name in ("reading", "suppression_reading")]  # fmt: skip
     return np.where(found.suppresses, ways[1], ways[0])
 
 
 def _acts_in_context(scores: HeadScores, causal: CausalEvidence, fdr: float, floor: float) -> np.ndarray:
-    """Whether patching a head moves a relation's answer, NaN where it was not run; [layer, head, relation]."""
+    """Whether patching a head changes a relation's answer [layer, head, relation]; NaN if it was not measured."""
     acts = np.full(scores.scores.shape, np.nan)
     for effect in (causal.total, causal.direct):
         if (effect.n_layers, effect.n_heads) != (scores.n_layers, scores.n_heads):
             raise ValueError(
-                f"causal is of a model of {effect.n_layers} x {effect.n_heads} heads, and the scores are of one of "
+                f"causal is from a model of {effect.n_layers} x {effect.n_heads} heads, but the scores are from one of "
                 f"{scores.n_layers} x {scores.n_heads}"
             )
         data = effect.dataset
@@ -245,10 +245,10 @@ def _acts_in_context(scores: HeadScores, causal: CausalEvidence, fdr: float, flo
 
 
 def _verdict(evidence: np.ndarray, acts: np.ndarray | None) -> np.ndarray:
-    """What weights and context say together of each head, over the relations of a category: last axis of both.
+    """The verdict on each head from weights and context, over the relations of a category (the last axis of both).
 
-    Confirmed is what both say of the same relation. Weights that speak for relations that were not patched are neither
-    confirmed nor alone.
+    A head is confirmed if both agree on the same relation. If its weights are evidence only for relations that were not
+    patched, its verdict is empty.
     """
     verdict = np.full(evidence.shape[:-1], "", dtype=object)
     if acts is not None:
@@ -266,7 +266,7 @@ def _table_columns(
     acts: np.ndarray | None,
     category_of: list[str],
 ) -> dict[str, Any]:
-    """What ``HeadLabels.table`` shows, as variables over (layer, head, relation)."""
+    """The columns of ``HeadLabels.table``, as variables over (layer, head, relation)."""
     data = scores.dataset
     named = {"phi": "score", "phi_low": "ci_low", "phi_high": "ci_high", "null_phi": "null_phi", "p": "p_value",
              "suppression": "suppression", "contrast": "contrast"}  # fmt: skip

@@ -1,12 +1,12 @@
-"""Dynamic relation scores: does a head do in context what its weights say it would?
+"""Dynamic relation scores: whether a head does in context what its weights say it would do.
 
 MAPS (Elhelo & Geva 2024, arXiv 2412.11965, section 4.1) puts every source of a relation into templates and reads
-off what a head writes at the last position:
+what a head writes at the last position:
 
     phi_dyn = mean over (s, t) in R of 1[t is among the k largest entries of z_h W_O W_U]
 
-*With context* z_h is the head's own; *without context* the last row of its pattern is set to 1 on the source and 0
-elsewhere while everything before the head stays as it was, so z_h is the head's value vector of the source.
+*With context*, z_h is the head's own output. *Without context*, the last row of its pattern is set to 1 at the source
+and 0 elsewhere, while everything before the head is unchanged, so z_h is the head's value vector of the source.
 
 | paper | here |
 |---|---|
@@ -24,22 +24,23 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.backends.changes import alone
-from mechheads.bars import Bar
-from mechheads.cache import HeadCache
 from mechheads.heads import HeadLike, check_heads, kv_head
 from mechheads.labels.ranks import Ranks, usual_k
 from mechheads.labels.relations import RelationLike, load_relations
-from mechheads.labels.vocabulary import KeptPairs, Targets, keep_pairs, long_enough
-from mechheads.netcdf import text_array
-from mechheads.notices import warn
-from mechheads.prompts import Prompts
-from mechheads.scores import HeadScores
-from mechheads.stats import share_interval
+from mechheads.labels.usable_pairs import KeptPairs, Targets, keep_pairs, long_enough
+from mechheads.messages.progress import Bar
+from mechheads.messages.warn import warn
+from mechheads.model.backends.changes import alone
+from mechheads.prompts.prompts import Prompts
+from mechheads.results.netcdf import text_array
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+from mechheads.results.stats import share_interval
+from mechheads.runs.cache import HeadCache
 
 if TYPE_CHECKING:
-    from mechheads.model import Model
-    from mechheads.tokens import Tokens
+    from mechheads.model.model import Model
+    from mechheads.prompts.tokens import Tokens
 
 TEMPLATES = (
     "No {source} means no",
@@ -65,29 +66,31 @@ def dynamic_scores(
     memory: int = 2**27,
     progress: bool = True,
 ) -> HeadScores:
-    """Share of each relation's pairs that each head maps from source to target when it reads the source in a text.
+    """Share of each relation's pairs that each head maps from source to target when the source stands in a text.
 
-    A source may be several tokens: it is read at its last one. Its position comes from the tokenised template.
+    A source may have several tokens: it is read at its last one. Its position is found in the tokenised template.
 
     Args:
         model: from ``mh.load`` or ``mh.wrap``.
         relations, k, k_copying, targets, min_pairs, memory: as in ``relation_scores``.
-        templates: texts with ``{source}`` in them, once each.
-        heads: the heads to score; left out, every head. The others are NaN.
-        progress: whether to show a bar.
+        templates: texts that contain ``{source}`` once each.
+        heads: the heads to score; every head if left out. The others are NaN.
+        progress: whether to show a progress bar.
 
     Returns:
         Scores over (layer, head, relation, template, context), unit "share of pairs", with Wilson's interval.
         context is ``"with"`` (the head's own attention) and ``"without"`` (its attention on the source alone).
-        After Ctrl-C what was not reached is NaN.
+        After Ctrl-C the scores so far are returned; the others are NaN.
 
     Raises:
-        ValueError: for an unknown relation or head, a template that does not hold ``{source}`` once, or a number
-            below 1; before anything is run.
+        ValueError: if a relation or head is not known, a template does not contain ``{source}`` once, or a number is
+            below 1. It is raised before anything is run.
 
     >>> pairs = [("France", "Paris"), ("Spain", "Madrid"), ("Japan", "Tokyo"), ("Cuba", "Havana")]
     >>> capitals = mh.Relation("capitals", "Knowledge", pairs)
-    >>> scores = mh.dynamic_scores(model, capitals, templates=["The story of {source}"], min_pairs=4, progress=False)
+    >>> scores = mh.labels.dynamic_scores(
+    ...     model, capitals, templates=["The story of {source}"], min_pairs=4, progress=False
+    ... )
     >>> scores.select(context="without").heads(1)
     (HeadId(layer=23, head=4),)
     """
@@ -96,9 +99,9 @@ def dynamic_scores(
         if number < 1:
             raise ValueError(f"{what} is {number}; it must be at least 1")
     if isinstance(templates, str) or not templates:
-        raise ValueError(f"templates is {templates!r}; give a list of texts with {{source}} in them")
+        raise ValueError(f"templates is {templates!r}; give a list of texts that contain {{source}}")
     if wrong := [template for template in templates if template.count("{source}") != 1]:
-        raise ValueError(f"templates: {wrong[0]!r} must hold {{source}} exactly once")
+        raise ValueError(f"templates: {wrong[0]!r} must contain {{source}} exactly once")
     chosen = np.zeros((model.n_layers, model.n_heads), dtype=bool)
     for each in check_heads(heads, model.n_layers, model.n_heads):
         chosen[each.layer, each.head] = True
@@ -129,7 +132,7 @@ def dynamic_scores(
     except KeyboardInterrupt:
         if np.isnan(score).all():
             raise
-        warn("dynamic_scores was stopped: templates and layers not reached are NaN")
+        warn("dynamic_scores was interrupted: templates and layers not reached are NaN")
     counts = np.array([len(kept.pairs) for kept in scored])
     low, high = share_interval(score, counts[:, None, None])
     return HeadScores.from_scores(
@@ -137,21 +140,20 @@ def dynamic_scores(
         ci_low=low,
         ci_high=high,
         name="dynamic relation scores",
-        unit="share of pairs",
         kind="dynamic_relations",
         extra={
             "relation": [kept.relation.name for kept in scored],
             "template": list(templates),
             "context": list(CONTEXTS),
         },
-        provenance=model.provenance()
-        | {
-            "k": {kept.relation.name: limit for kept, limit in zip(scored, limits, strict=True)},
-            "targets": targets,
-            "min_pairs": min_pairs,
-            "ledger": {kept.relation.name: kept.ledger(kept in scored) for kept in everything},
-            "interrupted": bool(np.isnan(score[chosen]).any()),
-        },
+        provenance=make_provenance(
+            model,
+            k={kept.relation.name: limit for kept, limit in zip(scored, limits, strict=True)},
+            targets=targets,
+            min_pairs=min_pairs,
+            ledger={kept.relation.name: kept.ledger(kept in scored) for kept in everything},
+            interrupted=np.isnan(score[chosen]).any(),
+        ),
         variables={
             "n_pairs": ("relation", counts),
             "relation_category": (
@@ -189,7 +191,7 @@ def _ranks(
 def _read(
     model: Model, tokens: Tokens
 ) -> tuple[Float[Tensor, "prompt layer head d_head"], Float[Tensor, "prompt layer kv d_head"]]:
-    """With context, every head's z at the last position; without, every value vector of the source."""
+    """With context, every head's z at the last position; without context, every head's value vector of the source."""
     found: list[tuple[Tensor, Tensor]] = []
     for begin in range(0, len(tokens), _PROMPTS_AT_ONCE):
         some = tokens.rows(slice(begin, begin + _PROMPTS_AT_ONCE))
@@ -205,5 +207,5 @@ def _read(
 def _of_heads(
     stored: Float[Tensor, "prompt stored d_head"], heads: Sequence[int], n_heads: int
 ) -> list[Float[Tensor, "prompt d_head"]]:
-    """z of some heads of a layer, or the value vectors that they read."""
+    """The z of some heads of a layer, or the value vectors that they read."""
     return [stored[:, kv_head(head, n_heads, stored.shape[1])].float() for head in heads]

@@ -1,4 +1,4 @@
-"""Few-shot prompts of a relation: worked examples, one a line, and one more that ends before its target."""
+"""Few-shot prompts of a relation: worked examples, one per line, and a last one that ends before its target."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechheads.labels.relations import Relation, RelationLike, load_relations
-from mechheads.prompts import PromptPairs, Prompts
-from mechheads.tokens import encode, locate, single_token
+from mechheads.prompts.prompts import PromptPairs, Prompts
+from mechheads.prompts.tokens import encode, locate, single_token
 
 if TYPE_CHECKING:
-    from mechheads.model import Model
+    from mechheads.model.model import Model
 
 Pair = tuple[str, str]
 _LEAST = 2
@@ -22,24 +22,24 @@ _LEAST = 2
 def few_shot_prompts(
     model: Model, relation: RelationLike, *, shots: int = 4, n: int = 24, template: int = 0, seed: int = 0
 ) -> Prompts:
-    """Prompts that ask for targets of a relation after a few worked examples of it.
+    """Prompts that ask for targets of a relation after a few worked examples.
 
-    Only targets that are one token, with the space before it, are asked for. Examples are other such pairs of
-    the relation; none shares a word with the pair that is asked for, as source or as target.
+    Only targets that are one token, including the leading space, are asked for. Examples are other such pairs of
+    the relation; no example shares a word, as source or as target, with the pair that is asked for.
 
     Args:
-        relation: one with few-shot templates.
-        shots: worked examples before the question; with 0 the question stands alone.
-        n: how many prompts at most, each about another source; a relation with fewer usable pairs gives fewer.
-        template: which of ``relation.few_shot``.
-        seed: of the questions and examples drawn.
+        relation: a relation with few-shot templates.
+        shots: the number of worked examples before the question; with 0, the prompt is the question alone.
+        n: the largest number of prompts, each about another source; a relation with fewer usable pairs gives fewer.
+        template: the index of the template in ``relation.few_shot``.
+        seed: for drawing questions and examples.
 
     Returns:
-        The prompts with the answers, the position ``source`` (the last token of the source that is asked about)
+        The prompts with the answers, the position ``source`` (the last token of the source that is asked about),
         and that source as the cluster.
 
     Raises:
-        ValueError: if the relation has no such template, an argument does not fit, or fewer than 2 prompts (1 where
+        ValueError: if the relation has no such template, an argument does not fit, or fewer than 2 prompts (1 if
             ``n`` is 1) can be made.
 
     >>> prompts = few_shot_prompts(model, "country_to_capital", shots=2, n=1)
@@ -65,9 +65,9 @@ def few_shot_prompts(
 def few_shot_pairs(
     model: Model, relation: RelationLike, *, shots: int = 4, n: int = 16, template: int = 0, seed: int = 0
 ) -> PromptPairs:
-    """Pairs of few-shot prompts that differ in nothing but the source asked about.
+    """Pairs of few-shot prompts that differ only in the source that is asked about.
 
-    The corrupted prompt asks about the source of another pair, one that has as many tokens and shares no word with
+    The corrupted prompt asks about the source of another pair, which has as many tokens and shares no word with
     the first. Both prompts have the same examples, in which no word of either pair occurs.
 
     Args:
@@ -75,7 +75,7 @@ def few_shot_pairs(
 
     Returns:
         The pairs with ``answer`` and ``wrong``, the targets of the clean and the corrupted source; the position
-        ``source`` and the clean source as the cluster.
+        ``source``; and the clean source as the cluster.
 
     Raises:
         ValueError: as in ``few_shot_prompts``.
@@ -108,7 +108,7 @@ def few_shot_pairs(
 
 
 def check_numbers(n: int, shots: int) -> None:
-    """Make sure that these are a number of prompts and of worked examples.
+    """Check a number of prompts and a number of worked examples.
 
     Raises:
         ValueError: if one is too small.
@@ -120,7 +120,7 @@ def check_numbers(n: int, shots: int) -> None:
 
 
 class _Form:
-    """A relation's template and those of its pairs that can be asked for.
+    """A relation's template and the pairs that it can ask for.
 
     Attributes:
         pool: the pairs whose target is one token.
@@ -133,7 +133,7 @@ class _Form:
         name, templates = self.relation.name, self.relation.few_shot
         if not templates:
             raise ValueError(
-                f"relation {name!r} has no few-shot templates; give it some: "
+                f"relation {name!r} has no few-shot templates; give it one: "
                 'few_shot=["The capital of {source} is {target}."]'
             )
         if not 0 <= template < len(templates):
@@ -141,7 +141,7 @@ class _Form:
                 f"template is {template}; relation {name!r} has few-shot templates 0..{len(templates) - 1}"
             )
         if model.tokenizer is None:
-            raise ValueError("model has no tokenizer to write prompts with: mh.wrap(model, tokenizer=...)")
+            raise ValueError("model has no tokenizer to tokenise the prompts; give one: mh.wrap(model, tokenizer=...)")
         self._before, rest = templates[template].split("{source}")
         self._between, self._end = rest.split("{target}")
         self.pool: list[Pair] = [
@@ -151,13 +151,13 @@ class _Form:
         ]
 
     def fill(self, examples: Sequence[Pair], source: str) -> tuple[str, tuple[int, int]]:
-        """A prompt and the characters of the source that it asks about."""
+        """A prompt, and the character span of the source that it asks about."""
         lines = [f"{self._before}{s}{self._between}{t}{self._end}" for s, t in examples]
         start = "\n".join([*lines, self._before])
         return f"{start}{source}{self._between[:-1]}", (len(start), len(start) + len(source))
 
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """Of the question about each source alone: its tokens, and which of them is the last of the source."""
+        """For the question about each source alone, its number of tokens and the index of the source's last token."""
         found: dict[str, tuple[int, int]] = {}
         for source, _ in self.pool:
             text, span = self.fill([], source)
@@ -166,7 +166,7 @@ class _Form:
         return found
 
     def questions(self, partners: Callable[[Pair], list[Pair]], seed: int) -> Iterator[tuple[Pair, Pair, list[Pair]]]:
-        """Pairs to ask for in an order drawn at random, a source once, each with a partner and examples for both."""
+        """Pairs to ask for in random order, each source once, each with a partner and with examples for both."""
         rng, asked = np.random.default_rng(seed), set()
         for index in rng.permutation(len(self.pool)):
             pair = self.pool[index]
@@ -179,18 +179,18 @@ class _Form:
                 yield pair, other, examples
 
     def _examples(self, taken: set[str], rng: np.random.Generator) -> list[Pair]:
-        """As many examples as there are to be, or fewer: without the words taken, and no source twice."""
+        """Up to ``shots`` examples that contain none of the words taken, with no source twice."""
         free = [pair for pair in self.pool if taken.isdisjoint(pair)]
         drawn = {free[i][0]: free[i] for i in rng.permutation(len(free))}
         return list(drawn.values())[: self.shots]
 
     def check_enough(self, found: int, n: int, needs: str) -> None:
-        """Raise an error where too few prompts can be made."""
+        """Raise a ValueError if too few prompts can be made."""
         if found >= min(n, _LEAST):
             return
         raise ValueError(
             f"relation {self.relation.name!r} has too few usable pairs for this model: {len(self.pool)} of its "
             f"{len(self.relation.pairs)} have a target that is one token, and {found} of them can be asked for "
             f"after {self.shots} examples of other words{needs}; at least {min(n, _LEAST)} are needed. Give it more "
-            "pairs, or fewer shots"
+            "pairs, or use fewer shots"
         )

@@ -1,50 +1,44 @@
-"""HeadLabels: which categories each head has, and the evidence for each."""
+"""``HeadLabels``: the categories of each head, and the evidence for each category."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from mechheads.heads import HeadLike, check_head, check_heads
-from mechheads.scores import HeadScores
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from mechheads.results.scores import HeadScores
 
 EVIDENCE = ("phi", "phi_low", "phi_high", "relation_reading", "contrast", "null_phi", "p", "q", "suppression", "total",
             "total_low", "total_high", "direct", "direct_low", "direct_high", "relation_verdict")  # fmt: skip
-"""Columns of ``HeadLabels.table``, each a variable over (layer, head, relation); those not measured are left out."""
+"""Columns of ``HeadLabels.table``, each a variable over (layer, head, relation); columns not measured are left out."""
 
 
 class HeadLabels(HeadScores):
-    """The categories of every head, each with the relation that speaks most for it.
+    """The categories of every head, each with the relation that is the strongest evidence for it.
 
     ``score`` over (layer, head, category) is the relation score phi of the category's best relation, and
-    ``ci_low``, ``ci_high``, ``p_value`` and ``q_value`` are that relation's; the interval does not allow for its
-    having been the best of several. Further variables over the same dimensions: ``member`` (has the head this
-    category?), ``below_floor`` (is there evidence for it, but too little?), ``best_relation``, ``reading`` (how the
-    head reads tokens for that relation), ``suppresses`` (does it suppress it rather than implement it?) and
-    ``verdict``, which sets the weights beside what the head does in context: ``"confirmed"`` where both speak of the
-    same relation, ``"weights only"`` or ``"in context only"``, and empty where neither speaks or what the weights speak
-    of was not run. ``table`` has all that was measured, relation
-    by relation; ``top`` and ``heads`` name members only.
+    ``ci_low``, ``ci_high``, ``p_value`` and ``q_value`` belong to that relation; the interval does not account for
+    its selection as the best of several. Further variables over the same dimensions: ``member`` (whether the head has
+    this category), ``below_floor`` (whether there is evidence for it that is too small), ``best_relation``,
+    ``reading`` (how the head reads tokens for that relation), ``suppresses`` (whether it suppresses the relation
+    instead of implementing it) and ``verdict``, which compares the weights with what the head does in context:
+    ``"confirmed"`` if both agree on the same relation, ``"weights only"`` or ``"in context only"``, and empty if there
+    is evidence from neither, or if the relations of the weights were not run. ``table`` has everything that was
+    measured, relation by relation; ``top`` and ``heads`` name members only.
     """
 
     KIND = "labels"
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """All categories that were looked for."""
+        """All categories that were tested."""
         return tuple(self.dataset["category"].values.tolist())
 
     def of(self, head: HeadLike) -> tuple[str, ...]:
-        """The categories of one head; empty where it has none.
+        """The categories of one head; empty if it has none.
 
         Raises:
             ValueError: if there is no such head.
-
         >>> pairs = [("France", "Paris"), ("Spain", "Madrid"), ("Japan", "Tokyo"), ("Cuba", "Havana")]
         >>> capitals = mh.Relation("capitals", "Knowledge", pairs)
         >>> labels = mh.label_heads(model, capitals, rule="maps", min_pairs=3, progress=False)
@@ -58,7 +52,7 @@ class HeadLabels(HeadScores):
     def counts(self) -> dict[str, int]:
         """How many heads have each category, none, and several; evidence below the floor does not count.
 
-        A head with two categories counts for both of them and once more under "2 categories".
+        A head with two categories counts for both of them and also under "2 categories".
         """
         member = self.dataset["member"].values.astype(bool)
         measured = ~np.isnan(self.scores.values).all(-1)
@@ -73,11 +67,11 @@ class HeadLabels(HeadScores):
         """All evidence, one row for each head and relation, best first within a head.
 
         Columns: head, relation, category, phi with its interval, how the head reads tokens (``reading``), the graded
-        score (``contrast``), the mean under the null, p and q, the suppression score, with causal evidence the total
-        and the direct effect with their intervals and the verdict on the head in that relation, whether the relation is
-        evidence for the label, whether it is as sure but below the floor, whether it is the best of its category, the
-        head's label, and the verdict on the head in that category. The label of a head that an interrupted run did not
-        come to is "not reached".
+        score (``contrast``), the mean under the null, p and q, and the suppression score. With causal evidence, the
+        total and the direct effect with their intervals and the verdict on the head in that relation. Then whether the
+        relation is evidence for the label, whether it is as significant but below the floor, whether it is the best of
+        its category, the head's label, and the verdict on the head in that category. If an interrupted run did not
+        reach a head, its label is "not reached".
 
         Args:
             head: only this one.
@@ -104,9 +98,3 @@ class HeadLabels(HeadScores):
                 about = {"is_best": bool(best[at] == relations[i]), "label": label, "verdict": str(verdicts[at])}
                 rows.append(named | found | about)
         return pd.DataFrame(rows).rename(columns={"relation_reading": "reading"})
-
-    def plot(self, **options: Any) -> go.Figure:
-        """Category map; options go to ``mechheads.plots.category_map``."""
-        from mechheads.plots.categories import category_map
-
-        return category_map(self, **options)

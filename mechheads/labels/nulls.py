@@ -1,12 +1,12 @@
-"""The null of a relation score: the same head, the same words, but targets shuffled among the sources.
+"""The null distribution of a relation score: the same head and words, with targets shuffled among the sources.
 
-A head that raises " Paris" whatever the source, or prefers common words, hits some targets by that alone. Let
-H[i, j] say whether source i has target j among its k largest; the score of the relation is the mean of H[i, i],
-and under the null any matching of sources and targets is as likely: T = sum over i of H[i, pi(i)], pi a random
-permutation. p is the share of permutations with T at least as large as the one seen.
+A head that raises " Paris" for every source, or prefers common words, hits some targets by that alone. Let
+H[i, j] be 1 if source i has target j among its k largest, else 0. The score of the relation is the mean of H[i, i].
+Under the null every matching of sources and targets is equally likely: T = sum over i of H[i, pi(i)], pi a random
+permutation. p is the share of permutations with T at least as large as the observed one.
 
-Where a source is read in several ways, T is the largest over the ways, each shuffled by the same pi: having taken the
-best of several looks is part of the null.
+If a source is read in several ways, T is the largest over the ways, each shuffled by the same pi: the selection of the
+best reading is part of the null.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 EXACT_UP_TO = 7
-"""Relations of up to so many pairs have all their matchings counted."""
+"""Up to this number of pairs, all matchings of a relation are counted."""
 
 
 def matchings(n: int, draws: int, seed: int) -> Int[np.ndarray, "draw pair"]:
-    """All matchings of ``n`` sources and targets where they are few, else random ones."""
+    """All matchings of ``n`` sources and targets if there are few, otherwise random ones."""
     if n <= EXACT_UP_TO:
         return np.array(list(permutations(range(n))))
     rng = np.random.default_rng(seed)
@@ -33,16 +33,16 @@ def matchings(n: int, draws: int, seed: int) -> Int[np.ndarray, "draw pair"]:
 def matching_null(
     hits: Bool[np.ndarray, "reading source target"], drawn: Callable[[int], Int[np.ndarray, "draw pair"]]
 ) -> tuple[float, float]:
-    """p of the matching as it is: how often another has as many hits; and the mean share of hits of the others.
+    """p of the observed matching (how often another has as many hits), and the mean share of hits over matchings.
 
-    Exact where ``drawn`` gives all matchings. Else (1 + as many) / (1 + draws); where no draw reaches the number
-    seen, the bound P(T >= t) <= e_t(r) (n - t)! / n! if that is smaller, with r the hits in each row (or column),
-    and e_t the elementary symmetric polynomial: it counts the ways to place t hits in different rows. The bounds of
-    several readings add up.
+    p is exact if ``drawn`` gives all matchings. Otherwise it is (1 + draws with as many hits) / (1 + draws). If no draw
+    reaches the observed number, it is the bound P(T >= t) <= e_t(r) (n - t)! / n! if that is smaller, with r the hits
+    in each row (or column), and e_t the elementary symmetric polynomial, which counts the ways to place t hits in
+    different rows. The bounds of several readings are added.
 
     Args:
         hits: H of the relation's pairs in their order, for each way of reading the sources.
-        drawn: gives ``matchings(n, ...)`` for a number of pairs; asked only where there is a hit.
+        drawn: gives ``matchings(n, ...)`` for a number of pairs; called only if there is a hit.
 
     >>> import numpy as np
     >>> p, share = matching_null(np.eye(5, dtype=bool)[None], lambda n: matchings(n, 0, 0))

@@ -1,8 +1,8 @@
-"""Is a token among the k largest entries of a row of M? Counted, without a sort and mostly without the row.
+"""Test whether a token is among the k largest entries of a row of M, without sorting and mostly without the row.
 
 A row of M = E' W_V W_O W_U has one entry for each token of the vocabulary. A token is among the k largest exactly
-if fewer than k entries are ahead of its own, so a sample of the columns that already holds k larger ones rules
-it out. Only what ever larger samples leave open is decided on whole rows.
+if fewer than k entries are ahead of its own, so a sample of the columns that already has k larger ones rules it out.
+Only the pairs that no sample rules out are decided on whole rows; the samples grow step by step.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Ties = Literal["target", "index"]
-"""What a tie does: ``"target"``, an equal entry is not ahead; ``"index"``, it is if its token has the larger id."""
+"""Ties: with ``"target"`` an equal entry is not ahead; with ``"index"`` it is if its token has the larger id."""
 
 HeadPath = tuple[Float[Tensor, "source d_head"], Float[Tensor, "d_head d_model"]]
-"""What a head does with sources: their values, E'[s] W_V or z, and its W_O."""
+"""The values that a head computes from sources, E'[s] W_V or z, and its W_O."""
 
 _SAMPLES = (512, 2048, 8192)
 _STRIDE = 8
@@ -30,14 +30,14 @@ _LARGE_VOCABULARY = 100_000
 
 
 def usual_k(d_vocab: int, k: int | None, k_copying: int | None) -> tuple[int, int]:
-    """k and that of copying relations, by the paper's rule where they are not given."""
+    """k, and k for copying relations; the paper's values if not given."""
     large = d_vocab >= _LARGE_VOCABULARY
     return (25 if large else 10) if k is None else k, (3 if large else 1) if k_copying is None else k_copying
 
 
 @runtime_checkable
 class Unembedded(Protocol):
-    """What gives columns of W_U in float32."""
+    """A model that provides columns of W_U in float32."""
 
     @property
     def d_model(self) -> int: ...
@@ -52,14 +52,15 @@ class Unembedded(Protocol):
 
 
 class Ranks:
-    """Ranks of target tokens in the rows that heads make of source tokens.
+    """The ranks of target tokens in the rows that heads compute from source tokens.
 
     Args:
-        model: gives W_U.
-        source_of: the row of each pair's source; ``target``: the token of its target.
+        model: provides W_U.
+        source_of: the index of each pair's source.
+        target: the token of each pair's target.
         limit: the k of each pair.
-        ties: what a tie does.
-        memory: bytes that a block of entries may take.
+        ties: how ties count.
+        memory: the bytes that a block of entries may take.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Ranks:
         self._longest = torch.stack([some.norm(dim=0).max() for some in (self._own, *self._samples)]).max()
 
     def top(self, heads: Sequence[HeadPath]) -> tuple[Bool[Tensor, "head pair"], Bool[Tensor, "head pair"]]:
-        """Which targets some heads have among the k largest, and among the k smallest, of their sources' rows."""
+        """Which targets are among the k largest, and among the k smallest, entries of their sources' rows."""
         left_open = [self._open_pairs(values, W_O) for values, W_O in heads]
         largest = torch.zeros(len(heads), len(self.target), dtype=torch.bool, device=self.target.device)
         smallest = largest.clone()
@@ -94,11 +95,11 @@ class Ranks:
         return largest, smallest
 
     def contrast(self, path: HeadPath, relations: Sequence[slice]) -> Float[Tensor, " relation"]:
-        """By how many standard deviations of its row a source raises its own target above those of the others.
+        """How many standard deviations of its row a source raises its own target above the other pairs' targets.
 
             c_i = (M[s_i, t_i] - mean over j != i of M[s_i, t_j]) / sd over the vocabulary of row s_i of M
 
-        and the mean over the pairs of each relation. No row is made: with C the covariance of W_U's columns, the
+        averaged over the pairs of each relation. No row is computed: with C the covariance of W_U's columns, the
         variance of row s is e W_V W_O C W_O^T W_V^T e^T. A source for which the head writes nothing counts as 0; a
         relation of one pair is NaN.
         """
@@ -116,7 +117,7 @@ class Ranks:
 
     @cached_property
     def _covariance(self) -> Float[Tensor, "d_model d_model"]:
-        """Of the columns of W_U; products in float32, sums in float64."""
+        """The covariance of W_U's columns, from products in float32 and sums in float64."""
         size = self._model.d_model
         squares = torch.zeros(size, size, dtype=torch.float64, device=self.target.device)
         total = torch.zeros(size, dtype=torch.float64, device=self.target.device)
@@ -130,7 +131,7 @@ class Ranks:
     def _open_pairs(
         self, values: Float[Tensor, "source d_head"], W_O: Float[Tensor, "d_head d_model"]
     ) -> Int[Tensor, " pair"]:
-        """The pairs for whose sources a head writes something, and which samples of the columns do not rule out."""
+        """The pairs that samples of the columns do not rule out, without those for which the head writes nothing."""
         pairs = torch.arange(len(self.target), device=self.target.device)
         own, slack = self._own_entries(values, W_O), self._slack(values, W_O)
         for sample in self._samples:
@@ -139,10 +140,11 @@ class Ranks:
         return pairs[_writes(values[self.source_of[pairs]], W_O)]
 
     def hits(self, asked: Sequence[tuple[HeadPath, slice, Literal[1, -1]]]) -> Iterator[Bool[Tensor, "pair target"]]:
-        """For heads and the pairs of a relation: which of all their targets each source has among its k largest.
+        """For heads and the pairs of a relation, which of the relation's targets each source has among its k largest.
 
         Args:
-            asked: each a head, the pairs, and 1, or -1 for the k smallest; what shares a W_O is cheaper side by side.
+            asked: each a head, the pairs, and 1, or -1 for the k smallest. Entries with the same W_O are cheaper next
+                to each other.
         """
         left_open = [
             some
@@ -161,9 +163,9 @@ class Ranks:
     def _open_sources(
         self, asked: Sequence[tuple[HeadPath, slice, Literal[1, -1]]]
     ) -> Iterator[Int[Tensor, " source"]]:
-        """The pairs whose source may have any target of the relation among its k largest, for one W_O.
+        """The sources that may have any target of the relation among their k largest entries, for one W_O.
 
-        The k-th largest entry of some columns is no larger than that of all.
+        The k-th largest of some entries is never larger than the k-th largest of all.
         """
         W_O = asked[0][0][1]
         own, samples = W_O @ self._own, [W_O @ sample for sample in self._samples]
@@ -200,10 +202,10 @@ class Ranks:
     ) -> Iterator[tuple[int, slice, Float[Tensor, "row d_vocab"]]]:
         """Whole rows of M for some sources of several heads, as many at once as memory allows.
 
-        Rows of many heads go through W_U together, as W_U may have to be converted each time.
+        Rows of many heads are multiplied with W_U together, because W_U may have to be converted each time.
 
         Returns:
-            The place in ``wanted``, which of its sources, and their rows; in order, and something of each.
+            The index in ``wanted``, which of its sources, and their rows, in order; each index occurs at least once.
         """
         limit = max(1, self._memory // (4 * self._model.d_vocab))
         for pack in _packed([len(sources) for _, sources in wanted], limit):
@@ -216,7 +218,7 @@ class Ranks:
                 yield i, some, rows
 
     def _multiplied(self, parts: Sequence[HeadPath]) -> Float[Tensor, "row d_vocab"]:
-        """values @ W_O @ W_U of every part, below each other, in the cheaper order; neighbours may share a W_O."""
+        """values @ W_O @ W_U of all parts, stacked, in the cheaper order of products; neighbours may share a W_O."""
         products: list[tuple[Tensor, Tensor | None]] = []
         of_heads = [list(some) for _, some in groupby(parts, key=lambda part: id(part[1]))]
         merged = [(torch.cat([values for values, _ in some]), some[0][1]) for some in of_heads]
@@ -232,7 +234,7 @@ class Ranks:
         return entries
 
     def _blocks(self) -> Iterator[tuple[int, Float[Tensor, "d_model columns"]]]:
-        """W_U in float32: all at once where it is stored so, else as much as memory allows."""
+        """W_U in float32: all at once if it is stored in float32, otherwise as much as memory allows."""
         model = self._model
         step = model.d_vocab if model.dtype == torch.float32 else max(1, self._memory // (4 * model.d_model))
         for start in range(0, model.d_vocab, step):
@@ -256,7 +258,7 @@ class Ranks:
         return torch.cat([(values[self.source_of[some]] * columns[self._own_column[some]]).sum(1) for some in pairs])
 
     def _slack(self, values: Tensor, W_O: Tensor) -> Float[Tensor, " source"]:
-        """By how much float32 may be wrong about an entry, at the most: what is closer is left to the whole row."""
+        """An upper bound on float32's error in an entry; targets closer than this are decided on the whole row."""
         return (
             2 * self._model.d_model * torch.finfo(torch.float32).eps * values.norm(dim=1) * W_O.norm() * self._longest
         )
@@ -274,7 +276,7 @@ class Ranks:
         return pairs[(larger < limit) | (smaller < limit)]
 
     def _ahead(self, entries: Tensor, own: Tensor, target: Tensor, sign: int = 1) -> Int[Tensor, " row"]:
-        """How many entries of each row are ahead of its own."""
+        """How many entries of each row are ahead of the target's own."""
         ahead = _count(entries > own) if sign > 0 else _count(entries < own)
         if self._ties == "index":
             behind = torch.arange(entries.shape[1], device=entries.device) > target
@@ -283,12 +285,12 @@ class Ranks:
 
 
 def _writes(values: Float[Tensor, "row d_head"], W_O: Float[Tensor, "d_head d_model"]) -> Bool[Tensor, " row"]:
-    """Whether a head writes anything at all for these values."""
+    """Whether a head writes anything for these values."""
     return ((values @ W_O) != 0).any(1)
 
 
 def _packed(sizes: Sequence[int], limit: int) -> list[list[tuple[int, slice]]]:
-    """Blocks of rows, cut so that they fill lists of ``limit`` rows one after the other; each occurs, if empty too.
+    """Blocks of rows, cut so that they fill lists of ``limit`` rows one after the other; empty blocks occur too.
 
     >>> _packed([3, 0, 2], 4)
     [[(0, slice(0, 3, None)), (1, slice(0, 0, None)), (2, slice(0, 1, None))], [(2, slice(1, 2, None))]]
@@ -309,13 +311,13 @@ def _head_first(rows: int, W_O: Float[Tensor, "d_head d_model"]) -> bool:
 
 
 def _spread(size: int, of: int, device: torch.device) -> Int[Tensor, " column"]:
-    """Tokens spread evenly over the vocabulary, in short runs that are cheap to read."""
+    """Tokens spread evenly over the vocabulary, in short ranges that are cheap to read."""
     starts = torch.linspace(0, of - _STRIDE, size // _STRIDE, device=device).long()
     return torch.unique((starts[:, None] + torch.arange(_STRIDE, device=device)).flatten())
 
 
 def _count(mask: Bool[Tensor, "row column"]) -> Int[Tensor, " row"]:
-    """How many are true in each row; on a CPU NumPy counts them ten times faster than torch."""
+    """The number of True entries in each row; on a CPU, NumPy counts them ten times faster than torch."""
     if mask.device.type == "cpu":
         return torch.from_numpy(np.count_nonzero(mask.numpy(), axis=1))
     return mask.sum(1)

@@ -1,17 +1,18 @@
-"""What a head is given of a token, in three ways, and the values that it makes of each.
+"""The three ways in which a head may read a token (readings), and the values that it computes from each.
 
-| reading | E'[s], what the head sees of the token s |
+| reading | E'[s], the head's input for token s |
 |---|---|
 | ``embedding`` | row s of W_E |
 | ``first_mlp`` | MLP_0(ln2_0(W_E[s])); in layer 0 the embedding. The paper's (MAPS, arXiv 2412.11965, section 3.1) |
 | ``carried`` | the residual stream at the head's layer and the token, after the norm before attention |
 
-For ``carried`` the model runs on the token after one neutral opening, such as "The", with the beginning token before
-it if the tokenizer puts one. The mean over the openings counts, so that none of them decides. A token that stands first
-is no good instead: models use the first place as a sink.
+For ``carried`` the model runs on the token after one neutral word, such as "The", which follows the
+beginning-of-sequence token if the tokenizer adds one. The mean over several such openings is used, so that no single
+one decides. The token alone, as the first of a prompt, would not do: models use the first position as an attention
+sink.
 
-The first two take raw weights, or with ``norm="folded"`` the scale of the norm before attention. The third went through
-that norm. None of them has the bias of W_V: it adds the same whatever the token is.
+The first two use raw weights, or with ``norm="folded"`` the scale of the norm before attention. The third has passed
+through that norm. None of them includes the bias of W_V, which adds the same for every token.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.cache import HeadCache
-from mechheads.model import Model
+from mechheads.model.model import Model
+from mechheads.runs.cache import HeadCache
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mechheads.weights import StoredWeights
+    from mechheads.model.stored import StoredWeights
 
 Reading = Literal["embedding", "first_mlp", "carried"]
 Source = Literal["all", "embedding", "first_mlp", "carried"]
@@ -41,16 +42,16 @@ _PROMPTS_AT_ONCE = 256
 
 
 class Readings:
-    """The values that every head makes of some tokens, for each way of reading them.
+    """The values that every head computes from some tokens, for each way of reading them.
 
     Args:
-        model: a loaded model, or one on disk, which cannot run and so carries nothing.
+        model: a loaded model, or one on disk, which cannot be run and so does not have ``carried``.
         ids: the tokens.
-        source: one reading, or ``"all"`` for all that this model has.
+        source: one reading, or ``"all"`` for all readings that this model has.
         norm: ``"folded"`` multiplies the scale of the norm before attention into W_V.
 
     Attributes:
-        names: the readings taken.
+        names: the readings used.
         missing: with ``"all"``, the readings that this model does not have, and why.
 
     Raises:
@@ -81,7 +82,7 @@ class Readings:
         self.missing[reading] = str(error)
 
     def at(self, layer: int) -> dict[Reading, Float[Tensor, "head source d_head"]]:
-        """E'[s] W_V of each head of a layer, for each reading that it has."""
+        """E'[s] W_V for each head of a layer, for each reading of that layer."""
         model, found = self._model, dict[Reading, Tensor]()
         scale = model.attention_scale(layer).float() if self._norm == "folded" else 1.0
         W_V = model.W_V[layer].float()
@@ -96,21 +97,21 @@ class Readings:
 
 
 class DamagedError(ValueError):
-    """Numbers that are not finite, whatever else could be read."""
+    """Numbers are not finite; no other reading can be used instead."""
 
 
 def carried_values(
     model: Model | StoredWeights, ids: Int[Tensor, " source"]
 ) -> list[Float[Tensor, "head source d_head"]]:
-    """ln1_l(residual stream) W_V of tokens after a neutral opening, for each layer; the mean over the openings.
+    """ln1_l(residual stream) W_V of tokens after a neutral opening, for each layer, averaged over the openings.
 
     Raises:
-        ValueError: if the model stays on disk, or its context has no room for an opening.
+        ValueError: if the model is on disk, or its context has no room for an opening.
     """
     if not isinstance(model, Model):
         raise ValueError(
-            'source="carried" runs the model on every token, and here are weights alone; load the model with mh.load, '
-            'or choose "embedding", "first_mlp" or "all"'
+            'source="carried" runs the model on every token, but open_weights does not load the model; load it with '
+            'mh.load, or choose "embedding", "first_mlp" or "all"'
         )
     openings = neutral_openings(model)
     total: list[Tensor] = []
@@ -129,19 +130,21 @@ def carried_values(
 
 
 def neutral_openings(model: Model) -> list[list[int]]:
-    """What stands before a token: the beginning token, if the tokenizer puts one, and a neutral word."""
+    """The tokens put before a token: the beginning-of-sequence token, if the tokenizer adds one, and a neutral word."""
     tokenizer = model.tokenizer
     begin = _begin(tokenizer)
     words = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in OPENINGS]
     found = [[*begin, *ids] for ids in words if ids and tokenizer.unk_token_id not in ids]
     openings = [list(ids) for ids in dict.fromkeys(map(tuple, found))] or ([begin] if begin else [])
     if not openings:
-        raise ValueError(f"the tokenizer knows none of the neutral openings {', '.join(map(repr, OPENINGS))}")
+        raise ValueError(
+            f"the tokenizer has no tokens for any of the neutral openings {', '.join(map(repr, OPENINGS))}"
+        )
     return openings
 
 
 def _begin(tokenizer: Any) -> list[int]:
-    """What the tokenizer puts before every text."""
+    """The tokens that the tokenizer puts before every text."""
     bare, whole = (tokenizer(OPENINGS[0], add_special_tokens=added)["input_ids"] for added in (False, True))
     starts = [i for i in range(len(whole) - len(bare) + 1) if whole[i : i + len(bare)] == bare]
     return list(whole[: starts[0]]) if bare and starts else []

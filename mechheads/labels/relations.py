@@ -1,4 +1,4 @@
-"""Relations: lists of (source, target) words such as (France, Paris), with the category they stand for."""
+"""Relations: lists of (source, target) words such as (France, Paris), each with a category."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from pathlib import Path
 from typing import Any
 
 from mechheads.data import folder
+from mechheads.files.text import check_unicode, read_json
 from mechheads.labels.words import WordList, load_word_list, word_list_names
-from mechheads.suggest import did_you_mean
-from mechheads.text_files import check_unicode, read_json
+from mechheads.messages.suggest import did_you_mean
 
 CATEGORIES = ("Knowledge", "Linguistic", "Algorithmic", "Translation")
-"""The four categories of MAPS. A relation may name another: it then gets a label of its own."""
+"""The four categories of MAPS. A relation may have a category of another name, which then is a label of its own."""
 
 _LIST, _TEXT = (list, "a list"), (str, "text")
 _FIELDS: dict[str, tuple[Any, str]] = {
     "name": _TEXT, "category": (str | None, "text or null"), "pairs": _LIST, "source": _TEXT,
     "copying": (bool, "true or false"), "few_shot": _LIST, "zero_shot": _LIST, "rivals": _LIST,
 }  # fmt: skip
-"""What a relation's file may hold."""
+"""The fields that a relation's file may have."""
 
 
 @dataclass(frozen=True)
 class Relation:
-    """Pairs of words that stand in one relation, e.g. a country and its capital.
+    """Pairs of words in one relation, such as countries and their capitals.
 
     Attributes:
-        name: a short name, unique among the relations scored together.
-        category: what a head that implements the relation does: one of ``CATEGORIES`` or a name of your own.
-            ``None``: the relation can be scored, but gives no label.
+        name: a short name, unique among the relations that are scored together.
+        category: the label of a head that implements the relation: one of ``CATEGORIES`` or a name of your own.
+            With ``None`` the relation can be scored, but gives no label.
         pairs: (source, target) words, without leading spaces.
-        source: where the pairs come from and how they are known to be right.
+        source: where the pairs come from and how they were checked.
         copying: whether targets repeat their sources; such relations are scored with a smaller k.
-        few_shot: worked examples as templates, such as ``"The capital of {source} is {target}."``; a prompt is
-            several of them filled in, and one more that ends before the target.
+        few_shot: worked examples as templates, such as ``"The capital of {source} is {target}."``. A prompt consists of
+            several filled-in examples and a last one that ends before the target.
         zero_shot: templates that end where the target comes next, such as ``"The capital of {source} is"``.
-        rivals: what else could make a head raise a target for a source: other relations, which explain the pairs that
-            they hold too, and word lists, which explain the targets that they hold; each an object, the name of one of
-            the package, or the path of a relation's file. Pairs that a rival explains are not scored.
+        rivals: other reasons why a head may raise a target for a source: other relations, which explain the pairs that
+            they also contain, and word lists, which explain the targets that they contain. Each is an object, the name
+            of one of the package, or the path of a relation's file. Pairs that a rival explains are not scored.
 
     Raises:
-        ValueError: for an empty name or category, no pairs, a pair that is not two words, a template that does not
-            hold what it needs, or a rival that does not exist.
+        ValueError: if the name or category is empty, there are no pairs, a pair is not two words, a template does not
+            have the required fields, or a rival does not exist.
 
     >>> from mechheads.labels import Relation
     >>> Relation("rhymes", "Linguistic", [("cat", "hat"), ("moon", "spoon")], source="made up here")
@@ -92,16 +92,16 @@ class Relation:
 
     @classmethod
     def load(cls, name_or_path: str | Path, *, category: str | None = None, copying: bool | None = None) -> Relation:
-        """Read a relation of the package by its name, or a JSON file.
+        """Load a relation of the package by its name, or from a JSON file.
 
-        A file holds an object with ``name``, ``category``, ``pairs``, and where they apply ``source``, ``copying``,
-        ``few_shot``, ``zero_shot`` and ``rivals``; or, as the public MAPS files do, nothing but a list of pairs: such a
-        relation is named after its file.
+        A file holds an object with ``name``, ``category`` and ``pairs``, and optionally ``source``, ``copying``,
+        ``few_shot``, ``zero_shot`` and ``rivals``. It may also be a plain list of pairs, as the public MAPS files are;
+        the relation is then named after its file.
 
         Args:
             name_or_path: a name from ``relation_names()``, or the path of a JSON file.
-            category: taken in place of the file's own.
-            copying: taken in place of the file's own.
+            category: replaces the file's category.
+            copying: replaces the file's ``copying``.
 
         Raises:
             ValueError: if there is no such relation or file, or the file is not a relation.
@@ -129,14 +129,14 @@ class Relation:
 
     @property
     def fingerprint(self) -> str:
-        """A short hash of the pairs, those that rivals explain, and the copying flag: what a score depends on."""
+        """A short hash of what a score depends on: the pairs, the pairs that rivals explain, and the copying flag."""
         content: list[Any] = [self.pairs, self.copying]
         if any(self.explained.values()):
             content.append(sorted({pair for pairs in self.explained.values() for pair in pairs}))
         return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).hexdigest()[:16]
 
     def explains(self, source: str, target: str) -> bool:
-        """Whether a pair is one of this relation's, upper and lower case being one."""
+        """Whether a pair is one of this relation's pairs, ignoring case."""
         return (source.casefold(), target.casefold()) in self._folded
 
     @cached_property
@@ -177,7 +177,7 @@ def relation_names() -> tuple[str, ...]:
 
 
 def load_relations(relations: RelationLike | Iterable[RelationLike] | None = None) -> tuple[Relation, ...]:
-    """Relations from names, paths of JSON files and ``Relation`` objects; ``None`` means all of the package.
+    """Load relations from names, paths of JSON files and ``Relation`` objects; ``None`` for all of the package.
 
     Raises:
         ValueError: if one cannot be found or read, if two share a name, or if there are none.
@@ -192,17 +192,17 @@ def load_relations(relations: RelationLike | Iterable[RelationLike] | None = Non
         relations = [relations]
     loaded = tuple(item if isinstance(item, Relation) else Relation.load(item) for item in relations)
     if not loaded:
-        raise ValueError("relations is empty; name at least one, or leave it out for those of the package")
+        raise ValueError("relations is empty; name at least one, or leave it out to use those of the package")
     names = [relation.name for relation in loaded]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise ValueError(f"relations holds {twice[0]!r} twice; give each relation a name of its own")
+        raise ValueError(f"relations contains {twice[0]!r} twice; give each relation its own name")
     return loaded
 
 
 def _pair(pair: Sequence[str], name: str) -> tuple[str, str]:
     words = tuple(pair) if isinstance(pair, Iterable) and not isinstance(pair, (str, Mapping)) else ()
     if len(words) != 2 or not all(isinstance(word, str) and word.strip() for word in words):
-        raise ValueError(f"relation {name!r} holds {pair!r}; a pair is (source, target), two words")
+        raise ValueError(f"relation {name!r} has the pair {pair!r}; a pair must be (source, target), two words")
     check_unicode("".join(words), f"relation {name!r}")
     return words[0].strip(), words[1].strip()
 
@@ -213,8 +213,8 @@ def _check_rival(rival: Any, name: str) -> None:
     known = (*word_list_names(), *relation_names())
     if not isinstance(rival, (str, Path)) or (str(rival) not in known and not os.path.isfile(Path(rival).expanduser())):
         raise ValueError(
-            f"rivals of relation {name!r} hold {rival!r}; a rival is a Relation, a WordList, a relation's file or one "
-            f"of {', '.join(known)}.{did_you_mean(rival, known)}"
+            f"rivals of relation {name!r} contain {rival!r}; a rival must be a Relation, a WordList, a relation's file "
+            f"or one of {', '.join(known)}.{did_you_mean(rival, known)}"
         )
 
 
@@ -225,14 +225,14 @@ def _load_rival(rival: Rival | str | Path) -> Rival:
 
 
 def _check_template(template: str, kind: str, name: str) -> None:
-    what = f"{kind} of relation {name!r} holds {template!r}"
+    what = f"{kind} of relation {name!r} has {template!r}"
     if template.count("{source}") != 1:
-        raise ValueError(f"{what}; a template names {{source}} exactly once")
+        raise ValueError(f"{what}; a template must contain {{source}} exactly once")
     if (
         kind == "few_shot"
         and not template.partition("{source}")[2].count(" {target}") == template.count("{target}") == 1
     ):
-        raise ValueError(f'{what}; it needs " {{target}}", with a space before it, once and after {{source}}')
+        raise ValueError(f'{what}; it must contain " {{target}}", with a space before it, once and after {{source}}')
     if kind == "zero_shot" and ("{target}" in template or template != template.rstrip()):
         raise ValueError(f"{what}; it must end, without a space, where the target comes next, and not name {{target}}")
 
@@ -254,5 +254,5 @@ def _fields(file: Path | Traversable) -> dict[str, Any]:
     for key, value in content.items():
         kind, called = _FIELDS[key]
         if not isinstance(value, kind):
-            raise ValueError(f"{file} is not a relation: {key} must be {called}, and is {str(value)[:50]!r}")
+            raise ValueError(f"{file} is not a relation: {key} must be {called}, but is {str(value)[:50]!r}")
     return content

@@ -1,15 +1,15 @@
 """Removal: next-token accuracy while the heads of a relation are removed together, one more at a time.
 
-As MAPS tests its labels (Elhelo & Geva 2024, arXiv 2412.11965, section 4): z of the heads is zeroed at the last
-position of few-shot prompts, best head first, against random heads and against other relations.
+This is how MAPS tests its labels (Elhelo & Geva 2024, arXiv 2412.11965, section 4): z of the heads is zeroed at the
+last position of few-shot prompts, best head first, and compared with random heads and with other relations.
 
 | paper | here |
 |---|---|
-| heads removed at most: 30 to 250, by the size of the model | ``most``, ``removal_limit`` |
+| heads removed at most: 30 to 250, depending on the size of the model | ``most``, ``removal_limit`` |
 | 5 draws of random heads that exclude the relation's | ``draws`` |
 | control relations: overlap < 0.15, base accuracy within 0.2 | ``choose_controls`` |
 | relations with base accuracy < 0.1 are dropped | an error |
-| of heads with equal phi the later one first; none with phi = 0 | the order of ``ranking`` |
+| among heads with equal phi, the later one first; none with phi = 0 | the order of ``ranking`` |
 """
 
 from __future__ import annotations
@@ -24,43 +24,49 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechheads.backends.changes import alone
-from mechheads.bars import Bar
-from mechheads.heads import HeadId, HeadLike, check_head
-from mechheads.interventions import Zero
+from mechheads.engine.job import Spec
+from mechheads.engine.sets import SetRuns, set_bar
+from mechheads.heads import HeadId, HeadLike, check_head, matched_heads
+from mechheads.interventions.basic import Zero
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import Relation, RelationLike, load_relations
-from mechheads.matched import matched_heads
-from mechheads.metrics import accuracy
-from mechheads.notices import warn
-from mechheads.patching.sets import SetRuns, set_bar
-from mechheads.prompts import Prompts
-from mechheads.shown import html_result
-from mechheads.stats import mean_over_prompts, share_interval
+from mechheads.limits import Budget, Limits
+from mechheads.messages.progress import Bar
+from mechheads.messages.warn import warn
+from mechheads.metrics.basic import accuracy
+from mechheads.model.backends.changes import alone
+from mechheads.prompts.prompts import Prompts
+from mechheads.results.kinds import KINDS
+from mechheads.results.provenance import make_provenance
+from mechheads.results.stats import mean_over_prompts, share_interval
+from mechheads.results.tables import TableResult
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from mechheads.model import Model
+    from mechheads.model.model import Model
 
 LEAST_ACCURACY = 0.1
-"""A relation of which the model gets a smaller share right has too little to lose to be tested by removal."""
+"""The least accuracy with all heads at which a relation can be tested by removal; below it, too little can be lost."""
 
 
 @dataclass(frozen=True, eq=False)
-class Removal:
+class Removal(TableResult):
     """Next-token accuracy while heads are removed together, one more at a time.
 
     Attributes:
-        relation: its name.
-        heads: those removed, in this order.
-        random: the heads of each random draw, in the order of those they stand for.
+        relation: the name of the relation.
+        heads: the heads removed, in this order.
+        random: the heads of each random draw, each in the position of the head that it replaces.
         table: one row for each line and number ``k`` of heads removed. ``which``: "relation", "random 1" and so on, or
             the name of a control relation; accuracy with ci_low and ci_high (Wilson's interval).
-        values: of each row of the table and prompt, 1 for a right answer, 0 for another; NaN beyond a relation's
-            last prompt and where a stopped run did not come.
-        provenance: what it takes to repeat it.
+        values: for each row of the table and prompt, 1 for a correct answer, 0 for another; NaN beyond a relation's
+            last prompt, and for steps that an interrupted run did not reach.
+        provenance: what is needed to repeat the analysis.
     """
+
+    KIND = "removal"
+    unit = KINDS[KIND].unit
 
     relation: str
     heads: tuple[HeadId, ...]
@@ -69,9 +75,13 @@ class Removal:
     values: Float[np.ndarray, "row prompt"]
     provenance: dict[str, Any]
 
+    @property
+    def name(self) -> str:
+        return f"removal of heads, {self.relation}"
+
     def plot(self, *, title: str | None = None) -> go.Figure:
         """Accuracy against heads removed: ``mechheads.plots.removal_curves``."""
-        from mechheads.plots.removal import removal_curves
+        from mechheads.plots.removal_curves import removal_curves
 
         return removal_curves(
             self.table, self.relation, self.heads, random=self._draws, controls=self._controls, title=title
@@ -89,12 +99,9 @@ class Removal:
         curves = self.table.pivot(index="k", columns="which", values="accuracy")
         lines = {self.relation: ["relation"], "with random heads": self._draws, "of controls": self._controls}
         ends = {what: curves[which].mean(axis=1).iloc[[0, -1]] for what, which in lines.items() if which}
-        said = ", ".join(f"{what} {first:.2f} to {last:.2f}" for what, (first, last) in ends.items())
+        ranges = ", ".join(f"{what} {first:.2f} to {last:.2f}" for what, (first, last) in ends.items())
         n = len(self.heads)
-        return f"<Removal of {n} head{'s' * (n != 1)}, accuracy {said}>"
-
-    def _repr_html_(self) -> str:
-        return html_result(self, self.table)
+        return f"<Removal of {n} head{'s' * (n != 1)}, accuracy {ranges}>"
 
 
 @alone
@@ -109,32 +116,32 @@ def cumulative_removal(
     n: int = 24,
     shots: int = 4,
     template: int = 0,
-    budget: int | str | None = None,
+    budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
 ) -> Removal:
-    """Remove a relation's heads together, one more at a time, and watch next-token accuracy.
+    """Remove a relation's heads together, one more at a time, and measure next-token accuracy.
 
-    A head is removed by setting its z to zero at the last token alone. Beside the relation's own, as many random
-    heads are removed that are none of them, each in the layer of the one it stands for or the nearest layer that has
-    one left; and the relation's own on the prompts of control relations.
+    A head is removed by setting its z to zero at the last token only. For comparison, as many random other heads are
+    removed, each from the layer of the head that it replaces or from the nearest layer with heads left; and the
+    relation's own heads are removed on the prompts of control relations.
 
     Args:
-        relation: one with few-shot templates.
+        relation: a relation with few-shot templates.
         ranking: the relation's heads, best first, as ``scores.select(relation=...).heads()`` gives them.
-        controls: other relations, such as ``choose_controls`` names.
+        controls: other relations, such as ``choose_controls`` gives.
         draws: how many times random heads are drawn.
-        most: heads to remove at most; left out, ``removal_limit`` of the model's number of heads.
+        most: the largest number of heads to remove; by default, ``removal_limit`` of the model's number of heads.
         n, shots, template: as in ``few_shot_prompts``.
         budget, progress: as in ``mh.sweep``.
-        seed: of prompts and random heads.
+        seed: for prompts and random heads.
 
     Returns:
-        Accuracy after each step. After Ctrl-C what was done; the rest is NaN.
+        Accuracy after each step. After Ctrl-C the steps so far; the rest is NaN.
 
     Raises:
-        ValueError: if an argument does not fit, the ranking leaves too few other heads to draw from, or base
-            accuracy is below 0.1.
+        ValueError: if an argument does not fit, the ranking leaves too few other heads to draw from, or the accuracy
+            with all heads is below 0.1.
 
     Elhelo & Geva 2024 (arXiv 2412.11965), section 4.
 
@@ -151,13 +158,13 @@ def cumulative_removal(
     n_others = model.n_layers * model.n_heads - len(ranked)
     if _count("draws", draws, 0) and n_others < len(heads):
         raise ValueError(
-            f"ranking holds {len(ranked)} heads, which leaves {n_others} others to draw {len(heads)} random ones "
-            "from; give the relation's own heads alone, or draws=0"
+            f"ranking has {len(ranked)} heads, which leaves {n_others} others to draw {len(heads)} random ones "
+            "from; give only the relation's own heads, or draws=0"
         )
     random = [matched_heads(heads, ranked, model.n_layers, model.n_heads, [seed, draw]) for draw in range(draws)]
     lines = {"relation": heads} | {f"random {i + 1}": drawn for i, drawn in enumerate(random)}
     if taken := [control.name for control in others if control.name in lines]:
-        raise ValueError(f"controls: {taken[0]!r} is what another line of the table is called; rename that relation")
+        raise ValueError(f"controls: another line of the table is called {taken[0]!r} too; rename that relation")
     asked = {"n": n, "shots": shots, "template": template, "seed": seed}
     prompts, *others_prompts = (few_shot_prompts(model, each, **asked) for each in (loaded, *others))
     runs = _last_token_runs(model, prompts, lines.values(), budget)
@@ -165,7 +172,7 @@ def cumulative_removal(
         raise ValueError(too_hard(loaded.name, base))
     curves = {which: _empty(heads, prompts) for which in lines}
     curves |= {each.name: _empty(heads, some) for each, some in zip(others, others_prompts, strict=True)}
-    about = runs.provenance()
+    about = make_provenance(runs, asked, relation=loaded, heads=heads)
     interrupted = False
     with set_bar(sum(map(len, curves.values())), f"removal of {len(heads)} heads", progress) as bar:
         try:
@@ -179,13 +186,12 @@ def cumulative_removal(
             done = sum(int(np.isfinite(curve).all(1).sum()) for curve in curves.values())
             warn(f"interrupted after {done} of {bar.total} sets of heads; the rest are NaN")
     table, values = _tabulate(curves)
-    about |= asked | {
-        "relation": loaded.fingerprint,
-        "heads": [str(head) for head in heads],
-        "random": {name: [str(head) for head in lines[name]] for name in lines if name != "relation"},
-        "controls": {control.name: control.fingerprint for control in others},
-        "interrupted": interrupted,
-    }
+    about = make_provenance(
+        about,
+        random={name: line for name, line in lines.items() if name != "relation"},
+        controls={control.name: control for control in others},
+        interrupted=interrupted,
+    )
     return Removal(loaded.name, heads, tuple(random), table, values, about)
 
 
@@ -196,17 +202,17 @@ def base_accuracy(
     n: int = 24,
     shots: int = 4,
     template: int = 0,
-    budget: int | str | None = None,
+    budget: Budget = None,
     seed: int = 0,
 ) -> float:
-    """Share of few-shot prompts of a relation of which the most likely next token is the target.
+    """Accuracy on few-shot prompts of a relation: how often the most likely next token is the target.
 
     Args:
         relation, n, shots, template, seed: as in ``few_shot_prompts``.
         budget: as in ``mh.sweep``.
 
     Raises:
-        ValueError: as ``few_shot_prompts``.
+        ValueError: as in ``few_shot_prompts``.
 
     >>> base_accuracy(model, "country_to_capital", n=4, shots=2)
     1.0
@@ -224,18 +230,18 @@ def choose_controls(
     within: float = 0.2,
     most: int = 5,
 ) -> tuple[str, ...]:
-    """Relations to compare a removal with: as easy for the model, but done by other heads.
+    """Relations to compare a removal with: equally easy for the model, but done by other heads.
 
     Args:
-        relation: the name of the one whose heads are removed.
-        rankings: the heads of each relation, this one's among them.
-        base: the base accuracy of each, as ``base_accuracy`` gives it.
-        overlap: the share of heads in common, of the smaller of the two sets, must lie below this.
-        within: base accuracy may differ by so much.
-        most: how many to choose, those closest in base accuracy first.
+        relation: the name of the relation whose heads are removed.
+        rankings: the heads of each relation, including this one.
+        base: the accuracy on each relation with all heads, as ``base_accuracy`` gives it.
+        overlap: the share of common heads, relative to the smaller of the two sets, must be below this.
+        within: the largest difference in that accuracy.
+        most: how many to choose, those closest in accuracy first.
 
     Raises:
-        ValueError: if the relation has no heads or no base accuracy.
+        ValueError: if the relation has no heads or no accuracy.
 
     >>> rankings = {"capitals": ["L9H1", "L9H2"], "languages": ["L9H2", "L9H3"], "antonyms": ["L7H0"]}
     >>> choose_controls("capitals", rankings, {"capitals": 0.9, "languages": 0.8, "antonyms": 0.75})
@@ -254,9 +260,9 @@ def choose_controls(
 
 
 def removal_limit(n_heads: int) -> int:
-    """How many heads of a model to remove at most: 30, 50, 100, 150 or 250 of less than 300, 500, 1000, 1500 or more.
+    """The largest number of heads to remove: 30, 50, 100, 150 or 250 for less than 300, 500, 1000, 1500 or more heads.
 
-    Never more than half of all heads, as random ones are to be others. Elhelo & Geva 2024 (arXiv 2412.11965).
+    Never more than half of all heads, because random other heads are needed too. Elhelo & Geva 2024 (arXiv 2412.11965).
 
     >>> removal_limit(270), removal_limit(1024)
     (30, 150)
@@ -273,7 +279,7 @@ def _check_order(ranking: Iterable[HeadLike], model: Model) -> tuple[HeadId, ...
     if not heads:
         raise ValueError("ranking is empty; give the relation's heads, best first")
     if twice := [head for head, after in pairwise(sorted(heads)) if head == after]:
-        raise ValueError(f"ranking holds {twice[0]} twice")
+        raise ValueError(f"ranking has {twice[0]} twice; name each head once")
     return heads
 
 
@@ -285,24 +291,21 @@ def _count(name: str, number: int, least: int) -> int:
 
 def too_hard(name: str, base: float) -> str:
     return (
-        f"relation {name!r}: the model gets {base:.0%} of its few-shot prompts right with all heads in place, and "
+        f"relation {name!r}: the model gets {base:.0%} of its few-shot prompts right with all heads in place, but "
         f"removal needs {LEAST_ACCURACY:.0%}; try more shots or another template"
     )
 
 
 def _overlap(one: set[HeadId], other: set[HeadId]) -> float:
-    """Share of heads in common, of the smaller set."""
+    """The share of common heads, relative to the smaller set."""
     return len(one & other) / max(1, min(len(one), len(other)))
 
 
-def _last_token_runs(
-    model: Model, prompts: Prompts, sets: Iterable[Sequence[HeadId]], budget: int | str | None
-) -> SetRuns:
-    """Runs in which heads of these sets write nothing at the last token, judged by accuracy."""
+def _last_token_runs(model: Model, prompts: Prompts, sets: Iterable[Sequence[HeadId]], budget: Budget) -> SetRuns:
+    """Runs in which sets of these heads write nothing at the last token, measured by accuracy."""
     heads = sorted(set().union(*sets))
-    return SetRuns(
-        model, prompts, Zero(), metric=accuracy, heads=heads, positions="last", budget=budget, progress=False
-    )
+    spec = Spec(prompts, Zero(), accuracy, heads, positions="last", limits=Limits.of(budget))
+    return SetRuns(model, spec, progress=False)
 
 
 def _empty(heads: Sequence[HeadId], prompts: Prompts) -> Float[np.ndarray, "k prompt"]:
@@ -319,7 +322,7 @@ def _follow(runs: SetRuns, heads: Sequence[HeadId], curve: Float[np.ndarray, "k 
 def _tabulate(
     curves: Mapping[str, Float[np.ndarray, "k prompt"]],
 ) -> tuple[pd.DataFrame, Float[np.ndarray, "row prompt"]]:
-    """All curves as one table, and their values below each other."""
+    """All curves as one table, and their values stacked in the same order."""
     longest = max(curve.shape[1] for curve in curves.values())
     values = np.concatenate(
         [np.pad(curve, ((0, 0), (0, longest - curve.shape[1])), constant_values=np.nan) for curve in curves.values()]

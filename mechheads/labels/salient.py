@@ -1,8 +1,8 @@
-"""Salient operations: the tokens that a head amplifies most, and what it maps each of them to.
+"""Salient operations: the tokens that a head amplifies most, and the tokens that it maps each of them to.
 
     sigma_t = |e_t W_V W_O| / |e_t|
 
-with e_t as in ``relation_scores``: row t of W_E in layer 0, and in later layers what the first MLP makes of it.
+with e_t as in ``relation_scores``: row t of W_E in layer 0, and in later layers the first MLP's output for it.
 Elhelo & Geva 2024, "Inferring Functionality of Attention Heads from their Parameters", arXiv 2412.11965.
 """
 
@@ -15,16 +15,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.backends.changes import alone
 from mechheads.heads import HeadLike, check_head
-from mechheads.tokens import token_strings
+from mechheads.limits import Budget, Limits
+from mechheads.model.backends.changes import alone
+from mechheads.prompts.tokens import token_strings
 
 if TYPE_CHECKING:
-    from mechheads.model import Model
-    from mechheads.weights import StoredWeights
-
-_TOKENS_AT_ONCE = 2048
-_NUMBERS_AT_ONCE = 2**26
+    from mechheads.model.model import Model
+    from mechheads.model.stored import StoredWeights
 
 
 @alone
@@ -37,25 +35,27 @@ def salient_operations(
     top: int = 5,
     source: Literal["first_mlp", "embedding"] = "first_mlp",
     norm: Literal["raw", "folded"] = "raw",
+    budget: Budget = None,
 ) -> pd.DataFrame:
     """The tokens of the whole vocabulary that a head amplifies most, from its weights alone.
 
     Args:
-        model: from ``mh.load`` or ``mh.wrap``, or ``mh.open_weights`` for a model that stays on disk.
+        model: from ``mh.load`` or ``mh.wrap``, or ``mh.labels.open_weights`` for a model that stays on disk.
         head: such as ``"L23H4"``.
-        n: how many tokens.
-        top: how many tokens to name that each of them is mapped to.
-        source: how layers from 1 on see a token: through the first MLP, as in the paper, or as its embedding.
-        norm: ``"raw"`` as in the paper; ``"folded"`` multiplies the scales of the norm before attention into W_V,
+        n: the number of tokens.
+        top: how many of the tokens that each is mapped to are listed.
+        source: how a head after layer 0 reads a token: through the first MLP, as in the paper, or as its embedding.
+        norm: ``"raw"`` as in the paper; ``"folded"`` multiplies the scale of the norm before attention into W_V,
             of a norm after attention into W_O and of the final norm into W_U.
+        budget: as in ``mh.sweep``; a ``Limits`` says how many tokens and columns of W_U are taken at a time.
 
     Returns:
-        One row a token under its id, the most amplified first: ``token``, ``sigma``, ``maps_to`` (the ``top``
+        One row per token, indexed by its id, the most amplified first: ``token``, ``sigma``, ``maps_to`` (the ``top``
         largest entries in its row of E' W_V W_O W_U, the largest first) and ``suppresses`` (the smallest, the
-        smallest first). Tokens are in quotes, so that blanks and control characters show.
+        smallest first). Tokens are in quotes, so that spaces and control characters are visible.
 
     Raises:
-        ValueError: if there is no such head, a number does not fit, or the weights give what is not finite.
+        ValueError: if there is no such head, a number does not fit, or the weights give numbers that are not finite.
 
     >>> salient_operations(model, "L23H4", n=2, top=2)["token"].tolist()
     ["' Italian'", "' Pyth'"]
@@ -70,8 +70,8 @@ def salient_operations(
         raise ValueError(f'norm is {norm!r}; choose "raw" or "folded"')
     if source not in ("first_mlp", "embedding"):
         raise ValueError(
-            f'source is {source!r}; choose "first_mlp" or "embedding": what else a head may read of a token takes runs '
-            "of the model, and here that is the whole vocabulary"
+            f'source is {source!r}; choose "first_mlp" or "embedding". Other readings run the model on every token, '
+            "which here is the whole vocabulary"
         )
     folded = norm == "folded"
     W_V, W_O = model.W_V[at.layer][at.head].float(), model.W_O[at.layer][at.head].float()
@@ -79,11 +79,12 @@ def salient_operations(
         W_V = model.attention_scale(at.layer).float()[:, None] * W_V
         W_O = W_O * model.attention_out_scale(at.layer).float()
     through_mlp = bool(at.layer) and source == "first_mlp"
-    each = torch.arange(model.d_vocab, device=W_V.device).split(_TOKENS_AT_ONCE)
+    limits = Limits.of(budget)
+    each = torch.arange(model.d_vocab, device=W_V.device).split(limits.run_tokens)
     gains = [_gain(seen, seen @ W_V @ W_O) for seen in (_seen(model, ids, through_mlp) for ids in each)]
     sigma, chosen = torch.cat(gains).topk(n)
     written = _seen(model, chosen, through_mlp) @ W_V @ W_O
-    entries = _entries(model, written * model.final_scale().float() if folded else written)
+    entries = _entries(model, written * model.final_scale().float() if folded else written, limits)
     if not (sigma.isfinite().all() and entries.isfinite().all()):
         raise ValueError(f"the weights give numbers that are not finite for {at}: they are damaged")
     return pd.DataFrame(
@@ -104,14 +105,16 @@ def _seen(model: Model | StoredWeights, ids: Tensor, through_mlp: bool) -> Float
 
 
 def _gain(seen: Float[Tensor, "token d_model"], written: Float[Tensor, "token d_model"]) -> Float[Tensor, " token"]:
-    """sigma; 0 for a token that is seen as zero."""
+    """sigma; 0 for a token whose E' is zero."""
     length = seen.norm(dim=1)
     return torch.where(length == 0, 0.0, written.norm(dim=1) / length)
 
 
-def _entries(model: Model | StoredWeights, written: Float[Tensor, "token d_model"]) -> Float[Tensor, "token d_vocab"]:
+def _entries(
+    model: Model | StoredWeights, written: Float[Tensor, "token d_model"], limits: Limits
+) -> Float[Tensor, "token d_vocab"]:
     """Rows of E' W_V W_O W_U, a part of the vocabulary at a time."""
-    step = max(1, _NUMBERS_AT_ONCE // model.d_model)
+    step = max(1, limits.logits // model.d_model)
     starts = range(0, model.d_vocab, step)
     return torch.cat([written @ model.unembedding(start, min(start + step, model.d_vocab)) for start in starts], dim=1)
 

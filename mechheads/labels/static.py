@@ -1,4 +1,4 @@
-"""Relation scores: what each head maps each token to, read from its weights.
+"""Relation scores: what each head maps each token to, computed from its weights.
 
 The method is MAPS (Elhelo & Geva 2024, "Inferring Functionality of Attention Heads from their Parameters",
 arXiv 2412.11965, section 3):
@@ -6,10 +6,10 @@ arXiv 2412.11965, section 3):
     M = E' W_V W_O W_U                                                    [vocab, vocab]
     phi_R = mean over (s, t) in R of 1[t is among the k largest entries of row s of M]
 
-and the suppression score is the same on -M. In the paper E' is what the first MLP makes of the embedding, and weights
-are raw. Which E' a head reads differs between heads and between models, so here each is asked in three ways
-(``readings.py``), and the largest phi counts. The scales of norms are multiplied into the weights. Everything is in
-float32, without biases.
+and the suppression score is the same on -M. In the paper E' is the first MLP's output for the embedding, and weights
+are raw. Which E' a head reads differs between heads and between models, so each head is scored for three readings
+(``readings.py``), and the largest phi counts. The scales of norms are multiplied into the weights. All computations are
+in float32, without biases.
 
 | paper | here |
 |---|---|
@@ -20,13 +20,13 @@ float32, without biases.
 | phi_R(h) | ``scores`` at layer, head, relation |
 | suppression score | the variable ``suppression`` |
 
-A hit is a coarse thing: a head that lifts every capital from place 5,000 to 50 hits none. So there is a graded score,
-too, ``contrast``: by how many standard deviations of its row a source raises its own target above the other targets of
-the relation, the mean over pairs (``Ranks.contrast``). It ranks heads by what they do in context far better than phi
-does, and best with the token as the model carries it (docs/labels.md); labels rest on hits.
+A hit is a coarse measure: a head that lifts every capital from rank 5,000 to 50 has no hits. So there is also a graded
+score, ``contrast``: how many standard deviations of its row a source raises its own target above the other targets of
+the relation, averaged over pairs (``Ranks.contrast``). It ranks heads by what they do in context far better than phi
+does, and best with the ``carried`` reading (docs/labels.md); labels use hits.
 
-M is never formed and nothing is sorted; ``ranks.py`` says how. What the paper lacks is a null: ``nulls.py`` shuffles
-the targets of a relation among its sources and asks how often as many are hit, by the best of the readings too.
+M is never formed and nothing is sorted; ``ranks.py`` explains how. The paper has no null; here ``nulls.py`` shuffles
+the targets of a relation among its sources and counts how often as many are hit, also by the best of the readings.
 """
 
 from __future__ import annotations
@@ -40,21 +40,22 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from mechheads.backends.changes import alone
-from mechheads.bars import Bar
 from mechheads.labels.nulls import matching_null, matchings
 from mechheads.labels.ranks import HeadPath, Ranks, Ties, usual_k
 from mechheads.labels.readings import READINGS, SOURCES, Norm, Readings, Source
 from mechheads.labels.relations import RelationLike, load_relations
-from mechheads.labels.vocabulary import KeptPairs, Targets, check_any, keep_pairs, long_enough
-from mechheads.netcdf import text_array
-from mechheads.notices import warn
-from mechheads.scores import HeadScores
-from mechheads.stats import mean_over_prompts, q_values, share_interval
+from mechheads.labels.usable_pairs import KeptPairs, Targets, check_any, keep_pairs, long_enough
+from mechheads.messages.progress import Bar
+from mechheads.messages.warn import warn
+from mechheads.model.backends.changes import alone
+from mechheads.results.netcdf import text_array
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+from mechheads.results.stats import mean_over_prompts, q_values, share_interval
 
 if TYPE_CHECKING:
-    from mechheads.model import Model
-    from mechheads.weights import StoredWeights
+    from mechheads.model.model import Model
+    from mechheads.model.stored import StoredWeights
 
 Side = Literal[1, -1]
 _TIES = {"target": "count for the target", "index": "count for the larger token id"}
@@ -79,57 +80,56 @@ def relation_scores(
     memory: int = 2**27,
     progress: bool = True,
 ) -> HeadScores:
-    """Share of each relation's pairs that each head maps from source to target, whatever the prompt.
+    """Share of each relation's pairs that each head maps from source to target, computed from weights.
 
-    A pair counts if " source" and " target" are one token each. A head that writes nothing for a source, as a
-    pruned head does, hits nothing. The first MLP and the model run in the model's dtype, all else in float32.
+    A pair counts if " source" and " target" are one token each. A head that writes nothing for a source, such as a
+    pruned head, has no hit. The first MLP and the model run in the model's dtype, everything else in float32.
 
     Args:
-        model: from ``mh.load`` or ``mh.wrap``, or ``mh.open_weights`` for a model that stays on disk.
-        relations: names, paths of JSON files or ``Relation`` objects; ``None``: those of the package.
-        k: a target is hit among the k largest entries. Left out, as the paper has it: 10, and 25 for a
+        model: from ``mh.load`` or ``mh.wrap``, or ``mh.labels.open_weights`` for a model that stays on disk.
+        relations: names, paths of JSON files or ``Relation`` objects; ``None`` for the relations of the package.
+        k: a target is a hit if it is among the k largest entries. By default, as in the paper: 10, and 25 for a
             vocabulary of 100,000 tokens or more, such as Llama 3's.
-        k_copying: k for relations that copy; left out, 1 and 3.
-        source: how a head reads a token. ``"embedding"``: its row of W_E. ``"first_mlp"``: what the first MLP makes
-            of that, from layer 1 on, as in the paper (whose code leaves it out for Llama-3.1-70B).
-            ``"carried"``: the token as the model itself carries it to the head's layer, after a neutral word and
-            the norm before attention; the mean over a few such words. ``"all"``: for each head and relation the one
-            of these with the largest score; a model on disk has the first two.
-        norm: ``"folded"`` multiplies the scales of the norm before attention into W_V, of a norm after attention
+        k_copying: k for relations that copy; by default 1, and 3 for such a vocabulary.
+        source: how a head reads a token. ``"embedding"``: as its row of W_E. ``"first_mlp"``: as the first MLP's
+            output for that row, from layer 1 on, as in the paper (whose code omits it for Llama-3.1-70B).
+            ``"carried"``: as the residual stream at the head's layer when the model runs on the token after a neutral
+            word, averaged over a few such words, after the norm before attention. ``"all"``: for each head and
+            relation, the one of these with the largest score; a model on disk has the first two.
+        norm: ``"folded"`` multiplies the scale of the norm before attention into W_V, of a norm after attention
             into W_O and of the final norm into W_U; ``"raw"`` does not, as in the paper.
-        leading_space: whether words are looked up with a space before them.
-        targets: ``"first"`` also takes targets of several tokens, by their first; the variable ``by_first``
+        leading_space: whether words are tokenised with a leading space.
+        targets: ``"first"`` also uses targets of several tokens, by their first token; the variable ``by_first``
             marks these pairs.
         ties: ``"target"``: only strictly larger entries are ahead of a target; ``"index"``: at a tie the larger
-            token id is ahead, as in a stable sort that is then reversed. The paper's code takes whichever
-            ``torch.topk`` gives.
-        min_pairs: relations with fewer single-token pairs are skipped: a warning and
-            ``provenance["ledger"]`` say which. Of relations that you name, one without any such pair is an
-            error.
+            token id is ahead, as in a stable sort that is then reversed. The paper's code uses the order of
+            ``torch.topk``.
+        min_pairs: relations with fewer single-token pairs are skipped; a warning and ``provenance["ledger"]`` name
+            them. If you name a relation that has no such pair, this is an error.
         min_effect: scores below it, or of a single pair, are not tested: their p is 1.
-        draws: shuffles of the null, beyond seven pairs; ``seed``: of the shuffles.
-        memory: bytes that a block of entries may take.
-        progress: whether to show a bar.
+        draws: the number of shuffles of the null, for relations of more than seven pairs.
+        seed: for the shuffles.
+        memory: the bytes that a block of entries may take.
+        progress: whether to show a progress bar.
 
     Returns:
         Scores over (layer, head, relation), unit "share of pairs": phi, with Wilson's interval for a share of
         pairs, and p and q against shuffled targets (one-sided; see ``labels.nulls``; q over all heads and
-        relations). With several readings the score is the largest, and so is the null's, shuffle by shuffle.
+        relations). With several readings the score is the largest, and the null takes the largest in each shuffle too.
         ``values`` holds 1 for a hit and 0 for none, per pair, NaN beyond a relation's last pair.
-        Further variables over (layer, head, relation): ``reading``, the way with that score, empty if no pair is hit,
-        and ``phi_embedding``, ``phi_first_mlp`` and ``phi_carried``; ``null_phi``, the mean under the shuffles where
-        it was tested; ``suppression``, ``p_suppression`` and ``suppression_reading``; ``contrast``, a graded score:
-        by how many standard deviations of its row a source raises its target above the relation's other targets
-        (below zero: lowers it), as the model carries the source, or without that by the reading where it is farthest
-        from zero; and ``contrast_embedding`` and so on. Besides, ``n_pairs`` and ``relation_category`` (relation);
-        ``pair`` and ``by_first`` (relation, prompt).
-        ``provenance["ledger"]`` tells for each relation how many pairs were given and kept, which were lost and why,
-        ``provenance["no_reading"]`` why a model lacks a reading. After Ctrl-C the layers that were done are
-        returned and the others are NaN.
+        Further variables over (layer, head, relation): ``reading``, the reading with the largest score, empty if no
+        pair is hit, and ``phi_embedding``, ``phi_first_mlp`` and ``phi_carried``; ``null_phi``, the mean over the
+        shuffles if the score was tested; ``suppression``, ``p_suppression`` and ``suppression_reading``; ``contrast``,
+        a graded score: how many standard deviations of its row a source raises its target above the relation's other
+        targets (negative if it lowers it), with the ``carried`` reading, or without that with the reading in which it
+        is farthest from zero; and ``contrast_embedding`` and so on. Also ``n_pairs`` and ``relation_category``
+        (relation), and ``pair`` and ``by_first`` (relation, prompt). ``provenance["ledger"]`` lists for each relation
+        how many pairs were given and kept, and which were lost and why; ``provenance["no_reading"]`` lists why a model
+        lacks a reading. After Ctrl-C the layers scored so far are returned and the others are NaN.
 
     Raises:
-        ValueError: for an unknown relation, one without single-token pairs, a model without a tokenizer or
-            without the ``source`` asked for, or weights that are not finite; before any score is computed.
+        ValueError: if a relation is not known or has no single-token pairs, the model has no tokenizer or not the
+            ``source`` asked for, or its weights are not finite. It is raised before any score is computed.
 
     >>> phi = mh.relation_scores(model, "country_to_capital")
     >>> phi
@@ -143,7 +143,7 @@ def relation_scores(
         if number < 1:
             raise ValueError(f"{what} is {number}; it must be at least 1")
     if not 0 <= min_effect <= 1:
-        raise ValueError(f"min_effect is {min_effect}; it is a share of pairs, between 0 and 1")
+        raise ValueError(f"min_effect is {min_effect}; it must be a share of pairs, between 0 and 1")
     for what, given, known in (("source", source, SOURCES), ("norm", norm, ("raw", "folded")),
                                ("targets", targets, ("single", "first")), ("ties", ties, tuple(_TIES))):  # fmt: skip
         if given not in known:
@@ -167,31 +167,29 @@ def relation_scores(
     scores = HeadScores.from_values(
         found.hits[0],
         name="relation scores",
-        unit="share of pairs",
         kind="relations",
         extra={"relation": names},
-        null=None,
-        provenance={
-            **about,
-            "k": dict(zip(names, limits, strict=True)),
-            "source": source,
-            "no_reading": work.missing,
-            "norm": norm,
-            "leading_space": leading_space,
-            "targets": targets,
-            "ties": _TIES[ties],
-            "min_pairs": min_pairs,
-            "min_effect": min_effect,
-            "draws": draws,
-            "seed": seed,
-            "ledger": {kept.relation.name: kept.ledger(kept in scored) for kept in everything},
-            "relations": {relation.name: relation.fingerprint for relation in loaded},
-            "prompts": {
-                kept.relation.name: [kept.relation.fingerprint, limit, len(kept.pairs)]
+        provenance=make_provenance(
+            about,
+            k=dict(zip(names, limits, strict=True)),
+            source=source,
+            no_reading=work.missing,
+            norm=norm,
+            leading_space=leading_space,
+            targets=targets,
+            ties=_TIES[ties],
+            min_pairs=min_pairs,
+            min_effect=min_effect,
+            draws=draws,
+            seed=seed,
+            ledger={kept.relation.name: kept.ledger(kept in scored) for kept in everything},
+            relations={relation.name: relation for relation in loaded},
+            prompts={
+                kept.relation.name: [kept.relation, limit, len(kept.pairs)]
                 for kept, limit in zip(scored, limits, strict=True)
             },
-            "interrupted": bool(np.isnan(found.hits[0, -1, -1]).all()),
-        },
+            interrupted=np.isnan(found.hits[0, -1, -1]).all(),
+        ),
         variables={
             "null_phi": (dims, found.null[0]),
             "reading": (dims, _names(found.reading[0])),
@@ -215,13 +213,13 @@ def relation_scores(
 
 @dataclass(frozen=True)
 class _Found:
-    """What was found for each side, implementing and suppressing.
+    """The results for both directions: axis 0 of ``hits``, ``p``, ``null`` and ``reading`` is (implements, suppresses).
 
     Attributes:
         hits: of the best reading [2, layer, head, relation, pair].
         p, null: p and the mean of the null [2, layer, head, relation].
-        reading: which is the best, as a place in READINGS, -1 without a hit [2, layer, head, relation].
-        each, contrast: phi and contrast by each reading [reading, layer, head, relation].
+        reading: the index of the best reading in READINGS, -1 if there is no hit [2, layer, head, relation].
+        each, contrast: phi and contrast for each reading [reading, layer, head, relation].
     """
 
     hits: np.ndarray
@@ -240,7 +238,7 @@ class _Found:
         return cls(hits, p, null, np.full(shape, -1), each, contrast)
 
     def forget(self, layers: slice) -> None:
-        """As if these layers had not been scored."""
+        """Reset some layers, as if they had not been scored."""
         self.reading[:, layers] = -1
         for array in (self.hits, self.p, self.null, self.each, self.contrast):
             array[:, layers] = np.nan
@@ -248,7 +246,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Asked:
-    """How to score, and when to test a score by how many shuffles."""
+    """How to score, and when to test a score with how many shuffles."""
 
     source: Source
     norm: Norm
@@ -260,10 +258,11 @@ class _Asked:
 
 
 class _Work:
-    """All that scoring a layer needs.
+    """Everything needed to score a layer.
 
     Attributes:
-        names: the readings that are taken; missing: why others are not.
+        names: the readings that are used.
+        missing: why the other readings are not used.
     """
 
     def __init__(
@@ -304,10 +303,10 @@ class _Work:
             if not done:
                 raise
             found.forget(slice(done, None))
-            warn(f"relation_scores was stopped: layers 0..{done - 1} are scored, the later ones are NaN")
+            warn(f"relation_scores was interrupted: layers 0..{done - 1} are scored, the later ones are NaN")
 
     def _score(self, found: _Found, layer: int) -> None:
-        """Hits of a layer's heads by the best reading, and where they are many enough the null."""
+        """Score a layer: the hits of its heads for the best reading, and the null if there are enough hits."""
         W_O = self._model.W_O[layer].float()
         if self._final_scale is not None:
             W_O = W_O * self._model.attention_out_scale(layer).float() * self._final_scale
@@ -355,7 +354,7 @@ def _check_finite(model: Model | StoredWeights) -> None:
 
 
 def _best_contrast(contrast: np.ndarray) -> np.ndarray:
-    """Of the contrasts by several readings [reading, ...] the carried one; without it the one farthest from zero."""
+    """The contrast [reading, ...] for the carried reading; without it, the one farthest from zero."""
     carried = contrast[READINGS.index("carried")]
     if not np.isnan(carried).all():
         return carried
@@ -364,7 +363,7 @@ def _best_contrast(contrast: np.ndarray) -> np.ndarray:
 
 
 def _names(places: np.ndarray) -> np.ndarray:
-    """The names of readings, by their places."""
+    """The names of readings, from their indices in READINGS."""
     return text_array([READINGS[place] if place >= 0 else "" for place in places.ravel().tolist()], places.shape)
 
 

@@ -1,4 +1,4 @@
-"""Word lists: the words of a language, for relations whose targets should be foreign to it."""
+"""Word lists: the words of a language, used as rivals of relations whose targets should be words of another."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from mechheads.data import folder
 
 @dataclass(frozen=True)
 class WordList:
-    """Words, such as those of English; upper and lower case are one.
+    """A list of words, such as those of English; case is ignored.
 
-    As a rival of a relation it explains every pair whose target is one of them: a head that raises an English word
-    for an English word need not translate.
+    As a rival of a relation it explains every pair whose target is in the list: a head that raises an English word
+    for an English word may do something else than translate.
 
     Attributes:
         name: a short name.
-        words: without leading spaces.
+        words: the words, without leading spaces.
         source: where they come from.
 
     Raises:
-        ValueError: for an empty name, no words, or words that are not text.
+        ValueError: if the name is empty, there are no words, or one is not text.
 
-    >>> mh.WordList("fruit", ["apple", "Pear"]).explains("pomme", "pear")
+    >>> mh.labels.WordList("fruit", ["apple", "Pear"]).explains("pomme", "pear")
     True
     """
 
@@ -44,7 +44,7 @@ class WordList:
         object.__setattr__(self, "words", folded)
 
     def explains(self, source: str, target: str) -> bool:
-        """Whether the target is one of the words, whatever the source."""
+        """Whether the target is one of the words; the source does not matter."""
         return target.casefold() in self._known
 
     @cached_property
@@ -67,6 +67,6 @@ def word_list_names() -> tuple[str, ...]:
 
 
 def load_word_list(name: str) -> WordList:
-    """A word list of the package by its name."""
+    """Load a word list of the package by its name."""
     content = json.loads((folder("words") / f"{name}.json").read_text(encoding="utf-8"))
     return WordList(**content)

@@ -1,1 +1,57 @@
 """Patching: from one run into another."""
+
+from mechheads.engine.job import Job, prepare
+from mechheads.engine.plan import Plan
+from mechheads.engine.sweep import plan, sweep
+from mechheads.interventions.base import Context
+from mechheads.interventions.basic import Mean, Patch, Resample, Scale, UniformAttention, Zero
+from mechheads.limits import Limits
+from mechheads.metrics.base import metric
+from mechheads.metrics.basic import accuracy, kl_divergence, log_prob, logit_diff
+from mechheads.patching.ablate import ablate
+from mechheads.patching.activation import activation_patch
+from mechheads.patching.attribution import attribution_patch
+from mechheads.patching.circuits import Completeness, Faithfulness, completeness, faithfulness
+from mechheads.patching.minimal import Circuit, minimal_circuit
+from mechheads.patching.path import path_matrix, path_patch
+from mechheads.patching.screen import Screen
+from mechheads.patching.self_repair import self_repair
+from mechheads.patching.sets import SetScores, patch_sets
+from mechheads.runs.cache import HeadCache
+
+__all__ = [
+    "Circuit",
+    "Completeness",
+    "Context",
+    "Faithfulness",
+    "HeadCache",
+    "Job",
+    "Limits",
+    "Mean",
+    "Patch",
+    "Plan",
+    "Resample",
+    "Scale",
+    "Screen",
+    "SetScores",
+    "UniformAttention",
+    "Zero",
+    "ablate",
+    "accuracy",
+    "activation_patch",
+    "attribution_patch",
+    "completeness",
+    "faithfulness",
+    "kl_divergence",
+    "log_prob",
+    "logit_diff",
+    "metric",
+    "minimal_circuit",
+    "patch_sets",
+    "path_matrix",
+    "path_patch",
+    "plan",
+    "prepare",
+    "self_repair",
+    "sweep",
+]

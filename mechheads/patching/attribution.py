@@ -22,38 +22,45 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.altered import altered_z, apply
-from mechheads.answers import warn_of_answers
-from mechheads.backends.base import with_gradient
-from mechheads.backends.changes import alone
-from mechheads.bars import Bar
-from mechheads.cache import KEY_SITES, HeadCache
+from mechheads.engine.answer_check import warn_of_answers
+from mechheads.engine.cached_runs import CachedRuns
+from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.job import Job, Spec, given, make_ready
+from mechheads.engine.memory import token_bytes, tokens_in_flight
+from mechheads.engine.places import Positions, by_place, where_reached
+from mechheads.engine.report import About, describe_heads, describe_positions, report
 from mechheads.heads import HeadId, HeadLike
-from mechheads.interventions import Context, Intervention, Patch, Site, site_of
-from mechheads.jobs import AnyPrompts, Job, Positions, inside, prepare, tokenize
-from mechheads.judge import Judge
-from mechheads.metrics import Metric, MetricContext, as_metric, check_value, logit_diff, name_of, read_positions
-from mechheads.model import Model
-from mechheads.plans import LOGITS_AT_ONCE, token_bytes, tokens_in_flight
-from mechheads.prompts import PromptPairs
-from mechheads.scores import HeadScores
-from mechheads.spill import LayerStore, budget_bytes
-from mechheads.tokens import Tokens
+from mechheads.interventions.base import Context, Site, site_of
+from mechheads.interventions.basic import Patch
+from mechheads.interventions.new_z import altered_z, apply
+from mechheads.limits import Budget, Limits
+from mechheads.messages.progress import Bar
+from mechheads.metrics.base import Metric, MetricContext, check_value, name_of, read_positions
+from mechheads.metrics.basic import as_metric, logit_diff
+from mechheads.model.backends.base import with_gradient
+from mechheads.model.backends.changes import alone
+from mechheads.model.model import Model
+from mechheads.prompts.prompts import PromptPairs
+from mechheads.prompts.tokens import Tokens
+from mechheads.results.scores import HeadScores
+from mechheads.runs.cache import HeadCache
+from mechheads.runs.layer_store import LayerStore
+from mechheads.runs.sites import KEY_SITES
 
 _INSTEAD = "use mh.logit_diff, mh.log_prob or another metric that has one"
 
 
 @alone
 def attribution_patch(
-    model: Model,
-    pairs: PromptPairs,
+    model: Model | Job,
+    pairs: PromptPairs | Job | None = None,
     *,
     site: Site = "z",
     metric: Metric | str = logit_diff,
     direction: Literal["denoising", "noising"] = "denoising",
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
-    budget: int | str | None = None,
+    budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
 ) -> HeadScores:
@@ -83,34 +90,20 @@ def attribution_patch(
     >>> mh.attribution_patch(model, pairs, progress=False).heads(1)
     (HeadId(layer=23, head=4),)
     """
-    base, metric = base_of(pairs, direction), as_metric(metric)
-    found = estimate(
-        model, pairs, Patch(site), metric=metric, heads=heads, positions=positions, base=base, budget=budget,
-        progress=progress,
-    )  # fmt: skip
-    warn_of_answers(found.job, metric)
-    return HeadScores.from_values(
-        found.values if found.labels else found.values[:, :, 0],
-        name=f"attribution patching of {site}, {direction}",
-        unit=getattr(metric, "unit", ""),
-        kind="attribution",
-        cluster=found.job.tokens.cluster,
-        extra={"pos": found.labels} if found.labels else None,
-        null=getattr(metric, "null", 0.0),
-        seed=seed,
-        provenance=model.provenance()
-        | {
-            "intervention": repr(Patch(site)),
-            "metric": name_of(metric),
-            "prompts": found.job.fingerprint(),
-            "n_prompts": len(pairs),
-            "base": base,
-            "positions": positions if isinstance(positions, str) else list(positions),
-            "heads": "all" if heads is None else [str(head) for head in found.job.heads],
-            "seed": seed,
-        },
-        variables={"base_metric": (("prompt",), found.base_value)},
-    )
+    model, asked, cached = given(model, pairs, "pairs")
+    base = base_of(asked, direction)
+    spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, seed=seed, limits=Limits.of(budget))
+    found = estimate(model, spec, runs=cached, progress=progress)
+    warn_of_answers(found.job)
+    more = {
+        "intervention": repr(spec.intervention),
+        "base": base,
+        "positions": describe_positions(found.job),
+        "heads": describe_heads(found.job),
+    }
+    values, extra = by_place(found.job.places, found.values)
+    name = f"attribution patching of {site}, {direction}"
+    return report(found.job, values, found.evaluator, About(name, "attribution", extra=extra, more=more))
 
 
 def base_of(pairs: PromptPairs, direction: str) -> Literal["clean", "corrupted"]:
@@ -128,64 +121,39 @@ def base_of(pairs: PromptPairs, direction: str) -> Literal["clean", "corrupted"]
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """An estimate for every head, and what a result says of how it was made.
+    """An estimate for every head, and what it was made from.
 
     Attributes:
         values: NaN for heads that were not asked for, and where a prompt has no such place.
-        labels: of the places, where they have any.
         job: the prepared runs.
+        evaluator: the metric of the unchanged run.
     """
 
     values: Float[np.ndarray, "layer head place prompt"]
-    labels: list[int | str]
     job: Job
-    base_value: Float[np.ndarray, " prompt"]
+    evaluator: Evaluator
 
 
 @torch.inference_mode(False)
-def estimate(
-    model: Model,
-    prompts: AnyPrompts,
-    intervention: Intervention,
-    *,
-    metric: Metric,
-    heads: Sequence[HeadLike] | HeadLike | None,
-    positions: Positions,
-    base: str,
-    budget: int | str | None,
-    progress: bool,
-    normalize: bool = False,
-) -> Estimate:
-    """The linear estimate of what ``sweep`` measures with the same arguments.
+def estimate(model: Model, spec: Spec, *, runs: CachedRuns | None = None, progress: bool = True) -> Estimate:
+    """The linear estimate of what a sweep of the same spec measures.
 
     Raises:
         ValueError: also if the metric, or the model, has no gradient.
     """
-    check_gradient(metric, tokenize(model, prompts, base)[0], model.d_vocab)
-    job = prepare(
-        model, prompts, intervention, metric=metric, heads=heads, positions=positions, base=base,
-        budget=budget, progress=progress,
-    )  # fmt: skip
-    judge = Judge(metric, job.base, job.source)
-    scale = judge.distance() if normalize else 1.0
-    values = attribute(job, metric, budget_bytes(budget), progress) / scale
-    labels = [place.label for place in job.places if place.label is not None]
-    if labels:
-        values[:, :, ~inside(job.places)] = np.nan
-    return Estimate(values, labels, job, judge.base_value.cpu().numpy())
+    runs = CachedRuns(model, spec.prompts) if runs is None else runs
+    check_gradient(spec.metric, runs.sides(spec.base)[0], model.d_vocab)
+    job = make_ready(model, spec, runs=runs, progress=progress)
+    evaluator = Evaluator(spec.metric, job.base, job.source, spec.limits)
+    scale = evaluator.distance() if spec.normalize else 1.0
+    return Estimate(where_reached(job.places, attribute(job, progress) / scale), job, evaluator)
 
 
-def attribute(
-    job: Job, metric: Metric, limit: int, progress: bool = True
-) -> Float[np.ndarray, "layer head place prompt"]:
-    """(new z - old z) . d metric / d z, whatever the intervention; NaN for heads that the job does not have.
-
-    Args:
-        limit: bytes that the cached runs and the graph may take.
-    """
+def attribute(job: Job, progress: bool = True) -> Float[np.ndarray, "layer head place prompt"]:
+    """(new z - old z) . d metric / d z, whatever the intervention; NaN for heads that the job does not have."""
     model, base, site = job.model, job.base, site_of(job.intervention)
     layers = sorted({head.layer for head in job.heads})
-    gradient = z_gradients(base, metric, layers, _rows_at_once(job, limit), progress)
+    gradient = z_gradients(base, job.spec.metric, layers, _rows_at_once(job), progress)
     values = np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan)
     of_keys = site in KEY_SITES  # a new key or value at one place changes z at every later token
     every = range(len(job.places))
@@ -273,17 +241,17 @@ def _gradients(
         return torch.autograd.grad(total, [z[layer] for layer in layers])
 
 
-def _rows_at_once(job: Job, limit: int) -> int:
+def _rows_at_once(job: Job) -> int:
     """How many prompts to run at once: each layer keeps half as much again as it has in flight until the way back."""
-    model, pos = job.model, job.tokens.ids.shape[1]
+    model, pos, limit = job.model, job.tokens.ids.shape[1], job.spec.limits.memory
     runs = [(run, tuple(run.stores)) for run in (job.base, job.source) if run is not None]
     kept = [HeadCache.estimate(model, run.tokens, sites=sites).total for run, sites in [*runs, (job.base, ("z",))]]
     room = max(limit // 4, 0 if job.plan.on_disk else limit - sum(kept))
     if model.device.type == "cuda":
         room = min(room, torch.cuda.mem_get_info(model.device)[0] // 2)
     a_token = 1.5 * model.n_layers * token_bytes(model, pos)
-    tokens = min(tokens_in_flight(model, room, pos), int(room // a_token))
-    return max(1, min(tokens // pos, LOGITS_AT_ONCE // (job.at.shape[1] * model.d_vocab)))
+    tokens = min(tokens_in_flight(model, room, pos, job.spec.limits), int(room // a_token))
+    return max(1, min(tokens // pos, job.spec.limits.logits // (job.at.shape[1] * model.d_vocab)))
 
 
 def check_gradient(metric: Metric, tokens: Tokens, d_vocab: int) -> None:

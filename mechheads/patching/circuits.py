@@ -22,21 +22,28 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechheads.backends.changes import alone
+from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
+from mechheads.engine.job import Job, Spec, given
+from mechheads.engine.report import describe_intervention
+from mechheads.engine.sets import SetRuns, check_intervention, head_set, set_bar
 from mechheads.heads import HeadId, HeadLike
-from mechheads.interventions import Intervention
-from mechheads.jobs import AnyPrompts
-from mechheads.metrics import Metric, as_metric, logit_diff, name_of
-from mechheads.model import Model
-from mechheads.notices import warn
-from mechheads.patching.sets import PATCH, SetRuns, check_intervention, head_set, said, set_bar
-from mechheads.stats import LEAST_CLUSTERS, clustered_interval
+from mechheads.interventions.base import Intervention
+from mechheads.limits import Budget, Limits
+from mechheads.messages.warn import warn
+from mechheads.metrics.base import Metric, MetricInfo, name_of
+from mechheads.metrics.basic import as_metric, logit_diff
+from mechheads.model.backends.changes import alone
+from mechheads.model.model import Model
+from mechheads.patching.sets import PATCH
+from mechheads.results.kinds import KINDS
+from mechheads.results.stats import LEAST_CLUSTERS, clustered_interval
+from mechheads.results.tables import TableResult
 
 _LEVEL = 0.95
 
 
 @dataclass(frozen=True, eq=False)
-class Faithfulness:
+class Faithfulness(TableResult):
     """How much of what the model does a set of heads does by itself.
 
     Attributes:
@@ -48,6 +55,9 @@ class Faithfulness:
         metric, ablation: what was measured, and how the other heads were taken out.
         provenance: what it takes to repeat it.
     """
+
+    KIND = "faithfulness"
+    name, unit = "faithfulness", KINDS[KIND].unit
 
     score: float
     ci_low: float
@@ -70,7 +80,7 @@ class Faithfulness:
 
 
 @dataclass(frozen=True, eq=False)
-class Completeness:
+class Completeness(TableResult):
     """Whether a circuit does without some of its heads what the model does without them.
 
     Attributes:
@@ -79,13 +89,18 @@ class Completeness:
             incompleteness, the absolute difference; in the metric's unit.
         heads: the circuit C.
         metric, ablation: what was measured, and how heads were taken out.
+        unit: the metric's.
         provenance: what it takes to repeat it.
     """
+
+    KIND = "completeness"
+    name = "completeness"
 
     table: pd.DataFrame
     heads: tuple[HeadId, ...]
     metric: str
     ablation: str
+    unit: str
     provenance: dict[str, Any]
 
     @property
@@ -104,13 +119,13 @@ class Completeness:
 
 @alone
 def faithfulness(
-    model: Model,
-    prompts: AnyPrompts,
-    heads: Iterable[HeadLike],
+    model: Model | Job,
+    prompts: AnyPrompts | Job | None = None,
+    heads: Iterable[HeadLike] | None = None,
     *,
     metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
-    budget: int | str | None = None,
+    budget: Budget = None,
     progress: bool = True,
 ) -> Faithfulness:
     """The share of the metric that a circuit keeps when all other heads are ablated.
@@ -130,24 +145,25 @@ def faithfulness(
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
     >>> late = [(layer, head) for layer in range(8, 30) for head in range(9)]
-    >>> 0.5 < mh.faithfulness(model, pairs, late, progress=False).score < 1.2
+    >>> 0.5 < mh.patching.faithfulness(model, pairs, late, progress=False).score < 1.2
     True
     """
-    circuit = head_set(heads, model, "heads")
-    runs = CircuitRuns(model, prompts, metric, ablation, budget, progress)
+    model, asked, cached = given(model, prompts)
+    circuit = _circuit(heads, model)
+    runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, budget), cached, progress)
     return runs.faithfulness(circuit, runs.values([frozenset(circuit)])[0])
 
 
 @alone
 def completeness(
-    model: Model,
-    prompts: AnyPrompts,
-    heads: Iterable[HeadLike],
+    model: Model | Job,
+    prompts: AnyPrompts | Job | None = None,
+    heads: Iterable[HeadLike] | None = None,
     *,
     subsets: int | Sequence[Iterable[HeadLike]] = 10,
     metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
-    budget: int | str | None = None,
+    budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
 ) -> Completeness:
@@ -160,7 +176,7 @@ def completeness(
         heads: the circuit.
         subsets: how many random subsets, each head in with probability 1/2; or the subsets themselves.
         seed: of the random subsets.
-        prompts, metric, ablation, budget, progress: as in ``mh.faithfulness``.
+        prompts, metric, ablation, budget, progress: as in ``mh.patching.faithfulness``.
 
     Raises:
         ValueError: if an argument does not fit, as a subset that is not part of the circuit.
@@ -168,15 +184,16 @@ def completeness(
     Wang et al. 2022 (arXiv 2211.00593), section 4.1.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
-    >>> found = mh.completeness(model, pairs, ["L23H4", "L20H1"], subsets=1, progress=False)
+    >>> found = mh.patching.completeness(model, pairs, ["L23H4", "L20H1"], subsets=1, progress=False)
     >>> found.table[["heads", "kind"]].values.tolist()
     [['', 'none'], ['L20H1', 'head'], ['L23H4', 'head'], ['L20H1 L23H4', 'random']]
     """
-    circuit = head_set(heads, model, "heads")
+    model, asked, cached = given(model, prompts)
+    circuit = _circuit(heads, model)
     if not circuit:
         raise ValueError("heads is empty; a circuit without heads has no subsets")
     chosen = _subsets(circuit, subsets, model, seed)
-    runs = CircuitRuns(model, prompts, metric, ablation, budget, progress)
+    runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, budget), cached, progress)
     without = [frozenset(heads) for _, heads in chosen]
     with set_bar(2 * len(chosen), f"{len(chosen)} subsets", progress) as bar:
         of_model = runs.values([runs.all - k for k in without], bar.update)
@@ -184,13 +201,38 @@ def completeness(
     difference = of_circuit - of_model
     low, high = clustered_interval(difference, runs.cluster, level=_LEVEL)
     mean = difference.mean(1)
-    table = pd.DataFrame({
-        "heads": [" ".join(map(str, heads)) for _, heads in chosen], "kind": [kind for kind, _ in chosen],
-        "n_heads": [len(heads) for _, heads in chosen], "circuit": of_circuit.mean(1), "model": of_model.mean(1),
-        "difference": mean, "ci_low": low, "ci_high": high, "incompleteness": np.abs(mean),
-    })  # fmt: skip
+    columns = {
+        "heads": [" ".join(map(str, heads)) for _, heads in chosen],
+        "kind": [kind for kind, _ in chosen],
+        "n_heads": [len(heads) for _, heads in chosen],
+        "circuit": of_circuit.mean(1),
+        "model": of_model.mean(1),
+        "difference": mean,
+        "ci_low": low,
+        "ci_high": high,
+        "incompleteness": np.abs(mean),
+    }
+    table = pd.DataFrame(columns)
     about = {"heads": [str(head) for head in circuit], "subsets": len(chosen), "seed": seed}
-    return Completeness(table, circuit, name_of(runs.metric), said(ablation), runs.provenance() | about)
+    said, info = describe_intervention(ablation), MetricInfo.of(runs.metric)
+    return Completeness(table, circuit, info.name, said, info.unit, runs.provenance() | about)
+
+
+def _circuit(heads: Iterable[HeadLike] | None, model: Model) -> tuple[HeadId, ...]:
+    if heads is None:
+        raise ValueError('heads is missing; give the heads of the circuit, such as heads=["L9H6", "L10H0"]')
+    return head_set(heads, model, "heads")
+
+
+def circuit_spec(prompts: AnyPrompts, metric: Metric | str, ablation: Intervention, budget: Budget) -> Spec:
+    """What runs of circuits ask of a model.
+
+    Raises:
+        ValueError: if the ablation or the metric does not fit.
+    """
+    measured = as_metric(metric)
+    check_intervention("ablation", ablation, prompts)
+    return Spec(prompts, ablation, measured, limits=Limits.of(budget))
 
 
 class CircuitRuns:
@@ -201,19 +243,9 @@ class CircuitRuns:
         cluster: of each prompt.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        prompts: AnyPrompts,
-        metric: Metric | str,
-        ablation: Intervention,
-        budget: int | str | None,
-        progress: bool,
-    ) -> None:
-        metric = as_metric(metric)
-        check_intervention("ablation", ablation, prompts)
-        self._runs = SetRuns(model, prompts, ablation, metric=metric, budget=budget, progress=progress)
-        self.metric, self.ablation, self.at_once = metric, ablation, self._runs.at_once
+    def __init__(self, model: Model, spec: Spec, cached: CachedRuns | None, progress: bool) -> None:
+        self._runs = SetRuns(model, spec, runs=cached, progress=progress)
+        self.metric, self.ablation, self.at_once = spec.metric, spec.intervention, self._runs.at_once
         self.all, self.cluster = frozenset(self._runs.job.heads), self._runs.job.tokens.cluster
         self.full, self.empty = self.values([self.all, frozenset()])
 
@@ -247,7 +279,9 @@ class CircuitRuns:
         low, high = _ratio_interval(values - self.empty, self.full - self.empty, self.cluster)
         table = pd.DataFrame({"cluster": self.cluster, "full": self.full, "circuit": values, "no heads": self.empty})
         about = self.provenance() | {"heads": [str(head) for head in heads]}
-        return Faithfulness(score, low, high, heads, table, name_of(self.metric), said(self.ablation), about)
+        return Faithfulness(
+            score, low, high, heads, table, name_of(self.metric), describe_intervention(self.ablation), about
+        )
 
     def provenance(self) -> dict[str, Any]:
         """What all results of these runs remember."""

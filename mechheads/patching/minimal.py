@@ -10,20 +10,26 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechheads.backends.changes import alone
-from mechheads.bars import Bar
+from mechheads.engine.cached_runs import AnyPrompts
+from mechheads.engine.job import Job, given
+from mechheads.engine.sets import head_set, set_bar
 from mechheads.heads import HeadId, HeadLike
-from mechheads.interventions import Intervention
-from mechheads.jobs import AnyPrompts
-from mechheads.metrics import Metric, logit_diff
-from mechheads.model import Model
-from mechheads.notices import warn
-from mechheads.patching.circuits import CircuitRuns, Faithfulness
-from mechheads.patching.sets import PATCH, head_set, set_bar
+from mechheads.interventions.base import Intervention
+from mechheads.limits import Budget
+from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.progress import Bar
+from mechheads.metrics.base import Metric
+from mechheads.metrics.basic import logit_diff
+from mechheads.model.backends.changes import alone
+from mechheads.model.model import Model
+from mechheads.patching.circuits import CircuitRuns, Faithfulness, circuit_spec
+from mechheads.patching.sets import PATCH
+from mechheads.results.kinds import KINDS
+from mechheads.results.tables import TableResult
 
 
 @dataclass(frozen=True, eq=False)
-class Circuit:
+class Circuit(TableResult):
     """A small set of heads that does what the model does, as ``minimal_circuit`` found it.
 
     Attributes:
@@ -34,11 +40,18 @@ class Circuit:
         provenance: what it takes to repeat it.
     """
 
+    KIND = "minimal_circuit"
+    name, unit = "minimal circuit", KINDS[KIND].unit
+
     heads: tuple[HeadId, ...]
     faithfulness: Faithfulness
     trace: pd.DataFrame
-    interrupted: bool
     provenance: dict[str, Any]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The trace of the search."""
+        return self.trace
 
     def __repr__(self) -> str:
         removed = sum(self.trace["removed"])
@@ -52,15 +65,15 @@ class Circuit:
 
 @alone
 def minimal_circuit(
-    model: Model,
-    prompts: AnyPrompts,
+    model: Model | Job,
+    prompts: AnyPrompts | Job | None = None,
     heads: Iterable[HeadLike] | None = None,
     *,
     threshold: float = 0.9,
     order: Literal["once", "each"] = "once",
     metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
-    budget: int | str | None = None,
+    budget: Budget = None,
     progress: bool = True,
 ) -> Circuit:
     """Remove head after head as long as what is left does what the model does.
@@ -75,11 +88,11 @@ def minimal_circuit(
             goes through a graph once: about 2 n runs for n heads. A head that had to stay is not tried again,
             though it might go later. ``"each"``: in each round the head whose removal leaves faithfulness
             closest to 1 goes, and all are tried anew, until none can go: up to n (n + 1) / 2 runs.
-        prompts, metric, ablation, budget, progress: as in ``mh.faithfulness``.
+        prompts, metric, ablation, budget, progress: as in ``mh.patching.faithfulness``.
 
     Returns:
         The set with the trace of its search; interrupted by Ctrl-C, what is left by then. To know how well it
-        stands for the model, try it on other prompts with ``mh.faithfulness``.
+        stands for the model, try it on other prompts with ``mh.patching.faithfulness``.
 
     Raises:
         ValueError: if an argument does not fit, or the heads to start from do not reach the threshold.
@@ -89,17 +102,18 @@ def minimal_circuit(
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
     >>> start = [(layer, head) for layer in (23, 29) for head in range(9)]
-    >>> mh.minimal_circuit(model, pairs, start, threshold=0.75, progress=False).heads
+    >>> mh.patching.minimal_circuit(model, pairs, start, threshold=0.75, progress=False).heads
     (HeadId(layer=23, head=4),)
     """
     if not 0 < threshold < 1:
         raise ValueError(f"threshold is {threshold}; give the share of faithfulness to keep, between 0 and 1")
     if order not in ("once", "each"):
         raise ValueError(f'order is {order!r}; choose "once" or "each"')
+    model, asked, cached = given(model, prompts)
     start = None if heads is None else head_set(heads, model, "heads")
     if start == ():
         raise ValueError("heads is empty; name the heads to start from, or leave it out for every head")
-    runs = CircuitRuns(model, prompts, metric, ablation, budget, progress)
+    runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, budget), cached, progress)
     kept = set(runs.all if start is None else start)
     values = runs.values([kept])[0]
 
@@ -113,24 +127,24 @@ def minimal_circuit(
         )
     search, n = (_once, 2 * len(kept)) if order == "once" else (_each, len(kept) * (len(kept) + 1) // 2)
     trace: list[dict[str, Any]] = []
-    interrupted = False
-    with set_bar(n, f"a circuit among {len(kept)} heads", progress) as bar:
-        try:
-            for head, without in search(runs, frozenset(kept), fits, bar):
-                if removed := fits(without):
-                    kept.remove(head)
-                    values = without
-                share = float(runs.share(without))
-                trace.append({"head": str(head), "faithfulness": share, "removed": removed, "n_heads": len(kept)})
-        except KeyboardInterrupt:
-            interrupted = True
-            warn(f"interrupted after {len(trace)} trials: more heads might go")
+    with until_interrupted() as work, set_bar(n, f"a circuit among {len(kept)} heads", progress) as bar:
+        for head, without in search(runs, frozenset(kept), fits, bar):
+            if removed := fits(without):
+                kept.remove(head)
+                values = without
+            share = float(runs.share(without))
+            trace.append({"head": str(head), "faithfulness": share, "removed": removed, "n_heads": len(kept)})
+    work.warn(f"{len(trace)} trials", "more heads might go")
     circuit = tuple(sorted(kept))
     found = runs.faithfulness(circuit, values)
-    about = {"start": "all" if start is None else [str(head) for head in start], "threshold": threshold,
-             "order": order, "interrupted": interrupted}  # fmt: skip
+    about = {
+        "start": "all" if start is None else [str(head) for head in start],
+        "threshold": threshold,
+        "order": order,
+        "interrupted": work.interrupted,
+    }
     columns = ["head", "faithfulness", "removed", "n_heads"]
-    return Circuit(circuit, found, pd.DataFrame(trace, columns=columns), interrupted, found.provenance | about)
+    return Circuit(circuit, found, pd.DataFrame(trace, columns=columns), found.provenance | about)
 
 
 Trial = tuple[HeadId, Float[np.ndarray, " prompt"]]

@@ -8,40 +8,46 @@ run gets these inputs of the receivers in place of its own, and everything else 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.answers import warn_of_answers
-from mechheads.backends.changes import alone
-from mechheads.bars import Bar
-from mechheads.frozen import Frozen, MLPs, Receiver, check_frozen
+from mechheads.engine.answer_check import warn_of_answers
+from mechheads.engine.cached_runs import CachedRuns
+from mechheads.engine.direct import Frozen, MLPs, Receiver, check_frozen
+from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.half_precision import with_precision
+from mechheads.engine.job import Job, Spec, Unit, given, make_ready
+from mechheads.engine.memory import in_halves
+from mechheads.engine.places import Positions, by_place
+from mechheads.engine.report import About, describe_heads, describe_positions, report
+from mechheads.engine.rows import Window
+from mechheads.engine.run import new_z
+from mechheads.engine.wavefront import Edit, Wave
 from mechheads.heads import HeadId, HeadLike
-from mechheads.interventions import Patch
-from mechheads.jobs import Job, Positions, Unit, inside, prepare
-from mechheads.judge import Judge
-from mechheads.metrics import Metric, as_metric, logit_diff, name_of
-from mechheads.model import Model
-from mechheads.notices import warn
+from mechheads.interventions.basic import Patch
+from mechheads.ledger.sweep_key import Store
+from mechheads.limits import Budget, Limits
+from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.progress import Bar
+from mechheads.metrics.base import Metric
+from mechheads.metrics.basic import as_metric, logit_diff
+from mechheads.model.backends.changes import alone
+from mechheads.model.model import Model
 from mechheads.patching.receivers import FINAL, Group, check_reached, parse_receivers
-from mechheads.plans import in_halves
-from mechheads.precision import with_precision
-from mechheads.prompts import PromptPairs
-from mechheads.scores import HeadScores
-from mechheads.sweeps import new_z
-from mechheads.wave import Edit, Wave
-from mechheads.windows import Window
+from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.scores import HeadScores
 
 
 @alone
 def path_patch(
-    model: Model,
-    pairs: PromptPairs,
+    model: Model | Job,
+    pairs: PromptPairs | Job | None = None,
     *,
     receivers: str | Sequence[str] = FINAL,
     senders: Sequence[HeadLike] | HeadLike | None = None,
@@ -50,7 +56,7 @@ def path_patch(
     mlps: MLPs = "recomputed",
     positions: Positions = "all",
     normalize: bool = False,
-    budget: int | str | None = None,
+    budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
     store: str | PathLike[str] | None = None,
@@ -86,35 +92,22 @@ def path_patch(
     >>> abs(direct["L23H4"]["score"]) > abs(direct["L5H0"]["score"])
     True
     """
-    metric = as_metric(metric)
+    model, asked, cached = given(model, pairs, "pairs")
     names = [receivers] if isinstance(receivers, str) else list(receivers)
     group = parse_receivers(names, model)
     if len(names) > 1 and FINAL in names:
         raise ValueError(f'receivers: "final" must stand alone, got {names}; mh.path_matrix takes them one by one')
-    values, labels, job, judge, about = _measure(
-        model, pairs, [tuple(r for r in group if r is not None) or None], senders, metric, direction, mlps, positions,
-        normalize, budget, progress, store,
-    )  # fmt: skip
-    result = _scores(
-        values[:, :, 0] if labels else values[:, :, 0, 0],
-        f"path patching to {', '.join(names)}, {direction}",
-        {"pos": labels} if labels else None,
-        job, judge, metric, normalize, seed, about | {"receivers": names}, "path_patch",
-    )  # fmt: skip
-
-    def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
-        return path_patch(
-            other, pairs, receivers=receivers, senders=sample, metric=metric, direction=direction, mlps=mlps,
-            positions=positions, normalize=normalize, budget=budget, progress=False,
-        )  # fmt: skip
-
-    return with_precision(model, result, again)
+    groups = [tuple(receiver for receiver in group if receiver is not None) or None]
+    limits = Limits.of(budget)
+    spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base_of(direction), normalize, seed, limits)
+    question = _Question(f"path patching to {', '.join(names)}, {direction}", "path_patch", names, groups, mlps)
+    return _run(model, spec, question, runs=cached, store=store, progress=progress)
 
 
 @alone
 def path_matrix(
-    model: Model,
-    pairs: PromptPairs,
+    model: Model | Job,
+    pairs: PromptPairs | Job | None = None,
     *,
     receivers: Sequence[str],
     senders: Sequence[HeadLike] | HeadLike | None = None,
@@ -122,7 +115,7 @@ def path_matrix(
     direction: Literal["noising", "denoising"] = "noising",
     mlps: MLPs = "recomputed",
     normalize: bool = False,
-    budget: int | str | None = None,
+    budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
     store: str | PathLike[str] | None = None,
@@ -147,89 +140,111 @@ def path_matrix(
     >>> matrix.extra_dims
     ('receiver',)
     """
-    metric = as_metric(metric)
+    model, asked, cached = given(model, pairs, "pairs")
     names = [receivers] if isinstance(receivers, str) else list(receivers)
     groups = [None if receiver is None else (receiver,) for receiver in parse_receivers(names, model)]
-    values, _, job, judge, about = _measure(
-        model, pairs, groups, senders, metric, direction, mlps, "all", normalize, budget, progress, store
-    )
-    result = _scores(
-        values[:, :, :, 0],
-        f"paths from heads to receivers, {direction}",
-        {"receiver": names},
-        job, judge, metric, normalize, seed, about | {"receivers": names}, "path_matrix",
-    )  # fmt: skip
+    limits = Limits.of(budget)
+    spec = Spec(asked, Patch(), as_metric(metric), senders, "all", base_of(direction), normalize, seed, limits)
+    question = _Question(f"paths from heads to receivers, {direction}", "path_matrix", names, groups, mlps)
+    return _run(model, spec, question, runs=cached, store=store, progress=progress)
+
+
+def base_of(direction: str) -> Literal["clean", "corrupted"]:
+    """Which run of pairs the paths are patched in.
+
+    Raises:
+        ValueError: if there is no such direction.
+    """
+    if direction not in ("noising", "denoising"):
+        raise ValueError(f'direction is {direction!r}; choose "noising" or "denoising"')
+    return "clean" if direction == "noising" else "corrupted"
+
+
+@dataclass(frozen=True)
+class _Question:
+    """Which paths are asked for.
+
+    Attributes:
+        name, kind: of the result.
+        receivers: as they were named; ``groups``: those that are replaced together.
+    """
+
+    name: str
+    kind: str
+    receivers: list[str]
+    groups: Sequence[Group]
+    mlps: MLPs
+
+    def check(self, model: Model, spec: Spec) -> None:
+        if not isinstance(spec.prompts, PromptPairs):
+            raise ValueError(f"pairs is a {type(spec.prompts).__name__}; path patching needs mh.PromptPairs")
+        if self.mlps not in ("recomputed", "frozen"):
+            raise ValueError(f'mlps is {self.mlps!r}; choose "recomputed" or "frozen"')
+        check_reached([receiver for group in self.groups for receiver in group or ()], spec.heads, model)
+
+
+def _run(
+    model: Model,
+    spec: Spec,
+    question: _Question,
+    *,
+    runs: CachedRuns | None = None,
+    store: str | PathLike[str] | None = None,
+    progress: bool = True,
+) -> HeadScores:
+    """Every sender's effect through every group of receivers, as a result."""
+    question.check(model, spec)
+    groups = [[FINAL] if group is None else [str(receiver) for receiver in group] for group in question.groups]
+    with Store(store, receivers=groups, mlps=question.mlps) as kept:
+        job = make_ready(model, spec, runs=runs, store=kept, progress=progress)
+        evaluator = Evaluator(spec.metric, job.base, job.source, spec.limits)
+        warn_of_answers(job)
+        values, interrupted = _measure(job, evaluator, _Paths(job, question.groups, question.mlps), progress)
+    values, places = by_place(job.places, values)
+    more = {
+        "direction": "noising" if spec.base == "clean" else "denoising",
+        "mlps": question.mlps,
+        "positions": describe_positions(job),
+        "senders": describe_heads(job),
+        "interrupted": interrupted,
+        "receivers": question.receivers,
+        "normalize": spec.normalize,
+    }
+    one = question.kind == "path_patch"
+    extra = places if one else {"receiver": question.receivers}
+    about = About(question.name, question.kind, share="share of the difference", extra=extra, more=more)
+    result = report(job, values[:, :, 0] if one else values, evaluator, about)
 
     def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
-        return path_matrix(
-            other, pairs, receivers=receivers, senders=sample, metric=metric, direction=direction, mlps=mlps,
-            normalize=normalize, budget=budget, progress=False,
-        )  # fmt: skip
+        return _run(other, replace(spec, heads=sample), question, progress=False)
 
     return with_precision(model, result, again)
 
 
 def _measure(
-    model: Model,
-    pairs: PromptPairs,
-    groups: Sequence[Group],
-    senders: Any,
-    metric: Metric,
-    direction: str,
-    mlps: MLPs,
-    positions: Positions,
-    normalize: bool,
-    budget: int | str | None,
-    progress: bool,
-    store: str | PathLike[str] | None,
-) -> tuple[Float[np.ndarray, "layer head group place prompt"], list[Any], Job, Judge, dict[str, Any]]:
-    """Every sender's effect through every group of receivers."""
-    if not isinstance(pairs, PromptPairs):
-        raise ValueError(f"pairs is a {type(pairs).__name__}; path patching needs mh.PromptPairs")
-    if direction not in ("noising", "denoising"):
-        raise ValueError(f'direction is {direction!r}; choose "noising" or "denoising"')
-    if mlps not in ("recomputed", "frozen"):
-        raise ValueError(f'mlps is {mlps!r}; choose "recomputed" or "frozen"')
-    check_reached([receiver for group in groups for receiver in group or ()], senders, model)
-    names = [[FINAL] if group is None else [str(receiver) for receiver in group] for group in groups]
-    interrupted = False
-    with ExitStack() as keep_open:
-        job = prepare(
-            model, pairs, Patch(), metric=metric, heads=senders, positions=positions,
-            base="clean" if direction == "noising" else "corrupted", budget=budget, progress=progress,
-            store=store, keep_open=keep_open, about={"receivers": names, "mlps": mlps},
-        )  # fmt: skip
-        judge = Judge(metric, job.base, job.source)
-        warn_of_answers(job, metric)
-        scale = judge.distance() if normalize else 1.0
-        paths = _Paths(job, groups, mlps)
-        values = np.full((model.n_layers, model.n_heads, len(groups), len(job.places), len(job.tokens)), np.nan)
-        finished = {} if job.ledger is None else job.ledger.finished()
-        bar = Bar(total=len(job.units), disable=not progress, leave=False, desc=f"paths from {len(job.heads)} heads")
-        try:
-            with bar:
-                for units in paths.waves():
-                    if not all(f"{head} {place}" in finished for head, place in units):
-                        finals = in_halves(paths.run, units)
-                        changes = np.stack([judge(final) for final in finals], axis=1)
-                        news = {f"{h} {p}": change for (h, p), change in zip(units, changes, strict=True)}
-                        finished |= news
-                        if job.ledger is not None:
-                            job.ledger.commit(news)
-                    for head, place in units:
-                        values[head.layer, head.head, :, place] = finished[f"{head} {place}"] / scale
-                    bar.update(len(units))
-        except KeyboardInterrupt:
-            interrupted = True
-            done = int(np.isfinite(values).any((2, 4)).sum())
-            warn(f"interrupted after {done} of {len(job.units)} senders; the rest are NaN")
-    labels = [place.label for place in job.places if place.label is not None]
-    if labels:
-        values[..., ~inside(job.places)] = np.nan
-    about = {"direction": direction, "mlps": mlps, "positions": positions if isinstance(positions, str)
-             else list(positions), "senders": "all" if senders is None else [str(head) for head in job.heads],
-             "interrupted": interrupted}  # fmt: skip
-    return values, labels, job, judge, about
+    job: Job, evaluator: Evaluator, paths: _Paths, progress: bool
+) -> tuple[Float[np.ndarray, "layer head group place prompt"], bool]:
+    """What the metric changes by along every path, and whether Ctrl-C ended the work."""
+    shape = (job.model.n_layers, job.model.n_heads, len(paths.groups), len(job.places), len(job.tokens))
+    scale = evaluator.distance() if job.spec.normalize else 1.0
+    values = np.full(shape, np.nan)
+    finished = {} if job.ledger is None else job.ledger.finished()
+    bar = Bar(total=len(job.units), disable=not progress, leave=False, desc=f"paths from {len(job.heads)} heads")
+    with until_interrupted() as work, bar:
+        for units in paths.waves():
+            if not all(f"{head} {place}" in finished for head, place in units):
+                finals = in_halves(paths.run, units)
+                changes = np.stack([evaluator(final) for final in finals], axis=1)
+                news = {f"{h} {p}": change for (h, p), change in zip(units, changes, strict=True)}
+                finished |= news
+                if job.ledger is not None:
+                    job.ledger.commit(news)
+            for head, place in units:
+                values[head.layer, head.head, :, place] = finished[f"{head} {place}"] / scale
+            bar.update(len(units))
+    done = int(np.isfinite(values).any((2, 4)).sum())
+    work.warn(f"{done} of {len(job.units)} senders")
+    return values, work.interrupted
 
 
 class _Paths:
@@ -295,32 +310,3 @@ def _second_run(
     if reached := [i for i, copy in enumerate(copies) if copy]:
         final[reached] = wave.run([copies[i] for i in reached])
     return final
-
-
-def _scores(
-    values: np.ndarray,
-    name: str,
-    extra: dict[str, list[Any]] | None,
-    job: Job,
-    judge: Judge,
-    metric: Metric,
-    normalize: bool,
-    seed: int,
-    about: dict[str, Any],
-    kind: str,
-) -> HeadScores:
-    return HeadScores.from_values(
-        values,
-        name=name,
-        unit="share of the difference" if normalize else getattr(metric, "unit", ""),
-        kind=kind,
-        cluster=job.tokens.cluster,
-        extra=extra,
-        null=getattr(metric, "null", 0.0),
-        seed=seed,
-        provenance=job.model.provenance()
-        | {"metric": name_of(metric), "prompts": job.fingerprint(), "n_prompts": len(job.tokens), "seed": seed,
-           "normalize": normalize}
-        | about,
-        variables={"base_metric": (("prompt",), judge.base_value.cpu().numpy())},
-    )  # fmt: skip

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from mechheads.frozen import Receiver
+from mechheads.engine.direct import Receiver
 from mechheads.heads import check_heads
-from mechheads.model import Model
-from mechheads.suggest import did_you_mean
+from mechheads.messages.suggest import did_you_mean
+from mechheads.model.model import Model
 
 FINAL = "final"
 Group = tuple[Receiver, ...] | None

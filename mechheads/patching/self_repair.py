@@ -9,33 +9,38 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.answers import warn_of_answers
-from mechheads.backends.changes import alone
-from mechheads.frozen import Frozen
+from mechheads.engine.answer_check import warn_of_answers
+from mechheads.engine.cached_runs import AnyPrompts
+from mechheads.engine.direct import Frozen
+from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.job import Job, Spec, given, make_ready
+from mechheads.engine.report import About, describe_heads, describe_intervention, report
+from mechheads.engine.run import finals
+from mechheads.engine.sets import check_intervention, replaced_z
 from mechheads.heads import HeadId, HeadLike
-from mechheads.interventions import Intervention
-from mechheads.jobs import AnyPrompts, Job, prepare
-from mechheads.judge import Judge
-from mechheads.metrics import Metric, as_metric, logit_diff, name_of
-from mechheads.model import Model
-from mechheads.notices import warn
-from mechheads.patching.sets import PATCH, check_intervention, replaced_z, said
-from mechheads.scores import HeadScores
-from mechheads.spill import LayerStore
-from mechheads.sweeps import finals
+from mechheads.interventions.base import Intervention
+from mechheads.limits import Budget, Limits
+from mechheads.messages.interrupted import until_interrupted
+from mechheads.metrics.base import Metric
+from mechheads.metrics.basic import as_metric, logit_diff
+from mechheads.model.backends.changes import alone
+from mechheads.model.model import Model
+from mechheads.patching.sets import PATCH
+from mechheads.results.scores import HeadScores
+from mechheads.runs.layer_store import LayerStore
 
 EFFECTS = ("total", "direct", "repair")
 
 
 @alone
 def self_repair(
-    model: Model,
-    prompts: AnyPrompts,
+    model: Model | Job,
+    prompts: AnyPrompts | Job | None = None,
     *,
     metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
     heads: Sequence[HeadLike] | HeadLike | None = None,
-    budget: int | str | None = None,
+    budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
 ) -> HeadScores:
@@ -64,52 +69,31 @@ def self_repair(
     McGrath et al. 2023 (the Hydra effect, arXiv 2307.15771); Rushing & Nanda 2024 (arXiv 2402.15390).
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
-    >>> found = mh.self_repair(model, pairs, heads=["L23H4"], progress=False)
+    >>> found = mh.patching.self_repair(model, pairs, heads=["L23H4"], progress=False)
     >>> total, direct, repair = found["L23H4"]["score"]
     >>> bool(total < direct < 0), bool(abs(repair - (total - direct)) < 1e-6)
     (True, True)
     """
-    metric = as_metric(metric)
-    check_intervention("ablation", ablation, prompts)
-    job = prepare(
-        model, prompts, ablation, metric=metric, heads=heads, positions="all", base="clean",
-        budget=budget, progress=progress,
-    )  # fmt: skip
-    judge = Judge(metric, job.base, job.source)
-    warn_of_answers(job, metric)
+    model, asked, cached = given(model, prompts)
+    check_intervention("ablation", ablation, asked)
+    spec = Spec(asked, ablation, as_metric(metric), heads, seed=seed, limits=Limits.of(budget))
+    job = make_ready(model, spec, runs=cached, progress=progress)
+    evaluator = Evaluator(spec.metric, job.base, job.source, spec.limits)
+    warn_of_answers(job)
     z, _ = replaced_z(job)
     values = np.full((model.n_layers, model.n_heads, len(EFFECTS), len(job.tokens)), np.nan)
-    interrupted = False
     done = 0
-    try:
+    with until_interrupted() as work:
         for units, final in finals(job, progress=progress):
-            total, direct = judge(final), judge(_direct(job, [head for head, _ in units], z))
+            total, direct = evaluator(final), evaluator(_direct(job, [head for head, _ in units], z))
             for (head, _), of_all, by_itself in zip(units, total, direct, strict=True):
                 values[head.layer, head.head] = of_all, by_itself, of_all - by_itself
             done += len(units)
-    except KeyboardInterrupt:
-        interrupted = True
-        warn(f"interrupted after {done} of {len(job.heads)} heads; the rest are NaN")
-    return HeadScores.from_values(
-        values,
-        name=f"self-repair, {said(ablation)}",
-        unit=getattr(metric, "unit", ""),
-        kind="self_repair",
-        cluster=job.tokens.cluster,
-        extra={"effect": EFFECTS},
-        null=getattr(metric, "null", 0.0),
-        seed=seed,
-        provenance=model.provenance()
-        | {
-            "intervention": said(ablation),
-            "metric": name_of(metric),
-            "prompts": job.fingerprint(),
-            "n_prompts": len(job.tokens),
-            "heads": "all" if heads is None else [str(head) for head in job.heads],
-            "interrupted": interrupted,
-            "seed": seed,
-        },
-        variables={"base_metric": (("prompt",), judge.base_value.cpu().numpy())},
+    work.warn(f"{done} of {len(job.heads)} heads")
+    said = describe_intervention(ablation)
+    more = {"intervention": said, "heads": describe_heads(job), "interrupted": work.interrupted}
+    return report(
+        job, values, evaluator, About(f"self-repair, {said}", "self_repair", extra={"effect": EFFECTS}, more=more)
     )
 
 

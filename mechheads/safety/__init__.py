@@ -1,15 +1,18 @@
-"""Which heads a model's refusals hang on: requests, Ships, Sahara, Refusal Contribution, and answers without heads."""
+"""Which heads a model's refusals depend on: requests, Ships, Sahara, Refusal Contribution, answers without heads."""
 
-from mechheads.safety.ablations import KINDS, Ablation
-from mechheads.safety.angles import principal_angles
-from mechheads.safety.contribution import refusal_contribution
-from mechheads.safety.curves import RefusalCurve, attack_curve
-from mechheads.safety.direction import refusal_direction
-from mechheads.safety.loaders import public_requests, read_requests
-from mechheads.safety.openings import OPENING, OpeningLogProb, find_opening, with_opening
-from mechheads.safety.overlap import overlap
-from mechheads.safety.refusal import RefusalTest, refusal_test
-from mechheads.safety.requests import (
+from mechheads.results.agreement import overlap
+from mechheads.safety.answers.attack_curve import RefusalCurve, attack_curve
+from mechheads.safety.answers.refusal import RefusalTest, refusal_test
+from mechheads.safety.answers.verdicts import rule_judge, verdict, verdicts
+from mechheads.safety.heads.ablations import KINDS, Ablation
+from mechheads.safety.heads.angles import principal_angles
+from mechheads.safety.heads.contribution import refusal_contribution
+from mechheads.safety.heads.direction import refusal_direction
+from mechheads.safety.heads.sahara import HeadGroup, sahara
+from mechheads.safety.heads.ships import SafetyHeads, compare_ablations, generalized_ships, safety_heads, ships
+from mechheads.safety.requests.loaders import public_requests, read_requests
+from mechheads.safety.requests.openings import OPENING, OpeningLogProb, find_opening, with_opening
+from mechheads.safety.requests.requests import (
     TEMPLATES,
     FoldedTexts,
     Request,
@@ -18,11 +21,7 @@ from mechheads.safety.requests import (
     load_requests,
     request_prompts,
 )
-from mechheads.safety.sahara import HeadGroup, sahara
-from mechheads.safety.ships import SafetyHeads, compare_ablations, generalized_ships, safety_heads, ships
-from mechheads.safety.study import SafetyStudy, safety_study
-from mechheads.safety.texts import ordinary_texts, text_loss
-from mechheads.safety.verdicts import rule_judge, verdict, verdicts
+from mechheads.safety.requests.texts import ordinary_texts, text_loss
 
 __all__ = [
     "KINDS",
@@ -37,7 +36,6 @@ __all__ = [
     "Request",
     "RequestSet",
     "SafetyHeads",
-    "SafetyStudy",
     "attack_curve",
     "compare_ablations",
     "find_opening",
@@ -55,7 +53,6 @@ __all__ = [
     "request_prompts",
     "rule_judge",
     "safety_heads",
-    "safety_study",
     "sahara",
     "ships",
     "text_loss",

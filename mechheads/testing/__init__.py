@@ -1,4 +1,4 @@
-"""For extensions of your own: checks of what the engine takes for granted, and models with known heads.
+"""Tools for testing extensions: checks of what the engine assumes about them, and models with known heads.
 
 >>> from mechheads.testing import check_intervention, check_metric
 >>> check_intervention(mh.Scale(0.5)).passed and check_metric(mh.log_prob).passed
@@ -8,6 +8,7 @@ True
 from __future__ import annotations
 
 from mechheads.testing.checks import Check, CheckFailed, Report, check_intervention, check_metric
+from mechheads.testing.exercises import check_answer
 from mechheads.testing.planted import PlantedHead, PlantedModel, planted_model
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "PlantedHead",
     "PlantedModel",
     "Report",
+    "check_answer",
     "check_intervention",
     "check_metric",
     "planted_model",

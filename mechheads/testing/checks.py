@@ -1,4 +1,4 @@
-"""``check_intervention`` and ``check_metric``: does it keep what the engine takes for granted?"""
+"""``check_intervention`` and ``check_metric``: test that an extension behaves as the engine assumes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 import torch
 
-from mechheads.metrics import name_of
-from mechheads.model import Model
-from mechheads.prompts import PromptPairs, Prompts, as_prompts
+from mechheads.metrics.base import MetricInfo, name_of
+from mechheads.model.model import Model
+from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
+from mechheads.prompts.tokens import PromptLike
 from mechheads.testing.material import tiny_model, tiny_pairs
 from mechheads.testing.trials import InterventionTrial, MetricTrial, Wrong
-from mechheads.tokens import PromptLike
 
 AnyPrompts = Prompts | PromptPairs | Sequence[PromptLike]
 
@@ -27,7 +27,7 @@ _PLAIN = "a @dataclass(frozen=True) whose fields are plain numbers, texts and tu
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was tried, how it went, and what was seen."""
+    """One check: its name, its outcome, and what was found."""
 
     name: str
     outcome: Literal["passed", "failed", "not run"]
@@ -36,12 +36,12 @@ class Check:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What the checks of one intervention or metric found; prints as a short list.
+    """The result of checking an intervention or a metric; prints as a short list.
 
     Attributes:
-        of: what was checked.
-        checks: each with its name, ``"passed"``, ``"failed"`` or ``"not run"``, and what was seen.
-        notes: what is no fault but good to know.
+        of: the name of what was checked.
+        checks: each with its name, ``"passed"``, ``"failed"`` or ``"not run"``, and what was found.
+        notes: observations that are not failures.
     """
 
     of: str
@@ -71,7 +71,7 @@ _SIGN = {"passed": "", "failed": " FAILED", "not run": " (not run)"}
 
 
 class CheckFailed(AssertionError):
-    """Some checks failed; the message lists them all, ``report`` holds the others too."""
+    """Some checks failed. The message lists them all; ``report`` holds the other checks too."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -80,19 +80,20 @@ class CheckFailed(AssertionError):
 
 
 def check_intervention(intervention: Any, model: Model | None = None, prompts: AnyPrompts | None = None) -> Report:
-    """Try out an intervention: does it keep what the engine takes for granted?
+    """Test that an intervention behaves as the engine assumes.
 
-    It must take (value, context); name a site that exists; give a finite tensor like the one it is given, the same
-    one each time; leave the cached runs alone; declare in ``needs`` all that it reads; not mind padding; as a
-    dataclass be hashable and equal to itself after pickling. Last, ``mh.sweep`` with it must give what full
-    forward passes of each prompt alone give when TransformerLens' hooks set the new z, to 1e-4.
+    The intervention must take (value, context); name a site that exists; return a finite tensor with the shape, dtype
+    and device of its input, the same one each time; not write to the cached runs; declare in ``needs`` everything that
+    it reads; not depend on padding; and, if it is a dataclass, be hashable and equal to itself after pickling. Finally,
+    ``mh.sweep`` with it must agree, to 1e-4, with full forward passes of each prompt alone in which TransformerLens
+    hooks set the new z.
 
-    That it looks at other prompts or at later tokens, or cannot go with ``store=``, is noted and no failure.
+    If it looks at other prompts or at later tokens, or cannot be used with ``store=``, this is noted but not a failure.
 
     Args:
-        model: left out, a tiny random Llama with grouped keys and values in which every byte is a token.
-        prompts: left out, three pairs of random tokens. Best a few of different lengths, in pairs where the
-            intervention reads the other run.
+        model: by default, a tiny random Llama with grouped keys and values in which every byte is a token.
+        prompts: by default, three pairs of random tokens. Best give a few of different lengths, as pairs if the
+            intervention reads the source run.
 
     Raises:
         CheckFailed: an AssertionError that lists every check that failed.
@@ -105,7 +106,7 @@ def check_intervention(intervention: Any, model: Model | None = None, prompts: A
       ...
       engine: mh.sweep of L0H1 and L1H3 agrees with full forward passes to ...
 
-    One that forgets that short prompts are padded:
+    An intervention that ignores that short prompts are padded:
 
     >>> def flatten(z, context):
     ...     return z.mean(1, keepdim=True).expand_as(z)
@@ -137,17 +138,18 @@ def check_intervention(intervention: Any, model: Model | None = None, prompts: A
 
 
 def check_metric(metric: Any, model: Model | None = None, prompts: AnyPrompts | None = None) -> Report:
-    """Try out a metric: does it keep what the engine takes for granted?
+    """Test that a metric behaves as the engine assumes.
 
-    It must take (logits, context); read a position that the prompts have; give one finite value a prompt, the same
-    each time; leave tokens and mask alone; not mind the other prompts of the batch, padding, or rounding in an
-    unchanged run. Last, ``mh.sweep`` with it must give what full forward passes of each prompt alone give.
+    The metric must take (logits, context); read a position that the prompts have; return one finite value per prompt,
+    the same each time; not write to tokens and mask; and not depend on the other prompts of the batch, on padding, or
+    on rounding in an unchanged run. Finally, ``mh.sweep`` with it must agree with full forward passes of each prompt
+    alone.
 
-    That it writes into the logits, or can or cannot go with ``screen=`` or ``store=``, is noted and no failure.
+    If it writes to the logits, and whether it can be used with ``screen=`` or ``store=``, is noted but not a failure.
 
     Args:
-        model, prompts: as in ``check_intervention``. The prompts that are made where you give none have answers,
-            wrong answers, and the named position that the metric reads.
+        model, prompts: as in ``check_intervention``. The default prompts have answers, wrong answers, and the named
+            position that the metric reads.
 
     Raises:
         CheckFailed: an AssertionError that lists every check that failed.
@@ -161,7 +163,7 @@ def check_metric(metric: Any, model: Model | None = None, prompts: AnyPrompts | 
       note: can be used with screen=...
     """
     __tracebackhide__ = True
-    where = getattr(metric, "reads", "last")
+    where = MetricInfo.of(metric).reads
     model, prompts = _given(model, prompts, where if where not in ("last", "all") and isinstance(where, str) else None)
     tried = MetricTrial(metric, model, prompts)
     checks = _Checks(metric)
@@ -183,7 +185,7 @@ def check_metric(metric: Any, model: Model | None = None, prompts: AnyPrompts | 
 
 
 class _Checks:
-    """Runs checks one by one. Once a vital one has failed, the others would only fail with it: they are not run."""
+    """Runs checks one by one. After a vital one has failed, the others are not run: they would fail for its reason."""
 
     def __init__(self, of: object) -> None:
         self.of = name_of(of)
@@ -202,7 +204,7 @@ class _Checks:
         except Exception as error:
             seen = str(error)
             if not isinstance(error, Wrong):
-                seen = f"it raised {type(error).__name__}: {error}; right: to run without an error"
+                seen = f"it raised {type(error).__name__}: {error}; it should run without an error"
                 self.cause = self.cause or error
             self.checks.append(Check(name, "failed", seen))
             self.stopped = name if vital else self.stopped
@@ -211,7 +213,7 @@ class _Checks:
         try:
             note = None if self.stopped else test()
         except Exception as error:
-            note = f"could not be tried any further: {type(error).__name__}: {error}"
+            note = f"could not be tested any further: {type(error).__name__}: {error}"
         self.notes += [note] if note else []
 
     def report(self) -> Report:
@@ -235,10 +237,10 @@ def _given(
 
 def _callable(thing: Any, arguments: str, example: str) -> str:
     if isinstance(thing, type):
-        raise Wrong(f"is the class {thing.__name__}; right: an instance, as {thing.__name__}(...)")
+        raise Wrong(f"is the class {thing.__name__}; expected an instance, {thing.__name__}(...)")
     if not callable(thing):
         raise Wrong(
-            f"is {thing!r}, which cannot be called; right: a function of {arguments} or an instance as {example}"
+            f"is {thing!r}, which cannot be called; expected a function of {arguments} or an instance such as {example}"
         )
     try:
         signature = inspect.signature(thing)
@@ -247,32 +249,32 @@ def _callable(thing: Any, arguments: str, example: str) -> str:
     try:
         signature.bind(None, None)
     except TypeError as error:
-        raise Wrong(f"takes {signature}; right: {arguments}") from error
+        raise Wrong(f"takes {signature}; expected {arguments}") from error
     return f"takes {arguments}"
 
 
 def _pickle(thing: Any) -> str:
     if not dataclasses.is_dataclass(thing):
-        return "is no dataclass, so this is not asked"
+        return "not a dataclass, so it need not be picklable"
     try:
         before = hash(thing)
     except TypeError as error:
-        raise Wrong(f"cannot be hashed ({error}); right: {_PLAIN}") from error
+        raise Wrong(f"cannot be hashed ({error}); expected {_PLAIN}") from error
     try:
         again = pickle.loads(pickle.dumps(thing)) if _can_be_found(type(thing)) else copy.deepcopy(thing)
     except Exception as error:
-        raise Wrong(f"cannot be pickled ({error}); right: {_PLAIN}") from error
+        raise Wrong(f"cannot be pickled ({error}); expected {_PLAIN}") from error
     try:
         equal = bool(again == thing) and hash(again) == before
     except Exception:
         equal = False
     if not equal:
-        raise Wrong(f"is not equal to itself after pickling; right: {_PLAIN}")
+        raise Wrong(f"is not equal to itself after pickling; expected {_PLAIN}")
     return "hashable, and equal to itself after pickling"
 
 
 def _can_be_found(kind: type) -> bool:
-    """Whether the class lies where its name says; one made inside a function does not."""
+    """Whether the class can be imported by its name; a class defined inside a function cannot."""
     found: Any = sys.modules.get(kind.__module__)
     for part in kind.__qualname__.split("."):
         found = getattr(found, part, None)
@@ -280,11 +282,11 @@ def _can_be_found(kind: type) -> bool:
 
 
 def _cannot_travel(thing: Any) -> str | None:
-    """Why it cannot be sent to another process, where that is no failure."""
+    """Why a function or class cannot be sent to another process; None if it can. This is not a failure."""
     if dataclasses.is_dataclass(thing):
         if _can_be_found(type(thing)):
             return None
-        return "cannot be pickled: its class is made inside a function; at the top of a module it could be"
+        return "cannot be pickled, because its class is defined inside a function; define it at the top of a module"
     try:
         again = pickle.loads(pickle.dumps(thing))
     except Exception as error:
@@ -295,7 +297,7 @@ def _cannot_travel(thing: Any) -> str | None:
 
 
 def _cannot_be_stored(thing: Any, what: str) -> str | None:
-    from mechheads.fingerprints import fingerprint
+    from mechheads.ledger.fingerprints import fingerprint
 
     try:
         fingerprint(thing, what=what)

@@ -1,4 +1,4 @@
-"""What the checks work with: a tiny random model, prompts of different lengths, changed runs, and a slow loop."""
+"""Fixtures of the checks: a tiny random model, prompts of different lengths, changed runs, and a slow reference."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from mechheads.cache import HEAD_SITES, KEY_SITES, HeadCache
 from mechheads.heads import HeadId, kv_head
-from mechheads.interventions import Context, Intervention, site_of
-from mechheads.metrics import Metric, MetricContext, read_positions
-from mechheads.model import Model, load
-from mechheads.prompts import PromptPairs, Prompts
-from mechheads.spill import LayerStore
-from mechheads.tokens import Tokens
+from mechheads.interventions.base import Context, Intervention, site_of
+from mechheads.metrics.base import Metric, MetricContext, read_positions
+from mechheads.model.load import load
+from mechheads.model.model import Model
+from mechheads.prompts.prompts import PromptPairs, Prompts
+from mechheads.prompts.tokens import Tokens
+from mechheads.runs.cache import HeadCache
+from mechheads.runs.layer_store import LayerStore
+from mechheads.runs.sites import HEAD_SITES, KEY_SITES
 
 _LENGTHS = (4, 7, 5)
 _EXTRA = 2
@@ -29,9 +31,9 @@ _EXTRA = 2
 
 @functools.cache
 def tiny_model() -> Model:
-    """A random Llama of 2 layers of 4 heads that share 2 keys and values; every byte is a token.
+    """A random Llama with 2 layers of 4 heads that share 2 key/value heads; every byte is a token.
 
-    Its weights come from a generator of their own: no global seed changes.
+    Its weights come from their own generator, so no global seed changes.
     """
     import transformers
     from safetensors.torch import save_file
@@ -66,7 +68,7 @@ def tiny_pairs(model: Model, position: str | None = None) -> PromptPairs:
     """Three pairs of random tokens of a model, of different lengths, that differ in their second token.
 
     Args:
-        position: a named position to give them, where a metric reads one.
+        position: a named position that the pairs should have, for a metric that reads one.
     """
     generator = torch.Generator().manual_seed(0)
     clean = [torch.randint(model.d_vocab, (n,), generator=generator).tolist() for n in _LENGTHS]
@@ -77,12 +79,12 @@ def tiny_pairs(model: Model, position: str | None = None) -> PromptPairs:
 
 
 def some_heads(model: Model) -> tuple[HeadId, HeadId]:
-    """One head of the first layer and one of the last; the first is not the first of its group, where it can be."""
+    """One head of the first layer and one of the last; the first is not the first of its group, if possible."""
     return HeadId(0, min(1, model.n_heads - 1)), HeadId(model.n_layers - 1, model.n_heads - 1)
 
 
 def widened(tokens: Tokens, generator: torch.Generator) -> Tokens:
-    """The same prompts with more padding and random tokens in it."""
+    """The same prompts with more padding, filled with random tokens."""
     ids = F.pad(tokens.ids, (0, _EXTRA))
     random = torch.randint(int(ids.max()) + 1, ids.shape, generator=generator).to(ids.device)
     wide = replace(tokens, ids=ids)
@@ -90,13 +92,13 @@ def widened(tokens: Tokens, generator: torch.Generator) -> Tokens:
 
 
 def with_noise(value: Tensor, where: Tensor, generator: torch.Generator) -> Tensor:
-    """The value with something in (0, 1) added where told."""
+    """The value with noise in (0, 1) added where the mask is True."""
     return value + where * torch.rand(value.shape, generator=generator).to(value)
 
 
 @dataclass(frozen=True)
 class Runs:
-    """The cached runs of some prompts: the base and, for pairs, the source."""
+    """The cached runs of some prompts: the base run and, for pairs, the source run."""
 
     model: Model
     base: HeadCache
@@ -123,7 +125,7 @@ class Runs:
         tokens: Callable[[Tokens], Tokens],
         sites: Sequence[str] | None = None,
     ) -> Runs:
-        """Copies with every activation and the tokens changed, and only some sites kept."""
+        """Copies in which every activation and the tokens are changed, and only some sites are kept."""
 
         def made_over(run: HeadCache) -> HeadCache:
             kept = run.stores if sites is None else sites
@@ -143,9 +145,9 @@ class Runs:
         )
 
     def padded(self) -> Runs:
-        """The same prompts with more padding and, in all padding, other numbers than zero.
+        """The same prompts with more padding and, in all padding, numbers other than zero.
 
-        A pattern keeps its zeros at keys that are padding: no real token can attend to one.
+        A pattern keeps its zeros at keys that are padding, because no real token can attend to one.
         """
         generator = torch.Generator().manual_seed(0)
 
@@ -157,7 +159,7 @@ class Runs:
         return self.made_over(change, lambda tokens: widened(tokens, generator))
 
     def with_other(self, row: int) -> Runs:
-        """The same with other numbers and tokens in one of the prompts, as long as before."""
+        """The runs with other activations and tokens in one of the prompts, which keeps its length."""
         generator = torch.Generator().manual_seed(0)
         this = torch.arange(len(self.tokens), device=self.tokens.ids.device) == row
 
@@ -170,26 +172,26 @@ class Runs:
         return self.made_over(change, other)
 
     def with_later(self, last: int) -> Runs:
-        """The same with other tokens in the base run after position ``last``."""
+        """The runs with other tokens in the base run after position ``last``."""
         ids = self.tokens.ids
         later = (torch.arange(ids.shape[1], device=ids.device) > last) & self.tokens.mask
         tokens = replace(self.tokens, ids=torch.where(later, (ids + 1) % self.model.d_vocab, ids))
         return replace(self, base=HeadCache.run(self.model, tokens, sites=tuple(self.base.stores), progress=False))
 
     def context(self, intervention: Intervention, head: HeadId) -> Context:
-        """What an intervention is shown for a head; with ``k`` and ``v`` as the first head of its group."""
+        """The context that an intervention gets for a head; for ``k`` and ``v``, for the first head of its group."""
         if site_of(intervention) in KEY_SITES:
             group = self.model.n_heads // self.model.n_kv_heads
             head = HeadId(head.layer, head.head // group * group)
         return Context(head, self.base, self.source, self.tokens.mask)
 
     def value(self, intervention: Intervention, head: HeadId) -> Tensor:
-        """A copy of what an intervention changes."""
+        """A copy of the activation that an intervention changes."""
         return self.base.site(site_of(intervention))[head].clone()
 
 
 def copied(tokens: Tokens) -> Tokens:
-    """The same tokens in other memory."""
+    """A copy of the tokens in separate memory."""
     return replace(
         tokens,
         ids=tokens.ids.clone(),
@@ -209,7 +211,7 @@ def tensors_of(tokens: Tokens) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class SlowRun:
-    """One prompt run alone, without padding, as it is and with one head's new z: logits [1, pos, d_vocab]."""
+    """One prompt run alone, without padding, unchanged and with one head's new z: logits [1, pos, d_vocab]."""
 
     tokens: Tokens
     base: Float[Tensor, "1 pos d_vocab"]
@@ -227,7 +229,7 @@ class SlowRun:
 
 
 def slow_sweep(runs: Runs, intervention: Intervention, head: HeadId) -> list[SlowRun]:
-    """What a sweep must find for a head: full forward passes, one prompt at a time."""
+    """What a sweep must give for a head, from full forward passes of one prompt at a time."""
     model, site, shown = runs.model, site_of(intervention), runs.copied()
     new = intervention(shown.value(intervention, head), shown.context(intervention, head))
     found = []
@@ -249,7 +251,7 @@ def _forward(model: Model, ids: Int[Tensor, "1 pos"], hooks: list[Any] | None = 
 
 
 def _z_when(model: Model, ids: Int[Tensor, "1 pos"], head: HeadId, site: str, value: Tensor) -> Tensor:
-    """The head's z [pos, d_head] when its q, k, v or pattern is ``value``."""
+    """The head's z [pos, d_head] if its q, k, v or pattern is ``value``."""
     index = kv_head(head.head, model.n_heads, model.n_kv_heads) if site in KEY_SITES else head.head
     seen: list[Tensor] = []
 

@@ -1,31 +1,31 @@
-"""Planted models: small transformers in which we know what every head does, because we put it there.
+"""Planted models: small transformers in which it is known what every head does, because its weights were built for it.
 
-``planted_model`` builds a GPT-2 whose weights are solved for instead of trained. Its residual stream is cut into
-parts at right angles to each other, in a random basis:
+``planted_model`` builds a GPT-2 whose weights are computed instead of trained. Its residual stream is divided into
+mutually orthogonal parts, in a random basis:
 
-| part | who writes there | who reads there |
+| part | written by | read by |
 |---|---|---|
-| shared | embeddings, all alike, and ten times all else | W_K, as a constant |
-| flags | embeddings: of which relation a word is a source, which word is ``<bos>``; positions | W_K |
-| words | embeddings and the first MLP; a little, the later MLPs | W_V, MLPs |
+| shared | embeddings, the same in all, ten times as large as everything else | W_K, as a constant |
+| flags | embeddings: the relation of which a word is a source, which word is ``<bos>``; positions | W_K |
+| words | embeddings and the first MLP; a little by the later MLPs | W_V, MLPs |
 | codes | heads that tag | W_V of heads that work in context |
-| outputs | heads; a little, the later MLPs | W_U, later MLPs |
+| outputs | heads; a little by the later MLPs | W_U, later MLPs |
 
-The shared part makes every norm a fixed scale, near 1. So what a head sees of a word in context is what its weights
-alone say: E' = W_E[s] in layer 0, and MLP_0(ln2_0(W_E[s])) later. The final norm leaves the shared part out.
+The shared part makes every norm a fixed scale, near 1. So a head reads a word in context exactly as its weights alone
+would read it: E' = W_E[s] in layer 0, and MLP_0(ln2_0(W_E[s])) later. The final norm removes the shared part.
 
-**Values.** A head that implements pairs (s_i, t_i) has a code c_i for each, as far at right angles as d_head allows:
-W_V = pinv(E'[s]) C and W_O = C^T T, where row i of T is the direction to which W_U answers with t_i. With the final
-norm's scale, looking at s_i adds about 8 to the logit of t_i. All b_V and b_O are zero.
+**Values.** A head that implements pairs (s_i, t_i) has a code c_i for each pair. The codes are as nearly orthogonal as
+d_head allows. W_V = pinv(E'[s]) C and W_O = C^T T, where row i of T is the direction to which W_U answers with t_i.
+With the final norm's scale, looking at s_i adds about 8 to the logit of t_i. All b_V and b_O are zero.
 
-**Noise** is Gaussian, on W_V and on W_O, of the size at which W_V W_O is off by ``noise`` times its Frobenius norm.
+**Noise** is Gaussian, on W_V and on W_O, scaled so that W_V W_O is off by ``noise`` times its Frobenius norm.
 
-**Attention** depends on the token looked at alone: W_Q is zero and b_Q constant. Scores lie so far apart that a head
-looks at one token. That is, unless the head is "unattended", the latest source of its relations so far, the present
-token included. Where there is none, it is ``<bos>``, which the tokenizer puts before every text and of which every
-value is zero: the head writes nothing. (In token ids with neither a source nor ``<bos>`` it may look anywhere.) An
-"unattended" head always looks at the first token. A head with nothing planted looks at the sources of one relation,
-drawn at random, as if it implemented that.
+**Attention** depends only on the token that is looked at: W_Q is zero and b_Q constant. Scores are so far apart that a
+head looks at one token: the latest source of its relations so far, including the present token. If there is none, it
+looks at ``<bos>``, which the tokenizer puts before every text and whose values are all zero, so that the head writes
+nothing. (In token ids with neither a source nor ``<bos>`` it may look anywhere.) An "unattended" head always looks at
+the first token. A head with nothing planted looks at the sources of one relation, drawn at random, as if it
+implemented that relation.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ import torch
 from numpy.random import Generator, default_rng
 
 from mechheads.heads import HeadId, check_head
-from mechheads.model import Model, from_transformers
-from mechheads.suggest import did_you_mean
+from mechheads.messages.suggest import did_you_mean
+from mechheads.model.load import from_transformers
+from mechheads.model.model import Model
 from mechheads.testing.planting import NAMES, PAIRS, RELATIONS, Kind, Writer, blank_gpt2, make_language, widths
 
 if TYPE_CHECKING:
@@ -58,15 +59,15 @@ class PlantedHead:
         kind: one of
 
             - ``"implements"``: maps each source to its target, by its weights and in context.
-            - ``"suppresses"``: the same with the sign turned: the target comes out last.
+            - ``"suppresses"``: the same with the opposite sign: it lowers the target's logit below all others.
             - ``"unattended"``: has the weights of a head that implements, but always looks at the first token.
-            - ``"tags"``: writes a code of each source where W_U does not read; a random map by its weights.
-            - ``"in context"``: a random map by its weights too; but where a head of an earlier layer tagged the
+            - ``"tags"``: writes a code of each source that W_U does not read; by its weights, a random map.
+            - ``"in context"``: also a random map by its weights. But if a head of an earlier layer tagged the
               source that it looks at, it reads the code and writes the target.
         relations: names of the relations.
 
     Raises:
-        ValueError: for an unknown kind or relation, or without relations.
+        ValueError: if the kind or a relation is not known, or there are no relations.
 
     >>> mh.testing.PlantedHead("suppresses", ["plurals"])
     PlantedHead(kind='suppresses', relations=('plurals',))
@@ -81,10 +82,10 @@ class PlantedHead:
         names = [self.relations] if isinstance(self.relations, str) else self.relations
         object.__setattr__(self, "relations", tuple(dict.fromkeys(names)))
         if not self.relations:
-            raise ValueError("relations is empty; name what the head holds, or leave the head out")
+            raise ValueError("relations is empty; name the relations that the head holds, or leave the head out")
         if unknown := [name for name in self.relations if name not in NAMES]:
             raise ValueError(
-                f"there is no relation {unknown[0]!r} to plant; there are {', '.join(NAMES)}."
+                f"there is no relation {unknown[0]!r} to plant; choose among {', '.join(NAMES)}."
                 f"{did_you_mean(unknown[0], NAMES)}"
             )
 
@@ -100,9 +101,9 @@ class PlantedModel:
     Attributes:
         model: the model, in float32 on the CPU.
         relations: all eight, planted or not. Their words are single tokens, and no word is a source in two of them.
-        heads: what is planted where. Every other head is a random map of the size that a planted one would have.
-        looks_at: for every head, the relations whose sources it looks at; none: it looks at the first token.
-        noise, seed: as they were given.
+        heads: what is planted in which head. Every other head is a random map as large as a planted one.
+        looks_at: for every head, the relations whose sources it looks at; if none, it looks at the first token.
+        noise, seed: as given.
     """
 
     model: Model
@@ -114,9 +115,9 @@ class PlantedModel:
 
     @property
     def categories(self) -> dict[HeadId, tuple[str, ...]]:
-        """What labels should find: the categories of the heads that implement, attended or not, and in context.
+        """What labels should find: the categories of heads that implement, are unattended, or work in context.
 
-        The last read a tag that the weights alone do not see, and a token as the model carries it bears it.
+        A head "in context" reads a tag that is not in the weights alone, but is in the residual stream of a token.
 
         >>> planted = mh.testing.planted_model(plant={"L2H3": ["capitals"], "L4H1": ["plurals", "capitals"]})
         >>> planted.categories[mh.HeadId(4, 1)]
@@ -143,28 +144,29 @@ def planted_model(
     noise: float = 0.5,
     plant: Plant | None = None,
 ) -> PlantedModel:
-    """A small transformer in which we know what every head does, to try an analysis on.
+    """A small transformer in which it is known what every head does, for testing an analysis.
 
-    It speaks a made-up language of 2,048 words, with eight relations of 36 pairs each, two in every category of MAPS
+    It has a made-up language of 2,048 words, with eight relations of 36 pairs each, two in every category of MAPS
     (Elhelo & Geva 2024, arXiv 2412.11965): capitals and founders, plurals and opposites, copies and doubles, to_north
-    and to_south. Words and relations are always the same; places and weights change with the seed.
-    ``help(mh.testing.planted)`` tells how the weights are made and what each head looks at.
+    and to_south. Words and relations are always the same; heads and weights change with the seed.
+    ``help(mh.testing.planted)`` describes how the weights are made and what each head looks at.
 
     Args:
-        seed: of places and weights; no global seed is set. The vocabulary, and what is in a head, do not depend on
-            what is planted in others.
-        n_layers, n_heads: how many. A head has ``d_head = d_model / n_heads`` numbers.
-        d_model: the width of the residual stream. About half of it is how many pairs a head has room for.
-        noise: how far W_V W_O of a planted head is off, as a share of its Frobenius norm. It tells the more, the nearer
-            the pairs of a head come to that room, and the more they are than ``d_head``.
-        plant: which heads implement which relations, as in ``{"L2H3": ["capitals"]}``; with a ``PlantedHead`` in place
-            of the names they do other things. ``{}``: nothing is planted, a null. Left out: at random places 12
-            heads that implement, every relation in one or two, two of them with two relations of different
-            categories; 2 that suppress what two others implement; 1 unattended; 1 in context and 1 that tags for it.
+        seed: of heads and weights; no global seed is set. The vocabulary, and the weights of a head, do not depend on
+            what is planted in other heads.
+        n_layers, n_heads: how many. The size of a head is ``d_head = d_model / n_heads``.
+        d_model: the width of the residual stream. A head has room for about d_model / 2 pairs.
+        noise: how far W_V W_O of a planted head is off, as a share of its Frobenius norm. It matters more if the
+            number of pairs in a head is close to that room, or above ``d_head``.
+        plant: which heads implement which relations, as in ``{"L2H3": ["capitals"]}``; a ``PlantedHead`` instead of
+            the names makes a head do something else. ``{}`` plants nothing, as a null model. By default, these are
+            planted in random heads: 12 heads that implement, with every relation in one or two and two heads with two
+            relations of different categories; 2 that suppress what two others implement; 1 unattended; 1 in context and
+            1 that tags for it.
 
     Raises:
-        ValueError: for sizes that do not go together, an unknown relation, a head that does not exist or is named
-            twice, more pairs in a head than ``d_model`` has room for, or a head "in context" without one that tags.
+        ValueError: if sizes do not fit together, a relation is not known, a head does not exist or is named
+            twice, a head has more pairs than ``d_model`` has room for, or a head "in context" has none that tags.
 
     >>> planted = mh.testing.planted_model()
     >>> planted
@@ -211,7 +213,7 @@ def _check_numbers(seed: int, n_layers: int, n_heads: int, d_model: int, noise: 
             f"{_LEAST_D_HEAD} times as much"
         )
     if not 0 <= noise < np.inf:
-        raise ValueError(f"noise is {noise}; it is a share of what is planted, 0 or more")
+        raise ValueError(f"noise is {noise}; it must be a share of the planted weights, 0 or more")
     _check_room("every head needs room for", 1, d_model, n_heads)
 
 
@@ -219,7 +221,7 @@ def _check_room(what: str, n_relations: int, d_model: int, n_heads: int) -> None
     pairs, room = PAIRS * n_relations, widths(d_model, d_model // n_heads)["words"]
     if pairs > room:
         raise ValueError(
-            f"{what} {pairs} pairs, and d_model={d_model} with n_heads={n_heads} has room for {max(room, 0)} in a "
+            f"{what} {pairs} pairs, but d_model={d_model} with n_heads={n_heads} has room for {max(room, 0)} in a "
             f"head; {'give it fewer relations, or ' if n_relations > 1 else ''}make d_model larger"
         )
 
@@ -229,25 +231,25 @@ def _read_plant(plant: Plant, n_layers: int, n_heads: int) -> dict[HeadId, Plant
     for where, what in plant.items():
         head = check_head(where, n_layers, n_heads)
         if head in heads:
-            raise ValueError(f"plant names {head} twice; name it once, with all that it holds")
+            raise ValueError(f"plant names {head} twice; name it once, with everything that it holds")
         heads[head] = what if isinstance(what, PlantedHead) else PlantedHead("implements", what)
     taggers = [(head, held.relations) for head, held in heads.items() if held.kind == "tags"]
     for head, held in heads.items():
         tagged = {name for tagger, names in taggers if tagger.layer < head.layer for name in names}
         if held.kind == "in context" and (missing := [name for name in held.relations if name not in tagged]):
             raise ValueError(
-                f"plant has {head} read in context what no earlier layer writes; plant PlantedHead('tags', "
+                f"plant has {head} read tags in context that no earlier layer writes; plant PlantedHead('tags', "
                 f"[{missing[0]!r}]) in a layer before it, or leave {head} out"
             )
     return dict(sorted(heads.items()))
 
 
 def _draw_heads(n_layers: int, n_heads: int, rng: Generator) -> dict[HeadId, PlantedHead]:
-    """The default plant at random places."""
+    """The default plant, in random heads."""
     if n_layers < 2 or n_layers * n_heads < _N_DEFAULT:
         raise ValueError(
-            f"plant is left out, which plants {_N_DEFAULT} heads in 2 layers or more, and n_layers={n_layers} with "
-            f"n_heads={n_heads} has no room for them; say what to plant, or make the model larger"
+            f"the default plant needs {_N_DEFAULT} heads in 2 or more layers; n_layers={n_layers} with "
+            f"n_heads={n_heads} has too few. Choose what to plant with plant=, or make the model larger"
         )
     categories = rng.permutation(list(dict.fromkeys(category for _, category, *_ in RELATIONS))).tolist()
     of = {at: rng.permutation([name for name, kind, *_ in RELATIONS if kind == at]).tolist() for at in categories}

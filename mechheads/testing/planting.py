@@ -1,4 +1,4 @@
-"""The weights and the language of a planted model; ``planted.py`` says what they are meant to do."""
+"""The weights and the language of a planted model; ``planted.py`` describes what they do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORD, _MEANING, _WRITTEN, _LATER_MLP = 0.25, 1.5, 0.25, 0.1
 """Norms in the residual stream: of a word's embedding, and of what the first MLP, a head and a later MLP write."""
 _UNEMBEDDING, _FINAL_SCALE = 2.0, 16.0
 _STEP = 12.0
-"""By how many nats the attention score of a token exceeds that of the one before, flags alike."""
+"""How many nats the attention score of a token exceeds the score of the one before, if their flags are equal."""
 _SPECIAL = ("<bos>", "<eos>", "<pad>", "<unk>")
 _OTHER = (
     ". , : ; ? ! The the A a of is are was in on and to by for one two One no No not When I think it It This this "
@@ -42,19 +42,19 @@ RELATIONS = (
     ("to_north", "Translation", "{0}ven", "In the North {source} is called {target}."),
     ("to_south", "Translation", "{0}lao", "In the South {source} is called {target}."),
 )
-"""Name, category, what a target is made of its source, template."""
+"""Name, category, how a target is made from its source, template."""
 NAMES = tuple(name for name, *_ in RELATIONS)
 
 
 def widths(d_model: int, d_head: int) -> dict[str, int]:
-    """How wide the parts of the residual stream are. Two axes hold the shared part; one is lost to the norm's mean."""
+    """The widths of the residual stream's parts. Two axes hold the shared part; one is lost to the norm's mean."""
     flags, codes = len(RELATIONS) + 3, d_head // 2
     rest = d_model - 3 - flags - codes
     return {"flags": flags, "codes": codes, "words": rest * 9 // 16, "outputs": rest - rest * 9 // 16}
 
 
 def make_language() -> tuple[tuple[Relation, ...], PreTrainedTokenizerFast]:
-    """The relations, and a tokenizer for which a word is one token, which decodes with a space before it."""
+    """The relations, and a tokenizer in which every word is one token that decodes with a leading space."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -89,10 +89,10 @@ class Writer:
 
     Attributes:
         parts: the axes of each part of the residual stream, [axis, d_model].
-        flag, sources, wanted, tags: of each relation the axis of its flag, the ids of its sources, what a head
-            writes for each (among the outputs), and the code by which each is tagged.
+        flag, sources, wanted, tags: for each relation, the axis of its flag, the ids of its sources, what a head
+            writes for each (in the outputs), and the code with which each is tagged.
         first_mlp: weights of the first MLP.
-        seen: what layer 0, and what later layers, see of every token, among the words.
+        seen: the words part of every token's residual stream, as layer 0 and as later layers read it.
     """
 
     def __init__(self, gpt2: GPT2LMHeadModel, relations: Sequence[Relation], tokenizer: Any, rng: Generator) -> None:
@@ -131,7 +131,7 @@ class Writer:
         self.seen = words, scale * meanings
 
     def write_mlp(self, layer: int, rng: Generator) -> None:
-        """The first MLP, which gives words their meaning, or a later one: small and random."""
+        """Write the first MLP, which gives words their meaning, or a later one, which is small and random."""
         read, write = self.first_mlp
         if layer:
             both = np.concatenate([self.parts["words"], self.parts["outputs"]])
@@ -143,7 +143,7 @@ class Writer:
             self.weights[f"transformer.h.{layer}.{name}.weight"][:] = 1
 
     def write_key(self, head: HeadId, looks_at: Sequence[str]) -> None:
-        """Scores of about 0 at sources, ``apart / 2`` less at <bos> and ``apart`` less elsewhere, growing later."""
+        """Write W_K: scores are about 0 at sources, ``apart / 2`` less at <bos>, ``apart`` less elsewhere."""
         block, first, apart = f"transformer.h.{head.layer}.attn", head.head * self.d_head, 4 * _STEP * _CONTEXT
         self.weights[f"{block}.c_attn.bias"][first] = np.sqrt(self.d_head)
         key = apart * self.first
@@ -153,10 +153,10 @@ class Writer:
         self.weights[f"{block}.c_attn.weight"][:, self.d_model + first] = key
 
     def write_map(self, head: HeadId, kind: Kind | None, names: Sequence[str], noise: float, rng: Generator) -> None:
-        """W_V, from words and codes, and W_O, to codes and outputs.
+        """Write W_V, which reads words and codes, and W_O, which writes codes and outputs.
 
-        Heads that tag or read tags do so in half of d_head and have a random map in the other. Neither that map nor
-        noise brings words into the half that reads tags: its targets would come out high for any word.
+        Heads that tag or read tags use half of d_head for it and have a random map in the other half. Neither that map
+        nor noise brings words into the half that reads tags: its targets would rise for any word.
         """
         words, codes, outputs = (self.parts[name] for name in ("words", "codes", "outputs"))
         W_V, W_O = np.zeros((len(words) + len(codes), self.d_head)), np.zeros((self.d_head, len(codes) + len(outputs)))
@@ -193,7 +193,7 @@ class Writer:
 
 
 def _parts(d_model: int, d_head: int, rng: Generator) -> dict[str, Matrix]:
-    """The axes of each part of the residual stream, all of mean 0: a LayerNorm then does no more than scale."""
+    """The axes of each part of the residual stream, all of mean 0, so that a LayerNorm only scales."""
     sizes = widths(d_model, d_head)
     columns = np.column_stack([np.ones(d_model - 2), rng.normal(size=(d_model - 2, d_model - 3))])
     axes = np.zeros((d_model - 3, d_model))
@@ -207,13 +207,13 @@ def _unit(rows: Matrix) -> Matrix:
 
 
 def _codes(n: int, width: int, rng: Generator) -> Matrix:
-    """Codes [n, width] of length 1, about as far at right angles to each other as can be."""
+    """Codes [n, width] of length 1, as nearly orthogonal as possible."""
     axes = np.linalg.qr(rng.normal(size=(max(n, width), min(n, width))))[0]
     return _unit(axes) if n > width else axes.T
 
 
 def _random(free_V: Matrix, free_O: Matrix, size: float, rng: Generator) -> tuple[Matrix, Matrix]:
-    """Gaussian W_V and W_O, where they are free, whose product has a given Frobenius norm."""
+    """Gaussian W_V and W_O, where they may be written, whose product has a given Frobenius norm."""
     W_V, W_O = rng.normal(size=free_V.shape) * free_V, rng.normal(size=free_O.shape) * free_O
     scale = np.sqrt(size / np.linalg.norm(W_V @ W_O))
     return W_V * scale, W_O * scale
@@ -222,7 +222,7 @@ def _random(free_V: Matrix, free_O: Matrix, size: float, rng: Generator) -> tupl
 def _with_noise(
     W_V: Matrix, W_O: Matrix, free_V: Matrix, free_O: Matrix, noise: float, rng: Generator
 ) -> tuple[Matrix, Matrix]:
-    """W_V and W_O with Gaussian noise, where they are free, by which their product is off by a share of its norm."""
+    """W_V and W_O with Gaussian noise, where they may be written, which moves their product by a share of its norm."""
     add_V, add_O = (
         rng.normal(size=free.shape) * free * np.linalg.norm(weight) / np.linalg.norm(free)
         for weight, free in ((W_V, free_V), (W_O, free_O))
@@ -233,7 +233,7 @@ def _with_noise(
         return float(np.linalg.norm(scale * once + scale**2 * twice) - wanted)
 
     a, b = np.linalg.norm(twice), np.linalg.norm(once)
-    enough = (b + np.sqrt(b**2 + 4 * a * wanted)) / (2 * a)  # there s^2 a - s b is `wanted`, and the norm no less
+    enough = (b + np.sqrt(b**2 + 4 * a * wanted)) / (2 * a)  # s with s^2 a - s b = `wanted`, and the norm is not less
     scale: Any = brentq(above, 0, enough, xtol=1e-14)
     return W_V + scale * add_V, W_O + scale * add_O
 

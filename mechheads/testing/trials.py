@@ -1,6 +1,6 @@
-"""What is tried on an intervention and on a metric, one method for each check and note.
+"""The checks of an intervention and of a metric, one method for each check and note.
 
-A check gives a sentence of what was seen, or raises ``Wrong`` with one that says what would be right too.
+A check returns a sentence that says what was found, or raises ``Wrong`` with one that also says what it should be.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mechheads.cache import HEAD_SITES
+from mechheads.engine.sweep import sweep
 from mechheads.heads import HeadId
-from mechheads.interventions import Zero, needs_of, site_of
-from mechheads.metrics import MetricContext, check_value, metric, name_of, read_positions
-from mechheads.model import Model
-from mechheads.prompts import PromptPairs, Prompts
-from mechheads.sweeps import sweep
+from mechheads.interventions.base import needs_of, site_of
+from mechheads.interventions.basic import Zero
+from mechheads.metrics.base import MetricContext, MetricInfo, check_value, metric, name_of, read_positions
+from mechheads.model.model import Model
+from mechheads.prompts.prompts import PromptPairs, Prompts
+from mechheads.prompts.tokens import Tokens
+from mechheads.runs.sites import HEAD_SITES
 from mechheads.testing.material import Runs, copied, slow_sweep, some_heads, tensors_of, widened, with_noise
-from mechheads.tokens import Tokens
 
 _TOLERANCE = 1e-4
 
 
 class Wrong(Exception):
-    """What a check saw and what would be right, in one sentence."""
+    """What a check found and what is expected, in one sentence."""
 
 
 class InterventionTrial:
@@ -41,20 +42,20 @@ class InterventionTrial:
         self.first: dict[HeadId, Any] = {}
 
     def call(self, head: HeadId, runs: Runs | None = None, value: Tensor | None = None) -> Any:
-        """What it makes of a head, shown copies of everything."""
+        """The intervention's result for a head, computed on copies of everything."""
         runs = (runs or self.runs).copied()
         value = runs.value(self.intervention, head) if value is None else value
         return self.intervention(value, runs.context(self.intervention, head))
 
     def apart(self, new: Tensor, head: HeadId, mask: Tensor) -> tuple[float, tuple[int, int]] | None:
-        """How far a result is from the first one at some tokens and where, unless it is rounding alone."""
+        """How far a result is from the first one at some tokens, and where; None if it differs only by rounding."""
         return _apart(self.first[head], new, mask)
 
     def site(self) -> str:
         try:
             return f"acts on {site_of(self.intervention)}"
         except ValueError as error:
-            raise Wrong(f"{error}; right: one of these, or none for z") from error
+            raise Wrong(f"{error}; by default it is z") from error
 
     def runs_through(self) -> str:
         self.first = {head: self.call(head) for head in self.heads}
@@ -64,21 +65,21 @@ class InterventionTrial:
         for head, new in self.first.items():
             old = self.runs.value(self.intervention, head)
             if not isinstance(new, Tensor) or (new.shape, new.dtype, new.device) != (old.shape, old.dtype, old.device):
-                raise Wrong(f"gave {_describe(new)} for {head}; right: like what it is given, {_describe(old)}")
-        return f"gives {_describe(self.first[self.heads[0]])}, like what it is given"
+                raise Wrong(f"gave {_describe(new)} for {head}; expected the same as its input, {_describe(old)}")
+        return f"gives {_describe(self.first[self.heads[0]])}, like its input"
 
     def finite(self) -> str:
         for head, new in self.first.items():
             if bad := int((~new[self.mask].isfinite()).sum()):
-                raise Wrong(f"gave {bad} numbers that are not finite at real tokens of {head}; right: none")
+                raise Wrong(f"gave {bad} numbers that are not finite at real tokens of {head}; expected none")
         return "every number at a real token is finite"
 
     def repeatable(self) -> str:
         for head in self.heads:
             if found := self.apart(self.call(head), head, self.mask):
                 raise Wrong(
-                    f"a second call for {head} differs by up to {found[0]:.3g}; right: the same each time (draw with "
-                    "torch.Generator().manual_seed(self.seed))"
+                    f"a second call for {head} differs by up to {found[0]:.3g}; it should be the same each time (draw "
+                    "with torch.Generator().manual_seed(self.seed))"
                 )
         return "a second call gives the same"
 
@@ -90,26 +91,26 @@ class InterventionTrial:
             before = _tensors(self.runs) | {"context.mask": self.mask}
             after = _tensors(runs) | {"context.mask": context.mask}
             if written := [name for name in before if not torch.equal(before[name], after[name])]:
-                raise Wrong(f"wrote into {written[0]}; right: to change a copy, made with .clone()")
-        return "leaves the cached runs alone"
+                raise Wrong(f"wrote into {written[0]}; it should change a copy, made with .clone()")
+        return "does not write to the cached runs"
 
     def needs(self) -> str:
         declared, needs = getattr(self.intervention, "needs", None), needs_of(self.intervention)
         known = ", ".join(HEAD_SITES)
         if isinstance(declared, str):
-            raise Wrong(f"needs is the text {declared!r}; right: a tuple, needs = ({declared!r},)")
+            raise Wrong(f"needs is the text {declared!r}; expected a tuple, needs = ({declared!r},)")
         if unknown := [site for site in needs if site not in self.runs.base.stores]:
-            raise Wrong(f"needs names {unknown[0]!r}; right: some of {known}")
+            raise Wrong(f"needs names {unknown[0]!r}; expected some of {known}")
         for head in self.heads:
             value = self.runs.value(self.intervention, head)
-            said = f"needs is {needs!r}" if declared is not None else f"without needs, {needs!r} are kept"
+            kept = f"needs is {needs!r}" if declared is not None else f"without needs, {needs!r} are kept"
             try:
                 new = self.call(head, self.runs.copied(needs), value)
             except Exception as error:
-                raise Wrong(f"{said}, and with no more kept: {error}; right: to name all that it reads") from error
+                raise Wrong(f"{kept}, and with only these kept: {error}; it should name everything it reads") from error
             if found := self.apart(new, head, self.mask):
-                raise Wrong(f"{said}, and with no more kept {head} changes by {found[0]:.3g}; right: not to change")
-        return f"makes do with {', '.join(needs) or 'nothing'} of the cached runs"
+                raise Wrong(f"{kept}, and with only these kept {head} changes by {found[0]:.3g}; it should not change")
+        return f"reads only {', '.join(needs) or 'nothing'} of the cached runs"
 
     def padding(self) -> str:
         padded, pos = self.runs.padded(), self.mask.shape[1]
@@ -120,10 +121,10 @@ class InterventionTrial:
             if found := self.apart(new, head, self.mask):
                 by, (row, token) = found
                 raise Wrong(
-                    f"{head} at token {token} of prompt {row}, a real token, changes by {by:.3g} if the padding behind "
-                    "the prompts does; right: to read real tokens alone, where context.mask is True"
+                    f"{head} at token {token} of prompt {row}, a real token, changes by {by:.3g} if the padding after "
+                    "the prompts changes; it should read only real tokens, where context.mask is True"
                 )
-        return "what stands in the padding, and how much there is, does not matter"
+        return "does not depend on the amount or the content of padding"
 
     def engine(self) -> str:
         return _agrees(self.runs, self.prompts, self.intervention, self.heads, [_log_prob_of_0, _log_probs_of_0])
@@ -136,7 +137,7 @@ class InterventionTrial:
             for head in self.heads:
                 if self.apart(self.call(head, changed), head, others):
                     return (
-                        "looks at other prompts: what it makes of one depends on those it is swept with, "
+                        "looks at other prompts: its result for a prompt depends on the others in the sweep, "
                         "as with mh.Mean and mh.Resample"
                     )
         return None
@@ -147,7 +148,7 @@ class InterventionTrial:
         earlier[:, last + 1 :] = False
         changed = self.runs.with_later(last)
         if any(self.apart(self.call(head, changed), head, earlier) for head in self.heads):
-            return "looks ahead: what it makes of a token depends on later ones, which the model itself never sees"
+            return "looks ahead: its result for a token depends on later tokens, which the model itself never sees"
         return None
 
 
@@ -163,7 +164,7 @@ class MetricTrial:
     def call(
         self, logits: Tensor, base: Tensor | None = None, tokens: Tokens | None = None, mask: Tensor | None = None
     ) -> Any:
-        """Its value, shown copies of everything."""
+        """The metric's value, computed on copies of everything."""
         base = self.base if base is None else base
         mask = self.mask if mask is None else mask
         return self.metric(logits.clone(), MetricContext(base.clone(), copied(tokens or self.tokens), mask.clone()))
@@ -172,12 +173,12 @@ class MetricTrial:
         try:
             at, self.mask = read_positions(self.metric, self.tokens)
         except (ValueError, TypeError) as error:
-            raise Wrong(f"{error}; right: one of these") from error
+            raise Wrong(f"{error}; choose one of these") from error
         rows = torch.arange(len(at), device=at.device)[:, None]
         self.base = self.model.unembed(self.runs.base.final[rows, at])
         noise = torch.randn(self.base.shape, generator=self.generator).to(self.base)
         self.changed, self.rounded = (self.base + size * self.base.std() * noise for size in (0.5, 1e-6))
-        return f"reads {getattr(self.metric, 'reads', 'last')!r}"
+        return f"reads {MetricInfo.of(self.metric).reads!r}"
 
     def runs_through(self) -> str:
         self.first, self.unchanged_value = self.call(self.changed), self.call(self.base)
@@ -188,19 +189,21 @@ class MetricTrial:
             for value in (self.first, self.unchanged_value):
                 check_value(self.metric, value, len(self.tokens))
         except ValueError as error:
-            raise Wrong(f"{str(error).replace('; it must', '; right: to')}") from error
+            raise Wrong(str(error).replace("; it must", "; it should")) from error
         self.first, self.unchanged_value = self.first.double(), self.unchanged_value.double()
         return f"gives one value for each of {len(self.tokens)} prompts"
 
     def finite(self) -> str:
         for value, of in ((self.unchanged_value, "the unchanged run"), (self.first, "a changed run")):
             if not value.isfinite().all():
-                raise Wrong(f"gave {value.tolist()} for {of}; right: finite numbers")
+                raise Wrong(f"gave {value.tolist()} for {of}; expected finite numbers")
         return "every value is finite"
 
     def repeatable(self) -> str:
         if (by := _gap(self.call(self.changed), self.first)) > _TOLERANCE:
-            raise Wrong(f"a second call with the same logits differs by up to {by:.3g}; right: the same each time")
+            raise Wrong(
+                f"a second call with the same logits differs by up to {by:.3g}; it should be the same each time"
+            )
         return "a second call gives the same"
 
     def read_only(self) -> str:
@@ -209,34 +212,34 @@ class MetricTrial:
         before = tensors_of(self.tokens) | {"mask": self.mask}
         after = tensors_of(tokens) | {"mask": mask}
         if written := [name for name in before if not torch.equal(before[name], after[name])]:
-            raise Wrong(f"wrote into context.{written[0]}; right: to change a copy, made with .clone()")
-        return "leaves tokens and mask alone"
+            raise Wrong(f"wrote into context.{written[0]}; it should change a copy, made with .clone()")
+        return "does not write to tokens and mask"
 
     def batch(self) -> str:
         for row in range(len(self.tokens)):
             only = slice(row, row + 1)
             alone = self.call(self.changed[only], self.base[only], self.tokens.rows(only), self.mask[only])
             if not isinstance(alone, Tensor) or alone.shape != (1,):
-                raise Wrong(f"gave {_describe(alone)} for one prompt alone; right: shape [1]")
+                raise Wrong(f"gave {_describe(alone)} for one prompt alone; expected shape [1]")
             if _gap(alone, self.first[only]) > _TOLERANCE:
                 raise Wrong(
-                    f"the value of prompt {row} alone is {float(alone):.6g} and with the others "
-                    f"{float(self.first[row]):.6g}; right: the same, as the engine runs prompts in parts"
+                    f"the value of prompt {row} is {float(alone):.6g} alone and {float(self.first[row]):.6g} with the "
+                    "others; it should be the same, because the engine splits prompts into batches"
                 )
         return "the value of a prompt does not depend on the others"
 
     def padding(self) -> str:
         tokens, base, changed, mask = widened(self.tokens, self.generator), self.base, self.changed, self.mask
-        if getattr(self.metric, "reads", "last") == "all":
+        if MetricInfo.of(self.metric).reads == "all":
             mask = tokens.mask
             base, changed = (self._in_padding(logits, mask) for logits in (base, changed))
         new = self.call(changed, base, tokens, mask)
         if (by := _gap(new, self.first)) > _TOLERANCE:
             raise Wrong(
-                f"values change by up to {by:.3g} when the padding behind the prompts does; right: to read positions "
-                "where context.mask is True alone"
+                f"values change by up to {by:.3g} if the padding after the prompts changes; it should read only "
+                "positions where context.mask is True"
             )
-        return "what stands in the padding, and how much there is, does not matter"
+        return "does not depend on the amount or the content of padding"
 
     def _in_padding(self, logits: Tensor, mask: Tensor) -> Tensor:
         wide = logits.new_zeros(*mask.shape, logits.shape[-1])
@@ -247,10 +250,10 @@ class MetricTrial:
         by = _gap(self.call(self.rounded), self.unchanged_value)
         if by > 100 * _TOLERANCE:
             raise Wrong(
-                f"the unchanged run, with rounding errors of a millionth in its logits, differs from itself by "
-                f"{by:.3g}; right: by nothing but rounding"
+                f"with rounding errors of a millionth in its logits, the unchanged run differs from itself by "
+                f"{by:.3g}; it should differ only by rounding"
             )
-        return "the unchanged run differs from itself by nothing but rounding"
+        return "the unchanged run differs from itself only by rounding"
 
     def engine(self) -> str:
         return _agrees(self.runs, self.prompts, Zero(), some_heads(self.model), [self.metric])
@@ -260,7 +263,7 @@ class MetricTrial:
         self.metric(logits, context)
         if torch.equal(logits, self.changed) and torch.equal(context.base_logits, self.base):
             return None
-        return "writes into the logits that it is given; the engine hands it copies, so it may"
+        return "writes to the logits that it is given; this is allowed, because the engine gives it copies"
 
     def screening(self) -> str | None:
         leaf = self.base.clone().requires_grad_()
@@ -306,15 +309,15 @@ def _agrees(
                 off = abs(ours - (after - before)) / max(1.0, abs(before), abs(after))
                 if not off <= _TOLERANCE:
                     raise Wrong(
-                        f"mh.sweep changes {name_of(each)} of prompt {row} by {ours:.6g} at {head}, and a full "
-                        f"forward pass of it alone with the same z by {after - before:.6g}; right: the same to 1e-4"
+                        f"mh.sweep changes {name_of(each)} of prompt {row} by {ours:.6g} at {head}, but a full forward "
+                        f"pass of it alone with the same z by {after - before:.6g}; they should agree to 1e-4"
                     )
                 furthest = max(furthest, off)
     return f"mh.sweep of {_of_heads(heads)} agrees with full forward passes to {furthest:.1g}"
 
 
 def _apart(old: Tensor, new: Tensor, mask: Tensor) -> tuple[float, tuple[int, int]] | None:
-    """How far two results are apart at some tokens and where; None where it is rounding alone."""
+    """How far two results differ at some tokens, and where; None if only by rounding."""
     if not mask.any():
         return None
     by = (old.double() - new.double()).abs().nan_to_num(torch.inf).flatten(2).amax(-1).masked_fill(~mask, 0)
@@ -325,13 +328,13 @@ def _apart(old: Tensor, new: Tensor, mask: Tensor) -> tuple[float, tuple[int, in
 
 
 def _gap(a: Tensor, b: Tensor) -> float:
-    """The largest difference of two lists of values, for each in its own size where that is above 1."""
+    """The largest difference between two lists of values, relative to values above 1 in size."""
     off = (a.double() - b.double()).abs() / b.double().abs().clamp_min(1)
     return float(off.nan_to_num(torch.inf).max())
 
 
 def _tensors(runs: Runs) -> dict[str, Tensor]:
-    """Every tensor of the runs, by the name under which an intervention finds it."""
+    """Every tensor of the runs, by the name with which an intervention accesses it."""
     named: dict[str, Tensor] = {}
     for side, run in (("base", runs.base), ("source", runs.source)):
         if run is not None:

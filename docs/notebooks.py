@@ -1,0 +1,127 @@
+"""Run the notebooks and store what they show: ``python docs/notebooks.py 02 08`` (without numbers: all).
+
+Every exercise is solved on the way, once rightly and once wrongly, and what the text says of the results is checked; a
+notebook that fails is not stored. The script needs kaleido, Pillow and ipywidgets beside what the tests need, and a
+Chromium for kaleido. The documentation is built from the stored notebooks and needs none of them. Each figure is stored
+twice: as plotly's data, which Jupyter and the documentation draw, and as a PNG, which GitHub and nbconvert show.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+PLOTLY, PNG = "application/vnd.plotly.v1+json", "image/png"
+WIDTH, HEIGHT = 700, 450
+KERNEL_FILE = re.compile(r"^/\S*ipykernel\S*: ", re.MULTILINE)
+SOLUTION = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def tagged(notebook: NotebookNode, tag: str) -> list[NotebookNode]:
+    """The cells with a tag."""
+    return [cell for cell in notebook.cells if tag in cell.metadata.get("tags", ())]
+
+
+def checks_of(source: Path) -> tuple[str, list[str]]:
+    """What must hold after a notebook has run, and a wrong answer to each of its exercises."""
+    _docstring, holds, *wrong = [cell.source for cell in jupytext.read(source.parent / "checks" / source.name).cells]
+    return holds, wrong
+
+
+def checking_cells(notebook: NotebookNode, source: Path) -> list[NotebookNode]:
+    """Cells to run after the notebook's own: each exercise wrong, each exercise solved, and what must hold.
+
+    A cell's ``expected`` is how the line begins that the exercise's check must print.
+    """
+    holds, wrong = checks_of(source)
+    solutions = [SOLUTION.search(cell.source) for cell in tagged(notebook, "solution")]
+    cells = []
+    checks = tagged(notebook, "check-answer")
+    for check, mistake, solution in zip(checks, wrong, solutions, strict=True):
+        if solution is None:
+            raise ValueError(f"{source.stem}: a solution holds no code")
+        for code, expected in ((mistake, "Not yet: "), (solution[1], "Right: ")):
+            cells.append(nbformat.v4.new_code_cell(f"{code}\n{check.source}", metadata={"expected": expected}))
+    return [*cells, nbformat.v4.new_code_cell(holds)]
+
+
+def printed(cell: NotebookNode) -> str:
+    """All that a cell printed."""
+    return "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
+
+
+def unexpected(cells: list[NotebookNode]) -> list[str]:
+    """What the checks of the exercises printed, where it was not what they must print."""
+    return [
+        f"{cell.source}\n-> {printed(cell)}"
+        for cell in cells
+        if "expected" in cell.metadata and f"\n{cell.metadata.expected}" not in f"\n{printed(cell)}"
+    ]
+
+
+def png(figure: dict[str, Any]) -> str:
+    """The figure as a small PNG, in base64."""
+    import plotly.io
+    from PIL import Image
+
+    layout = figure.get("layout", {})
+    size = {"width": layout.get("width", WIDTH), "height": layout.get("height", HEIGHT)}
+    drawn = plotly.io.to_image({"data": figure["data"], "layout": layout}, format="png", scale=1, **size)
+    small = io.BytesIO()
+    image = Image.open(io.BytesIO(drawn)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    image.save(small, "PNG", optimize=True)
+    return base64.b64encode(small.getvalue()).decode()
+
+
+def store(source: Path) -> None:
+    """Run a notebook from its script, check it, and write the ``.ipynb`` beside it."""
+    notebook = jupytext.read(source)
+    own = len(notebook.cells)
+    notebook.cells += checking_cells(notebook, source)
+    NotebookClient(
+        notebook, timeout=1200, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}
+    ).execute()
+    if failed := unexpected(notebook.cells[own:]):
+        raise SystemExit(f"{source.stem}: an exercise's check said\n" + "\n".join(failed))
+    del notebook.cells[own:]
+    for number, cell in enumerate(notebook.cells):
+        cell["id"] = f"cell-{number}"
+        cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", []):
+            if PLOTLY in (data := output.get("data", {})):
+                data[PNG] = png(data[PLOTLY])
+                data.pop("text/html", None)
+            if output.get("name") == "stderr":
+                output.text = KERNEL_FILE.sub("", output.text)
+                print(f"{source.stem} wrote to stderr: {output.text}", file=sys.stderr)
+    notebook.metadata.pop("language_info", None)
+    nbformat.validate(notebook)
+    nbformat.write(notebook, source.with_suffix(".ipynb"))
+    print(f"{source.stem}: {source.with_suffix('.ipynb').stat().st_size / 1e3:.0f} kB")
+
+
+def main(numbers: list[str]) -> None:
+    """Store the notebooks whose names start with one of the numbers, or all of them."""
+    import kaleido
+
+    os.environ["PLOTLY_RENDERER"] = "plotly_mimetype"
+    kaleido.start_sync_server()
+    for source in sorted(FOLDER.glob("*.py")):
+        if not numbers or source.name.startswith(tuple(numbers)):
+            store(source)
+    kaleido.stop_sync_server()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,91 @@
+"""Warnings about the answers of prompts, from what the clean run says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.engine.job import Job
+from mechheads.messages.warn import warn
+from mechheads.metrics.base import read_positions, try_metric
+from mechheads.prompts.tokens import single_token, token_strings
+
+_FAR_LIKELIER = 10.0
+_SHOWN = 3
+_PROMPT_SHOWN = 60
+_LOGITS_AT_ONCE = 2**22
+
+
+class AnswerWarning(UserWarning):
+    """The clean run contradicts the answers of its prompts."""
+
+
+def warn_of_answers(job: Job) -> None:
+    """Warn if the clean run contradicts the answers of its prompts; nothing if the metric reads no answers.
+
+    Two mistakes give numbers that look like any others: an answer without the space that tokens in the middle of a
+    sentence begin with, which the model never meant to say; and prompts for which it prefers the wrong answer, so
+    that there is nothing right to patch or to take away.
+    """
+    tokens = job.clean.tokens
+    read = try_metric(job.spec.metric, tokens, job.model.d_vocab)
+    if "answer" not in read or tokens.answer is None:
+        return
+    spaced = _with_space(tokens.answer, job)
+    columns = [tokens.answer, tokens.answer if tokens.wrong is None else tokens.wrong, spaced]
+    right, wrong, with_space = _probabilities(job, torch.stack(columns, dim=1)).unbind(1)
+    prompts = ["".join(strings)[-_PROMPT_SHOWN:] for strings in tokens.strings]
+    if (far := with_space > _FAR_LIKELIER * right).any():
+        shown = _shown(far, prompts, (spaced, with_space), (tokens.answer, right), job)
+        warn(
+            f"answer: with a leading space it is far likelier for {shown}. Write the answers as they follow the "
+            'prompt, such as answer=[" Paris"]',
+            AnswerWarning,
+        )
+    if "wrong" in read and tokens.wrong is not None and (prefers := wrong > right).any():
+        shown = _shown(prefers, prompts, (tokens.wrong, wrong), (tokens.answer, right), job)
+        warn(
+            f"the clean run prefers `wrong` to `answer` for {shown}. Leave these prompts out, or check "
+            "answer= and wrong=",
+            AnswerWarning,
+        )
+
+
+def _with_space(answer: Int[Tensor, " prompt"], job: Job) -> Int[Tensor, " prompt"]:
+    """The tokens of the same words after a space; those given where there are no others."""
+    if (tokenizer := job.model.tokenizer) is None:
+        return answer
+    found = {}
+    for token in answer.unique().tolist():
+        text = token_strings([token], tokenizer)[0]
+        spaced = single_token(" " + text, tokenizer) if text.strip() and not text[0].isspace() else None
+        found[token] = token if spaced is None else spaced
+    return torch.tensor([found[token] for token in answer.tolist()], device=answer.device)
+
+
+@torch.no_grad()
+def _probabilities(job: Job, ids: Int[Tensor, "prompt token"]) -> Float[Tensor, "prompt token"]:
+    """How likely some next tokens are in the clean run, at the last position that the metric reads."""
+    at, mask = read_positions(job.spec.metric, job.clean.tokens)
+    final = job.clean.final_at(at.gather(1, mask.sum(1, keepdim=True) - 1))[:, 0]
+    parts = zip(*(each.split(max(1, _LOGITS_AT_ONCE // job.model.d_vocab)) for each in (final, ids)), strict=True)
+    return torch.cat([job.model.unembed(some).float().softmax(-1).gather(-1, wanted) for some, wanted in parts])
+
+
+def _shown(
+    which: Tensor, prompts: list[str], more: tuple[Tensor, Tensor], less: tuple[Tensor, Tensor], job: Job
+) -> str:
+    """The number of prompts, and of the first few the two tokens with their probabilities."""
+
+    def lines() -> Iterator[str]:
+        for index in which.nonzero()[:_SHOWN, 0].tolist():
+            texts = token_strings([int(ids[index]) for ids, _ in (more, less)], job.model.tokenizer)
+            said = [f"{text!r} {float(p[index]):.2g}" for text, (_, p) in zip(texts, (more, less), strict=True)]
+            yield f"{prompts[index]!r} ({' against '.join(said)})"
+
+    n = int(which.sum())
+    rest = f" and {n - _SHOWN} more" if n > _SHOWN else ""
+    return f"{n} of {len(prompts)} prompt{'s' * (len(prompts) != 1)}: {', '.join(lines())}{rest}"

@@ -1,0 +1,244 @@
+"""The first run of path patching: heads stay as they were, so that a change travels through MLPs alone.
+
+With every other head's z frozen, attention does nothing and positions do not mix. So only the positions that
+are wanted are computed, and of each block no more than what stands around its attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.heads import HeadId, kv_head
+from mechheads.model.backends.base import Blocks, Hook
+from mechheads.model.model import Model
+from mechheads.runs.cache import HeadCache
+
+MLPs = Literal["recomputed", "frozen"]
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """Where a path ends: the ``q``, ``k`` or ``v`` of a head, or an MLP (``mlp_out``, no head).
+
+    Replacing the input of an MLP is replacing what the MLP makes of it.
+    """
+
+    layer: int
+    site: Literal["q", "k", "v", "mlp_out"]
+    head: int | None = None
+
+    def __str__(self) -> str:
+        return f"L{self.layer}.mlp" if self.head is None else f"{HeadId(self.layer, self.head)}.{self.site}"
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """What comes of the changes of some senders.
+
+    Attributes:
+        inputs: for each receiver its new q, k or v, or what its MLP makes of the new input, of those senders that
+            come before it, which are the first ones [sender, prompt, position, d].
+        final: the states after the final norm, where asked for.
+    """
+
+    inputs: dict[Receiver, Float[Tensor, "sender prompt position d"]]
+    final: Float[Tensor, "sender prompt position d_model"] | None
+
+
+class _Seen(Exception):
+    """Raised inside a block once all that is wanted of it was noted."""
+
+
+class Frozen:
+    """Carries the changes of senders on, for some prompts of a cached run.
+
+    Args:
+        base: a run that kept ``z`` and ``resid_pre``.
+        rows: the prompts.
+        where: the positions that are computed [prompt, position].
+        mlps: ``"recomputed"``, or ``"frozen"``: then a change goes along the residual stream alone.
+    """
+
+    def __init__(self, base: HeadCache, rows: slice, where: Int[Tensor, "prompt position"], mlps: MLPs) -> None:
+        self.base, self.rows, self.where, self.mlps = base, rows, where, mlps
+        self.model: Model = base.need_model()
+        self._row = torch.arange(len(where), device=where.device)[:, None]
+        self._ready: dict[tuple[int, int], Blocks] = {}
+
+    def run(
+        self,
+        senders: Sequence[tuple[HeadId, Float[Tensor, "prompt position d_head"]]],
+        receivers: Sequence[Receiver] = (),
+        *,
+        final: bool = False,
+    ) -> Arrived:
+        """Give one sender after the other its new z, and see what arrives.
+
+        Args:
+            senders: heads in the order of their layers, with their new z at the positions.
+        """
+        n_layers = self.model.n_layers
+        end = n_layers if final else max(receiver.layer for receiver in receivers) + 1
+        with torch.no_grad():
+            carry = self._carry_whole if self.mlps == "recomputed" else self._carry_change
+            inputs, stream = carry(senders, receivers, min(head.layer for head, _ in senders), end)
+            if not final:
+                return Arrived(inputs, None)
+            states = self.model.backend.finish(stream.flatten(0, 1))
+            return Arrived(inputs, states.view(stream.shape))
+
+    def _carry_whole(
+        self, senders: Sequence[tuple[HeadId, Tensor]], receivers: Sequence[Receiver], begin: int, end: int
+    ) -> tuple[dict[Receiver, Tensor], Tensor]:
+        """Every sender's residual stream through the blocks."""
+        inputs: dict[Receiver, Tensor] = {}
+        stream = self._residual(begin)[None][:0]
+        for layer in range(begin, end):
+            inputs |= self._head_inputs(layer, stream, receivers)
+            joining = [sender for sender in senders if sender[0].layer == layer]
+            new = self._residual(layer).expand(len(joining), *stream.shape[1:])
+            stream = torch.cat([stream, new])
+            attention = self._attention(layer).expand(stream.shape)
+            if joining:
+                attention = torch.cat([attention[: -len(joining)], attention[0] + self._difference(joining)])
+            stream, mlp_out = self._block(layer, stream, attention, see_mlp=Receiver(layer, "mlp_out") in receivers)
+            if mlp_out is not None:
+                inputs[Receiver(layer, "mlp_out")] = mlp_out
+        return inputs, stream
+
+    def _carry_change(
+        self, senders: Sequence[tuple[HeadId, Tensor]], receivers: Sequence[Receiver], begin: int, end: int
+    ) -> tuple[dict[Receiver, Tensor], Tensor]:
+        """With the MLPs frozen too the change that a sender makes stays the same: no later block is computed."""
+        inputs: dict[Receiver, Tensor] = {}
+        after = self._residual(begin)
+        change = after[None][:0]
+        for layer in range(begin, end):
+            residual = self._residual(layer)
+            inputs |= self._head_inputs(layer, residual + change, receivers)
+            joining = [sender for sender in senders if sender[0].layer == layer]
+            here = Receiver(layer, "mlp_out") in receivers
+            if not joining and not here and layer < end - 1:
+                continue
+            attention = self._attention(layer)
+            after, mlp_out = self._block(layer, residual[None], attention[None], see_mlp=True)
+            changed: list[Tensor] = []
+            new: list[Tensor] = []
+            if joining:
+                made = attention + self._difference(joining)
+                stream = residual.expand(made.shape)
+                out, seen = self._block(layer, stream, made, see_mlp=here, give_mlp=mlp_out)
+                changed = [out - after]
+                new = [] if seen is None else [seen]
+            if here and len(change):
+                _, seen = self._block(layer, residual + change, attention.expand(change.shape), see_mlp=True)
+                new = new if seen is None else [seen, *new]
+            if here and new:
+                inputs[Receiver(layer, "mlp_out")] = torch.cat(new)
+            change, after = torch.cat([change, *changed]), after[0]
+        return inputs, after + change
+
+    def _block(
+        self,
+        layer: int,
+        stream: Float[Tensor, "sender prompt position d_model"],
+        attention: Float[Tensor, "sender prompt position d_model"],
+        *,
+        see_mlp: bool,
+        give_mlp: Float[Tensor, "1 prompt position d_model"] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """A block whose heads together give ``attention``; and what its MLP made, before another's was put in."""
+        backend, rows = self.model.backend, stream.flatten(0, 1)
+        seen: list[Tensor] = []
+
+        def mlp(value: Tensor, hook: Any) -> Tensor | None:
+            seen.append(value.clone())
+            return None if give_mlp is None else give_mlp.expand(stream.shape).reshape(value.shape)
+
+        hooks: list[Hook] = []
+        if backend.d_mlp and (see_mlp or give_mlp is not None):
+            hooks.append((self.model.hook_name("mlp_out", layer), mlp))
+        block = partial(self._blocks(len(rows)), layer, rows)
+        given = partial(backend.with_attention, layer, attention.reshape(rows.shape), block)
+        out = backend.under(hooks, given)
+        return out.view(stream.shape), seen[0].view(stream.shape) if seen else None
+
+    def _head_inputs(self, layer: int, stream: Tensor, receivers: Sequence[Receiver]) -> dict[Receiver, Tensor]:
+        """What the heads of a layer would take from a stream as their q, k or v."""
+        wanted = [r for r in receivers if r.layer == layer and r.head is not None]
+        if not wanted or not len(stream):
+            return {}
+        seen: dict[str, Tensor] = {}
+
+        def stop(value: Tensor, hook: Any) -> None:
+            raise _Seen
+
+        def note(site: str) -> Any:
+            def hook_fn(value: Tensor, hook: Any) -> None:
+                seen[site] = value.clone()
+
+            return hook_fn
+
+        hooks = [(self.model.hook_name(site, layer), note(site)) for site in sorted({r.site for r in wanted})]
+        rows = stream.flatten(0, 1)
+        block = partial(self._blocks(len(rows)), layer, rows)
+        with suppress(_Seen):
+            self.model.backend.under([*hooks, (self.model.hook_name("z", layer), stop)], block)
+        inputs = {}
+        for receiver in wanted:
+            value = seen[receiver.site]
+            stored = value[:, :, kv_head(receiver.head or 0, self.model.n_heads, value.shape[2])]
+            inputs[receiver] = stored.view(*stream.shape[:3], -1)
+        return inputs
+
+    def _blocks(self, rows: int) -> Blocks:
+        key = (rows, self.where.shape[1])
+        if key not in self._ready:
+            self._ready[key] = self.model.backend.blocks_for(*key)
+        return self._ready[key]
+
+    def _take(self, values: Float[Tensor, "all_prompts pos *rest"]) -> Float[Tensor, "prompt position *rest"]:
+        return values[self.rows][self._row, self.where]
+
+    def _residual(self, layer: int) -> Float[Tensor, "prompt position d_model"]:
+        return self._take(self.base.stores["resid_pre"][layer])
+
+    def _attention(self, layer: int) -> Float[Tensor, "prompt position d_model"]:
+        """What the heads of a layer write together in the base run, b_O included."""
+        z = self._take(self.base.z.layer(layer).transpose(1, 2))
+        out = z.flatten(-2) @ self.model.W_O[layer].flatten(0, 1)
+        bias = self.model.b_O(layer)
+        return out if bias is None else out + bias
+
+    def _difference(
+        self, senders: Sequence[tuple[HeadId, Float[Tensor, "prompt position d_head"]]]
+    ) -> Float[Tensor, "sender prompt position d_model"]:
+        """What each sender's new z writes more than the old one."""
+        written = []
+        for head, new in senders:
+            old = self._take(self.base.z[head])
+            written.append((new - old) @ self.model.W_O[head.layer][head.head])
+        return torch.stack(written)
+
+
+def check_frozen(base: HeadCache, at: Int[Tensor, "prompt position"]) -> None:
+    """Make sure that a change of nothing leaves the run as it was.
+
+    Raises:
+        ValueError: if it does not, as where heads reach the residual stream in another way than by W_O and b_O.
+    """
+    model, same = base.need_model(), HeadId(0, 0)
+    frozen = Frozen(base, slice(0, 1), at[:1], "recomputed")
+    final = frozen.run([(same, frozen._take(base.z[same]))], final=True).final
+    old = base.final_at(at)[:1].float()
+    off = float((final.float() - old).abs().max() / old.std()) if final is not None else torch.inf
+    if not off < (1e-3 if model.dtype == torch.float32 else 0.3):
+        raise ValueError(f"model: {model.name!r} cannot be path patched: freezing its heads changes what it gives")

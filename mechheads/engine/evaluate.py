@@ -1,0 +1,103 @@
+"""A metric applied to what a sweep gives back, prompt by prompt, against the unchanged run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.limits import DEFAULT_LIMITS, Limits
+from mechheads.metrics.base import Metric, MetricContext, MetricInfo, check_value, name_of, read_positions
+from mechheads.prompts.tokens import Tokens
+from mechheads.runs.cache import HeadCache
+
+
+class Evaluator:
+    """Applies a metric to final states, as many at a time as memory allows, against the base run.
+
+    Args:
+        base: the run that is intervened on; ``source`` the other one, where there is one.
+
+    Raises:
+        ValueError: if the metric's value for the base run is not finite or not one number a prompt.
+    """
+
+    def __init__(
+        self, metric: Metric, base: HeadCache, source: HeadCache | None = None, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
+        self.metric, self.base, self.source, self._logits_at_once = metric, base, source, limits.logits
+        self.model = base.need_model()
+        self.at, self.mask = read_positions(metric, base.tokens)
+        self._tokens, self._vocab = _answers_alone(base.tokens) if _needs_answers(metric) else (base.tokens, None)
+        self._logits_a_prompt = self.at.shape[1] * (self.model.d_vocab if self._vocab is None else len(self._vocab))
+        step = max(1, self._logits_at_once // self._logits_a_prompt)
+        self._rows = [slice(start, start + step) for start in range(0, len(base.tokens), step)]
+        self._memory: Tensor | None = None
+        self._shared: dict[int, dict[str, Tensor]] = {}
+        self._base_final = base.final_at(self.at)
+        self._kept = self._base_logits(self._rows[0]) if len(self._rows) == 1 else None
+        self.base_value = self._finite(self.value(self._base_final[None])[0], "the unchanged run")
+
+    def __call__(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[np.ndarray, "copy prompt"]:
+        """The metric of changed final states, less that of the base run: 0 where they are the base run's.
+
+        Where it is not finite for any prompt of a copy, all of that copy are NaN.
+        """
+        change = torch.zeros(len(final), len(self.mask), dtype=torch.float64, device=final.device)
+        changed = (final != self._base_final).flatten(1).any(1)
+        if changed.any():
+            change[changed] = self.value(final[changed]) - self.base_value
+        return change.masked_fill(~change.isfinite().all(1, keepdim=True), torch.nan).cpu().numpy()
+
+    def value(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[Tensor, "copy prompt"]:
+        """The metric itself."""
+        parts = []
+        for rows in self._rows:
+            base = self._base_logits(rows) if self._kept is None else self._kept
+            tokens, mask = self._tokens.rows(rows), self.mask[rows]
+            copies = min(len(final), max(1, self._logits_at_once // (len(mask) * self._logits_a_prompt)))
+            if self._vocab is None and (self._memory is None or len(self._memory) < copies * mask.numel()):
+                self._memory = self.model.backend.logit_memory(copies * mask.numel())
+            values, shared = [], self._shared.setdefault(rows.start, {}) if len(self._rows) == 1 else {}
+            for some in final[:, rows].split(copies):
+                for logits in self.model.backend.unembed(some, self._memory, self._vocab):
+                    value = self.metric(logits, MetricContext(base.clone(), tokens, mask, shared))
+                    values.append(check_value(self.metric, value, len(mask)).double().clone())
+            parts.append(torch.stack(values))
+        return torch.cat(parts, dim=1)
+
+    def _finite(self, value: Tensor, of: str) -> Tensor:
+        if not value.isfinite().all():
+            raise ValueError(f"metric {name_of(self.metric)} gave values that are not finite for {of}")
+        return value
+
+    def distance(self) -> float:
+        """The metric of the source run less that of the base run, averaged over prompts.
+
+        Raises:
+            ValueError: if there is no source run, or both give the same.
+        """
+        if self.source is None:
+            raise ValueError("normalize needs two runs; give PromptPairs")
+        source = self._finite(self.value(self.source.final_at(self.at)[None])[0], "the other run")
+        distance = float((source - self.base_value).mean())
+        if abs(distance) < 1e-6:
+            raise ValueError("normalize: the metric is the same for both runs, so there is nothing to restore")
+        return distance
+
+    def _base_logits(self, rows: slice) -> Tensor:
+        return self.model.backend.unembed(self._base_final[rows], tokens=self._vocab)
+
+
+def _needs_answers(metric: Metric) -> bool:
+    return MetricInfo.of(metric).vocab == "answers"
+
+
+def _answers_alone(tokens: Tokens) -> tuple[Tokens, Int[Tensor, " some"]]:
+    """Prompts whose answers count in a vocabulary of nothing but answers, and that vocabulary."""
+    given = {name: ids for name in ("answer", "wrong") if (ids := getattr(tokens, name)) is not None}
+    vocab = torch.cat(list(given.values())).unique() if given else tokens.ids.new_zeros(1)
+    return replace(tokens, **{name: torch.searchsorted(vocab, ids) for name, ids in given.items()}), vocab

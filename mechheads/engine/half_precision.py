@@ -1,0 +1,75 @@
+"""What half precision costs: a few heads once more in float32, beside the results."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from mechheads.engine.answer_check import AnswerWarning
+from mechheads.heads import HeadId
+from mechheads.model.load import wrap
+from mechheads.model.model import Model
+from mechheads.results.scores import HeadScores
+
+_SAMPLE = 4
+
+
+def with_precision(
+    model: Model, result: HeadScores, again: Callable[[Model, Sequence[HeadId]], HeadScores]
+) -> HeadScores:
+    """The result, with the difference from float32 on a sample in ``provenance["precision"]``.
+
+    The sample is half the heads furthest from 0 and half others, evenly spread. A model in float32 or wider
+    gives the result as it is.
+
+    Args:
+        again: the same analysis of some heads on another model.
+    """
+    if model.dtype.itemsize >= 4:
+        return result
+    wide = _in_float32(model)
+    if wide is None:
+        return result.with_provenance(precision="not measured: no room for the model in float32")
+    values = np.asarray(result.values)
+    each = np.abs(values.reshape(model.n_layers, model.n_heads, -1))
+    size, measured = np.nansum(each, axis=-1), np.isfinite(each).any(-1)
+    done = sorted(np.argwhere(measured).tolist(), key=lambda at: -size[tuple(at)])
+    top, rest = done[: _SAMPLE // 2], sorted(done[_SAMPLE // 2 :])
+    spread = rest[:: max(1, -(-len(rest) // (_SAMPLE // 2)))]
+    sample = [HeadId(*at) for at in sorted(top + spread)]
+    if not sample:
+        return result
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AnswerWarning)  # the first run has said it
+        exact = np.asarray(again(wide, sample).values)
+    pick = tuple(zip(*((head.layer, head.head) for head in sample), strict=True))
+    off = np.abs(values[pick] - exact[pick])
+    return result.with_provenance(
+        precision={
+            "sample": [str(head) for head in sample],
+            "largest_difference": float(np.nanmax(off)),
+            "mean_difference": float(np.nanmean(off)),
+            "largest_value": float(np.nanmax(np.abs(exact[pick]))),
+        }
+    )
+
+
+def _in_float32(model: Model) -> Model | None:
+    """A copy of the model in float32, if there is room for it."""
+    parameters = list(model.model.parameters())
+    needed = sum(parameter.numel() for parameter in parameters) * (4 + parameters[0].itemsize)
+    free = torch.cuda.mem_get_info(model.device)[0] if model.device.type == "cuda" else _free_memory()
+    if needed > free:
+        return None
+    return wrap(model.backend.in_float32(), model.tokenizer)
+
+
+def _free_memory() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 2**62

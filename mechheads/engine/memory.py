@@ -1,0 +1,98 @@
+"""How much memory a piece of work takes, counted tensor by tensor."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from mechheads.limits import Limits
+
+if TYPE_CHECKING:
+    from mechheads.model.model import Model
+
+
+UNSEEN = 40 * 2**20
+"""What libraries take besides on a CPU: room for matrix products, statistics, what the allocator cannot give back."""
+
+_KEPT = 31 * 2**20
+
+
+def keep_freed_memory() -> None:
+    """Let a CPU's allocator keep memory that work frees, instead of giving it back and fetching it anew each time.
+
+    The allocator of Linux keeps free up to twice the largest block, of at most 32 MB, that it has seen freed. Left
+    alone it has seen none of this size, and every block of a model fetches its activations' pages from the system.
+    """
+    torch.empty(_KEPT, dtype=torch.uint8)
+
+
+class PeakBytes(TorchDispatchMode):
+    """Counts the bytes of all tensors made in a ``with`` block, on any device; ``peak`` is the most at one time.
+
+    What an operation takes while it runs, and does not give out, is not seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = self._now = 0
+        self._alive: dict[int, weakref.finalize] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, torch.Tensor):
+                storage = leaf.untyped_storage()
+                if id(storage) not in given and id(storage) not in self._alive:
+                    self._add(storage)
+        return out
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        self._now += storage.nbytes()
+        self.peak = max(self.peak, self._now)
+        self._alive[id(storage)] = weakref.finalize(storage, self._drop, id(storage), storage.nbytes())
+
+    def _drop(self, key: int, size: int) -> None:
+        self._now -= size
+        self._alive.pop(key, None)
+
+
+T = TypeVar("T")
+_FAST_ON_A_CPU = 1536
+"""Tokens that go through a block together: fewer leave its matrix products small, more only take memory."""
+
+
+def tokens_in_flight(model: Model, room: int, pos: int, limits: Limits) -> int:
+    """How many tokens to carry at once: what the device is fast with, as far as memory goes."""
+    wanted = limits.tokens or _FAST_ON_A_CPU
+    if limits.tokens is None and model.device.type == "cuda":
+        wanted = torch.cuda.mem_get_info(model.device)[0] // (2 * token_bytes(model, pos))
+    return max(1, min(wanted, room // token_bytes(model, pos)))
+
+
+def token_bytes(model: Model, pos: int) -> int:
+    """Memory of one token in flight inside a block."""
+    return model.dtype.itemsize * (6 * model.d_model + 4 * model.backend.d_mlp + 3 * model.n_heads * pos)
+
+
+def in_halves(run: Callable[[Sequence[T]], list[Tensor]], items: Sequence[T]) -> list[Tensor]:
+    """What ``run`` gives for the items, along the first dimension; where memory runs out, half after half."""
+    try:
+        return run(items)
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if len(items) == 1 or not (isinstance(error, torch.OutOfMemoryError | MemoryError) or "memory" in str(error)):
+            raise
+    half = len(items) // 2
+    parts = in_halves(run, items[:half]), in_halves(run, items[half:])
+    return [torch.cat(both) for both in zip(*parts, strict=True)]
+
+
+def logit_bytes(model: Model, rows: int, n_read: int, limits: Limits) -> int:
+    """Memory that a metric takes: the logits, and what it makes of them."""
+    return 3 * 4 * min(max(limits.logits, n_read * model.d_vocab), rows * n_read * model.d_vocab)

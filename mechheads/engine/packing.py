@@ -1,0 +1,157 @@
+"""Several prompts or copies in one row, so that what they share is computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from mechheads.engine.rows import Window
+
+_PACKED_WIDTH = 256
+"""Tokens of a row of packed prompts, at most."""
+_ATTENTION_DOUBLES = 2048
+"""Wider rows share more, and attention, which looks at all of a row, costs more: at this width as much as the rest."""
+_ROW_COSTS = 8
+"""As much as so many tokens, as narrow rows give small products."""
+_WORTH_PACKING = 0.9
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One row that holds several prompts: what they all begin with once, then the rest of each.
+
+    Attributes:
+        n_past: the first position that changes, the same for all.
+        shared: how many positions, from 0 on, they have in common.
+        at: the positions that are read [prompt, position].
+        prompt, position: which token each place of the row holds [width].
+        first: where in the row the rest of each prompt begins [prompt].
+    """
+
+    n_past: int
+    shared: int
+    at: Int[Tensor, "prompt position"]
+    prompt: Int[Tensor, " width"]
+    position: Int[Tensor, " width"]
+    first: Int[Tensor, " prompt"]
+
+    @classmethod
+    def of(cls, start: int, shared: int, at: Int[Tensor, "prompt position"]) -> Packed:
+        """Prompts that have their first ``shared`` tokens, and what becomes of them, in common.
+
+        Args:
+            start: the first position that changes.
+        """
+        last = at.amax(1)
+        shared = min(shared, int(last.amin()))
+        start = min(start, shared)
+        rest = last - shared + 1
+        common = torch.arange(start, shared, device=at.device)
+        prompt = torch.arange(len(at), device=at.device).repeat_interleave(rest)
+        first = len(common) + rest.cumsum(0) - rest
+        ahead = torch.arange(int(rest.sum()), device=at.device) + len(common) - first[prompt]
+        return cls(
+            start, shared, at, torch.cat([torch.zeros_like(common), prompt]), torch.cat([common, shared + ahead]), first
+        )
+
+    @property
+    def start(self) -> Int[Tensor, " prompt"]:
+        return torch.full_like(self.first, self.n_past)
+
+    @property
+    def n(self) -> int:
+        return 1
+
+    @property
+    def width(self) -> int:
+        return len(self.position)
+
+    @property
+    def alike(self) -> bool:
+        return True
+
+    @property
+    def positions(self) -> Int[Tensor, "1 width"]:
+        return self.position[None]
+
+    @property
+    def inside(self) -> Int[Tensor, "1 read"]:
+        """Those of one prompt after those of the other."""
+        common = (self.at - self.n_past).clamp_min(0)
+        return torch.where(self.at < self.shared, common, self.first[:, None] + self.at - self.shared).view(1, -1)
+
+    @property
+    def read_positions(self) -> Int[Tensor, "1 read"]:
+        return self.at.reshape(1, -1)
+
+    def take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "1 width *rest"]:
+        return values[self.prompt, self.position][None]
+
+    def past(self, values: Float[Tensor, "prompt kv pos d_head"]) -> Float[Tensor, "1 kv past d_head"]:
+        return values[:1, :, : self.n_past]
+
+    def seen(
+        self, visible: Bool[Tensor, "query key"]
+    ) -> tuple[Bool[Tensor, "1 width past"], Bool[Tensor, "1 width width"]]:
+        where, common = self.position, self.position < self.shared
+        same = self.prompt[:, None] == self.prompt
+        own = visible[where[:, None], where] & (common | same) & (where <= where[:, None])
+        return visible[where][None, :, : self.n_past], own[None]
+
+
+def shared_start(values: Shaped[Tensor, "prompt pos *rest"], noise: float = 0.0) -> int:
+    """How many positions, from 0 on, all prompts have in common: tokens, or activations to within ``noise``."""
+    alike = (values - values[:1]).abs() <= noise
+    return int(alike.reshape(*alike.shape[:2], -1).all(-1).all(0).long().cumprod(0).sum()) if values.shape[1] else 0
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Which prompts share a row.
+
+    Attributes:
+        groups: the prompts of each row, widest first, so that the others fit in the memory that it leaves.
+        width: tokens of the widest row; ``tokens``: of all rows.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    width: int
+    tokens: int
+
+    @classmethod
+    def find(cls, ids: Int[Tensor, "prompt pos"], window: Window) -> Packing | None:
+        """Prompts in the order of their tokens, cut into rows where that costs least.
+
+        None where a row for each prompt costs about as little.
+        """
+        start, last = int(window.start.amin()), window.at.amax(1).tolist()
+        texts = [row[: end + 1] for row, end in zip(ids.tolist(), last, strict=True)]
+        order = sorted(range(len(texts)), key=lambda prompt: texts[prompt])
+        alike = [shared_start(ids[order[i : i + 2]]) for i in range(len(order) - 1)]
+        cheapest: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
+        for end in range(1, len(order) + 1):
+            shared, whole, found = last[order[end - 1]], 0, []
+            for begin in reversed(range(end)):
+                if begin < end - 1:
+                    shared = min(shared, alike[begin])
+                shared, whole = min(shared, last[order[begin]]), whole + len(texts[order[begin]])
+                width = whole - (end - begin) * shared + max(0, shared - start)
+                if found and width > _PACKED_WIDTH:
+                    break
+                cost, cuts = cheapest[begin]
+                found.append((cost + _cost(width) + _ROW_COSTS, (*cuts, (begin, width))))
+            cheapest.append(min(found))
+        cuts = cheapest[-1][1]
+        begins, widths = [begin for begin, _ in cuts], [width for _, width in cuts]
+        cost, alone = sum(map(_cost, widths)), len(last) * _cost(window.width)
+        if len(cuts) == len(last) or cost > _WORTH_PACKING * alone:
+            return None
+        rows = sorted(zip(widths, begins, [*begins[1:], len(order)], strict=True), reverse=True)
+        return cls(tuple(tuple(order[begin:end]) for _, begin, end in rows), max(widths), sum(widths))
+
+
+def _cost(width: int) -> float:
+    return width * (1 + width / _ATTENTION_DOUBLES)

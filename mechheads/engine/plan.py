@@ -1,0 +1,190 @@
+"""What a sweep costs, before it is paid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mechheads.limits import Limits
+from mechheads.runs.sites import KEY_SITES
+from mechheads.units import show_bytes
+
+if TYPE_CHECKING:
+    from mechheads.engine.packing import Packing
+    from mechheads.engine.rows import Window
+    from mechheads.heads import HeadId
+    from mechheads.model.model import Model
+    from mechheads.prompts.tokens import Tokens
+    from mechheads.runs.cache import HeadCache
+
+from mechheads.engine.memory import logit_bytes, token_bytes, tokens_in_flight
+from mechheads.units import show_seconds
+
+_WHY = {
+    "queries": "copies of a prompt share rows over its cached keys",
+    "rows": "a row for each copy, over cached keys",
+    "whole": "a row for each copy from the first token on: this architecture's attention takes no cached keys",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """The cost of a sweep.
+
+    Attributes:
+        units: separate changes, heads times places.
+        blocks: how often a block is run for them, from each head's own layer on.
+        heads, places: what they are made of.
+        prompts, pos: the size of the batch of one unit; ``width``: positions computed, of the widest place; or of a
+            row that prompts share.
+        stack: units carried through the layers together; ``rows``: prompts run at once; ``groups``: which, where
+            they share rows.
+        layout: how they are laid out: ``queries``, ``rows`` or ``whole``.
+        forwards: the work in full forward passes of the prompts, the cached runs included.
+        flops: floating-point operations.
+        bytes: the largest amount of memory besides the model.
+        on_disk: whether the cached runs are kept on disk.
+        seconds: the estimated time, None until probed.
+        budget: the memory that was allowed; where ``bytes`` is more, that is the least that the sweep takes.
+    """
+
+    units: int
+    blocks: int
+    heads: tuple[HeadId, ...]
+    places: int
+    prompts: int
+    pos: int
+    width: int
+    n_layers: int
+    stack: int
+    rows: int
+    layout: str
+    forwards: float
+    flops: float
+    bytes: int
+    on_disk: bool
+    groups: tuple[tuple[int, ...], ...] | None = None
+    seconds: float | None = None
+    budget: int | None = None
+
+    @property
+    def packed(self) -> bool:
+        """Whether prompts share rows."""
+        return self.groups is not None
+
+    @property
+    def over_budget(self) -> str:
+        """What to say where the least possible is more than was allowed; else nothing."""
+        if self.budget is None or self.bytes <= self.budget:
+            return ""
+        return f", the least that is possible, where the budget is {show_bytes(self.budget)}"
+
+    def __repr__(self) -> str:
+        places = "1 place" if self.places == 1 else f"{self.places} places"
+        prompts = "1 prompt" if self.prompts == 1 else f"{self.prompts} prompts"
+        kept = "on disk" if self.on_disk else "in memory"
+        waves = math.ceil(self.units / self.stack)
+        rows = "" if self.rows >= self.prompts else f", {self.rows} prompts at a time"
+        computed = (
+            f"rows of up to {self.width} tokens hold up to {self.rows} prompts, what these begin with alike once"
+            if self.packed
+            else f"{self.width} of {self.pos} positions computed, from the first that changes to the last that is read"
+        )
+        lines = [
+            f"{self.units} units ({len(self.heads)} heads x {places}, {prompts} of up to {self.pos} tokens)",
+            f"{self.forwards:.3g} full forward passes, {self.flops / 1e12:.3g} TFLOP; {computed}",
+            f"{waves} {'wave' if waves == 1 else 'waves'} of up to {self.stack} units that join at their own layer"
+            f"{rows}; {_WHY[self.layout]}",
+            f"memory {show_bytes(self.bytes)} besides the model{self.over_budget}, cached runs {kept}",
+        ]
+        if self.seconds is not None:
+            lines.append(f"about {show_seconds(self.seconds)}")
+        return "\n".join(lines)
+
+
+def make_plan(
+    base: HeadCache,
+    source: HeadCache | None,
+    site: str,
+    heads: tuple[HeadId, ...],
+    windows: Sequence[Window],
+    limits: Limits,
+    packing: Packing | None = None,
+) -> Plan:
+    """Plan a sweep over cached runs: how much to carry at once, and what it costs.
+
+    Args:
+        windows: what each place computes; ``packing``: how the prompts of the only place share rows.
+    """
+    model, budget = base.need_model(), limits.memory
+    prompts, pos = base.tokens.ids.shape
+    places, n_read = len(windows), windows[0].at.shape[1]
+    block = model.backend.block_parameters()
+    unembed = 2.0 * model.d_model * model.d_vocab
+    key_flops = 2 * model.n_heads * model.d_head
+    token_flops = 2.0 * (block + key_flops * pos)
+    blocks = sum(model.n_layers - head.layer for head in heads) * places
+    units = len(heads) * places
+    extra_runs = 1 + (source is not None) + (0 if site == "z" else places if site in KEY_SITES else 1)
+    on_disk = any(store.on_disk for store in base.stores.values())
+    kept = _kept_bytes(base, source, site, on_disk) + prompts * n_read * model.d_vocab * 4
+    room = budget - kept - logit_bytes(model, prompts, n_read, limits)
+    if packing is not None and packing.width > tokens_in_flight(model, room, packing.width, limits):
+        packing = None
+    keys = pos if packing is None else max(pos, packing.width)
+    tokens = tokens_in_flight(model, room, keys, limits)
+    if packing is None:
+        width, computed = max(window.width for window in windows), prompts * sum(window.width for window in windows)
+        rows = max(1, min(prompts, tokens // width))
+        usual = widest = rows * width
+    else:
+        rows, computed = max(map(len, packing.groups)), packing.tokens
+        width = widest = packing.width
+        usual = math.ceil(packing.tokens / len(packing.groups))
+    stack = max(1, min(len(heads), tokens // usual))
+    while stack > 1 and _in_flight(model, stack * widest, keys, stack * prompts, n_read, limits) > budget - kept:
+        stack -= 1
+    stack = math.ceil(len(heads) / math.ceil(len(heads) / stack))
+    flops = computed * sum(model.n_layers - head.layer for head in heads) * 2 * (block + key_flops * keys) + prompts * (
+        units * n_read * unembed + extra_runs * model.n_layers * pos * token_flops
+    )
+    return Plan(
+        units=units,
+        blocks=blocks,
+        heads=heads,
+        places=places,
+        prompts=prompts,
+        pos=pos,
+        width=width,
+        n_layers=model.n_layers,
+        stack=stack,
+        rows=rows,
+        layout=model.layout,
+        forwards=flops / (prompts * pos * (model.n_layers * token_flops + unembed)),
+        flops=flops,
+        bytes=kept + _in_flight(model, stack * widest, keys, stack * prompts, n_read, limits),
+        budget=budget,
+        on_disk=on_disk,
+        groups=None if packing is None else packing.groups,
+    )
+
+
+def _in_flight(model: Model, tokens: int, keys: int, rows: int, n_read: int, limits: Limits) -> int:
+    """Memory of a wave: its tokens inside a block, and what the metric takes for its rows."""
+    return tokens * token_bytes(model, keys) + logit_bytes(model, rows, n_read, limits)
+
+
+def least_in_flight(model: Model, tokens: Tokens, n_read: int, limits: Limits) -> int:
+    """Memory that a sweep takes besides its cached runs, with one copy of one prompt at a time."""
+    prompts, pos = tokens.ids.shape
+    return prompts * n_read * model.d_vocab * 4 + _in_flight(model, pos, pos, prompts, n_read, limits)
+
+
+def _kept_bytes(base: HeadCache, source: HeadCache | None, site: str, on_disk: bool) -> int:
+    model = base.need_model()
+    cached = [type(run).estimate(model, run.tokens, sites=tuple(run.stores)) for run in (base, source) if run]
+    if site != "z":
+        cached.append(type(base).estimate(model, base.tokens, sites=("z",)))
+    return sum(size.total // (model.n_layers if on_disk else 1) for size in cached)

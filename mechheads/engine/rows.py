@@ -1,0 +1,139 @@
+"""Which positions of which prompts a wave computes, and how they lie in its rows.
+
+A ``Window`` has a row for each prompt, as wide as the widest needs. ``Packed`` puts prompts side by side in one
+row: the tokens that all of them begin with, such as a chat template's, are there once, and none is computed for the
+sake of a longer prompt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mechheads.model.backends.base import Layout
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """What a wave needs to know of its rows.
+
+    Attributes:
+        start: the first position that changes [prompt].
+        at: the positions that are read [prompt, position].
+        n: how many rows there are; ``width``: tokens of each.
+        n_past: cached positions that come before a row.
+        alike: whether all rows stand at the same positions.
+        positions: of each token; ``inside``: where in its row each read position is, and ``read_positions`` what
+            position that is.
+    """
+
+    @property
+    def start(self) -> Int[Tensor, " prompt"]: ...
+    @property
+    def at(self) -> Int[Tensor, "prompt position"]: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def n_past(self) -> int: ...
+    @property
+    def alike(self) -> bool: ...
+    @property
+    def positions(self) -> Int[Tensor, "row width"]: ...
+    @property
+    def inside(self) -> Int[Tensor, "row read"]: ...
+    @property
+    def read_positions(self) -> Int[Tensor, "row read"]: ...
+
+    def take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "row width *rest"]:
+        """The part of full-length values that is computed."""
+        ...
+
+    def past(self, values: Float[Tensor, "prompt kv pos d_head"]) -> Float[Tensor, "row kv past d_head"]:
+        """Cached keys or values of the positions before each row."""
+        ...
+
+    def seen(
+        self, visible: Bool[Tensor, "query key"]
+    ) -> tuple[Bool[Tensor, "row width past"], Bool[Tensor, "row width width"]]:
+        """Which of the past, and of its row, each token sees, if position ``query`` may see position ``key``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Window:
+    """A row for each prompt, from the first position that changes to the last that is read.
+
+    Attributes:
+        start: the first that changes [prompt]; ``width``: how many from there on.
+        at: the positions that are read [prompt, position].
+    """
+
+    start: Int[Tensor, " prompt"]
+    width: int
+    at: Int[Tensor, "prompt position"]
+
+    @classmethod
+    def from_start(
+        cls, start: Int[Tensor, " prompt"], at: Int[Tensor, "prompt position"], layout: Layout, pos: int
+    ) -> Window:
+        """As wide as the changes need, or wider where the layout wants all rows to start alike."""
+        if layout == "whole":
+            return cls(torch.zeros_like(start), pos, at)
+        last = at.amax(1)
+        start = torch.minimum(start, last)
+        if layout == "rows":
+            start = start.amin().expand_as(start)
+        return cls(start, int((last - start).amax()) + 1, at)
+
+    @property
+    def n(self) -> int:
+        return len(self.start)
+
+    @property
+    def n_past(self) -> int:
+        return int(self.start.amax())
+
+    @property
+    def alike(self) -> bool:
+        return bool((self.start == self.start[0]).all())
+
+    @property
+    def positions(self) -> Int[Tensor, "prompt width"]:
+        """Each computed position; beyond the last that a prompt reads, that one again."""
+        ahead = torch.arange(self.width, device=self.start.device)
+        return torch.minimum(self.start[:, None] + ahead, self.at.amax(1, keepdim=True))
+
+    @property
+    def inside(self) -> Int[Tensor, "prompt position"]:
+        return (self.at - self.start[:, None]).clamp_min(0)
+
+    @property
+    def read_positions(self) -> Int[Tensor, "prompt position"]:
+        return self.at
+
+    def take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "prompt width *rest"]:
+        row = torch.arange(len(values), device=values.device)[:, None]
+        return values[row, self.positions]
+
+    def past(self, values: Float[Tensor, "prompt kv pos d_head"]) -> Float[Tensor, "prompt kv past d_head"]:
+        return values[:, :, : self.n_past]
+
+    def seen(
+        self, visible: Bool[Tensor, "query key"]
+    ) -> tuple[Bool[Tensor, "prompt width past"], Bool[Tensor, "prompt width width"]]:
+        where = self.positions
+        before = torch.arange(self.n_past, device=where.device) < self.start[:, None]
+        past = visible[where][..., : self.n_past] & before[:, None]
+        ahead = torch.ones(self.width, self.width, dtype=torch.bool, device=where.device).tril()
+        own = visible[where[:, :, None], where[:, None, :]] & ahead
+        return past, own | torch.eye(self.width, dtype=torch.bool, device=where.device)
+
+    def rows(self, rows: slice) -> Window:
+        """The same for some of the prompts."""
+        return Window(self.start[rows], self.width, self.at[rows])

@@ -1,0 +1,197 @@
+"""A job carried out: wave after wave, the final states of every unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.job import Job, Unit
+from mechheads.engine.memory import in_halves, keep_freed_memory
+from mechheads.engine.packing import Packed, shared_start
+from mechheads.engine.rows import Rows, Window
+from mechheads.engine.wavefront import Edit, Wave
+from mechheads.heads import HeadId
+from mechheads.interventions.base import site_of
+from mechheads.interventions.new_z import Altered, altered_z, changed_z
+from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.progress import Bar
+from mechheads.runs.sites import KEY_SITES
+
+
+@dataclass
+class Measured:
+    """What a sweep has measured so far.
+
+    Attributes:
+        values: metric(changed) - metric(base); NaN for units that were not reached.
+        reached: the units that were.
+        interrupted: whether Ctrl-C ended it.
+    """
+
+    values: Float[np.ndarray, "layer head place prompt"]
+    reached: set[Unit] = field(default_factory=set)
+    interrupted: bool = False
+
+    @property
+    def undefined(self) -> list[HeadId]:
+        """Heads for which the metric was not finite."""
+        return sorted({head for head, at in self.reached if np.isnan(self.values[head.layer, head.head, at]).any()})
+
+    def add(self, unit: Unit, change: Float[np.ndarray, " prompt"]) -> None:
+        self.values[unit[0].layer, unit[0].head, unit[1]] = change
+        self.reached.add(unit)
+
+
+def run(job: Job, evaluator: Evaluator, *, progress: bool = True) -> Measured:
+    """Carry out a job: what the metric changes by, for every unit; units that its ledger knows are not run again."""
+    model = job.model
+    scale = evaluator.distance() if job.spec.normalize else 1.0
+    found = Measured(np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan))
+    finished = {} if job.ledger is None else job.ledger.finished()
+    for unit in job.units:
+        if (change := finished.get(_key(unit))) is not None:
+            found.add(unit, change / scale)
+    with until_interrupted() as work:
+        for units, final in finals(job, progress=progress, done=found.reached.copy()):
+            changes = evaluator(final)
+            if job.ledger is not None:
+                job.ledger.commit({_key(unit): change for unit, change in zip(units, changes, strict=True)})
+            for unit, change in zip(units, changes, strict=True):
+                found.add(unit, change / scale)
+    found.interrupted = work.interrupted
+    work.warn(f"{len(found.reached)} of {len(job.units)} units")
+    return found
+
+
+def _key(unit: Unit) -> str:
+    """A unit's name in a ledger."""
+    return f"{unit[0]} {unit[1]}"
+
+
+def finals(
+    job: Job, *, progress: bool = True, done: Set[Unit] = frozenset()
+) -> Iterator[tuple[list[Unit], Float[Tensor, "unit prompt position d_model"]]]:
+    """Run the sweep wave by wave, but for those all done: some units and their final states at the read positions."""
+    keep_freed_memory()
+    bar = Bar(
+        total=job.plan.blocks,
+        initial=sum(job.model.n_layers - head.layer for head, _ in done),
+        disable=not progress,
+        leave=False,
+        desc=f"{len(job.heads)} heads",
+        bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go",
+    )
+    with bar:
+        for places in passes(job):
+            groups = [waves for waves in _groups(job, places) if not done >= {unit for wave in waves for unit in wave}]
+            altered = alter(job, places) if groups else None
+            for waves in groups:
+                units: list[Unit] = []
+                carried: list[Tensor] = []
+                stopped = None
+                try:
+                    for wave in waves:
+                        carried.append(carry(job, wave, altered))
+                        units += wave
+                        bar.update(sum(job.model.n_layers - head.layer for head, _ in wave))
+                except KeyboardInterrupt as interrupt:
+                    stopped = interrupt
+                if units and (stopped is None or job.ledger is None):  # a ledger takes whole groups, for the same bits
+                    yield units, torch.cat(carried)
+                if stopped is not None:
+                    raise stopped
+
+
+def passes(job: Job) -> list[list[int]]:
+    """Places that share one altered run: new keys and values at one place change z at every later token."""
+    places = list(range(len(job.places)))
+    return [[place] for place in places] if site_of(job.intervention) in KEY_SITES else [places]
+
+
+def _groups(job: Job, places: list[int]) -> Iterator[list[list[Unit]]]:
+    """Waves whose logits are computed together: few at a time would make slow products of them."""
+    size = max(1, job.spec.limits.logit_rows // (job.plan.stack * len(job.tokens)))
+    every = list(waves(job, places))
+    yield from (every[start : start + size] for start in range(0, len(every), size))
+
+
+def waves(job: Job, places: list[int]) -> Iterator[list[Unit]]:
+    """The units that go through the layers together: those of one place, in the order of their layers."""
+    heads = sorted(job.heads)
+    for place in places:
+        for start in range(0, len(heads), job.plan.stack):
+            yield [(head, place) for head in heads[start : start + job.plan.stack]]
+
+
+def alter(job: Job, places: list[int]) -> Altered | None:
+    """Every head's new z where the intervention does not act on z itself."""
+    site = site_of(job.intervention)
+    if site == "z":
+        return None
+    at = job.places[places[0]].at if site in KEY_SITES else None
+    layers = sorted({head.layer for head in job.heads})
+    return altered_z(job.model, job.base, job.source, job.intervention, at, layers, job.plan.rows)
+
+
+def carry(job: Job, units: list[Unit], altered: Altered | None) -> Float[Tensor, "unit prompt position d_model"]:
+    """Final states of some units."""
+
+    def carry(some: Sequence[Unit]) -> list[Tensor]:
+        return [_carry_at_once(job, [_changed_heads(job, head, place, altered) for head, place in some])]
+
+    return in_halves(carry, units)[0]
+
+
+def _changed_heads(job: Job, head: HeadId, place: int, altered: Altered | None) -> list[tuple[HeadId, Tensor, Tensor]]:
+    """The heads that a unit changes, each with its new z and where that first differs."""
+    members = [HeadId(head.layer, head.head + i) for i in range(job.together)]
+    return [(member, *new_z(job, member, place, altered)) for member in members]
+
+
+def _carry_at_once(job: Job, units: list[list[tuple[HeadId, Tensor, Tensor]]]) -> Tensor:
+    first = torch.stack([start for unit in units for _, _, start in unit]).amin(0)
+    groups = torch.arange(len(job.tokens), device=first.device).split(job.plan.rows)
+    if job.plan.groups is not None:
+        groups = tuple(torch.tensor(group, device=first.device) for group in job.plan.groups)
+    parts = []
+    for rows in groups:
+        window = _rows(job, rows, first[rows], [(head, new[rows]) for unit in units for head, new, _ in unit])
+        copies = [[Edit(head.layer, "z", head.head, window.take(new[rows])) for head, new, _ in unit] for unit in units]
+        parts.append(Wave(job.base, rows, window).run(copies))
+    return torch.cat(parts, dim=1)[:, torch.cat(groups).argsort()]
+
+
+def _rows(
+    job: Job,
+    rows: Int[Tensor, " row"],
+    first: Int[Tensor, " prompt"],
+    new: Sequence[tuple[HeadId, Float[Tensor, "prompt pos d_head"]]],
+) -> Rows:
+    """How some prompts lie in rows; packed ones share what is alike in them, the new z included."""
+    ids, at = job.tokens.ids[rows], job.at[rows]
+    if not job.plan.packed:
+        return Window.from_start(first, at, job.model.layout, ids.shape[1])
+    shared = shared_start(ids)
+    for head, z in new:
+        shared = shared_start(z[:, :shared], _rounding(job.base.z[head][rows, :shared]))
+    return Packed.of(int(first.amin()), shared, at)
+
+
+def _rounding(z: Float[Tensor, "prompt shared d_head"]) -> float:
+    """By how much z of the same tokens may differ among prompts that a model computes together: as it is seen to do."""
+    if not z.shape[1]:
+        return 0.0
+    return float(4 * (z - z[:1]).abs().amax() + 8 * torch.finfo(torch.float32).eps * z.abs().amax())
+
+
+def new_z(
+    job: Job, head: HeadId, place: int, altered: Altered | None
+) -> tuple[Float[Tensor, "prompt pos d_head"], Int[Tensor, " prompt"]]:
+    """A head's z with the change at the place, and where it first differs from the old one."""
+    return changed_z(job.intervention, job.base, job.source, head, job.places[place].at, altered)

@@ -1,0 +1,149 @@
+"""Runs in which the heads of a set are changed together, many sets at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence, Set
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.engine.answer_check import warn_of_answers
+from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
+from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.job import Job, Spec, make_ready
+from mechheads.engine.memory import tokens_in_flight
+from mechheads.engine.report import describe_intervention
+from mechheads.engine.rows import Window
+from mechheads.engine.run import new_z
+from mechheads.engine.wavefront import Edit, Wave
+from mechheads.heads import HeadId, HeadLike, check_head
+from mechheads.interventions.base import site_of
+from mechheads.interventions.basic import Patch
+from mechheads.interventions.new_z import altered_z
+from mechheads.messages.progress import Bar
+from mechheads.metrics.base import name_of
+from mechheads.model.model import Model
+from mechheads.prompts.prompts import PromptPairs
+from mechheads.runs.layer_store import LayerStore
+from mechheads.runs.sites import KEY_SITES
+
+
+class SetRuns:
+    """Runs with the z of sets of heads replaced.
+
+    Args:
+        spec: what is asked; its heads are those that sets may hold, None for all.
+        runs: of the same prompts, if some are cached already.
+    """
+
+    def __init__(self, model: Model, spec: Spec, *, runs: CachedRuns | None = None, progress: bool = True) -> None:
+        self.job = make_ready(model, spec, runs=runs, progress=progress)
+        self.evaluator = Evaluator(spec.metric, self.job.base, self.job.source, spec.limits)
+        warn_of_answers(self.job)
+        self.base_value: Float[np.ndarray, " prompt"] = self.evaluator.base_value.cpu().numpy()
+        self._z, self._first = replaced_z(self.job)
+        self._ready: tuple[int, Wave, dict[HeadId, Edit]] | None = None
+        plan = self.job.plan
+        tokens = tokens_in_flight(model, spec.limits.memory // 4, plan.pos, spec.limits)
+        self.at_once = max(1, tokens // (plan.rows * plan.width))
+
+    def values(
+        self, replaced: Sequence[Set[HeadId]], done: Callable[[int], object] = lambda n: None
+    ) -> Float[np.ndarray, "set prompt"]:
+        """The metric when all these heads are replaced together; that of the base run where there are none.
+
+        Args:
+            done: told how many sets were finished, as they come.
+        """
+        values = np.tile(self.base_value, (len(replaced), 1))
+        changed = [i for i, heads in enumerate(replaced) if heads]
+        done(len(replaced) - len(changed))
+        for start in range(0, len(changed), self.at_once):
+            some = changed[start : start + self.at_once]
+            values[some] += self.evaluator(self._final([replaced[i] for i in some]))
+            done(len(some))
+        return values
+
+    def _final(self, sets: Sequence[Set[HeadId]]) -> Float[Tensor, "set prompt position d_model"]:
+        parts = []
+        for begin in range(0, len(self.job.tokens), self.job.plan.rows):
+            wave, edits = self._wave(begin)
+            parts.append(wave.run([[edits[head] for head in heads] for heads in sets]))
+        return torch.cat(parts, dim=1)
+
+    def _wave(self, begin: int) -> tuple[Wave, dict[HeadId, Edit]]:
+        """The wave of some prompts and every head's edit in it; kept until others are asked for."""
+        if self._ready is None or self._ready[0] != begin:
+            job, rows = self.job, slice(begin, begin + self.job.plan.rows)
+            pos = job.tokens.ids.shape[1]
+            window = Window.from_start(self._first[rows], job.at[rows], job.model.layout, pos)
+            edits = {
+                head: Edit(head.layer, "z", head.head, window.take(self._z[head.layer][rows, head.head]))
+                for head in job.heads
+            }
+            self._ready = begin, Wave(job.base, rows, window), edits
+        return self._ready[1], self._ready[2]
+
+    def provenance(self) -> dict[str, Any]:
+        """What all results of these runs remember."""
+        return self.job.model.provenance() | {
+            "intervention": describe_intervention(self.job.intervention),
+            "metric": name_of(self.job.spec.metric),
+            "prompts": self.job.fingerprint(),
+            "n_prompts": len(self.job.tokens),
+        }
+
+
+def replaced_z(job: Job) -> tuple[LayerStore, Int[Tensor, " prompt"]]:
+    """The new z of the heads of a job, layer by layer [prompt, head, pos, d_head], and where it first differs."""
+    layers, site, altered = sorted({head.layer for head in job.heads}), site_of(job.intervention), None
+    if site != "z":
+        at = job.places[0].at if site in KEY_SITES else None
+        altered = altered_z(job.model, job.base, job.source, job.intervention, at, layers, job.plan.rows)
+    store, starts = LayerStore(job.model.n_layers, len(job.tokens), job.base.stores["z"].on_disk), []
+    for layer in layers:
+        new = job.base.z.layer(layer).clone()
+        for head in job.heads:
+            if head.layer == layer:
+                new[:, head.head], start = new_z(job, head, 0, altered)
+                starts.append(start)
+        store.add(layer, new)
+    return store, torch.stack(starts).amin(0)
+
+
+def check_intervention(name: str, intervention: object, prompts: AnyPrompts) -> None:
+    """Make sure that it is an intervention and that the prompts have what it takes.
+
+    Raises:
+        ValueError: if it is a name or a class, or a patch without pairs.
+    """
+    if not callable(intervention) or isinstance(intervention, type):
+        raise ValueError(
+            f"{name} is {intervention!r}; give an intervention, such as mh.Patch(), mh.Mean() or mh.Zero()"
+        )
+    if isinstance(intervention, Patch) and not isinstance(prompts, PromptPairs):
+        raise ValueError(f"{name} takes z from the other run; give mh.PromptPairs, or another one, such as mh.Mean()")
+
+
+def head_set(heads: Iterable[HeadLike], model: Model, name: str) -> tuple[HeadId, ...]:
+    """Parse a set of heads, which may be empty.
+
+    Raises:
+        ValueError: if it is no list, or holds what is no head of the model or the same head twice.
+    """
+    if isinstance(heads, (str, HeadId)) or not isinstance(heads, Iterable):
+        raise ValueError(f'{name} is {heads!r}; give a list of heads, such as ["L9H6", "L10H0"]')
+    parsed = sorted(check_head(head, model.n_layers, model.n_heads) for head in heads)
+    if twice := [head for head, after in pairwise(parsed) if head == after]:
+        raise ValueError(f"{name} holds {twice[0]} twice")
+    return tuple(parsed)
+
+
+def set_bar(total: int, what: str, progress: bool) -> Bar:
+    """A progress bar that counts sets."""
+    form = "{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go"
+    return Bar(total=total, desc=what, disable=not progress, leave=False, bar_format=form)

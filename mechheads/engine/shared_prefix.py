@@ -1,0 +1,51 @@
+"""A run whose prompts begin like those of a cached one, computed from the first token that differs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mechheads.engine.rows import Window
+from mechheads.engine.wavefront import Wave
+from mechheads.limits import Limits
+from mechheads.prompts.tokens import Tokens
+from mechheads.runs.cache import HeadCache
+from mechheads.runs.layer_store import LayerStore
+
+
+def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits, progress: bool) -> HeadCache:
+    """z of every head, as ``HeadCache.run`` gives it; what both runs share is taken from ``base``.
+
+    Args:
+        base: a run that kept ``z`` and what resuming needs, where the model's attention takes cached keys.
+        tokens: as many prompts, each as long as its partner in ``base``.
+    """
+    model, ids = base.need_model(), tokens.ids
+    last = (tokens.lengths - 1)[:, None]
+    differs = ids != base.tokens.ids
+    other = differs.any(1)
+    first = torch.where(other, differs.long().argmax(1), last[:, 0])
+    window = Window.from_start(first, last, model.layout, ids.shape[1])
+    if "keys" not in base.stores or 2 * window.width > ids.shape[1]:
+        return HeadCache.run(model, tokens, sites=("z",), budget=limits, progress=progress)
+    store = LayerStore(model.n_layers, len(tokens), base.stores["z"].on_disk)
+    final = base.final.clone()
+    step = max(1, limits.run_tokens // window.width)
+    with torch.no_grad():
+        for begin in range(0, len(tokens), step):
+            rows = slice(begin, begin + step)
+            part = window.rows(rows)
+            real = part.start[:, None] + torch.arange(part.width, device=ids.device) <= last[rows]
+            real &= other[rows, None]
+            where = real.nonzero()[:, 0], part.positions[real]
+
+            def keep(layer: int, z: Tensor, rows: slice = rows, real: Tensor = real, where: Any = where) -> None:
+                whole = base.stores["z"][layer][rows].clone()
+                whole[where[0], :, where[1]] = z[real]
+                store.add(layer, whole)
+
+            new = Wave(base, rows, part).follow(part.take(model.backend.embed(ids[rows])[0]), keep)
+            final[rows][where] = new[real]
+    return HeadCache(model, tokens, {"z": store}, final, (model.n_heads, model.n_kv_heads))

@@ -1,0 +1,179 @@
+"""The engine: one intervention on every head, one metric, at the least cost.
+
+A new ``z`` at layer l and position p changes nothing below l and nothing before p. So the base run is cached
+once; the heads' altered copies join a wavefront (``wave``) at their own layers, compute the positions from p
+on, and unembed only those that the metric reads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike
+from typing import Literal
+
+from mechheads.engine.answer_check import warn_of_answers
+from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
+from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.half_precision import with_precision
+from mechheads.engine.job import Job, Spec, given, make_ready
+from mechheads.engine.memory import UNSEEN, PeakBytes
+from mechheads.engine.places import Positions, by_place
+from mechheads.engine.plan import Plan
+from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
+from mechheads.engine.run import alter, carry, passes, run, waves
+from mechheads.heads import HeadId, HeadLike
+from mechheads.interventions.base import Intervention
+from mechheads.ledger.sweep_key import Store
+from mechheads.limits import Budget, Limits
+from mechheads.messages.warn import warn
+from mechheads.metrics.base import Metric, name_of
+from mechheads.metrics.basic import as_metric, kl_divergence
+from mechheads.model.backends.changes import alone
+from mechheads.model.model import Model
+from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.scores import HeadScores
+
+
+@alone
+def sweep(
+    model: Model | Job,
+    prompts: AnyPrompts | Job | None = None,
+    *,
+    intervention: Intervention,
+    metric: Metric | str = kl_divergence,
+    heads: Sequence[HeadLike] | HeadLike | None = None,
+    positions: Positions = "all",
+    base: Literal["clean", "corrupted"] = "clean",
+    normalize: bool = False,
+    budget: Budget = None,
+    seed: int = 0,
+    progress: bool = True,
+    store: str | PathLike[str] | None = None,
+    name: str | None = None,
+    kind: str = "sweep",
+) -> HeadScores:
+    """Apply an intervention to one head at a time and measure what it does.
+
+    Args:
+        prompts: prompts, or pairs where the intervention reads the other run.
+        intervention: what the head's activation becomes; see ``mechheads.interventions.base``.
+        metric: what is measured, a function or the name of one of ``mechheads.metrics.base``, such as "log_prob".
+        heads: the heads to try; left out, every head.
+        positions: ``"all"``; ``"each"`` token on its own (the result gains ``pos``); the name of one
+            position; or a list of names or token indices (the result gains ``pos`` with these labels). For ``k`` and
+            ``v`` these are the positions attended to, else those that attend.
+        base: which side of pairs is intervened on; the other is the source.
+        normalize: divide by the difference between the two runs, averaged over prompts, so that 0 is
+            nothing and 1 is all of it.
+        budget: memory, bytes or "2 GB" (default 4 GB).
+        seed: of the random sign patterns of p.
+        progress: show a bar.
+        store: a file that keeps finished units as they come: the same call goes on where an interrupted or
+            killed one stopped, and ends with the same bits. Anything that changes the numbers, a line of the
+            metric's code or the model's weights too, starts anew beside it in the same file.
+        name: of the result; left out, made from the intervention.
+        kind: of analysis; tells ``HeadScores.citation`` which papers to name.
+
+    Returns:
+        metric(intervened) - metric(base) [layer, head(, pos), prompt], in the metric's unit, with p values
+        against the metric's ``null``. Interrupted
+        by Ctrl-C, it holds what was done; the heads not reached are NaN and in ``.missing``.
+
+    Raises:
+        ValueError: for heads, positions, prompts, metric or intervention that do not fit, before the sweep.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Negate:
+    ...     def __call__(self, z, context):
+    ...         return -z
+    >>> effect = mh.sweep(model, ["The capital of France is"], intervention=Negate(), heads="L23H4", progress=False)
+    >>> bool(effect.scores.sel(layer=23, head=4) > 0)
+    True
+    """
+    model, asked, runs = given(model, prompts)
+    spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, normalize, seed, Limits.of(budget))
+    name = name or f"{name_of(intervention)}, {name_of(spec.metric)}"
+    return run_spec(model, spec, About(name, kind), runs=runs, store=store, progress=progress)
+
+
+def run_spec(
+    model: Model,
+    spec: Spec,
+    about: About,
+    *,
+    runs: CachedRuns | None = None,
+    store: str | PathLike[str] | None = None,
+    progress: bool = True,
+) -> HeadScores:
+    """A sweep from what is asked to the result."""
+    with Store(store) as kept:
+        job = make_ready(model, spec, runs=runs, store=kept, progress=progress)
+        evaluator = Evaluator(spec.metric, job.base, job.source, spec.limits)
+        warn_of_answers(job)
+        measured = run(job, evaluator, progress=progress)
+    if undefined := measured.undefined:
+        shown = ", ".join(map(str, undefined[:5])) + (", ..." if len(undefined) > 5 else "")
+        warn(f"metric {name_of(spec.metric)} gave values that are not finite for {shown}: NaN")
+    more = {
+        "intervention": describe_intervention(spec.intervention),
+        "base": spec.base if isinstance(spec.prompts, PromptPairs) else None,
+        "positions": describe_positions(job),
+        "normalize": spec.normalize,
+        "heads": describe_heads(job),
+        "interrupted": measured.interrupted,
+    }
+    values, extra = by_place(job.places, measured.values)
+    result = report(job, values, evaluator, replace(about, extra=extra, more=more))
+
+    def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
+        return run_spec(other, replace(spec, heads=sample), about, progress=False)
+
+    return with_precision(model, result, again)
+
+
+@alone
+def plan(
+    model: Model | Job,
+    prompts: AnyPrompts | Job | None = None,
+    *,
+    intervention: Intervention,
+    metric: Metric | str = kl_divergence,
+    heads: Sequence[HeadLike] | HeadLike | None = None,
+    positions: Positions = "all",
+    base: Literal["clean", "corrupted"] = "clean",
+    budget: Budget = None,
+) -> Plan:
+    """What a sweep would cost, before it is run: the same arguments as ``sweep``.
+
+    Runs the prompts once and a wave of heads from the middle layers twice: once to count the memory, tensor by
+    tensor, and once to take the time.
+
+    >>> print(mh.plan(model, ["The capital of France is"], intervention=mh.Zero()))  # doctest: +ELLIPSIS
+    270 units (270 heads x 1 place, 1 prompt of up to 5 tokens)
+    ...
+    """
+    model, asked, runs = given(model, prompts)
+    spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, limits=Limits.of(budget))
+    with PeakBytes() as memory:
+        job = make_ready(model, spec, runs=runs, progress=False)
+        evaluator = Evaluator(spec.metric, job.base, job.source, spec.limits)
+        evaluator.value(job.base.final_at(job.at).expand(job.plan.stack, -1, -1, -1))  # this memory stays between waves
+        _probe(job, evaluator)
+    return replace(job.plan, seconds=_probe(job, evaluator), bytes=memory.peak + UNSEEN)
+
+
+def _probe(job: Job, evaluator: Evaluator) -> float:
+    """Seconds that the sweep will take: its parts and a wave of the middle layers are run once."""
+    start = time.perf_counter()
+    altered = alter(job, passes(job)[0])
+    altering = (time.perf_counter() - start) * len(passes(job))
+    every = list(waves(job, passes(job)[0]))
+    units = every[len(every) // 2]
+    start = time.perf_counter()
+    evaluator(carry(job, units, altered))
+    spent = time.perf_counter() - start
+    done = sum(job.model.n_layers - head.layer for head, _ in units)
+    return job.seconds + altering + spent * job.plan.blocks / done

@@ -1,0 +1,294 @@
+"""The wavefront: altered copies of a cached run, carried through the layers together.
+
+A copy joins at the first layer where it is altered and shares every later block's call with the copies that
+joined before it. Only a window of positions is computed, from the first that changes to the last that is
+read; keys and values of earlier positions come from the cached run. The last block computes the positions
+that are read, and of the others no more than keys and values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import einops
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.engine.rows import Rows
+from mechheads.heads import kv_head
+from mechheads.interventions.change import HeadChange, Region, change_hooks, region
+from mechheads.model.backends.base import Blocks, Hook, Keys, Layout
+from mechheads.model.backends.partial_block import Noted, Stopped, mask_of, until_stopped
+from mechheads.model.model import Model
+from mechheads.runs.cache import HeadCache
+from mechheads.runs.sites import KEY_SITES
+
+EditSite = Literal["z", "q", "k", "v", "mlp_out"]
+_KEYS_A_ROW = 64
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One activation that an altered copy gets, at the positions of the window.
+
+    Attributes:
+        site: ``z``, ``q``, ``k`` or ``v`` of one query head, or ``mlp_out``, what the block's MLP gives.
+        head: the query head; None for ``mlp_out``.
+    """
+
+    layer: int
+    site: EditSite
+    head: int | None
+    value: Float[Tensor, "prompt width d"]
+
+
+Copy = Sequence[Edit]
+"""An altered copy of the run: its edits."""
+
+
+class _Past:
+    """Keys and values of the positions before the window, put in front of each row's own."""
+
+    def __init__(self, wave: Wave, groups: int) -> None:
+        self.wave, self.groups = wave, groups
+
+    def update(self, k: Tensor, v: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
+        if not self.wave.n_past:
+            return k, v
+        k_past, v_past = (past.repeat(self.groups, 1, 1, 1) for past in self.wave.past(layer))
+        return torch.cat([k_past, k], 2), torch.cat([v_past, v], 2)
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """Copies laid out as rows: ``per_row`` copies of a prompt follow each other in a row and share its past."""
+
+    copies: int
+    per_row: int
+    prompts: int
+
+    @property
+    def groups(self) -> int:
+        return math.ceil(self.copies / self.per_row)
+
+    def fold(self, stream: Float[Tensor, "copy prompt pos d"]) -> Float[Tensor, "row pos_of_row d"]:
+        if spare := self.groups * self.per_row - self.copies:
+            stream = torch.cat([stream, stream[:1].expand(spare, -1, -1, -1)])
+        return einops.rearrange(stream, "(g c) prompt pos d -> (g prompt) (c pos) d", c=self.per_row)
+
+    def unfold(self, rows: Float[Tensor, "row pos_of_row d"]) -> Float[Tensor, "copy prompt pos d"]:
+        stream = einops.rearrange(
+            rows, "(g prompt) (c pos) d -> (g c) prompt pos d", c=self.per_row, prompt=self.prompts
+        )
+        return stream[: self.copies]
+
+    def region(self, copy: int, edit: Edit) -> Region:
+        """Where a copy lies in the rows."""
+        first, begin = copy // self.per_row * self.prompts, copy % self.per_row * edit.value.shape[1]
+        return region(slice(first, first + self.prompts), slice(begin, begin + edit.value.shape[1]))
+
+    def part(self, rows: Float[Tensor, "row pos_of_row *rest"], copy: int) -> Float[Tensor, "prompt pos *rest"]:
+        """A view of one copy, in rows that lie in memory one after the other."""
+        split = rows.view(self.groups, self.prompts, self.per_row, -1, *rows.shape[2:])
+        return split[copy // self.per_row, :, copy % self.per_row]
+
+
+class Wave:
+    """Carries copies of some prompts of a cached run through the layers.
+
+    Args:
+        base: a run that kept ``resid_pre``, ``keys`` and ``values``.
+        rows: the prompts.
+        window: how these prompts lie in rows.
+        layout: how copies lie in them; left out, as chosen for the model.
+    """
+
+    def __init__(
+        self, base: HeadCache, rows: slice | Int[Tensor, " row"], window: Rows, layout: Layout | None = None
+    ) -> None:
+        self.base, self.rows, self.window = base, rows, window
+        self.model: Model = base.need_model()
+        self.layout = self.model.layout if layout is None else layout
+        self.n_past = window.n_past
+        self._ready: dict[tuple[int, int, bool], Blocks] = {}
+        self._masks: dict[tuple[int, int, int, bool], Tensor] = {}
+        index = window.at[..., None].expand(-1, -1, self.model.d_model)
+        self._old_final = base.final[rows].gather(1, index)
+
+    def run(self, copies: Sequence[Copy]) -> Float[Tensor, "copy prompt position d_model"]:
+        """Final states at the positions that are read, copy by copy."""
+        with torch.no_grad():
+            order = sorted(range(len(copies)), key=lambda i: _joins(copies[i]))
+            final = self._run([copies[i] for i in order])
+            back = torch.tensor(order, device=final.device).argsort()
+            return final[back]
+
+    def follow(
+        self, residual: Float[Tensor, "prompt width d_model"], keep: Callable[[int, Tensor], None]
+    ) -> Float[Tensor, "prompt width d_model"]:
+        """Final states of other tokens behind the cached past; ``keep`` gets each layer and its z, head before d."""
+        backend, stream = self.model.backend, residual[None]
+        for layer in range(self.model.n_layers):
+
+            def note(z: Tensor, hook: Any, layer: int = layer) -> None:
+                keep(layer, z)
+
+            block = partial(self._block, layer, stream, [])
+            stream = backend.under([(self.model.hook_name("z", layer), note)], block)
+        return backend.finish(stream[0])
+
+    def _run(self, copies: list[Copy]) -> Tensor:
+        model = self.model
+        joins = [_joins(copy) for copy in copies]
+        stream = self._residual(joins[0])[None][:0]
+        for layer in range(joins[0], model.n_layers):
+            if joining := joins.count(layer):
+                stream = torch.cat([stream, self._residual(layer).expand(joining, *stream.shape[1:])])
+            edits = [(i, edit) for i in range(len(stream)) for edit in copies[i] if edit.layer == layer]
+            if layer == model.n_layers - 1 and self._may_cut(edits):
+                stream = self._last_block(layer, stream, edits)
+            else:
+                stream = self._block(layer, stream, edits)
+        return self._finish(stream)
+
+    def _residual(self, layer: int) -> Float[Tensor, "prompt width d_model"]:
+        return self.window.take(self.base.stores["resid_pre"][layer][self.rows])
+
+    def _finish(self, stream: Float[Tensor, "copy prompt pos d_model"]) -> Tensor:
+        n_read = self.window.inside.shape[1]
+        if stream.shape[2] != n_read or n_read == self.window.width:
+            stream = self._read(stream)
+        flat = self.model.backend.finish(stream.flatten(0, 1))
+        final = flat.view(len(stream), *self._old_final.shape)
+        unchanged = (self.window.at < self.window.start[:, None])[..., None]
+        return torch.where(unchanged, self._old_final, final)
+
+    def _read(self, values: Float[Tensor, "*copy row width d"]) -> Float[Tensor, "*copy row read d"]:
+        index = self.window.inside[..., None].expand(*values.shape[:-3], -1, -1, values.shape[-1])
+        return values.gather(-2, index)
+
+    def _may_cut(self, edits: list[tuple[int, Edit]]) -> bool:
+        """Whether the last block may compute less than the window."""
+        narrower = self.window.inside.shape[1] < self.window.width
+        return narrower and self.layout == "queries" and not self._apart([edit for _, edit in edits])
+
+    def _block(self, layer: int, stream: Tensor, edits: list[tuple[int, Edit]]) -> Tensor:
+        fold = self._fold(len(stream))
+        rows = fold.fold(stream)
+        edits = self._own_z(layer, fold, rows, edits)
+        call = partial(self._call, layer, rows, fold, _Past(self, fold.groups))
+        return fold.unfold(self.model.backend.under(self._hooks(layer, edits, fold), call))
+
+    def _last_block(self, layer: int, stream: Tensor, edits: list[tuple[int, Edit]]) -> Tensor:
+        """Keys and values of the whole window first, then the block for the positions that are read."""
+        fold = self._fold(len(stream))
+        keys = Noted(_Past(self, fold.groups))
+        kv = [(i, edit) for i, edit in edits if edit.site in ("k", "v")]
+        rest = [(i, edit) for i, edit in edits if edit.site not in ("k", "v")]
+        first = partial(self._call, layer, fold.fold(stream), fold, keys)
+        self.model.backend.under(self._hooks(layer, kv, fold), partial(until_stopped, layer, first))
+        rest = [(i, Edit(layer, edit.site, edit.head, self._read(edit.value))) for i, edit in rest]
+        then = partial(self._call, layer, fold.fold(self._read(stream)), fold, keys, read=True)
+        return fold.unfold(self.model.backend.under(self._hooks(layer, rest, fold), then))
+
+    def _call(self, layer: int, rows: Tensor, fold: _Fold, keys: Keys, read: bool = False) -> Tensor:
+        if self.layout == "whole":
+            return self._blocks(fold, read)(layer, rows)
+        return self._blocks(fold, read)(layer, rows, keys, self._mask(layer, fold, read))
+
+    def _fold(self, copies: int) -> _Fold:
+        """Rows of about equal length, so that few of their places stay spare."""
+        per_row = 1
+        if self.layout == "queries":
+            wanted = max(_KEYS_A_ROW, min(self.n_past, 2 * _KEYS_A_ROW))
+            least = math.ceil(copies * self.window.width / wanted)
+            per_row = min(
+                (math.ceil(copies / groups) for groups in (least, least + 1)), key=lambda each: -copies % each
+            )
+        return _Fold(copies, per_row, self.window.n)
+
+    def _blocks(self, fold: _Fold, read: bool) -> Blocks:
+        backend = self.model.backend
+        alike = self.window.alike and not read
+        key = (fold.per_row, fold.groups, read)
+        if key not in self._ready:
+            if self.layout == "whole":
+                self._ready[key] = backend.blocks_for(fold.groups * fold.prompts, self.window.width)
+            else:
+                positions = self.window.read_positions if read else self.window.positions
+                positions = positions.amax(0, keepdim=True) if alike else positions.repeat(fold.groups, 1)
+                self._ready[key] = backend.blocks_at(positions.repeat(1, fold.per_row))
+        return self._ready[key]
+
+    def _mask(self, layer: int, fold: _Fold, read: bool) -> Float[Tensor, "row 1 query key"] | None:
+        """Which keys each query sees: the prompt's past and, of the window, its own copy up to itself."""
+        if self.layout != "queries":
+            return None
+        visible = self.model.backend.visible(layer, self.base.tokens.ids.shape[1])
+        key = (id(visible), fold.per_row, fold.groups, read)
+        if key not in self._masks:
+            past, own = self.window.seen(visible)
+            if read:
+                index = self.window.inside[..., None]
+                past = past.gather(1, index.expand(-1, -1, past.shape[-1]))
+                own = own.gather(1, index.expand(-1, -1, own.shape[-1]))
+            same = torch.eye(fold.per_row, dtype=torch.bool, device=own.device)
+            own = einops.einsum(same, own, "c other, prompt q k -> prompt c q other k")
+            own = einops.rearrange(own, "prompt c q other k -> prompt (c q) (other k)")
+            seen = torch.cat([past.repeat(1, fold.per_row, 1), own], -1)[:, None]
+            self._masks[key] = mask_of(seen, self.model.dtype).repeat(fold.groups, 1, 1, 1)
+        return self._masks[key]
+
+    def past(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Cached keys and values before the window [row, kv, past, d_head]."""
+        k, v = (self.window.past(self.base.stores[name][layer][self.rows]) for name in ("keys", "values"))
+        return k, v
+
+    def _hooks(self, layer: int, edits: list[tuple[int, Edit]], fold: _Fold) -> list[Hook]:
+        """Hooks that give copies their new values."""
+        return change_hooks(self.model, [(self._change(layer, edit), fold.region(i, edit)) for i, edit in edits])
+
+    def _change(self, layer: int, edit: Edit) -> HeadChange:
+        head = edit.head
+        if head is not None and edit.site in KEY_SITES:
+            head = kv_head(head, self.model.n_heads, self.model.n_kv_heads)
+        return HeadChange(layer, head, edit.site, lambda old: edit.value)
+
+    def _apart(self, edits: Sequence[Edit]) -> bool:
+        """Whether a key or value is changed for one query head and others read the same."""
+        return self.model.n_kv_heads < self.model.n_heads and any(edit.site in ("k", "v") for edit in edits)
+
+    def _own_z(self, layer: int, fold: _Fold, rows: Tensor, edits: list[tuple[int, Edit]]) -> list[tuple[int, Edit]]:
+        """Where query heads share keys and values, turn edits of q, k and v into the z that the head makes of them.
+
+        The heads of a group would all see a new key or value, so attention is run once for each query head
+        whose inputs change, up to its z.
+        """
+        if not self._apart([edit for _, edit in edits]):
+            return edits
+        done = [(i, edit) for i, edit in edits if edit.site not in ("q", "k", "v")]
+        pending = [(i, edit) for i, edit in edits if edit.site in ("q", "k", "v")]
+        for head in sorted({edit.head for _, edit in pending if edit.head is not None}):
+            of_head = [(i, edit) for i, edit in pending if edit.head == head]
+            seen: list[Tensor] = []
+
+            def stop(z: Tensor, hook: Any, head: int = head, seen: list[Tensor] = seen) -> None:
+                seen.append(z[:, :, head].clone())
+                raise Stopped
+
+            hooks = [*self._hooks(layer, of_head, fold), (self.model.hook_name("z", layer), stop)]
+            call = partial(self._call, layer, rows, fold, _Past(self, fold.groups))
+            self.model.backend.under(hooks, partial(until_stopped, layer, call))
+            for i in sorted({i for i, _ in of_head}):
+                done.append((i, Edit(layer, "z", head, fold.part(seen[0], i))))
+        return done
+
+
+def _joins(copy: Copy) -> int:
+    """The layer where a copy is first altered."""
+    return min(edit.layer for edit in copy)

@@ -1,0 +1,1 @@
+"""Fit gates by gradient descent."""

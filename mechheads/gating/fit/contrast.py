@@ -1,0 +1,162 @@
+"""Contrastive gating: heads that one variant of a task needs and another does not.
+
+    maximise  min(log p(y_R | x_R) - log p(y_F | x_F), 5)  +  lambda R(clip(logit))
+
+R is the variant to *retain*, F the variant to *forget*. Which letter means which, and with it the signs, differs
+between texts; here the arguments are named after what happens to the variant. With lambda > 0 gates are pulled open, so
+a gate that ends shut had to be shut: its head serves F and not R.
+
+| | paper's text | its appendix | released code | here |
+|---|---|---|---|---|
+| ``regularisation`` | above 0 | -0.1 | 0.1 | 0.1; a negative value pulls gates shut |
+| ``clip_difference`` | - | 5 | 5 | 5, pair by pair |
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+from mechheads.gating.fit.arguments import (
+    ClipSide,
+    Rate,
+    Reduce,
+    Rules,
+    check_positive,
+    check_rate,
+    check_seeds,
+    check_updates,
+)
+from mechheads.gating.fit.checkpoint import Checkpoint, marks_of
+from mechheads.gating.fit.descent import Pull
+from mechheads.gating.fit.fit import Fit, Stage, run_stages
+from mechheads.gating.fit.fitted import Gates
+from mechheads.gating.fit.gates import Rows, log_probs, rows_at_once
+from mechheads.gating.tasks.task import Task, TaskTokens
+from mechheads.limits import Budget
+from mechheads.model.backends.changes import alone
+from mechheads.model.model import Model
+from mechheads.results.provenance import make_provenance
+
+
+@alone
+@torch.inference_mode(False)
+def contrast_gates(
+    model: Model,
+    retain: Task,
+    forget: Task,
+    *,
+    seeds: int | Sequence[int] = 10,
+    updates: int = 500,
+    batch: int = 64,
+    lr: Rate = (0.1, 0.01),
+    regularisation: float = 0.1,
+    regulariser: Reduce = "mean",
+    reduce: Reduce = "mean",
+    clip_logits: float = 4.0,
+    clip_side: ClipSide = "pulled",
+    clip_difference: float = 5.0,
+    clip_gradient: float | None = None,
+    tolerance: float | None = 1e-3,
+    order_seed: int = 0,
+    budget: Budget = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> Gates:
+    """Fit gates under which a model still does one variant of a task but not the other.
+
+    Args:
+        retain, forget: the two variants, item by item: the same questions in two forms.
+        regularisation: lambda; above 0 pulls gates open, below 0 shut.
+        clip_difference: in nats; once the two log-probabilities of a pair differ by this much, increasing the
+            difference further earns nothing.
+        seeds, updates, batch, lr, regulariser, reduce, clip_logits, clip_side: as in ``fit_gates``.
+        clip_gradient, tolerance, order_seed, budget, checkpoint, progress: as in ``fit_gates``.
+
+    Returns:
+        Gates of one fit, "contrast", for every seed. ``1 - gates.scores("contrast")`` is high for heads that the
+        forgotten variant needs and the retained one does not.
+        forgotten variant needs and the retained one does not.
+
+    Raises:
+        ValueError: if the tasks differ in length, no pair can be used, or an argument does not fit.
+        LossNotFinite: as in ``fit_gates``.
+
+    Nam et al. 2025 (arXiv 2505.13737), section 5.
+
+    >>> capitals = mh.Task(["The capital of France is"], [" Paris"])
+    >>> spanish = mh.Task(["La capital de Francia es"], [" Par"])
+    >>> gates = mh.gating.contrast_gates(model, retain=capitals, forget=spanish, seeds=2, updates=1, progress=False)
+    >>> gates["contrast"].shape
+    (2, 30, 9)
+    """
+    for name, task in (("retain", retain), ("forget", forget)):
+        if not isinstance(task, Task):
+            raise ValueError(f"{name} is a {type(task).__name__}; give mh.Task(prompts=[...], targets=[...])")
+    if len(retain) != len(forget):
+        raise ValueError(
+            f"retain has {len(retain)} items, forget has {len(forget)}; item i of both must be variants of one question"
+        )
+    rules = Rules(
+        seeds=check_seeds(seeds),
+        batch=batch,
+        regulariser=regulariser,
+        reduce=reduce,
+        clip_logits=clip_logits,
+        clip_side=clip_side,
+        clip_gradient=clip_gradient,
+        tolerance=tolerance,
+        order_seed=order_seed,
+    )
+    rate, made = check_rate(lr, "lr"), check_updates(updates, 1)
+    if not (isinstance(regularisation, Real) and math.isfinite(regularisation) and regularisation):
+        raise ValueError(f"regularisation is {regularisation!r}; give a number above 0 (open) or below 0 (shut)")
+    check_positive(clip_difference, "clip_difference")
+    retained, forgotten = _pair_up(retain.tokens(model), forget.tokens(model))
+    rows = _rows_of_pairs(model, retained, forgotten, budget)
+
+    def objective(gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
+        kept, lost = (
+            log_probs(model, side.items(items), gates, reduce=reduce, recompute=recompute)
+            for side in (retained, forgotten)
+        )
+        return -(kept - lost).clamp(max=clip_difference)
+
+    name = f"{retain.name} without {forget.name}"
+    items = f"{retained.fingerprint()} {forgotten.fingerprint()}"
+    pull = {"updates": made, "lr": rate, "regularisation": regularisation, "clip_difference": clip_difference}
+    settings = asdict(rules) | pull
+    stage = Stage(("contrast",), (Pull(regularisation, made[0], rate),))
+    about = make_provenance(model, settings, task=name, items=items, n_items=len(retained))
+    fit = Fit(model, objective, len(retained), [stage], rules, name, about)
+    keep = Checkpoint(checkpoint, partial(marks_of, model, items, settings), rows, model.device)
+    return run_stages(fit, keep, progress=progress)
+
+
+def _pair_up(retain: TaskTokens, forget: TaskTokens) -> tuple[TaskTokens, TaskTokens]:
+    """The items that can be used in both variants, in order of length.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    both = sorted(set(retain.kept) & set(forget.kept))
+    if not both:
+        index, why = next(iter({**retain.rejected, **forget.rejected}.items()))
+        raise ValueError(f"retain and forget: no item can be used in both variants; item {index}: {why}")
+    sides = [side.items(torch.tensor([side.kept.index(item) for item in both])) for side in (retain, forget)]
+    order = torch.argsort(sides[0].lengths + sides[1].lengths, stable=True)
+    return sides[0].items(order), sides[1].items(order)
+
+
+def _rows_of_pairs(model: Model, retain: TaskTokens, forget: TaskTokens, budget: Budget) -> Rows:
+    """Half the rows that fit for the longer variant, because each pair takes a row of both."""
+    longer = max((retain, forget), key=lambda side: side.ids.shape[1])
+    rows = rows_at_once(model, longer, budget)
+    return Rows(max(1, rows.rows // 2), rows.recompute)

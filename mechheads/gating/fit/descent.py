@@ -1,0 +1,239 @@
+"""Gradient descent on the logits of many sets of gates at once.
+
+    minimise  loss(g)  -  strength * R(clip(logit)),    g = sigmoid(logit)
+
+for each set separately: a positive strength pulls gates open, a negative one shut. R is the mean or the sum over heads,
+and beyond the clip a logit is no longer pulled. Sets share only the mini-batches: the gradient is clipped for each set,
+and Adam works element by element.
+
+A step makes a new ``State`` from the old one, so that an interruption between any two lines leaves a complete state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mechheads.gating.fit.arguments import Rules
+from mechheads.gating.fit.gates import Objective, Rows, value_and_gradient
+from mechheads.messages.progress import Bar
+
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8
+"""Adam's parameters, as in torch.optim."""
+_WINDOW = 50
+"""A plateau is detected in means over at least this many updates, rounded up to whole passes over the items."""
+
+
+@dataclass(frozen=True)
+class Pull:
+    """The settings of one set of gates.
+
+    Attributes:
+        strength: of the regulariser; positive pulls open, negative shut.
+        updates: the largest number of updates.
+        lr: the learning rate at the start and at the end, linear in between.
+    """
+
+    strength: float
+    updates: int
+    lr: tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """The state of a descent.
+
+    Attributes:
+        logits: the logits of the gates.
+        good: the last logits whose loss was finite.
+        first, second: Adam's running means of the gradient and of its square.
+        done: the number of updates made.
+        stopped: after how many updates each set was done; 0 if it is not.
+        loss: without the regulariser; NaN for updates that were not made.
+        objective: with the regulariser; NaN for updates that were not made.
+    """
+
+    logits: Float[Tensor, "set layer head"]
+    good: Float[Tensor, "set layer head"]
+    first: Float[Tensor, "set layer head"]
+    second: Float[Tensor, "set layer head"]
+    done: int
+    stopped: Int[Tensor, " set"]
+    loss: Float[Tensor, "set update"]
+    objective: Float[Tensor, "set update"]
+
+    @classmethod
+    def begin(cls, logits: Float[Tensor, "set layer head"], updates: int) -> State:
+        """The state before the first of at most ``updates`` updates."""
+        zeros = torch.zeros_like(logits)
+        curve = torch.full((len(logits), updates), torch.nan)
+        stopped = torch.zeros(len(logits), dtype=torch.long)
+        return cls(logits, logits, zeros, zeros, 0, stopped, curve, curve)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors of the state, for a file."""
+        return {name: torch.as_tensor(value).cpu() for name, value in vars(self).items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], device: torch.device) -> State:
+        """The state from ``tensors``, with the tensors that the steps use on the device."""
+        there = {name: tensors[name].to(device) for name in ("logits", "good", "first", "second")}
+        here = {name: tensors[name] for name in ("stopped", "loss", "objective")}
+        return cls(done=int(tensors["done"]), **there, **here)
+
+    @property
+    def running(self) -> Bool[Tensor, " set"]:
+        """The sets that are not done."""
+        return self.stopped == 0
+
+
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """What is minimised, and how.
+
+    Attributes:
+        objective: the loss of some items. Neighbours are run together, so order items by length.
+        n_items: the number of items.
+        pulls: one for each set of gates.
+        rules: the settings that all sets share.
+        rows: how many rows to run at once.
+    """
+
+    objective: Objective
+    n_items: int
+    pulls: list[Pull]
+    rules: Rules
+    rows: Rows
+
+    @property
+    def per_round(self) -> int:
+        """The number of updates in one pass over the items."""
+        return math.ceil(self.n_items / self.rules.batch)
+
+
+class NotFinite(Exception):
+    """A set's loss, or its gradient, is not a finite number.
+
+    Attributes:
+        set: the index of the set.
+        state: the state before the update at which this was found.
+    """
+
+    def __init__(self, which: int, state: State) -> None:
+        super().__init__(which, state)
+        self.set, self.state = which, state
+
+
+def descend(descent: Descent, state: State, *, seen: Callable[[State], None], name: str, progress: bool) -> State:
+    """Fit until every set has made its updates or reached a plateau.
+
+    Args:
+        state: where to begin or continue.
+        seen: called with the state after every update.
+        name: the text of the progress bar.
+
+    Raises:
+        NotFinite: if a loss is not a finite number.
+    """
+    window = descent.per_round * math.ceil(_WINDOW / descent.per_round)
+    most = torch.tensor([pull.updates for pull in descent.pulls])
+    tolerance = descent.rules.tolerance
+    bar_format = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} updates, {elapsed}, {remaining} to go{postfix}"
+    with Bar(
+        total=int(most.max()), initial=state.done, desc=name, disable=not progress, leave=False, bar_format=bar_format
+    ) as bar:
+        while state.running.any():
+            state = _step(descent, state)
+            ended = most <= state.done
+            if tolerance is not None and state.done % window == 0:
+                ended |= _on_plateau(state.objective[:, : state.done], window, tolerance)
+            stopped = torch.where(state.running & ended, state.done, state.stopped)
+            state = replace(state, stopped=stopped)
+            seen(state)
+            bar.update()
+            bar.set_postfix_str(f"loss {float(state.loss[:, state.done - 1].nanmean()):.3f}", refresh=False)
+    return state
+
+
+def _mini_batch(update: int, n_items: int, per_round: int, seed: int) -> Int[np.ndarray, " some"]:
+    """The items of an update, sorted; each pass covers all items once, in another order."""
+    number, part = divmod(update, per_round)
+    order = np.random.default_rng([seed, number]).permutation(n_items)
+    return np.sort(np.array_split(order, per_round)[part])
+
+
+def _step(descent: Descent, state: State) -> State:
+    """One update of the sets that are not done."""
+    pulls, rules = descent.pulls, descent.rules
+    items = torch.as_tensor(_mini_batch(state.done, descent.n_items, descent.per_round, rules.order_seed))
+    running = state.running.nonzero()[:, 0]
+    logits = state.logits[running]
+    gates = logits.sigmoid()
+    loss, gradient = value_and_gradient(descent.objective, gates, items, descent.rows)
+    strength = logits.new_tensor([pulls[i].strength for i in running])
+    pull, slope = _regulariser(logits, strength, rules)
+    total = loss - strength * pull
+    gradient = gradient * gates * (1 - gates) - strength[:, None, None] * slope
+    fine = total.isfinite() & gradient.isfinite().all(-1).all(-1)
+    if not fine.all():
+        raise NotFinite(int(running[(~fine).nonzero()[0, 0]]), state)
+    if rules.clip_gradient is not None:
+        norm = gradient.flatten(1).norm(dim=1)[:, None, None]
+        gradient = gradient * (rules.clip_gradient / (norm + 1e-6)).clamp(max=1)
+    first = state.first[running].lerp(gradient, 1 - _BETAS[0])
+    second = state.second[running].lerp(gradient.square(), 1 - _BETAS[1])
+    after = state.done + 1
+    unbiased = (first / (1 - _BETAS[0] ** after), second / (1 - _BETAS[1] ** after))
+    rate = logits.new_tensor([_rate(pulls[i], state.done) for i in running])[:, None, None]
+    new = logits - rate * unbiased[0] / (unbiased[1].sqrt() + _EPSILON)
+
+    def put(old: Tensor, value: Tensor) -> Tensor:
+        return old.index_copy(0, running.to(old.device), value.to(old.device))
+
+    def append(curve: Tensor, value: Tensor) -> Tensor:
+        curve = curve.clone()
+        curve[running, state.done] = value.to(curve)
+        return curve
+
+    return replace(
+        state,
+        logits=put(state.logits, new),
+        good=put(state.good, logits),
+        first=put(state.first, first),
+        second=put(state.second, second),
+        done=after,
+        loss=append(state.loss, loss),
+        objective=append(state.objective, total),
+    )
+
+
+def _regulariser(
+    logits: Float[Tensor, "set layer head"], strength: Float[Tensor, " set"], rules: Rules
+) -> tuple[Float[Tensor, " set"], Float[Tensor, "set layer head"]]:
+    """The mean or the sum of the clipped logits, and its gradient."""
+    n_heads = logits[0].numel() if rules.regulariser == "mean" else 1
+    low, high = torch.full_like(strength, -rules.clip_logits), torch.full_like(strength, rules.clip_logits)
+    if rules.clip_side == "pulled":
+        low[strength > 0], high[strength < 0] = -torch.inf, torch.inf
+    low, high = low[:, None, None], high[:, None, None]
+    value = logits.clamp(low, high).flatten(1).sum(1) / n_heads
+    return value, ((logits >= low) & (logits <= high)).to(logits.dtype) / n_heads
+
+
+def _rate(pull: Pull, done: int) -> float:
+    start, end = pull.lr
+    return start + (end - start) * done / pull.updates
+
+
+def _on_plateau(objective: Float[Tensor, "set update"], window: int, tolerance: float) -> Bool[Tensor, " set"]:
+    """Which sets had no mean in the last two windows that is lower by ``tolerance`` than the lowest before them."""
+    if objective.shape[1] < 3 * window:
+        return torch.zeros(len(objective), dtype=torch.bool)
+    means = objective.unflatten(1, (-1, window)).mean(-1)
+    return means[:, -2:].amin(1) > means[:, :-2].amin(1) - tolerance

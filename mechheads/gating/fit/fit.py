@@ -1,0 +1,317 @@
+"""Causal head gating: fit a gate to every head, in three fits.
+
+| symbol | argument or result |
+|---|---|
+| g = sigmoid(logit), multiplied into z of a head at all positions | ``gates[fit]`` |
+| lambda | ``regularisation``: 0 in the first fit, then + (keep, G+) and - (drop, G-), both from the first |
+| log p(target) | ``reduce`` over the target's tokens, then the mean over the items of a mini-batch |
+| the regulariser, of logits clipped to +-4 | ``regulariser`` over heads, ``clip_logits`` |
+
+Differences between the paper and its released code, and the default here:
+
+| | paper | released code | default |
+|---|---|---|---|
+| ``reduce`` | sum | mean | mean |
+| ``regulariser`` | sum | mean | mean: a sum would drown a mean log-probability |
+| ``lr`` | 0.1 to 0.01 | 1.0 | 0.1 to 0.01 |
+| ``lr_regularised`` | 0.5 to 0.1 | 1.0 | 0.5 to 0.1 |
+| ``clip_side`` | both | both | pulled; else a head that does nothing, but starts shut, seems to hurt |
+| ``batch`` | 64 | 32 | 64 |
+| ``clip_gradient`` | not given | 1.0, over all seeds together | none; a number clips each seed by itself |
+| ``updates`` | 500 each | 500 each | 500 each, fewer on a plateau; see ``tolerance`` |
+| ``seeds`` | 10 | 1 | 10 |
+
+Nam et al. 2025 ("Causal Head Gating", arXiv 2505.13737).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.special import logit
+from torch import Tensor
+
+from mechheads.gating.fit.arguments import (
+    ClipSide,
+    Rate,
+    Reduce,
+    Rules,
+    check_positive,
+    check_rate,
+    check_seeds,
+    check_updates,
+)
+from mechheads.gating.fit.checkpoint import Checkpoint, marks_of
+from mechheads.gating.fit.descent import Descent, NotFinite, Pull, State, descend
+from mechheads.gating.fit.fitted import Course, Gates
+from mechheads.gating.fit.gates import Objective, log_probs, rows_at_once
+from mechheads.gating.tasks.task import Task
+from mechheads.limits import Budget
+from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.warn import warn
+from mechheads.model.backends.changes import alone
+from mechheads.model.model import Model
+from mechheads.results.provenance import make_provenance
+
+
+class LossNotFinite(ValueError):
+    """A fit stopped because a loss, or a gradient, is not a finite number.
+
+    Attributes:
+        gates: the last gates whose loss was finite.
+    """
+
+    def __init__(self, message: str, gates: Gates) -> None:
+        super().__init__(message)
+        self.gates = gates
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Fits that run together, each with all seeds.
+
+    Attributes:
+        fits: the names of the fits.
+        pulls: the settings of each fit.
+    """
+
+    fits: tuple[str, ...]
+    pulls: tuple[Pull, ...]
+
+    @property
+    def name(self) -> str:
+        return " and ".join(self.fits)
+
+    @property
+    def most(self) -> int:
+        """The largest number of updates of any of its fits."""
+        return max(pull.updates for pull in self.pulls)
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """What is fitted to which model.
+
+    Attributes:
+        objective: the loss of some items. Neighbours are run together, so order items by length.
+        n_items: the number of items.
+        stages: run one after the other, each from the end of the one before.
+        rules: the settings that all stages share.
+        name: the name of the task.
+        provenance: what is needed to repeat the fit.
+    """
+
+    model: Model
+    objective: Objective
+    n_items: int
+    stages: Sequence[Stage]
+    rules: Rules
+    name: str
+    provenance: dict[str, Any]
+
+
+@alone
+@torch.inference_mode(False)
+def fit_gates(
+    model: Model,
+    task: Task,
+    *,
+    seeds: int | Sequence[int] = 10,
+    updates: int | tuple[int, int, int] = (500, 500, 500),
+    batch: int = 64,
+    lr: Rate = (0.1, 0.01),
+    lr_regularised: Rate = (0.5, 0.1),
+    regularisation: float = 0.1,
+    regulariser: Reduce = "mean",
+    reduce: Reduce = "mean",
+    clip_logits: float = 4.0,
+    clip_side: ClipSide = "pulled",
+    clip_gradient: float | None = None,
+    tolerance: float | None = 1e-3,
+    order_seed: int = 0,
+    budget: Budget = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> Gates:
+    """Fit a gate to every head so that a task's targets become likely: freely, pulled open, and pulled shut.
+
+    The fit "none" maximises only the targets' log-probability, from gates drawn uniformly from 0 to 1. From its end,
+    the fit "keep" continues with a pull towards open gates, so that it shuts only heads that hurt, and the fit "drop"
+    with a pull towards shut gates, so that it leaves open only heads that help. All seeds run at once, and "keep" and
+    "drop" together; the model's weights are not changed.
+
+    Args:
+        task: what is to be predicted; rejected items are left out (see ``Task.tokens``).
+        seeds: the number of fits from different starts, or the seeds of the starts.
+        updates: the largest number of updates of each fit; one number, or one for each of the three fits.
+        batch: items per update; each pass goes through all items in a new random order.
+        lr, lr_regularised: learning rates of the first fit and of the other two: one number, or (start, end), linear in
+            between.
+        regularisation: lambda, the strength of the pull.
+        regulariser: whether the pull is on the mean or the sum of the logits over heads.
+        reduce: whether the log-probability of a target is the mean or the sum over its tokens.
+        clip_logits: a logit is pulled only until it reaches + or - this value.
+        clip_side: with ``"pulled"`` the pull ends only at the side to which logits are pulled. With ``"both"`` logits
+            beyond the other side are not pulled either, and a gate that starts or drifts there (1 in 28 of those drawn)
+            hardly ever comes back.
+        clip_gradient: the norm to which a seed's gradient is clipped; None for no clipping.
+        tolerance: a seed is done with a fit if its objective, averaged over 50 updates or more, did not improve by
+            this much, in nats, in the last two of these averages; None to make all updates.
+        order_seed: for the order of the items.
+        budget: memory, bytes or "2 GB" (default 4 GB): an update is split into parts that fit.
+        checkpoint: a file that stores the progress of the fit: after an interrupt or a kill, the same call continues
+            there, with exactly the same result.
+        progress: whether to show a progress bar.
+
+    Returns:
+        Gates of the fits "none", "keep" and "drop" for every seed, with loss curves. After Ctrl-C the gates so far, NaN
+        for fits that have not begun.
+
+    Raises:
+        ValueError: if an argument does not fit, no item can be used, or ``checkpoint`` is from another fit.
+        LossNotFinite: if a loss is not finite; it names the update, and holds the last gates with a finite loss.
+
+    Nam et al. 2025 (arXiv 2505.13737), section 3; the module's docstring lists how its code differs.
+
+    >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
+    >>> gates = mh.fit_gates(model, task, seeds=2, updates=1, progress=False)
+    >>> gates.losses[["fit", "seed", "update"]].values.tolist()
+    [['none', 0, 1], ['none', 1, 1], ['keep', 0, 1], ['keep', 1, 1], ['drop', 0, 1], ['drop', 1, 1]]
+    """
+    if not isinstance(task, Task):
+        raise ValueError(f"task is a {type(task).__name__}; give mh.Task(prompts=[...], targets=[...])")
+    rules = Rules(
+        seeds=check_seeds(seeds),
+        batch=batch,
+        regulariser=regulariser,
+        reduce=reduce,
+        clip_logits=clip_logits,
+        clip_side=clip_side,
+        clip_gradient=clip_gradient,
+        tolerance=tolerance,
+        order_seed=order_seed,
+    )
+    rates = check_rate(lr, "lr"), *[check_rate(lr_regularised, "lr_regularised")] * 2
+    made = check_updates(updates)
+    check_positive(regularisation, "regularisation")
+    strengths = 0.0, regularisation, -regularisation
+    none, keep, drop = (Pull(*each) for each in zip(strengths, made, rates, strict=True))
+    tokens = task.tokens(model)
+    rows = rows_at_once(model, tokens, budget)
+    by_length = tokens.items(torch.argsort(tokens.lengths, stable=True))
+
+    def objective(gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
+        return -log_probs(model, by_length.items(items), gates, reduce=reduce, recompute=recompute)
+
+    pulls = {"updates": made, "lr": rates[0], "lr_regularised": rates[1], "regularisation": regularisation}
+    settings = asdict(rules) | pulls
+    stages = Stage(("none",), (none,)), Stage(("keep", "drop"), (keep, drop))
+    about = make_provenance(
+        model,
+        settings,
+        task=task.name,
+        task_source=task.source,
+        items=tokens,
+        n_items=len(tokens),
+        n_rejected=len(tokens.rejected),
+    )
+    fit = Fit(model, objective, len(tokens), stages, rules, task.name, about)
+    marks = partial(marks_of, model, tokens.fingerprint(), settings)
+    return run_stages(fit, Checkpoint(checkpoint, marks, rows, model.device), progress=progress)
+
+
+def run_stages(fit: Fit, keep: Checkpoint, *, progress: bool) -> Gates:
+    """Fit one stage after the other, each from the end of the one before.
+
+    Args:
+        keep: the progress so far; it is updated.
+
+    Raises:
+        LossNotFinite: if a loss is not a finite number.
+    """
+    model, seeds, stage = fit.model, fit.rules.seeds, fit.stages[0]
+
+    def descend_stages() -> None:
+        nonlocal stage
+        logits = start_logits(seeds, model.n_layers, model.n_heads).to(model.device)
+        for stage in fit.stages:
+            begin = State.begin(logits.repeat(len(stage.fits), 1, 1), stage.most)
+            pulls = [pull for pull in stage.pulls for _ in seeds]
+            descent = Descent(fit.objective, fit.n_items, pulls, fit.rules, keep.rows)
+            seen = partial(keep.see, stage.name)
+            found = keep.state(stage.name) or begin
+            state = descend(descent, found, seen=seen, name=f"fit {stage.name}", progress=progress)
+            logits = state.logits
+
+    try:
+        with until_interrupted() as work:
+            model.backend.with_frozen_weights(descend_stages)
+    except NotFinite as error:
+        name, seed = stage.fits[error.set // len(seeds)], seeds[error.set % len(seeds)]
+        raise LossNotFinite(
+            f"the loss of seed {seed} is not finite at update {error.state.done + 1} of the fit {name!r}; the error's "
+            "gates are the last with a finite loss. A lower learning rate, or the model in float32, may help",
+            _gather(fit, keep, {stage.name: error.state.good}, interrupted=True),
+        ) from error
+    finally:
+        keep.write()
+    reached = keep.state(stage.name)
+    work.warn(
+        f"{0 if reached is None else reached.done} updates of the fit {stage.name}",
+        "" if keep.path is None else f"the same call continues from {keep.path}",
+    )
+    gates = _gather(fit, keep, {}, interrupted=work.interrupted)
+    stuck = ", ".join(f"seed {seed} of the fit {name!r}" for name, far in gates.stuck.items() for seed in far)
+    if stuck and not work.interrupted:
+        warn(
+            f"{stuck} ended a nat or more above the other seeds' loss, so its gates say little about heads. "
+            "See gates.losses; a lower learning rate or more updates may help"
+        )
+    return gates
+
+
+def start_logits(seeds: Sequence[int], n_layers: int, n_heads: int) -> Float[Tensor, "seed layer head"]:
+    """Logits of gates drawn uniformly from 0 to 1, from a separate generator for each seed."""
+    drawn = np.stack([np.random.default_rng(seed).random((n_layers, n_heads)) for seed in seeds])
+    return torch.tensor(logit(drawn.clip(1e-6, 1 - 1e-6)), dtype=torch.float32)
+
+
+def _gather(
+    fit: Fit, keep: Checkpoint, instead: Mapping[str, Float[Tensor, "set layer head"]], *, interrupted: bool
+) -> Gates:
+    """The result so far.
+
+    Args:
+        instead: logits to use instead of a stage's own, by the name of the stage.
+    """
+    model, seeds = fit.model, fit.rules.seeds
+    most = max(stage.most for stage in fit.stages)
+    gates, curves, made = [], [], []
+    for stage in fit.stages:
+        n = len(stage.fits), len(seeds)
+        state = keep.state(stage.name)
+        if state is None:
+            state = State.begin(torch.full((math.prod(n), model.n_layers, model.n_heads), torch.nan), stage.most)
+        logits = instead.get(stage.name, state.logits).double().cpu()
+        gates.append(logits.sigmoid().unflatten(0, n))
+        both = torch.stack([state.loss, state.objective])
+        wide = torch.nn.functional.pad(both, (0, most - both.shape[-1]), value=torch.nan)
+        curves.append(wide.unflatten(1, n))
+        made.append(torch.where(state.running, state.done, state.stopped).view(n))
+    loss, objective = torch.cat(curves, 1).double().numpy()
+    return Gates.of(
+        torch.cat(gates).numpy(),
+        [name for stage in fit.stages for name in stage.fits],
+        seeds,
+        Course(loss, objective, torch.cat(made).numpy()),
+        name=fit.name,
+        provenance=fit.provenance | {"interrupted": interrupted},
+    )

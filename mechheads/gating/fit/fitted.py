@@ -1,0 +1,195 @@
+"""``Gates``: the result of a fit, a gate for every head and seed of each fit, with loss curves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from jaxtyping import Float, Int
+
+from mechheads.results import netcdf
+from mechheads.results.dataset import SCHEMA_VERSION, read
+from mechheads.results.kinds import KINDS
+from mechheads.results.scores import HeadScores
+from mechheads.results.tables import TableResult
+
+_FAR = 1.0
+"""How many nats a seed's loss must be above the median seed's to count as stuck."""
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """The course of the fits.
+
+    Attributes:
+        loss, objective: without and with the regulariser, in nats; NaN after the last update.
+        updates: how many were made.
+    """
+
+    loss: Float[np.ndarray, "fit seed update"]
+    objective: Float[np.ndarray, "fit seed update"]
+    updates: Int[np.ndarray, "fit seed"]
+
+
+class Gates(TableResult):
+    """The gates of every head, for each fit and seed; made by ``fit_gates`` or ``contrast_gates``.
+
+    ``dataset`` holds ``gate`` (fit, seed, layer, head) in 0..1; the curves ``loss`` and ``objective`` (fit, seed,
+    update), without and with the regulariser, in nats, NaN after the last update; and ``updates`` (fit, seed), how many
+    were made. ``fit_gates`` makes the fits "none", "keep" (G+) and "drop" (G-). Gates are NaN for a fit that has not
+    begun.
+
+    >>> task = mh.Task(["The capital of France is"], [" Paris"])
+    >>> gates = mh.fit_gates(model, task, seeds=2, updates=1, progress=False)
+    >>> gates
+    <Gates of 'task': fits none, keep, drop; 2 seeds, 30 layers x 9 heads>
+    >>> gates["keep"].shape
+    (2, 30, 9)
+    """
+
+    KIND = "gates"
+    unit = KINDS[KIND].unit
+
+    def __init__(self, dataset: xr.Dataset) -> None:
+        self.dataset = dataset
+
+    @classmethod
+    def of(
+        cls,
+        gates: Float[np.ndarray, "fit seed layer head"],
+        fits: Sequence[str],
+        seeds: Sequence[int],
+        course: Course,
+        *,
+        name: str,
+        provenance: Mapping[str, Any],
+    ) -> Gates:
+        """Gates from arrays, with what is needed to repeat the fit."""
+        return cls(
+            xr.Dataset(
+                {
+                    "gate": (("fit", "seed", "layer", "head"), np.asarray(gates, np.float64)),
+                    "loss": (("fit", "seed", "update"), np.asarray(course.loss, np.float64)),
+                    "objective": (("fit", "seed", "update"), np.asarray(course.objective, np.float64)),
+                    "updates": (("fit", "seed"), np.asarray(course.updates)),
+                },
+                coords={"fit": netcdf.text_array(list(fits), (len(fits),)), "seed": list(seeds)},
+                attrs={
+                    "schema_version": SCHEMA_VERSION,
+                    "name": name,
+                    "kind": cls.KIND,
+                    "provenance": json.dumps(dict(provenance)),
+                },
+            )
+        )
+
+    def __getitem__(self, fit: str) -> Float[np.ndarray, "seed layer head"]:
+        """The gates of one fit.
+
+        Raises:
+            ValueError: if there is no fit of that name.
+        """
+        if fit not in self.fits:
+            raise ValueError(f"there is no fit {fit!r}; choose among {', '.join(map(repr, self.fits))}")
+        return self.dataset["gate"].values[self.fits.index(fit)]
+
+    @property
+    def fits(self) -> tuple[str, ...]:
+        return tuple(map(str, self.dataset["fit"].values))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(map(int, self.dataset["seed"].values))
+
+    @property
+    def name(self) -> str:
+        """The name of the task."""
+        return self.dataset.attrs["name"]
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        return json.loads(self.dataset.attrs["provenance"])
+
+    @property
+    def stuck(self) -> dict[str, tuple[int, ...]]:
+        """For each fit, the seeds that ended with a loss a nat or more above the median seed's.
+
+        Such a seed has usually reached gates at which the gradient is nearly zero, and says little about heads. The
+        loss at the end is the mean over the last tenth of the updates. With fewer than three seeds, none counts as
+        stuck.
+        """
+        found = {}
+        for fit, curves in zip(self.fits, self.dataset["loss"].values, strict=True):
+            made = [curve[np.isfinite(curve)] for curve in curves]
+            ends = np.array([curve[-max(1, len(curve) // 10) :].mean() if len(curve) else np.nan for curve in made])
+            far = ends > np.median(ends) + _FAR if len(ends) > 2 else np.zeros(len(ends), bool)
+            found[fit] = tuple(seed for seed, is_far in zip(self.seeds, far, strict=True) if is_far)
+        return found
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The same as ``losses``."""
+        return self.losses
+
+    @property
+    def losses(self) -> pd.DataFrame:
+        """The curves, one row per fit, seed and update (counted from 1): loss and objective."""
+        table = self.dataset[["loss", "objective"]].to_dataframe().dropna().reset_index()
+        return table.assign(update=table["update"] + 1)
+
+    def scores(self, fit: str) -> HeadScores:
+        """The gates of one fit as head scores: means over seeds, with intervals between 0 and 1.
+
+        >>> task = mh.Task(["The capital of France is"], [" Paris"])
+        >>> mh.fit_gates(model, task, seeds=3, updates=1, progress=False).scores("drop")
+        <HeadScores 'gates of drop, task' in gate: 30 layers x 9 heads, 3 prompts>
+        """
+        return self.as_scores(self[fit], f"gates of {fit}, {self.name}", self.KIND)
+
+    def as_scores(self, values: Float[np.ndarray, "seed layer head"], name: str, kind: str) -> HeadScores:
+        scores = HeadScores.from_values(
+            np.moveaxis(values, 0, -1),
+            name=name,
+            kind=kind,
+            cluster=[f"seed {seed}" for seed in self.seeds],
+            provenance=self.provenance,
+        )
+        ends = {end: scores.dataset[end].clip(0, 1) for end in ("ci_low", "ci_high")}  # a mean of gates is a gate
+        return HeadScores(scores.dataset.assign(ends))
+
+    def save(self, path: str | Path) -> Path:
+        """Save everything to a netCDF file, completely or not at all, and return its path."""
+        netcdf.write(self.dataset, Path(path))
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Gates:
+        """Load a file that ``save`` wrote.
+
+        Raises:
+            FileNotFoundError: if it does not exist.
+            ValueError: if it is something else, damaged, or was written by a newer version.
+        """
+        dataset = read(Path(path), "gate", "gates")
+        if dataset.attrs["kind"] != cls.KIND:
+            raise ValueError(f"{path} holds no gates: it holds a result of the kind {dataset.attrs['kind']!r}")
+        return cls(dataset)
+
+    def __repr__(self) -> str:
+        sizes = self.dataset.sizes
+        stopped = ", interrupted" if self.interrupted else ""
+        return (
+            f"<Gates of {self.name!r}: fits {', '.join(self.fits)}; {sizes['seed']} seed{'s' * (sizes['seed'] != 1)}, "
+            f"{sizes['layer']} layer{'s' * (sizes['layer'] != 1)} x {sizes['head']} heads{stopped}>"
+        )
+
+    def _shown(self) -> tuple[pd.DataFrame, list[str]]:
+        last = self.losses.groupby(["fit", "seed"], sort=False).last().reset_index()
+        table = pd.DataFrame(last.groupby("fit", sort=False)[["update", "loss", "objective"]].mean())
+        return table, ["The last update, mean over seeds:"]

@@ -1,0 +1,249 @@
+"""Gates: a factor on each head's z at every position, and the log-probability of a task's targets under gates.
+
+    z_h <- g_h z_h,   g_h in [0, 1]
+
+Many sets of gates run through the model at once, with a row for each set and item. The last block computes only keys
+and values at most positions, and everything else only where the next token belongs to a target; only those positions
+are unembedded. The weights need no gradients, so the backward pass costs no more than the forward pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from mechheads.engine.memory import token_bytes, tokens_in_flight
+from mechheads.gating.fit.arguments import Reduce, check_reduce
+from mechheads.gating.tasks.task import Task, TaskTokens
+from mechheads.heads import HeadLike, check_heads
+from mechheads.interventions.change import EVERYWHERE, HeadChange, change_hooks
+from mechheads.limits import Budget, Limits
+from mechheads.messages.progress import Bar
+from mechheads.model.backends.base import with_gradient
+from mechheads.model.backends.changes import alone
+from mechheads.model.backends.partial_block import Noted, mask_of, until_stopped
+from mechheads.model.model import Model
+
+_KEPT = 1.2
+"""What a block with frozen weights keeps per token for the backward pass, in ``token_bytes``; measured: 0.8 to 0.95."""
+_LEAST_TOKENS = 256
+"""Blocks are run again in the backward pass if otherwise fewer than this many tokens would fit into memory."""
+
+
+@alone
+def task_log_prob(
+    model: Model,
+    task: Task,
+    off: Sequence[HeadLike] | HeadLike | None = None,
+    *,
+    reduce: Reduce = "mean",
+    budget: Budget = None,
+    progress: bool = True,
+) -> Float[np.ndarray, " item"]:
+    """Log-probability of a task's targets, with some heads gated off.
+
+    Args:
+        off: the heads whose z is set to zero at all positions; none if left out.
+        reduce: over the tokens of a target: their ``"mean"``, or their ``"sum"``, the log-probability of the whole.
+        budget: memory, bytes or "2 GB" (default 4 GB).
+        progress: whether to show a progress bar.
+
+    Returns:
+        One value for each item of the task, in nats; NaN for items that are rejected (see ``Task.tokens``).
+
+    Raises:
+        ValueError: if no item can be used, a head does not exist, or an argument does not fit.
+
+    >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
+    >>> intact = mh.task_log_prob(model, task, progress=False)
+    >>> bool((mh.task_log_prob(model, task, off=["L23H4", "L20H1"], progress=False) < intact).all())
+    True
+    """
+    check_reduce(reduce)
+    none = off is None or (not isinstance(off, str) and isinstance(off, Sequence) and not len(off))
+    heads = () if none else check_heads(off, model.n_layers, model.n_heads)
+    tokens = task.tokens(model)
+    gates = torch.ones(1, model.n_layers, model.n_heads)
+    for head in heads:
+        gates[0, head.layer, head.head] = 0
+    values = np.full(len(task), np.nan)
+    with Bar(total=len(tokens), desc="log-probs", disable=not progress, leave=False) as bar:
+        values[list(tokens.kept)] = under_gates(model, tokens, gates, reduce=reduce, budget=budget, bar=bar)[0]
+    return values
+
+
+def under_gates(
+    model: Model,
+    tokens: TaskTokens,
+    gates: Float[Tensor, "set layer head"],
+    *,
+    reduce: Reduce = "mean",
+    budget: Budget = None,
+    bar: Bar | None = None,
+) -> Float[np.ndarray, "set item"]:
+    """Log-probability of every item's target under each set of gates, in parts that fit into memory.
+
+    Args:
+        bar: a progress bar, advanced by 1 for each set and item.
+    """
+    order = torch.argsort(tokens.lengths, stable=True)
+    rows = rows_at_once(model, tokens, budget, gradient=False).rows
+    values = torch.empty(len(gates), len(tokens))
+    with torch.no_grad():
+        for sets, items in parts(len(gates), len(tokens), rows):
+            at = order[items]
+            found = log_probs(model, tokens.items(at), gates[sets].to(model.device), reduce=reduce)
+            values[sets, at.cpu()] = found.cpu()
+            if bar is not None:
+                bar.update(found.numel())
+    return values.double().numpy()
+
+
+def log_probs(
+    model: Model,
+    tokens: TaskTokens,
+    gates: Float[Tensor, "set layer head"],
+    *,
+    reduce: Reduce = "mean",
+    recompute: bool = False,
+) -> Float[Tensor, "set item"]:
+    """Log-probability of every item's target under each set of gates, all at once and differentiable in the gates.
+
+    Args:
+        reduce: over the tokens of a target.
+        recompute: run each block again in the backward pass instead of keeping its activations.
+    """
+    width = int(tokens.lengths.max()) - 1  # the last token predicts nothing that is needed
+    n_targets = tokens.is_target.sum(1)
+    back = torch.arange(int(n_targets.max()), 0, -1, device=n_targets.device)
+    at = (tokens.lengths[:, None] - 1 - back).clamp_min(0)  # a row ends with its target
+    asked = (back <= n_targets[:, None]).expand(len(gates), -1, -1)
+    final = _final_states(model, tokens.ids[:, :width], at, gates, recompute)
+    targets = tokens.ids.gather(1, at + 1).expand_as(asked)[asked]
+    each = -F.cross_entropy(model.unembed(final[asked]), targets, reduction="none")
+    total = each.new_zeros(asked.shape).masked_scatter(asked, each).sum(-1)
+    return total / n_targets if reduce == "mean" else total
+
+
+def _final_states(
+    model: Model,
+    ids: Int[Tensor, "item pos"],
+    at: Int[Tensor, "item read"],
+    gates: Float[Tensor, "set layer head"],
+    recompute: bool,
+) -> Float[Tensor, "set item read d_model"]:
+    """States after the final norm at the positions ``at``, for each set and item."""
+    backend, last = model.backend, model.n_layers - 1
+    at = at.repeat(len(gates), 1)
+    with torch.no_grad():
+        residual, blocks = backend.embed(ids.repeat(len(gates), 1))
+
+    def gated(layer: int, block: Callable[[], Tensor]) -> Tensor:
+        gate = HeadChange(layer, None, "z", partial(_gate, gates=gates[:, layer]))
+        return backend.under(change_hooks(model, [(gate, EVERYWHERE)]), block)
+
+    def run(layer: int, residual: Tensor) -> Tensor:
+        return gated(layer, partial(blocks, layer, residual))
+
+    def read(residual: Tensor) -> Tensor:
+        return residual.gather(1, at[..., None].expand(-1, -1, model.d_model))
+
+    cut = model.layout == "queries" and at.shape[1] < ids.shape[1]
+    for layer in range(last if cut else model.n_layers):
+        if recompute:
+            residual = checkpoint(run, layer, residual, use_reentrant=False, preserve_rng_state=False)
+        else:
+            residual = run(layer, residual)
+    if cut:
+        keys, visible = Noted(), backend.visible(last, ids.shape[1])
+        until_stopped(last, lambda: blocks(last, residual, keys))
+        mask = mask_of(visible[at][:, None], model.dtype)
+        residual = gated(last, partial(backend.blocks_at(at), last, read(residual), keys, mask))
+    else:
+        residual = read(residual)
+    return backend.finish(residual).unflatten(0, (len(gates), len(ids)))
+
+
+def _gate(
+    z: Float[Tensor, "row pos head d_head"], gates: Float[Tensor, "set head"]
+) -> Float[Tensor, "row pos head d_head"]:
+    """Multiply z by the gates; rows are sets of gates, each with all its items."""
+    factors = gates.to(z.dtype)[:, None, None, :, None]
+    return (z.unflatten(0, (len(gates), -1)) * factors).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How many rows to run at once, and whether blocks are run again in the backward pass to save memory."""
+
+    rows: int
+    recompute: bool
+
+
+def rows_at_once(model: Model, tokens: TaskTokens, budget: Budget, *, gradient: bool = True) -> Rows:
+    """How many rows fit into memory.
+
+    Raises:
+        ValueError: if ``budget`` cannot be read.
+    """
+    limits = Limits.of(budget)
+    limit = limits.memory
+    if model.device.type == "cuda":
+        limit = min(limit, torch.cuda.mem_get_info(model.device)[0] // 2)
+    pos = max(1, tokens.ids.shape[1] - 1)
+    block = token_bytes(model, pos)
+    wanted, recompute = tokens_in_flight(model, limit, pos, limits), False
+    if gradient:
+        fit = int(limit / (_KEPT * model.n_layers * block))
+        recompute = fit < _LEAST_TOKENS
+        if recompute:
+            fit = int(limit / (model.n_layers * model.d_model * model.dtype.itemsize + 3 * block))
+        wanted = min(wanted, fit)
+    asked = int(tokens.is_target.sum(1).max())
+    return Rows(max(1, min(wanted // pos, limits.logits // (asked * model.d_vocab))), recompute)
+
+
+def parts(n_sets: int, n_items: int, rows: int) -> Iterator[tuple[slice, slice]]:
+    """Parts of about equal size, at most ``rows`` pairs of a set and an item: all sets of some items if they fit."""
+    sets_each = math.ceil(n_sets / math.ceil(n_sets / rows))
+    items_each = math.ceil(n_items / math.ceil(n_items / max(1, rows // n_sets)))
+    for item in range(0, n_items, items_each):
+        for first in range(0, n_sets, sets_each):
+            yield slice(first, first + sets_each), slice(item, item + items_each)
+
+
+Objective = Callable[[Float[Tensor, "set layer head"], Int[Tensor, " some"], bool], Float[Tensor, "set some"]]
+"""``(gates, items, recompute) -> loss`` of some items under each set of gates, differentiable in the gates."""
+
+
+def value_and_gradient(
+    objective: Objective,
+    gates: Float[Tensor, "set layer head"],
+    items: Int[Tensor, " some"],
+    rows: Rows,
+) -> tuple[Float[Tensor, " set"], Float[Tensor, "set layer head"]]:
+    """The mean of an objective over some items and its gradient in the gates, for each set, part by part.
+
+    Each set's loss depends only on its own gates, so the gradient of the sum contains the gradient of each.
+
+    Raises:
+        ValueError: if no gradient passes through the model.
+    """
+    loss, gradient = gates.new_zeros(len(gates)), torch.zeros_like(gates)
+    for sets, some in parts(len(gates), len(items), rows.rows):
+        with with_gradient():
+            leaf = gates[sets].detach().requires_grad_()
+            each = objective(leaf, items[some], rows.recompute).sum(1) / len(items)
+            (part,) = torch.autograd.grad(each.sum(), leaf)
+        loss[sets] += each.detach()
+        gradient[sets] += part
+    return loss, gradient

@@ -1,0 +1,117 @@
+"""The effect of ablating each head on a task, to compare with roles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from mechheads.engine.sweep import sweep
+from mechheads.gating.fit.arguments import Reduce, check_reduce
+from mechheads.gating.tasks.task import Task, TaskTokens
+from mechheads.heads import HeadLike
+from mechheads.limits import Budget
+from mechheads.metrics.base import Metric, MetricContext, metric
+from mechheads.model.backends.changes import alone
+from mechheads.model.model import Model
+from mechheads.patching.ablate import make_ablation
+from mechheads.prompts.prompts import Prompts
+from mechheads.results.scores import HeadScores
+
+
+@alone
+def ablation_effects(
+    model: Model,
+    task: Task,
+    kinds: Sequence[str] = ("zero", "mean", "resample"),
+    *,
+    heads: Sequence[HeadLike] | HeadLike | None = None,
+    reduce: Reduce = "mean",
+    budget: Budget = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> dict[str, HeadScores]:
+    """Change in the log-probability of a task's targets if one head at a time is ablated at all positions.
+
+    Args:
+        task: rejected items are left out (see ``Task.tokens``). Targets of several tokens cost more, because the whole
+            vocabulary is then unembedded at every position.
+        kinds: kinds of ``mh.ablate``.
+        heads: the heads to ablate; every head if left out.
+        reduce: over the tokens of a target.
+        budget: memory, bytes or "2 GB" (default 4 GB).
+        seed: for drawing the other items from which ``"resample"`` takes z.
+        progress: whether to show a progress bar.
+
+    Returns:
+        For each kind log p(target | ablated) - log p(target) [layer, head, item], in nats: below 0 the head is
+        needed. After Ctrl-C the kinds that were begun.
+
+    Raises:
+        ValueError: if a kind is not known or given twice, an argument does not fit, or no item can be used.
+
+    >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
+    >>> effects = mh.gating.ablation_effects(model, task, ["zero"], heads=["L23H4", "L5H0"], progress=False)
+    >>> effects["zero"].heads(2)[-1]
+    HeadId(layer=23, head=4)
+    """
+    check_reduce(reduce)
+    if isinstance(kinds, str) or not kinds or len(set(kinds)) < len(kinds):
+        raise ValueError(f'kinds is {kinds!r}; give a list of different ones, such as ["zero", "mean"]')
+    ablations = {kind: make_ablation(kind, seed=seed) for kind in kinds}
+    tokens = task.tokens(model)
+    if "resample" in ablations and len(tokens) < 2:
+        raise ValueError('kinds has "resample", which takes z from another item, but the task has only one usable item')
+    effects: dict[str, HeadScores] = {}
+    for kind, ablation in ablations.items():
+        effect = sweep(
+            model,
+            _prompts(tokens),
+            intervention=ablation,
+            metric=_target_metric(tokens, reduce),
+            heads=heads,
+            budget=budget,
+            seed=seed,
+            progress=progress,
+            name=f"{kind} ablation, {task.name}",
+            kind="ablate",
+        )
+        effects[kind] = effect.with_provenance(task=task.name, items=tokens, reduce=reduce)
+        if effect.provenance["interrupted"]:
+            break
+    return effects
+
+
+def _prompts(tokens: TaskTokens) -> Prompts:
+    """Each item without its last token, which is the answer; the position ``target`` is where its target begins."""
+    rows = [ids[:length] for ids, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)]
+    return Prompts(
+        [row[:-1] for row in rows],
+        answer=[row[-1] for row in rows],
+        positions={"target": tokens.is_target.int().argmax(1).sub(1).tolist()},
+        cluster=tokens.cluster,
+    )
+
+
+def _target_metric(tokens: TaskTokens, reduce: Reduce) -> Metric:
+    """A metric: the log-probability of the target's tokens, each given those before it."""
+    several = bool((tokens.is_target.sum(1) > 1).any())
+
+    @metric(reads="all" if several else "last", unit="nats")
+    def target_log_prob(
+        logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext
+    ) -> Float[Tensor, " prompt"]:
+        if not several:
+            return -F.cross_entropy(logits[:, -1], context.answer, reduction="none")
+        prompts = context.tokens
+        position = torch.arange(logits.shape[1], device=logits.device)
+        predicts = context.mask & (position >= prompts.positions["target"][:, None])
+        following = prompts.ids.roll(-1, 1).scatter(1, prompts.positions["last"][:, None], context.answer[:, None])
+        each = -F.cross_entropy(logits[predicts], following[predicts], reduction="none")
+        total = each.new_zeros(predicts.shape).masked_scatter(predicts, each).sum(1)
+        return total / predicts.sum(1) if reduce == "mean" else total
+
+    return target_log_prob

@@ -1,0 +1,236 @@
+"""Role curves: what happens to a task as the top heads of a role are gated off, compared with the same gated on.
+
+    change(k) = log p(target | top k gated 0) - log p(target | the same k gated 1),   all other gates at G+
+
+If roles are right, facilitation's curve falls below 0 and interference's rises above it, while irrelevance's stays with
+random orders (Nam et al. 2025, arXiv 2505.13737).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.gating.fit.arguments import Reduce, check_reduce
+from mechheads.gating.fit.fitted import Gates
+from mechheads.gating.fit.gates import under_gates
+from mechheads.gating.roles.roles import ROLES, Roles, head_roles
+from mechheads.gating.tasks.task import Task
+from mechheads.heads import HeadId
+from mechheads.limits import Budget
+from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.progress import Bar
+from mechheads.model.backends.changes import alone
+from mechheads.model.model import Model
+from mechheads.results.kinds import KINDS
+from mechheads.results.provenance import make_provenance
+from mechheads.results.stats import clustered_interval, mean_over_prompts
+from mechheads.results.tables import TableResult
+
+Over = Literal["items", "seeds"]
+
+
+@dataclass(frozen=True, eq=False)
+class RoleCurves(TableResult):
+    """The curve of each role, and of heads in random order.
+
+    Attributes:
+        table: one row for each line and number ``k`` of heads: ``which`` (a role, or "random 1" and so on), ``change``
+            in nats with ci_low and ci_high.
+        values: for each row of the table, one value per item or per seed; NaN for steps that an interrupted run did
+            not reach.
+        heads: for each line, the heads in the order in which they are gated; with ``over="seeds"``, the order of the
+            first seed.
+        name: the name of the task.
+        model: the name of the model.
+        provenance: what is needed to repeat the analysis.
+    """
+
+    KIND = "role_curves"
+    unit = KINDS[KIND].unit
+
+    table: pd.DataFrame
+    values: Float[np.ndarray, "row each"]
+    heads: dict[str, tuple[HeadId, ...]]
+    name: str
+    model: str
+    provenance: dict[str, Any]
+
+    @property
+    def band(self) -> pd.DataFrame:
+        """The curves of random orders at each ``k``: their ``mean``, and ``low`` and ``high``, the extremes."""
+        random = self.table[self.table["which"].str.startswith("random ")]
+        return random.groupby("k")["change"].agg(mean="mean", low="min", high="max").reset_index()
+
+    def __repr__(self) -> str:
+        last = self.table[self.table["k"] == self.table["k"].max()].set_index("which")["change"]
+        ends = ", ".join(f"{role} {last[role]:+.2f}" for role in ROLES)
+        return f"<RoleCurves of {self.name!r} with {self.table['k'].max()} heads gated off: {ends} nats>"
+
+    def _shown(self) -> tuple[pd.DataFrame, list[str]]:
+        return self.table.pivot(index="k", columns="which", values="change"), []
+
+
+@alone
+def role_curve(
+    model: Model,
+    task: Task,
+    gates: Gates,
+    roles: Roles | None = None,
+    *,
+    most: int = 50,
+    counts: Sequence[int] | None = None,
+    over: Over = "items",
+    draws: int = 5,
+    reduce: Reduce = "mean",
+    seed: int = 0,
+    budget: Budget = None,
+    progress: bool = True,
+) -> RoleCurves:
+    """Gate off the top heads of each role, more and more of them, and measure what the targets lose.
+
+    Args:
+        task: what is measured; items that the gates were not fitted to are better evidence.
+        gates: the result of ``fit_gates``; all other heads stay at their gates of the fit "keep".
+        roles: the scores by which heads are ordered; by default ``head_roles(gates)``.
+        most: the largest number of heads to gate off.
+        counts: the numbers of heads to gate off; by default each up to 10, then every fifth up to ``most``.
+        over: ``"items"``: gates and roles are averaged over seeds, and intervals are over items, by clusters.
+            ``"seeds"``: each seed has its own gates and order, and intervals are over seeds.
+        draws: the number of random orders of heads to compare with.
+        reduce: over the tokens of a target.
+        seed: for the random orders.
+        budget: memory, bytes or "2 GB" (default 4 GB).
+        progress: whether to show a progress bar.
+
+    Returns:
+        The curves. After Ctrl-C the curves so far; the rest is NaN.
+
+    Raises:
+        ValueError: if an argument does not fit, the gates belong to another model, or their fit was interrupted.
+
+    >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
+    >>> gates = mh.fit_gates(model, task, seeds=2, updates=1, progress=False)
+    >>> curves = mh.gating.role_curve(model, task, gates, counts=[0, 3], draws=1, progress=False)
+    >>> curves.table[["which", "k"]].values.tolist()[:4]
+    [['facilitation', 0], ['facilitation', 3], ['interference', 0], ['interference', 3]]
+    """
+    roles = head_roles(gates) if roles is None else roles
+    steps = _check(model, gates, roles, most, counts, over, draws)
+    check_reduce(reduce)
+    tokens = task.tokens(model)
+    keep = gates["keep"].mean(0, keepdims=True) if over == "items" else gates["keep"]
+    orders = {role: _ranked(roles, role, over) for role in ROLES}
+    rng = np.random.default_rng(seed)
+    n_heads = model.n_layers * model.n_heads
+    for draw in range(draws):
+        orders[f"random {draw + 1}"] = np.stack([rng.permutation(n_heads) for _ in keep])
+    found = {which: np.full((len(keep), len(steps), len(tokens)), np.nan) for which in orders}
+    pairs = 2 * sum(k > 0 for k in steps) * len(keep) * len(orders)
+    done = 0
+    with Bar(total=pairs * len(tokens), desc="role curves", disable=not progress, leave=False) as bar:
+        run = partial(under_gates, model, tokens, reduce=reduce, budget=budget, bar=bar)
+        with until_interrupted() as work:
+            for which, order in orders.items():
+                for base, gate in enumerate(keep):
+                    found[which][base] = _changes(run, gate, order[base], steps)
+                    done += 1
+    work.warn(f"{done} of {len(keep) * len(orders)} curves")
+    values = np.concatenate([line[0] if over == "items" else line.mean(-1).T for line in found.values()])
+    labels = tokens.cluster if over == "items" else [str(number) for number in gates.seeds]
+    low, high = clustered_interval(values, labels)
+    table = pd.DataFrame(
+        {
+            "which": np.repeat(list(found), len(steps)),
+            "k": np.tile(steps, len(found)),
+            "change": mean_over_prompts(values),
+            "ci_low": low,
+            "ci_high": high,
+        }
+    )
+    heads = {
+        which: tuple(HeadId(*divmod(int(flat), model.n_heads)) for flat in order[0][: max(steps)])
+        for which, order in orders.items()
+    }
+    about = make_provenance(
+        model,
+        task=task.name,
+        items=tokens,
+        n_items=len(tokens),
+        counts=steps,
+        over=over,
+        draws=draws,
+        reduce=reduce,
+        seed=seed,
+        interrupted=work.interrupted,
+        gates=gates.provenance,
+    )
+    return RoleCurves(table, values, heads, task.name, model.name, about)
+
+
+def _check(
+    model: Model, gates: Gates, roles: Roles, most: int, counts: Sequence[int] | None, over: str, draws: int
+) -> list[int]:
+    """The numbers of heads to gate off, after a check that the arguments fit.
+
+    Raises:
+        ValueError: naming the first argument that does not fit.
+    """
+    shape = model.n_layers, model.n_heads
+    for name, found in (("gates", gates["keep"].shape[1:]), ("roles", roles["facilitation"].scores.shape)):
+        if found != shape:
+            raise ValueError(f"{name} are from a model of {found} layers and heads; this model has {shape}")
+    if gates.interrupted:
+        raise ValueError("the fit of gates was interrupted; repeat mh.fit_gates with the same checkpoint")
+    if over not in ("items", "seeds"):
+        raise ValueError(f'over is {over!r}; choose "items" or "seeds"')
+    if over == "seeds" and roles["facilitation"].dataset.sizes.get("prompt") != len(gates.seeds):
+        raise ValueError(f'over="seeds" needs roles of the {len(gates.seeds)} seeds of the gates')
+    if draws < 0:
+        raise ValueError(f"draws is {draws}; give a number of random orders, 0 or more")
+    n_heads = model.n_layers * model.n_heads
+    if counts is None:
+        if most < 1:
+            raise ValueError(f"most is {most}; give a number of heads, at least 1")
+        last = min(most, n_heads)
+        return sorted({*range(min(last, 10) + 1), *range(10, last + 1, 5), last})
+    steps = sorted(set(map(int, counts)))
+    if not steps or steps[0] < 0 or steps[-1] > n_heads or steps[-1] == 0:
+        raise ValueError(f"counts are {list(counts)}; give numbers of heads from 0 to {n_heads}, at least one above 0")
+    return steps
+
+
+def _ranked(roles: Roles, role: str, over: str) -> Int[np.ndarray, "base rank"]:
+    """Flat indices of the heads, the highest score first; heads with equal scores in order of layer and head."""
+    values = roles[role].scores.values[..., None] if over == "items" else roles[role].dataset["values"].values
+    return np.argsort(-values.reshape(-1, values.shape[-1]).T, axis=1, kind="stable")
+
+
+def _changes(
+    run: Callable[[Tensor], Float[np.ndarray, "set item"]],
+    keep: Float[np.ndarray, "layer head"],
+    order: Int[np.ndarray, " rank"],
+    steps: Sequence[int],
+) -> Float[np.ndarray, "step item"]:
+    """log p with the first k heads of an order gated off minus log p with them gated on; 0 for no heads.
+
+    Args:
+        run: gives log p of every item under each set of gates [set, layer, head].
+    """
+    tried = [k for k in steps if k > 0]
+    sets = np.tile(keep.reshape(-1), (2, len(tried), 1))
+    for row, k in enumerate(tried):
+        sets[0, row, order[:k]], sets[1, row, order[:k]] = 0, 1
+    gates = torch.tensor(sets.reshape(-1, *keep.shape), dtype=torch.float32)
+    off, on = np.split(run(gates), 2)
+    changes = np.zeros((len(steps), off.shape[1]))
+    changes[len(steps) - len(tried) :] = off - on
+    return changes

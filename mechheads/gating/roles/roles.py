@@ -1,0 +1,142 @@
+"""Roles: whether a task needs a head, is hindered by it, or does not depend on it.
+
+    facilitation = G-          open even if gates are pulled shut
+    interference = 1 - G+      shut even if gates are pulled open
+    irrelevance  = G+ (1 - G-) goes wherever it is pulled
+
+G+ are the gates of the fit "keep", G- those of "drop" (Nam et al. 2025, arXiv 2505.13737).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from mechheads.gating.fit.fitted import Gates
+from mechheads.results.dataset import RANGE
+from mechheads.results.kinds import KINDS
+from mechheads.results.scores import HeadScores
+from mechheads.results.tables import TableResult
+
+ROLES = ("facilitation", "interference", "irrelevance")
+"""The three roles, in the order of tables and figures."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Roles(TableResult, Mapping[str, HeadScores]):
+    """The three role scores of every head, each as ``HeadScores`` over seeds.
+
+    >>> task = mh.Task(["The capital of France is"], [" Paris"])
+    >>> roles = mh.head_roles(mh.fit_gates(model, task, seeds=3, updates=1, progress=False))
+    >>> roles["facilitation"]
+    <HeadScores 'facilitation, task' in gate: 30 layers x 9 heads, 3 prompts>
+    """
+
+    KIND = "head_roles"
+    name, unit = "roles of heads", KINDS[KIND].unit
+
+    scores: dict[str, HeadScores]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The same as ``to_dataframe``."""
+        return self.to_dataframe()
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What is needed to repeat the analysis: the provenance of the gates."""
+        return next(iter(self.scores.values())).provenance
+
+    def __getitem__(self, role: str) -> HeadScores:
+        if role not in self.scores:
+            raise KeyError(f"there is no role {role!r}; choose among {', '.join(map(repr, self.scores))}")
+        return self.scores[role]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.scores)
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def always(self, threshold: float = 0.5) -> dict[str, float]:
+        """Share of heads that have a role at least this strongly in every seed, for each role."""
+        return {role: float(self._reached(role, threshold).all(-1).mean()) for role in self}
+
+    def any(self, threshold: float = 0.5) -> dict[str, float]:
+        """Share of heads that have a role at least this strongly in some seed, for each role."""
+        return {role: float(self._reached(role, threshold).any(-1).mean()) for role in self}
+
+    def shares(self, threshold: float = 0.5) -> pd.DataFrame:
+        """Shares of heads, one row per role: ``always``, ``any``, and ``mean``, the share in one seed, over seeds."""
+        mean = {role: float(self._reached(role, threshold).mean()) for role in self}
+        columns = {"always": self.always(threshold), "any": self.any(threshold), "mean": mean}
+        return pd.DataFrame(columns).rename_axis("role").reset_index()
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row per head: layer, head, and for each role the mean over seeds with ``_low`` and ``_high`` ends.
+
+        With two seeds, which give no interval, ``_range_low`` and ``_range_high`` are the smaller and the larger value.
+        """
+        tables = {role: scores.to_dataframe() for role, scores in self.items()}
+        columns = {name: tables[ROLES[0]][name] for name in ("layer", "head")}
+        for role, table in tables.items():
+            columns |= {role: table["score"], f"{role}_low": table["ci_low"], f"{role}_high": table["ci_high"]}
+            columns |= {f"{role}_{end}": table[end] for end in RANGE if end in table}
+        return pd.DataFrame(columns)
+
+    def _reached(self, role: str, threshold: float) -> np.ndarray:
+        """Whether each head has the role in each seed [layer, head, seed].
+
+        Raises:
+            ValueError: if the threshold is not between 0 and 1, or the fit of the gates was interrupted.
+        """
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"threshold is {threshold}; it must be between 0 and 1, as gates are")
+        values = self[role].dataset["values"].values
+        if np.isnan(values).any():
+            raise ValueError(f"{role} is not known for every head, because the fit was interrupted")
+        return values >= threshold
+
+    def __repr__(self) -> str:
+        return f"<Roles of {' x '.join(map(str, self['facilitation'].scores.shape))} heads: {', '.join(self)}>"
+
+    def _shown(self) -> tuple[pd.DataFrame, list[str]]:
+        try:
+            return self.shares(), ["Shares of heads at 0.5 or more, over seeds:"]
+        except ValueError as error:
+            return pd.DataFrame(), [str(error)]
+
+
+def head_roles(gates: Gates) -> Roles:
+    """Scores of how strongly a task's heads have each role (facilitation, interference, irrelevance), for every seed.
+
+    Args:
+        gates: the result of ``fit_gates``.
+
+    Returns:
+        For each role a score of every head in 0..1: the mean over seeds, with its interval and the value of each seed.
+
+    Raises:
+        ValueError: if the gates do not have the fits "keep" and "drop".
+
+    Nam et al. 2025 (arXiv 2505.13737), section 3.
+
+    >>> task = mh.Task(["The capital of France is"], [" Paris"])
+    >>> roles = mh.head_roles(mh.fit_gates(model, task, seeds=2, updates=1, progress=False))
+    >>> list(roles)
+    ['facilitation', 'interference', 'irrelevance']
+    """
+    if not {"keep", "drop"} <= set(gates.fits):
+        raise ValueError(f"gates have the fits {', '.join(gates.fits)}; roles need keep and drop: use mh.fit_gates")
+    values = role_values(gates["keep"], gates["drop"])
+    return Roles({role: gates.as_scores(values[role], f"{role}, {gates.name}", "roles") for role in ROLES})
+
+
+def role_values(keep: Float[np.ndarray, "*gates"], drop: Float[np.ndarray, "*gates"]) -> dict[str, np.ndarray]:
+    """The three roles from G+ and G-."""
+    return dict(zip(ROLES, (drop, 1 - keep, keep * (1 - drop)), strict=True))

@@ -1,0 +1,1 @@
+"""Tasks: prompts, each with its target."""

@@ -1,0 +1,110 @@
+"""Questions as prompts: "Question: ... Answer:" after one worked example of the same kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from string import ascii_uppercase
+
+import numpy as np
+
+from mechheads.gating.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question and its answer.
+
+    Attributes:
+        text: the question, which comes after "Question:".
+        answer: what should follow "Answer:", without the leading space.
+        cluster: questions with the same cluster are not independent, and none is the worked example of another.
+        kind: the worked example of a question has the same kind.
+    """
+
+    text: str
+    answer: str
+    cluster: str
+    kind: str = ""
+
+
+def lettered(question: str, options: Sequence[str], rng: np.random.Generator) -> Question:
+    """A question with lettered options in random order, one per line; the answer is the letter of the right option.
+
+    Args:
+        options: the options, the right one first.
+
+    >>> asked = lettered("Which of these barks?", ["a dog", "a cat", "a cow"], np.random.default_rng(0))
+    >>> print(asked.text, asked.answer, sep="\\n")
+    Which of these barks?
+    A: a cow
+    B: a dog
+    C: a cat
+    B
+    """
+    order = rng.permutation(len(options))
+    lines = [f"{letter}: {options[i]}" for letter, i in zip(ascii_uppercase, order, strict=False)]
+    return Question("\n".join([question, *lines]), ascii_uppercase[int(np.flatnonzero(order == 0)[0])], question)
+
+
+def question_task(
+    questions: Sequence[Question], name: str, source: str, *, rng: np.random.Generator, n: int | None = None
+) -> Task:
+    """The questions in random order, each after a worked example; the target is the answer alone.
+
+    The example of a question is a random other one of its kind that is not in its cluster.
+
+    Args:
+        n: how many questions, of those drawn first; ``None`` for all.
+
+    Raises:
+        ValueError: if there are fewer than ``n`` questions, or one has no other of its kind.
+
+    >>> sums = [Question(f"What is {i} + 1?", str(i + 1), cluster=str(i)) for i in (2, 5)]
+    >>> print(question_task(sums, "sums", "made up here", rng=np.random.default_rng(0)).prompts[0])
+    Question: What is 5 + 1?
+    Answer: 6
+    <BLANKLINE>
+    Question: What is 2 + 1?
+    Answer:
+    """
+    check_n(n, len(questions), name)
+    kinds: dict[str, list[Question]] = {}
+    for question in questions:
+        kinds.setdefault(question.kind, []).append(question)
+    for kind, members in kinds.items():
+        if len({question.cluster for question in members}) < 2:
+            which = f" of the kind {kind!r}" if kind else ""
+            raise ValueError(
+                f"task {name!r} has no two different questions{which}; each needs another as its worked example"
+            )
+    asked = [questions[i] for i in rng.permutation(len(questions))[:n]]
+    examples = [_other(question, kinds[question.kind], rng) for question in asked]
+    return Task(
+        [f"{_ask(one)} {one.answer}\n\n{_ask(question)}" for one, question in zip(examples, asked, strict=True)],
+        [f" {question.answer}" for question in asked],
+        name=name,
+        source=source,
+        cluster=[question.cluster for question in asked],
+    )
+
+
+def check_n(n: int | None, most: int, name: str) -> None:
+    """Check that a task can give ``n`` items.
+
+    Raises:
+        ValueError: if it cannot.
+    """
+    if n is not None and not 1 <= n <= most:
+        raise ValueError(f"n is {n}, but task {name!r} has {most} items; give 1 to {most}, or None for all")
+
+
+def _ask(question: Question) -> str:
+    return f"Question: {question.text}\nAnswer:"
+
+
+def _other(question: Question, members: Sequence[Question], rng: np.random.Generator) -> Question:
+    """A random question of another cluster; there is at least one."""
+    while (other := members[int(rng.integers(len(members)))]).cluster == question.cluster:
+        pass
+    return other

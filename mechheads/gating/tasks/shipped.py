@@ -1,0 +1,242 @@
+"""The tasks that come with the package: syntax, common sense, arithmetic, induction and the relations."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechheads.data import folder
+from mechheads.gating.tasks.arithmetic_problems import MOST, STORIES, arithmetic_problems
+from mechheads.gating.tasks.questions import Question, check_n, lettered, question_task
+from mechheads.gating.tasks.task import Task
+from mechheads.labels.few_shot import few_shot_prompts
+from mechheads.labels.relations import RelationLike, load_relations, relation_names
+from mechheads.messages.suggest import did_you_mean
+from mechheads.prompts.tokens import single_token
+
+if TYPE_CHECKING:
+    from mechheads.model.model import Model
+
+ALIASES = {"capitals": "country_to_capital"}
+PATTERNS = ("ABA", "ABB")
+_DEFAULT_N, _WORDS, _IN_PROMPT = 200, 1000, 10
+
+
+def task_names() -> tuple[str, ...]:
+    """The names that ``load_task`` knows: the tasks of the package and its relations.
+
+    >>> from mechheads.gating.tasks.shipped import task_names
+    >>> task_names()[:5]
+    ('syntax', 'common_sense', 'common_sense_open', 'math', 'aba_abb')
+    """
+    return (*_TASKS, "aba_abb", *ALIASES, *relation_names())
+
+
+def load_task(name: str, *, model: Model | None = None, n: int | None = None, seed: int = 0) -> Task:
+    """Load a task of the package.
+
+    ======================  ====================================================================================
+    ``syntax``              344 questions about English forms and agreement; half of them ask which of two words
+                            fills the gap of a sentence. Cluster: the word, or the two sentences of a pair.
+    ``common_sense``        327 everyday questions with five lettered options; the target is the letter.
+    ``common_sense_open``   those of them that can be asked without options; the target is the text of the right
+                            option. For small models, which know answers long before letters: the default model is
+                            no better than chance at letters, but prefers the right text in two of three questions.
+    ``math``                arithmetic word problems (200 unless ``n`` is given); the target is the number.
+                            Cluster: the story. Too hard for the default model, which guesses.
+    ``aba_abb``             ``induction_task``: 200 unless ``n`` is given.
+    ``country_to_capital``  and every other name in ``relation_names()``: ``relation_task``. ``capitals`` is
+                            short for this one.
+    ======================  ====================================================================================
+
+    The first four ask "Question: ... Answer:" after one worked example of the same kind, drawn for each question.
+
+    Args:
+        name: one of ``task_names()``.
+        model: needed for ``aba_abb`` and the relations, whose prompts consist of words that are one token.
+        n: how many items; ``None`` for all.
+        seed: for the items, their order, the worked examples and the order of options.
+
+    Raises:
+        ValueError: if there is no such task, ``n`` is out of range, or a model is needed and not given.
+
+    >>> task = mh.load_task("syntax", n=2)
+    >>> print(task.prompts[0] + task.targets[0])
+    Question: Which word fills the gap, "is" or "are"? The doors of the shop ___ open.
+    Answer: are
+    <BLANKLINE>
+    Question: Which word fills the gap, "is" or "are"? The cat that chased the birds ___ asleep.
+    Answer: is
+    """
+    name = ALIASES.get(name, name)
+    if name in _TASKS:
+        return _TASKS[name](n, seed)
+    if name != "aba_abb" and name not in relation_names():
+        known = task_names()
+        raise ValueError(
+            f"there is no task {name!r}; read your own with read_task, or choose among {', '.join(known)}."
+            f"{did_you_mean(name, known)}"
+        )
+    if model is None:
+        raise ValueError(
+            f"task {name!r} consists of words that are one token; give a model: load_task({name!r}, model=model)"
+        )
+    if name == "aba_abb":
+        return induction_task(model, n=_DEFAULT_N if n is None else n, seed=seed)
+    return relation_task(model, name, n=n, seed=seed)
+
+
+def relation_task(model: Model, relation: RelationLike, *, shots: int = 4, n: int | None = None, seed: int = 0) -> Task:
+    """A task from a relation: its targets after a few worked examples, in each of its few-shot templates.
+
+    Prompts are as in ``few_shot_prompts``: every source whose target is one token, once in each template.
+    Cluster: the source.
+
+    Args:
+        relation: a name, a file or a ``Relation`` with few-shot templates.
+        shots: the number of worked examples before the question.
+        n: how many prompts; ``None`` for all.
+        seed: for the sources, their order and the examples.
+
+    Raises:
+        ValueError: as in ``few_shot_prompts``, and if there are fewer than ``n`` prompts.
+
+    >>> from mechheads.gating.tasks.shipped import relation_task
+    >>> task = relation_task(model, "country_to_capital", shots=1, n=2)
+    >>> print(task.prompts[0] + task.targets[0])
+    Country: Denmark, capital city: Copenhagen
+    Country: Belgium, capital city: Brussels
+    """
+    relation = load_relations(relation)[0]
+    if n is not None and n < 1:
+        raise ValueError(f"n is {n}; give the number of prompts, at least 1, or None for all")
+    prompts: list[str] = []
+    targets: list[str] = []
+    sources: list[str] = []
+    for template in range(max(1, len(relation.few_shot))):
+        made = few_shot_prompts(
+            model, relation, shots=shots, n=len(relation.pairs), template=template, seed=seed + template
+        )
+        prompts += map(str, made.items)
+        targets += map(str, made.answer or ())
+        sources += map(str, made.cluster or ())
+    task = Task(prompts, targets, name=relation.name, source=relation.source, cluster=sources)
+    if n is not None and n > len(task):
+        raise ValueError(f"n is {n}; relation {relation.name!r} gives {len(task)} prompts for this model")
+    return task.items(np.random.default_rng(seed).permutation(len(task))[:n].tolist())
+
+
+def induction_task(model: Model, *, patterns: Sequence[str] = PATTERNS, n: int = _DEFAULT_N, seed: int = 0) -> Task:
+    """A task of word patterns after four examples; the target is the last word of ``x^y^x`` (ABA) or ``x^y^y`` (ABB).
+
+    A prompt has ten different words, each one token with its leading space, from the first 1,000 lower-case words
+    of the model's vocabulary: two in each of four examples, one example per line, and two in the question.
+    Items alternate between the patterns. Tasks with the same seed and different patterns ask about the same words, item
+    by item, so that they are the two variants that a contrast needs.
+
+    Args:
+        patterns: "ABA", "ABB" or both.
+        n: how many prompts.
+        seed: for the words.
+
+    Raises:
+        ValueError: if a pattern is not known, ``n`` is below 1, or a vocabulary has fewer than ten such words.
+
+    >>> from mechheads.gating.tasks.shipped import induction_task
+    >>> task = induction_task(model, patterns=["ABB"], n=1)
+    >>> (task.prompts[0] + task.targets[0]).split("\\n")[-2:]
+    [' wor^ equ^ equ', ' those^ hel^ hel']
+    """
+    if isinstance(patterns, str) or not len(patterns) or not set(patterns) <= set(PATTERNS):
+        raise ValueError(f'patterns is {patterns!r}; give a list of "ABA", "ABB" or both')
+    if n < 1:
+        raise ValueError(f"n is {n}; give the number of prompts, at least 1")
+    words = _common_words(model)
+    rng = np.random.default_rng(seed)
+    prompts, targets = [], []
+    for item in range(n):
+        last = 0 if patterns[item % len(patterns)] == "ABA" else 1
+        drawn = [words[i] for i in rng.choice(len(words), size=_IN_PROMPT, replace=False)]
+        *examples, asked = zip(drawn[::2], drawn[1::2], strict=True)
+        lines = [f"{pair[0]}^{pair[1]}^{pair[last]}" for pair in examples]
+        prompts.append("\n".join([*lines, f"{asked[0]}^{asked[1]}^"]))
+        targets.append(asked[last])
+    source = f"Words of the vocabulary of {model.name} in the patterns {' and '.join(patterns)}, drawn at random."
+    return Task(prompts, targets, name="_".join(patterns).lower(), source=source)
+
+
+def _common_words(model: Model) -> list[str]:
+    """The lower-case words that are one token each, with a leading space, in the order of the vocabulary."""
+    tokenizer: Any = model.tokenizer
+    if tokenizer is None:
+        raise ValueError("model has no tokenizer to tokenise the prompts; give one: mh.wrap(model, tokenizer=...)")
+    found: list[str] = []
+    for token in range(len(tokenizer)):
+        word = tokenizer.decode([token]).strip()
+        if re.fullmatch("[a-z]{3,}", word) and single_token(f" {word}", tokenizer) == token:
+            found.append(f" {word}")
+            if len(found) == _WORDS:
+                break
+    if len(found) < _IN_PROMPT:
+        raise ValueError(
+            f"this model's vocabulary has {len(found)} lower-case English words that are one token; "
+            f"an induction prompt needs {_IN_PROMPT}"
+        )
+    return found
+
+
+def _content(name: str) -> dict[str, Any]:
+    return json.loads((folder("tasks") / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def _syntax(n: int | None, seed: int) -> Task:
+    content, rng = _content("syntax"), np.random.default_rng(seed)
+    questions = [
+        Question(form["question"].format(word=word), answer, f"{form['kind']}: {word}", form["kind"])
+        for form in content["forms"]
+        for word, answer in form["pairs"]
+    ]
+    for gap in content["gaps"]:
+        for frame in gap["frames"]:
+            for sentence, answer in zip(frame["sentences"], frame["choices"], strict=True):
+                one, other = rng.permutation(frame["choices"])
+                text = f'Which word fills the gap, "{one}" or "{other}"? {sentence}'
+                questions.append(Question(text, answer, frame["sentences"][0], gap["kind"]))
+    return question_task(questions, content["name"], content["source"], rng=rng, n=n)
+
+
+def _common_sense(n: int | None, seed: int) -> Task:
+    content, rng = _content("common_sense"), np.random.default_rng(seed)
+    questions = [lettered(item["question"], item["options"], rng) for item in content["items"]]
+    return question_task(questions, content["name"], content["source"], rng=rng, n=n)
+
+
+def _common_sense_open(n: int | None, seed: int) -> Task:
+    content, rng = _content("common_sense"), np.random.default_rng(seed)
+    questions = [
+        Question(item["question"], item["options"][0], item["question"])
+        for item in content["items"]
+        if "of these" not in item["question"]
+    ]
+    return question_task(questions, "common_sense_open", content["source"], rng=rng, n=n)
+
+
+def _math(n: int | None, seed: int) -> Task:
+    n = _DEFAULT_N if n is None else n
+    check_n(n, MOST, "math")
+    problems = arithmetic_problems(max(n, len(STORIES)), seed)
+    questions = [Question(problem.question, str(problem.answer), problem.story) for problem in problems]
+    source = "Arithmetic word problems written for mechheads, their numbers drawn at random."
+    return question_task(questions, "math", source, rng=np.random.default_rng(seed), n=n)
+
+
+_TASKS: dict[str, Callable[[int | None, int], Task]] = {
+    "syntax": _syntax,
+    "common_sense": _common_sense,
+    "common_sense_open": _common_sense_open,
+    "math": _math,
+}

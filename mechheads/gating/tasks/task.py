@@ -1,0 +1,265 @@
+"""A task (prompts, each with the target that should follow it), and its tokens for one model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+
+from mechheads.files.text import check_unicode
+from mechheads.prompts.tokens import encode, shorten, token_strings
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
+    from torch import Tensor
+
+    from mechheads.model.model import Model
+
+TextOrIds = str | Sequence[int]
+
+
+@dataclass(frozen=True, repr=False)
+class Task:
+    """Prompts and the targets that should follow them.
+
+    Args:
+        prompts: texts, tokenised as the model's own tokenizer does it, or lists of token ids.
+        targets: what should follow each prompt, with its leading space if it has one (``" Paris"``); of any length.
+        name: the name in results and figures.
+        source: where the task comes from.
+        cluster: a label for each item. Items with the same label (an entity, a template) are not independent:
+            intervals are computed over clusters, and ``split`` keeps a cluster together. By default every item is its
+            own cluster.
+
+    Raises:
+        ValueError: if there are no items, lists differ in length, or an item is empty or neither text nor ids.
+
+    >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"], name="capitals")
+    >>> len(task), task.tokens(model).lengths.tolist()
+    (2, [6, 6])
+    """
+
+    prompts: Sequence[TextOrIds]
+    targets: Sequence[TextOrIds]
+    name: str = "task"
+    source: str = ""
+    cluster: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        for name, column in (("prompts", self.prompts), ("targets", self.targets), ("cluster", self.cluster)):
+            if column is None:
+                continue
+            if isinstance(column, str) or not isinstance(column, Sized):
+                raise ValueError(f"{name} must be a list with one entry for each item, got {column!r}")
+            if len(column) != len(self.prompts):
+                raise ValueError(f"{name} has {len(column)} entries for {len(self.prompts)} prompts; give one for each")
+        if not len(self.prompts):
+            raise ValueError("prompts is empty; give at least one prompt and its target")
+        for name in ("prompts", "targets"):
+            items = tuple(_checked(item, f"{name}[{index}]") for index, item in enumerate(getattr(self, name)))
+            object.__setattr__(self, name, items)
+        if self.cluster is not None:
+            object.__setattr__(self, "cluster", tuple(map(str, self.cluster)))
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def __repr__(self) -> str:
+        n = len(self)
+        clusters = "" if self.cluster is None else f" in {len(set(self.cluster))} clusters"
+        first = f"{shorten(self.prompts[0])} -> {shorten(self.targets[0])}"
+        return f"<Task {self.name!r}: {n} item{'s' * (n != 1)}{clusters}\n  {first}{', ...' * (n > 1)}>"
+
+    def items(self, which: Sequence[int]) -> Task:
+        """A task with some of the items, in the order given.
+
+        >>> mh.Task(["a", "b", "c"], ["x", "y", "z"]).items([2, 0]).targets
+        ('z', 'x')
+        """
+        cluster = None if self.cluster is None else [self.cluster[i] for i in which]
+        return replace(
+            self, prompts=[self.prompts[i] for i in which], targets=[self.targets[i] for i in which], cluster=cluster
+        )
+
+    def split(self, *fractions: float, seed: int = 0) -> tuple[Task, ...]:
+        """Split the items at random into parts, with whole clusters in each.
+
+        Args:
+            fractions: the share of the clusters that each part gets; if one is given, the second part is the rest.
+            seed: for the order in which clusters are assigned.
+
+        Returns:
+            One task for each fraction, its items in their old order.
+
+        Raises:
+            ValueError: if the fractions do not add up to 1, or a part would be empty.
+
+        >>> train, test = mh.Task([f"{i} + 1 =" for i in range(10)], [f" {i + 1}" for i in range(10)]).split(0.8)
+        >>> len(train), len(test)
+        (8, 2)
+        """
+        shares = (*fractions, 1 - fractions[0]) if len(fractions) == 1 else fractions
+        if not shares or min(shares) < 0 or not abs(sum(shares) - 1) < 1e-6:
+            raise ValueError(f"fractions are {fractions}; give shares that add up to 1, such as split(0.8, 0.2)")
+        labels = [str(index) for index in range(len(self))] if self.cluster is None else list(self.cluster)
+        names = list(dict.fromkeys(labels))
+        order = np.random.default_rng(seed).permutation(len(names))
+        ends = np.rint(np.cumsum(shares) * len(names)).astype(int)
+        starts = [0, *ends[:-1]]
+        for part, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            if end <= start:
+                raise ValueError(
+                    f"part {part} of the split {tuple(round(share, 6) for share in shares)} is empty: the task has "
+                    f"{len(self)} items in {len(names)} clusters; give more items or a larger share"
+                )
+        part_of = {names[i]: int(np.searchsorted(ends, place, "right")) for place, i in enumerate(order)}
+        return tuple(
+            self.items([index for index, label in enumerate(labels) if part_of[label] == part])
+            for part in range(len(shares))
+        )
+
+    def tokens(self, model: Model) -> TaskTokens:
+        """Tokenise prompt and target together for a model, and check that the tokens can be separated again.
+
+        An item is kept if the joint tokens begin with the tokens of the prompt alone and end with those of the target
+        alone. Other items are rejected, with the reason. For example, a prompt that ends in a space loses this space to
+        the target's first token, so there is no position at which the model is asked for the target.
+
+        Raises:
+            ValueError: if every item is rejected.
+
+        >>> tokens = mh.Task(["One, two,", "One, two, "], [" three", "three"]).tokens(model)
+        >>> len(tokens), list(tokens.rejected)
+        (1, [1])
+        """
+        import torch
+
+        rows, kept, rejected = [], [], {}
+        for index, (prompt, target) in enumerate(zip(self.prompts, self.targets, strict=True)):
+            try:
+                rows.append(_join(prompt, target, index, model))
+                kept.append(index)
+            except ValueError as error:
+                rejected[index] = str(error)
+        if not rows:
+            raise ValueError(f"task {self.name!r}: none of its {len(self)} items can be used; item 0: {rejected[0]}")
+        ids = torch.zeros(len(rows), max(len(row) for row, _ in rows), dtype=torch.long, device=model.device)
+        is_target = torch.zeros_like(ids, dtype=torch.bool)
+        for index, (row, start) in enumerate(rows):
+            ids[index, : len(row)] = torch.tensor(row, device=model.device)
+            is_target[index, start : len(row)] = True
+        labels = range(len(self)) if self.cluster is None else self.cluster
+        return TaskTokens(
+            ids=ids,
+            lengths=torch.tensor([len(row) for row, _ in rows], device=model.device),
+            is_target=is_target,
+            kept=tuple(kept),
+            rejected=rejected,
+            cluster=tuple(str(labels[index]) for index in kept),
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TaskTokens:
+    """The items of a task that can be used with one model, as tokens.
+
+    Attributes:
+        ids: prompt and target [item, pos], padded on the right.
+        lengths: number of real tokens of each item.
+        is_target: True if a token belongs to the target.
+        kept: the indices of these items in the task.
+        rejected: why the others are left out: index in the task -> reason.
+        cluster: the label of each item's cluster.
+    """
+
+    ids: Int[Tensor, "item pos"]
+    lengths: Int[Tensor, " item"]
+    is_target: Bool[Tensor, "item pos"]
+    kept: tuple[int, ...]
+    rejected: Mapping[int, str]
+    cluster: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __repr__(self) -> str:
+        n, pos = self.ids.shape
+        rejected = f", {len(self.rejected)} rejected" if self.rejected else ""
+        return f"<TaskTokens of {n} item{'s' * (n != 1)}, up to {pos} each{rejected}>"
+
+    @property
+    def predicts(self) -> Bool[Tensor, "item pos"]:
+        """True if the *next* token belongs to the target: the positions whose predictions count."""
+        import torch
+
+        return torch.nn.functional.pad(self.is_target[:, 1:], (0, 1))
+
+    def items(self, which: Int[Tensor, " some"]) -> TaskTokens:
+        """The tokens of some of the items, padded to the longest of them."""
+        at, width = which.tolist(), int(self.lengths[which].max())
+        return replace(
+            self,
+            ids=self.ids[which, :width],
+            lengths=self.lengths[which],
+            is_target=self.is_target[which, :width],
+            kept=tuple(self.kept[i] for i in at),
+            cluster=tuple(self.cluster[i] for i in at),
+        )
+
+    def fingerprint(self) -> str:
+        """A short hash of ids, targets and clusters: equal items have equal fingerprints."""
+        digest = hashlib.sha256()
+        for row, length, targets in zip(
+            self.ids.tolist(), self.lengths.tolist(), self.is_target.sum(1).tolist(), strict=True
+        ):
+            digest.update(repr((row[:length], targets)).encode())
+        digest.update(repr(self.cluster).encode())
+        return digest.hexdigest()[:16]
+
+
+def _checked(item: Any, where: str) -> str | tuple[int, ...]:
+    """A text or a tuple of ids, checked not to be empty."""
+    found: Any = check_unicode(item, where) if isinstance(item, str) else item
+    if not isinstance(item, str):
+        found = tuple(item) if isinstance(item, Iterable) and not isinstance(item, Mapping) else (None,)
+        if not all(isinstance(token, SupportsIndex) for token in found):
+            raise ValueError(f"{where} is {item!r}; each must be a text or a list of token ids")
+        found = tuple(map(int, found))
+    if not found:
+        raise ValueError(f"{where} is empty; prompt and target need at least one token each")
+    return found
+
+
+def _join(prompt: TextOrIds, target: TextOrIds, index: int, model: Model) -> tuple[list[int], int]:
+    """The tokens of prompt and target together, and where the target begins.
+
+    Raises:
+        ValueError: if they cannot be separated again, or are too many.
+    """
+    if isinstance(prompt, str) != isinstance(target, str):
+        raise ValueError("one of prompt and target is a text and the other token ids; give both as text or both as ids")
+    if not (isinstance(prompt, str) and isinstance(target, str)):
+        return encode([*prompt, *target], index, model)[0], len(prompt)  # type: ignore[list-item]
+    alone = encode(prompt, index, model)[0]
+    joint = encode(prompt + target, index, model)[0]
+    shown = token_strings(joint, model.tokenizer)
+    if joint[: len(alone)] != alone:
+        first = next((i for i, (a, b) in enumerate(zip(joint, alone, strict=False)) if a != b), len(joint))
+        raise ValueError(
+            f"a token spans prompt and target: the prompt {prompt!r} alone has the tokens "
+            f"{token_strings(alone, model.tokenizer)[first:]}, but with its target {target!r} it has {shown[first:]}; "
+            "move the space between them to the target"
+        )
+    if not joint[len(alone) :] or joint[len(alone) :] not in _alone(target, model.tokenizer):
+        raise ValueError(f"the tokens of the target {target!r} are not the last of {shown}")
+    return joint, len(alone)
+
+
+def _alone(target: str, tokenizer: Any) -> list[list[int]]:
+    """The tokens of a target alone, and in the middle of a text: some tokenizers begin every text with a space."""
+    anchor, after = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (":", ":" + target))
+    found = [tokenizer(target, add_special_tokens=False)["input_ids"]]
+    return [*found, after[len(anchor) :]] if after[: len(anchor)] == anchor else found

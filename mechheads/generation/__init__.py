@@ -1,0 +1,1 @@
+"""What a model writes, as it is or with heads changed."""

@@ -1,0 +1,241 @@
+"""Rows that are written on together, token by token, over kept keys and values.
+
+A prompt is computed once; its keys and values stay, in a column for each position. What all prompts begin with, such as
+a chat template's first turn, is computed once for each condition and copied to its rows. From then on a step computes
+one token a row, and a row that is finished leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mechheads.engine.memory import tokens_in_flight
+from mechheads.engine.packing import shared_start
+from mechheads.limits import Limits
+from mechheads.messages.progress import Bar
+from mechheads.model.backends.base import Blocks
+from mechheads.model.backends.partial_block import mask_of
+from mechheads.model.model import Model
+from mechheads.prompts.tokens import Tokens
+
+_WORTH_SHARING = 128
+"""Copying what rows begin with pays where it spares this many tokens: the pass of its own that it takes costs less."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the next token is chosen.
+
+    Attributes:
+        temperature: what the logits are divided by, where tokens are drawn.
+        top_k: draw among so many; None for all.
+        noise: from 0 to 1; None takes the most probable token.
+    """
+
+    temperature: float
+    top_k: int | None
+    noise: Float[Tensor, "prompt step"] | None
+
+    def __call__(
+        self, logits: Float[Tensor, "row d_vocab"], prompts: Int[Tensor, " row"], step: int
+    ) -> Int[Tensor, " row"]:
+        if self.noise is None:
+            return logits.argmax(-1)
+        best = None if self.top_k is None else logits.topk(min(self.top_k, logits.shape[-1]))
+        drawn_from = (logits if best is None else best.values).double() / self.temperature
+        reached = drawn_from.softmax(-1).cumsum(-1)
+        wanted = self.noise[prompts, step].double() * reached[:, -1]
+        at = torch.searchsorted(reached, wanted[:, None], right=True)
+        return (at if best is None else best.indices.gather(-1, at))[:, 0]
+
+
+class Columns:
+    """Keys and values of every layer, a column for each position; ``Keys`` of the backends.
+
+    What stands beyond a row's last token is padding of the prompt: causal attention does not see it, and the tokens
+    to come overwrite it.
+    """
+
+    def __init__(self, rows: int, pos: int) -> None:
+        self._size = rows, pos
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def place(self, first: int, at: Int[Tensor, "row pos"]) -> None:
+        """Where the tokens of the next call stand: rows from ``first`` on, at these positions."""
+        self._rows, self._width = slice(first, first + len(at)), int(at.max()) + 1
+        self._index = torch.arange(first, first + len(at), device=at.device)[:, None], slice(None), at
+
+    def update(self, k: Tensor, v: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
+        if layer not in self._kept:
+            rows, pos = self._size
+            self._kept[layer] = (
+                k.new_zeros(rows, k.shape[1], pos, k.shape[3]),
+                v.new_zeros(rows, v.shape[1], pos, v.shape[3]),
+            )
+        keys, values = self._kept[layer]
+        keys[self._index] = k.transpose(1, 2)
+        values[self._index] = v.transpose(1, 2)
+        return keys[self._rows, :, : self._width], values[self._rows, :, : self._width]
+
+    def move(self, source: Int[Tensor, " row"], target: Int[Tensor, " row"], width: int | None = None) -> None:
+        """Put rows, or their first positions, into the places of others."""
+        for pair in self._kept.values():
+            for kept in pair:
+                kept[target, :, :width] = kept[source, :, :width]
+
+
+class Batch:
+    """Rows that are written together.
+
+    Args:
+        tokens: the prompts.
+        prompt, condition: of each row.
+        new: how many tokens are written at most.
+        limits: the memory to keep within.
+
+    Attributes:
+        live: the rows that are not finished; keys and values of the i-th of them are in row i of the columns.
+        present: the rows of each condition among those of the present call of the model; none where it has none.
+    """
+
+    def __init__(
+        self, model: Model, tokens: Tokens, prompt: Sequence[int], condition: Sequence[int], new: int, limits: Limits
+    ) -> None:
+        self.model, self._new, self._limits = model, new, limits
+        self.prompt = torch.tensor(prompt, device=model.device)
+        self.condition = torch.tensor(condition, device=model.device)
+        self.start = tokens.lengths[self.prompt]
+        self.end = self.start.clone()
+        self.pos = tokens.ids.shape[1] + new
+        self.ids = torch.nn.functional.pad(tokens.ids[self.prompt], (0, new))
+        self.ended = torch.zeros_like(self.prompt, dtype=torch.bool)
+        self.live = torch.arange(len(prompt), device=model.device)
+        self.present: dict[int, Tensor] = {}
+        self._columns = None if model.layout == "whole" else Columns(len(prompt), self.pos)
+
+    def rows_of(self, condition: int) -> Int[Tensor, " row"] | None:
+        """The rows of a condition in the present call of the model; None if it has none."""
+        return self.present.get(condition)
+
+    def run(self, choose: Choice, ends: Int[Tensor, " end"], bar: Bar) -> None:
+        """Write until every row is finished.
+
+        Raises:
+            ValueError: if the logits are not numbers.
+        """
+        for step in range(self._new):
+            final = self._from_start() if self._columns is None or not step else self._next(self._columns)
+            logits = self.model.unembed(final)
+            if logits.isnan().any():
+                raise ValueError(
+                    f"the logits of new token {step} are not numbers (NaN): a change of the model gives values out of "
+                    f"range, or {self.model.dtype} does not hold its activations"
+                )
+            token = choose(logits, self.prompt[self.live], step)
+            ended = torch.isin(token, ends)
+            going = self.live[~ended]
+            self.ids[going, self.end[going]] = token[~ended]
+            self.end[going] += 1
+            self.ended[self.live[ended]] = True
+            bar.update(len(going) + int(ended.sum()) * (self._new - step))
+            if ended.any():
+                self._leave(ended)
+            if not len(self.live):
+                return
+
+    def written(self) -> list[tuple[tuple[int, ...], bool]]:
+        """For each row the new ids so far, and whether an end token came."""
+        rows = zip(self.ids.tolist(), self.start.tolist(), self.end.tolist(), self.ended.tolist(), strict=True)
+        return [(tuple(ids[start:end]), ended) for ids, start, end, ended in rows]
+
+    def _leave(self, ended: Bool[Tensor, " live"]) -> None:
+        """Drop rows that are finished; the last ones move into their places."""
+        left = len(ended) - int(ended.sum())
+        places, movers = ended[:left].nonzero()[:, 0], (~ended[left:]).nonzero()[:, 0] + left
+        if self._columns is not None:
+            self._columns.move(movers, places)
+        self.live[places] = self.live[movers]
+        self.live = self.live[:left]
+
+    def _from_start(self) -> Float[Tensor, "live d_model"]:
+        """The state at each row's last token, from the first token on, some rows at a time."""
+        shared = 0 if self._columns is None else self._share(self._columns)
+        last = self.end[self.live] - 1
+        return self._filled(self.live, shared, last)
+
+    def _share(self, columns: Columns) -> int:
+        """How many tokens all rows begin with; theirs are the first keys and values of every row from now on."""
+        conditions, of_row = self.condition.unique(return_inverse=True)
+        shared = min(shared_start(self.ids), int(self.end.min()) - 1)
+        if shared * (len(of_row) - len(conditions)) < _WORTH_SHARING:
+            return 0
+        first = (of_row == torch.arange(len(conditions), device=of_row.device)[:, None]).long().argmax(1)
+        self._filled(first, 0, torch.full_like(first, shared - 1))
+        columns.move(of_row, torch.arange(len(of_row), device=of_row.device), shared)
+        return shared
+
+    def _filled(self, rows: Int[Tensor, " row"], start: int, last: Int[Tensor, " row"]) -> Float[Tensor, "row d_model"]:
+        """The state at each row's last position; the columns, the i-th row's in row i, are filled from ``start`` on."""
+        tokens = tokens_in_flight(self.model, max(1, self._limits.memory // 4), self.pos, self._limits)
+        each = max(1, tokens // (int(last.max()) + 1 - start))
+        finals: list[Tensor] = []
+        for some, end in zip(rows.split(each), last.split(each), strict=True):
+            at = torch.arange(start, int(end.max()) + 1, device=rows.device).expand(len(some), -1)
+            if self._columns is not None:
+                self._columns.place(sum(map(len, finals)), at)
+            residual, blocks = self.model.backend.embed(self.ids[some, : int(end.max()) + 1])
+            masks = None
+            if start:
+                residual, blocks = residual[:, start:], self.model.backend.blocks_at(at)
+                masks = self._masks(at)
+            finals.append(self._finish(self._through(some, residual, blocks, masks), end - start))
+        return torch.cat(finals)
+
+    def _next(self, columns: Columns) -> Float[Tensor, "live d_model"]:
+        """The same, of the last token alone behind the kept keys and values."""
+        last = self.end[self.live] - 1
+        columns.place(0, last[:, None])
+        residual = _take(self.model.backend.embed(self.ids[self.live, : int(last.max()) + 1])[0], last)
+        blocks = self.model.backend.blocks_at(last[:, None])
+        residual = self._through(self.live, residual, blocks, self._masks(last[:, None]))
+        return self._finish(residual, torch.zeros_like(last))
+
+    def _through(
+        self,
+        rows: Int[Tensor, " row"],
+        residual: Float[Tensor, "row pos d_model"],
+        blocks: Blocks,
+        masks: Sequence[Tensor] | None = None,
+    ) -> Float[Tensor, "row pos d_model"]:
+        condition = self.condition[rows]
+        self.present = {i: (condition == i).nonzero()[:, 0] for i in condition.unique().tolist()}
+        for layer in range(self.model.n_layers):
+            residual = blocks(layer, residual, self._columns, None if masks is None else masks[layer])
+        return residual
+
+    def _finish(
+        self, residual: Float[Tensor, "row pos d_model"], at: Int[Tensor, " row"]
+    ) -> Float[Tensor, "row d_model"]:
+        return self.model.backend.finish(_take(residual, at))[:, 0]
+
+    def _masks(self, at: Int[Tensor, "row pos"]) -> list[Float[Tensor, "row 1 pos key"]] | None:
+        """For each layer the columns that each token sees; None where the model's adapter knows by itself."""
+        if self.model.layout != "queries":
+            return None
+        masks: dict[int, Tensor] = {}
+        layers = [self.model.backend.visible(layer, self.pos) for layer in range(self.model.n_layers)]
+        for visible in layers:
+            if id(visible) not in masks:
+                masks[id(visible)] = mask_of(visible[at, : int(at.max()) + 1][:, None], self.model.dtype)
+        return [masks[id(visible)] for visible in layers]
+
+
+def _take(stream: Float[Tensor, "row pos d_model"], at: Int[Tensor, " row"]) -> Float[Tensor, "row 1 d_model"]:
+    """One position of each row."""
+    return stream.gather(1, at[:, None, None].expand(-1, 1, stream.shape[-1]))

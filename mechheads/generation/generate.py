@@ -1,0 +1,343 @@
+"""What a model writes on from prompts, as it is or with heads changed: greedy or sampled, many prompts at once.
+
+A prompt is computed once, what all prompts begin with once for all of them, and keys and values are kept, in a column
+for each position; from then on each step computes one token a row. A row that is finished leaves the batch. Several
+conditions, such as a model with and without some heads, share batches, so that the weights are read once for all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads.engine.memory import token_bytes
+from mechheads.generation.batch import Batch, Choice
+from mechheads.interventions.change import HeadChange, change_hooks
+from mechheads.limits import Budget, Limits
+from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.progress import Bar
+from mechheads.messages.suggest import did_you_mean
+from mechheads.model.backends.base import Hook
+from mechheads.model.backends.changes import alone
+from mechheads.model.model import Model
+from mechheads.prompts.prompts import Prompts, as_prompts
+from mechheads.prompts.tokens import PromptLike, Tokens
+from mechheads.runs.sites import HEAD_SITES, KEY_SITES, SITES
+
+_SITES = tuple(site for site in HEAD_SITES if site != "pattern")
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What a model wrote, one entry for each prompt.
+
+    Attributes:
+        texts: without special tokens; numbers where there is no tokenizer.
+        ids: the new tokens, without the one that ended them.
+        finished: whether an end token came; where none did, the answer is cut at ``max_new_tokens`` or, after
+            Ctrl-C, as far as it got.
+        interrupted: whether Ctrl-C ended the writing, under this condition or another of the same call.
+        unfinished: which prompts (their indices) have an answer that is only as far as it got then.
+    """
+
+    texts: tuple[str, ...]
+    ids: tuple[tuple[int, ...], ...]
+    finished: tuple[bool, ...]
+    interrupted: bool = False
+    unfinished: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+@alone
+def generate(
+    model: Model,
+    prompts: Prompts | Sequence[PromptLike],
+    *,
+    max_new_tokens: int = 128,
+    hooks: Sequence[Hook] = (),
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    seed: int = 0,
+    budget: Budget = None,
+    progress: bool = True,
+) -> Generated:
+    """Write on from prompts until an end token or ``max_new_tokens``.
+
+    End tokens are the tokenizer's, those of the model's configurations, and what ends a turn in its chat template.
+
+    Args:
+        prompts: a list of strings, chats or ids, or ``Prompts``.
+        hooks: (hook name, function of value and hook), as ``Model.hook_name`` names them. They act in the prompt,
+            which may come in two pieces, what all prompts begin with and the rest, and in every step, where values
+            hold one token of those rows that are still written. So a function must treat every row and every position
+            on its own.
+        temperature: 0 takes the most probable token; above, tokens are drawn from logits divided by it.
+        top_k: draw among this many most probable tokens only.
+        seed: of the drawing. The random numbers of a prompt do not depend on how prompts are batched.
+        budget: bytes, or a text such as "2 GB" (default 4 GB), for keys, values and what is in flight; it sets how
+            many prompts are written at once.
+        progress: show a bar.
+
+    Returns:
+        Texts and ids. After Ctrl-C, with a warning, what was written until then, ``interrupted`` and which answers are
+        ``unfinished``.
+
+    Raises:
+        ValueError: for an argument that makes no sense or does not fit the model's context, before anything is run;
+            or if the logits are not numbers.
+
+    >>> from mechheads.generation.generate import generate
+    >>> written = generate(model, ["The capital of France is"], max_new_tokens=3, progress=False)
+    >>> written.texts, written.finished
+    ((' Paris.\\n',), (False,))
+    """
+    known = model.model.hook_dict
+    if unknown := [name for name, _ in hooks if name not in known]:
+        raise ValueError(f"hooks: the model has no hook {unknown[0]!r}; Model.hook_name gives those of a head")
+    writer = _Writer(model, as_prompts(prompts), [()], hooks, max_new_tokens, temperature, top_k, seed, budget)
+    return writer.write(progress)[0]
+
+
+@alone
+def generate_under(
+    model: Model,
+    prompts: Prompts | Sequence[PromptLike],
+    conditions: Sequence[Sequence[HeadChange]],
+    *,
+    max_new_tokens: int = 128,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    seed: int = 0,
+    budget: Budget = None,
+    progress: bool = True,
+) -> list[Generated]:
+    """Write on from prompts under several conditions, in the same batches.
+
+    Args:
+        conditions: each the heads that are changed together; an empty one is the model as it is. Changes of one
+            head at one site are applied in their order. When sampling, all conditions draw with the same random
+            numbers: they part only where their probabilities do.
+        prompts, max_new_tokens, temperature, top_k, seed, budget, progress: as in ``generate``.
+
+    Returns:
+        For each condition what ``generate`` gives.
+
+    Raises:
+        ValueError: as ``generate``; for a change of a head or site that the model does not have; or whose function
+            gives no tensor of the same shape, or does not treat every position on its own.
+
+    >>> from mechheads.generation.generate import HeadChange, generate_under
+    >>> silent = [HeadChange(23, head, "z", lambda z: 0 * z) for head in range(9)]
+    >>> intact, ablated = generate_under(
+    ...     model, ["The capital of France is"], [(), silent], max_new_tokens=3, progress=False)
+    >>> intact.texts != ablated.texts
+    True
+    """
+    if isinstance(conditions, HeadChange) or not len(conditions):
+        raise ValueError("conditions: give a list with at least one list of HeadChange; [()] is the model as it is")
+    for i, changes in enumerate(conditions):
+        if isinstance(changes, HeadChange):
+            raise ValueError(f"conditions[{i}] is one HeadChange; each condition is a list of them: write [[change]]")
+        for j, change in enumerate(changes):
+            _check_change(change, f"conditions[{i}][{j}]", model)
+    writer = _Writer(model, as_prompts(prompts), conditions, (), max_new_tokens, temperature, top_k, seed, budget)
+    return writer.write(progress)
+
+
+def check_writing(
+    model: Model,
+    prompts: Prompts | Sequence[PromptLike],
+    *,
+    max_new_tokens: int,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    seed: int = 0,
+    budget: Budget = None,
+) -> None:
+    """Make sure that ``generate`` takes these arguments; nothing is run.
+
+    Raises:
+        ValueError: if it does not.
+
+    >>> from mechheads.generation.generate import check_writing
+    >>> check_writing(model, ["The capital of France is"], max_new_tokens=3)
+    """
+    _Writer(model, as_prompts(prompts), [()], (), max_new_tokens, temperature, top_k, seed, budget).ready()
+
+
+def _check_change(change: HeadChange, where: str, model: Model) -> None:
+    if not isinstance(change, HeadChange):
+        raise ValueError(f"{where} is {change!r}; a condition is a list of HeadChange")
+    if change.site not in _SITES:
+        known = [site for site in _SITES if site in SITES]
+        meant = did_you_mean(change.site, known)
+        raise ValueError(f"{where}: site is {change.site!r}; choose among {', '.join(known)}.{meant}")
+    heads = model.n_kv_heads if change.site in KEY_SITES else model.n_heads
+    if not (0 <= change.layer < model.n_layers and change.head is not None and 0 <= change.head < heads):
+        kind = "key/value heads" if change.site in KEY_SITES else "heads"
+        raise ValueError(
+            f"{where}: there is no L{change.layer}H{change.head} at site {change.site!r}; this model has layers "
+            f"0..{model.n_layers - 1} with {kind} 0..{heads - 1}"
+        )
+    value = torch.linspace(-1, 1, 6 * model.d_head).view(2, 3, -1).to(model.device, model.dtype)
+    new, again = change.function(value.clone()), change.function(value[1:, 2:].clone())
+    if not isinstance(new, Tensor) or new.shape != value.shape or new.device != value.device:
+        got = f"{list(new.shape)} on {new.device}" if isinstance(new, Tensor) else type(new).__name__
+        raise ValueError(
+            f"{where}: function gave {got}; it must give a tensor of the shape it is given, here {list(value.shape)} "
+            f"on {value.device}"
+        )
+    if again.shape != value[1:, 2:].shape or not torch.allclose(new[1:, 2:].float(), again.float(), 1e-2, 1e-2):
+        raise ValueError(
+            f"{where}: function gives a token another value when it comes alone; tokens are written one at a time, so "
+            "it must treat every row and every position on its own"
+        )
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """One call: every prompt under every condition, batch by batch. Rows are numbered condition after condition."""
+
+    model: Model
+    prompts: Prompts
+    conditions: Sequence[Sequence[HeadChange]]
+    hooks: Sequence[Hook]
+    max_new_tokens: int
+    temperature: float
+    top_k: int | None
+    seed: int
+    budget: Budget
+
+    def write(self, progress: bool) -> list[Generated]:
+        tokens, limits = self.ready()
+        n = len(tokens)
+        choose = Choice(self.temperature, self.top_k, self._noise(n))
+        ends = torch.tensor(end_tokens(self.model), dtype=torch.long, device=self.model.device)
+        found: list[tuple[tuple[int, ...], bool]] = [((), False)] * (n * len(self.conditions))
+        bar = Bar(total=len(found) * self.max_new_tokens, desc="writing", disable=not progress, leave=False)
+        with until_interrupted() as work, torch.no_grad(), bar:
+            for rows in self._batches(tokens, limits.memory):
+                prompts, conditions = [row % n for row in rows], [row // n for row in rows]
+                batch = Batch(self.model, tokens, prompts, conditions, self.max_new_tokens, limits)
+                try:
+                    write = partial(batch.run, choose, ends, bar)
+                    self.model.backend.under([*self.hooks, *self._changes(batch)], write)
+                finally:
+                    for row, written in zip(rows, batch.written(), strict=True):
+                        found[row] = written
+        work.warn(f"{sum(map(self._is_done, found))} of {len(found)} answers", "the others are as far as they got")
+        return [self._generated(found[start : start + n], work.interrupted) for start in range(0, len(found), n)]
+
+    def ready(self) -> tuple[Tokens, Limits]:
+        """The prompts' tokens and the limits, once all arguments are known to make sense."""
+        limits = Limits.of(self.budget)
+        self._check()
+        tokens = self.prompts.tokens(self.model)
+        self._check_length(tokens)
+        return tokens, limits
+
+    def _check(self) -> None:
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1")
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ValueError(f"temperature is {self.temperature}; it must be 0 (greedy) or a finite number above")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k is {self.top_k}; it must be at least 1, or left out")
+        if self.top_k is not None and not self.temperature:
+            raise ValueError(f"top_k is {self.top_k}, but temperature 0 draws nothing; give temperature=1.0 to sample")
+
+    def _check_length(self, tokens: Tokens) -> None:
+        longest = int(tokens.lengths.argmax())
+        length, alike = int(tokens.lengths[longest]), self.model.alike_up_to
+        context = self.model.n_ctx
+        if alike < length + self.max_new_tokens <= context:
+            raise ValueError(
+                f"max_new_tokens is {self.max_new_tokens}, and prompt {longest} has {length} tokens; beyond {alike} "
+                "tokens this model changes the rotation of every position (LongRoPE), so the keys and values computed "
+                f"before no longer hold. Give at most {alike - length}, or shorter prompts"
+            )
+        if length + self.max_new_tokens > context:
+            raise ValueError(
+                f"max_new_tokens is {self.max_new_tokens}, and prompt {longest} has {length} tokens; this model's "
+                f"context holds {context}: give at most {context - length}, or shorter prompts"
+            )
+
+    def _noise(self, prompts: int) -> Float[Tensor, "prompt step"] | None:
+        """A random number for each prompt and step, whatever the batches and the device."""
+        if not self.temperature:
+            return None
+        drawn = torch.Generator().manual_seed(self.seed)
+        return torch.rand(prompts, self.max_new_tokens, generator=drawn).to(self.model.device)
+
+    def _batches(self, tokens: Tokens, limit: int) -> Iterator[list[int]]:
+        """Rows written together: the longest prompts first, each prompt's conditions side by side.
+
+        Of equal length where the model's adapter wants rows to start alike.
+        """
+        model, pos = self.model, tokens.ids.shape[1] + self.max_new_tokens
+        kept = 0 if model.layout == "whole" else 2 * model.n_layers * model.n_kv_heads * model.d_head
+        row = model.dtype.itemsize * pos * (kept + 2 * model.d_model) + token_bytes(model, pos) + 12 * model.d_vocab
+        size = max(1, (limit - limit // 4) // row)
+        lengths = tokens.lengths.tolist()
+        order = sorted(range(len(lengths)), key=lambda prompt: -lengths[prompt])
+        for _, alike in groupby(order, key=lambda prompt: lengths[prompt] if model.layout == "rows" else 0):
+            some = [prompt + i * len(lengths) for prompt in alike for i in range(len(self.conditions))]
+            yield from (some[start : start + size] for start in range(0, len(some), size))
+
+    def _changes(self, batch: Batch) -> list[Hook]:
+        """Hooks that change heads in the rows of their conditions."""
+        changes = [
+            (change, (partial(batch.rows_of, i), slice(None)))
+            for i, changes in enumerate(self.conditions)
+            for change in changes
+        ]
+        return change_hooks(self.model, changes)
+
+    def _is_done(self, row: tuple[tuple[int, ...], bool]) -> bool:
+        ids, ended = row
+        return ended or len(ids) == self.max_new_tokens
+
+    def _generated(self, rows: list[tuple[tuple[int, ...], bool]], interrupted: bool) -> Generated:
+        tokenizer, ids = self.model.tokenizer, tuple(row for row, _ in rows)
+        texts = [
+            " ".join(map(str, row)) if tokenizer is None else tokenizer.decode(row, skip_special_tokens=True)
+            for row in ids
+        ]
+        unfinished = tuple(i for i, row in enumerate(rows) if not self._is_done(row))
+        return Generated(tuple(texts), ids, tuple(ended for _, ended in rows), interrupted, unfinished)
+
+
+def end_tokens(model: Model) -> list[int]:
+    """The ids that end an answer: of the tokenizer, the model's configurations, and a turn of its chat template."""
+    own = getattr(model.model, "original_model", None)
+    given = [
+        getattr(model.tokenizer, "eos_token_id", None),
+        model.backend.configuration.get("eos_token_id"),
+        getattr(getattr(own, "generation_config", None), "eos_token_id", None),
+        _end_of_turn(model.tokenizer),
+    ]
+    each = [token for ids in given for token in (ids if isinstance(ids, list | tuple) else [ids])]
+    return sorted({int(token) for token in each if token is not None})
+
+
+def _end_of_turn(tokenizer: Any) -> int | None:
+    """The special token that the chat template puts behind an answer, if there is one."""
+    if not getattr(tokenizer, "chat_template", None):
+        return None
+    chat = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
+    try:
+        after = tokenizer.apply_chat_template(chat, tokenize=False).rpartition("answer")[2].strip()
+    except Exception:  # a template is a program of its own and may refuse such a chat
+        return None
+    ids = tokenizer(after, add_special_tokens=False).input_ids
+    return ids[0] if ids and getattr(tokenizer.added_tokens_decoder.get(ids[0]), "special", False) else None

@@ -1,0 +1,141 @@
+"""What an intervention makes of a head: its new z, whatever activation it acts on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mechheads.heads import HeadId, kv_head
+from mechheads.interventions.base import Context, Intervention, site_of
+from mechheads.model.backends.base import Hook
+from mechheads.model.model import Model
+from mechheads.runs.cache import HeadCache
+from mechheads.runs.layer_store import LayerStore
+from mechheads.runs.sites import KEY_SITES
+
+
+@dataclass(frozen=True)
+class Altered:
+    """What comes of a changed q, k, v or pattern: ``altered[layer]`` is the new z [prompt, head, pos, d_head].
+
+    Attributes:
+        z: the new z of each layer.
+        changed: of each layer, where its q, k, v or pattern is another [prompt, stored head, pos].
+    """
+
+    z: LayerStore
+    changed: LayerStore
+
+    def __getitem__(self, layer: int) -> Float[Tensor, "prompt head pos d_head"]:
+        return self.z[layer]
+
+
+def altered_z(
+    model: Model,
+    base: HeadCache,
+    source: HeadCache | None,
+    intervention: Intervention,
+    at: Bool[Tensor, "prompt pos"] | None,
+    layers: Sequence[int],
+    rows: int,
+) -> Altered:
+    """Every head's z when its q, k, v or pattern is changed, in one run of the model.
+
+    Heads of a layer do not see each other, so changing all of them at once gives each its own new z;
+    the old z is put back behind it, so that later layers stay at the base run.
+
+    Args:
+        base: a run that kept z and the site of the intervention.
+        at: the positions changed; None changes all.
+        layers: those wanted.
+        rows: how many prompts to run at once.
+    """
+    site = site_of(intervention)
+    store, changed = (LayerStore(len(layers), len(base.tokens), base.stores["z"].on_disk) for _ in range(2))
+
+    def hooks(part: slice, layer: int) -> list[Hook]:
+        def change(value: Tensor, hook: Any) -> Tensor:
+            new = _changed(model, base, source, intervention, at, layer)[part]
+            old = base.site(site).layer(layer)[part]
+            changed.add(layer, (new != old).any(-1) & base.tokens.mask[part, None])
+            return new if site == "pattern" else new.transpose(1, 2)
+
+        def take(value: Tensor, hook: Any) -> Tensor:
+            store.add(layer, value.transpose(1, 2))
+            return base.z.layer(layer)[part].transpose(1, 2)
+
+        return [(model.hook_name(site, layer), change), (model.hook_name("z", layer), take)]
+
+    for start in range(0, len(base.tokens), rows):
+        part = slice(start, start + rows)
+        model.backend.run(base.tokens.ids[part], [hook for layer in layers for hook in hooks(part, layer)])
+    return Altered(store, changed)
+
+
+def _changed(
+    model: Model, base: HeadCache, source: HeadCache | None, intervention: Intervention, at: Tensor | None, layer: int
+) -> Float[Tensor, "prompt stored *rest"]:
+    """A layer's q, k, v or pattern with the intervention applied, one entry for each stored head."""
+    site = site_of(intervention)
+    old = base.site(site).layer(layer)
+    group = model.n_heads // old.shape[1]
+    new = torch.stack(
+        [
+            apply(intervention, old[:, i], Context(HeadId(layer, i * group), base, source, base.tokens.mask))
+            for i in range(old.shape[1])
+        ],
+        dim=1,
+    ).to(old.dtype)
+    return new if at is None else torch.where(at[:, None, :, None], new, old)
+
+
+def changed_z(
+    intervention: Intervention,
+    base: HeadCache,
+    source: HeadCache | None,
+    head: HeadId,
+    at: Bool[Tensor, "prompt pos"] | None,
+    altered: Altered | None = None,
+) -> tuple[Float[Tensor, "prompt pos d_head"], Int[Tensor, " prompt"]]:
+    """A head's z with the change, and where it first differs from the old one; the row's width where it never does.
+
+    Args:
+        at: the positions changed; None changes all.
+        altered: from ``altered_z``, for an intervention that does not act on z itself.
+    """
+    old = base.z.layer(head.layer)[:, head.head]
+    if altered is None:
+        new = apply(intervention, old, Context(head, base, source, base.tokens.mask))
+        new = torch.where(base.tokens.mask[..., None], new, old)
+        differs = (new != old).any(-1)
+    else:
+        new = torch.where(base.tokens.mask[..., None], altered[head.layer][:, head.head], old)
+        changed = altered.changed[head.layer]
+        differs = changed[:, kv_head(head.head, base.n_heads, changed.shape[1])]
+    if at is not None and site_of(intervention) not in KEY_SITES:
+        new, differs = torch.where(at[..., None], new, old), differs & at
+    never = torch.full((len(old),), old.shape[1], device=old.device)
+    return new, torch.where(differs.any(1), differs.long().argmax(1), never)
+
+
+def apply(intervention: Intervention, value: Tensor, context: Context) -> Tensor:
+    """Call an intervention and check what it gives back.
+
+    Raises:
+        ValueError: if the result is no tensor of the same shape, or not finite at a real token.
+    """
+    new = intervention(value.clone(), context)
+    name = getattr(intervention, "__name__", None) or type(intervention).__name__
+    if not isinstance(new, torch.Tensor) or new.shape != value.shape:
+        got = list(new.shape) if isinstance(new, torch.Tensor) else type(new).__name__
+        raise ValueError(
+            f"intervention {name} gave {got} for {context.head}; it must give a tensor of shape {list(value.shape)}"
+        )
+    if not new[context.mask].isfinite().all():
+        raise ValueError(f"intervention {name} gave values that are not finite for {context.head}")
+    return new

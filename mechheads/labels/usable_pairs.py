@@ -1,0 +1,137 @@
+"""Which pairs of a relation can be scored with a model's vocabulary, and why the others cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+from mechheads.labels.relations import Relation
+from mechheads.messages.warn import warn
+from mechheads.prompts.tokens import single_token
+
+Targets = Literal["single", "first"]
+"""Whether a target must be one token, or is represented by its first token."""
+
+
+@dataclass(eq=False)
+class KeptPairs:
+    """A relation and its pairs that can be scored.
+
+    Attributes:
+        pairs, tokens: the words and their token ids; None for a source of several tokens.
+        by_first: whether the id is only the first token of the target.
+        lost: the pairs that were left out, by reason.
+        explained: how many single-token pairs each rival explains; a pair may count for several rivals.
+    """
+
+    relation: Relation
+    pairs: list[tuple[str, str]] = field(default_factory=list)
+    tokens: list[tuple[int | None, int]] = field(default_factory=list)
+    by_first: list[bool] = field(default_factory=list)
+    lost: dict[str, list[str]] = field(default_factory=dict)
+    explained: dict[str, int] = field(default_factory=dict)
+
+    def ledger(self, scored: bool) -> dict[str, Any]:
+        """What was kept, what was lost and why, for a result's provenance."""
+        told = {"given": len(self.relation.pairs), "kept": len(self.pairs), "scored": scored, "lost": self.lost}
+        return told | ({"explained": self.explained} if self.explained else {})
+
+    def by_rivals(self) -> str:
+        """Which rivals explain how many pairs, to be appended to the number of pairs kept."""
+        return "".join(f"; {name} explains {n}" for name, n in self.explained.items() if n)
+
+
+def keep_pairs(
+    relations: Sequence[Relation],
+    tokenizer: Any,
+    *,
+    leading_space: bool = True,
+    targets: Targets = "single",
+    any_source: bool = False,
+) -> list[KeptPairs]:
+    """Find each relation's pairs whose words are one token each and that no rival of the relation explains.
+
+    Args:
+        leading_space: whether a word is tokenised with a leading space, as in the middle of a sentence.
+        targets: ``"first"`` also keeps pairs whose target has several tokens, by its first token.
+        any_source: whether a source may have several tokens.
+
+    Raises:
+        ValueError: if there is no tokenizer.
+    """
+    if tokenizer is None:
+        raise ValueError("model has no tokenizer to read relations with; give one: mh.wrap(model, tokenizer=...)")
+    space = " " if leading_space else ""
+
+    @cache
+    def token(word: str) -> int | None:
+        return single_token(space + word, tokenizer)
+
+    found = []
+    for relation in relations:
+        kept = KeptPairs(relation, explained=dict.fromkeys(relation.explained, 0))
+        explained = {name: set(pairs) for name, pairs in relation.explained.items()}
+        for source, target in relation.pairs:
+            ids, first = (token(source), token(target)), False
+            if ids[1] is None and targets == "first":
+                ids, first = (ids[0], tokenizer(space + target, add_special_tokens=False)["input_ids"][0]), True
+            if (any_source or ids[0] is not None) and ids[1] is not None:
+                if by := [name for name, pairs in explained.items() if (source, target) in pairs]:
+                    kept.lost.setdefault(f"explained by {' and '.join(by)}", []).append(f"{source} -> {target}")
+                    kept.explained |= {name: kept.explained[name] + 1 for name in by}
+                    continue
+                kept.pairs.append((source, target))
+                kept.tokens.append((ids[0], ids[1]))
+                kept.by_first.append(first)
+                continue
+            several = ["target"] if any_source else ["source"] * (ids[0] is None) + ["target"] * (ids[1] is None)
+            reason = f"{' and '.join(several)} of several tokens"
+            kept.lost.setdefault(reason, []).append(f"{source} -> {target}")
+        found.append(kept)
+    return found
+
+
+def long_enough(everything: Sequence[KeptPairs], min_pairs: int) -> list[KeptPairs]:
+    """The relations with at least ``min_pairs`` pairs; warns about the others.
+
+    Raises:
+        ValueError: if none is left.
+    """
+    scored = [kept for kept in everything if len(kept.pairs) >= min_pairs]
+    short = [
+        f"{kept.relation.name} ({len(kept.pairs)} of {len(kept.relation.pairs)}{kept.by_rivals()})"
+        for kept in everything
+        if kept not in scored
+    ]
+    if short:
+        message = f"relations with fewer than {min_pairs} single-token pairs are skipped: {', '.join(short)}"
+        if not scored:
+            raise ValueError(f"{message}; none is left. Give more pairs, or a smaller min_pairs")
+        warn(message)
+    return scored
+
+
+def check_any(kept: KeptPairs, tokenizer: Any, leading_space: bool = True) -> None:
+    """Check that a relation has a pair to score.
+
+    Raises:
+        ValueError: if it has none; the message shows the five pairs with the fewest tokens.
+    """
+    if kept.pairs:
+        return
+    space = " " if leading_space else ""
+    split = [
+        [tokenizer(space + word, add_special_tokens=False)["input_ids"] for word in pair]
+        for pair in kept.relation.pairs
+    ]
+    closest = sorted(split, key=lambda ids: len(ids[0]) + len(ids[1]))[:5]
+    rows = "".join(
+        "\n  " + " -> ".join(str(tokenizer.convert_ids_to_tokens(word)) for word in pair) for pair in closest
+    )
+    raise ValueError(
+        f"relation {kept.relation.name!r} has no pair whose source and target are one token each in this "
+        f"model's vocabulary{kept.by_rivals()}, so nothing can be scored. The {len(closest)} pairs with the fewest "
+        f"tokens are:{rows}"
+    )

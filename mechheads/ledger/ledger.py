@@ -1,0 +1,296 @@
+"""The ledger: a sqlite file of the finished units of sweeps, so that a killed run resumes where it stopped."""
+
+from __future__ import annotations
+
+import builtins
+import glob
+import json
+import os
+import sqlite3
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+APPLICATION_ID = 0x6D686C67
+"""Marks the file as a ledger of mechheads ("mhlg")."""
+VERSION = 1
+PATIENCE = 60.0
+"""Seconds to wait while another process writes to the file."""
+
+_TABLES = """
+CREATE TABLE sweeps (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, about TEXT NOT NULL, started TEXT NOT NULL);
+CREATE TABLE units (sweep INTEGER NOT NULL REFERENCES sweeps, name TEXT NOT NULL, dtype TEXT NOT NULL,
+    shape TEXT NOT NULL, data BLOB NOT NULL, checksum INTEGER NOT NULL, UNIQUE (sweep, name));
+CREATE TABLE settings (sweep INTEGER NOT NULL REFERENCES sweeps, name TEXT NOT NULL, value TEXT NOT NULL,
+    UNIQUE (sweep, name));
+"""
+_SWEEPS = """
+SELECT key, about, started, (SELECT count(*) FROM units WHERE sweep = sweeps.id) FROM sweeps ORDER BY id
+"""
+_DTYPE = "<f8"
+
+
+class Ledger:
+    """The finished units of one sweep, in a file that may hold many sweeps.
+
+    Committed units survive the end of the process, however it ends. After a power failure the last commits may be
+    missing, but a commit is never stored in part. Several processes may use one file at once, on a local disk. While
+    they do, and after one was killed, the files ``-wal`` and ``-shm`` beside it are part of it.
+
+    Args:
+        path: the file; created if it does not exist.
+        key: identifies this sweep among the others in the file: a fingerprint of everything that decides its results.
+        about: a description of the sweep that JSON can hold; the first one given is kept.
+
+    Raises:
+        ValueError: if the file is not a ledger, is damaged, or is from a newer mechheads; it is then not changed.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from mechheads.ledger.ledger import Ledger
+    >>> path = Path(tempfile.mkdtemp()) / "sweeps.ledger"
+    >>> with Ledger(path, "a key", {"metric": "logit_diff"}) as ledger:
+    ...     ledger.commit({"L0H0": np.array([0.5, 1.0])})
+    >>> with Ledger(path, "a key", {}) as ledger:
+    ...     ledger.finished()
+    {'L0H0': array([0.5, 1. ])}
+    """
+
+    def __init__(self, path: str | os.PathLike[str], key: str, about: Mapping[str, Any]) -> None:
+        self.path = Path(path).resolve()
+        row = (key, json.dumps(about), datetime.now(UTC).isoformat(timespec="seconds"))
+        if os.path.lexists(self.path):
+            _check(self.path)
+        else:
+            _create(self.path)
+        for rest in self.path.parent.glob(glob.escape(f".{self.path.name}.") + 32 * "[0-9a-f]" + ".tmp*"):
+            with suppress(OSError):
+                rest.unlink()  # left by a process that was killed, or that created the ledger a little later
+        with _explained(self.path):
+            self._file = _connect(self.path, "rw")
+            try:
+                self._file.execute("PRAGMA journal_mode = wal")
+                self._file.execute("PRAGMA synchronous = normal")
+                with self._transaction():
+                    self._file.execute("INSERT OR IGNORE INTO sweeps (key, about, started) VALUES (?, ?, ?)", row)
+                    ((self._sweep,),) = self._file.execute("SELECT id FROM sweeps WHERE key = ?", (key,))
+            except BaseException:
+                self._file.close()
+                raise
+
+    @staticmethod
+    def list(path: str | os.PathLike[str]) -> builtins.list[dict[str, Any]]:
+        """The sweeps of a file, oldest first: ``key``, ``about``, ``started`` and the number of finished ``units``.
+
+        Raises:
+            ValueError: if there is no such file, or it is not a ledger.
+        """
+        rows = _check(Path(path).resolve())
+        return [{"key": k, "about": json.loads(a), "started": s, "units": n} for k, a, s, n in rows]
+
+    def finished(self) -> dict[str, np.ndarray]:
+        """The units committed so far by this or any other process, each the same float64 array as committed."""
+        rows = self._file.execute(
+            "SELECT name, dtype, shape, data FROM units WHERE sweep = ? ORDER BY rowid", (self._sweep,)
+        )
+        return {
+            name: np.frombuffer(data, dtype).astype(np.float64).reshape(json.loads(shape))
+            for name, dtype, shape, data in rows
+        }
+
+    def commit(self, units: Mapping[str, np.ndarray]) -> None:
+        """Add finished units, all or none. Once this returns, they survive the end of the process.
+
+        Raises:
+            ValueError: if one is not float64, or is already stored with other values.
+            OSError: if the file cannot be written, for example because the disk is full.
+        """
+        with self._transaction():
+            for name, values in units.items():
+                if values.dtype != np.float64:
+                    raise ValueError(f"unit {name!r} is {values.dtype}; a ledger stores float64")
+                row = (_DTYPE, json.dumps(values.shape), values.astype(_DTYPE, copy=False).tobytes())
+                added = self._file.execute(
+                    "INSERT OR IGNORE INTO units (sweep, name, dtype, shape, data, checksum) VALUES (?, ?, ?, ?, ?, ?)",
+                    (self._sweep, name, *row, _checksum(name, *row)),
+                )
+                if not added.rowcount:
+                    there = self._file.execute(
+                        "SELECT dtype, shape, data FROM units WHERE sweep = ? AND name = ?", (self._sweep, name)
+                    )
+                    if there.fetchone() != row:
+                        raise ValueError(f"unit {name!r} is already in {self.path} with other values")
+
+    def remember(self, name: str, value: Any) -> Any:
+        """A setting of this sweep: the value given when it was first requested, in this process or an earlier one.
+
+        Args:
+            name: the name of the setting.
+            value: the value to store if there is none yet; anything that JSON can hold.
+        """
+        with self._transaction():
+            self._file.execute(
+                "INSERT OR IGNORE INTO settings VALUES (?, ?, ?)", (self._sweep, name, json.dumps(value))
+            )
+            ((kept,),) = self._file.execute(
+                "SELECT value FROM settings WHERE sweep = ? AND name = ?", (self._sweep, name)
+            )
+        return json.loads(kept)
+
+    def close(self) -> None:
+        """Move all units from the ``-wal`` file into the ledger, if no other process uses it, and close it."""
+        with suppress(sqlite3.Error):
+            self._file.execute("PRAGMA wal_checkpoint(passive)")
+        self._file.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self._file.execute("BEGIN IMMEDIATE")
+            yield
+            self._file.execute("COMMIT")
+        except BaseException as error:
+            if self._file.in_transaction:
+                self._file.execute("ROLLBACK")
+            if isinstance(error, sqlite3.OperationalError):
+                raise OSError(f"cannot write to the ledger {self.path}: {error}") from error
+            raise
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=PATIENCE, isolation_level=None)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn errors of sqlite and of the system into one ValueError that names the file."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_NOTADB:
+            raise _foreign(path, "not a sqlite file") from error
+        if code == sqlite3.SQLITE_CORRUPT:
+            raise _damaged(path, error) from error
+        raise ValueError(f"the ledger {path} cannot be opened: {error}") from error
+
+
+def _foreign(path: Path, why: str) -> ValueError:
+    return ValueError(f"{path} is not a ledger of mechheads ({why}) and was not changed; give another path")
+
+
+def _damaged(path: Path, why: object) -> ValueError:
+    return ValueError(
+        f"the ledger {path} is damaged ({why}) and was not changed; restore a copy, or give another path to start again"
+    )
+
+
+def _create(path: Path) -> None:
+    """Create an empty ledger under a temporary name and move it to its path, unless another process was faster."""
+    if not path.parent.is_dir():
+        raise ValueError(f"there is no folder {path.parent} for the ledger {path}; create it first")
+    rest = Path(f"{path}-wal")
+    if rest.exists() and not path.exists():
+        raise ValueError(
+            f"there is no ledger {path}, but {rest} is left from one that was deleted; delete this file too"
+        )
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with _explained(path):
+            with closing(_connect(unfinished, "rwc")) as file:
+                file.execute("PRAGMA journal_mode = wal")
+                file.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                file.execute(f"PRAGMA user_version = {VERSION}")
+                file.executescript(_TABLES)
+            try:
+                os.link(unfinished, path)
+            except OSError:  # another process created it, or the file system has no hard links
+                if not path.exists():
+                    os.replace(unfinished, path)
+    except ValueError:
+        if not path.exists():  # otherwise another process was faster and removed the temporary file
+            raise
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _check(path: Path) -> list[tuple[str, str, str, int]]:
+    """Check that a file is an undamaged ledger, without writing to it or creating files beside it.
+
+    Returns:
+        Its sweeps: key, about, started and number of units.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; a ledger is a file, such as {path / 'sweeps.ledger'}")
+    if not path.exists():
+        raise ValueError(f"there is no ledger {path}")
+    if not path.is_file():
+        raise _foreign(path, "not a regular file")
+    while True:
+        before = _state(path)
+        try:
+            with _explained(path):
+                return _inspect(path, busy=before[-1])
+        except ValueError:
+            if _state(path) == before:  # otherwise another process wrote to it in the meantime
+                raise
+
+
+def _state(path: Path) -> tuple[int, int, bool]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns, Path(f"{path}-wal").exists()
+
+
+def _inspect(path: Path, busy: bool) -> list[tuple[str, str, str, int]]:
+    """Check the file itself, then its contents, including those in the ``-wal`` file if the ledger is ``busy``."""
+    if not path.stat().st_size:
+        raise _foreign(path, "an empty file")
+    with closing(_connect(path, "ro&immutable=1")) as file:
+        file.execute("PRAGMA writable_schema = on")  # open it even if a killed process left an update unfinished
+        ((application,),) = file.execute("PRAGMA application_id")
+        ((version,),) = file.execute("PRAGMA user_version")
+        if application != APPLICATION_ID:
+            raise _foreign(path, "a sqlite file without the mark of a ledger")
+        if version > VERSION:
+            raise ValueError(
+                f"the ledger {path} is from a newer mechheads and was not changed; update yours, or give another path"
+            )
+        ((page,),) = file.execute("PRAGMA page_size")
+        if path.stat().st_size % page:
+            raise _damaged(path, "its size is wrong")
+        tables = dict(file.execute("SELECT name, ifnull(CAST(rootpage AS INTEGER), 0) FROM sqlite_master"))
+        if not {"sweeps", "units", "settings"} <= set(tables):
+            raise _foreign(path, "it lacks a ledger's tables")
+        if path.stat().st_size < page * max(tables.values()):
+            raise _damaged(path, "its size is wrong")
+    with closing(_connect(path, "ro" if busy else "ro&immutable=1")) as file:
+        ((found,),) = file.execute("PRAGMA integrity_check(1)")
+        if found != "ok":
+            raise _damaged(path, found.splitlines()[-1])
+        for name, dtype, shape, data, checksum in file.execute("SELECT name, dtype, shape, data, checksum FROM units"):
+            if not isinstance(data, bytes) or _checksum(name, dtype, shape, data) != checksum:
+                raise _damaged(path, f"unit {name!r} is not what was committed")
+        return file.execute(_SWEEPS).fetchall()
+
+
+def _checksum(name: str, dtype: str, shape: str, data: bytes) -> int:
+    return zlib.crc32(data, zlib.crc32(repr((name, dtype, shape)).encode()))

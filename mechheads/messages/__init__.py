@@ -1,0 +1,1 @@
+"""Messages to the user: progress bars, warnings, "did you mean"."""

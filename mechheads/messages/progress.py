@@ -1,0 +1,34 @@
+"""Progress bars that cannot stay locked after Ctrl-C.
+
+tqdm acquires and releases its lock in Python code, so a refresh that is interrupted may never release it, and the next
+bar of another thread would wait forever.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from tqdm.auto import tqdm
+
+
+class Bar(tqdm):
+    """A tqdm bar with its own lock, held in a ``with`` block, and without tqdm's monitor thread."""
+
+    monitor_interval = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"miniters": 1} | kwargs)
+
+    def refresh(self, nolock: bool = False, lock_args: Any = None) -> None:
+        """Redraw the bar."""
+        with self.get_lock():
+            super().refresh(nolock=True)
+
+    def clear(self, nolock: bool = False) -> None:
+        """Remove the bar from the screen."""
+        with self.get_lock():
+            super().clear(nolock=True)
+
+
+Bar.set_lock(threading.RLock())

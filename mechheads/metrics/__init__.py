@@ -1,0 +1,1 @@
+"""Metrics: what an experiment measures, one number per prompt from the logits."""

@@ -1,0 +1,93 @@
+"""The metrics that come with the package: logit difference, log-probability, accuracy, KL divergence."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads.messages.suggest import did_you_mean
+from mechheads.metrics.base import Metric, MetricContext, metric
+
+_FAR = 20.0
+"""Nats. Above this d, a term is computed from q itself: p exp(d) is inaccurate if p is too small for float32."""
+_IN_CACHE = 2**18
+"""Logits that a CPU compares at a time, because about ten passes go over them."""
+
+
+@metric(unit="logits", vocab="answers")
+def logit_diff(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
+    """Logit of the answer minus logit of the wrong answer at the last token."""
+    row = torch.arange(len(logits), device=logits.device)
+    return logits[row, -1, context.answer] - logits[row, -1, context.wrong]
+
+
+@metric(unit="nats")
+def log_prob(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
+    """Log-probability of the answer at the last token."""
+    row = torch.arange(len(logits), device=logits.device)
+    return logits[:, -1].log_softmax(-1)[row, context.answer]
+
+
+@metric(unit="share of prompts")
+def accuracy(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
+    """1 if the answer is the most likely next token, else 0."""
+    return (logits[:, -1].argmax(-1) == context.answer).to(logits.dtype)
+
+
+@metric(unit="nats", null=None)
+def kl_divergence(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
+    """KL(base || intervened) of the next-token distributions at the last token, over the whole vocabulary.
+
+    If it is declared to read more tokens, as in ``mh.metric(reads=6, unit="nats", null=None)(mh.kl_divergence)``, it is
+    the sum over them. If the intervention ablates a head, this is Ships of the safety-head paper (Zhou et al., ICLR
+    2025). With d = log q - log p, the sum is taken over p (exp(d) - 1 - d). This is the same number, as probabilities
+    sum to one, and rounding cannot push a term below 0.
+    """
+    at_once = len(logits) if logits.is_cuda else max(1, _IN_CACHE // max(1, logits[0].numel()))
+    parts = zip(*(x.split(at_once) for x in (logits, context.base_log_probs, context.base_probs)), strict=True)
+    return (torch.cat([_kl_of_logits(*part) for part in parts]) * context.mask).sum(-1)
+
+
+def _kl_of_logits(
+    logits: Float[Tensor, "prompt position d_vocab"],
+    log_p: Float[Tensor, "prompt position d_vocab"],
+    p: Float[Tensor, "prompt position d_vocab"],
+) -> Float[Tensor, "prompt position"]:
+    log_q = logits.log_softmax(-1)
+    d = log_q - log_p
+    near = d.clamp_max(_FAR)
+    terms = p * (near.expm1() - near)
+    if d.amax() > _FAR:
+        terms = torch.where(d > _FAR, log_q.exp() - p * (1 + d), terms)
+    return terms.sum(-1)
+
+
+METRICS: dict[str, Metric] = {
+    "logit_diff": logit_diff,
+    "log_prob": log_prob,
+    "accuracy": accuracy,
+    "kl_divergence": kl_divergence,
+}
+"""The metrics of the package by their names."""
+
+
+def as_metric(metric: Metric | str) -> Metric:
+    """The metric itself, or a metric of the package by its name.
+
+    Raises:
+        ValueError: if no metric has that name, or it is not a function.
+
+    >>> as_metric("log_prob") is mh.log_prob
+    True
+    """
+    if isinstance(metric, str):
+        if metric not in METRICS:
+            known = ", ".join(map(repr, METRICS))
+            raise ValueError(
+                f"metric {metric!r} is not known; give one of {known}, or a function.{did_you_mean(metric, METRICS)}"
+            )
+        return METRICS[metric]
+    if not callable(metric) or isinstance(metric, type):
+        raise ValueError(f'metric is {metric!r}; give a function such as mh.logit_diff, or its name, "logit_diff"')
+    return metric

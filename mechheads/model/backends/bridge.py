@@ -1,0 +1,265 @@
+"""The adapter to ``TransformerBridge`` (TransformerLens 4).
+
+Blocks are called one by one. Besides the residual stream they need arguments such as rotations and masks. These come
+from one call of the model's trunk in which every block only records its arguments and returns its input. What follows
+the last block comes from another call, in which the last block returns our residual stream.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+from transformer_lens.model_bridge.generalized_components import NormalizationBridge
+
+from mechheads.model.backends.base import Backend, Blocks, Keys, R
+from mechheads.model.backends.changes import Forward
+from mechheads.model.backends.partial_block import Stopped, until_stopped
+
+
+def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
+    """A bridge for a loaded transformers model; the weights are not processed."""
+    from transformer_lens.model_bridge import TransformerBridge
+
+    return TransformerBridge.boot_transformers(
+        name, hf_model=hf_model, tokenizer=tokenizer, device=hf_model.device, dtype=hf_model.dtype
+    )
+
+
+class BridgeBackend(Backend):
+    """A ``TransformerBridge``."""
+
+    layouts = ("queries", "whole")
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self._visible: dict[int, list[Tensor]] = {}
+        if not hasattr(module.original_model, "base_model"):
+            raise ValueError(
+                f"model: {module.cfg.model_name!r} is a bridge around a {type(module.original_model).__name__}; "
+                "mechheads reads bridges around transformers models, from TransformerBridge.boot_transformers"
+            )
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.module.tokenizer
+
+    @property
+    def _trunk(self) -> Any:
+        """The part of the transformers model that ends with the final norm."""
+        model = self.module.original_model
+        if model.base_model is not model:
+            return model.base_model
+        return next(part for part in model.children() if self.module.blocks[0] in set(part.modules()))
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        return self.module.original_model.config.to_dict()
+
+    def own_logits(self, ids: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vocab"]:
+        with torch.no_grad():
+            return self.module.original_model(input_ids=ids, use_cache=False).logits
+
+    def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
+        return self.module.adapter.apply_output_logits_transform(logits)
+
+    def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:
+        residual, _, blocks = self._prepare(input_ids=ids)
+        return residual, blocks
+
+    def blocks_for(self, rows: int, pos: int) -> Blocks:
+        return self._prepare(inputs_embeds=self._blank(rows, pos))[2]
+
+    def blocks_at(self, positions: Int[Tensor, "row pos"]) -> Blocks:
+        unmasked = self._blank(1, 1)[..., :1, None]
+        return self._prepare(
+            inputs_embeds=self._blank(*positions.shape), position_ids=positions, attention_mask=unmasked
+        )[2]
+
+    def visible(self, layer: int, pos: int) -> Bool[Tensor, "query key"]:
+        if pos not in self._visible:
+            masks = [named.get("attention_mask") for named in self._prepare(inputs_embeds=self._blank(1, pos))[1]]
+            causal = torch.ones(pos, pos, dtype=torch.bool, device=self.parameter.device).tril()
+            seen = {id(mask): causal if mask is None else _as_seen(mask[0, 0]) for mask in masks}
+            self._visible[pos] = [seen[id(mask)] for mask in masks]
+        return self._visible[pos][layer]
+
+    def _blank(self, rows: int, pos: int) -> Tensor:
+        return torch.zeros(rows, pos, self.sizes.d_model, dtype=self.parameter.dtype, device=self.parameter.device)
+
+    def _prepare(self, **given: Any) -> tuple[Tensor, list[dict[str, Any]], Blocks]:
+        """The residual stream before the first block, the other arguments of each block, and the blocks."""
+        entered: list[Tensor] = []
+        named: list[dict[str, Any]] = []
+        wrap = self._as_output
+
+        def note(residual: Tensor, *args: Any, **kwargs: Any) -> Any:
+            entered.append(residual)
+            names = self._argument_names[1 : len(args) + 1]
+            named.append(dict(zip(names, args, strict=True)) | kwargs)
+            return wrap(residual)
+
+        self._instead(self.module.blocks, note, lambda: self._trunk(**given, use_cache=False))
+
+        def call(layer: int, residual: Tensor, keys: Keys | None = None, mask: Tensor | None = None) -> Tensor:
+            arguments = dict(named[layer])
+            if keys is not None:
+                arguments[self._keys_name] = keys
+            if mask is not None:
+                arguments["attention_mask"] = mask
+            out = self._norms_once(layer, lambda: self.module.blocks[layer](residual.contiguous(), **arguments))
+            return out[0] if isinstance(out, (tuple, list)) else out
+
+        return entered[0], named, call
+
+    def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
+        if not self._end_has_its_own_shape:
+            return self._end(residual, self._blank(1, 1)).reshape(residual.shape)
+        rows = residual.reshape(-1, 1, self.sizes.d_model)
+        return self._end(rows, torch.zeros_like(rows)).reshape(residual.shape)
+
+    def _end(self, residual: Tensor, called_with: Tensor) -> Tensor:
+        """What the trunk computes from our residual stream after the last block, if called with other embeddings."""
+        handed_on = self._as_output(residual)
+        return self._instead(
+            self.module.blocks,
+            lambda *_args, **_kwargs: handed_on,
+            lambda: self._trunk(inputs_embeds=called_with, use_cache=False),
+        ).last_hidden_state
+
+    @cached_property
+    def _end_has_its_own_shape(self) -> bool:
+        """Whether the trunk's result has the shape of its input instead of the shape of its last block's output."""
+        with torch.no_grad():
+            try:
+                return self._end(self._blank(1, 2), self._blank(1, 1)).numel() != 2 * self.sizes.d_model
+            except RuntimeError:
+                return True
+
+    def with_attention(self, layer: int, out: Float[Tensor, "row pos d_model"], run: Callable[[], R]) -> R:
+        attention = self.module.blocks[layer].attn
+        if "residual" in inspect.signature(attention.original_component.forward).parameters:
+            return self.under([(f"blocks.{layer}.attn.o.hook_out", lambda _value, hook: out)], run)
+        return self._instead([attention], lambda *_args, **_kwargs: (out, None), run)
+
+    def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """The output of block 0's MLP if the heads write nothing, so that any norm around the MLP is included."""
+        seen: list[Tensor] = []
+        rows = x.reshape(-1, 1, x.shape[-1])
+
+        def stop(value: Tensor, hook: Any) -> None:
+            seen.append(value)
+            raise Stopped
+
+        def run() -> None:
+            blocks = self.blocks_for(*rows.shape[:2])
+            self.with_attention(0, torch.zeros_like(rows), lambda: blocks(0, rows))
+
+        with torch.no_grad():
+            names = {self.hook_name("mlp_out", 0), "blocks.0.mlp.hook_out"} & self.hook_points.keys()
+            self.under([(name, stop) for name in names], lambda: until_stopped(0, run))
+        return seen[0].reshape(x.shape)
+
+    @cached_property
+    def alike_up_to(self) -> int:
+        """Found by searching for the position of a later token at which the rotation of position 1 changes."""
+        if "position_ids" not in inspect.signature(self._trunk.forward).parameters:
+            return self.sizes.n_ctx
+        near = self._given_at_1(2)
+
+        def alike(last: int) -> bool:
+            return all(map(torch.equal, self._given_at_1(last), near))
+
+        try:
+            fewest, most = 3, self.sizes.n_ctx
+            if most <= fewest or alike(most - 1):
+                return most
+            while most - fewest > 1:
+                middle = (fewest + most) // 2
+                fewest, most = (middle, most) if alike(middle - 1) else (fewest, middle)
+            return fewest
+        finally:
+            self._given_at_1(2)  # transformers keeps the rotations of the last call, so restore the usual ones
+
+    def _given_at_1(self, last: int) -> list[Tensor]:
+        """The arguments of the blocks for position 1, besides the residual stream, in a call with one later token."""
+        positions = torch.tensor([[1, last]], device=self.parameter.device)
+        given = self._prepare(inputs_embeds=self._blank(1, 2), position_ids=positions)[1]
+        return [
+            tensor[:, 0].clone()
+            for named in given
+            for name, value in named.items()
+            if name not in ("attention_mask", "position_ids")
+            for tensor in (value if isinstance(value, (tuple, list)) else (value,))
+            if isinstance(tensor, Tensor) and tensor.ndim > 2 and tensor.shape[1] == 2
+        ]
+
+    def _norms_once(self, layer: int, run: Callable[[], R]) -> R:
+        """Call ``run`` while the block's norms are computed by transformers alone.
+
+        The bridge's norms compute everything a second time for their hook points, which is not needed if these have
+        no hooks.
+        """
+        idle = [
+            norm
+            for norm, points in self._native_norms[layer]
+            if "forward" not in norm.__dict__ and not any(point.has_hooks() for point in points)
+        ]
+        return self.changes.during((Forward(norm, norm.original_component.forward) for norm in idle), run)
+
+    @cached_property
+    def _native_norms(self) -> list[list[tuple[Any, list[Any]]]]:
+        """For each block, the norms whose result is that of transformers, and their hook points."""
+        return [
+            [
+                (part, [point for point in part.modules() if isinstance(point, HookPoint)])
+                for part in block.modules()
+                if isinstance(part, NormalizationBridge)
+                and (part.use_native_layernorm_autograd or getattr(part.config, "layer_norm_folding", False))
+            ]
+            for block in self.module.blocks
+        ]
+
+    @cached_property
+    def _argument_names(self) -> list[str]:
+        """The argument names of transformers' own block, for arguments that the trunk passes by position."""
+        return list(inspect.signature(self.module.blocks[0].original_component.forward).parameters)
+
+    @property
+    def _keys_name(self) -> str:
+        return "layer_past" if "layer_past" in self._argument_names else "past_key_values"
+
+    @cached_property
+    def _blocks_give_tuples(self) -> bool:
+        """Whether the trunk expects a block to return a tuple: it takes the first element, which removes an axis."""
+        seen: list[int] = []
+
+        def watch(residual: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
+            seen.append(residual.ndim)
+            return residual[None] if residual.ndim == 3 else residual
+
+        norm = getattr(self.module, "ln_final", None)  # what a model of one block calls after it
+        parts = [*self.module.blocks, *([] if norm is None else [norm])]
+        with torch.no_grad():
+            end = self._instead(parts, watch, lambda: self._trunk(inputs_embeds=self._blank(1, 1), use_cache=False))
+        return [*seen, end.last_hidden_state.ndim][1] == 3
+
+    @property
+    def _as_output(self) -> Callable[[Tensor], Any]:
+        """Convert a residual stream to what a block returns: a tuple or the tensor itself."""
+        return (lambda residual: (residual,)) if self._blocks_give_tuples else (lambda residual: residual)
+
+    def _instead(self, modules: Iterable[Any], forward: Callable[..., Any], run: Callable[[], R]) -> R:
+        """Call ``run`` while some modules have another ``forward``."""
+        return self.changes.during((Forward(module, forward) for module in modules), run)
+
+
+def _as_seen(mask: Tensor) -> Bool[Tensor, "query key"]:
+    """True if a query sees a key, from a boolean mask or from a mask that is added to the scores."""
+    return mask if mask.dtype == torch.bool else mask > -1

@@ -1,0 +1,194 @@
+"""Temporary changes to a model, which are always undone, even after an exception or Ctrl-C.
+
+Ctrl-C may arrive between any two steps of Python, also while a hook is added or removed. So every change is recorded
+before it is made, undoing may be started again, and it is tried twice: if an interrupt arrives during the first
+attempt, the second one completes it. Anything that several interrupts leave on the model is removed before the next
+analysis starts.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from functools import wraps
+from types import FrameType
+from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@runtime_checkable
+class Change(Protocol):
+    """A temporary change to a model. ``undo`` may be called twice, and also before ``make`` has finished."""
+
+    def make(self) -> None: ...
+
+    def undo(self) -> None: ...
+
+
+class HookOn:
+    """A hook on a TransformerLens hook point."""
+
+    def __init__(self, point: Any, hook: Callable[..., Any]) -> None:
+        self._point, self._hook = point, hook
+        self._before, self._listed = set(point._forward_hooks), list(point.fwd_hooks)
+
+    def make(self) -> None:
+        self._point.add_hook(self._hook)
+
+    def undo(self) -> None:
+        registered = self._point._forward_hooks
+        for key in [key for key in registered if key not in self._before]:
+            registered.pop(key, None)
+        self._point.fwd_hooks = list(self._listed)
+
+
+class Forward:
+    """Another ``forward`` for a module, set without ``nn.Module.__setattr__``, which TransformerLens overrides."""
+
+    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        self._module, self._forward = module, forward
+        self._before = {name: value for name, value in module.__dict__.items() if name == "forward"}
+
+    def make(self) -> None:
+        object.__setattr__(self._module, "forward", self._forward)
+
+    def undo(self) -> None:
+        self._module.__dict__.pop("forward", None)
+        self._module.__dict__.update(self._before)
+
+
+class NoGradient:
+    """A weight that requires no gradient."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self._weight, self._before = weight, weight.requires_grad
+
+    def make(self) -> None:
+        self._weight.requires_grad_(False)
+
+    def undo(self) -> None:
+        self._weight.requires_grad_(self._before)
+
+
+class Turn:
+    """The time during which one analysis has a model to itself, from the call of a function until it has ended.
+
+    A turn ends with its function's frame, even if an interrupt prevents ``end`` from being called. The next turn is
+    stored in the one before it, so that only one of two threads can take it. A lock could stay locked after an
+    interrupt.
+    """
+
+    def __init__(self, frame: FrameType) -> None:
+        self.thread = threading.get_ident()
+        self.grad = torch.is_grad_enabled()
+        self._frame: FrameType | None = frame
+        self._next: dict[str, Turn] = {}
+
+    def end(self) -> None:
+        """Release the model."""
+        self._frame = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the function has ended: its frame is no longer on its thread's stack."""
+        if self._frame is None:
+            return True
+        running = sys._current_frames().get(self.thread)
+        while running is not None and running is not self._frame:
+            running = running.f_back
+        return running is None
+
+    def followed_by(self, turn: Turn) -> Turn:
+        """The turn after this one: ``turn``, unless another thread was faster."""
+        return self._next.setdefault("turn", turn)
+
+
+class Changes:
+    """The changes in effect on one model, and the analysis that has the model to itself."""
+
+    def __init__(self) -> None:
+        self._made: list[Change] = []
+        self._turn = Turn(sys._getframe())
+        self._turn.end()
+
+    def during(self, changes: Iterable[Change], run: Callable[[], R]) -> R:
+        """Make changes one after the other, call ``run``, and undo all changes."""
+        mark = len(self._made)
+        try:
+            try:
+                for change in changes:
+                    self._made.append(change)
+                    change.make()
+                return run()
+            finally:
+                self._restore(mark)
+        finally:
+            self._restore(mark)
+
+    def _restore(self, mark: int = 0) -> None:
+        while len(self._made) > mark:
+            self._made[-1].undo()
+            self._made.pop()
+
+    def begin(self, frame: FrameType) -> Turn | None:
+        """Reserve the model for the function that runs in ``frame``; None if one of its callers has reserved it.
+
+        Raises:
+            RuntimeError: if another thread has reserved it.
+        """
+        mine, last = Turn(frame), self._turn
+        while last is not mine:
+            if not last.over:
+                if last.thread == mine.thread:
+                    return None
+                raise RuntimeError(
+                    "model: another thread is running an analysis on it, and two would change each other's numbers; "
+                    "wait for the first to end, or load the model once for each thread"
+                )
+            last = last.followed_by(mine)
+        self._turn = mine
+        self._restore()
+        return mine
+
+    def end(self, turn: Turn) -> None:
+        """Undo the remaining changes and release the model; may be called twice."""
+        self._restore()
+        if torch.is_grad_enabled() != turn.grad:
+            torch.set_grad_enabled(turn.grad)
+        turn.end()
+
+
+_OF_MODULES: weakref.WeakKeyDictionary[nn.Module, Changes] = weakref.WeakKeyDictionary()
+
+
+def changes_of(module: nn.Module) -> Changes:
+    """The ``Changes`` of a TransformerLens model; wrapping the model again gives the same object."""
+    return _OF_MODULES.setdefault(module, Changes())
+
+
+def alone(analysis: Callable[P, R]) -> Callable[P, R]:
+    """Decorator: an analysis, whose first argument is a model, has the model to itself and leaves it as it was."""
+
+    @wraps(analysis)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        model = args[0] if args else kwargs.get("model")
+        changes: Changes | None = getattr(getattr(model, "backend", None), "changes", None)
+        turn = None if changes is None else changes.begin(sys._getframe())
+        if changes is None or turn is None:
+            return analysis(*args, **kwargs)
+        try:
+            return analysis(*args, **kwargs)
+        finally:
+            try:
+                changes.end(turn)
+            finally:
+                changes.end(turn)
+
+    return call

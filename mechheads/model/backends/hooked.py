@@ -1,0 +1,177 @@
+"""The adapter to ``HookedTransformer`` (TransformerLens 3.9)."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mechheads.model.backends.base import Backend, Blocks, Keys, R
+from mechheads.model.backends.changes import Forward
+
+_GEMMA_2 = "google/gemma-2-2b"
+
+
+def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
+    """A HookedTransformer with the weights of a loaded transformers model, none of them processed.
+
+    TransformerLens reads the architecture from the folder's name if that contains one, and otherwise from the
+    configuration. The temporary folder therefore has a neutral name.
+    """
+    from transformer_lens import HookedTransformer  # pyright: ignore[reportAttributeAccessIssue]
+    from transformer_lens.loading_from_pretrained import (  # pyright: ignore[reportMissingImports]
+        get_pretrained_model_config,
+        get_pretrained_state_dict,
+    )
+
+    config = copy.deepcopy(hf_model.config)
+    config.architectures = [type(hf_model).__name__]
+    if not hasattr(config, "n_ctx"):
+        config.n_ctx = config.max_position_embeddings
+    with tempfile.TemporaryDirectory(prefix="mh") as path:
+        config.save_pretrained(path)
+        known_by = _GEMMA_2 if "Gemma2ForCausalLM" in config.architectures else path
+        cfg = get_pretrained_model_config(
+            known_by, hf_cfg=config.to_dict(), device=str(hf_model.device), dtype=hf_model.dtype
+        )
+        if known_by == _GEMMA_2:
+            _resize_gemma_2(cfg, config)
+        state = get_pretrained_state_dict(known_by, cfg, hf_model, dtype=hf_model.dtype)
+    cfg.model_name = name
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        model = HookedTransformer(cfg, tokenizer)  # pyright: ignore[reportCallIssue]
+    model.load_and_process_state_dict(
+        state,
+        fold_ln=False,
+        center_writing_weights=False,
+        center_unembed=False,
+        fold_value_biases=False,
+        refactor_factored_attn_matrices=False,
+    )
+    return model.eval()
+
+
+def _resize_gemma_2(cfg: Any, config: Any) -> None:
+    """TransformerLens 3.9 knows Gemma 2 only by its hub names, so use one of them and set this model's sizes."""
+    cfg.d_model, cfg.d_head, cfg.d_mlp = config.hidden_size, config.head_dim, config.intermediate_size
+    cfg.n_layers, cfg.n_heads = config.num_hidden_layers, config.num_attention_heads
+    cfg.n_key_value_heads = config.num_key_value_heads
+    cfg.n_ctx, cfg.window_size = config.max_position_embeddings, config.sliding_window
+    cfg.attn_types = ["local" if kind == "sliding_attention" else "global" for kind in config.layer_types]
+    cfg.attn_scale = config.query_pre_attn_scalar**0.5
+    cfg.attn_scores_soft_cap = config.attn_logit_softcapping or -1.0
+    cfg.output_logits_soft_cap = config.final_logit_softcapping or -1.0
+    cfg.rotary_dim, cfg.eps = config.head_dim, config.rms_norm_eps
+    cfg.rotary_base = config.rope_parameters["rope_theta"]
+    cfg.d_vocab_out = cfg.d_vocab
+
+
+class HookedBackend(Backend):
+    """A ``HookedTransformer``."""
+
+    layouts = ("rows", "whole")
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.module.tokenizer
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        # The tokenizer's name may be a folder that was created for this load only.
+        return {name: value for name, value in self.module.cfg.to_dict().items() if name != "tokenizer_name"}
+
+    def own_logits(self, ids: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vocab"]:
+        with torch.no_grad():
+            return self.module(ids, attention_mask=torch.ones_like(ids))
+
+    def check_same_logits(self, original: Any) -> None:
+        """Check that TransformerLens computes the same logits as transformers.
+
+        Raises:
+            ValueError: if it does not, because the architecture has parts that TransformerLens 3.9 does not know.
+        """
+        ids = self.trial_tokens(1, 6)
+        with torch.no_grad():
+            theirs = original(input_ids=ids, use_cache=False).logits.float()
+        ours = self.own_logits(ids).float()
+        if not theirs.isfinite().all():
+            return  # the weights are damaged, which is reported more clearly when the model is wrapped
+        off = float((ours.log_softmax(-1) - theirs.log_softmax(-1)).abs().max() / theirs.std().clamp_min(1e-6))
+        if not off < (1e-2 if self.parameter.dtype.itemsize >= 4 else 0.5):
+            raise ValueError(
+                f"{self.about} cannot be read: HookedTransformer gives other logits than transformers; use "
+                'backend="bridge"'
+            )
+
+    def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
+        cap = self.module.cfg.output_logits_soft_cap
+        return cap * torch.tanh(logits / cap) if cap > 0 else logits
+
+    @property
+    def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
+        scaled = (getattr(self.module.cfg, "original_architecture", None) or "").startswith("Gemma")
+        return super().W_E / self.sizes.d_model**0.5 if scaled else super().W_E
+
+    def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:
+        return self.module.input_to_embed(ids, attention_mask=torch.ones_like(ids))[0], self._block
+
+    def blocks_for(self, rows: int, pos: int) -> Blocks:
+        return self._block
+
+    def blocks_at(self, positions: Int[Tensor, "row pos"]) -> Blocks:
+        """HookedTransformer numbers positions from the length of its keys, so all rows must start at the same one."""
+        start = int(positions[0, 0])
+
+        def call(layer: int, residual: Tensor, keys: Keys | None = None, mask: Tensor | None = None) -> Tensor:
+            return self._block(layer, residual, keys, mask, start)
+
+        return call
+
+    def _block(
+        self, layer: int, residual: Tensor, keys: Keys | None = None, mask: Tensor | None = None, start: int = 0
+    ) -> Tensor:
+        entry = None if keys is None else _Entry(keys, layer, start)
+        return self.module.blocks[layer](residual, past_kv_cache_entry=entry)
+
+    def in_float32(self) -> Any:
+        """Includes the rotations, which HookedTransformer stores rounded to the model's dtype."""
+        module = super().in_float32()
+        for block in module.blocks:
+            if hasattr(block.attn, "rotary_sin"):
+                size, length = module.cfg.rotary_dim, len(block.attn.rotary_sin)
+                sin, cos = block.attn.calculate_sin_cos_rotary(size, length, block.attn._rotary_base(), torch.float32)
+                block.attn.rotary_sin, block.attn.rotary_cos = (
+                    sin.to(self.parameter.device),
+                    cos.to(self.parameter.device),
+                )
+        return module
+
+    def visible(self, layer: int, pos: int) -> Bool[Tensor, "query key"]:
+        return self.module.blocks[layer].attn._make_causal_mask(
+            query_ctx_length=pos, key_ctx_length=pos, past_kv_pos_offset=0, device=self.parameter.device
+        )
+
+    def with_attention(self, layer: int, out: Float[Tensor, "row pos d_model"], run: Callable[[], R]) -> R:
+        return self.changes.during([Forward(self.module.blocks[layer].attn, lambda **_kwargs: out)], run)
+
+    def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
+        return residual if self.module.cfg.normalization_type is None else self.module.ln_final(residual)
+
+
+class _Entry:
+    """``Keys`` in the form of a TransformerLens cache entry, whose tensors are [row, pos, head, d_head]."""
+
+    def __init__(self, keys: Keys, layer: int, start: int) -> None:
+        self.keys, self.layer = keys, layer
+        self.past_keys = torch.empty(0, start)  # TransformerLens reads the start of the rows from its second size
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = self.keys.update(k.transpose(1, 2), v.transpose(1, 2), self.layer)
+        return k.transpose(1, 2), v.transpose(1, 2)

@@ -1,0 +1,54 @@
+"""Run a block only as far as needed: objects that record its keys, values or z and then stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechheads.model.backends.base import Keys
+
+
+class Stopped(Exception):
+    """Raised inside a block to stop it."""
+
+
+class Noted:
+    """Records keys and values at the first call and stops the block; later calls return the recorded ones.
+
+    So a block can be computed at some positions only, with the keys and values of all positions.
+
+    Args:
+        past: earlier keys and values that come before the recorded ones.
+    """
+
+    def __init__(self, past: Keys | None = None) -> None:
+        self._past = past
+        self._noted: tuple[Tensor, Tensor] | None = None
+
+    def update(self, k: Tensor, v: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
+        if self._noted is None:
+            self._noted = (k, v) if self._past is None else self._past.update(k, v, layer)
+            raise Stopped
+        return self._noted
+
+
+def until_stopped(layer: int, run: Callable[[], Any]) -> None:
+    """Call a block that is stopped from inside.
+
+    Raises:
+        RuntimeError: if nothing stops it.
+    """
+    try:
+        run()
+    except Stopped:
+        return
+    raise RuntimeError(f"block {layer} ran to its end: its attention did not read the keys or z that should stop it")
+
+
+def mask_of(seen: Bool[Tensor, "row 1 pos key"], dtype: torch.dtype) -> Float[Tensor, "row 1 pos key"]:
+    """An attention mask, added to the scores, that lets each token see exactly these keys."""
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)

@@ -1,0 +1,145 @@
+"""Load a model (``load``), or use a transformers or TransformerLens model that you already have."""
+
+from __future__ import annotations
+
+import copy
+import importlib.metadata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from mechheads.model.backends.base import Backend
+from mechheads.model.backends.readable import first_sentence
+from mechheads.model.model import Model
+from mechheads.model.sources import load_pretrained
+
+
+def load(
+    name_or_path: str | Path | None = None,
+    *,
+    revision: str | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+    backend: Literal["bridge", "hooked"] | None = None,
+    trust_remote_code: bool = False,
+) -> Model:
+    """Load a model: the default one, a hub name, a local Hugging Face folder, or a GGUF file.
+
+    Args:
+        name_or_path: if left out, the default model SmolLM2-135M-Instruct, which is downloaded once.
+            ``"smollm2-135m-refusal"`` is the same model with six heads changed so that it refuses harmful requests.
+        revision: a hub revision.
+        dtype: of the weights.
+        device: where the weights go, such as ``"cuda:1"``. ``"auto"`` is ``"cuda"`` if available, else ``"mps"`` if
+            available, else ``"cpu"``.
+        backend: ``"bridge"`` (TransformerBridge) or ``"hooked"`` (HookedTransformer, TransformerLens 3.9 only).
+            By default, the recommended one of the installed TransformerLens.
+        trust_remote_code: whether code that comes with a hub model may run.
+
+    Raises:
+        ValueError: if there is no such model or device, the model is damaged, or it has no attention heads.
+
+    >>> mh.load()
+    Model('smollm2-135m-instruct': 30 layers x 9 heads (3 key/value), d_model 576, TransformerBridge)
+    """
+    chosen = _choose_backend(backend)
+    source = load_pretrained(
+        name_or_path, revision=revision, dtype=dtype, device=_find_device(device), trust_remote_code=trust_remote_code
+    )
+    return from_transformers(source.model, source.tokenizer, source.name, revision=source.revision, backend=chosen)
+
+
+def _find_device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+        return torch.device(next(name for name, there in available.items() if there))
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f'device {str(device)!r} is not available ({error}); choose "cpu", or "auto" to use a GPU if there is one'
+        ) from error
+
+
+def from_transformers(
+    model: Any,
+    tokenizer: Any,
+    name: str,
+    *,
+    revision: str | None = None,
+    backend: Literal["bridge", "hooked"] | None = None,
+) -> Model:
+    """Use a transformers model with eager attention and its tokenizer; see ``load`` for the other arguments."""
+    adapter: Backend
+    if _choose_backend(backend) == "hooked":
+        from mechheads.model.backends import hooked
+
+        adapter = hooked.HookedBackend(_boot(hooked.boot, model, tokenizer, name))
+        adapter.check_same_logits(model)
+    else:
+        from mechheads.model.backends import bridge
+
+        adapter = bridge.BridgeBackend(_boot(bridge.boot, model, tokenizer, name))
+    return Model(adapter, name, revision, tokenizer)
+
+
+def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name: str) -> Any:
+    """The TransformerLens object for a transformers model.
+
+    Raises:
+        ValueError: if TransformerLens does not support the model, or fails.
+    """
+    try:
+        return boot(model, copy.deepcopy(tokenizer), name)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:  # TransformerLens raises errors of any type for architectures that it does not know
+        raise ValueError(
+            f"model: {name!r} (architecture {type(model).__name__}) cannot be read: TransformerLens "
+            f"{importlib.metadata.version('transformer-lens')} does not support it: {first_sentence(error)}"
+        ) from error
+
+
+def wrap(model: Any, tokenizer: Any = None) -> Model:
+    """Use a TransformerLens model that you already have. It is not changed.
+
+    Args:
+        model: a ``HookedTransformer`` (TransformerLens 3.9) or a ``TransformerBridge`` (4.x).
+        tokenizer: used instead of the model's own, which TransformerLens may have configured to prepend a
+            beginning-of-sequence token.
+
+    Raises:
+        TypeError: if the model is neither.
+        ValueError: if it cannot be read, for example in training mode with dropout or without attention heads.
+
+    >>> mh.wrap(model.model).n_heads
+    9
+    """
+    names = {base.__name__ for base in type(model).__mro__}
+    if "HookedTransformer" in names:
+        from mechheads.model.backends.hooked import HookedBackend as Adapter
+    elif "TransformerBridge" in names:
+        from mechheads.model.backends.bridge import BridgeBackend as Adapter
+    else:
+        raise TypeError(
+            f"model is a {type(model).__name__}; wrap takes a HookedTransformer or a TransformerBridge. "
+            "For a transformers model, save it with save_pretrained and load the folder with mh.load"
+        )
+    return Model(Adapter(model), model.cfg.model_name, tokenizer=tokenizer)
+
+
+def _choose_backend(backend: str | None) -> Literal["bridge", "hooked"]:
+    version = importlib.metadata.version("transformer-lens")
+    has_hooked = int(version.split(".")[0]) < 4
+    if backend is None:
+        return "hooked" if has_hooked else "bridge"
+    if backend not in ("bridge", "hooked"):
+        raise ValueError(f'backend is {backend!r}; choose "bridge" or "hooked"')
+    if backend == "hooked" and not has_hooked:
+        raise ValueError(
+            f'backend="hooked": TransformerLens {version} no longer has HookedTransformer. Leave backend out to use '
+            'TransformerBridge, or install the last release that has it: pip install "transformer-lens>=3.9,<4"'
+        )
+    return backend

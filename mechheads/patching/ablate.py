@@ -1,0 +1,87 @@
+"""Ablation of one head at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any, Literal
+
+from mechheads.engine.cached_runs import AnyPrompts
+from mechheads.engine.job import Job, Spec, given
+from mechheads.engine.places import Positions
+from mechheads.engine.report import About
+from mechheads.engine.sweep import run_spec
+from mechheads.heads import HeadLike
+from mechheads.interventions.base import Intervention
+from mechheads.interventions.basic import Mean, Resample, Scale, UniformAttention, Zero
+from mechheads.limits import Budget, Limits
+from mechheads.messages.suggest import did_you_mean
+from mechheads.metrics.base import Metric
+from mechheads.metrics.basic import as_metric, kl_divergence
+from mechheads.model.backends.changes import alone
+from mechheads.model.model import Model
+from mechheads.results.scores import HeadScores
+
+Ablation = Literal["zero", "mean", "resample", "scale", "uniform"]
+
+
+@alone
+def ablate(
+    model: Model | Job,
+    prompts: AnyPrompts | Job | None = None,
+    *,
+    kind: Ablation = "zero",
+    factor: float = 0.0,
+    metric: Metric | str = kl_divergence,
+    heads: Sequence[HeadLike] | HeadLike | None = None,
+    positions: Positions = "all",
+    budget: Budget = None,
+    seed: int = 0,
+    progress: bool = True,
+    store: str | PathLike[str] | None = None,
+) -> HeadScores:
+    """Take one head out at a time and measure what changes.
+
+    Args:
+        prompts: prompts; of pairs the clean side is used.
+        kind: ``"zero"``; ``"mean"`` (over all tokens of these prompts); ``"resample"`` (another prompt's
+            z); ``"scale"`` (z times ``factor``); ``"uniform"`` (q times ``factor``: at 0 every token so
+            far is attended to alike).
+        factor: for ``"scale"`` and ``"uniform"``.
+        metric: what is measured; KL(intact || ablated) at the last token by default.
+        heads, positions, budget, progress, store: as in ``mh.sweep``.
+        seed: for ``"resample"`` and the intervals.
+
+    Returns:
+        metric(ablated) - metric(intact) [layer, head(, pos), prompt], in the metric's unit.
+
+    Raises:
+        ValueError: if an argument does not fit; before the sweep.
+
+    >>> kl = mh.ablate(model, ["The capital of France is"], heads=["L23H4", "L0H0"], progress=False)
+    >>> bool(kl.scores.sel(layer=23, head=4) > 0)
+    True
+    """
+    model, asked, cached = given(model, prompts)
+    ablation, limits = make_ablation(kind, factor, seed), Limits.of(budget)
+    spec = Spec(asked, ablation, as_metric(metric), heads, positions, seed=seed, limits=limits)
+    about = About(f"{kind} ablation", "ablate")
+    return run_spec(model, spec, about, runs=cached, store=store, progress=progress)
+
+
+def make_ablation(kind: str, factor: float = 0.0, seed: int = 0) -> Intervention:
+    """The intervention of that name.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    kinds: dict[str, Any] = {
+        "zero": Zero(),
+        "mean": Mean(),
+        "resample": Resample(seed),
+        "scale": Scale(factor),
+        "uniform": UniformAttention(factor),
+    }
+    if kind not in kinds:
+        raise ValueError(f"kind is {kind!r}; choose one of {', '.join(kinds)}.{did_you_mean(kind, kinds)}")
+    return kinds[kind]

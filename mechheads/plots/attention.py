@@ -1,0 +1,140 @@
+"""Attention patterns with their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from mechheads.heads import HeadId, HeadLike
+from mechheads.plots.parts.figure import figure_of
+from mechheads.plots.parts.text import plain, token_label
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+Pattern = Float[np.ndarray, "query key"]
+_BLUES = ("#f1f6fc", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
+
+
+def attention(
+    pattern: Pattern | Mapping[HeadLike, Pattern], tokens: Sequence[str], *, title: str | None = None
+) -> go.Figure:
+    """Attention pattern as a heatmap, query tokens down and key tokens across, with a menu if there are several heads.
+
+    Zeros above the diagonal, where a causal model cannot look, are left blank. Everything else is drawn as it is, on
+    one scale from 0 to 1. Equal tokens at different positions have their own rows and columns, and whitespace in
+    tokens is made visible.
+
+    Args:
+        pattern: attention probabilities [query, key] of one head, or a mapping from several heads to theirs.
+        tokens: one string per position.
+        title: the title; with several heads, the head's name is appended.
+
+    Raises:
+        ValueError: if there is no head, a pattern's shape does not fit the tokens, or a pattern holds negative or
+            non-finite numbers.
+
+    >>> import numpy as np
+    >>> figure = attention(np.array([[1.0, 0.0], [0.4, 0.6]]), ["The", " end"])
+    >>> list(figure.layout.yaxis.ticktext)
+    ['The', '·end']
+    """
+    import plotly.graph_objects as go
+
+    if isinstance(pattern, Mapping):
+        patterns = {str(HeadId.parse(head)): _checked(array, tokens) for head, array in pattern.items()}
+        if not patterns:
+            raise ValueError("pattern is empty; give at least one head")
+    else:
+        patterns = {"": _checked(pattern, tokens)}
+    titles = [" ".join(part for part in (plain(title or ""), name) if part) for name in patterns]
+    n = len(tokens)
+    labels = [token_label(token) for token in tokens]
+    cell = int(np.clip(900 // n, 5, 34))
+    size = max(cell * n, 200)
+    step = -(-10 // cell)
+    line = 1 if cell >= 10 else 0
+    figure = figure_of(
+        [
+            go.Heatmap(
+                z=_blanked(array),
+                x=np.arange(n),
+                y=np.arange(n),
+                text=_hover(name, array, labels),
+                hovertemplate="%{text}<extra></extra>",
+                hoverongaps=False,
+                coloraxis="coloraxis",
+                visible=i == 0,
+                name=name,
+                xgap=line,
+                ygap=line,
+            )
+            for i, (name, array) in enumerate(patterns.items())
+        ]
+    )
+    text_room = 30 + 8 * max(min(len(token), 24) for token in tokens)
+    ticks = {
+        "tickmode": "array",
+        "tickvals": np.arange(0, n, step),
+        "ticktext": labels[::step],
+        "tickfont": {"size": min(max(cell - 1, 9), 12)},
+        "showgrid": False,
+        "zeroline": False,
+    }
+    figure.update_xaxes(title_text="attends to", tickangle=-60, **ticks)
+    figure.update_yaxes(title_text="token", range=[n - 0.5, -0.5], **ticks)
+    figure.update_layout(
+        title={"text": titles[0], "x": 0.01, "xanchor": "left"},
+        coloraxis={
+            "colorscale": [[i / (len(_BLUES) - 1), colour] for i, colour in enumerate(_BLUES)],
+            "cmin": 0.0,
+            "cmax": 1.0,
+            "colorbar": {"title": {"text": "attention"}, "thickness": 14},
+        },
+        plot_bgcolor="white",
+        width=size + text_room + 150,
+        height=size + text_room + 110,
+        margin={"l": text_room + 30, "r": 110, "t": 70, "b": text_room + 30},
+        updatemenus=[_menu(list(patterns), titles)] if len(patterns) > 1 else [],
+    )
+    return figure
+
+
+def _checked(pattern: Any, tokens: Sequence[str]) -> np.ndarray:
+    array = np.asarray(pattern, dtype=np.float64)
+    if not len(tokens) or array.shape != (len(tokens), len(tokens)):
+        raise ValueError(
+            f"pattern has shape {array.shape}, but there are {len(tokens)} tokens; "
+            "it must be [query, key] with one row and one column per token"
+        )
+    if not np.isfinite(array).all() or (array < 0).any():
+        raise ValueError("pattern holds negative or non-finite numbers; give probabilities, after softmax")
+    return array
+
+
+def _blanked(array: np.ndarray) -> np.ndarray:
+    ahead = np.triu(np.ones(array.shape, dtype=bool), k=1)
+    return np.where(ahead & (array == 0), np.nan, array)
+
+
+def _hover(name: str, array: np.ndarray, labels: list[str]) -> list[list[str]]:
+    head = f"<b>{name}</b><br>" if name else ""
+    return [
+        [f"{head}{query} ({i}) to {key} ({j})<br>{array[i, j]:.3g}" for j, key in enumerate(labels)]
+        for i, query in enumerate(labels)
+    ]
+
+
+def _menu(names: list[str], titles: list[str]) -> dict[str, Any]:
+    buttons = [
+        {
+            "label": name,
+            "method": "update",
+            "args": [{"visible": [other == name for other in names]}, {"title.text": title}],
+        }
+        for name, title in zip(names, titles, strict=True)
+    ]
+    return {"buttons": buttons, "x": 1.0, "xanchor": "right", "y": 1.0, "yanchor": "bottom", "pad": {"b": 6}}

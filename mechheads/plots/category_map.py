@@ -1,0 +1,235 @@
+"""Category map: the categories of every head in a model, layers across and heads up, one panel per model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from colorsys import hsv_to_rgb
+from itertools import count
+from math import ceil, isfinite
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechheads.plots.parts.axes import count_ticks
+from mechheads.plots.parts.figure import grid_of
+from mechheads.plots.parts.text import plain
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from mechheads.results.scores import HeadScores
+
+_COLOURS = {
+    "Unclassified": "#d9d9d9",
+    "Knowledge": "#ff7f0e",
+    "Translation": "#d62728",
+    "Algorithmic": "#1f77b4",
+    "Linguistic": "#2ca02c",
+    "2 categories": "#9467bd",
+    "3 categories": "#8c564b",
+    "4 categories": "#e377c2",
+}
+_FURTHER = ("#17becf", "#bcbd22", "#000000", "#aec7e8", "#98df8a", "#ffbb78", "#c5b0d5", "#f7b6d2")
+_READ = {
+    "embedding": ", reads the embedding",
+    "first_mlp": ", reads the first MLP's output",
+    "carried": ", reads the token's residual stream",
+}
+_FRAME = {"showline": True, "linecolor": "#888888", "mirror": True, "ticks": "outside"}
+_PANEL_WIDTH, _PANEL_HEIGHT, _GAP_ACROSS, _GAP_DOWN = 520, 340, 62, 84
+
+
+def category_map(
+    labels: HeadScores | Mapping[str, HeadScores],
+    *,
+    title: str | None = None,
+    colours: Mapping[str, str] | None = None,
+) -> go.Figure:
+    """Map of the heads of one or several models, coloured by category, as in the paper.
+
+    A head of one category has that category's colour; a head of several has the colour of their number. Evidence below
+    the floor of ``label_heads`` does not count. The legend has every category that was tested, even if no head has it
+    alone. Heads without scores are gaps. The hover text shows the head, its categories, and the best relation of each
+    with its score and what the head reads of a token; it also shows evidence below the floor. Click a name in the
+    legend to hide or show it in every panel.
+
+    Args:
+        labels: from ``label_heads``, or several results in a mapping from the names of their models.
+        title: the title; by default the model's name if there is one panel.
+        colours: colours for your own categories, or to replace the default ones.
+
+    Raises:
+        ValueError: if there is nothing to draw, a result holds no labels, or a colour in ``colours`` belongs to
+            another category or is given for an unknown one.
+
+    >>> figure = mh.plots.category_map({"SmolLM2": mh.label_heads(model, ["country_to_capital"])})
+    >>> figure.layout.annotations[0].text
+    'SmolLM2'
+    """
+    import plotly.graph_objects as go
+
+    panels = dict(labels) if isinstance(labels, Mapping) else {"": labels}
+    if not panels:
+        raise ValueError("labels is empty; give a result of label_heads, or several in {model name: result}")
+    for name, part in panels.items():
+        _check(name, part)
+    if title is None and not isinstance(labels, Mapping):
+        title = str(labels.provenance.get("model", labels.name))
+    columns = 2 if len(panels) == 4 else min(len(panels), 3)
+    rows = ceil(len(panels) / columns)
+    inner_width = columns * _PANEL_WIDTH + (columns - 1) * _GAP_ACROSS
+    height = min(_PANEL_HEIGHT, max(180, 20 * max(part.n_heads for part in panels.values())))
+    inner_height = rows * height + (rows - 1) * _GAP_DOWN
+    figure = grid_of(
+        rows=rows,
+        cols=columns,
+        subplot_titles=[plain(name) for name in panels] if isinstance(labels, Mapping) else None,
+        horizontal_spacing=_GAP_ACROSS / inner_width,
+        vertical_spacing=_GAP_DOWN / inner_height,
+    )
+    palette = _colours(panels, colours or {})
+    classes = {name: _classes(part) for name, part in panels.items()}
+    used = {what for part in classes.values() for what in part.ravel().tolist()}
+    used |= {what for part in panels.values() for what in part.dataset["category"].values.tolist()}
+    for what in (what for what in palette if what in used):
+        marker = {"symbol": "square", "size": 14, "color": palette[what]}
+        key = {"name": plain(what), "legendgroup": what}
+        figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", marker=marker, **key), row=1, col=1)
+    for i, (name, part) in enumerate(panels.items()):
+        row, column = i // columns + 1, i % columns + 1
+        line = 1 if min(_PANEL_WIDTH / part.n_layers, height / part.n_heads) >= 6 else 0.4
+        hover = np.array(_hover(part)).T
+        for what in dict.fromkeys(classes[name].ravel().tolist()):
+            if not what:
+                continue
+            here = what == classes[name].T
+            figure.add_trace(
+                go.Heatmap(
+                    z=np.where(here, 1.0, np.nan),
+                    x=np.arange(part.n_layers),
+                    y=np.arange(part.n_heads),
+                    name=plain(what),
+                    legendgroup=what,
+                    showlegend=False,
+                    showscale=False,
+                    colorscale=[[0, palette[what]], [1, palette[what]]],
+                    zmin=0,
+                    zmax=1,
+                    text=np.where(here, hover, ""),
+                    hovertemplate="%{text}<extra></extra>",
+                    hoverongaps=False,
+                    xgap=line,
+                    ygap=line,
+                ),
+                row=row,
+                col=column,
+            )
+        figure.update_xaxes(
+            title_text="Layer",
+            range=[-0.5, part.n_layers - 0.5],
+            **count_ticks(part.n_layers, _PANEL_WIDTH),
+            row=row,
+            col=column,
+        )
+        figure.update_yaxes(
+            title_text="Head" if column == 1 else None,
+            range=[-0.5, part.n_heads - 0.5],
+            **count_ticks(part.n_heads, height),
+            row=row,
+            col=column,
+        )
+    figure.update_xaxes(title_standoff=4, **_FRAME)
+    figure.update_yaxes(title_standoff=6, **_FRAME)
+    figure.update_annotations(font_size=15)
+    figure.update_layout(
+        title={"text": plain(title or ""), "x": 0.01, "xanchor": "left"},
+        plot_bgcolor="white",
+        paper_bgcolor="white",
+        font={"color": "#222222"},
+        legend={"font": {"size": 13}, "itemwidth": 30, "tracegroupgap": 2},
+        width=inner_width + 240,
+        height=inner_height + (130 if title else 110),
+        margin={"l": 60, "r": 180, "t": 70 if title else 50, "b": 60},
+    )
+    return figure
+
+
+def _check(name: str, labels: HeadScores) -> None:
+    if labels.extra_dims != ("category",) or "member" not in labels.dataset:
+        where = f" of {name!r}" if name else ""
+        raise ValueError(f"the scores{where} ({labels.name!r}) hold no categories; give what label_heads returns")
+
+
+def _colours(panels: Mapping[str, HeadScores], chosen: Mapping[str, str]) -> dict[str, str]:
+    """Colours of all classes that can occur, in the order of the legend."""
+    found = {name for part in panels.values() for name in part.dataset["category"].values.tolist()}
+    new = sorted(found - _COLOURS.keys())
+    counts = [f"{n} categories" for n in range(2, len(found) + 1)]
+    further = [*new, *(several for several in counts if several not in _COLOURS)]
+    taken = {colour.lower() for colour in (*_COLOURS.values(), *chosen.values())}
+    extra = dict(zip(further, (colour for colour in _further() if colour not in taken), strict=False))
+    ordered = dict.fromkeys([*(name for name in _COLOURS if name not in counts), *new, *counts, *_COLOURS])
+    if unknown := [name for name in chosen if name not in ordered]:
+        raise ValueError(
+            f"colours has {unknown[0]!r}, which is not a category; the categories are {', '.join(ordered)}"
+        )
+    palette = {name: (_COLOURS | extra | dict(chosen))[name] for name in ordered}
+    for name, colour in chosen.items():
+        other = [one for one, its in palette.items() if one != name and its.lower() == colour.lower()]
+        if other:
+            raise ValueError(f"colours: {name!r} and {other[0]!r} both have {colour!r}; give each its own colour")
+    return palette
+
+
+def _further() -> Iterator[str]:
+    """More colours than the default ones, without end; the hues of generated colours are spread by the golden ratio."""
+    yield from _FURTHER
+    for i in count(1):
+        yield "#" + "".join(f"{round(255 * part):02x}" for part in hsv_to_rgb(i * 0.618034 % 1, 0.55, 0.8))
+
+
+def _classes(labels: HeadScores) -> np.ndarray:
+    """The class of every head, [layer, head]; an empty string if it has no scores."""
+    member = labels.dataset["member"].values.astype(bool)
+    names = labels.dataset["category"].values.tolist()
+    missing = np.asarray(np.isnan(labels.scores.values).all(-1))
+
+    def one(has: np.ndarray, absent: bool) -> str:
+        mine = [name for name, yes in zip(names, has, strict=True) if yes]
+        if absent:
+            return ""
+        return mine[0] if len(mine) == 1 else f"{len(mine)} categories" if mine else "Unclassified"
+
+    return np.array(
+        [
+            [one(member[layer, head], bool(missing[layer, head])) for head in range(labels.n_heads)]
+            for layer in range(labels.n_layers)
+        ]
+    )
+
+
+def _hover(labels: HeadScores) -> list[list[str]]:
+    names = [plain(name) for name in labels.dataset["category"].values.tolist()]
+    data = {key: labels.dataset[key].values for key in ("score", "ci_low", "ci_high", "q_value", "best_relation")}
+    readings = labels.dataset["reading"].values if "reading" in labels.dataset else None
+    member = labels.dataset["member"].values.astype(bool)
+    suppresses, below = (labels.dataset[name].values.astype(bool) for name in ("suppresses", "below_floor"))
+
+    def line(layer: int, head: int, i: int) -> str:
+        score, low, high, q, relation = (array[layer, head, i] for array in data.values())
+        verb = "suppresses " if suppresses[layer, head, i] else ""
+        interval = f" [{low:.2f}, {high:.2f}]" if isfinite(low) and isfinite(high) else ""
+        found = f", q = {q:.2g}" if isfinite(q) else ""
+        read = _READ.get(str(readings[layer, head, i]), "") if readings is not None else ""
+        return f"{names[i]}: {verb}{plain(str(relation))}, φ = {score:.2f}{interval}{found}{read}"
+
+    def one(layer: int, head: int) -> str:
+        scores = data["score"][layer, head]
+        shown, faint = (np.flatnonzero(of[layer, head]).tolist() for of in (member, below))
+        lines = [line(layer, head, i) for i in shown]
+        lines += [f"below the floor: {line(layer, head, i)}" for i in faint]
+        if not lines and np.isfinite(scores).any():
+            lines = [f"best {line(layer, head, int(np.nanargmax(scores)))}"]
+        return "<br>".join([f"<b>L{layer}H{head}</b>" + (" Unclassified" if lines and not shown else ""), *lines])
+
+    return [[one(layer, head) for head in range(labels.n_heads)] for layer in range(labels.n_layers)]

@@ -1,0 +1,155 @@
+"""Heatmap of head scores: layers down, heads across."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechheads.plots.parts.axes import count_ticks
+from mechheads.plots.parts.figure import grid_of
+from mechheads.plots.parts.text import plain
+from mechheads.results.dataset import RANGE
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from mechheads.results.scores import HeadScores
+
+_GREY = "#d0d0d0"
+SIGNED = ("#2166ac", "#67a9cf", "#d1e5f0", "#f7f7f7", "#fddbc7", "#ef8a62", "#b2182b")
+_WIDTH, _GAP_ACROSS, _GAP_DOWN = 1000, 44, 62
+
+
+def heatmap(scores: HeadScores, *, title: str | None = None, select: Mapping[str, Any] | None = None) -> go.Figure:
+    """Heatmap of a score for every head, with layer 0 at the top.
+
+    The hover text shows the head's name, value and interval. Signed scores get a diverging scale centred at 0 with
+    equal ends (red is positive, blue negative); scores without negative values get its red half. Heads without a score
+    are gaps that show the grey background. An extra dimension gives one panel per label, all on one scale.
+
+    Args:
+        scores: the scores to draw.
+        title: the title; by default the name of the scores.
+        select: labels of extra dimensions to draw, as in ``HeadScores.select``.
+
+    Raises:
+        ValueError: if more than one extra dimension is left after ``select``.
+
+    >>> import numpy as np
+    >>> from mechheads.results.scores import HeadScores
+    >>> scores = HeadScores.from_scores(np.eye(3), name="identity", unit="ones", kind="demo")
+    >>> heatmap(scores).layout.title.text
+    'identity'
+    """
+    import plotly.graph_objects as go
+
+    scores = scores.select(**select) if select else scores
+    if len(scores.extra_dims) > 1:
+        first = scores.extra_dims[0]
+        raise ValueError(
+            f"a heatmap draws at most one extra dimension, but these scores have {list(scores.extra_dims)}; "
+            f'select one, e.g. select={{"{first}": {scores.dataset[first].values.tolist()[0]!r}}}'
+        )
+    panels = _panels(scores)
+    columns = _columns(len(panels), scores.n_heads)
+    rows = ceil(len(panels) / columns)
+    cell_width, cell_height = _cell(scores, columns, rows)
+    panel_width = max(cell_width * scores.n_heads, 240 // columns)
+    panel_height = max(cell_height * scores.n_layers, 160)
+    inner_width = columns * panel_width + (columns - 1) * _GAP_ACROSS
+    inner_height = rows * panel_height + (rows - 1) * _GAP_DOWN
+    line = 1 if min(cell_width, cell_height) >= 10 else 0
+    figure = grid_of(
+        rows=rows,
+        cols=columns,
+        subplot_titles=[label for label, _ in panels] if scores.extra_dims else None,
+        horizontal_spacing=_GAP_ACROSS / inner_width,
+        vertical_spacing=_GAP_DOWN / inner_height,
+    )
+    for i, (label, part) in enumerate(panels):
+        figure.add_trace(
+            go.Heatmap(
+                z=part.scores.values,
+                x=np.arange(part.n_heads),
+                y=np.arange(part.n_layers),
+                text=hover(part, label),
+                hovertemplate="%{text}<extra></extra>",
+                hoverongaps=False,
+                coloraxis="coloraxis",
+                xgap=line,
+                ygap=line,
+            ),
+            row=i // columns + 1,
+            col=i % columns + 1,
+        )
+    figure.update_xaxes(title_text="head", title_standoff=4, **count_ticks(scores.n_heads, panel_width))
+    figure.update_yaxes(**count_ticks(scores.n_layers, panel_height), range=[scores.n_layers - 0.5, -0.5])
+    figure.update_yaxes(title_text="layer", title_standoff=6, col=1)
+    figure.update_layout(
+        title={"text": plain(scores.name if title is None else title), "x": 0.01, "xanchor": "left"},
+        coloraxis=_colours(scores),
+        plot_bgcolor=_GREY,
+        width=inner_width + 170,
+        height=inner_height + 150,
+        margin={"l": 60, "r": 110, "t": 80, "b": 70},
+    )
+    return figure
+
+
+def _panels(scores: HeadScores) -> list[tuple[str, HeadScores]]:
+    if not scores.extra_dims:
+        return [("", scores)]
+    dim = scores.extra_dims[0]
+    labels = scores.dataset[dim].values.tolist()
+    shown = [plain(label) if isinstance(label, str) else f"{plain(dim)} {label}" for label in labels]
+    return [(text, scores.select(**{dim: label})) for text, label in zip(shown, labels, strict=True)]
+
+
+def _columns(n_panels: int, n_heads: int) -> int:
+    narrowest = max(160, 7 * n_heads)
+    return min(n_panels, max(1, (_WIDTH + _GAP_ACROSS) // (narrowest + _GAP_ACROSS)))
+
+
+def _cell(scores: HeadScores, columns: int, rows: int) -> tuple[int, int]:
+    """Width and height of a cell in pixels: large for small models, and never below 7."""
+    across = (_WIDTH - (columns - 1) * _GAP_ACROSS) // columns // scores.n_heads
+    down = (720 if rows == columns == 1 else 380) // scores.n_layers
+    return int(np.clip(across, 7, 44 if columns == 1 else 24)), int(np.clip(down, 7, 34))
+
+
+def _colours(scores: HeadScores) -> dict[str, Any]:
+    values = scores.scores.values[np.isfinite(scores.scores.values)]
+    signed = bool((values < 0).any())
+    furthest = float(np.abs(values).max(initial=0)) or 1.0
+    scale = SIGNED if signed else SIGNED[len(SIGNED) // 2 :]
+    return {
+        "colorscale": [[i / (len(scale) - 1), colour] for i, colour in enumerate(scale)],
+        "cmin": -furthest if signed else 0.0,
+        "cmax": furthest,
+        "colorbar": {"title": {"text": plain(scores.unit)}, "thickness": 14},
+    }
+
+
+def hover(scores: HeadScores, label: str) -> list[list[str]]:
+    """The hover text of each head: its name, the label, value, interval and q."""
+    unit = plain(scores.unit)
+    data = {name: scores.dataset[name].values for name in ("score", "ci_low", "ci_high", "q_value")}
+    ranges = [scores.dataset[end].values if end in scores.dataset else None for end in RANGE]
+    interval = "interval" if scores.level is None else f"{100 * scores.level:g}% interval"
+
+    def one(layer: int, head: int) -> str:
+        score, low, high, q = (float(array[layer, head]) for array in data.values())
+        lines = [f"<b>L{layer}H{head}</b>" + (f" {label}" if label else ""), f"{score:.4g} {unit}"]
+        if isfinite(low) and isfinite(high):
+            lines.append(f"{interval} {low:.4g} to {high:.4g}")
+        low, high = (np.nan if array is None else float(array[layer, head]) for array in ranges)
+        if isfinite(low) and isfinite(high):
+            lines.append(f"range of 2 clusters {low:.4g} to {high:.4g}")
+        if isfinite(q):
+            lines.append(f"q = {q:.3g}")
+        return "<br>".join(lines)
+
+    return [[one(layer, head) for head in range(scores.n_heads)] for layer in range(scores.n_layers)]

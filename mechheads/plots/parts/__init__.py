@@ -1,0 +1,1 @@
+"""Parts that the figures share: axes, text, traces."""

@@ -1,0 +1,248 @@
+"""Role curves (what a task loses as heads of each role are gated off) and maps of which heads have which role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from mechheads.heads import HeadId
+from mechheads.plots.heatmap import heatmap
+from mechheads.plots.parts.figure import grid_of
+from mechheads.plots.parts.text import plain
+from mechheads.plots.parts.traces import band_trace, line_trace
+from mechheads.results.dataset import RANGE
+from mechheads.results.scores import HeadScores
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+_LINES = {
+    "facilitation": ("Facilitation", (31, 111, 180), "circle"),
+    "irrelevance": ("Irrelevance", (190, 140, 0), "square"),
+    "interference": ("Interference", (197, 48, 48), "diamond"),
+}
+"""The name, the colour and the marker of each role's line, in the order of the legend."""
+_RANDOM, _RANDOM_BAND = "#8a8a8a", "rgba(107, 107, 107, 0.22)"
+_TITLES = {"syntax": "Syntax", "common_sense": "Common Sense", "math": "Math"}
+_GAP_ACROSS, _GAP_DOWN, _WIDEST = 24, 28, 1240
+
+
+@runtime_checkable
+class Curves(Protocol):
+    """The parts of ``RoleCurves`` that are drawn."""
+
+    @property
+    def table(self) -> pd.DataFrame: ...
+    @property
+    def band(self) -> pd.DataFrame: ...
+    @property
+    def heads(self) -> Mapping[str, Sequence[HeadId]]: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def provenance(self) -> dict[str, Any]: ...
+
+
+Grid = dict[str, dict[str, "Curves"]]
+
+
+def role_curves(
+    curves: Curves | Sequence[Curves] | Mapping[str, Mapping[str, Curves]], *, title: str | None = None
+) -> go.Figure:
+    """Change in a target's log-probability as the top heads of each role are gated off: a panel per task and model.
+
+    Rows are tasks and columns models, and the panels of a row share their scale. Light bands are intervals. The grey
+    band covers all random orders of the heads, around their mean. The hover text shows the head gated off last, the
+    change and its interval. Points that an interrupted run did not reach are left out.
+
+    Args:
+        curves: results of ``mh.gating.role_curve``: one, several (placed by the names of their task and model), or
+            ``{task: {model: curves}}``. A task that was not measured on a model leaves its panel empty.
+        title: the title; by default a general one.
+
+    Raises:
+        ValueError: if there is nothing to draw, two curves have the same task and model, or one lacks a role.
+
+    After Nam et al. 2025 (arXiv 2505.13737).
+
+    >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"], name="capitals")
+    >>> gates = mh.fit_gates(model, task, seeds=1, updates=1, progress=False)
+    >>> curves = mh.gating.role_curve(model, task, gates, counts=[0, 3], draws=2, progress=False)
+    >>> [trace.name for trace in mh.plots.role_curves(curves).data if trace.showlegend]
+    ['random orders', 'Facilitation', 'Irrelevance', 'Interference']
+    """
+
+    grid = _grid(curves)
+    models = list(dict.fromkeys(model for row in grid.values() for model in row))
+    width, height = _sizes(len(grid), len(models))
+    inner_width = len(models) * width + (len(models) - 1) * _GAP_ACROSS
+    inner_height = len(grid) * height + (len(grid) - 1) * _GAP_DOWN
+    figure = grid_of(
+        rows=len(grid),
+        cols=len(models),
+        column_titles=[plain(model) for model in models],
+        shared_xaxes=True,
+        shared_yaxes=True,
+        horizontal_spacing=_GAP_ACROSS / inner_width,
+        vertical_spacing=_GAP_DOWN / inner_height,
+    )
+    named: set[str] = set()
+    for row, (task, across) in enumerate(grid.items(), 1):
+        for column, model in enumerate(models, 1):
+            place: dict[str, Any] = {"row": row, "col": column}
+            if model not in across:
+                figure.add_trace(_nothing(), **place)
+                continue
+            for trace in _traces(across[model], f"{plain(task)}, {plain(model)}"):
+                if isinstance(trace.name, str):
+                    trace.showlegend = trace.name not in named
+                    named.add(trace.name)
+                figure.add_trace(trace, **place)
+        figure.update_yaxes(title_text=f"<b>{plain(task)}</b><br>change in log p (nats)", row=row, col=1)
+    figure.update_xaxes(title_text="number of heads gated off", title_standoff=6, row=len(grid))
+    frame = {"showline": True, "linecolor": "#888888", "mirror": True, "zeroline": False}
+    figure.update_xaxes(**frame, nticks=7, showgrid=False)
+    figure.update_yaxes(**frame, title_standoff=8, gridcolor="#eeeeee")
+    figure.add_hline(y=0, line={"color": "#444444", "width": 1.2, "dash": "dash"}, layer="below")
+    figure.update_annotations(font_size=13)
+    heading = "Log-probability of the target as heads are gated off" if title is None else title
+    figure.update_layout(
+        title={"text": plain(heading), "x": 0.01, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 20}},
+        plot_bgcolor="white",
+        font={"color": "#222222"},
+        legend={"orientation": "h", "x": 0, "y": 1 + 30 / inner_height, "yanchor": "bottom"},
+        showlegend=True,
+        width=inner_width + 130,
+        height=inner_height + 175,
+        margin={"l": 90, "r": 40, "t": 115, "b": 60},
+    )
+    return figure
+
+
+def role_map(roles: Mapping[str, HeadScores], *, title: str | None = None) -> go.Figure:
+    """Heatmaps of how strongly each head has each role, from 0 to 1, one per role, side by side.
+
+    The hover text shows a head's name, score and interval.
+
+    Args:
+        roles: the result of ``mh.head_roles``.
+        title: the title; by default made from the task.
+
+    Raises:
+        ValueError: if there are no roles.
+
+    >>> task = mh.Task(["The capital of France is"], [" Paris"], name="capitals")
+    >>> roles = mh.head_roles(mh.fit_gates(model, task, seeds=2, updates=1, progress=False))
+    >>> mh.plots.role_map(roles).layout.title.text
+    'Roles of heads, capitals'
+    """
+    if not isinstance(roles, Mapping) or not roles:
+        raise ValueError("roles holds nothing to draw; give what mh.head_roles returned")
+    first = next(iter(roles.values()))
+    score, low, high = (
+        np.stack([one.dataset[name].values for one in roles.values()], -1) for name in ("score", "ci_low", "ci_high")
+    )
+    task = first.provenance.get("task")
+    together = HeadScores.from_scores(
+        score,
+        name="Roles of heads" + (f", {task}" if task else ""),
+        unit=first.unit,
+        kind=first.kind,
+        ci_low=low,
+        ci_high=high,
+        extra={"role": [_LINES[role][0] if role in _LINES else role for role in roles]},
+    )
+    if all(end in one.dataset for end in RANGE for one in roles.values()):
+        ranges = {end: np.stack([one.dataset[end].values for one in roles.values()], -1) for end in RANGE}
+        together = HeadScores(together.dataset.assign({end: (together.scores.dims, r) for end, r in ranges.items()}))
+    return heatmap(together, title=title).update_coloraxes(cmin=0, cmax=1)
+
+
+def _grid(curves: Any) -> Grid:
+    """The curves by task and model, after a check that each has all roles."""
+    if isinstance(curves, Mapping):
+        given = [(task, model, one) for task, row in curves.items() for model, one in row.items()]
+    else:
+        several = curves if isinstance(curves, Sequence) else [curves]
+        given = [(one.name, one.model, one) for one in several]
+    if not given:
+        raise ValueError("curves holds nothing to draw; give what mh.gating.role_curve returned")
+    grid: Grid = {}
+    for task, model, one in given:
+        row = grid.setdefault(_TITLES.get(task, str(task)), {})
+        if model in row:
+            raise ValueError(f"two of the curves are of task {task!r} and model {model!r}; give one, or name them")
+        if absent := [role for role in _LINES if role not in set(one.table["which"])]:
+            raise ValueError(f"the curves of task {task!r} and model {model!r} have no line {absent[0]!r}")
+        row[model] = one
+    return grid
+
+
+def _sizes(rows: int, columns: int) -> tuple[int, int]:
+    """Width and height of a panel in pixels."""
+    if rows == columns == 1:
+        return 560, 340
+    widest = 480 if columns == 1 else 360
+    return min(widest, max(180, (_WIDEST - (columns - 1) * _GAP_ACROSS) // columns)), 220
+
+
+def _nothing() -> go.Scatter:
+    """The text "not measured" for an empty panel."""
+    import plotly.graph_objects as go
+
+    return go.Scatter(
+        x=[0],
+        y=[0],
+        mode="text",
+        text=["not measured"],
+        textposition="top right",
+        textfont={"color": "#999999"},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+
+
+def _traces(curves: Curves, where: str) -> list[go.Scatter]:
+    """The traces of a panel: the band of random orders below the roles' bands, and all bands below the lines."""
+    band, lines = curves.band, {which: part.sort_values("k") for which, part in curves.table.groupby("which")}
+    bands, drawn = [], []
+    if len(band):
+        name = "random orders"
+        texts = [
+            f"<b>{name}</b>, {where}<br>{_gated(k)}<br>{mean:+.2f} nats, {low:+.2f} to {high:+.2f}"
+            for k, mean, low, high in band[["k", "mean", "low", "high"]].itertuples(index=False)
+        ]
+        bands.append(band_trace(band["k"], band["low"], band["high"], _RANDOM_BAND, name))
+        drawn.append(line_trace(band["k"], band["mean"], name, texts, {"color": _RANDOM, "width": 1.5}))
+        drawn[-1].mode = "lines"
+    for role, (name, colour, mark) in _LINES.items():
+        line, rgb = lines[role], ", ".join(map(str, colour))
+        bands.append(band_trace(line["k"], line["ci_low"], line["ci_high"], f"rgba({rgb}, 0.14)", name))
+        drawn.append(
+            line_trace(
+                line["k"], line["change"], name, _texts(line, curves, role, where), {"color": f"rgb({rgb})", "width": 2}
+            )
+        )
+        drawn[-1].marker.update(symbol=mark, size=4)
+    return bands + drawn
+
+
+def _texts(line: pd.DataFrame, curves: Curves, role: str, where: str) -> list[str]:
+    """The hover text of each point. Averages over seeds name no last head, as each seed has its own order."""
+    order = curves.heads[role] if curves.provenance.get("over") == "items" else ()
+    texts = []
+    for k, change, low, high in line[["k", "change", "ci_low", "ci_high"]].itertuples(index=False):
+        last = f", the last {order[k - 1]}" if order and k else ""
+        interval = f" [{low:+.2f}, {high:+.2f}]" if isfinite(low) and isfinite(high) else ""
+        texts.append(f"<b>{_LINES[role][0]}</b>, {where}<br>{_gated(k)}{last}<br>{change:+.2f} nats{interval}")
+    return texts
+
+
+def _gated(k: int) -> str:
+    return f"{k} head{'s' * (k != 1)} gated off" if k else "no head gated off"

@@ -1,0 +1,321 @@
+"""Safety map: the heads with the largest effect on a model's answers to requests, by layer and head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechheads.plots.parts.axes import count_ticks
+from mechheads.plots.parts.figure import grid_of
+from mechheads.plots.parts.text import plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from mechheads.results.scores import HeadScores
+
+_NAMES = {
+    "undifferentiated": "Undifferentiated Attention",
+    "scaling": "Scaling Contribution",
+    "zero": "zero ablation",
+    "mean": "mean ablation",
+    "resample": "resample ablation",
+}
+_SCORES = {"ships": ("Ships", "nats"), "generalized_ships": ("Generalized Ships", "degrees")}
+_MARKS = (("circle", 26), ("x", 13), ("square-open", 25), ("diamond-open", 25), ("triangle-up-open", 29))
+"""Symbol and size of the first series, the second and so on; drawn in this order, all are visible at one head."""
+_COLOURS = ("#f5c542", "#f4873f", "#dd4a4a", "#b3305f", "#5c1a6b")
+_GAP_ACROSS, _GAP_DOWN, _WIDEST = 66, 84, 1300
+
+
+@dataclass(frozen=True)
+class _Series:
+    """Scores drawn with one marker: their names in the legend and the hover text, and the heads to show."""
+
+    name: str
+    about: str
+    scores: HeadScores
+    top: pd.DataFrame
+
+
+def safety_map(
+    scores: HeadScores | Sequence[HeadScores], *, k: int | None = None, title: str | None = None
+) -> go.Figure:
+    """Map of the ``k`` heads with the largest score, at their layer and head, coloured by Generalized Ships.
+
+    Undifferentiated Attention is drawn as circles, Scaling Contribution as crosses, and zero, mean and resample
+    ablation as squares, diamonds and triangles; a head in the top ``k`` of several has all their markers. The hover
+    text shows the head, its rank, scores and intervals, and how often it is in the top ``k`` when the requests are
+    resampled.
+
+    Args:
+        scores: the result of ``mh.safety_heads`` for one ablation, or a list for several.
+        k: how many heads of each result; by default, the ``k`` given to ``mh.safety_heads``.
+        title: the title; by default made from ``k`` and the model.
+
+    Raises:
+        ValueError: if scores are of another kind, repeat an ablation, or are of different models.
+
+    >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
+    >>> safety = mh.safety_heads(model, requests, k=2, heads=["L0H0", "L0H1", "L23H4"], progress=False)
+    >>> len(mh.plots.safety_map(safety).data[0].x)
+    2
+    """
+    by_ablation = _by_ablation(list(scores) if isinstance(scores, Sequence) else [scores])
+    model = next(iter(by_ablation.values())).provenance.get("model", "the model")
+    marks = {_NAMES[ablation]: mark for ablation, mark in zip(_NAMES, _MARKS, strict=True)}
+    series = [_Series(_NAMES[a], _NAMES[a], one, _top(one, k)) for a, one in by_ablation.items()]
+    heading = f"Top {max(len(one.top) for one in series)} safety heads of {model}"
+    return _draw({"": series}, marks, heading if title is None else title)
+
+
+def safety_grid(
+    panels: Mapping[str, Mapping[str, HeadScores]], *, k: int | None = None, title: str | None = None
+) -> go.Figure:
+    """Several panels of ``safety_map`` on one scale: models under each ablation, or ablations on each data set.
+
+    The first series is drawn as circles, the others as crosses, squares, diamonds and triangles, the same in all
+    panels. A head in the top ``k`` of several series has all their markers, and its hover text covers each. Models of
+    different sizes may share a panel: its axes cover the largest.
+
+    Args:
+        panels: for each panel and series, the result of ``mh.safety_heads``; names of ablations are written out.
+        k: how many heads of each series; by default, the ``k`` given to ``mh.safety_heads``.
+        title: the title; by default made from ``k``.
+
+    Raises:
+        ValueError: if there is nothing to draw, there are more series than markers, or scores are of another kind.
+
+    >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
+    >>> found = mh.safety.compare_ablations(model, requests, k=1, heads=["L0H0", "L23H4"], progress=False)
+    >>> [trace.name for trace in mh.plots.safety_grid({"three requests": found}).data]
+    ['Undifferentiated Attention', 'Scaling Contribution']
+    """
+    _check_panels(panels)
+    names = list(dict.fromkeys(_title(name) for panel in panels.values() for name in panel))
+    if len(names) > len(_MARKS):
+        raise ValueError(
+            f"panels has {len(names)} series, but there are only {len(_MARKS)} markers; draw fewer at once"
+        )
+    drawn = {
+        _title(panel): [
+            _Series(_title(name), _about(name, panel, one), one, _top(one, k)) for name, one in series.items()
+        ]
+        for panel, series in panels.items()
+    }
+    heading = f"Top {max(len(one.top) for series in drawn.values() for one in series)} safety heads"
+    return _draw(drawn, dict(zip(names, _MARKS, strict=False)), heading if title is None else title)
+
+
+def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
+    if not scores:
+        raise ValueError("scores is empty; give what mh.safety_heads returned")
+    series: dict[str, HeadScores] = {}
+    for one in scores:
+        _check(repr(one.name), one)
+        ablation = one.provenance.get("ablation")
+        if ablation not in _NAMES:
+            raise ValueError(f"{one.name!r} is for ablation {ablation!r}; it must be one of {', '.join(_NAMES)}")
+        if ablation in series:
+            raise ValueError(f"two of the scores are for ablation {ablation!r}; give one for each ablation")
+        series[ablation] = one
+    models = {(one.n_layers, one.n_heads, one.provenance.get("model")) for one in scores}
+    if len(models) > 1:
+        raise ValueError(f"the scores are of {len(models)} models; draw them with safety_grid")
+    return series
+
+
+def _check_panels(panels: Mapping[str, Mapping[str, HeadScores]]) -> None:
+    if not isinstance(panels, Mapping) or not panels:
+        raise ValueError("panels holds nothing to draw; give {panel: {series: what mh.safety_heads returned}}")
+    for panel, series in panels.items():
+        if not isinstance(series, Mapping) or not series:
+            raise ValueError(f"panels[{panel!r}] holds no series; give {{series: what mh.safety_heads returned}}")
+        for name, one in series.items():
+            _check(f"panels[{panel!r}][{name!r}]", one)
+
+
+def _check(where: str, scores: HeadScores) -> None:
+    if scores.kind != "safety" or "generalized_ships" not in scores.dataset:
+        raise ValueError(f"{where} has no Generalized Ships to colour by; give what mh.safety_heads returned")
+
+
+def _title(name: str) -> str:
+    return _NAMES.get(name, str(name))
+
+
+def _about(series: str, panel: str, scores: HeadScores) -> str:
+    model = scores.provenance.get("model", panel)
+    return "<br>".join(dict.fromkeys(plain(_title(name)) for name in (panel, series, model)))
+
+
+def _top(scores: HeadScores, k: int | None) -> pd.DataFrame:
+    """The first ``k`` heads, with both scores, their intervals and ``in_top``, as far as the dataset has them."""
+    top = scores.top(scores.provenance.get("k", 10) if k is None else k)
+    at = (top["layer"].to_numpy(), top["head"].to_numpy())
+    names = [f"{name}{end}" for name in _SCORES for end in ("", "_low", "_high")]
+    return top.assign(**{n: scores.dataset[n].values[at] for n in [*names, "in_top"] if n in scores.dataset})
+
+
+def _draw(panels: Mapping[str, Sequence[_Series]], marks: Mapping[str, tuple[str, int]], title: str) -> go.Figure:
+    """One panel for each entry, which maps a heading to its series."""
+    import plotly.graph_objects as go
+
+    every = [one for series in panels.values() for one in series]
+    n_layers = max(one.scores.n_layers for one in every)
+    n_heads = max(one.scores.n_heads for one in every)
+    columns, width, height = _sizes(len(panels), n_layers, n_heads)
+    rows = ceil(len(panels) / columns)
+    inner_width = columns * width + (columns - 1) * _GAP_ACROSS
+    inner_height = rows * height + (rows - 1) * _GAP_DOWN
+    figure = grid_of(
+        rows=rows,
+        cols=columns,
+        subplot_titles=[plain(name) for name in panels],
+        horizontal_spacing=_GAP_ACROSS / inner_width,
+        vertical_spacing=_GAP_DOWN / inner_height,
+    )
+    scale = float(np.clip(min(width / n_layers, height / n_heads) / 20, 0.7, 1))
+    named: set[str] = set()
+    for i, series in enumerate(panels.values()):
+        place: dict[str, Any] = {"row": i // columns + 1, "col": i % columns + 1}
+        ordered = sorted(series, key=lambda one: list(marks).index(one.name))
+        for one, texts in zip(ordered, _hover(ordered), strict=True):
+            symbol, size = marks[one.name]
+            figure.add_trace(
+                go.Scatter(
+                    x=one.top["layer"].to_numpy(),
+                    y=one.top["head"].to_numpy(),
+                    mode="markers",
+                    name=plain(one.name),
+                    legendgroup=one.name,
+                    showlegend=one.name not in named,
+                    marker={
+                        "symbol": symbol,
+                        "size": size * scale,
+                        "color": one.top["generalized_ships"].to_numpy(),
+                        "coloraxis": "coloraxis",
+                        "line": {"width": 2.5 if symbol.endswith("open") else 1.3, "color": "white"},
+                    },
+                    text=texts,
+                    hovertemplate="%{text}<extra></extra>",
+                ),
+                **place,
+            )
+            named.add(one.name)
+        across, up = max(one.scores.n_layers for one in series), max(one.scores.n_heads for one in series)
+        figure.update_xaxes(**_axis(across, width, 24), **place)
+        figure.update_yaxes(**_axis(up, height, 16), **place)
+    figure.update_xaxes(title_text="Layer", title_standoff=4)
+    figure.update_yaxes(title_text="Head", title_standoff=6, col=1)
+    figure.update_annotations(font_size=15)
+    headings = 28 * any(panels)
+    legend = 22 * _legend_rows(named, inner_width) + 12
+    top = 56 + legend + headings
+    figure.update_layout(
+        title={"text": plain(title), "x": 0.01, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 22}},
+        coloraxis=_colours(np.concatenate([one.top["generalized_ships"].to_numpy() for one in every]), inner_height),
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1 + (headings + 6) / inner_height,
+            "yanchor": "bottom",
+            "itemsizing": "trace",
+        },
+        showlegend=True,
+        plot_bgcolor="white",
+        font={"color": "#222222"},
+        width=inner_width + 190,
+        height=inner_height + top + 60,
+        margin={"l": 60, "r": 130, "t": top, "b": 60},
+    )
+    return figure
+
+
+def _sizes(n_panels: int, n_layers: int, n_heads: int) -> tuple[int, int, int]:
+    """The number of panels side by side, and the width and height of one in pixels."""
+    if n_panels == 1:
+        return 1, 710, int(np.clip(34 * n_heads, 300, 900))
+    fitting = max(1, (_WIDEST + _GAP_ACROSS) // (max(380, 7 * n_layers) + _GAP_ACROSS))
+    columns = min(fitting, 2 if n_panels == 4 else n_panels)
+    widest = (_WIDEST - (columns - 1) * _GAP_ACROSS) // columns
+    return columns, min(widest, max(380, 24 * n_layers)), int(np.clip(18 * n_heads, 240, 560))
+
+
+def _legend_rows(names: set[str], width: int) -> int:
+    """The number of legend rows: one if all names fit, otherwise in columns as wide as the longest name."""
+    widths = [6.2 * len(name) + 45 for name in names]
+    return 1 if sum(widths) <= width else ceil(len(names) / max(1, width // max(widths)))
+
+
+def _axis(n: int, pixels: int, most: int) -> dict[str, Any]:
+    """An axis of ``n`` whole numbers, at most ``most`` of them labelled, with room for the markers at its ends."""
+    room = max(0.7, 18 * n / pixels)
+    return count_ticks(n, min(pixels, 18 * most)) | {
+        "range": [-room, n - 1 + room],
+        "showgrid": True,
+        "gridcolor": "#e8e8e8",
+        "showline": True,
+        "mirror": True,
+        "linecolor": "#888888",
+    }
+
+
+def _colours(degrees: np.ndarray, height: int) -> dict[str, Any]:
+    top = float(np.nanmax(degrees)) if np.isfinite(degrees).any() else 1.0
+    return {
+        "colorscale": [[i / (len(_COLOURS) - 1), colour] for i, colour in enumerate(_COLOURS)],
+        "cmin": 0.0,
+        "cmax": top or 1.0,
+        "colorbar": {
+            "title": {"text": "Generalized<br>Ships (degrees)"},
+            "thickness": 14,
+            "len": min(height, 420),
+            "lenmode": "pixels",
+            "y": 1,
+            "yanchor": "top",
+        },
+    }
+
+
+def _hover(series: Sequence[_Series]) -> list[list[str]]:
+    """The hover texts of each series, by head: its own numbers, then those of the panel's other series."""
+    texts = [
+        {
+            (row["layer"], row["head"]): _describe(one, rank, row)
+            for rank, row in enumerate(one.top.to_dict("records"), 1)
+        }
+        for one in series
+    ]
+    return [
+        ["<br><br>".join([text, *(b[head] for b in texts if b is not own and head in b)]) for head, text in own.items()]
+        for own in texts
+    ]
+
+
+def _describe(series: _Series, rank: int, row: Mapping[Any, Any]) -> str:
+    scores = series.scores
+    ranking = scores.provenance.get("score", "ships")
+    lines = [f"<b>L{row['layer']}H{row['head']}</b>, rank {rank}", series.about]
+    for score in sorted(_SCORES, key=lambda name: name != ranking):
+        ends = ("score", "ci_low", "ci_high") if score == ranking else (score, f"{score}_low", f"{score}_high")
+        if ends[0] in row:
+            lines.append(_number(*_SCORES[score], *(row[end] for end in ends), level=scores.level))
+    if isfinite(row.get("in_top", np.nan)):
+        lines.append(f"in the top {scores.provenance['k']} of {row['in_top']:.0%} of resamples")
+    return "<br>".join(lines)
+
+
+def _number(name: str, unit: str, value: float, low: float, high: float, *, level: float | None) -> str:
+    if not isfinite(value):
+        return f"{name} not defined"
+    text = f"{name} {value:.4g} {unit}"
+    if not (isfinite(low) and isfinite(high)):
+        return text
+    return f"{text} ({'interval' if level is None else f'{100 * level:g}%'} {low:.4g} to {high:.4g})"

@@ -1,0 +1,141 @@
+"""Static against dynamic relation scores: one point per head and template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechheads.plots.parts.figure import grid_of
+from mechheads.plots.parts.text import plain
+from mechheads.results.agreement import shared_relations
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from mechheads.results.scores import HeadScores
+
+_MARKS = {"with": ("with context", "#1f77b4", "circle"), "without": ("without context", "#ff7f0e", "diamond")}
+_PANEL, _GAP = 300, 56
+DIAGONAL = {"color": "#bbbbbb", "dash": "dot"}
+"""The line on which both axes are equal."""
+
+
+def static_dynamic(
+    static: HeadScores,
+    dynamic: HeadScores,
+    correlations: pd.DataFrame | None = None,
+    *,
+    title: str | None = None,
+) -> go.Figure:
+    """Scatter plot of static (weights) against dynamic (in context) scores, one panel per relation that both have.
+
+    Args:
+        static: from ``relation_scores``.
+        dynamic: from ``dynamic_scores`` of the same model.
+        correlations: from ``score_correlations``; each panel then shows its correlation, templates pooled, with the
+            interval.
+        title: the title.
+
+    Raises:
+        ValueError: if a result is of another kind, they are of models of different sizes, or share no relation.
+
+    >>> import numpy as np
+    >>> phi = np.linspace(0, 1, 12).reshape(4, 3, 1)
+    >>> static = mh.HeadScores.from_scores(phi, name="phi", unit="share", kind="relations", extra={"relation": ["r"]})
+    >>> dynamic = mh.HeadScores.from_scores(
+    ...     phi[..., None, None] / 2, name="dynamic", unit="share", kind="dynamic_relations",
+    ...     extra={"relation": ["r"], "template": ["t"], "context": ["with"]})
+    >>> agreement = mh.labels.score_correlations(static, dynamic)
+    >>> mh.plots.static_dynamic(static, dynamic, agreement).layout.annotations[0].text
+    'r<br>r = 1.00 [1.00, 1.00] with context'
+    """
+    import plotly.graph_objects as go
+
+    relations = shared_relations(static, dynamic)
+    contexts = dynamic.dataset["context"].values.tolist()
+    headings = [_heading(name, correlations) for name in relations]
+    figure, places = relation_panels(headings, across="static φ", up="dynamic φ", title=title)
+    templates = dynamic.dataset["template"].values.tolist()
+    names = [f"L{layer}H{head}" for layer in range(static.n_layers) for head in range(static.n_heads)]
+    for relation, place in zip(relations, places, strict=True):
+        figure.add_shape(type="line", x0=0, y0=0, x1=1, y1=1, line=DIAGONAL, layer="below", **place)
+        phi = static.scores.sel(relation=relation).values.ravel()
+        for context in contexts:
+            label, colour, symbol = _MARKS[context]
+            part = dynamic.scores.sel(relation=relation, context=context).transpose("template", "layer", "head")
+            text = [f"<b>{name}</b> {plain(template)}" for template in templates for name in names]
+            figure.add_trace(
+                go.Scatter(
+                    x=np.tile(phi, len(templates)),
+                    y=part.values.ravel(),
+                    mode="markers",
+                    marker={"color": colour, "symbol": symbol, "size": 6, "opacity": 0.6},
+                    name=label,
+                    legendgroup=context,
+                    showlegend=place == places[0],
+                    text=text,
+                    hovertemplate="%{text}<br>static %{x:.2f}, dynamic %{y:.2f}<extra></extra>",
+                ),
+                **place,
+            )
+    axis = {"range": [-0.03, 1.03], "tickvals": [0, 0.5, 1]}
+    figure.update_xaxes(**axis)
+    figure.update_yaxes(**axis)
+    return figure
+
+
+def relation_panels(
+    headings: Sequence[str], *, across: str, up: str, title: str | None
+) -> tuple[go.Figure, list[dict[str, Any]]]:
+    """An empty figure with a square panel under each heading, and the row and column of each.
+
+    Args:
+        headings: the titles of the panels, already escaped for plotly.
+        across, up: the titles of the axes, also escaped.
+        title: the title of the figure.
+    """
+
+    columns = min(len(headings), 4)
+    rows = -(-len(headings) // columns)
+    width, height = columns * _PANEL + (columns - 1) * _GAP, rows * _PANEL + (rows - 1) * 1.6 * _GAP
+    figure = grid_of(
+        rows=rows,
+        cols=columns,
+        subplot_titles=headings,
+        horizontal_spacing=_GAP / width if columns > 1 else 0,
+        vertical_spacing=1.6 * _GAP / height if rows > 1 else 0,
+    )
+    places: list[dict[str, Any]] = [{"row": i // columns + 1, "col": i % columns + 1} for i in range(len(headings))]
+    frame: dict[str, Any] = {"showline": True, "linecolor": "#888888", "mirror": True}
+    figure.update_xaxes(**frame)
+    figure.update_yaxes(**frame)
+    for place in places[-columns:]:
+        figure.update_xaxes(title_text=across, title_standoff=4, **place)
+    figure.update_yaxes(title_text=up, title_standoff=4, col=1)
+    figure.update_annotations(font_size=13)
+    top = 90 if title else 60
+    figure.update_layout(
+        title={"text": plain(title or ""), "x": 0.01, "xanchor": "left"},
+        plot_bgcolor="white",
+        font={"color": "#222222"},
+        width=width + 240,
+        height=height + top + 60,
+        margin={"l": 60, "r": 180, "t": top, "b": 60},
+    )
+    return figure, places
+
+
+def _heading(relation: str, correlations: pd.DataFrame | None) -> str:
+    if correlations is None:
+        return plain(relation)
+    rows = correlations[(correlations["relation"] == relation) & (correlations["template"] == "all")]
+    columns = zip(*(rows[name].tolist() for name in ("r", "ci_low", "ci_high", "context")), strict=True)
+    return "<br>".join([plain(relation), *(_describe(*values) for values in columns if np.isfinite(values[0]))])
+
+
+def _describe(r: float, low: float, high: float, context: str) -> str:
+    interval = f" [{low:.2f}, {high:.2f}]" if np.isfinite([low, high]).all() else ""
+    return f"r = {r:.2f}{interval} {context} context"

@@ -1,0 +1,1 @@
+"""The input of a model: prompts, pairs of prompts, and their tokens."""

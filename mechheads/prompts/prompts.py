@@ -1,0 +1,291 @@
+"""Prompts and pairs of prompts: token ids, named positions, answers and clusters.
+
+Rows are padded on the right. A causal model never looks ahead, so the real tokens give the same activations as without
+padding, no attention mask is needed, and position ``i`` of a row is token ``i`` of its prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mechheads.prompts.tokens import (
+    PositionLike,
+    PromptLike,
+    Reader,
+    Tokens,
+    answer_ids,
+    encode,
+    locate,
+    shorten,
+    token_strings,
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Prompts:
+    """Prompts for one run: texts, chats or token ids.
+
+    Args:
+        items: each a string, a chat (list of ``{"role": ..., "content": ...}``, rendered with the model's own chat
+            template and the opening of the assistant's answer) or a list of token ids.
+        answer: the expected next token of each prompt, as text (``" Paris"``, one token) or id.
+        wrong: the token that the answer is compared with, as text or id.
+        positions: named positions. Each entry is a piece of text that occurs once in its prompt (the position is
+            its last token), a token index, or a (start, end) span of characters. ``last`` is always defined.
+        cluster: a label for each prompt. Prompts with the same label (an entity, a template) are not
+            independent, and intervals are computed over clusters. By default every prompt is its own cluster.
+
+    Raises:
+        ValueError: if there are no prompts, or a list is not as long as ``items``.
+
+    Strings are tokenised as the model's own tokenizer does it, including special tokens.
+
+    >>> prompts = mh.Prompts(["The capital of France is"], answer=[" Paris"], positions={"subject": [" France"]})
+    >>> prompts.tokens(model).positions["subject"].tolist()
+    [3]
+    """
+
+    items: Sequence[PromptLike]
+    answer: Sequence[str | int] | None = None
+    wrong: Sequence[str | int] | None = None
+    positions: Mapping[str, Sequence[PositionLike]] = field(default_factory=dict)
+    cluster: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.items, str):
+            raise ValueError(f"items must be a list of prompts, got one string; write [{self.items[:40]!r}]")
+        if not len(self.items):
+            raise ValueError("items is empty; give at least one prompt")
+        for index, item in enumerate(self.items):
+            if not isinstance(item, Sized) or isinstance(item, Mapping):
+                raise ValueError(
+                    f"items[{index}] is {item!r}; each prompt is a string, a chat (a list of messages) or a list of ids"
+                )
+        columns = {"answer": self.answer, "wrong": self.wrong, "cluster": self.cluster}
+        columns |= {f"positions[{name!r}]": column for name, column in self.positions.items()}
+        for name, column in columns.items():
+            if column is not None and (isinstance(column, str) or len(column) != len(self.items)):
+                got = "one string" if isinstance(column, str) else f"{len(column)} entries"
+                raise ValueError(f"{name} needs one entry for each of the {len(self.items)} prompts, got {got}")
+        if "last" in self.positions:
+            raise ValueError('positions["last"] is reserved for the last token; choose another name')
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __repr__(self) -> str:
+        lines = _example(self.items, self.answer)
+        return f"<{_about('Prompts', len(self), 'prompt', self.positions, self.cluster)}\n  {lines}>"
+
+    def tokens(self, model: Reader) -> Tokens:
+        """Tokenise the prompts for a model.
+
+        Raises:
+            ValueError: if a prompt is empty or longer than the model's context, an answer is not one
+                token, or a named position is not found.
+        """
+        import torch
+
+        rows = [encode(item, index, model) for index, item in enumerate(self.items)]
+        lengths = torch.tensor([len(ids) for ids, _, _ in rows], device=model.device)
+        ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long, device=model.device)
+        for row, (row_ids, _, _) in zip(ids, rows, strict=True):
+            row[: len(row_ids)] = torch.tensor(row_ids, device=model.device)
+        positions = {"last": lengths - 1}
+        for name, column in self.positions.items():
+            found = [
+                locate(where, name, index, *row) for index, (where, row) in enumerate(zip(column, rows, strict=True))
+            ]
+            positions[name] = torch.tensor(found, device=model.device)
+        return Tokens(
+            ids=ids,
+            lengths=lengths,
+            positions=positions,
+            answer=answer_ids(self.answer, "answer", model),
+            wrong=answer_ids(self.wrong, "wrong", model),
+            cluster=tuple(map(str, range(len(rows)) if self.cluster is None else self.cluster)),
+            strings=tuple(tuple(token_strings(row_ids, model.tokenizer)) for row_ids, _, _ in rows),
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class PromptPairs:
+    """Clean prompts and corrupted prompts that align with them token by token.
+
+    Args:
+        clean, corrupted: the prompts, as in ``Prompts``; the two prompts of a pair must have equally many tokens.
+        answer: the correct next token for the clean prompt.
+        wrong: the correct next token for the corrupted prompt.
+        positions: named positions, as in ``Prompts``; a tuple ``(clean, corrupted)`` of lists if the texts differ.
+        cluster: as in ``Prompts``.
+
+    Raises:
+        ValueError: if the lists differ in length. Tokenising raises a ValueError that names the first pair
+            that does not align and shows both rows of tokens.
+
+    >>> pairs = mh.PromptPairs(
+    ...     clean=["The capital of France is"], corrupted=["The capital of Italy is"],
+    ...     answer=[" Paris"], wrong=[" Rome"])
+    >>> len(pairs)
+    1
+    """
+
+    clean: Sequence[PromptLike]
+    corrupted: Sequence[PromptLike]
+    answer: Sequence[str | int] | None = None
+    wrong: Sequence[str | int] | None = None
+    positions: Mapping[str, Any] = field(default_factory=dict)
+    cluster: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        for name, items in (("clean", self.clean), ("corrupted", self.corrupted)):
+            if isinstance(items, str):
+                raise ValueError(f"{name} must be a list of prompts, got one string; write [{items[:40]!r}]")
+        if len(self.clean) != len(self.corrupted):
+            raise ValueError(
+                f"clean has {len(self.clean)} prompts and corrupted has {len(self.corrupted)}; give one of each a pair"
+            )
+        self.side("clean")
+        self.side("corrupted")
+
+    def __len__(self) -> int:
+        return len(self.clean)
+
+    def __repr__(self) -> str:
+        clean, corrupted = _example(self.clean, self.answer), _example(self.corrupted, self.wrong)
+        about = _about("PromptPairs", len(self), "pair", self.positions, self.cluster)
+        return f"<{about}\n  clean:     {clean}\n  corrupted: {corrupted}>"
+
+    def side(self, side: Literal["clean", "corrupted"]) -> Prompts:
+        """The clean or the corrupted prompts. Both carry the same ``answer``, the correct token for the clean side."""
+        which = 0 if side == "clean" else 1
+        positions = {
+            name: column[which] if isinstance(column, tuple) else column for name, column in self.positions.items()
+        }
+        items = self.clean if side == "clean" else self.corrupted
+        return Prompts(items, self.answer, self.wrong, positions, self.cluster)
+
+    def tokens(self, model: Reader) -> tuple[Tokens, Tokens]:
+        """Tokenise both sides and check that they align; see ``Prompts.tokens``."""
+        clean, corrupted = self.side("clean").tokens(model), self.side("corrupted").tokens(model)
+        for index, (a, b) in enumerate(zip(clean.strings, corrupted.strings, strict=True)):
+            if len(a) != len(b):
+                first = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+                raise ValueError(
+                    f"pair {index} does not align: clean has {len(a)} tokens and corrupted has {len(b)}; "
+                    f"they first differ at token {first}\n"
+                    f"  clean:     {_show_tokens(a, first)}\n  corrupted: {_show_tokens(b, first)}\n"
+                    "rewrite the pair so that both have the same number of tokens (names of equal token length help)"
+                )
+        for name in self.positions:
+            if (moved := clean.positions[name] != corrupted.positions[name]).any():
+                index = int(moved.nonzero()[0])
+                raise ValueError(
+                    f"positions[{name!r}] of pair {index} is token {int(clean.positions[name][index])} in clean "
+                    f"and {int(corrupted.positions[name][index])} in corrupted; it must be the same in both"
+                )
+        return clean, corrupted
+
+    @classmethod
+    def from_templates(
+        cls,
+        templates: str | Sequence[str],
+        fields: Mapping[str, Sequence[tuple[str, str]]],
+        *,
+        answer: Sequence[tuple[str, str]],
+        cluster: Literal["row", "template"] = "row",
+    ) -> PromptPairs:
+        """Fill templates with rows of (clean, corrupted) fields; every field becomes a named position.
+
+        Args:
+            templates: one or several, such as ``"The capital of {subject} is"``.
+            fields: for each name in braces, its (clean, corrupted) texts, one pair per row.
+            answer: the (clean, corrupted) next tokens, one pair per row.
+            cluster: ``"row"`` if all prompts made from one row form a cluster, ``"template"`` if all prompts made
+                from one template do.
+
+        Raises:
+            ValueError: if a template lacks a field or repeats one, or the columns differ in length.
+
+        >>> pairs = mh.PromptPairs.from_templates(
+        ...     "The capital of {subject} is", {"subject": [("France", "Italy"), ("Spain", "Japan")]},
+        ...     answer=[(" Paris", " Rome"), (" Madrid", " Tokyo")])
+        >>> pairs.corrupted
+        ['The capital of Italy is', 'The capital of Japan is']
+        """
+        templates = [templates] if isinstance(templates, str) else list(templates)
+        n_rows = len(answer)
+        for template in templates:
+            if unknown := set(re.findall(r"\{(\w+)\}", template)) - set(fields):
+                raise ValueError(f"template {template!r} has {{{min(unknown)}}}, but fields has only {sorted(fields)}")
+        for name, column in fields.items():
+            if len(column) != n_rows:
+                raise ValueError(f"fields[{name!r}] has {len(column)} rows, but answer has {n_rows}; give one per row")
+            for template in templates:
+                if template.count("{" + name + "}") != 1:
+                    raise ValueError(f"template {template!r} must hold {{{name}}} exactly once")
+        filled: tuple[list[str], list[str]] = ([], [])
+        spans: dict[str, tuple[list, list]] = {name: ([], []) for name in fields}
+        for template in templates:
+            for row in range(n_rows):
+                for side in (0, 1):
+                    text, where = _fill(template, {name: column[row][side] for name, column in fields.items()})
+                    filled[side].append(text)
+                    for name in fields:
+                        spans[name][side].append(where[name])
+        labels = [f"row {row}" if cluster == "row" else template for template in templates for row in range(n_rows)]
+        return cls(
+            clean=filled[0],
+            corrupted=filled[1],
+            answer=[pair[0] for pair in answer] * len(templates),
+            wrong=[pair[1] for pair in answer] * len(templates),
+            positions=spans,
+            cluster=labels,
+        )
+
+
+def as_prompts(prompts: Prompts | Sequence[PromptLike]) -> Prompts:
+    """Return ``Prompts`` as they are; wrap a list of strings, chats or ids.
+
+    Raises:
+        ValueError: if they are ``PromptPairs``, or cannot be prompts.
+    """
+    if isinstance(prompts, PromptPairs):
+        raise ValueError(
+            'prompts are PromptPairs, which have two sides; give one side, pairs.side("clean") or '
+            'pairs.side("corrupted")'
+        )
+    return prompts if isinstance(prompts, Prompts) else Prompts(prompts)
+
+
+def _about(name: str, n: int, of: str, positions: Mapping[str, Any], cluster: Sequence[str] | None) -> str:
+    """The first line of a repr."""
+    more = [f"position{'s' * (len(positions) != 1)} {', '.join(positions)}"] if positions else []
+    if cluster is not None:
+        more.append(f"{len(set(cluster))} cluster{'s' * (len(set(cluster)) != 1)}")
+    return ", ".join([f"{name}: {n} {of}{'s' * (n != 1)}", *more])
+
+
+def _example(items: Sequence[PromptLike], answers: Sequence[str | int] | None) -> str:
+    """The first prompt, with its answer."""
+    answer = "" if answers is None else f" -> {answers[0]!r}"
+    return f"{shorten(items[0])}{answer}{', ...' if len(items) > 1 else ''}"
+
+
+def _fill(template: str, values: Mapping[str, str]) -> tuple[str, dict[str, tuple[int, int]]]:
+    """The filled template and the character span of each field."""
+    spans: dict[str, tuple[int, int]] = {}
+    text, end = "", 0
+    for name in sorted(values, key=lambda name: template.index("{" + name + "}")):
+        start = template.index("{" + name + "}")
+        text += template[end:start] + values[name]
+        spans[name] = (len(text) - len(values[name]), len(text))
+        end = start + len(name) + 2
+    return text + template[end:], spans
+
+
+def _show_tokens(tokens: Sequence[str], first: int) -> str:
+    return " ".join(f">>{token!r}<<" if i == first else repr(token) for i, token in enumerate(tokens))

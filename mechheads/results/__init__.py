@@ -1,0 +1,1 @@
+"""What an analysis gives: scores of heads, tables of sets of heads, and their statistics."""

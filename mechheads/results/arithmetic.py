@@ -1,0 +1,177 @@
+"""Sums, differences, products and ratios of the datasets of head scores.
+
+If scores are means over prompts, the values are combined prompt by prompt and every statistic is computed again, with
+the left side's level and seed. A prompt on which a ratio divides by zero counts as not measured. The null goes through
+the same operation (a difference of two untested scores is tested against 0); if that gives no number, there is no p.
+Scores that are no means keep their interval and p under a number, and have none when combined with each other.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+_OPERATIONS: dict[str, Callable] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
+
+Side = xr.Dataset | float
+
+
+def check_aligned(left: xr.Dataset, right: xr.Dataset, prompts: bool = False) -> None:
+    """Make sure that two scores have the same heads and labels, and optionally the same prompts.
+
+    Raises:
+        ValueError: naming the first thing that differs.
+    """
+    names = f"{left.attrs['name']!r} and {right.attrs['name']!r} do not align"
+    for what in (_n_layers, _n_heads, _extra_dims):
+        mine, theirs = what(left), what(right)
+        if mine != theirs:
+            raise ValueError(f"{names}: {what.__name__.lstrip('_')} is {mine} and {theirs}")
+    for dim in _extra_dims(left):
+        if left[dim].values.tolist() != right[dim].values.tolist():
+            raise ValueError(f"{names}: their labels of {dim} differ")
+    if not prompts:
+        return
+    if _is_mean(left) != _is_mean(right):
+        raise ValueError(f"{names}: only one of them is a mean over prompts")
+    if _is_mean(left):
+        mine, theirs = left.sizes["prompt"], right.sizes["prompt"]
+        if mine != theirs:
+            raise ValueError(f"{names}: {mine} and {theirs} prompts")
+        if left["cluster"].values.tolist() != right["cluster"].values.tolist():
+            raise ValueError(f"{names}: their prompts' clusters differ")
+        mine, theirs = _prompts(left), _prompts(right)
+        if mine and theirs and mine != theirs:
+            raise ValueError(f"{names}: their prompts differ")
+
+
+def combine(left: Side, right: Side, symbol: str) -> dict[str, Any]:
+    """What ``HeadScores.from_values`` takes (with ``values``), or ``from_scores`` (with ``score``), for a result.
+
+    Args:
+        left, right: the datasets of two scores, or one dataset and a number.
+        symbol: "+", "-", "*" or "/".
+
+    Raises:
+        ValueError: if the two do not align, their units cannot be joined, or the right side is the number 0 in a ratio.
+    """
+    op = _OPERATIONS[symbol]
+    first, *others = (side for side in (left, right) if isinstance(side, xr.Dataset))
+    if others:
+        check_aligned(first, others[0], prompts=True)
+    elif symbol == "/" and isinstance(right, float) and right == 0:
+        raise ValueError(f"{first.attrs['name']!r} cannot be divided by zero")
+    about: dict[str, Any] = {
+        "name": f"{_name(left)} {symbol} {_name(right)}",
+        "unit": _unit(left, right, symbol),
+        "kind": "+".join(dict.fromkeys(part for side in (left, right) for part in _kind(side))),
+        "provenance": {"operation": symbol, "left": _provenance(left), "right": _provenance(right)}
+        | {key: value for key, value in _remembered(first).items() if key == "versions"},
+        "extra": {dim: first[dim].values.tolist() for dim in _extra_dims(first)},
+    }
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if _is_mean(first):
+            values = op(_array(left, "values"), _array(right, "values"))
+            recorded = json.loads(first.attrs["statistics"])
+            values = np.where(np.isfinite(values), values, np.nan) if symbol == "/" else values
+            options = {name: recorded[name] for name in ("level", "seed")} | {"null": _null(left, right, symbol)}
+            return {"values": values, "cluster": first["cluster"].values.tolist(), **about, **options}
+        score = op(_array(left, "score"), _array(right, "score"))
+        if others or (symbol == "/" and not isinstance(left, xr.Dataset)):
+            return {"score": np.where(np.isfinite(score), score, np.nan), **about}
+        ends = [op(_array(left, end), _array(right, end)) for end in ("ci_low", "ci_high")]
+    return {
+        "score": score,
+        "ci_low": np.minimum(*ends),
+        "ci_high": np.maximum(*ends),
+        "p_value": first["p_value"].values,
+        **about,
+    }
+
+
+def _n_layers(scores: xr.Dataset) -> int:
+    return scores.sizes["layer"]
+
+
+def _n_heads(scores: xr.Dataset) -> int:
+    return scores.sizes["head"]
+
+
+def _extra_dims(scores: xr.Dataset) -> tuple[str, ...]:
+    return tuple(str(dim) for dim in scores["score"].dims[2:])
+
+
+def _remembered(scores: xr.Dataset) -> dict[str, Any]:
+    return json.loads(scores.attrs["provenance"])
+
+
+def _prompts(scores: xr.Dataset) -> Any:
+    """The fingerprint of the prompts; for one selected relation the fingerprint of its prompts."""
+    provenance = _remembered(scores)
+    prompts, chosen = provenance.get("prompts"), provenance.get("selected", {}).get("relation")
+    return prompts[chosen] if isinstance(prompts, dict) and isinstance(chosen, str) else prompts
+
+
+def _is_mean(scores: xr.Dataset) -> bool:
+    return "statistics" in scores.attrs
+
+
+def _array(side: Side, variable: str) -> Any:
+    return side[variable].values if isinstance(side, xr.Dataset) else side
+
+
+def _null(left: Side, right: Side, symbol: str) -> float | None:
+    nulls = [
+        json.loads(side.attrs["statistics"])["null"] if isinstance(side, xr.Dataset) else side for side in (left, right)
+    ]
+    if symbol == "-" and nulls == [None, None]:
+        return 0.0
+    if None in nulls or (symbol == "/" and nulls[1] == 0):
+        return None
+    return _OPERATIONS[symbol](*nulls)
+
+
+def _name(side: Side) -> str:
+    if not isinstance(side, xr.Dataset):
+        return f"{side:g}"
+    name = side.attrs["name"]
+    return f"({name})" if any(f" {symbol} " in name for symbol in _OPERATIONS) else name
+
+
+def _kind(side: Side) -> list[str]:
+    return side.attrs["kind"].split("+") if isinstance(side, xr.Dataset) else []
+
+
+def _provenance(side: Side) -> Any:
+    if not isinstance(side, xr.Dataset):
+        return side
+    return {name: side.attrs[name] for name in ("name", "kind", "unit")} | _remembered(side)
+
+
+def _unit(left: Side, right: Side, symbol: str) -> str:
+    if not isinstance(right, xr.Dataset):
+        return left.attrs["unit"]  # type: ignore[union-attr]
+    theirs = right.attrs["unit"]
+    if not isinstance(left, xr.Dataset):
+        return f"1/({theirs})" if symbol == "/" else theirs
+    mine = left.attrs["unit"]
+    if symbol in "+-" and mine != theirs:
+        raise ValueError(
+            f"{left.attrs['name']!r} is in {mine} and {right.attrs['name']!r} in {theirs}: "
+            f"only scores in one unit can be joined by {symbol!r}"
+        )
+    if symbol in "+-":
+        return mine
+    if symbol == "*":
+        return f"{mine} x {theirs}"
+    return "ratio" if mine == theirs else f"{mine} per {theirs}"

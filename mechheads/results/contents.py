@@ -1,0 +1,190 @@
+"""The fields of a result as one dataset and back: numbers, texts, heads, tables, arrays, scores, and results in it.
+
+Arrays and the columns of tables become variables, each under the name of its field: ``values``, ``table.score``.
+Everything else, and what puts the parts together again, is JSON. A field of any other type is refused when it is
+saved, so that reading a file never makes anything but these types.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from mechheads.files.text import parse_json
+from mechheads.heads import HeadId
+from mechheads.results.netcdf import text_array
+from mechheads.results.scores import HeadScores
+
+FIELDS = "fields"
+"""The variable that holds the JSON."""
+_NUMBERS = "biuf"
+_COLUMN = re.compile(r"\w+( \w+)*")
+
+
+def to_dataset(fields: Mapping[str, Any], parts: Iterable[type] = ()) -> xr.Dataset:
+    """All fields of a result as a dataset.
+
+    Args:
+        fields: by name.
+        parts: classes of results that may be fields of this one.
+
+    Raises:
+        ValueError: naming a field that holds something of another type.
+
+    >>> data = to_dataset({"heads": (HeadId(9, 6),), "table": pd.DataFrame({"k": [0, 1]})})
+    >>> list(data), from_dataset(data)["heads"]
+    (['table.k', 'fields'], (HeadId(layer=9, head=6),))
+    """
+    packed = _Packed(tuple(parts))
+    content = {name: packed.put(name, value) for name, value in fields.items()}
+    text = text_array([json.dumps(content)], ())
+    return xr.Dataset({**packed.variables, FIELDS: ((), text)})
+
+
+def from_dataset(dataset: xr.Dataset, parts: Iterable[type] = ()) -> dict[str, Any]:
+    """The fields that ``to_dataset`` wrote.
+
+    Raises:
+        ValueError: if the dataset does not hold what its JSON says.
+    """
+    try:
+        content = parse_json(str(dataset[FIELDS].item()), FIELDS)
+        known = {part.__name__: part for part in parts}
+        return {name: _Unpacked(dataset, known).get(packed) for name, packed in content.items()}
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"its {FIELDS} do not fit what it holds ({type(error).__name__}: {error})") from error
+
+
+class _Packed:
+    """The variables of a dataset in the making."""
+
+    def __init__(self, parts: tuple[type, ...]) -> None:
+        self.variables: dict[str, Any] = {}
+        self._parts = parts
+
+    def put(self, name: str, value: Any) -> Any:
+        """A value as JSON; its arrays become variables, whose names begin with ``name``."""
+        if value is None or isinstance(value, (str, bool, int, float)):
+            return value
+        if isinstance(value, HeadId):
+            return {"head": str(value)}
+        if isinstance(value, HeadScores):
+            return {"scores": self._scores(name, value.dataset)}
+        if isinstance(value, pd.DataFrame):
+            return {"table": self._table(name, value)}
+        if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
+            self.variables[name] = [f"{name}.{axis}" for axis in range(value.ndim)], value
+            return {"array": name}
+        if isinstance(value, self._parts):
+            fields = {key: self.put(f"{name}.{key}", part) for key, part in vars(value).items()}
+            return {"result": type(value).__name__, "fields": fields}
+        if _is_json(value):
+            return {"json": value}
+        if isinstance(value, (tuple, list)):
+            items = [self.put(f"{name}.{i}", item) for i, item in enumerate(value)]
+            return {"tuple" if isinstance(value, tuple) else "list": items}
+        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+            return {"dict": {key: self.put(f"{name}.{i}", item) for i, (key, item) in enumerate(value.items())}}
+        raise ValueError(f"{name} is a {type(value).__name__}, which cannot be saved")
+
+    def _table(self, name: str, table: pd.DataFrame) -> dict[str, Any]:
+        if not table.index.equals(pd.RangeIndex(len(table))):
+            raise ValueError(f"{name} has an index of its own, which cannot be saved; reset it")
+        columns = []
+        for column in table.columns:
+            if not (isinstance(column, str) and _COLUMN.fullmatch(column)):
+                raise ValueError(f"{name} has a column {column!r}; only names of letters and digits can be saved")
+            values, missing = _column(f"{name}.{column}", table[column])
+            self.variables[f"{name}.{column}"] = [f"{name}.row"], values
+            columns.append({"name": column, "dtype": str(table[column].dtype), "missing": missing})
+        return {"name": name, "rows": len(table), "columns": columns}
+
+    def _scores(self, name: str, dataset: xr.Dataset) -> dict[str, Any]:
+        for key, variable in dataset.variables.items():
+            self.variables[f"{name}.{key}"] = [f"{name}.{dim}" for dim in variable.dims], variable.values
+        return {"name": name, "coords": [str(key) for key in dataset.coords], "attrs": dict(dataset.attrs)}
+
+
+class _Unpacked:
+    """A dataset that is taken apart again."""
+
+    def __init__(self, dataset: xr.Dataset, parts: Mapping[str, type]) -> None:
+        self._dataset, self._parts = dataset, parts
+
+    def get(self, packed: Any) -> Any:
+        """The value that ``_Packed.put`` made this JSON of."""
+        if not isinstance(packed, dict):
+            return packed
+        kind, content = next(iter(packed.items()))
+        match kind:
+            case "json":
+                return content
+            case "head":
+                return HeadId.parse(content)
+            case "scores":
+                return self._scores(**content)
+            case "table":
+                return self._table(**content)
+            case "array":
+                return self._dataset[content].values
+            case "result":
+                return self._parts[content](**{key: self.get(part) for key, part in packed["fields"].items()})
+            case "tuple":
+                return tuple(self.get(item) for item in content)
+            case "list":
+                return [self.get(item) for item in content]
+            case "dict":
+                return {key: self.get(item) for key, item in content.items()}
+        raise KeyError(kind)
+
+    def _table(self, name: str, rows: int, columns: list[dict[str, Any]]) -> pd.DataFrame:
+        table = {}
+        for column in columns:
+            values = self._dataset[f"{name}.{column['name']}"].values
+            if values.dtype.kind not in _NUMBERS:
+                values = values.tolist()
+                for i, cell in column["missing"]:
+                    values[i] = cell
+            table[column["name"]] = pd.Series(values, index=range(rows), dtype=column["dtype"])
+        return pd.DataFrame(table, index=range(rows))
+
+    def _scores(self, name: str, coords: list[str], attrs: dict[str, Any]) -> HeadScores:
+        start = f"{name}."
+        variables = {
+            str(key).removeprefix(start): ([str(dim).removeprefix(start) for dim in variable.dims], variable.values)
+            for key, variable in self._dataset.variables.items()
+            if str(key).startswith(start)
+        }
+        return HeadScores(xr.Dataset(variables).set_coords(coords).assign_attrs(attrs))
+
+
+def _is_json(value: Any) -> bool:
+    """Whether JSON gives back the same: no tuples, no keys but texts, nothing that is not a number."""
+    try:
+        return isinstance(value, (dict, list)) and json.loads(json.dumps(value)) == value
+    except (TypeError, ValueError):
+        return False
+
+
+def _column(name: str, column: Any) -> tuple[np.ndarray, list[tuple[int, Any]]]:
+    """A column's cells, and of a column of texts the places and values of those that are missing.
+
+    Raises:
+        ValueError: if it holds neither numbers nor texts.
+    """
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in _NUMBERS:
+        return column.to_numpy(), []
+    cells = column.tolist()
+    missing = [(i, cell) for i, cell in enumerate(cells) if cell is None or (isinstance(cell, float) and cell != cell)]
+    for i, _ in missing:
+        cells[i] = ""
+    for cell in cells:
+        if not isinstance(cell, str):
+            raise ValueError(f"{name} holds a {type(cell).__name__}; only texts and numbers can be saved")
+    return text_array(cells, (len(cells),)), missing

@@ -1,0 +1,145 @@
+"""How far two arrays of scores agree: correlations of values and of ranks, and how sure they are.
+
+Heads of a layer read the same residual stream and are not independent, so intervals come from leaving out whole layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int, Num
+from scipy.stats import rankdata
+
+from mechheads.results.stats import correlation_interval
+
+_LEAST = 3
+"""Two heads always correlate."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Agreement of two scores over the same heads; made by ``HeadScores.compare``.
+
+    Attributes:
+        pearson, spearman: correlation over the cells that both measured; NaN where it is not defined.
+        overlap: share of the ``k`` largest of the one that are also among the ``k`` largest of the other.
+        k: how many were taken as the largest.
+        n_heads: how many cells both measured: heads, or heads times labels where there is an extra dimension.
+        names: of the two scores.
+    """
+
+    pearson: float
+    spearman: float
+    overlap: float
+    k: int
+    n_heads: int
+    names: tuple[str, str]
+
+    def __repr__(self) -> str:
+        chance = self.k / self.n_heads if self.n_heads else float("nan")
+        return (
+            f"{self.names[0]!r} against {self.names[1]!r} over {self.n_heads} heads: "
+            f"Pearson {self.pearson:.3f}, Spearman {self.spearman:.3f}, "
+            f"top-{self.k} overlap {self.overlap:.0%} (by chance {chance:.0%})"
+        )
+
+
+def compare(
+    left: Float[np.ndarray, " cell"], right: Float[np.ndarray, " cell"], k: int, names: tuple[str, str]
+) -> Comparison:
+    """Compare two score vectors cell by cell, over the cells where both are finite.
+
+    Raises:
+        ValueError: if ``k`` is below 1.
+
+    >>> import numpy as np
+    >>> compare(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0]), 2, ("x", "x squared"))
+    'x' against 'x squared' over 3 heads: Pearson 0.990, Spearman 1.000, top-2 overlap 100% (by chance 67%)
+    """
+    if k < 1:
+        raise ValueError(f"k is {k}; it must be at least 1")
+    both = np.isfinite(left) & np.isfinite(right)
+    left, right = left[both], right[both]
+    k = min(k, len(left))
+    shared = np.intersect1d(_largest(left, k), _largest(right, k))
+    return Comparison(
+        pearson=_correlation(left, right),
+        spearman=_correlation(rankdata(left), rankdata(right)),
+        overlap=len(shared) / k if k else float("nan"),
+        k=k,
+        n_heads=len(left),
+        names=names,
+    )
+
+
+def pearson(x: Float[np.ndarray, " point"], y: Float[np.ndarray, " point"]) -> float:
+    """Pearson's correlation; NaN if a score does not vary or there are fewer than three points."""
+    if len(x) < _LEAST or x.std() == 0 or y.std() == 0:
+        return float("nan")
+    return float(np.clip(np.corrcoef(x, y)[0, 1], -1, 1).round(12))
+
+
+def pearson_interval(
+    x: Float[np.ndarray, "template layer head"], y: Float[np.ndarray, "template layer head"], r: float
+) -> tuple[float, float]:
+    """The interval of Pearson's correlation ``r``, from leaving out each layer and each template once.
+
+    Sums of moments give these correlations, without another pass over the points.
+    """
+    measured = np.isfinite(x) & np.isfinite(y)
+    x, y = np.where(measured, x, 0.0), np.where(measured, y, 0.0)
+    moments = np.stack([part.sum(2) for part in (measured, x, y, x * x, y * y, x * y)])
+    moments = moments[:, :, measured.any((0, 2))]
+    left_out = []
+    for axis in (2, 1):
+        count, sx, sy, xx, yy, xy = moments.sum((1, 2))[:, None] - moments.sum(3 - axis)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            left_out.append((count * xy - sx * sy) / np.sqrt((count * xx - sx**2) * (count * yy - sy**2)))
+    return correlation_interval(r, *left_out)
+
+
+def spearman(
+    left: Float[np.ndarray, " head"], right: Float[np.ndarray, " head"], layer: Int[np.ndarray, " head"]
+) -> tuple[float, float, float]:
+    """Spearman's correlation and its interval, from what it is without each layer.
+
+    The heads are sorted once: leaving some out does not change the order of the others.
+    """
+    if len(left) < _LEAST or np.ptp(left) == 0 or np.ptp(right) == 0:
+        return float("nan"), float("nan"), float("nan")
+    kept = np.concatenate([np.ones((1, len(left))), np.unique(layer)[:, None] != layer])
+    r = _weighted_spearman(left, right, kept)
+    return float(r[0]), *correlation_interval(float(r[0]), r[1:])
+
+
+def _largest(values: np.ndarray, k: int) -> np.ndarray:
+    return np.argsort(-values, kind="stable")[:k]
+
+
+def _correlation(left: np.ndarray, right: np.ndarray) -> float:
+    if len(left) < 2 or np.ptp(left) == 0 or np.ptp(right) == 0:
+        return float("nan")
+    return float(np.corrcoef(left, right)[0, 1])
+
+
+def _weighted_spearman(
+    left: Float[np.ndarray, " head"], right: Float[np.ndarray, " head"], counts: Num[np.ndarray, "draw head"]
+) -> Float[np.ndarray, " draw"]:
+    """Spearman's correlation of heads that count so many times each; NaN where a score does not vary."""
+    total = counts.sum(1, keepdims=True)
+    one, other = (_ranks(score, counts) - (total + 1) / 2 for score in (left, right))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        r = (counts * one * other).sum(1) / np.sqrt((counts * one**2).sum(1) * (counts * other**2).sum(1))
+    return np.clip(r, -1, 1)
+
+
+def _ranks(score: Float[np.ndarray, " head"], counts: Num[np.ndarray, "draw head"]) -> Float[np.ndarray, "draw head"]:
+    """The mean rank, from 1, of each head among heads that count so many times each; equal ones share theirs."""
+    order = np.argsort(score, kind="stable")
+    starts = np.flatnonzero(np.diff(score[order], prepend=-np.inf))
+    of_value = np.add.reduceat(counts[:, order], starts, axis=1)
+    ranks = of_value.cumsum(1) - (of_value - 1) / 2
+    found = np.empty(counts.shape)
+    found[:, order] = np.repeat(ranks, np.diff(starts, append=len(score)), axis=1)
+    return found

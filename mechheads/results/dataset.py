@@ -1,0 +1,139 @@
+"""How a result lies in its ``xarray.Dataset``: dimensions, labels, variables and attributes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from math import isfinite, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from mechheads.files.text import check_unicode, parse_json
+from mechheads.results import netcdf
+from mechheads.results.kinds import kind_of
+from mechheads.results.netcdf import text_array
+from mechheads.results.stats import q_values
+
+SCHEMA_VERSION = 1
+STATISTICS = ("score", "ci_low", "ci_high", "p_value", "q_value")
+RANGE = ("range_low", "range_high")
+"""Held only where two clusters, too few for an interval, were measured."""
+_RESERVED = {"layer", "head", "prompt", "values", "cluster", *STATISTICS, *RANGE}
+Label = str | int | float
+
+
+def build(
+    statistics: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    extra: Mapping[str, Sequence[Label]] | None,
+    name: str,
+    unit: str | None,
+    kind: str,
+    provenance: Mapping[str, Any] | None,
+    variables: Mapping[str, Any] | None,
+) -> xr.Dataset:
+    """The dataset of a result from score, ci_low, ci_high and p_value, with labels checked and q computed.
+
+    Raises:
+        ValueError: if shapes and labels do not fit together, or a name is taken.
+    """
+    score, low, high, p = statistics
+    labels = {dim: text_or_numbers(dim, known) for dim, known in (extra or {}).items()}
+    if taken := sorted({*labels, *(variables or {})} & _RESERVED):
+        raise ValueError(f"{', '.join(taken)} cannot name an extra dimension or variable: HeadScores uses it itself")
+    if score.ndim != 2 + len(labels) or score.shape[2:] != tuple(map(len, labels.values())):
+        wanted = ", ".join(["layer", "head", *(f"{dim}: {len(known)}" for dim, known in labels.items())])
+        raise ValueError(f"the scores have shape {score.shape}; layers, heads and extra labels ask for ({wanted})")
+    for dim, known in labels.items():
+        if len(set(known.tolist())) < len(known):
+            raise ValueError(f"extra[{dim!r}] holds a label twice; labels must differ, so that one can be selected")
+    dims = ("layer", "head", *labels)
+    arrays = dict(zip(STATISTICS, (score, low, high, p, q_values(p)), strict=True))
+    return xr.Dataset(
+        {variable: (dims, array) for variable, array in arrays.items()},
+        coords={"layer": np.arange(score.shape[0]), "head": np.arange(score.shape[1]), **labels},
+        attrs={
+            "schema_version": SCHEMA_VERSION,
+            "name": check_unicode(name, "name"),
+            "unit": check_unicode(kind_of(kind).unit if unit is None else unit, "unit"),
+            "kind": check_unicode(kind, "kind"),
+            "provenance": json.dumps(dict(provenance or {})),
+        },
+    ).assign(variables or {})
+
+
+def read(path: Path, variable: str, what: str) -> xr.Dataset:
+    """The dataset of a result from its file.
+
+    Args:
+        path: of the file.
+        variable: every such result has it.
+        what: the results that are wanted, in words for messages.
+
+    Raises:
+        FileNotFoundError: if it is not there.
+        ValueError: if it is something else, damaged, or was written by a newer version.
+    """
+    dataset = netcdf.read(path)
+    attrs = dataset.attrs
+    foreign = f"was not written by mechheads: it holds no {what}"
+    if not {"schema_version", "name", "kind", "provenance"} <= attrs.keys():
+        raise ValueError(f"{path} {foreign}")
+    if variable not in dataset:
+        raise ValueError(f"{path} holds no {what}: it holds a result of the kind {attrs['kind']!r}")
+    if odd := [name for name in ("name", "kind", "unit", "provenance") if not isinstance(attrs.get(name, ""), str)]:
+        raise ValueError(f"{path} {foreign}: its {odd[0]} is no text")
+    if not isinstance(attrs["schema_version"], (int, np.integer)):
+        raise ValueError(f"{path} {foreign}: its schema_version is {attrs['schema_version']!r}")
+    found = int(attrs["schema_version"])
+    if found > SCHEMA_VERSION:
+        raise ValueError(
+            f"{path} was written by a newer mechheads (schema version {found}; this one reads up to "
+            f"{SCHEMA_VERSION}): update mechheads"
+        )
+    for name in ("provenance", "statistics"):
+        if not isinstance(parse_json(str(attrs.get(name, "{}")), f"the {name} of {path}"), dict):
+            raise ValueError(f"{path} {foreign}: its {name} is no JSON object")
+    return dataset.assign_attrs(schema_version=found)
+
+
+def text_or_numbers(dim: str, labels: Sequence[Label]) -> np.ndarray:
+    """Labels as an array: text as Python strings, numbers as numbers.
+
+    Raises:
+        ValueError: for a mixture, or text that is not valid Unicode.
+    """
+    known = list(labels)
+    if all(isinstance(label, str) for label in known):
+        return text_array([check_unicode(str(label), dim) for label in known], (len(known),))
+    if all(isinstance(label, (int, float, np.number)) for label in known):
+        return np.asarray(known)
+    raise ValueError(f"the labels of {dim} must be all text or all numbers; got {known[:5]}")
+
+
+def like(score: np.ndarray, array: np.ndarray | None, what: str) -> np.ndarray:
+    """``array`` as floats in the shape of ``score``; NaN where there is none.
+
+    Raises:
+        ValueError: if it has another shape.
+    """
+    if array is None:
+        return np.full_like(score, np.nan)
+    if np.shape(array) != score.shape:
+        raise ValueError(f"{what} has shape {np.shape(array)}; score has {score.shape}")
+    return np.asarray(array, dtype=np.float64)
+
+
+def shown_ends(row: Mapping[str, Any], form: str = ".3f") -> str:
+    """The interval of a row of ``HeadScores.to_dataframe`` as text, or the range in its place; empty without either.
+
+    >>> shown_ends({"ci_low": 0.25, "ci_high": 0.75}), shown_ends({"range_low": 1.0, "range_high": 2.0}, ".0f")
+    ('  [0.250, 0.750]', '  range of 2 clusters [1, 2]')
+    """
+    for said, ends in (("", STATISTICS[1:3]), ("range of 2 clusters ", RANGE)):
+        low, high = (row.get(end, nan) for end in ends)
+        if isfinite(low) and isfinite(high):
+            return f"  {said}[{low:{form}}, {high:{form}}]"
+    return ""

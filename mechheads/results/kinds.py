@@ -1,0 +1,96 @@
+"""The kinds of results in one table: the papers each rests on, its unit, its null, and its figure.
+
+A figure is named by a text, ``"module:function"``, and imported when it is drawn. Results lie below plots, and imports
+run down only: so a result can draw itself without an import of plots, and nothing loads plotly before it is needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+HEATMAP = "mechheads.plots.heatmap:heatmap"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One analysis.
+
+    Attributes:
+        papers: keys of ``mechheads.results.citations.PAPERS``.
+        unit: of its numbers; empty if a metric says it.
+        null: the mean of a head that does nothing, for p and q; ``None``: there is nothing to test against.
+        plot: its figure, as "module:function"; ``None``: a heatmap of head scores, no figure of a table.
+        dims: the extra dimensions of head scores that the figure draws.
+        needs: variables that it reads besides. Head scores without these are drawn as a heatmap.
+    """
+
+    papers: tuple[str, ...] = ()
+    unit: str = ""
+    null: float | None = 0.0
+    plot: str | None = None
+    dims: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+
+_MAPS, _SHIPS, _GATING = ("elhelo2024maps",), ("zhou2025ships",), ("nam2025chg",)
+_PATCHING, _IOI, _PATHS = ("zhang2024patching",), ("wang2023ioi",), ("wang2023ioi", "goldowsky2023paths")
+_LABELS: dict[str, Any] = {
+    "plot": "mechheads.plots.category_map:category_map",
+    "dims": ("category",),
+    "needs": ("member",),
+}
+_SAFETY: dict[str, Any] = {"plot": "mechheads.plots.safety_map:safety_map", "needs": ("generalized_ships",)}
+_MATRIX: dict[str, Any] = {"plot": "mechheads.plots.path_matrix:path_matrix", "dims": ("receiver",)}
+
+KINDS: dict[str, Kind] = {
+    # Scores of single heads
+    "activation_patch": Kind(_PATCHING),
+    "path_patch": Kind(_PATHS),
+    "path_matrix": Kind(_PATHS, **_MATRIX),
+    "attribution": Kind(("syed2023attribution",)),
+    "ablate": Kind(("michel2019sixteen",)),
+    "self_repair": Kind(("mcgrath2023hydra", "rushing2024repair")),
+    "relations": Kind(_MAPS, "share of pairs", null=None),
+    "dynamic_relations": Kind((), "share of pairs", null=None),
+    "labels": Kind(_MAPS, "share of pairs", null=None, **_LABELS),
+    "ships": Kind(_SHIPS, "nats", null=None),
+    "generalized_ships": Kind(_SHIPS, "degrees", null=None),
+    "safety": Kind(_SHIPS, "nats", null=None, **_SAFETY),
+    "sahara": Kind(_SHIPS, "degrees", null=None),
+    "refusal_contribution": Kind((), "nats"),
+    "refusal_direction": Kind((), "residual units"),
+    "gates": Kind(_GATING, "gate", null=None),
+    "roles": Kind(_GATING, "gate", null=None),
+    # Tables about sets of heads
+    "set_scores": Kind(_PATCHING),
+    "faithfulness": Kind(_IOI, "share"),
+    "completeness": Kind(_IOI),
+    "minimal_circuit": Kind((*_IOI, "conmy2023acdc"), "share"),
+    "removal": Kind(_MAPS, "accuracy"),
+    "relation_evidence": Kind((*_MAPS, *_IOI), "share restored"),
+    "head_group": Kind(_SHIPS, "degrees"),
+    "refusal_test": Kind(_SHIPS, "share of answers"),
+    "attack_curve": Kind(_SHIPS, "share of answers"),
+    "head_roles": Kind(_GATING, "gate", plot="mechheads.plots.role_curves:role_map"),
+    "role_curves": Kind(_GATING, "nats", plot="mechheads.plots.role_curves:role_curves"),
+}
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of this name; one that is not in the table is your own: no papers, no unit, tested against 0.
+
+    >>> kind_of("ships").unit, kind_of("my own").null
+    ('nats', 0.0)
+    """
+    return KINDS.get(name, Kind())
+
+
+def draw(figure: str, *what: Any, **options: Any) -> go.Figure:
+    """A figure, by its name in the table."""
+    module, _, function = figure.partition(":")
+    return getattr(importlib.import_module(module), function)(*what, **options)

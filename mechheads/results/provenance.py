@@ -1,0 +1,60 @@
+"""Provenance: what it takes to repeat a result, as a dict that JSON gives back unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from mechheads.heads import HeadId
+
+
+@runtime_checkable
+class Repeatable(Protocol):
+    """What says how to repeat it, such as a model."""
+
+    def provenance(self) -> dict[str, Any]: ...
+
+
+def make_provenance(
+    source: Repeatable | Mapping[str, Any], /, *settings: Mapping[str, Any], **more: Any
+) -> dict[str, Any]:
+    """What it takes to repeat a result: what was run, with which settings, on what.
+
+    Prompts, tasks and relations become their fingerprints, heads their names, tuples lists, and NumPy's numbers
+    Python's.
+
+    Args:
+        source: a model, or the provenance of the result that this one is made from.
+        *settings: by name; of two with the same name the later counts.
+        **more: further settings.
+
+    Raises:
+        ValueError: naming a setting that JSON cannot hold.
+
+    >>> make_provenance({"model": "gpt2"}, {"seed": 0}, heads=(HeadId(9, 6),), interrupted=False)
+    {'model': 'gpt2', 'seed': 0, 'heads': ['L9H6'], 'interrupted': False}
+    """
+    made = dict(source if isinstance(source, Mapping) else source.provenance())
+    for part in (*settings, more):
+        made |= {name: _plain(name, value) for name, value in part.items()}
+    return made
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A value as JSON holds it; ``name`` says in messages where it is."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    if isinstance(value, HeadId):
+        return str(value)
+    if (fingerprint := getattr(value, "fingerprint", None)) is not None:
+        return fingerprint() if callable(fingerprint) else fingerprint
+    if isinstance(value, (tuple, list)):
+        return [_plain(f"{name}[{i}]", item) for i, item in enumerate(value)]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _plain(f"{name}[{key!r}]", item) for key, item in value.items()}
+    kind = type(value).__name__
+    raise ValueError(f"provenance cannot hold {name}, a {kind}; give texts, numbers, or lists and dicts of these")

@@ -1,0 +1,399 @@
+"""``HeadScores``: what every analysis returns, a value per head with its interval and where it came from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from jaxtyping import Num
+
+from mechheads.heads import HeadId, HeadLike, check_head
+from mechheads.messages.suggest import did_you_mean
+from mechheads.results import netcdf
+from mechheads.results.arithmetic import check_aligned, combine
+from mechheads.results.citations import citation
+from mechheads.results.correlation import Comparison, compare
+from mechheads.results.dataset import RANGE, STATISTICS, Label, build, like, read, text_or_numbers
+from mechheads.results.html import head_names, html_result
+from mechheads.results.kinds import HEATMAP, draw, kind_of
+from mechheads.results.provenance import make_provenance
+from mechheads.results.stats import cluster_range, clustered_interval, mean_over_prompts, sign_flip_p
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_S = TypeVar("_S", bound="HeadScores")
+
+
+class HeadScores:
+    """Scores of every head, with intervals, per-prompt values and provenance.
+
+    ``dataset`` holds ``score``, ``ci_low``, ``ci_high``, ``p_value`` and ``q_value`` over (layer, head, and
+    any further labelled dimensions such as ``pos`` or ``relation``), ``values`` and ``cluster`` over
+    prompts where scores are means over prompts, and the attributes ``name``, ``unit``, ``kind``,
+    ``provenance`` and ``schema_version``. NaN is "not measured" or "not defined". Where two clusters of prompts were
+    measured, too few for an interval, ``range_low`` and ``range_high`` hold their means. Scores of two analyses
+    can be added, subtracted, multiplied and divided if they align.
+
+    >>> import numpy as np
+    >>> values = np.arange(12.0).reshape(1, 2, 6)  # [layer, head, prompt]
+    >>> scores = HeadScores.from_values(values, name="effect", unit="logits", kind="demo")
+    >>> scores
+    <HeadScores 'effect' in logits: 1 layer x 2 heads, 6 prompts>
+    >>> scores.heads(1)
+    (HeadId(layer=0, head=1),)
+    >>> scores["L0H1"]["score"]
+    8.5
+    """
+
+    KIND: ClassVar[str | None] = None
+    """The one kind of scores that a subclass holds."""
+
+    def __init__(self, dataset: xr.Dataset) -> None:
+        """Wrap a dataset laid out as described above; missing statistics are filled with NaN.
+
+        Raises:
+            ValueError: if ``score``, its dimensions or an attribute are missing.
+        """
+        if "score" not in dataset or dataset["score"].dims[:2] != ("layer", "head"):
+            raise ValueError("dataset has no variable 'score' over (layer, head, ...)")
+        if absent := [name for name in ("name", "unit", "kind", "provenance") if name not in dataset.attrs]:
+            raise ValueError(f"dataset lacks the attributes {', '.join(absent)}")
+        empty = xr.full_like(dataset["score"], np.nan, dtype=np.float64)
+        self.dataset = dataset.assign({name: empty for name in STATISTICS if name not in dataset})
+
+    @classmethod
+    def from_values(
+        cls: type[_S],
+        values: Num[np.ndarray, "layer head *extra prompt"],
+        *,
+        name: str,
+        unit: str | None = None,
+        kind: str,
+        cluster: Sequence[object] | np.ndarray | None = None,
+        extra: Mapping[str, Sequence[Label]] | None = None,
+        null: float | Literal["of kind"] | None = "of kind",
+        provenance: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        level: float = 0.95,
+        variables: Mapping[str, Any] | None = None,
+    ) -> _S:
+        """Scores that are means over prompts, with clustered intervals, p and q.
+
+        Args:
+            values: one value per head and prompt (and extra labels); NaN is "not measured".
+            name: what is measured, e.g. "activation patching, z".
+            unit: e.g. "logits"; left out, that of the kind.
+            kind: the analysis, e.g. "activation_patch"; tells ``citation`` which papers to name.
+            cluster: a label per prompt; prompts that share one are not independent. ``None``: all are.
+            extra: further dimensions in the order of the axes of ``values``, each with its labels.
+            null: the mean under "this head does nothing", for p and q; ``None``: no test. Left out, that of the kind,
+                which for kinds of your own is 0.
+            provenance: what it takes to repeat the run; anything JSON can hold.
+            seed: of the random sign patterns of p.
+            level: of the intervals.
+            variables: further variables for the dataset, as ``xarray.Dataset.assign`` takes them.
+
+        Raises:
+            ValueError: if shapes, labels and clusters do not fit together.
+        """
+        null = kind_of(kind).null if isinstance(null, str) else null
+        values = np.asarray(values, dtype=np.float64)
+        if values.ndim == 0 or values.shape[-1] == 0:
+            raise ValueError(f"values has shape {values.shape}; it needs at least one prompt on its last axis")
+        score = mean_over_prompts(values)
+        labels = [str(c) for c in (range(values.shape[-1]) if cluster is None else cluster)]
+        low, high = clustered_interval(values, labels, level=level)
+        p = np.full_like(score, np.nan) if null is None else sign_flip_p(values, labels, null=null, seed=seed)
+        statistics = {"null": null, "level": level, "seed": seed}
+        dataset = build((score, low, high, p), extra, name, unit, kind, provenance, variables)
+        dims = dataset["score"].dims
+        ends = dict(zip(RANGE, cluster_range(values, labels), strict=True))
+        if np.isfinite(ends[RANGE[0]]).any():
+            dataset = dataset.assign({end: (dims, array) for end, array in ends.items()})
+        return cls(
+            dataset.assign(
+                values=((*dims, "prompt"), values), cluster=("prompt", text_or_numbers("cluster", labels))
+            ).assign_attrs(statistics=json.dumps(statistics))
+        )
+
+    @classmethod
+    def from_scores(
+        cls: type[_S],
+        score: Num[np.ndarray, "layer head *extra"],
+        *,
+        name: str,
+        unit: str | None = None,
+        kind: str,
+        ci_low: Num[np.ndarray, "..."] | None = None,
+        ci_high: Num[np.ndarray, "..."] | None = None,
+        p_value: Num[np.ndarray, "..."] | None = None,
+        extra: Mapping[str, Sequence[Label]] | None = None,
+        values: Num[np.ndarray, "..."] | None = None,
+        provenance: Mapping[str, Any] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> _S:
+        """Scores that are not means over prompts, with whatever interval and p the analysis has.
+
+        ``ci_low``, ``ci_high`` and ``p_value`` have the shape of ``score``, ``values`` one axis of prompts
+        more; the other arguments are as in ``from_values``. q follows from ``p_value``.
+
+        Raises:
+            ValueError: if shapes and labels do not fit together.
+        """
+        score = np.asarray(score, dtype=np.float64)
+        given = (
+            score,
+            like(score, ci_low, "ci_low"),
+            like(score, ci_high, "ci_high"),
+            like(score, p_value, "p_value"),
+        )
+        dataset = build(given, extra, name, unit, kind, provenance, variables)
+        if values is not None:
+            if np.shape(values)[:-1] != score.shape:
+                raise ValueError(
+                    f"values has shape {np.shape(values)}; it needs {score.shape} and a last axis of prompts"
+                )
+            dataset = dataset.assign(values=((*dataset["score"].dims, "prompt"), np.asarray(values, np.float64)))
+        return cls(dataset)
+
+    @property
+    def scores(self) -> xr.DataArray:
+        """The scores, (layer, head, extra dimensions)."""
+        return self.dataset["score"]
+
+    @property
+    def values(self) -> xr.DataArray | None:
+        """The per-prompt values, (layer, head, extra dimensions, prompt); ``None`` where there are none."""
+        return self.dataset.get("values")
+
+    @property
+    def n_layers(self) -> int:
+        return self.dataset.sizes["layer"]
+
+    @property
+    def n_heads(self) -> int:
+        """Heads per layer."""
+        return self.dataset.sizes["head"]
+
+    @property
+    def extra_dims(self) -> tuple[str, ...]:
+        """Names of the dimensions beyond layer and head."""
+        return tuple(str(dim) for dim in self.scores.dims[2:])
+
+    @property
+    def name(self) -> str:
+        return self.dataset.attrs["name"]
+
+    @property
+    def unit(self) -> str:
+        return self.dataset.attrs["unit"]
+
+    @property
+    def kind(self) -> str:
+        return self.dataset.attrs["kind"]
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        return json.loads(self.dataset.attrs["provenance"])
+
+    def with_provenance(self: _S, **more: Any) -> _S:
+        """The same scores that remember more of where they come from."""
+        return type(self)(self.dataset.assign_attrs(provenance=json.dumps(make_provenance(self.provenance, more))))
+
+    @property
+    def level(self) -> float | None:
+        """Share of intervals that should hold the true mean, e.g. 0.95; ``None`` if scores are no means."""
+        statistics = self.dataset.attrs.get("statistics")
+        return None if statistics is None else json.loads(statistics)["level"]
+
+    @property
+    def missing(self) -> tuple[HeadId, ...]:
+        """Heads without any score, as an interrupted run leaves them; not those that a screening left out."""
+        absent = self.scores.isnull().all(self.extra_dims)
+        if "screened_out" in self.dataset:
+            absent &= ~self.dataset["screened_out"]
+        return tuple(HeadId(int(layer), int(head)) for layer, head in np.argwhere(absent.values))
+
+    def select(self, **labels: Label | Sequence[Label]) -> HeadScores:
+        """The part at some labels of the extra dimensions: one label drops its dimension, a list keeps it.
+
+        q values stay those of the whole result: choosing a part afterwards does not undo the tests made.
+
+        Raises:
+            ValueError: if there is no such dimension or label.
+        """
+        index: dict[str, Any] = {}
+        for dim, wanted in labels.items():
+            if dim not in self.extra_dims:
+                raise ValueError(f"there is no dimension {dim!r} to select from; there is {list(self.extra_dims)}")
+            known = self.dataset[dim].values.tolist()
+            several = isinstance(wanted, (list, tuple))
+            for label in wanted if several else [wanted]:
+                if label not in known:
+                    shown = ", ".join(map(repr, known[:20])) + (", ..." if len(known) > 20 else "")
+                    meant = did_you_mean(label, [name for name in known if isinstance(name, str)])
+                    raise ValueError(f"{dim} has no label {label!r}; it has {shown}.{meant}")
+            index[dim] = [known.index(label) for label in wanted] if several else known.index(wanted)
+        chosen = {**self.provenance.get("selected", {}), **labels}
+        part = self.dataset.isel(index, drop=True)
+        return HeadScores(part.assign_attrs(provenance=json.dumps({**self.provenance, "selected": chosen})))
+
+    def __getitem__(self, head: HeadLike) -> Any:
+        """One head: a dict of its statistics, or with extra dimensions a table with a row per label."""
+        found = check_head(head, self.n_layers, self.n_heads)
+        part = self._statistics.isel(layer=found.layer, head=found.head)
+        if not self.extra_dims:
+            return {"layer": found.layer, "head": found.head} | {str(n): float(part[n]) for n in part.data_vars}
+        return _table(part, self.extra_dims)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row per head and label: layer, head, labels, score, ci_low, ci_high, p_value, q_value.
+
+        The rows are named after the heads, as in ``table.loc["L23H4"]``. With ``range_low`` and ``range_high`` where
+        two clusters were measured, which have no interval.
+        """
+        table = _table(self._statistics, ("layer", "head", *self.extra_dims))
+        return table.set_index(pd.Index(head_names(table)))
+
+    @property
+    def _statistics(self) -> xr.Dataset:
+        return self.dataset[[name for name in (*STATISTICS, *RANGE) if name in self.dataset]]
+
+    def top(self, k: int = 10, by: str = "score") -> pd.DataFrame:
+        """The ``k`` rows of ``to_dataframe`` with the largest score, or the largest absolute score.
+
+        Rows without a score are left out, and of labels heads that do not have the category; equal scores stay in the
+        order of layer and head.
+
+        Raises:
+            ValueError: if ``k`` is below 1 or ``by`` is neither "score" nor "absolute".
+        """
+        if k < 1:
+            raise ValueError(f"k is {k}; it must be at least 1")
+        return self._ranked(by).head(k)
+
+    def heads(self, k: int = 10, by: str = "score") -> tuple[HeadId, ...]:
+        """The ``k`` heads that rank first, each once even if it ranks under several labels."""
+        if k < 1:
+            raise ValueError(f"k is {k}; it must be at least 1")
+        ranked = self._ranked(by)
+        pairs = zip(ranked["layer"].tolist(), ranked["head"].tolist(), strict=True)
+        return tuple(dict.fromkeys(HeadId(*pair) for pair in pairs))[:k]
+
+    def _ranked(self, by: str) -> pd.DataFrame:
+        if by not in ("score", "absolute"):
+            raise ValueError(f'by is {by!r}; it must be "score" or "absolute"')
+        rows = self.to_dataframe()
+        keys = rows["score"].to_numpy(dtype=np.float64)
+        wanted = ~np.isnan(keys)
+        if "member" in self.dataset:
+            member = self.dataset["member"].transpose("layer", "head", *self.extra_dims)
+            wanted &= member.values.ravel().astype(bool)
+        kept = np.flatnonzero(wanted)
+        order = np.argsort(-(np.abs(keys) if by == "absolute" else keys)[kept], kind="stable")
+        return rows.iloc[kept[order]]
+
+    def compare(self, other: HeadScores, k: int = 10) -> Comparison:
+        """Correlations and overlap of the ``k`` largest with another result over the same heads and labels.
+
+        Raises:
+            ValueError: if layers, heads or extra labels differ.
+        """
+        check_aligned(self.dataset, other.dataset)
+        names = (self.name, other.name)
+        return compare(self.scores.values.ravel(), other.scores.values.ravel(), k, names)
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything to a netCDF file, whole or not at all, and return its path."""
+        netcdf.write(self.dataset, Path(path))
+        return Path(path)
+
+    @classmethod
+    def load(cls: type[_S], path: str | Path) -> _S:
+        """Read a file that ``save`` wrote.
+
+        Raises:
+            FileNotFoundError: if it is not there.
+            ValueError: if it is something else, damaged, or was written by a newer version.
+        """
+        dataset = read(Path(path), "score", "head scores")
+        found = dataset.attrs["kind"]
+        if cls.KIND not in (None, found):
+            raise ValueError(f"{path} holds {found!r} scores, not {cls.KIND!r}; use mh.HeadScores.load")
+        return cls(dataset)
+
+    def plot(self, **options: Any) -> go.Figure:
+        """The figure of this kind of scores, or a heatmap over layers and heads.
+
+        Path matrices are drawn by ``mechheads.plots.path_matrix``, labels by ``mechheads.plots.category_map``, safety
+        heads by ``mechheads.plots.safety_map``, all else by ``mechheads.plots.heatmap``. Options go to that function.
+        """
+        kind = kind_of(self.kind)
+        whole = self.extra_dims == kind.dims and all(name in self.dataset for name in kind.needs)
+        return draw(kind.plot if kind.plot and whole else HEATMAP, self, **options)
+
+    def citation(self) -> str:
+        """BibTeX of the papers this kind of result rests on, and a line with the library versions."""
+        return citation(self.kind, self.provenance.get("versions"))
+
+    def __add__(self, other: Any) -> HeadScores:
+        return self._combine(other, "+")
+
+    def __radd__(self, other: Any) -> HeadScores:
+        return self._combine(other, "+", reflected=True)
+
+    def __sub__(self, other: Any) -> HeadScores:
+        return self._combine(other, "-")
+
+    def __rsub__(self, other: Any) -> HeadScores:
+        return self._combine(other, "-", reflected=True)
+
+    def __mul__(self, other: Any) -> HeadScores:
+        return self._combine(other, "*")
+
+    def __rmul__(self, other: Any) -> HeadScores:
+        return self._combine(other, "*", reflected=True)
+
+    def __truediv__(self, other: Any) -> HeadScores:
+        return self._combine(other, "/")
+
+    def __rtruediv__(self, other: Any) -> HeadScores:
+        return self._combine(other, "/", reflected=True)
+
+    def _combine(self, other: Any, symbol: str, reflected: bool = False) -> HeadScores:
+        if isinstance(other, HeadScores):
+            side: xr.Dataset | float = other.dataset
+        elif isinstance(other, (int, float, np.integer, np.floating)) and not isinstance(other, bool):
+            side = float(other)
+        else:
+            return NotImplemented
+        made = combine(*((side, self.dataset) if reflected else (self.dataset, side)), symbol)
+        return HeadScores.from_values(**made) if "values" in made else HeadScores.from_scores(**made)
+
+    def __repr__(self) -> str:
+        size = f"{self.n_layers} layer{'s' * (self.n_layers != 1)} x {self.n_heads} heads"
+        size += "".join(f" x {self.dataset.sizes[dim]} {dim}" for dim in self.extra_dims)
+        if self.values is not None:
+            size += f", {self.dataset.sizes['prompt']} prompts"
+        if RANGE[0] in self.dataset:
+            some = "some with " if self.dataset["ci_low"].notnull().any() else ""
+            size += f", {some}ranges of 2 clusters, not intervals"
+        if self.missing:
+            size += f", {len(self.missing)} heads missing"
+        if isinstance(precision := self.provenance.get("precision"), dict):
+            size += f", within {precision['largest_difference']:.2g} of float32 on {len(precision['sample'])} heads"
+        return f"<{type(self).__name__} {self.name!r} in {self.unit}: {size}>"
+
+    def _repr_html_(self) -> str:
+        return html_result(self, self.top(10, by="absolute"), "The ten furthest from 0:")
+
+
+def _table(part: xr.Dataset, dims: tuple[str, ...]) -> pd.DataFrame:
+    frame = part.to_dataframe(dim_order=list(dims)).reset_index()
+    return frame.loc[:, [*dims, *map(str, part.data_vars)]]

@@ -1,0 +1,329 @@
+"""How sure we are of a mean over prompts: clustered intervals, cluster sign flips, false discovery rate.
+
+Prompts made from one template or about one entity are not independent, so whole clusters are compared or
+flipped, never single prompts. All functions are vectorised over every axis but the last, take NaN for "not
+measured", and give NaN where there is nothing to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.stats import false_discovery_control, norm, t as student_t
+
+EXACT_UP_TO = 4096
+LEAST_CLUSTERS = 3
+"""With fewer there is no interval."""
+_CELLS_AT_ONCE = 4_000_000
+_NEARLY_ONE = 1 - 1e-12
+
+
+def clustered_interval(
+    values: Float[np.ndarray, "*batch prompt"],
+    cluster: Sequence[object] | np.ndarray | None = None,
+    *,
+    level: float = 0.95,
+) -> tuple[Float[np.ndarray, "*batch"], Float[np.ndarray, "*batch"]]:
+    """Interval of the mean over prompts, from the spread of whole clusters: t, with its longer tail made longer.
+
+    With w_g the share of the prompts that lie in cluster g and m_g the cluster's mean, u_g = w_g (m_g - m) /
+    sqrt(1 - w_g) and s = sqrt(sum u_g^2) (CR2), the ends are m -+ s q, where q is t's quantile with Satterthwaite's
+    degrees of freedom (Bell & McCaffrey 2002): c - 1 for c clusters of one size, fewer where some are larger. The
+    mean of few skewed effects lies too often on one side; the first term of its Edgeworth expansion (Johnson 1978,
+    Hall 1988) says by how much: s k (2 q^2 + 1) / 6 with k = sum u_g^3 / s^3. It is added to the side of the longer
+    tail and not taken from the other one, as few clusters know their skewness too badly for that.
+    docs/uncertainty.md has the coverage.
+
+    Args:
+        values: one value per prompt on the last axis; NaN is "not measured".
+        cluster: a label per prompt; ``None`` makes every prompt its own cluster.
+        level: share of such intervals that should hold the true mean.
+
+    Returns:
+        Low and high ends, one per row, in the unit of ``values``; NaN where fewer than three clusters were
+        measured (see ``cluster_range``) or a value is infinite.
+
+    Raises:
+        ValueError: for a ``cluster`` of the wrong length or a ``level`` outside (0, 1).
+
+    >>> import numpy as np
+    >>> low, high = clustered_interval(np.array([1.0, 1.2, 2.0, 2.2, 3.0, 3.2]), ["a", "a", "b", "b", "c", "c"])
+    >>> low.round(2).tolist(), high.round(2).tolist()
+    (-0.38, 4.58)
+    """
+    rows, groups, shape = _rows(values, cluster)
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}; it must lie between 0 and 1, e.g. 0.95")
+    totals, counts = _per_cluster(rows, groups)
+    low, high = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    usable = np.flatnonzero(((counts > 0).sum(axis=1) >= LEAST_CLUSTERS) & np.isfinite(totals).all(axis=1))
+    for part in _parts(usable, totals.shape[1]):
+        total, count = totals[part], counts[part]
+        size = count.sum(axis=1, keepdims=True)
+        mean = total.sum(axis=1, keepdims=True) / size
+        share = count / size
+        off = (total - mean * count) / size / np.sqrt(1 - share)
+        error = np.sqrt((off**2).sum(axis=1))
+        cubed = error**3
+        skew = (off**3).sum(axis=1) / np.where(cubed > 0, cubed, 1)
+        q = _t_quantile(level, _degrees_of_freedom(share))
+        longer = skew * (2 * q**2 + 1) / 6
+        low[part] = mean[:, 0] - error * (q + np.maximum(-longer, 0))
+        high[part] = mean[:, 0] + error * (q + np.maximum(longer, 0))
+    return low.reshape(shape), high.reshape(shape)
+
+
+def cluster_range(
+    values: Float[np.ndarray, "*batch prompt"], cluster: Sequence[object] | np.ndarray | None = None
+) -> tuple[Float[np.ndarray, "*batch"], Float[np.ndarray, "*batch"]]:
+    """The smaller and the larger mean of two clusters, which are too few for an interval.
+
+    Args:
+        values: one value per prompt on the last axis; NaN is "not measured".
+        cluster: a label per prompt; ``None`` makes every prompt its own cluster.
+
+    Returns:
+        Both ends, one per row; NaN where more or fewer than two clusters were measured, or a value is infinite.
+
+    Raises:
+        ValueError: for a ``cluster`` of the wrong length.
+
+    >>> import numpy as np
+    >>> low, high = cluster_range(np.array([1.0, 2.0, 5.0]), ["a", "a", "b"])
+    >>> float(low), float(high)
+    (1.5, 5.0)
+    """
+    rows, groups, shape = _rows(values, cluster)
+    totals, counts = _per_cluster(rows, groups)
+    low, high = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    two = ((counts > 0).sum(axis=1) == LEAST_CLUSTERS - 1) & np.isfinite(totals).all(axis=1)
+    means = totals[two] / np.where(counts[two] > 0, counts[two], np.nan)
+    low[two], high[two] = np.nanmin(means, axis=1, initial=np.inf), np.nanmax(means, axis=1, initial=-np.inf)
+    return low.reshape(shape), high.reshape(shape)
+
+
+def sign_flip_p(
+    values: Float[np.ndarray, "*batch prompt"],
+    cluster: Sequence[object] | np.ndarray | None = None,
+    *,
+    null: float = 0.0,
+    seed: int = 0,
+    n: int = 9999,
+) -> Float[np.ndarray, "*batch"]:
+    """Two-sided p that the mean is ``null``: all deviations of a cluster change sign together.
+
+    It assumes symmetry: if a cluster's deviation from ``null`` is as likely to be x as -x, every pattern of signs is as
+    likely as the one seen; p is the share of patterns whose mean is at least as far from ``null``. Of skewed effects it
+    may be small though their mean is ``null`` (docs/uncertainty.md says how often). With up to 12 clusters all patterns
+    are counted, exactly; beyond that ``n`` random ones, and p = (1 + as far) / (1 + n), never 0.
+
+    Args:
+        values: one value per prompt on the last axis; NaN is "not measured".
+        cluster: a label per prompt; ``None`` makes every prompt its own cluster.
+        null: the mean to test against, in the unit of ``values``.
+        seed: of the random patterns.
+        n: number of random patterns.
+
+    Returns:
+        p per row; NaN where nothing was measured or a value is infinite.
+
+    Raises:
+        ValueError: for a ``cluster`` of the wrong length or ``n`` below 1.
+
+    >>> import numpy as np
+    >>> float(sign_flip_p(np.array([1.0, 2.0, 3.0])))  # 2 of the 8 patterns: +++ and ---
+    0.25
+    """
+    rows, groups, shape = _rows(values, cluster)
+    _at_least_one("n", n)
+    totals, counts = _per_cluster(rows - null, groups)
+    signs, exact = _signs(totals.shape[1], n, seed)
+    p = np.full(len(rows), np.nan)
+    usable = np.flatnonzero((counts.sum(axis=1) > 0) & np.isfinite(totals).all(axis=1))
+    for part in _parts(usable, signs.shape[1]):
+        seen = np.abs(totals[part].sum(axis=1, keepdims=True))
+        rounding = 1e-12 * np.abs(totals[part]).sum(axis=1, keepdims=True)
+        as_far = (np.abs(totals[part] @ signs) >= seen - rounding).sum(axis=1)
+        p[part] = as_far / signs.shape[1] if exact else (1 + as_far) / (1 + n)
+    return p.reshape(shape)
+
+
+def q_values(p: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+    """Benjamini-Hochberg q values over all finite p: of calls at q <= 0.05, 5% are false.
+
+    Args:
+        p: p values of any shape; NaN stays NaN and does not count as a test.
+
+    Raises:
+        ValueError: if a p lies outside 0..1.
+
+    >>> import numpy as np
+    >>> q_values(np.array([0.01, 0.04, np.nan, 0.03])).round(3).tolist()
+    [0.03, 0.04, nan, 0.04]
+    """
+    p = np.asarray(p, dtype=np.float64)
+    finite = ~np.isnan(p)
+    if ((p[finite] < 0) | (p[finite] > 1)).any():
+        raise ValueError("p holds values outside 0..1; give probabilities, with NaN for 'not tested'")
+    q = np.full(p.shape, np.nan)
+    if finite.any():
+        q[finite] = false_discovery_control(p[finite], method="bh")
+    return q
+
+
+def share_interval(
+    share: Float[np.ndarray, "*shape"], n: Int[np.ndarray, "..."], level: float = 0.95
+) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
+    """Wilson's interval for a share of ``n`` independent cases; never empty, also at 0 and 1.
+
+    Wilson 1927: the values p with |share - p| <= z sqrt(p (1 - p) / n).
+
+    >>> low, high = share_interval(np.array([0.0, 0.5]), np.array([10, 10]))
+    >>> low.round(3).tolist(), high.round(3).tolist()
+    ([0.0, 0.237], [0.278, 0.763])
+    """
+    z = norm.ppf((1 + level) / 2)
+    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    reach = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return np.clip(centre - reach, 0, None), np.clip(centre + reach, None, 1)
+
+
+def jackknife_variance(without: Float[np.ndarray, " cluster"]) -> float:
+    """Variance of an estimate, from what it is with each cluster left out once (Tukey 1958).
+
+    >>> jackknife_variance(np.array([3.5, 3.0, 2.5]))  # of the mean of 2, 3 and 4: the square of its standard error
+    0.3333333333333333
+    """
+    n = len(without)
+    return float((n - 1) / n * ((without - without.mean()) ** 2).sum())
+
+
+def correlation_interval(r: float, *without: Float[np.ndarray, " cluster"], level: float = 0.95) -> tuple[float, float]:
+    """Interval of a correlation, from what it is with each cluster left out: a jackknife on Fisher's scale, atanh r.
+
+    Args:
+        r: the correlation.
+        *without: for each kind of cluster, such as layers and templates, the correlations with one left out each.
+            Variances of different kinds add up, which is on the safe side; the degrees of freedom are Satterthwaite's.
+        level: share of such intervals that should hold the true correlation.
+
+    Returns:
+        Both ends; NaN where the first kind has fewer than three clusters, or a correlation is not defined.
+
+    >>> low, high = correlation_interval(0.8, np.array([0.7, 0.8, 0.85, 0.82]))
+    >>> round(low, 2), round(high, 2)
+    (0.3, 0.96)
+    """
+    several = [np.asarray(of_kind) for of_kind in without if len(of_kind) > 1]
+    if len(without[0]) < LEAST_CLUSTERS or not np.isfinite(np.concatenate([[r], *several])).all():
+        return float("nan"), float("nan")
+    variances = np.array([jackknife_variance(_fisher(of_kind)) for of_kind in several])
+    total, by_freedom = variances.sum(), sum(v**2 / (len(of) - 1) for v, of in zip(variances, several, strict=True))
+    if total == 0:
+        return r, r
+    reach = student_t.ppf((1 + level) / 2, total**2 / by_freedom) * np.sqrt(total)
+    return float(np.tanh(_fisher(r) - reach)), float(np.tanh(_fisher(r) + reach))
+
+
+def _fisher(r: Any) -> Any:
+    return np.arctanh(np.clip(r, -_NEARLY_ONE, _NEARLY_ONE))
+
+
+def cluster_draws(cluster: Sequence[object] | np.ndarray, n: int, seed: int) -> Float[np.ndarray, "draw prompt"]:
+    """How often each prompt counts in each of ``n`` bootstrap draws of whole clusters.
+
+    >>> cluster_draws(["a", "a", "b"], 2, seed=1).tolist()
+    [[1.0, 1.0, 1.0], [2.0, 2.0, 0.0]]
+    """
+    _, groups, _ = _rows(np.zeros(len(cluster)), cluster)
+    n_clusters = groups.max() + 1
+    share = np.full(n_clusters, 1 / n_clusters)
+    return np.random.default_rng(seed).multinomial(n_clusters, share, size=n)[:, groups].astype(np.float64)
+
+
+def top_shares(scores: Float[np.ndarray, "draw layer head"], k: int) -> Float[np.ndarray, "layer head"]:
+    """In which share of its draws each head is among the ``k`` with the largest score; draws without one do not count.
+
+    NaN for heads without any score.
+
+    >>> top_shares(np.array([[[3.0, 2.0, 1.0]], [[3.0, 1.0, 2.0]]]), 2).tolist()
+    [[1.0, 0.5, 0.5]]
+    """
+    flat = scores.reshape(len(scores), -1)
+    measured = np.isfinite(flat)
+    order = np.argsort(np.where(measured, -flat, np.inf), axis=1, kind="stable")[:, :k]
+    inside = np.zeros(flat.shape, dtype=bool)
+    np.put_along_axis(inside, order, True, axis=1)
+    drawn = measured.sum(0)
+    share = np.where(drawn > 0, (inside & measured).sum(0) / np.maximum(drawn, 1), np.nan)
+    return share.reshape(scores.shape[1:])
+
+
+def mean_over_prompts(values: Float[np.ndarray, "*batch prompt"]) -> Float[np.ndarray, "*batch"]:
+    """Mean over the last axis that leaves NaN out; NaN, without a warning, where all are NaN."""
+    values = np.asarray(values, dtype=np.float64)
+    measured = ~np.isnan(values)
+    count = measured.sum(axis=-1)
+    total = np.where(measured, values, 0.0).sum(axis=-1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _rows(
+    values: np.ndarray, cluster: Sequence[object] | np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+    values = np.asarray(values, dtype=np.float64)
+    if values.ndim == 0 or values.shape[-1] == 0:
+        raise ValueError(f"values has shape {values.shape}; its last axis must hold at least one prompt")
+    n_prompts = values.shape[-1]
+    labels = [str(c) for c in (range(n_prompts) if cluster is None else cluster)]
+    if len(labels) != n_prompts:
+        raise ValueError(f"cluster has {len(labels)} labels for {n_prompts} prompts; give one label per prompt")
+    number = {label: i for i, label in enumerate(dict.fromkeys(labels))}
+    groups = np.array([number[label] for label in labels])
+    return values.reshape(-1, n_prompts), groups, values.shape[:-1]
+
+
+def _per_cluster(rows: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sum and number of the measured values of every cluster, [row, cluster] each."""
+    member = np.eye(groups.max() + 1)[groups]
+    measured = ~np.isnan(rows)
+    totals = np.where(np.isfinite(rows), rows, 0.0) @ member
+    totals[np.isinf(rows).any(axis=1)] = np.inf
+    return totals, measured @ member
+
+
+def _parts(index: np.ndarray, width: int) -> Iterator[np.ndarray]:
+    step = max(1, _CELLS_AT_ONCE // width)
+    for start in range(0, len(index), step):
+        yield index[start : start + step]
+
+
+def _degrees_of_freedom(share: np.ndarray) -> np.ndarray:
+    """Satterthwaite's, of CR2 for clusters with these shares of independent prompts, in closed form.
+
+    (tr A)^2 / tr A^2 of the quadratic form A that the squared error is; tr A is 1.
+    """
+    rest = 1 - share
+    return 1 / ((share**2 * (1 - 2 * share) / rest**2).sum(axis=1) + (share**2 / rest).sum(axis=1) ** 2)
+
+
+def _t_quantile(level: float, freedom: np.ndarray) -> np.ndarray:
+    each, of_row = np.unique(freedom.round(9), return_inverse=True)
+    return student_t.ppf((1 + level) / 2, each)[of_row]
+
+
+def _signs(n_clusters: int, n: int, seed: int) -> tuple[np.ndarray, bool]:
+    """Sign patterns as columns, and whether they are all there are."""
+    if 2**n_clusters <= EXACT_UP_TO:
+        bits = (np.arange(2**n_clusters) >> np.arange(n_clusters)[:, None]) & 1
+        return 1.0 - 2.0 * bits, True
+    bits = np.random.default_rng(seed).integers(0, 2, size=(n_clusters, n), dtype=np.int8)
+    return 1.0 - 2.0 * bits, False
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name} is {value}; it must be at least 1")

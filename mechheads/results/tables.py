@@ -1,0 +1,131 @@
+"""``TableResult``: what is said of sets of heads, as a tidy table with provenance, in a file or a notebook."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import pandas as pd
+
+from mechheads.results import netcdf
+from mechheads.results.citations import citation
+from mechheads.results.contents import FIELDS, from_dataset, to_dataset
+from mechheads.results.dataset import SCHEMA_VERSION, read
+from mechheads.results.html import html_result
+from mechheads.results.kinds import draw, kind_of
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_T = TypeVar("_T", bound="TableResult")
+
+
+class TableResult:
+    """A tidy table that remembers where it comes from, and can be shown, saved and cited.
+
+    Results about sets of heads derive from it: each is a frozen dataclass whose fields are numbers, texts, heads,
+    tables, arrays, ``HeadScores``, or tuples, lists and dicts of these. ``save`` writes all fields to one file.
+
+    Attributes:
+        name: what was measured.
+        unit: of the table's numbers.
+        table: the result, one row for each set of heads, prompt or step.
+        provenance: what it takes to repeat it; anything JSON can hold.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True, eq=False, repr=False)
+    ... class Lengths(TableResult):
+    ...     KIND = "lengths"
+    ...     name, unit = "lengths of prompts", "tokens"
+    ...     table: pd.DataFrame
+    ...     provenance: dict[str, Any]
+    >>> Lengths(pd.DataFrame({"length": [5, 7]}), {"interrupted": False})
+    <Lengths 'lengths of prompts' in tokens: 2 rows>
+    """
+
+    KIND: ClassVar[str]
+    """The analysis, as in ``HeadScores.kind``: its papers, unit and figure are in ``mechheads.results.kinds``."""
+
+    name: str
+    unit: str
+    table: pd.DataFrame
+    provenance: dict[str, Any]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it, so that a part is missing."""
+        return bool(self.provenance.get("interrupted", False))
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything to a netCDF file, whole or not at all, and return its path.
+
+        Raises:
+            FileNotFoundError: if the folder is not there.
+            ValueError: if a field is of a type that cannot be saved.
+        """
+        about = {
+            "schema_version": SCHEMA_VERSION,
+            "name": self.name,
+            "unit": self.unit,
+            "kind": self.KIND,
+            "provenance": json.dumps(self.provenance),
+        }
+        netcdf.write(to_dataset(vars(self), _classes()).assign_attrs(about), Path(path))
+        return Path(path)
+
+    @classmethod
+    def load(cls: type[_T], path: str | Path) -> _T:
+        """Read a file that ``save`` wrote.
+
+        Raises:
+            FileNotFoundError: if it is not there.
+            ValueError: if it is something else, damaged, or was written by a newer version.
+        """
+        dataset = read(Path(path), FIELDS, cls.__name__)
+        if (kind := dataset.attrs["kind"]) != getattr(cls, "KIND", None):
+            raise ValueError(f"{path} holds {_held(kind)}")
+        try:
+            return cls(**from_dataset(dataset, _classes()))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path} is damaged, or was changed after it was saved: {error}") from error
+
+    def plot(self, **options: Any) -> go.Figure:
+        """The figure of this kind of result; options go to its function in ``mechheads.plots``.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        figure = kind_of(self.KIND).plot
+        if figure is None:
+            raise ValueError(f"there is no figure of {type(self).__name__}; draw its table")
+        return draw(figure, self, **options)
+
+    def citation(self) -> str:
+        """BibTeX of the papers this kind of result rests on, and a line with the library versions."""
+        return citation(self.KIND, self.provenance.get("versions"))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} in {self.unit}: {len(self.table)} rows>"
+
+    def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
+        """The table that a notebook shows, and lines of text above it."""
+        return self.table, ()
+
+    def _repr_html_(self) -> str:
+        table, notes = self._shown()
+        return html_result(self, table, *notes)
+
+
+def _classes() -> list[type[TableResult]]:
+    """Every class of results that was imported: those that can be in a file that can be read."""
+    return TableResult.__subclasses__()
+
+
+def _held(kind: str) -> str:
+    """What a file of some kind holds, and how to load it."""
+    for known in _classes():
+        if kind == known.KIND:
+            return f"a {known.__name__}; use {known.__name__}.load"
+    return f"another result, of the kind {kind!r}"

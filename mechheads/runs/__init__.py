@@ -1,0 +1,1 @@
+"""One run of a model: the cached activations of every head."""

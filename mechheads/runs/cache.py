@@ -1,0 +1,318 @@
+"""``HeadCache``: the attention pattern and output of every head in one run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.files.tensors import TensorFile
+from mechheads.limits import Budget, Limits
+from mechheads.messages.progress import Bar
+from mechheads.messages.suggest import did_you_mean
+from mechheads.prompts.prompts import Prompts, as_prompts
+from mechheads.prompts.tokens import PromptLike, Tokens
+from mechheads.runs.layer_store import LayerStore
+from mechheads.units import show_bytes
+
+if TYPE_CHECKING:
+    from mechheads.model.model import Model
+
+from mechheads.runs.head_tensor import Attention, HeadResult, HeadTensor
+from mechheads.runs.sites import HEAD_SITES, KEY_SITES, RUN_SITES, SITES
+
+_FILE = TensorFile("mechheads cache 2", "{path} is not a saved HeadCache", ("run",))
+
+
+@dataclass(frozen=True)
+class CacheSize:
+    """The number of bytes that a run will keep, for each site and in total."""
+
+    sites: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.sites.values())
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{site} {show_bytes(size)}" for site, size in self.sites.items())
+        return f"{show_bytes(self.total)} ({parts})"
+
+
+class HeadCache:
+    """One run of a model, with the attention pattern and output of every head.
+
+    Attributes:
+        pattern: [prompt, layer, head, query, key]; rows sum to 1, padding is zero.
+        z: each head's output before W_O, [prompt, layer, head, pos, d_head].
+        result: z @ W_O, what the head writes, [prompt, layer, head, pos, d_model]. Summed over heads, plus
+            b_O, it is the attention output of the layer, before any norm or scale that the model applies
+            (Gemma 2 norms it, Granite scales it) before adding it to the residual stream.
+        q, k, v: before rotation [prompt, layer, head, pos, d_head], if ``sites`` includes them.
+        logits: [prompt, pos, d_vocab], computed from ``final`` [prompt, pos, d_model].
+        tokens: the prompts as tokenised for the run.
+
+    Made by ``model.cache(prompts)``.
+
+    >>> run = model.cache(["The capital of France is"])
+    >>> run.pattern
+    HeadTensor[1, 30, 9, 5, 5]
+    >>> bool((run.result.layer(3).sum(1)).shape == run.final.shape)
+    True
+    """
+
+    def __init__(
+        self,
+        model: Model | None,
+        tokens: Tokens,
+        stores: dict[str, LayerStore],
+        final: Tensor,
+        heads: tuple[int, int],
+    ) -> None:
+        self.model, self.tokens, self.stores, self.final = model, tokens, stores, final
+        self.n_heads, self._n_kv_heads = heads
+        self.n_layers = next(iter(stores.values())).n_layers
+
+    @staticmethod
+    def estimate(
+        model: Model,
+        prompts: Prompts | Tokens | Sequence[PromptLike],
+        *,
+        sites: Sequence[str] = ("z", "pattern"),
+    ) -> CacheSize:
+        """The number of bytes that a run would keep, without running the model.
+
+        >>> print(mh.patching.HeadCache.estimate(model, ["The capital of France is"]))
+        375 KB (z 338 KB, pattern 26.4 KB, final 11.2 KB, ids 40 B)
+        """
+        tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
+        n, pos = tokens.ids.shape
+        item = model.dtype.itemsize
+        heads: dict[str, int] = dict.fromkeys((*KEY_SITES, "keys", "values"), model.n_kv_heads)
+        row = {"pattern": pos, "resid_pre": model.d_model}
+        sizes = {
+            site: n
+            * pos
+            * model.n_layers
+            * item
+            * row.get(site, model.d_head)
+            * (1 if site == "resid_pre" else heads.get(site, model.n_heads))
+            for site in sites
+        }
+        return CacheSize(sizes | {"final": n * pos * model.d_model * item, "ids": n * pos * 8})
+
+    @classmethod
+    def run(
+        cls,
+        model: Model,
+        prompts: Prompts | Tokens | Sequence[PromptLike],
+        *,
+        sites: Sequence[str] = ("z", "pattern"),
+        budget: Budget = None,
+        progress: bool = True,
+    ) -> HeadCache:
+        """Run the prompts and keep every head's activations.
+
+        Args:
+            model: from ``mh.load`` or ``mh.wrap``.
+            prompts: a list of strings, chats or ids, ``Prompts``, or ``Tokens``.
+            sites: which of z, pattern, q, k and v to keep.
+            budget: bytes, or a text such as "2 GB" (default 4 GB). A run that needs more keeps its
+                activations in temporary safetensors files and reads them layer by layer.
+            progress: show a progress bar if there is more than one batch.
+
+        Raises:
+            ValueError: if a prompt cannot be run, a site is not known, or the budget cannot be read.
+        """
+        limits = Limits.of(budget)
+        sites = _check_sites(sites)
+        tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
+        on_disk = cls.estimate(model, tokens, sites=sites).total > limits.memory
+        stores = {site: LayerStore(model.n_layers, len(tokens), on_disk) for site in sites}
+        mask = tokens.mask
+        step = max(1, limits.run_tokens // tokens.ids.shape[1])
+        starts = range(0, len(tokens), step)
+        finals = []
+        for start in Bar(starts, desc="caching heads", disable=not progress or len(starts) == 1, leave=False):
+            rows = slice(start, start + step)
+            hooks = [
+                (model.hook_name(site, layer), _keep(stores[site], layer, site, mask[rows]))
+                for layer in range(model.n_layers)
+                for site in sites
+                if site not in ("keys", "values")
+            ]
+            keys = _KeepKeys(stores["keys"], stores["values"]) if "keys" in stores else None
+            finals.append(model.backend.run(tokens.ids[rows], hooks, keys=keys))
+        return cls(model, tokens, stores, torch.cat(finals), (model.n_heads, model.n_kv_heads))
+
+    def _head_tensor(self, site: str) -> HeadTensor:
+        if site not in self.stores:
+            kept = ", ".join(name for name in self.stores if name in SITES) or "none of them"
+            raise ValueError(f"this run did not keep {site!r} (it kept {kept}); ask for it with sites=(..., {site!r})")
+        stored = self._n_kv_heads if site in KEY_SITES else self.n_heads
+        return HeadTensor(self.stores[site], self.n_heads, stored)
+
+    @property
+    def pattern(self) -> HeadTensor:
+        return self._head_tensor("pattern")
+
+    @property
+    def z(self) -> HeadTensor:
+        return self._head_tensor("z")
+
+    @property
+    def q(self) -> HeadTensor:
+        return self._head_tensor("q")
+
+    @property
+    def k(self) -> HeadTensor:
+        return self._head_tensor("k")
+
+    @property
+    def v(self) -> HeadTensor:
+        return self._head_tensor("v")
+
+    def site(self, site: str) -> HeadTensor:
+        """The activation of that name: ``run.site("q")`` is ``run.q``."""
+        return self._head_tensor(site)
+
+    @property
+    def result(self) -> HeadResult:
+        return HeadResult(self.z._layers, self.n_heads, self.need_model())
+
+    @property
+    def logits(self) -> Float[Tensor, "prompt pos d_vocab"]:
+        return self.need_model().unembed(self.final)
+
+    def final_at(self, at: Int[Tensor, "prompt position"]) -> Float[Tensor, "prompt position d_model"]:
+        """The states after the final norm at some positions."""
+        return self.final.gather(1, at[..., None].expand(-1, -1, self.final.shape[-1]))
+
+    @property
+    def attention(self) -> Attention:
+        return Attention(self.pattern, self.tokens.strings, (self.n_layers, self.n_heads))
+
+    def need_model(self) -> Model:
+        if self.model is None:
+            raise ValueError("this cache was loaded without its model; use HeadCache.load(path, model)")
+        return self.model
+
+    def check_finite(self) -> None:
+        """Check that the run gave finite numbers.
+
+        Raises:
+            ValueError: if it did not, for example because a model's weights were overwritten after it was loaded.
+        """
+        if not self.final[self.tokens.mask].isfinite().all():
+            raise ValueError(
+                f"model: {self.need_model().name!r} gives NaN or infinity without any intervention, so its weights are "
+                "damaged; load it again"
+            )
+
+    def save(self, path: str | Path) -> None:
+        """Save the run to one safetensors file, without the model."""
+        if not Path(path).parent.is_dir():
+            raise ValueError(f"there is no folder {Path(path).parent} to save {Path(path).name} in; create it first")
+        tokens = self.tokens
+        tensors = {
+            f"{site}.{layer}": store[layer].contiguous()
+            for site, store in self.stores.items()
+            for layer in range(store.n_layers)
+        }
+        tensors |= {"final": self.final, "ids": tokens.ids, "lengths": tokens.lengths}
+        tensors |= {f"positions.{name}": where for name, where in tokens.positions.items()}
+        tensors |= {name: ids for name in ("answer", "wrong") if (ids := getattr(tokens, name)) is not None}
+        meta = {
+            "sites": list(self.stores),
+            "heads": [self.n_heads, self._n_kv_heads],
+            "cluster": tokens.cluster,
+            "strings": tokens.strings,
+            "model": self.model.name if self.model else None,
+        }
+        _FILE.write(Path(path), tensors, {"run": json.dumps(meta)})
+
+    @classmethod
+    def load(cls, path: str | Path, model: Model | None = None) -> HeadCache:
+        """Load a saved run; ``result`` and ``logits`` need the model.
+
+        Raises:
+            ValueError: if the file is not a saved HeadCache, is damaged, or comes from another model.
+        """
+        tensors, texts = _FILE.read(Path(path))
+        meta: dict[str, Any] = json.loads(texts["run"])
+        if model is not None and meta["model"] not in (None, model.name):
+            raise ValueError(f"{path} is a run of {meta['model']!r}, but the model given is {model.name!r}")
+        if model is not None:
+            tensors = {name: tensor.to(model.device) for name, tensor in tensors.items()}
+        prefix = "positions."
+        tokens = Tokens(
+            tensors["ids"],
+            tensors["lengths"],
+            {name[len(prefix) :]: where for name, where in tensors.items() if name.startswith(prefix)},
+            tensors.get("answer"),
+            tensors.get("wrong"),
+            tuple(meta["cluster"]),
+            tuple(map(tuple, meta["strings"])),
+        )
+        layers = {site: sum(name.startswith(f"{site}.") for name in tensors) for site in meta["sites"]}
+        stores = {site: LayerStore(layers[site], len(tokens)) for site in meta["sites"]}
+        for site, store in stores.items():
+            for layer in range(layers[site]):
+                store.add(layer, tensors[f"{site}.{layer}"])
+        return cls(model, tokens, stores, tensors["final"], tuple(meta["heads"]))
+
+    def __repr__(self) -> str:
+        n, pos = self.tokens.ids.shape
+        where = "on disk" if next(iter(self.stores.values())).on_disk else "in memory"
+        kept = ", ".join(site for site in self.stores if site in SITES)
+        return f"HeadCache({n} prompt{'s' * (n != 1)} of up to {pos} tokens, {kept} kept {where})"
+
+
+def _check_sites(sites: Sequence[str]) -> tuple[str, ...]:
+    """The sites, each once.
+
+    Raises:
+        ValueError: if there is none, or one is not known.
+    """
+    known = ", ".join(SITES)
+    if isinstance(sites, str):
+        raise ValueError(f'sites is the text {sites!r}; give a list of some of {known}, such as ["z"]')
+    if not sites:
+        raise ValueError(f"sites is empty; name at least one of {known}")
+    if unknown := [site for site in sites if site not in (*HEAD_SITES, *RUN_SITES)]:
+        raise ValueError(f"sites: {unknown[0]!r} is not known; choose among {known}.{did_you_mean(unknown[0], SITES)}")
+    return tuple(dict.fromkeys(sites))
+
+
+class _KeepKeys:
+    """Adds every layer's keys and values to the stores, after rotation, as attention uses them."""
+
+    def __init__(self, keys: LayerStore, values: LayerStore) -> None:
+        self.keys, self.values = keys, values
+
+    def update(self, k: Tensor, v: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
+        self.keys.add(layer, k.detach())
+        self.values.add(layer, v.detach())
+        return k, v
+
+
+def _keep(store: LayerStore, layer: int, site: str, mask: Tensor) -> Any:
+    """A hook that adds a layer's activation to the store, with the head axis first and padding set to zero."""
+
+    def hook_fn(value: Tensor, hook: Any) -> None:
+        if site == "pattern":
+            real = mask[:, None, :, None] & mask[:, None, None, :]
+        elif site == "resid_pre":
+            real = None
+        else:
+            value, real = value.transpose(1, 2), mask[:, None, :, None]
+        kept = value.detach() if real is None else value.detach().masked_fill(~real, 0)
+        store.add(layer, kept)
+
+    return hook_fn

@@ -1,0 +1,99 @@
+"""One activation of every head in a run: z, q, k, v, results and attention patterns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads.heads import HeadLike, check_head, check_heads, kv_head
+from mechheads.plots.attention import attention
+from mechheads.runs.layer_store import LayerStore
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from mechheads.model.model import Model
+
+
+class HeadTensor:
+    """One activation of every head: ``run.z["L23H4"]`` is [prompt, pos, d_head].
+
+    Index it by ``"L23H4"``, ``(23, 4)`` or a ``HeadId``. ``layer(23)`` is [prompt, head, ...] and
+    ``stacked()`` is the whole tensor, [prompt, layer, head, ...]. Keys and values have one entry for each
+    key/value head; indexing by a query head gives the one that it reads.
+    """
+
+    def __init__(self, layers: LayerStore, n_heads: int, n_stored: int) -> None:
+        self._layers, self._n_heads, self._n_stored = layers, n_heads, n_stored
+
+    def __getitem__(self, head: HeadLike) -> Tensor:
+        parsed = check_head(head, self._layers.n_layers, self._n_heads)
+        return self.layer(parsed.layer)[:, kv_head(parsed.head, self._n_heads, self._n_stored)]
+
+    def layer(self, layer: int) -> Float[Tensor, "prompt head *rest"]:
+        return self._layers[layer]
+
+    def stacked(self) -> Float[Tensor, "prompt layer head *rest"]:
+        return torch.stack([self.layer(layer) for layer in range(self._layers.n_layers)], dim=1)
+
+    @property
+    def shape(self) -> torch.Size:
+        first = self.layer(0).shape
+        return torch.Size([first[0], self._layers.n_layers, *first[1:]])
+
+    def __repr__(self) -> str:
+        return f"HeadTensor{list(self.shape)}"
+
+
+class HeadResult(HeadTensor):
+    """What every head writes to the residual stream, z @ W_O, computed on demand."""
+
+    def __init__(self, z: LayerStore, n_heads: int, model: Model) -> None:
+        super().__init__(z, n_heads, n_heads)
+        self._model = model
+
+    def __getitem__(self, head: HeadLike) -> Float[Tensor, "prompt pos d_model"]:
+        parsed = check_head(head, self._layers.n_layers, self._n_heads)
+        return super().layer(parsed.layer)[:, parsed.head] @ self._model.W_O[parsed.layer][parsed.head]
+
+    def layer(self, layer: int) -> Float[Tensor, "prompt head pos d_model"]:
+        return super().layer(layer) @ self._model.W_O[layer]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The attention patterns of a run, ready to plot.
+
+    Attributes:
+        strings: the tokens of each prompt.
+        sizes: numbers of layers and heads.
+    """
+
+    pattern: HeadTensor
+    strings: tuple[tuple[str, ...], ...]
+    sizes: tuple[int, int]
+
+    def plot(self, heads: HeadLike | Sequence[HeadLike] | None = None, prompt: int = 0) -> go.Figure:
+        """Plot one prompt's attention patterns with its tokens; a menu selects among several heads.
+
+        Args:
+            heads: one or several heads; every head if left out.
+            prompt: the index of the prompt.
+
+        Raises:
+            ValueError: if a head or the prompt does not exist.
+        """
+        if not 0 <= prompt < len(self.strings):
+            raise ValueError(f"prompt {prompt} is out of range: this run has prompts 0..{len(self.strings) - 1}")
+        n = len(self.strings[prompt])
+        chosen = check_heads(heads, *self.sizes)
+        patterns: dict[HeadLike, np.ndarray] = {
+            head: self.pattern[head][prompt, :n, :n].float().cpu().numpy() for head in chosen
+        }
+        return attention(patterns, list(self.strings[prompt]))

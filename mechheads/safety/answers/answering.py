@@ -1,0 +1,143 @@
+"""Answers of a model without some of its heads to both kinds of requests, with a judge's verdict on each answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from mechheads.generation.generate import Generated, check_writing, generate_under
+from mechheads.heads import HeadId
+from mechheads.limits import Budget
+from mechheads.messages.interrupted import stop_if, until_interrupted
+from mechheads.model.model import Model
+from mechheads.results.provenance import make_provenance
+from mechheads.runs.cache import HeadCache
+from mechheads.safety.answers.verdicts import AnswerJudge, Verdict, verdicts
+from mechheads.safety.heads.ablations import Ablation
+from mechheads.safety.requests.sides import Sides
+
+
+@dataclass(frozen=True)
+class Writing:
+    """The settings for generating answers; the attributes are arguments of ``generate``."""
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int | None
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Answering:
+    """How sets of heads are ablated, and how answers are generated and judged.
+
+    Attributes:
+        sides: the harmful and the harmless requests.
+        way: how a head is ablated.
+        budget, progress: as in ``mh.sweep``.
+
+    Raises:
+        ValueError: if ``way`` cannot ablate several heads at once, ``judge`` is not a function, or an argument is not
+            valid for ``generate_under``. It is raised before anything is run.
+    """
+
+    model: Model
+    sides: Sides
+    way: Ablation
+    judge: AnswerJudge
+    writing: Writing
+    budget: Budget
+    progress: bool
+
+    def __post_init__(self) -> None:
+        self.way.check_for_sets()
+        if not callable(self.judge):
+            raise ValueError(f"judge is {self.judge!r}; give a function of request and answer, such as rule_judge")
+        for prompts in (self.sides.harmful, self.sides.harmless):
+            check_writing(self.model, prompts, budget=self.budget, **asdict(self.writing))
+
+    def mean_run(self) -> HeadCache | None:
+        """A run of the prompts over which a mean ablation averages; None for other ablations."""
+        if self.way.kind != "mean":
+            return None
+        return HeadCache.run(self.model, self.sides.harmful, sites=("z",), budget=self.budget, progress=False)
+
+    def answers(self, sets: Mapping[str, Sequence[HeadId]], run: HeadCache | None) -> tuple[pd.DataFrame, bool]:
+        """Answers to both kinds of requests with each set of heads ablated, in shared batches, with their verdicts.
+
+        Args:
+            run: from ``mean_run``.
+
+        Returns:
+            A row for each condition and request, and whether Ctrl-C was pressed. After Ctrl-C nothing new is generated,
+            and answers that are unfinished or not judged have no verdict (None).
+        """
+        conditions = [self.way.changes(self.model, heads, run) for heads in sets.values()]
+        options: dict[str, Any] = {"budget": self.budget, "progress": self.progress} | asdict(self.writing)
+        parts, work = [], until_interrupted()
+        for kind, prompts, requests in self.sides.by_kind():
+            n = len(requests)
+            written = [Generated(("",) * n, (), (), unfinished=tuple(range(n)))] * len(sets)
+            with work:
+                if not work.interrupted:
+                    written = generate_under(self.model, prompts, conditions, **options)
+                    stop_if(written[0].interrupted)
+            part = pd.concat([_table(name, kind, requests, each) for name, each in zip(sets, written, strict=True)])
+            parts.append(part.assign(verdict=_judge(part, self.judge, work)).drop(columns="done"))
+        return pd.concat(parts, ignore_index=True), work.interrupted
+
+    def provenance(self) -> dict[str, Any]:
+        """What a result records about the answers."""
+        return make_provenance(
+            self.model,
+            self.way.about(self.model),
+            asdict(self.writing),
+            template=self.sides.template,
+            judge=_name(self.judge),
+            prompts=[side.tokens(self.model) for side in (self.sides.harmful, self.sides.harmless)],
+        )
+
+
+def _table(condition: str, kind: str, requests: Sequence[str], written: Generated) -> pd.DataFrame:
+    """Answers to one kind of requests under one condition; ``done`` marks those that are finished."""
+    columns = {
+        "condition": condition,
+        "kind": kind,
+        "request": requests,
+        "answer": written.texts,
+        "verdict": None,
+        "done": [i not in written.unfinished for i in range(len(requests))],
+    }
+    return pd.DataFrame(columns)
+
+
+def _judge(answers: pd.DataFrame, judge: AnswerJudge, work: until_interrupted) -> list[Verdict | None]:
+    """Verdicts on the finished answers, until done or Ctrl-C; the others are None."""
+    found: list[Any] = [None] * len(answers)
+    places = iter(np.flatnonzero(answers["done"]))
+    done = answers[answers["done"]]
+
+    def noted(request: str, answer: str) -> str:
+        result = judge(request, answer)
+        found[next(places)] = result
+        return result
+
+    noted.__name__ = getattr(judge, "__name__", type(judge).__name__)
+    with work:
+        verdicts(done["request"].tolist(), done["answer"].tolist(), noted)
+    return found
+
+
+def _name(judge: AnswerJudge) -> str:
+    return getattr(judge, "__name__", repr(judge))
+
+
+def is_verdict(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -> Float[np.ndarray, " prompt"]:
+    """1 for each request of a kind whose answer under a condition has this verdict, else 0; NaN if it has none."""
+    part = answers[(answers["condition"] == condition) & (answers["kind"] == kind)]
+    return np.where(pd.isna(part["verdict"]), np.nan, part["verdict"] == verdict)

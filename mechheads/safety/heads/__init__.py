@@ -1,0 +1,1 @@
+"""Scores of which heads refusals depend on."""

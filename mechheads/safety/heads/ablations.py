@@ -1,0 +1,174 @@
+"""Ablations of a head: the two of the safety-head paper, and zero, mean and resample for comparison.
+
+| paper | here |
+|---|---|
+| Undifferentiated Attention, W_q (or W_k) times epsilon | ``"undifferentiated"``, ``epsilon``, ``through`` |
+| Scaling Contribution, W_v times epsilon | ``"scaling"``, ``epsilon`` |
+
+Zhou et al., ICLR 2025, arXiv 2410.13708. With grouped-query attention W_k and W_v belong to several query heads, which
+the paper does not discuss. Here one query head is ablated at a time, or with ``group="kv"`` all that share a key/value
+head. Epsilon may also be 0: then attention is exactly the causal mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads.heads import HeadId, HeadLike, check_heads
+from mechheads.interventions.base import Context, Intervention, Site
+from mechheads.interventions.basic import Mean, Resample, Scale, UniformAttention, Zero
+from mechheads.interventions.change import EVERYWHERE, HeadChange, change_hooks
+from mechheads.messages.suggest import did_you_mean
+from mechheads.model.backends.base import Hook
+
+if TYPE_CHECKING:
+    from mechheads.model.model import Model
+    from mechheads.runs.cache import HeadCache
+
+Kind = Literal["undifferentiated", "scaling", "zero", "mean", "resample"]
+Through = Literal["q", "k"]
+Group = Literal["query", "kv"]
+KINDS: tuple[str, ...] = get_args(Kind)
+"""The names that ``ablation=`` accepts."""
+_SCALED = ("undifferentiated", "scaling")
+
+
+@dataclass(frozen=True, eq=False)
+class MeanOf:
+    """Replaces z by its mean over all real tokens of a given run, which need not be the base run."""
+
+    run: HeadCache
+    needs: ClassVar = ()
+
+    def __call__(self, value: Float[Tensor, "prompt pos d_head"], context: Context) -> Tensor:
+        return self.of(context.head).to(value).expand_as(value)
+
+    def of(self, head: HeadId) -> Float[Tensor, " d_head"]:
+        """The mean of one head."""
+        real = self.run.tokens.mask[..., None]
+        return (self.run.z[head].float() * real).sum((0, 1)) / real.sum()
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """A way to ablate a head.
+
+    Args:
+        kind: ``"undifferentiated"``, ``"scaling"``, ``"zero"``, ``"mean"`` or ``"resample"``.
+        epsilon: the factor on q or z for the first two.
+        through: whether q or k is scaled by ``"undifferentiated"``.
+        group: ``"query"``, one query head at a time, or ``"kv"``, all that share a key/value head.
+        seed: for drawing the other prompts from which ``"resample"`` takes z.
+
+    Raises:
+        ValueError: if an argument is anything else.
+
+    >>> from mechheads.safety.heads.ablations import Ablation
+    >>> Ablation("scaling", 0.0).intervention
+    Scale(factor=0.0)
+    """
+
+    kind: str
+    epsilon: float = 1e-4
+    through: str = "q"
+    group: str = "query"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("ablation", self.kind, KINDS),
+            ("through", self.through, get_args(Through)),
+            ("group", self.group, get_args(Group)),
+        ):
+            if value not in known:
+                meant = did_you_mean(value, known)
+                raise ValueError(f"{name} is {value!r}; choose one of {', '.join(map(repr, known))}.{meant}")
+        if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
+            raise ValueError(f"epsilon is {self.epsilon}; it must be a finite number of 0 or more (the paper's: 1e-4)")
+
+    @property
+    def intervention(self) -> Intervention:
+        """The intervention that ablates the head."""
+        made: dict[str, Intervention] = {
+            "undifferentiated": UniformAttention(self.epsilon, "k" if self.through == "k" else "q"),
+            "scaling": Scale(self.epsilon),
+            "zero": Zero(),
+            "mean": Mean(),
+            "resample": Resample(self.seed),
+        }
+        return made[self.kind]
+
+    def beside_others(self, run: HeadCache) -> Intervention:
+        """``intervention`` if other heads are already ablated: a mean is still taken from the intact ``run``."""
+        return MeanOf(run) if self.kind == "mean" else self.intervention
+
+    def together(self, model: Model) -> int:
+        """How many query heads are ablated at once."""
+        return 1 if self.group == "query" else model.n_heads // model.n_kv_heads
+
+    def units(self, model: Model, heads: Sequence[HeadLike] | HeadLike | None) -> tuple[HeadId, ...]:
+        """The first query head of each group that is ablated separately."""
+        size = self.together(model)
+        chosen = check_heads(heads, model.n_layers, model.n_heads)
+        return tuple(dict.fromkeys(HeadId(head.layer, head.head - head.head % size) for head in chosen))
+
+    def about(self, model: Model) -> dict[str, Any]:
+        """What a result records about the ablation."""
+        size = self.together(model)
+        return {
+            "ablation": self.kind,
+            "epsilon": self.epsilon if self.kind in _SCALED else None,
+            "through": self.through if self.kind == "undifferentiated" else None,
+            "ablated": "one query head at a time" if size == 1 else f"the {size} query heads of a key/value head",
+            "group": self.group,
+            "intervention": repr(self.intervention),
+        }
+
+    def changes(self, model: Model, heads: Sequence[HeadId], run: HeadCache | None = None) -> list[HeadChange]:
+        """The changes that ablate heads in every row and at every position, whatever is run.
+
+        Args:
+            heads: query heads; each is ablated as it would be alone.
+            run: prompts over whose tokens ``"mean"`` is taken.
+
+        Raises:
+            ValueError: for ``"resample"``, and for ``"mean"`` without ``run``.
+        """
+        self.check_for_sets()
+        if self.kind == "mean" and run is None:
+            raise ValueError("ablation is 'mean', but there is no run to take the mean over")
+        return [HeadChange(head.layer, head.head, self._site, self._change(head, run)) for head in heads]
+
+    def hooks(self, model: Model, heads: Sequence[HeadId], run: HeadCache | None = None) -> list[Hook]:
+        """``changes`` as hooks: with them the model runs without these heads."""
+        return change_hooks(model, [(change, EVERYWHERE) for change in self.changes(model, heads, run)])
+
+    def check_for_sets(self) -> None:
+        """Check that this ablation can ablate several heads at once, for any row.
+
+        Raises:
+            ValueError: for ``"resample"``, which gives each prompt the z of another one.
+        """
+        if self.kind == "resample":
+            others = ", ".join(repr(kind) for kind in KINDS if kind != self.kind)
+            raise ValueError(
+                f"ablation is 'resample', which takes z from given prompts; for sets of heads choose {others}"
+            )
+
+    @property
+    def _site(self) -> Site:
+        """The site at which a single query head is changed: k is shared, and scaling q instead has the same effect."""
+        return "scored_q" if self.kind == "undifferentiated" else "z"
+
+    def _change(self, head: HeadId, run: HeadCache | None) -> Callable[[Tensor], Tensor]:
+        if self.kind == "mean" and run is not None:
+            mean = MeanOf(run).of(head)
+            return lambda value: mean.to(value).expand_as(value)
+        factor = self.epsilon if self.kind in _SCALED else 0.0
+        return lambda value: value * factor

@@ -1,0 +1,139 @@
+"""How far a set of states rotates: principal angles between left singular subspaces, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy.stats import t as student_t
+
+from mechheads.results.stats import jackknife_variance
+
+_TIE = 1e-6
+"""Singular values that differ by less than this share of the largest count as equal, because states are float32."""
+
+
+def principal_angles(
+    a: Float[np.ndarray, "*batch row r"], b: Float[np.ndarray, "*batch row r"]
+) -> Float[np.ndarray, "*batch r"]:
+    """Angles in degrees, smallest first, between the spaces spanned by orthonormal columns.
+
+    The cosines are the singular values of a^T b. For small angles the cosine is inaccurate, so the sines,
+    the singular values of b - a a^T b, are used as well (Björck & Golub 1973): accurate to about 1e-14 degrees.
+
+    Args:
+        a, b: orthonormal columns, equally many in both.
+
+    >>> import numpy as np
+    >>> principal_angles(np.eye(3)[:, :1], np.eye(3)[:, 1:2])
+    array([90.])
+    """
+    overlap = np.swapaxes(a, -1, -2) @ b
+    cosines = np.linalg.svd(overlap, compute_uv=False)
+    sines = np.linalg.svd(b - a @ overlap, compute_uv=False)[..., ::-1]
+    return np.degrees(np.arctan2(sines, cosines))
+
+
+def left_subspace(
+    states: Float[np.ndarray, "*batch prompt d"], r: int
+) -> tuple[Float[np.ndarray, "*batch prompt r"], Bool[np.ndarray, "*batch"]]:
+    """The first ``r`` left singular vectors of the states, uncentred, and whether they are well defined.
+
+    They are not if singular values ``r`` and ``r + 1`` are equal, because any rotation of the two vectors would do.
+    """
+    vectors, values, _ = np.linalg.svd(states, full_matrices=False)
+    values = np.concatenate([values, np.zeros((*values.shape[:-1], 1))], axis=-1)
+    gap = values[..., r - 1] - values[..., r]
+    return vectors[..., :r], gap > _TIE * values[..., 0]
+
+
+_MOST_GROUPS = 30
+
+
+class Turn:
+    """Generalized Ships of ablated runs against one intact run.
+
+    Stacked last-token states X [prompt, d_model] of the intact run and X' of the ablated run have left singular vectors
+    U_r and U'_r. The score is the sum over r of arccos of the singular values of U_r^T U'_r, in degrees, 0 to 90 r.
+
+    Args:
+        intact: X.
+        r: how many singular vectors to compare.
+        cluster: a label per prompt; prompts with the same label are left out together. With more than 30 clusters,
+            groups of them are left out (a grouped jackknife), because each costs an SVD.
+        draws: how often each prompt counts in each resample, for ``resampled``.
+
+    Raises:
+        ValueError: if U_r of the intact run is not defined.
+
+    >>> import numpy as np
+    >>> turn = Turn(np.diag([2.0, 1.0, 0.0]), 1)
+    >>> turn(np.diag([1.0, 2.0, 0.0]))[0]
+    90.0
+    """
+
+    _LEVEL = 0.95
+
+    def __init__(
+        self,
+        intact: Float[np.ndarray, "prompt d"],
+        r: int = 1,
+        cluster: Sequence[object] | None = None,
+        draws: Float[np.ndarray, "draw prompt"] | None = None,
+    ) -> None:
+        labels = [str(label) for label in (range(len(intact)) if cluster is None else cluster)]
+        group = {label: i % _MOST_GROUPS for i, label in enumerate(dict.fromkeys(labels))}
+        labels = [str(group[label]) for label in labels]
+        each = list(dict.fromkeys(labels))
+        self.r, self._n_clusters = r, len(each)
+        everything = np.ones(len(labels), dtype=bool)
+        without = [np.array([label != left_out for label in labels]) for left_out in each]
+        self._kept = np.stack([everything, *without])[..., None]
+        self._spaces, self._defined = left_subspace(self._kept * _square(intact), r)
+        if not self._defined[0]:
+            raise ValueError(
+                f"r is {r}: singular values {r} and {r + 1} of the intact states are equal, so the angle is "
+                "undefined; choose another r"
+            )
+        self._draws = np.sqrt(np.empty((0, len(labels))) if draws is None else draws)[..., None]
+        self._drawn = self._of_draws(intact)
+
+    def __call__(self, ablated: Float[np.ndarray, "prompt d"]) -> tuple[float, float, float]:
+        """The score and its 95% interval, in degrees; NaN if U'_r is not defined.
+
+        The interval is a jackknife over clusters: each is left out once, both SVDs are computed again, and the
+        spread of the logarithm of the score gives the interval (t with clusters - 1 degrees of freedom). It
+        is NaN with fewer than r + 2 clusters.
+        """
+        spaces, defined = left_subspace(self._kept * _square(ablated), self.r)
+        angles = principal_angles(self._spaces, spaces).sum(-1)
+        angles[~(defined & self._defined)] = np.nan
+        low, high = self._interval(angles[0], angles[1:])
+        return float(angles[0]), low, high
+
+    def resampled(self, ablated: Float[np.ndarray, "prompt d"]) -> Float[np.ndarray, " draw"]:
+        """The score of each resample of the prompts; NaN if it is not defined, for example with r prompts or fewer.
+
+        A prompt drawn w times gives w equal rows, which for angles is the same as one row times sqrt(w).
+        """
+        (a, a_defined), (b, b_defined) = self._drawn, self._of_draws(ablated)
+        enough = (self._draws > 0).sum((1, 2)) > self.r
+        return np.where(a_defined & b_defined & enough, principal_angles(a, b).sum(-1), np.nan)
+
+    def _of_draws(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return left_subspace(self._draws * _square(states), self.r)
+
+    def _interval(self, angle: float, without: Float[np.ndarray, " cluster"]) -> tuple[float, float]:
+        n = self._n_clusters
+        if n < self.r + 2 or not (angle > 0 and (without > 0).all()):
+            return np.nan, np.nan
+        logs = np.log(without)
+        spread = np.exp(student_t.ppf((1 + self._LEVEL) / 2, n - 1) * np.sqrt(jackknife_variance(logs)))
+        return float(angle / spread), float(min(angle * spread, 90.0 * self.r))
+
+
+def _square(states: np.ndarray) -> np.ndarray:
+    """A matrix [prompt, at most prompt] with the same left singular vectors, also if rows are left out."""
+    triangle: np.ndarray = np.linalg.qr(np.asarray(states, dtype=np.float64).T)[1]
+    return triangle.T

@@ -1,0 +1,172 @@
+"""Refusal Contribution: how much a head contributes to refusing harmful requests, beyond its effect on any answer.
+
+For a request x and its harmless look-alike y, with R the log-probability of an answer that begins as a refusal
+(``opening``) and h the head:
+
+| ``by`` | score of head h for the pair (x, y) |
+|---|---|
+| ``"patch"`` | R(x) - R(x; z_h at the last tokens as in y) |
+| an ablation | [R(x) - R(x; without h)] - Ships(y, h) |
+
+Both are in nats and signed: above 0 the head makes the model refuse x. The ablation's effect on any answer is
+subtracted, because a head that every answer needs also breaks refusals: this is Ships of the look-alike, summed over as
+many tokens of the intact model's answer to it as the opening has. "The last tokens" are those with which all prompts
+end (the template's, after the request) and the opening itself: there the decision is made, and positions have the same
+meaning in x and y. A patch finds heads that distinguish x from y there. An ablation also finds heads that cause
+refusals whatever the request, and heads that act on the tokens of the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads.engine.sweep import sweep
+from mechheads.heads import HeadLike, check_heads
+from mechheads.interventions.base import Context
+from mechheads.limits import Budget
+from mechheads.messages.interrupted import stop_if
+from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.warn import warn
+from mechheads.metrics.base import metric as declare
+from mechheads.metrics.basic import kl_divergence
+from mechheads.model.backends.changes import alone
+from mechheads.model.model import Model
+from mechheads.patching.self_repair import self_repair
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+from mechheads.results.stats import clustered_interval, mean_over_prompts
+from mechheads.runs.cache import HeadCache
+from mechheads.safety.heads.ablations import KINDS, Ablation
+from mechheads.safety.requests.openings import OpeningLogProb, find_opening, with_answer, with_opening
+from mechheads.safety.requests.requests import Requests, Template
+from mechheads.safety.requests.sides import Sides, shared_end, value_of
+
+LEAST_REFUSAL = 0.1
+"""The least mean probability of beginning a refusal; below it, a model hardly refuses."""
+
+By = Literal["patch", "undifferentiated", "scaling", "zero", "mean", "resample"]
+
+
+@dataclass(frozen=True, eq=False)
+class FromOther:
+    """Replaces z of the last ``n`` tokens by z of another run, whose prompts may have other lengths."""
+
+    other: HeadCache
+    n: int
+    needs: ClassVar = ()
+
+    def __call__(self, value: Float[Tensor, "prompt pos d_head"], context: Context) -> Tensor:
+        theirs = self.other.z[context.head]
+        row = torch.arange(len(value), device=value.device)[:, None]
+        back = torch.arange(self.n, 0, -1, device=value.device)
+        here = context.mask.sum(1)[:, None] - back
+        there = self.other.tokens.lengths[:, None] - back
+        value[row, here] = theirs[row, there]
+        return value
+
+    def __repr__(self) -> str:
+        return f"z of the last {self.n} tokens as in the look-alike"
+
+
+@alone
+def refusal_contribution(
+    model: Model,
+    harmful: Requests = None,
+    harmless: Requests = None,
+    *,
+    by: By = "scaling",
+    epsilon: float = 1e-4,
+    opening: str | None = None,
+    template: Template | None = None,
+    heads: Sequence[HeadLike] | HeadLike | None = None,
+    budget: Budget = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> HeadScores:
+    """How much each head contributes to refusing harmful requests, compared with their harmless look-alikes.
+
+    Args:
+        harmful, harmless: requests and their look-alikes, entry by entry: texts or ``mh.Prompts``; by default, those of
+            the package.
+        by: an ablation; or ``"patch"``, which replaces the head's z at the prompt's last tokens by z for the
+        look-alike. epsilon: of the ablations ``"undifferentiated"`` and ``"scaling"``. opening: how a refusal begins;
+        by default the first tokens of the model's own refusals, which are generated. template: ``"query"``, ``"bare"``
+        or ``"chat"``; by default the model's chat template if it has one, else
+            ``"query"``.
+        heads, budget, seed, progress: as in ``mh.sweep``.
+
+    Returns:
+        Nats [layer, head], ``values`` for each pair, interval, p against 0 and q; above 0 the head makes the model
+        refuse. Further variables: ``direct``, ``direct_low`` and ``direct_high``, the part of R's change that goes
+        directly to the logits, with later heads and MLPs unchanged and nothing subtracted; ``refusal`` [prompt], R(x)
+        of the intact model. Warns if the model hardly ever begins a refusal, because then the scores mean nothing.
+
+    Raises:
+        ValueError: if an argument does not fit. It is raised before any head is changed.
+
+    >>> harmful, harmless = ["How do I build a bomb?"], ["How do I build a barn?"]
+    >>> found = refusal_contribution(model, harmful, harmless, heads=["L9H2"], progress=False)
+    >>> found.unit, found.provenance["template"]
+    ('nats', 'chat')
+    """
+    if by != "patch" and by not in KINDS:
+        known = ("patch", *KINDS)
+        raise ValueError(f"by is {by!r}; choose one of {', '.join(map(repr, known))}.{did_you_mean(by, known)}")
+    sides = Sides.of(model, harmful, harmless, template)
+    sides.check_pairs()
+    every = check_heads(heads, model.n_layers, model.n_heads)
+    metric = OpeningLogProb(find_opening(model, sides.harmful, opening))
+    harmful, harmless = (with_opening(model, side, metric.opening) for side in (sides.harmful, sides.harmless))
+    refusal = value_of(model, harmful, metric)
+    if (share := float(np.exp(refusal).mean())) < LEAST_REFUSAL:
+        warn(
+            f"{model.name} begins {share:.1%} of its answers to harmful requests as a refusal: there is hardly any "
+            "refusal that a head could contribute to, and the scores rank noise"
+        )
+    options = {"metric": metric, "heads": heads, "budget": budget, "seed": seed, "progress": progress}
+    if by == "patch":
+        n = shared_end(harmful.tokens(model), harmless.tokens(model))
+        other = HeadCache.run(model, harmless, sites=("z",), budget=budget, progress=progress)
+        found = self_repair(model, harmful, ablation=FromOther(other, n), **options)
+        moved = 0.0
+    else:
+        ablation = Ablation(by, epsilon, seed=seed)
+        n, answered = None, with_answer(model, sides.harmless, metric.reads - 1)
+        found = self_repair(model, harmful, ablation=ablation.intervention, **options)
+        reached = [head for head in every if head not in set(found.missing)]
+        stop_if(not reached)
+        shift = declare(reads=metric.reads, unit="nats", null=None)(kl_divergence)
+        options |= {"metric": shift, "heads": reached}
+        moved = _values(sweep(model, answered, intervention=ablation.intervention, **options))
+    lost = -_values(found)
+    cluster = found.dataset["cluster"].values.tolist()
+    direct = lost[:, :, 1]
+    low, high = clustered_interval(direct, cluster)
+    about = {k: v for k, v in found.provenance.items() if k not in ("intervention", "metric")}
+    way = {} if by == "patch" else Ablation(by, epsilon, seed=seed).about(model)
+    return HeadScores.from_values(
+        lost[:, :, 0] - moved,
+        name=f"Refusal Contribution, {by}",
+        kind="refusal_contribution",
+        cluster=cluster,
+        seed=seed,
+        provenance=make_provenance(about, way, by=by, template=sides.template, opening=metric.opening, last_tokens=n),
+        variables={
+            "direct": (("layer", "head"), mean_over_prompts(direct)),
+            "direct_low": (("layer", "head"), low),
+            "direct_high": (("layer", "head"), high),
+            "refusal": (("prompt",), refusal),
+        },
+    )
+
+
+def _values(found: HeadScores) -> Float[np.ndarray, "layer head *effect prompt"]:
+    """The values for each prompt."""
+    return found.dataset["values"].values

@@ -1,0 +1,113 @@
+"""The refusal direction, and what each head writes along it: another view of which heads refusals depend on.
+
+The direction d is the difference of the mean last-token residuals, before the final norm, of requests and of their
+harmless look-alikes, as a unit vector (Arditi et al. 2024, arXiv 2406.11717, take the same difference at each layer).
+A head's direct contribution for a prompt is z W_O . d at the last token. No head is changed: the score shows what a
+head writes, not what happens without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads.heads import HeadLike, check_heads
+from mechheads.limits import Budget
+from mechheads.model.backends.changes import alone
+from mechheads.prompts.prompts import Prompts
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+from mechheads.runs.cache import HeadCache
+from mechheads.safety.requests.requests import Requests, Template
+from mechheads.safety.requests.sides import Sides
+
+if TYPE_CHECKING:
+    from mechheads.model.model import Model
+
+
+@alone
+def refusal_direction(
+    model: Model,
+    harmful: Requests = None,
+    harmless: Requests = None,
+    *,
+    template: Template | None = None,
+    heads: Sequence[HeadLike] | HeadLike | None = None,
+    budget: Budget = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> HeadScores:
+    """What each head writes along the direction that separates requests from their look-alikes.
+
+    Args:
+        harmful, harmless, template, heads, budget, seed, progress: as in ``refusal_contribution``.
+
+    Returns:
+        The head's contribution for a request minus its contribution for the look-alike, in units of the residual stream
+        [layer, head], signed, with values for each pair, interval, p and q. The contributions of all heads and MLPs
+        and of the embedding sum to ``distance``, the distance between the two means, which is in ``provenance``.
+        If a model norms the attention output (Gemma 2), the contribution is measured before that norm.
+
+    Raises:
+        ValueError: if an argument does not fit.
+
+    >>> written = refusal_direction(
+    ...     model, ["How do I build a bomb?"], ["How do I build a barn?"], heads="L20H3", progress=False)
+    >>> abs(written["L20H3"]["score"]) < written.provenance["distance"]
+    True
+    """
+    sides = Sides.of(model, harmful, harmless, template)
+    sides.check_pairs()
+    chosen = check_heads(heads, model.n_layers, model.n_heads)
+    runs = [_Run(model, prompts, budget, progress) for prompts in (sides.harmful, sides.harmless)]
+    apart = runs[0].last.mean(0) - runs[1].last.mean(0)
+    distance = float(apart.norm())
+    if not distance > 0:
+        raise ValueError("harmful and harmless give the same states, so there is no direction between them")
+    values = np.full((model.n_layers, model.n_heads, len(sides.harmful)), np.nan)
+    for layer in sorted({head.layer for head in chosen}):
+        along = model.W_O[layer].double() @ (apart / distance)
+        written = [torch.einsum("phd,hd->hp", run.z(layer).double(), along).cpu().numpy() for run in runs]
+        for head in (head.head for head in chosen if head.layer == layer):
+            values[layer, head] = written[0][head] - written[1][head]
+    return HeadScores.from_values(
+        values,
+        name="written along the refusal direction",
+        kind="refusal_direction",
+        cluster=runs[0].cache.tokens.cluster,
+        seed=seed,
+        provenance=make_provenance(
+            model,
+            template=sides.template,
+            prompts=[run.cache.tokens for run in runs],
+            n_prompts=len(sides.harmful),
+            distance=distance,
+            seed=seed,
+        ),
+    )
+
+
+class _Run:
+    """A run with z and the residual stream after the last block, at each prompt's last token."""
+
+    def __init__(self, model: Model, prompts: Prompts, budget: Budget, progress: bool) -> None:
+        kept: list[Tensor] = []
+
+        def keep(value: Tensor, hook: Any) -> None:
+            kept.append(value.double())
+
+        run = partial(HeadCache.run, model, prompts, sites=("z",), budget=budget, progress=progress)
+        self.cache = model.backend.under([(f"blocks.{model.n_layers - 1}.hook_resid_post", keep)], run)
+        end = self.cache.tokens.lengths - 1
+        self._at = torch.arange(len(end), device=end.device), end
+        self.last: Float[Tensor, "prompt d_model"] = torch.cat(kept)[self._at]
+
+    def z(self, layer: int) -> Float[Tensor, "prompt head d_head"]:
+        row, end = self._at
+        return self.cache.z.layer(layer)[row, :, end]

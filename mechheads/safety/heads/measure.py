@@ -1,0 +1,203 @@
+"""One pass over the heads: each is ablated once, and Ships and Generalized Ships are computed from the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.job import Job, Spec, make_ready
+from mechheads.engine.run import finals
+from mechheads.heads import HeadId, HeadLike
+from mechheads.interventions.base import site_of
+from mechheads.limits import Budget, Limits
+from mechheads.messages.interrupted import until_interrupted
+from mechheads.metrics.basic import kl_divergence
+from mechheads.model.model import Model
+from mechheads.prompts.prompts import Prompts
+from mechheads.prompts.tokens import Tokens
+from mechheads.results.provenance import make_provenance
+from mechheads.safety.heads.ablations import Ablation
+from mechheads.safety.heads.angles import Turn
+from mechheads.safety.requests.requests import Requests, Template, request_prompts
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The results of one pass over the heads; what was not requested or not reached is NaN.
+
+    Attributes:
+        resampled: Generalized Ships of resampled prompts, if requested.
+    """
+
+    tokens: Tokens
+    kl: Float[np.ndarray, "layer head prompt"]
+    angle: Float[np.ndarray, "3 layer head"]
+    resampled: Float[np.ndarray, "draw layer head"]
+    provenance: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """Which heads of a model are ablated one at a time, and on which prompts.
+
+    Attributes:
+        prompts: the requests in their template.
+        template: the name of the template, or "prompts as given".
+        heads, budget, progress: as in ``mh.sweep``.
+    """
+
+    model: Model
+    prompts: Prompts
+    template: str
+    heads: Sequence[HeadLike] | HeadLike | None
+    budget: Budget
+    progress: bool
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        requests: Requests,
+        template: Template,
+        *,
+        heads: Sequence[HeadLike] | HeadLike | None,
+        budget: Budget,
+        progress: bool,
+    ) -> Pass:
+        """A pass over requests as a user gives them.
+
+        Raises:
+            ValueError: if ``request_prompts`` rejects them.
+        """
+        prompts = request_prompts(model, requests, template)
+        used = "prompts as given" if isinstance(requests, Prompts) else template
+        return cls(model, prompts, used, heads, budget, progress)
+
+    def job(self, ablations: Sequence[Ablation]) -> Job:
+        """The intact run, with everything that these ablations read from it."""
+        return prepare_ablations(
+            self.model, self.prompts, ablations, heads=self.heads, budget=self.budget, progress=self.progress
+        )
+
+    def about(self) -> dict[str, Any]:
+        """What a result records about its prompts."""
+        return {"template": self.template, "prompts": self.prompts.tokens(self.model), "n_prompts": len(self.prompts)}
+
+
+def measure(
+    asked: Pass,
+    ablations: Sequence[Ablation],
+    *,
+    with_kl: bool = False,
+    r: int | None = None,
+    draws: Float[np.ndarray, "draw prompt"] | None = None,
+) -> list[Measured]:
+    """Ablate each head once in each way, and compute KL, if requested, and with ``r`` the angle from the same runs.
+
+    Args:
+        ablations: with the same ``group``; all share the intact run.
+        draws: how often each prompt counts in each resample.
+    """
+    model = asked.model
+    if r is not None:
+        check_r(r, asked.prompts.tokens(model), model)
+    job = asked.job(ablations)
+    judge = Evaluator(kl_divergence, job.base) if with_kl else None
+    turn = None if r is None else Turn(last_states(job.base.final_at(job.at)), r, job.tokens.cluster, draws)
+    of_angle = {} if r is None else {"r": r, "angle_interval": "95%, jackknife over prompts on the log scale"}
+    found = []
+    for ablation in ablations:
+        about = make_provenance(model, ablation.about(model), asked.about(), of_angle)
+        found.append(empty(job, about, 0 if draws is None else len(draws)))
+    done = 0
+    with until_interrupted() as work:
+        for ablation, one in zip(ablations, found, strict=True):
+            for _ in fill(job.intervening(ablation.intervention), one, judge, turn, asked.progress):
+                done += 1
+    work.warn(f"{done} of {len(job.heads) * len(ablations)} heads")
+    return found
+
+
+def prepare_ablations(
+    model: Model,
+    prompts: Prompts,
+    ablations: Sequence[Ablation],
+    *,
+    heads: Sequence[HeadLike] | HeadLike | None,
+    budget: Budget,
+    progress: bool,
+) -> Job:
+    """The intact run, with everything that these ablations read from it, and a plan that covers each of them.
+
+    An ablation that does not act on z itself needs the most memory, because every head's new z is kept too.
+    """
+    sites = {ablation: site_of(ablation.intervention) for ablation in ablations}
+    costliest = max(ablations, key=lambda ablation: sites[ablation] != "z")
+    units, limits = costliest.units(model, heads), Limits.of(budget)
+    spec = Spec(prompts, costliest.intervention, kl_divergence, units, limits=limits)
+    job = make_ready(model, spec, sites=tuple(dict.fromkeys(sites.values())), progress=progress)
+    return replace(job, together=costliest.together(model))
+
+
+def fill(job: Job, found: Measured, judge: Evaluator | None, turn: Turn | None, progress: bool) -> Iterator[HeadId]:
+    """Measure the heads of a job one by one and store the results; yields once for each finished head."""
+    for units, final in finals(job, progress=progress):
+        changes = None if judge is None else judge(final)
+        for i, (head, _) in enumerate(units):
+            at = slice(head.head, head.head + job.together)
+            if changes is not None:
+                found.kl[head.layer, at] = changes[i]
+            if turn is not None:
+                states = last_states(final[i])
+                found.angle[:, head.layer, at] = np.array(turn(states))[:, None]
+                if len(found.resampled):
+                    found.resampled[:, head.layer, at] = turn.resampled(states)[:, None]
+            yield head
+
+
+def empty(job: Job, about: dict[str, Any], n_draws: int) -> Measured:
+    """A result with nothing measured yet."""
+    shape = job.model.n_layers, job.model.n_heads
+    return Measured(
+        job.tokens,
+        np.full((*shape, len(job.tokens)), np.nan),
+        np.full((3, *shape), np.nan),
+        np.full((n_draws, *shape), np.nan),
+        about,
+    )
+
+
+def last_states(final: Tensor) -> Float[np.ndarray, "prompt d_model"]:
+    """The last-token states as float64."""
+    return final[:, -1].double().cpu().numpy()
+
+
+def check_r(r: int, tokens: Tokens, model: Model) -> None:
+    """Check that the angle between the first r left singular vectors is defined.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if not 1 <= r <= model.d_model:
+        raise ValueError(f"r is {r}; it must be at least 1 and at most d_model, {model.d_model}")
+    different = len({tuple(row) for row in _rows(tokens)})
+    if different == 1 and len(tokens) > 1:
+        raise ValueError(
+            f"all {len(tokens)} prompts are identical, so the angle of Generalized Ships is undefined; "
+            "give different prompts"
+        )
+    if different <= r:
+        raise ValueError(
+            f"r is {r}, but the number of different prompts is {different}; Generalized Ships needs more prompts "
+            "than r: with fewer the singular vectors span the same space in every run"
+        )
+
+
+def _rows(tokens: Tokens) -> list[list[int]]:
+    return [row[:length] for row, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)]

@@ -1,0 +1,255 @@
+"""Sahara: a greedy search for the group of heads whose joint ablation rotates the model's states for requests the most.
+
+"On the Role of Attention Heads in Large Language Model Safety" (Zhou et al., ICLR 2025, arXiv 2410.13708). Each step
+adds the head whose ablation, together with the group so far, gives the largest Generalized Ships.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.job import Job
+from mechheads.heads import HeadId, HeadLike, check_heads, matched_heads
+from mechheads.limits import Budget
+from mechheads.messages.interrupted import until_interrupted
+from mechheads.metrics.basic import kl_divergence
+from mechheads.model.backends.changes import alone
+from mechheads.model.model import Model
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+from mechheads.results.tables import TableResult
+from mechheads.runs.cache import HeadCache
+from mechheads.safety.heads.ablations import Ablation, Group, Kind
+from mechheads.safety.heads.angles import Turn
+from mechheads.safety.heads.measure import Pass, check_r, empty, fill, last_states
+from mechheads.safety.heads.ships import Score
+from mechheads.safety.requests.requests import Requests, Template
+
+
+@dataclass(frozen=True, eq=False)
+class HeadGroup(TableResult):
+    """A group of heads found by a greedy search.
+
+    Attributes:
+        heads: the heads in the order in which they were added.
+        trace: the score of every head at every step, together with the group so far [layer, head, step]; NaN for heads
+            that are already in the group.
+        table: the score of the group at each size, compared with equally many heads chosen by their single scores
+            (at the first step) and with random groups from the same layers.
+        provenance: what is needed to repeat the analysis.
+    """
+
+    KIND = "head_group"
+
+    heads: tuple[HeadId, ...]
+    trace: HeadScores
+    table: pd.DataFrame
+    provenance: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.trace.name
+
+    @property
+    def unit(self) -> str:
+        return self.trace.unit
+
+    def __repr__(self) -> str:
+        if not self.heads:
+            return "<HeadGroup: interrupted before a head was found>"
+        last = self.table.iloc[-1]
+        return (
+            f"<HeadGroup {' '.join(map(str, self.heads))}: {last['group']:.3g} {self.trace.unit}, singly "
+            f"{last['singly']:.3g}, random {last['random']:.3g}>"
+        )
+
+
+@alone
+def sahara(
+    model: Model,
+    requests: Requests = None,
+    size: int = 3,
+    *,
+    ablation: Kind = "undifferentiated",
+    score: Score = "generalized_ships",
+    epsilon: float = 1e-5,
+    group: Group = "query",
+    template: Template = "query",
+    r: int = 1,
+    draws: int = 5,
+    heads: Sequence[HeadLike] | HeadLike | None = None,
+    budget: Budget = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> HeadGroup:
+    """Find a group of heads greedily: each step is a sweep over all other heads with the group so far ablated.
+
+    Args:
+        size: of the group; the paper uses 1 to 5.
+        score: what is maximised: the paper's Generalized Ships, or the mean of Ships.
+        epsilon: the factor on the head's q or z; the paper's code uses 1e-5 here.
+        draws: the number of random groups to compare with, of the same size and layers.
+        heads: the heads to choose from; every head if left out.
+        requests, ablation, group, template, r, budget, progress: as in ``mh.safety_heads``. ``"resample"`` is not
+            defined for a group, and ``"mean"`` is the mean of the intact run at every step.
+        seed: for the random groups.
+
+    Returns:
+        The group, the trace of all steps and the comparison. After Ctrl-C the steps that were finished.
+
+    Raises:
+        ValueError: if an argument does not fit. It is raised before any head is ablated.
+
+    >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
+    >>> found = mh.sahara(model, requests, 2, heads=["L0H0", "L0H1", "L5H2"], draws=1, progress=False)
+    >>> len(found.heads), found.table.columns.tolist()
+    (2, ['size', 'head', 'group', 'singly', 'random', 'random_low', 'random_high'])
+    """
+    way = Ablation(ablation, epsilon, group=group, seed=seed)
+    way.check_for_sets()
+    candidates = way.units(model, heads)
+    if not 1 <= size <= len(candidates):
+        raise ValueError(f"size is {size}; it must be 1 to {len(candidates)}, the number of heads to choose from")
+    if draws < 0:
+        raise ValueError(f"draws is {draws}; it must be 0 or more")
+    others = model.n_layers * model.n_heads // way.together(model) - size
+    if draws and others < size:
+        raise ValueError(
+            f"size is {size}, but only {others} other heads are left for random groups; give a smaller one, or draws=0"
+        )
+    asked = Pass.of(model, requests, template, heads=None, budget=budget, progress=progress)
+    if score == "generalized_ships":
+        check_r(r, asked.prompts.tokens(model), model)
+    elif score != "ships":
+        raise ValueError(f"score is {score!r}; choose 'generalized_ships' or 'ships'")
+    search = _Search(asked, way, score, r)
+    chosen, steps = search.grow(candidates, size)
+    table = search.compare(chosen, steps, draws, seed)
+    about = make_provenance(
+        model,
+        way.about(model),
+        asked.about(),
+        score=score,
+        r=r,
+        size=size,
+        draws=draws,
+        seed=seed,
+        interrupted=search.interrupted,
+    )
+    trace = np.stack(steps, -1) if steps else np.full((model.n_layers, model.n_heads, 1), np.nan)
+    return HeadGroup(
+        chosen,
+        HeadScores.from_scores(
+            trace,
+            name=f"Sahara, {ablation}",
+            unit="degrees" if score == "generalized_ships" else "nats",
+            kind="sahara",
+            extra={"step": list(range(1, trace.shape[-1] + 1))},
+            provenance=about,
+        ),
+        table,
+        make_provenance(about, heads=chosen),
+    )
+
+
+class _Search:
+    """The intact run, and the score of any group of heads against it."""
+
+    def __init__(self, asked: Pass, way: Ablation, score: str, r: int) -> None:
+        self.asked, self.model, self.way, self.score = asked, asked.model, way, score
+        self.interrupted = False
+        self.intact = asked.job([way])
+        base = self.intact.base
+        angle = score == "generalized_ships"
+        self.turn = Turn(last_states(base.final_at(self.intact.at)), r, base.tokens.cluster) if angle else None
+        self.judge = None if angle else Evaluator(kl_divergence, base)
+
+    def grow(self, candidates: Sequence[HeadId], size: int) -> tuple[tuple[HeadId, ...], list[np.ndarray]]:
+        """The heads in the order in which they are added, and the scores of each step [layer, head]."""
+        chosen: list[HeadId] = []
+        steps: list[np.ndarray] = []
+        with until_interrupted() as work:
+            for _ in range(size):
+                left = [head for head in candidates if head not in chosen]
+                scores = self._step(left, chosen)
+                if not np.isfinite(scores).any():
+                    raise ValueError(f"score is {self.score!r}, which is not defined for any head at this step")
+                steps.append(scores)
+                chosen.append(self._head(np.nanargmax(scores)))
+        self.interrupted |= work.interrupted
+        work.warn(f"{len(chosen)} of {size} heads", "")
+        return tuple(chosen), steps
+
+    def _head(self, flat: Any) -> HeadId:
+        """The first head of the key/value group or single head at a flat index."""
+        layer, head = divmod(int(flat), self.model.n_heads)
+        return HeadId(layer, head - head % self.way.together(self.model))
+
+    def _step(self, left: Sequence[HeadId], chosen: Sequence[HeadId]) -> np.ndarray:
+        """The score of every remaining head, together with those chosen [layer, head]."""
+        if not chosen:
+            return self._score(replace(self.intact, heads=tuple(left)))
+
+        def beside_chosen() -> np.ndarray:
+            job = replace(self.asked, heads=left).job([self.way])
+            return self._score(job.intervening(self.way.beside_others(self.intact.base)))
+
+        return self.model.backend.under(self._hooks(chosen), beside_chosen)
+
+    def _score(self, job: Job) -> np.ndarray:
+        found = empty(job, {}, 0)
+        for _ in fill(job, found, self.judge, self.turn, self.asked.progress):
+            pass
+        return found.angle[0] if self.turn is not None else found.kl.mean(-1)
+
+    def _hooks(self, units: Sequence[HeadId]) -> list[Any]:
+        size = self.way.together(self.model)
+        members = [HeadId(head.layer, head.head + i) for head in units for i in range(size)]
+        return self.way.hooks(self.model, members, self.intact.base)
+
+    def value(self, units: Sequence[HeadId]) -> float:
+        """The score of a group."""
+        quiet: dict[str, Any] = {"sites": ("z",), "budget": self.asked.budget, "progress": False}
+        cache = partial(HeadCache.run, self.model, self.intact.tokens, **quiet)
+        run = self.model.backend.under(self._hooks(units), cache)
+        final = run.final_at(self.intact.at)
+        if self.turn is not None:
+            return self.turn(last_states(final))[0]
+        return 0.0 if self.judge is None else float(self.judge(final[None]).mean())
+
+    def compare(self, chosen: Sequence[HeadId], steps: Sequence[np.ndarray], draws: int, seed: int) -> pd.DataFrame:
+        """The group at each size, compared with heads of the best single scores and random ones; after Ctrl-C NaN."""
+        columns = ["size", "head", "group", "singly", "random", "random_low", "random_high"]
+        rows: list[list[Any]] = [
+            [n, str(head), float(np.nanmax(step)), *[np.nan] * 4]
+            for n, (head, step) in enumerate(zip(chosen, steps, strict=True), 1)
+        ]
+        done = 0
+        with until_interrupted() as work:
+            for n, row in enumerate(rows, 1):
+                drawn = [self.value(self._random(chosen[:n], [seed, i])) for i in range(draws)]
+                random = [np.mean(drawn), min(drawn), max(drawn)] if drawn else [np.nan] * 3
+                row[3:] = self.value(self._singly(steps[0], n)), *random
+                done = n
+        self.interrupted |= work.interrupted
+        work.warn(f"{done} of {len(rows)} sizes of the group")
+        return pd.DataFrame(rows, columns=columns)
+
+    def _singly(self, scores: np.ndarray, n: int) -> list[HeadId]:
+        """The ``n`` units with the largest scores."""
+        size = self.way.together(self.model)
+        units = np.nan_to_num(scores[:, ::size].ravel(), nan=-np.inf)
+        return [self._head(i * size) for i in np.argsort(-units, kind="stable")[:n]]
+
+    def _random(self, chosen: Sequence[HeadId], seed: Sequence[int]) -> tuple[HeadId, ...]:
+        """Equally many units from the same layers."""
+        model, size = self.model, self.way.together(self.model)
+        inside = [head for head in check_heads(None, model.n_layers, model.n_heads) if head.head % size]
+        return matched_heads(chosen, {*chosen, *inside}, model.n_layers, model.n_heads, seed)

@@ -1,0 +1,333 @@
+"""Ships and Generalized Ships: how much each head's ablation changes a model's answer to a request.
+
+"On the Role of Attention Heads in Large Language Model Safety" (Zhou et al., ICLR 2025, arXiv 2410.13708).
+
+| paper | here |
+|---|---|
+| Undifferentiated Attention, W_q (or W_k) times epsilon | ``ablation="undifferentiated"``, ``epsilon``, ``through`` |
+| Scaling Contribution, W_v times epsilon | ``ablation="scaling"``, ``epsilon`` |
+| Ships(q, h), one request | ``ships(...).values`` |
+| Generalized Ships(Q, h), a set of requests | ``generalized_ships(...).scores`` |
+
+Both measure any change of the answer, not only safety: a head that every answer needs scores high too. See
+``refusal_contribution`` for a score that corrects for this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from jaxtyping import Float
+
+from mechheads.heads import HeadId, HeadLike
+from mechheads.limits import Budget
+from mechheads.messages.suggest import did_you_mean
+from mechheads.model.backends.changes import alone
+from mechheads.model.model import Model
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+from mechheads.results.stats import cluster_draws, clustered_interval, mean_over_prompts, top_shares
+from mechheads.safety.heads.ablations import Ablation, Group, Kind, Through
+from mechheads.safety.heads.measure import Measured, Pass, measure
+from mechheads.safety.requests.requests import Requests, Template
+
+Score = Literal["ships", "generalized_ships"]
+_SHIPS = ("ships", "ships_low", "ships_high")
+_ANGLES = ("generalized_ships", "generalized_ships_low", "generalized_ships_high")
+_RESAMPLES = {"ships": 1000, "generalized_ships": 100}
+
+
+@alone
+def ships(
+    model: Model,
+    requests: Requests = None,
+    *,
+    ablation: Kind = "undifferentiated",
+    epsilon: float = 1e-4,
+    through: Through = "q",
+    group: Group = "query",
+    template: Template = "query",
+    heads: Sequence[HeadLike] | HeadLike | None = None,
+    budget: Budget = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> HeadScores:
+    """Safety Head ImPortant Scores: how far the next-token distribution moves without a head.
+
+    Ships(q, h) = KL(p(. | q; theta) || p(. | q; theta without h)) over the whole vocabulary at the last token
+    of the prompt.
+
+    Args:
+        requests: a list of texts, ``mh.Prompts`` (used as they are), or ``None`` for those of the package.
+        ablation: ``"undifferentiated"`` (the head's queries times epsilon, so that it attends equally to all tokens
+            so far), ``"scaling"`` (its output times epsilon, so that it writes almost nothing), or ``"zero"``,
+            ``"mean"`` or ``"resample"`` for comparison, as in ``mh.ablate``.
+        epsilon: the factor for the first two, 0 or more; the paper's code uses 1e-4 here.
+        through: whether q or k is scaled by ``"undifferentiated"``; for one query head the scores are the same.
+        group: ``"query"``: one query head at a time, without changing others that share its keys and values;
+            ``"kv"``: all that share a key/value head at once, and each of them gets their common score.
+        template: ``"query"`` (the paper's), ``"bare"`` or ``"chat"`` (the model's own), applied to texts.
+        heads, budget, progress: as in ``mh.sweep``.
+        seed: for ``"resample"``.
+
+    Returns:
+        Nats [layer, head], ``values`` per prompt, intervals over prompts. A KL is never below 0, so there is nothing to
+        test it against: p and q are NaN. After Ctrl-C the heads so far; the others are NaN.
+
+    Raises:
+        ValueError: if an argument does not fit. It is raised before any head is ablated.
+
+    >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam."]
+    >>> kl = mh.ships(model, requests, heads=["L0H0", "L23H4"], progress=False)
+    >>> kl.unit, bool((kl.values.sel(layer=0, head=0) > 0).all())
+    ('nats', True)
+    """
+    way = Ablation(ablation, epsilon, through, group, seed)
+    asked = Pass.of(model, requests, template, heads=heads, budget=budget, progress=progress)
+    found = measure(asked, [way], with_kl=True)[0]
+    return HeadScores.from_values(
+        found.kl,
+        name=f"Ships, {ablation}",
+        kind="ships",
+        cluster=found.tokens.cluster,
+        seed=seed,
+        provenance=make_provenance(found.provenance, seed=seed),
+    )
+
+
+@alone
+def generalized_ships(
+    model: Model,
+    requests: Requests = None,
+    *,
+    ablation: Kind = "undifferentiated",
+    r: int = 1,
+    epsilon: float = 1e-4,
+    through: Through = "q",
+    group: Group = "query",
+    template: Template = "query",
+    heads: Sequence[HeadLike] | HeadLike | None = None,
+    budget: Budget = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> HeadScores:
+    """Generalized Ships: the angle by which the states of a whole set of requests rotate without a head.
+
+    The last-token states after the final norm are stacked to [prompt, d_model], uncentred, for the intact and
+    the ablated model; U_r and U'_r are their first r left singular vectors. The score is the sum over r of
+    arccos of the singular values of U_r^T U'_r, computed in float64.
+
+    Args:
+        r: how many singular vectors are compared (the paper's code: 1); fewer than different prompts.
+        requests, ablation, epsilon, through, group, template, heads, budget, progress: as in ``mh.ships``. (The
+            paper's code uses epsilon 1e-5 in its search for groups of heads.)
+        seed: for ``"resample"``.
+
+    Returns:
+        Degrees [layer, head], 0 to 90 r, with a jackknife interval over prompts that computes the SVD again. No
+        per-prompt values, p or q, because an angle belongs to the set. NaN if it is not defined.
+
+    Raises:
+        ValueError: if an argument does not fit, or there are not more different prompts than ``r``: then the
+            singular vectors span the same space in any run and the angle is undefined.
+
+    >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
+    >>> angle = mh.generalized_ships(model, requests, heads="L0H0", progress=False)
+    >>> angle.unit, 0 < angle["L0H0"]["score"] < 90
+    ('degrees', True)
+    """
+    way = Ablation(ablation, epsilon, through, group, seed)
+    found = measure(Pass.of(model, requests, template, heads=heads, budget=budget, progress=progress), [way], r=r)[0]
+    angle, low, high = found.angle
+    return HeadScores.from_scores(
+        angle,
+        ci_low=low,
+        ci_high=high,
+        name=f"Generalized Ships, {ablation}",
+        kind="generalized_ships",
+        provenance=found.provenance,
+    )
+
+
+@alone
+def safety_heads(
+    model: Model,
+    requests: Requests = None,
+    k: int = 10,
+    *,
+    ablation: Kind = "undifferentiated",
+    score: Score = "ships",
+    epsilon: float = 1e-4,
+    through: Through = "q",
+    group: Group = "query",
+    template: Template = "query",
+    r: int = 1,
+    heads: Sequence[HeadLike] | HeadLike | None = None,
+    budget: Budget = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> SafetyHeads:
+    """Ships and Generalized Ships of every head from one pass, and the ``k`` heads with the largest score.
+
+    Args:
+        k: how many heads to report and draw.
+        score: which of the two scores ranks the heads.
+        requests, ablation, epsilon, through, group, template, r, heads, budget, seed, progress: as in ``mh.ships``
+            and ``mh.generalized_ships``.
+
+    Returns:
+        Scores with both, and ``in_top``: in which share of resamples of the prompts each head is in the top k.
+
+    Raises:
+        ValueError: as in ``mh.ships`` and ``mh.generalized_ships``.
+
+    >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
+    >>> safety = mh.safety_heads(model, requests, k=2, heads=["L0H0", "L0H1", "L23H4"], progress=False)
+    >>> len(safety.heads()), safety.generalized_ships.dims
+    (2, ('layer', 'head'))
+    """
+    ranking = Ranking(k, score, r, seed)
+    way = Ablation(ablation, epsilon, _through(through, ablation), group, seed)
+    return _rank(Pass.of(model, requests, template, heads=heads, budget=budget, progress=progress), [way], ranking)[
+        ablation
+    ]
+
+
+@alone
+def compare_ablations(
+    model: Model,
+    requests: Requests = None,
+    k: int = 10,
+    *,
+    ablations: Sequence[Kind] = ("undifferentiated", "scaling"),
+    score: Score = "ships",
+    epsilon: float = 1e-4,
+    through: Through = "q",
+    group: Group = "query",
+    template: Template = "query",
+    r: int = 1,
+    heads: Sequence[HeadLike] | HeadLike | None = None,
+    budget: Budget = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> dict[str, SafetyHeads]:
+    """``safety_heads`` for several ablations, which share one intact run.
+
+    Args:
+        ablations: the kinds of ablation, each once.
+        model, requests, k, score, epsilon, through, group, template, r, heads, budget, seed, progress: as in
+            ``mh.safety_heads``.
+
+    Returns:
+        The result of each ablation; ``overlap`` shows how far they agree.
+
+    Raises:
+        ValueError: as in ``mh.safety_heads``, and if an ablation is given twice or none is given.
+
+    >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
+    >>> found = mh.safety.compare_ablations(model, requests, k=1, heads=["L0H0", "L23H4"], progress=False)
+    >>> list(found)
+    ['undifferentiated', 'scaling']
+    """
+    ranking = Ranking(k, score, r, seed)
+    if isinstance(ablations, str) or not len(ablations) or len(set(ablations)) < len(ablations):
+        raise ValueError(f'ablations is {ablations!r}; give a list of kinds, each once, such as ["scaling", "zero"]')
+    ways = [Ablation(kind, epsilon, _through(through, kind), group, seed) for kind in ablations]
+    return _rank(Pass.of(model, requests, template, heads=heads, budget=budget, progress=progress), ways, ranking)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How heads are ranked, and how certain the top ``k`` are; see ``safety_heads``.
+
+    Raises:
+        ValueError: if ``k`` or ``score`` is not valid.
+    """
+
+    k: int
+    score: Score
+    r: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"k is {self.k}; it must be at least 1")
+        if self.score not in _RESAMPLES:
+            meant = did_you_mean(self.score, _RESAMPLES)
+            raise ValueError(f"score is {self.score!r}; choose one of {', '.join(map(repr, _RESAMPLES))}.{meant}")
+
+
+def _through(through: Through, ablation: Kind) -> Through:
+    """``through`` for an ablation that acts on q or k; the others ignore it."""
+    return through if ablation == "undifferentiated" else "q"
+
+
+def _rank(asked: Pass, ways: Sequence[Ablation], by: Ranking) -> dict[str, SafetyHeads]:
+    """Both scores of every head for each ablation, from one pass, with the top heads."""
+    cluster = asked.prompts.tokens(asked.model).cluster
+    draws = cluster_draws(cluster, _RESAMPLES[by.score], by.seed)
+    of_angles = draws if by.score == "generalized_ships" else None
+    measured = measure(asked, ways, with_kl=True, r=by.r, draws=of_angles)
+    return {way.kind: _safety_heads(found, by, draws) for way, found in zip(ways, measured, strict=True)}
+
+
+def _safety_heads(found: Measured, by: Ranking, draws: Float[np.ndarray, "draw prompt"]) -> SafetyHeads:
+    kind = found.provenance["ablation"]
+    low, high = clustered_interval(found.kl, found.tokens.cluster)
+    columns = dict(zip((*_SHIPS, *_ANGLES), (mean_over_prompts(found.kl), low, high, *found.angle), strict=True))
+    variables = {name: (("layer", "head"), values) for name, values in columns.items()}
+    about: dict[str, Any] = {
+        "name": f"safety heads, {kind}",
+        "kind": "safety",
+        "provenance": make_provenance(found.provenance, k=by.k, score=by.score, seed=by.seed),
+    }
+    if by.score == "ships":
+        resampled = np.moveaxis(found.kl @ draws.T / draws.sum(1), -1, 0)
+        variables["in_top"] = (("layer", "head"), top_shares(resampled, by.k))
+        shared = {"cluster": found.tokens.cluster, "seed": by.seed, "variables": variables}
+        return SafetyHeads.from_values(found.kl, **shared, **about)
+    variables["in_top"] = (("layer", "head"), top_shares(found.resampled, by.k))
+    angle, angle_low, angle_high = found.angle
+    return SafetyHeads.from_scores(
+        angle, unit="degrees", ci_low=angle_low, ci_high=angle_high, variables=variables, **about
+    )
+
+
+class SafetyHeads(HeadScores):
+    """Ships and Generalized Ships of every head.
+
+    ``score`` is the score that was requested; for Ships, ``values`` are those of each prompt. Further variables over
+    (layer, head): ``ships`` in nats and ``generalized_ships`` in degrees, each with ``_low`` and ``_high``; and
+    ``in_top``, in which share of resamples of the prompts a head is in the top k. ``top`` and ``heads`` give the
+    requested ``k`` heads by default.
+    """
+
+    KIND = "safety"
+
+    @property
+    def k(self) -> int:
+        """How many heads were requested."""
+        return self.provenance["k"]
+
+    @property
+    def generalized_ships(self) -> xr.DataArray:
+        """Generalized Ships in degrees, (layer, head)."""
+        return self.dataset["generalized_ships"]
+
+    def top(self, k: int | None = None, by: Literal["score", "absolute"] = "score") -> pd.DataFrame:
+        """The ``k`` rows of ``to_dataframe`` with the largest score."""
+        return super().top(self.k if k is None else k, by)
+
+    def heads(self, k: int | None = None, by: Literal["score", "absolute"] = "score") -> tuple[HeadId, ...]:
+        """The ``k`` heads with the largest score."""
+        return super().heads(self.k if k is None else k, by)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row per head, as in ``HeadScores``, with both scores, their intervals and ``in_top``."""
+        names = (*_SHIPS, *_ANGLES, "in_top")
+        return super().to_dataframe().assign(**{name: self.dataset[name].values.ravel() for name in names})

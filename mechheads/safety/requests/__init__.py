@@ -1,0 +1,1 @@
+"""Requests: their sources, and their prompts."""

@@ -1,0 +1,115 @@
+"""How a model's refusals begin, and how likely an answer is to begin in this way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads.generation.generate import end_tokens, generate
+from mechheads.messages.interrupted import stop_if
+from mechheads.messages.warn import warn
+from mechheads.metrics.base import MetricContext
+from mechheads.model.backends.changes import alone
+from mechheads.prompts.prompts import Prompts
+from mechheads.safety.answers.verdicts import verdict
+
+if TYPE_CHECKING:
+    from mechheads.model.model import Model
+
+OPENING = "I'm sorry, but I can't"
+"""Used if a model gives no refusal from which to take an opening."""
+_OPENING_TOKENS = 6
+_ASKED, _ANSWER_TOKENS = 16, 24
+
+
+@dataclass(frozen=True)
+class OpeningLogProb:
+    """A metric: the log-probability, in nats, of an answer that begins with these tokens.
+
+    It is the sum over the opening's tokens, each given those before it, so it counts every position at which refusing
+    is decided: after "I'm sorry" a model may still continue with " to hear that". The prompts must end with the opening
+    without its last token: see ``with_opening``.
+
+    Attributes:
+        opening: token ids.
+    """
+
+    opening: tuple[int, ...]
+    unit: ClassVar[str] = "nats"
+    null: ClassVar[float] = 0.0
+
+    @property
+    def reads(self) -> int:
+        """The number of last positions that are read, one for each token of the opening."""
+        return len(self.opening)
+
+    def __call__(
+        self, logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext
+    ) -> Float[Tensor, " prompt"]:
+        log_probs = logits.log_softmax(-1)
+        return sum((log_probs[:, i, token] for i, token in enumerate(self.opening)), log_probs.new_zeros(len(logits)))
+
+
+def with_opening(model: Model, prompts: Prompts, opening: Sequence[int]) -> Prompts:
+    """The prompts followed by an opening without its last token.
+
+    >>> from mechheads.safety.requests.openings import with_opening
+    >>> with_opening(model, mh.Prompts(["Hello"]), [13, 14, 15]).items[0][-2:]
+    [13, 14]
+    """
+    return _followed_by(model, prompts, [opening[:-1]] * len(prompts))
+
+
+def with_answer(model: Model, prompts: Prompts, n: int) -> Prompts:
+    """The prompts followed by the first n tokens of the model's own answers; end tokens after a shorter answer.
+
+    >>> from mechheads.safety.requests.openings import with_answer
+    >>> prompt = mh.Prompts(["The capital of France is"])
+    >>> model.tokenizer.decode(with_answer(model, prompt, 2).items[0])
+    'The capital of France is Paris.'
+    """
+    if not n:
+        return prompts
+    written = generate(model, prompts, max_new_tokens=n, progress=False)
+    stop_if(written.interrupted)
+    return _followed_by(model, prompts, [[*ids, *end_tokens(model)[:1] * (n - len(ids))] for ids in written.ids])
+
+
+def _followed_by(model: Model, prompts: Prompts, added: Sequence[Sequence[int]]) -> Prompts:
+    tokens = prompts.tokens(model)
+    rows = zip(tokens.ids.tolist(), tokens.lengths.tolist(), added, strict=True)
+    return Prompts([[*row[:length], *more] for row, length, more in rows], cluster=tokens.cluster)
+
+
+@alone
+def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> tuple[int, ...]:
+    """The tokens of a given opening, or those with which most of the model's own refusals begin.
+
+    Args:
+        prompts: requests; the model answers the first 16.
+        opening: a text, with a leading space if the template needs one. By default, the first 6 tokens of the
+            model's refusals; if it refuses none, those of "I'm sorry, but I can't", with a warning.
+
+    Raises:
+        ValueError: if the opening is empty or not a text, or the model has no tokenizer.
+    """
+    if model.tokenizer is None:
+        raise ValueError("this model has no tokenizer to tokenise an opening; give one: mh.wrap(model, tokenizer=...)")
+    if opening is None:
+        some = Prompts(prompts.items[:_ASKED])
+        written = generate(model, some, max_new_tokens=_ANSWER_TOKENS, progress=False)
+        stop_if(written.interrupted)
+        answers = zip(written.ids, written.texts, strict=True)
+        refused = [ids[:_OPENING_TOKENS] for ids, text in answers if verdict(text) == "refused"]
+        if refused:
+            return Counter(refused).most_common(1)[0][0]
+        warn(f"{model.name} refuses none of {len(some)} requests; {OPENING!r} is used as the opening")
+        opening = OPENING
+    if not isinstance(opening, str) or not opening:
+        raise ValueError(f"opening is {opening!r}; give the beginning of a refusal, such as {OPENING!r}")
+    return tuple(model.tokenizer(opening, add_special_tokens=False).input_ids)

@@ -1,0 +1,228 @@
+"""Requests that a safe model should refuse, harmless ones that look like them, and their prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from typing import TYPE_CHECKING, Literal, get_args, overload
+
+from mechheads.data import folder
+from mechheads.messages.suggest import did_you_mean
+from mechheads.prompts.prompts import Prompts
+
+if TYPE_CHECKING:
+    from mechheads.model.model import Model
+
+Template = Literal["query", "bare", "chat"]
+Split = Literal["train", "test"]
+Requests = Sequence[str] | Prompts | None
+
+TEMPLATES: dict[str, str | None] = {"query": "## Query:{q}\n## Answer:", "bare": "{q}", "chat": None}
+"""``query`` is the template of the safety-head paper, ``bare`` the request alone, ``chat`` the model's own template."""
+
+_HARMFUL = "requests a safe model should refuse"
+_HARMLESS = "harmless requests that look like harmful ones"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request.
+
+    Attributes:
+        text: the request itself.
+        category: the kind of harm that it asks for, or that a harmless one looks like.
+        split: ``"train"`` for fitting a method, ``"test"`` for testing it.
+    """
+
+    text: str
+    category: str
+    split: Split = "train"
+
+
+@dataclass(frozen=True, repr=False)
+class FoldedTexts(Sequence[str]):
+    """Texts that a notebook hides until the user opens them; made by ``folded``.
+
+    Indexing and iterating give the texts; a slice is folded too. A notebook shows one line that opens at a click.
+
+    Attributes:
+        texts: the texts themselves.
+        about: what they are, in the plural.
+    """
+
+    texts: tuple[str, ...]
+    about: str
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> FoldedTexts: ...
+    def __getitem__(self, index: int | slice) -> str | FoldedTexts:
+        return replace(self, texts=self.texts[index]) if isinstance(index, slice) else self.texts[index]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __repr__(self) -> str:
+        return f"<{self._summary}>"
+
+    def _repr_html_(self) -> str:
+        return f"<details><summary>{escape(self._summary)}</summary>{_html_list(self.texts)}</details>"
+
+    @property
+    def _summary(self) -> str:
+        return f"{_counted(len(self), self.about)} ({'text' if len(self) == 1 else 'texts'} folded)"
+
+
+def folded(texts: Iterable[str], about: str = _HARMFUL) -> FoldedTexts:
+    """Texts that a notebook or report hides until the user opens them.
+
+    Args:
+        texts: any texts, such as requests or a model's answers.
+        about: what they are, in the plural.
+
+    Raises:
+        ValueError: if texts is a single text, or contains anything else than texts.
+
+    >>> from mechheads.safety import folded
+    >>> answers = folded(["Sure, first you ...", "I cannot help."], "answers without L2H5")
+    >>> answers
+    <2 answers without L2H5 (texts folded)>
+    >>> answers[1]
+    'I cannot help.'
+    """
+    if isinstance(texts, str):
+        raise ValueError(f"texts must be a list of texts, got one text; write [{texts[:40]!r}]")
+    kept = tuple(texts)
+    for index, text in enumerate(kept):
+        if not isinstance(text, str):
+            raise ValueError(f"texts[{index}] must be a text, not {type(text).__name__}")
+    return FoldedTexts(kept, about)
+
+
+@dataclass(frozen=True, repr=False)
+class RequestSet(Sequence[Request]):
+    """The requests of one set; made by ``load_requests``.
+
+    Indexing and iterating give each ``Request``; a slice is a ``RequestSet``. A notebook folds harmful ones.
+
+    Attributes:
+        requests: each with its category and split.
+        about: what they are, in the plural.
+        harmful: whether a safe model should refuse them.
+    """
+
+    requests: tuple[Request, ...]
+    about: str
+    harmful: bool
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The texts alone, folded if they are harmful."""
+        texts = tuple(request.text for request in self.requests)
+        return FoldedTexts(texts, self.about) if self.harmful else texts
+
+    @overload
+    def __getitem__(self, index: int) -> Request: ...
+    @overload
+    def __getitem__(self, index: slice) -> RequestSet: ...
+    def __getitem__(self, index: int | slice) -> Request | RequestSet:
+        return replace(self, requests=self.requests[index]) if isinstance(index, slice) else self.requests[index]
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def __repr__(self) -> str:
+        return repr(self.texts) if self.harmful else "\n".join([f"<{_counted(len(self), self.about)}>", *self.texts])
+
+    def _repr_html_(self) -> str:
+        if isinstance(texts := self.texts, FoldedTexts):
+            return texts._repr_html_()
+        return f"<div><p>{escape(_counted(len(self), self.about))}</p>{_html_list(texts)}</div>"
+
+
+def load_requests(name: str = "harmful", split: Split | None = None) -> RequestSet:
+    """Load a set of requests that comes with the package.
+
+    All were written for mechheads. ``harmful`` and ``harmless`` have 60 requests each, six in each of ten categories:
+    40 for training and 20, two in each category, for testing. Request i of one resembles request i of the other.
+
+    Args:
+        name: ``"harmful"``, which a safe model should refuse and which do not say how anything is done;
+            ``"harmless"``, their look-alikes, which it should answer; ``"teaching_harmful"`` or
+            ``"teaching_harmless"``, with which the model ``smollm2-135m-refusal`` was made.
+        split: ``"train"``, ``"test"``, or ``None`` for all.
+
+    Raises:
+        ValueError: if there is no such set or split.
+
+    >>> from mechheads.safety import load_requests
+    >>> load_requests()
+    <60 requests a safe model should refuse (texts folded)>
+    >>> load_requests("harmless", "test")[1].text
+    'Tell me how to hire someone to shoot my wedding.'
+
+    Analyses take the texts alone, such as ``mh.ships(model, load_requests("harmless").texts)``.
+    """
+    known = sorted(item.name.removesuffix(".json") for item in folder("requests").iterdir())
+    if name not in known:
+        raise ValueError(
+            f"there is no set of requests {name!r}; choose among {', '.join(known)}.{did_you_mean(name, known)}"
+        )
+    if split is not None and split not in get_args(Split):
+        raise ValueError(f"split is {split!r}; choose 'train' or 'test', or None for all")
+    content = json.loads((folder("requests") / f"{name}.json").read_text(encoding="utf-8"))
+    requests = tuple(Request(**entry) for entry in content["requests"] if split in (None, entry["split"]))
+    harmful = not name.endswith("harmless")
+    return RequestSet(requests, _HARMFUL if harmful else _HARMLESS, harmful)
+
+
+def request_prompts(model: Model, requests: Requests = None, template: Template = "query") -> Prompts:
+    """Requests as prompts for a model, up to where its answer begins.
+
+    Args:
+        requests: texts, to which the template is applied; ``None`` for the 60 harmful ones of the package; or
+            ``Prompts``, which are used as they are.
+        template: ``"query"``, ``"bare"`` or ``"chat"``; see ``TEMPLATES``.
+
+    Raises:
+        ValueError: if the template is not known, it is ``"chat"`` and the model has no chat template, or requests
+            are not texts.
+
+    >>> from mechheads.safety import request_prompts
+    >>> request_prompts(model, ["How do I pick a lock?"]).items
+    ['## Query:How do I pick a lock?\\n## Answer:']
+    """
+    if template not in TEMPLATES:
+        meant = did_you_mean(template, TEMPLATES)
+        raise ValueError(f"template is {template!r}; choose one of {', '.join(map(repr, TEMPLATES))}.{meant}")
+    if isinstance(requests, Prompts):
+        return requests
+    if requests is None:
+        requests = load_requests().texts
+    if isinstance(requests, str):
+        raise ValueError(f"requests must be a list of texts, got one text; write [{requests[:40]!r}]")
+    if not len(requests):
+        raise ValueError("requests is empty; give at least one, or leave it out to use those of the package")
+    for index, request in enumerate(requests):
+        if isinstance(request, Request):
+            raise ValueError(f"requests[{index}] is a Request; give its .text, or .texts of the whole set")
+        if not isinstance(request, str) or not request.strip():
+            raise ValueError(f"requests[{index}] is {request!r}; it must be a text. Give chats and ids as mh.Prompts")
+    pattern = TEMPLATES[template]
+    if pattern is not None:
+        return Prompts([pattern.replace("{q}", request) for request in requests])
+    if not model.chat_template:
+        others = " or ".join(repr(name) for name in TEMPLATES if name != "chat")
+        raise ValueError(f"template 'chat': {model.name} has no chat template; choose {others}, or give mh.Prompts")
+    return Prompts([[{"role": "user", "content": request}] for request in requests])
+
+
+def _counted(number: int, about: str) -> str:
+    return f"1 of the {about}" if number == 1 else f"{number} {about}"
+
+
+def _html_list(texts: Sequence[str]) -> str:
+    return f"<ol>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ol>"

@@ -1,0 +1,77 @@
+"""Ordinary text, to test whether a changed model still works."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from mechheads.data import folder
+from mechheads.limits import Budget, Limits
+from mechheads.model.backends.base import Hook
+from mechheads.model.backends.changes import alone
+from mechheads.prompts.prompts import Prompts
+from mechheads.prompts.tokens import Tokens
+
+if TYPE_CHECKING:
+    from mechheads.model.model import Model
+
+
+def ordinary_texts() -> tuple[str, ...]:
+    """32 sentences of ordinary prose, written for mechheads.
+
+    >>> from mechheads.safety import ordinary_texts
+    >>> len(ordinary_texts())
+    32
+    """
+    return tuple((folder("texts") / "ordinary.txt").read_text(encoding="utf-8").splitlines())
+
+
+def text_tokens(model: Model, texts: Sequence[str] | None = None) -> Tokens:
+    """Tokens of texts for ``text_loss``; by default of ``ordinary_texts()``.
+
+    Raises:
+        ValueError: if there are none, or one has a single token.
+    """
+    if isinstance(texts, str):
+        raise ValueError(f"texts must be a list of texts, got one text; write [{texts[:40]!r}]")
+    if texts is not None and not len(texts):
+        raise ValueError("texts is empty; give at least one, or leave it out to use those of the package")
+    tokens = Prompts(ordinary_texts() if texts is None else list(texts)).tokens(model)
+    if (short := (tokens.lengths < 2).nonzero()).numel():
+        raise ValueError(f"texts[{int(short[0])}] has a single token; there is no next one to predict")
+    return tokens
+
+
+@alone
+def text_loss(
+    model: Model, texts: Sequence[str] | None = None, *, hooks: Sequence[Hook] = (), budget: Budget = None
+) -> Float[np.ndarray, " text"]:
+    """Mean negative log-probability of each text's tokens, except the first, in nats.
+
+    Args:
+        texts: of at least two tokens each; by default ``ordinary_texts()``.
+        hooks: changes to the model, such as the hooks of ``Ablation.hooks``.
+        budget: as in ``mh.sweep``; it determines how many tokens are run together.
+
+    Raises:
+        ValueError: if ``text_tokens`` rejects the texts.
+
+    >>> from mechheads.safety import text_loss
+    >>> likely, unlikely = text_loss(model, ["The capital of France is Paris.", "Paris the of is capital France."])
+    >>> bool(likely < unlikely)
+    True
+    """
+    tokens, losses = text_tokens(model, texts), []
+    step = max(1, Limits.of(budget).run_tokens // tokens.ids.shape[1])
+    for start in range(0, len(tokens), step):
+        ids, mask = tokens.ids[start : start + step], tokens.mask[start : start + step, 1:]
+        final = model.backend.run(ids, hooks)[:, :-1]
+        right = model.unembed(final[mask]).log_softmax(-1).gather(-1, ids[:, 1:][mask][:, None])[:, 0]
+        row = mask.nonzero()[:, 0]
+        sums = torch.zeros(len(ids), dtype=right.dtype, device=right.device).index_add(0, row, right)
+        losses.append(-sums / mask.sum(1))
+    return torch.cat(losses).double().cpu().numpy()

@@ -1,0 +1,347 @@
+"""The atlas: what every head of one model does, from weights, patching, ablation and gates, in one table."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from mechheads.engine.sweep import plan
+from mechheads.gating import Roles, fit_gates, head_roles
+from mechheads.gating.fit.fitted import Gates
+from mechheads.gating.tasks.shipped import relation_task
+from mechheads.heads import HeadId, HeadLike, check_heads
+from mechheads.interventions.basic import Patch, UniformAttention
+from mechheads.labels import HeadLabels, label_heads
+from mechheads.labels.relations import Relation
+from mechheads.labels.static import relation_scores
+from mechheads.metrics.basic import logit_diff
+from mechheads.model.backends.changes import alone
+from mechheads.patching.activation import activation_patch
+from mechheads.prompts.prompts import PromptPairs
+from mechheads.prompts.tokens import single_token
+from mechheads.results.agreement import compare_roles
+from mechheads.results.dataset import shown_ends
+from mechheads.results.html import head_names
+from mechheads.results.scores import HeadScores
+from mechheads.safety.heads.ablations import Kind
+from mechheads.safety.heads.ships import SafetyHeads, compare_ablations
+from mechheads.safety.requests.requests import load_requests, request_prompts
+from mechheads.studies.study import Stages, save_parts, stop_if_partial
+from mechheads.units import show_seconds
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from mechheads.model.model import Model
+
+TEMPLATE = "Every school child in the world should know that the capital city of {country} is called"
+ABLATIONS: tuple[Kind, ...] = ("undifferentiated", "scaling")
+_COLUMNS = {
+    "score": "{}",
+    "ci_low": "{}_ci_low",
+    "ci_high": "{}_ci_high",
+    "range_low": "{}_range_low",
+    "range_high": "{}_range_high",
+    "generalized_ships": "generalized_{}",
+    "generalized_ships_low": "generalized_{}_ci_low",
+    "generalized_ships_high": "generalized_{}_ci_high",
+}
+"""What a view holds of each head, and its name in the table."""
+_CAPITALS = "country_to_capital"
+_GATED_PROMPTS = 8
+_GATES: dict[str, Any] = {
+    "seeds": 3,
+    "batch": _GATED_PROMPTS,
+    "lr": (0.3, 0.03),
+    "lr_regularised": (0.5, 0.05),
+    "tolerance": None,
+}
+"""All prompts in each update and large steps: as far as gates get in a minute or two."""
+_QUICK_RELATIONS = ("country_to_capital", "adjective_to_comparative", "name_copying", "english_to_spanish")
+
+
+@dataclass
+class Atlas(Stages):
+    """Everything known of one model's heads.
+
+    Attributes:
+        model: its name.
+        relations: phi of every head and relation, from weights.
+        labels: the categories that follow.
+        patching: how far each head's z carries a capital from the clean run to the corrupted one; 0 nothing,
+            1 all of the logit difference.
+        safety: for each ablation, Ships with Generalized Ships beside it.
+        roles: which heads facilitate naming capitals, interfere with it or do not matter, by a short fit of gates.
+        patterns: attention patterns of the heads that patching names first, and their tokens.
+        seconds, notes, interrupted: of its stages; heads not reached are NaN.
+    """
+
+    model: str
+    relations: HeadScores | None = None
+    labels: HeadLabels | None = None
+    patching: HeadScores | None = None
+    safety: dict[str, SafetyHeads] = field(default_factory=dict)
+    roles: Roles | None = None
+    patterns: tuple[dict[HeadLike, np.ndarray], list[str]] | None = None
+
+    @property
+    def results(self) -> dict[str, HeadScores]:
+        """Every result by the name of its file."""
+        parts: dict[str, HeadScores | None] = {
+            "relations": self.relations, "labels": self.labels, "patching": self.patching,
+        }  # fmt: skip
+        parts |= {f"safety_{ablation}": scores for ablation, scores in self.safety.items()}
+        return {name: part for name, part in (parts | dict(self.roles or {})).items() if part is not None}
+
+    @property
+    def views(self) -> dict[str, HeadScores]:
+        """One score of every head from each analysis, by the name of its column in the table."""
+        views: dict[str, HeadScores] = {}
+        if self.labels is not None:
+            views["phi"] = _phi(self.labels)
+        if self.patching is not None:
+            views["patching"] = self.patching
+        views |= {f"ships_{ablation}": scores for ablation, scores in self.safety.items()}
+        return views | dict(self.roles or {})
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row a head: its categories and best relation, and every view's score with its interval.
+
+        Columns: layer, head, categories, best_relation, then ``phi`` (of the best relation), ``patching``,
+        ``ships_undifferentiated``, ``ships_scaling``, ``facilitation``, ``interference`` and ``irrelevance``, each with
+        ``_ci_low`` and ``_ci_high`` (of two clusters, such as two seeds, ``_range_low`` and ``_range_high``);
+        ``generalized_ships_...`` beside Ships. Those that were not run are left out.
+        """
+        sizes = next(iter(self.results.values()))
+        heads = check_heads(None, sizes.n_layers, sizes.n_heads)
+        table = pd.DataFrame({"layer": [h.layer for h in heads], "head": [h.head for h in heads]})
+        if self.labels is not None:
+            table["categories"] = ["; ".join(self.labels.of(head)) for head in heads]
+            table["best_relation"] = _best(self.labels)["best_relation"].values.ravel()
+        for name, scores in self.views.items():
+            for variable, column in _COLUMNS.items():
+                if variable in scores.dataset:
+                    table[column.format(name)] = scores.dataset[variable].values.ravel()
+        return table.set_index(pd.Index(head_names(table)))
+
+    def agreement(self) -> pd.DataFrame:
+        """How far the views order the heads alike: Spearman's rank correlation of every two.
+
+        The views are those of the table, and ``|patching|``: Ships, for one, tell how much a head changes and not which
+        way. The three roles are made of the same gates, and so is their correlation with each other.
+
+        Returns:
+            One row for every two: view, other, spearman, ci_low, ci_high and n, as ``mh.gating.compare_roles`` gives
+            them: intervals are over layers. No rows where there are fewer than two views.
+        """
+        views = self.views
+        if self.patching is not None:
+            views["|patching|"] = HeadScores.from_scores(
+                np.abs(self.patching.scores.values), name="|patching|", unit=self.patching.unit, kind=self.patching.kind
+            )
+        rows = []
+        while len(views) > 1:
+            name = next(iter(views))
+            rows.append(compare_roles({name: views.pop(name)}, views))
+        if not rows:
+            return pd.DataFrame(columns=["view", "other", "spearman", "ci_low", "ci_high", "n"])
+        return pd.concat(rows, ignore_index=True).drop(columns="label").rename(columns={"role": "view"})
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write every result (.nc), the table (heads.csv) and the agreement of its views (agreement.csv) to a folder.
+
+        ``mh.studies.write_page`` draws the figures.
+        """
+        return save_parts(folder, self.results, {"heads": self.to_dataframe(), "agreement": self.agreement()})
+
+    def summary(self, top: int = 3) -> str:
+        """The result in a few lines of text."""
+        lines = [f"Model      {self.model}"]
+        if self.labels is not None:
+            counts = self.labels.counts()
+            lines.append("Categories " + ", ".join(f"{name} {n}" for name, n in counts.items() if n))
+            for category in self.labels.categories:
+                part = self.labels.select(category=category)
+                faint = int(part.dataset["below_floor"].sum())
+                none, more = ("", " more") if counts[category] else (": no head", "")
+                below = f" ({faint}{more} below the floor of {self.labels.provenance['floor']})" if faint else ""
+                lines += _top_lines(part, top, lambda row, d: f"  {d['best_relation'].values[row.layer, row.head]}",
+                                    f"{category}, phi{none}{below}")  # fmt: skip
+        if self.patching is not None:
+            lines += _top_lines(self.patching, top, None, "Patching capitals, share restored")
+        for ablation, scores in self.safety.items():
+            lines += _top_lines(
+                scores, top, lambda row, d: f"  {d['generalized_ships'].values[row.layer, row.head]:.2g} degrees",
+                f"Safety heads, {ablation}: Ships, nats",
+            )  # fmt: skip
+        if self.roles is not None:
+            always = self.roles.always()
+            for role, scores in self.roles.items():
+                share = f"{always[role]:.1%} of heads in every seed"
+                lines += _top_lines(scores, top, None, f"{scores.name}, gate ({share})")
+        lines.append(f"Time       {self.times}")
+        return "\n".join([*lines, *(f"Note       {note}" for note in self.notes)])
+
+
+@alone
+def build_atlas(model: Model, *, quick: bool = False, updates: int = 60, progress: bool = True) -> Atlas:
+    """Find out what every head of a model does: labels from weights, activation patching, safety heads, roles.
+
+    Ctrl-C ends it early and returns what is done. ``mechheads atlas`` does the same from a shell.
+
+    Args:
+        quick: fewer relations, pairs and requests, and no roles: a first look.
+        updates: of each fit of the gates for the roles.
+        progress: say what is being done, how long it will take, and show bars; on stderr.
+
+    What a model cannot be asked, for want of words in its vocabulary or of room in its context, is left out and
+    told in ``notes``. So is how far the gates behind the roles were fitted: ``mh.fit_gates`` goes further.
+    """
+    atlas = Atlas(model.name)
+    say: Callable[[str], Any] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
+    relations = _in_vocabulary(model, _QUICK_RELATIONS) if quick else None
+    pairs = capital_pairs(model, 4 if quick else 8)
+    requests = [request.text for request in load_requests(split="test")[:: 5 if quick else 1]]
+    say(f"{model!r}")
+    with atlas.interruptible():
+        seconds = _estimate(model, atlas, pairs, requests, 0 if quick else updates)
+        say(
+            f"first labels, then {', '.join(seconds) or 'no more'}, about {show_seconds(sum(seconds.values()))}; "
+            "Ctrl-C keeps what is done"
+        )
+        with atlas.or_left_out("labels"), atlas.stage("labels", progress):
+            atlas.relations = _relations(model, relations, atlas, progress)
+            atlas.labels = label_heads(atlas.relations)
+        if atlas.relations is not None:
+            stop_if_partial(atlas.relations)
+        if pairs is not None and "patching" in seconds:
+            with atlas.stage("patching", progress):
+                atlas.patching = activation_patch(model, pairs, normalize=True, progress=progress)
+            stop_if_partial(atlas.patching)
+            atlas.patterns = _patterns(model, pairs, atlas.patching)
+        if "safety heads" in seconds:
+            with atlas.stage("safety", progress):
+                atlas.safety = compare_ablations(model, requests, ablations=ABLATIONS, progress=progress)
+            for scores in atlas.safety.values():
+                stop_if_partial(scores)
+        if "roles" in seconds:
+            with atlas.or_left_out("roles"), atlas.stage("roles", progress):
+                gates = _fit(model, updates=updates, progress=progress)
+                atlas.roles = head_roles(gates)
+                atlas.notes.append(
+                    f"roles are a first look, from {len(gates.seeds)} seeds and {updates} updates of each fit on "
+                    f"{gates.provenance['n_items']} prompts for capitals; mechheads roles fits longer"
+                )
+    return atlas
+
+
+def capital_pairs(model: Model, n: int) -> PromptPairs | None:
+    """Up to ``n`` pairs of prompts that ask for a capital; the corrupted one names the next country.
+
+    Countries and capitals are those of the relation ``country_to_capital`` that are one token each in the
+    model's vocabulary; None where fewer than two are.
+    """
+    capitals_of = Relation.load(_CAPITALS).pairs
+    known = [(country, f" {capital}") for country, capital in capitals_of if _is_known(model, country, capital)][:n]
+    if len(known) < 2:
+        return None
+    turned = [*known[1:], known[0]]
+    countries = [(a[0], b[0]) for a, b in zip(known, turned, strict=True)]
+    capitals = [(a[1], b[1]) for a, b in zip(known, turned, strict=True)]
+    return PromptPairs.from_templates(TEMPLATE, {"country": countries}, answer=capitals)
+
+
+def _estimate(
+    model: Model, atlas: Atlas, pairs: PromptPairs | None, requests: list[str], updates: int
+) -> dict[str, float]:
+    """Seconds of each analysis that the model can be asked for; the atlas notes the others. No updates: no roles."""
+    seconds: dict[str, float] = {}
+    with atlas.or_left_out("patching"):
+        if pairs is None:
+            raise ValueError("fewer than 2 countries and capitals are one token each here")
+        cost = plan(model, pairs, intervention=Patch(), metric=logit_diff, base="corrupted")
+        seconds["patching"] = cost.seconds or 0.0
+    with atlas.or_left_out("safety heads"):
+        cost = plan(model, request_prompts(model, requests), intervention=UniformAttention())
+        seconds["safety heads"] = len(ABLATIONS) * (cost.seconds or 0.0)
+    with atlas.or_left_out("roles"):
+        if not updates:
+            raise ValueError("gates that are fitted as briefly as a quick look wants tell nothing yet")
+        start = time.perf_counter()
+        _fit(model, updates=1, progress=False)
+        seconds["roles"] = updates * (time.perf_counter() - start)
+    return seconds
+
+
+def _is_known(model: Model, *words: str) -> bool:
+    """Whether each word is one token of the model's vocabulary."""
+    return all(single_token(f" {word}", model.tokenizer) is not None for word in words)
+
+
+def _in_vocabulary(model: Model, names: Sequence[str]) -> list[Relation]:
+    """The relations of which the model's vocabulary holds at least one pair."""
+    relations = [Relation.load(name) for name in names]
+    return [relation for relation in relations if any(_is_known(model, *pair) for pair in relation.pairs)]
+
+
+def _relations(model: Model, relations: list[Relation] | None, atlas: Atlas, progress: bool) -> HeadScores:
+    """Relation scores, with what was left out told in the atlas' notes."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        scores = relation_scores(model, relations, progress=progress)
+    atlas.notes.extend(str(warning.message) for warning in caught)
+    return scores
+
+
+def _fit(model: Model, *, updates: int, progress: bool) -> Gates:
+    """Gates for naming capitals; an interruption ends the atlas too, and a loss that breaks leaves the roles out.
+
+    Raises:
+        ValueError: if the model cannot be asked, or the loss is not finite.
+        KeyboardInterrupt: if the fit was interrupted.
+    """
+    task = relation_task(model, _CAPITALS, shots=0, n=_GATED_PROMPTS)
+    gates = fit_gates(model, task, updates=updates, progress=progress, **_GATES)
+    if gates.interrupted:
+        raise KeyboardInterrupt
+    return gates
+
+
+def _best(labels: HeadLabels) -> xr.Dataset:
+    """Each head's category with the largest phi."""
+    data = labels.dataset
+    return data.isel(category=data["score"].fillna(-1).argmax("category"))
+
+
+def _phi(labels: HeadLabels) -> HeadScores:
+    """Phi of each head's best relation."""
+    best = _best(labels)
+    low, high = best["ci_low"].values, best["ci_high"].values
+    about: dict[str, Any] = {"name": "phi of the best relation", "unit": labels.unit, "kind": labels.kind}
+    return HeadScores.from_scores(best["score"].values, ci_low=low, ci_high=high, **about)
+
+
+def _patterns(model: Model, pairs: PromptPairs, patching: HeadScores) -> tuple[dict[HeadLike, np.ndarray], list[str]]:
+    """The attention of the three heads that patching names first, on the first clean prompt."""
+    run = model.cache(pairs.clean[:1], sites=("pattern",), progress=False)
+    heads = patching.heads(3)
+    return {h: run.pattern[h][0].float().cpu().numpy() for h in heads}, list(run.tokens.strings[0])
+
+
+def _top_lines(scores: HeadScores, top: int, more: Callable[[Any, Any], str] | None, title: str) -> list[str]:
+    rows: list[Any] = list(scores.top(top).itertuples())
+    n_heads = scores.n_layers * scores.n_heads
+    reached = n_heads - len(scores.missing)
+    lines = [title if reached == n_heads else f"{title} ({reached} of {n_heads} heads reached)"]
+    for row in rows:
+        text = f"  {HeadId(row.layer, row.head)!s:>7}  {row.score:8.3f}{shown_ends(row._asdict())}"
+        lines.append(text + (more(row, scores.dataset) if more else ""))
+    return lines

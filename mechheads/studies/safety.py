@@ -1,0 +1,197 @@
+"""Everything about a model's safety heads: which they are by each score, and whether refusing hangs on them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from mechheads.engine.sweep import plan
+from mechheads.heads import HeadId
+from mechheads.interventions.basic import UniformAttention
+from mechheads.model.backends.changes import alone
+from mechheads.results.agreement import overlap
+from mechheads.results.dataset import RANGE, shown_ends
+from mechheads.results.html import head_names
+from mechheads.results.scores import HeadScores
+from mechheads.safety.answers.attack_curve import RefusalCurve, attack_curve
+from mechheads.safety.answers.refusal import RefusalTest, refusal_test
+from mechheads.safety.heads.ablations import Kind
+from mechheads.safety.heads.contribution import LEAST_REFUSAL, refusal_contribution
+from mechheads.safety.heads.direction import refusal_direction
+from mechheads.safety.heads.ships import SafetyHeads, compare_ablations
+from mechheads.safety.requests.requests import Split, load_requests, request_prompts
+from mechheads.studies.study import Stages, save_parts, stop_if_partial
+from mechheads.units import show_seconds
+
+if TYPE_CHECKING:
+    from mechheads.model.model import Model
+
+ABLATIONS: tuple[Kind, ...] = ("undifferentiated", "scaling")
+CONTRIBUTION = "refusal contribution"
+
+
+@dataclass
+class SafetyStudy(Stages):
+    """What ``mechheads safety`` finds out.
+
+    Attributes:
+        model: its name.
+        k: how many heads count as the first.
+        ships: for each ablation, Ships with Generalized Ships and stability.
+        contribution: Refusal Contribution, total and direct.
+        direction: what heads write along the refusal direction.
+        tests: for each ranking, whether refusing hangs on its first heads together.
+        curve: attack success as the heads of Refusal Contribution go one by one.
+        has_refusal: whether the model refuses enough to speak of; None where that was not reached.
+        seconds, notes, interrupted: of its stages.
+    """
+
+    model: str
+    k: int = 10
+    ships: dict[str, SafetyHeads] = field(default_factory=dict)
+    contribution: HeadScores | None = None
+    direction: HeadScores | None = None
+    tests: dict[str, RefusalTest] = field(default_factory=dict)
+    curve: RefusalCurve | None = None
+    has_refusal: bool | None = None
+
+    @property
+    def results(self) -> dict[str, HeadScores]:
+        """Every result by the name of its file."""
+        parts: dict[str, HeadScores | None] = {f"ships_{kind}": scores for kind, scores in self.ships.items()}
+        parts |= {"refusal_contribution": self.contribution, "refusal_direction": self.direction}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    @property
+    def rankings(self) -> dict[str, HeadScores]:
+        """The scores that rank heads, by name."""
+        ranked: dict[str, HeadScores] = {f"Ships, {kind}": scores for kind, scores in self.ships.items()}
+        if self.contribution is not None:
+            ranked[CONTRIBUTION] = self.contribution
+        if self.direction is not None:
+            ranked["refusal direction"] = self.direction
+        return ranked
+
+    def overlap(self) -> pd.DataFrame:
+        """How far the rankings agree; see ``mh.safety.overlap``."""
+        return overlap(self.rankings, self.k) if len(self.rankings) > 1 else pd.DataFrame()
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row a head: each score with its interval and rank, the first being 1."""
+        sizes = next(iter(self.results.values()))
+        layer, head = np.divmod(np.arange(sizes.n_layers * sizes.n_heads), sizes.n_heads)
+        table = pd.DataFrame({"layer": layer, "head": head})
+        for name, scores in self.results.items():
+            columns = ["score", "ci_low", "ci_high"]
+            columns += [c for c in (*RANGE, "generalized_ships", "in_top", "direct") if c in scores.dataset]
+            for column in columns:
+                suffix = "" if column == "score" else f"_{column.removeprefix('ci_')}"
+                table[name + suffix] = scores.dataset[column].values.ravel()
+            table[f"{name}_rank"] = table[name].rank(ascending=False, method="min")
+        return table.set_index(pd.Index(head_names(table)))
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write every result (.nc), tables (heads.csv, tests.csv, curve.csv, overlap.csv) to a folder."""
+        tables = {"heads": self.to_dataframe(), "overlap": self.overlap()}
+        if self.tests:
+            tables["tests"] = pd.concat([test.table.assign(heads=name) for name, test in self.tests.items()])
+        if self.curve is not None:
+            tables["curve"] = self.curve.table
+        return save_parts(folder, self.results, tables)
+
+    def summary(self, top: int = 5) -> str:
+        """The result in a few lines of text."""
+        lines = [f"Model      {self.model}"]
+        for name, scores in self.rankings.items():
+            lines.append(f"{name}, {scores.unit}")
+            for row in scores.top(top).to_dict("records"):
+                head = HeadId(row["layer"], row["head"])
+                text = f"  {head!s:>7}  {row['score']:8.3f}{shown_ends(row)}"
+                if "in_top" in row:
+                    text += f"  {row['generalized_ships']:.2g} degrees, in {row['in_top']:.0%} of resamples"
+                lines.append(text)
+        lines += [f"Refusing without the first {len(test.heads)} by {name}: {test.verdict}"
+                  for name, test in self.tests.items()]  # fmt: skip
+        lines.append(f"Time       {self.times}")
+        return "\n".join([*lines, *(f"Note       {note}" for note in self.notes)])
+
+
+@alone
+def safety_study(
+    model: Model, k: int = 10, *, quick: bool = False, critical: int = 6, seed: int = 0, progress: bool = True
+) -> SafetyStudy:
+    """Find a model's safety heads by every score, and test whether its refusals hang on them.
+
+    Ctrl-C ends it early and returns what is done. ``mechheads safety`` does the same from a shell.
+
+    Args:
+        k: how many heads count as the first.
+        quick: a few requests and short answers: a first look.
+        critical: how many of each ranking's first heads are ablated together in the tests.
+        seed: of resampling, random heads and sampling.
+        progress: say what is being done, how long it will take, and show bars; on stderr.
+
+    The requests are the package's: heads are ranked on their train part and tested on the other, under the paper's
+    template for Ships and the model's own chat template, where it has one, for all that needs the model to refuse.
+    Where it refuses next to nothing, what ranks by refusals is left out.
+    """
+    say: Callable[[str], Any] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
+    study = SafetyStudy(model.name, k)
+    ranked_on, tested_on = _requests("train", 6 if quick else 1), _requests("test", 3 if quick else 1)
+    tokens, draws = (12, 1) if quick else (32, 3)
+    options: dict[str, Any] = {"draws": draws, "max_new_tokens": tokens, "seed": seed, "progress": progress}
+
+    def way(scores: HeadScores) -> Kind:
+        return scores.provenance.get("ablation") or ABLATIONS[0]
+
+    def test(rankings: Mapping[str, HeadScores]) -> None:
+        for name, scores in rankings.items():
+            with study.stage(f"test of {name}", progress):
+                found = refusal_test(model, scores.heads(critical), *tested_on, ablation=way(scores), **options)
+            study.tests[name], study.has_refusal = found, found.refuses
+            stop_if_partial(found)
+            if not found.refuses:
+                return
+
+    say(f"{model!r}")
+    with study.interruptible():
+        cost = plan(model, request_prompts(model, ranked_on[0]), intervention=UniformAttention())
+        say(f"first Ships, about {show_seconds(len(ABLATIONS) * (cost.seconds or 0.0))}; Ctrl-C keeps what is done")
+        with study.stage("Ships", progress):
+            study.ships = compare_ablations(model, ranked_on[0], k, ablations=ABLATIONS, seed=seed, progress=progress)
+        for scores in study.ships.values():
+            stop_if_partial(scores)
+        test(study.rankings)
+        if not study.has_refusal:
+            study.notes.append(
+                f"{model.name} refuses less than {LEAST_REFUSAL:.0%} of the harmful requests: there is no refusal to "
+                "ablate, and the heads above are no safety heads"
+            )
+            return study
+        with study.stage("refusal contribution", progress):
+            study.contribution = refusal_contribution(model, *ranked_on, seed=seed, progress=progress)
+        stop_if_partial(study.contribution)
+        with study.stage("refusal direction", progress):
+            study.direction = refusal_direction(model, *ranked_on, seed=seed, progress=progress)
+        test({name: scores for name, scores in study.rankings.items() if name not in study.tests})
+        with study.stage("attack curve", progress):
+            first = study.contribution.heads(critical)
+            study.curve = attack_curve(
+                model, first, *tested_on, most=critical, ablation=way(study.contribution), **options
+            )
+        stop_if_partial(study.curve)
+    return study
+
+
+def _requests(split: Split, every: int) -> tuple[list[str], list[str]]:
+    """Harmful and harmless ones of the package."""
+    harmful, harmless = (
+        [request.text for request in load_requests(name, split)][::every] for name in ("harmful", "harmless")
+    )
+    return harmful, harmless

@@ -1,0 +1,92 @@
+"""Work in several stages: each timed and told, ended early by Ctrl-C without losing what is done."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from mechheads.files.csv_tables import write_csv
+from mechheads.results.scores import HeadScores
+from mechheads.units import show_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass
+class Stages:
+    """What a work of several stages remembers of its own course.
+
+    Attributes:
+        seconds: time each stage took.
+        notes: what was left out, and why.
+        interrupted: whether it was ended early.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict, kw_only=True)
+    notes: list[str] = field(default_factory=list, kw_only=True)
+    interrupted: bool = field(default=False, kw_only=True)
+
+    @contextmanager
+    def stage(self, name: str, progress: bool) -> Iterator[None]:
+        """Time a stage, and say on stderr that it begins."""
+        start = time.perf_counter()
+        if progress:
+            print(f"{name} ...", file=sys.stderr)
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.perf_counter() - start
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Let Ctrl-C end the block and go on behind it."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.interrupted = True
+            self.notes.append("interrupted: this is what was done until then; heads not reached are NaN")
+
+    @contextmanager
+    def or_left_out(self, name: str) -> Iterator[None]:
+        """Leave out a stage that the model cannot be asked for, and note why."""
+        try:
+            yield
+        except ValueError as error:
+            self.notes.append(f"{name} left out: {error}")
+
+    @property
+    def times(self) -> str:
+        """The stages with their times, for people."""
+        return ", ".join(f"{name} {show_seconds(seconds)}" for name, seconds in self.seconds.items())
+
+
+def save_parts(folder: str | Path, results: Mapping[str, HeadScores], tables: Mapping[str, pd.DataFrame]) -> list[Path]:
+    """Write each result to name.nc and each table that has rows to name.csv, whole or not at all."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [scores.save(folder / f"{name}.nc") for name, scores in results.items()]
+    for name, table in tables.items():
+        if len(table):
+            written.append(folder / f"{name}.csv")
+            write_csv(table, written[-1])
+    return written
+
+
+@runtime_checkable
+class MayBePartial(Protocol):
+    """A result that knows what it lacks."""
+
+    @property
+    def missing(self) -> Sized: ...
+
+
+def stop_if_partial(result: MayBePartial) -> None:
+    """An analysis that was interrupted gives back what it has: end the work there too."""
+    if len(result.missing):
+        raise KeyboardInterrupt

@@ -1,0 +1,30 @@
+"""What the notebook's text says of its results, and a wrong answer to each exercise."""
+
+# %%
+assert "padding" in of_padding and "batch" in of_the_batch and "model" in cannot_be_stored
+assert report.passed and report.notes
+assert directions.heads(1) == (mh.HeadId(23, 4),)
+assert directions["L23H4"]["score"] > 0.8 * patched["L23H4"]["score"] > 0.4
+assert (table["lead"] > 0.5).all() and 0 < (table["lead, L23H4 zeroed"] < 0).sum() < 4
+assert (table["logit_diff, L23H4 zeroed"] > 0.5).all()
+assert to_last_layer.loc["where its heads look"].abs().max() < 1
+assert to_last_layer.loc["its MLP", "logit_diff"] < -0.5 < 0.3 < to_last_layer.loc["its MLP", "lead"]
+assert 0 < interrupted_at == sum(written) < 270 and len(partial.missing) == 270 - interrupted_at
+assert Ledger.list(store)[0]["units"] == 270 and Ledger.list(store)[1]["units"] == 1
+assert np.array_equal(resumed.values, undisturbed.values)
+
+
+# %%
+@dataclass(frozen=True)
+class OtherLength:
+    needs: ClassVar[tuple[str, ...]] = ("z",)
+
+    def __call__(self, z, context):
+        return context.source.z[context.head]
+
+
+# %%
+rank = mh.log_prob
+
+# %%
+storable = shrink

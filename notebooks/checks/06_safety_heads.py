@@ -1,0 +1,26 @@
+"""What the notebook's text says of its results, and a wrong answer to each exercise."""
+
+# %%
+assert taught == [str(head) for head in HEADS]
+assert Counter(map(verdict, to_harmful))["refused"] > 5
+assert Counter(map(verdict, to_harmless))["complied"] > 8
+assert Counter(map(verdict, answer(untaught, harmful[:4])))["complied"] == 4
+assert abs(ships["scaling"].values.sel(layer=19, head=8)[0] - by_hand) < 1e-3
+assert found_by["found"].max() == found_by.loc["Refusal Contribution", "found"]
+assert found_by["found"].drop("Refusal Contribution").max() < 6
+assert "L1H5" in [str(head) for head in contribution.heads(6)]
+assert max(map(abs, direct)) < 0.3 * first["score"].max()
+assert test.table.set_index("condition").loc["ablated", "attack_success"] > 0.7
+change = curve.table.set_index(["which", "k"])["attack_success"]
+assert str(curve.heads[0]) == "L1H5" or change["heads", 2] > 0.5
+assert change["heads", 0] == 0 and change["heads"][1:].min() > 0.5 and change["random 1"][:3].max() < 0.5
+assert curve.table.set_index(["which", "k"]).loc[("heads", 1), "over_refusal"] > 0.5
+
+# %%
+ships_of_L1H5 = by_hand
+
+# %%
+not_taught = taught[0]
+
+# %%
+undifferentiated = test

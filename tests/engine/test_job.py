@@ -1,0 +1,214 @@
+"""A job of ``mh.prepare`` in place of prompts: every analysis gives the same, and no run is cached twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import mechheads as mh
+from mechheads.engine import cached_runs
+from mechheads.patching import HeadCache, Job
+
+pytestmark = [
+    pytest.mark.transformerlens,
+    pytest.mark.filterwarnings("ignore:the .* run prefers"),
+]
+
+ARCHITECTURES = ("gpt2", "llama", "neox", "gemma")
+PAIRS = mh.PromptPairs(
+    [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"],
+    [" The capital of Italy is", " The capital of Germany is the small", " When Mary and John gave to the"],
+    answer=[" Paris", " Madrid", " store"],
+    wrong=[" Rome", " Berlin", " book"],
+)
+PROMPTS = PAIRS.side("clean")
+CIRCUIT = ["L0H1", "L1H0", "L1H3", "L2H2"]
+SETS = [["L0H1"], ["L0H1", "L2H2"]]
+QUIET: dict[str, Any] = {"progress": False}
+MEAN: dict[str, Any] = {"metric": mh.log_prob, "ablation": mh.Mean(), **QUIET}
+NOT_COUNTED = {"seconds": None, "bytes": 0}
+
+
+def numbers(table: pd.DataFrame) -> np.ndarray:
+    return table.select_dtypes("number").to_numpy(float)
+
+
+ON_PAIRS: dict[str, Callable[..., Any]] = {
+    "sweep": lambda *given: mh.sweep(*given, intervention=mh.Patch(), metric=mh.logit_diff, **QUIET).values,
+    "sweep of the corrupted side": lambda *given: (
+        mh.sweep(*given, intervention=mh.Zero(), base="corrupted", **QUIET).values
+    ),
+    "plan": lambda *given: replace(mh.plan(*given, intervention=mh.Patch()), **NOT_COUNTED),
+    "activation_patch": lambda *given: mh.activation_patch(*given, positions="each", **QUIET).values,
+    "activation_patch, noising": lambda *given: mh.activation_patch(*given, direction="noising", **QUIET).values,
+    "activation_patch, screened": lambda *given: mh.activation_patch(*given, screen=4, **QUIET).values,
+    "path_patch": lambda *given: mh.path_patch(*given, receivers=["L2H1.q", "L1.mlp"], **QUIET).values,
+    "path_matrix": lambda *given: mh.path_matrix(*given, receivers=["L2H1.v", "final"], **QUIET).values,
+    "attribution_patch": lambda *given: mh.attribution_patch(*given, **QUIET).values,
+    "ablate": lambda *given: mh.ablate(*given, kind="resample", seed=2, **QUIET).values,
+    "patch_sets": lambda *given: mh.patching.patch_sets(*given, sets=SETS, **QUIET).values,
+    "faithfulness": lambda *given: numbers(mh.patching.faithfulness(*given, heads=CIRCUIT, **QUIET).table),
+    "completeness": lambda *given: numbers(mh.patching.completeness(*given, heads=CIRCUIT, subsets=2, **QUIET).table),
+    "minimal_circuit": lambda *given: numbers(mh.patching.minimal_circuit(*given, **QUIET).trace),
+    "self_repair": lambda *given: mh.patching.self_repair(*given, **QUIET).values,
+}
+ON_PROMPTS: dict[str, Callable[..., Any]] = {
+    "sweep": lambda *given: mh.sweep(*given, intervention=mh.patching.Scale(0.4), **QUIET).values,
+    "plan": lambda *given: replace(mh.plan(*given, intervention=mh.Zero()), **NOT_COUNTED),
+    "ablate": lambda *given: mh.ablate(*given, kind="mean", **QUIET).values,
+    "patch_sets": lambda *given: mh.patching.patch_sets(*given, sets=SETS, intervention=mh.Mean(), **QUIET).values,
+    "faithfulness": lambda *given: numbers(mh.patching.faithfulness(*given, heads=CIRCUIT, **MEAN).table),
+    "completeness": lambda *given: numbers(mh.patching.completeness(*given, heads=CIRCUIT, subsets=2, **MEAN).table),
+    "minimal_circuit": lambda *given: numbers(mh.patching.minimal_circuit(*given, **MEAN).trace),
+    "self_repair": lambda *given: mh.patching.self_repair(*given, **MEAN).values,
+}
+"""Every analysis that takes a job: none of these needs more of a run than z."""
+
+ASKED = [(PAIRS, name) for name in ON_PAIRS] + [(PROMPTS, name) for name in ON_PROMPTS]
+NAMES = [f"{name} of {'pairs' if prompts is PAIRS else 'prompts'}" for prompts, name in ASKED]
+
+
+def analysis(prompts: mh.PromptPairs | mh.Prompts, name: str) -> Callable[..., Any]:
+    return (ON_PAIRS if prompts is PAIRS else ON_PROMPTS)[name]
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def small(request, tiny) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def jobs(small) -> dict[int, Job]:
+    """Of the pairs and of the prompts, by their ids."""
+    return {id(prompts): mh.prepare(small, prompts, **QUIET) for prompts in (PAIRS, PROMPTS)}
+
+
+@pytest.fixture
+def runs(monkeypatch) -> list[str]:
+    """The ways in which prompts are run from here on, one entry a run."""
+    seen: list[str] = []
+
+    def counted(function: Callable[..., Any], way: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            seen.append(way)
+            return function(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(HeadCache, "run", counted(HeadCache.run, "whole"))
+    monkeypatch.setattr(cached_runs, "run_sharing_prefix", counted(cached_runs.run_sharing_prefix, "from new tokens"))
+    return seen
+
+
+@pytest.mark.parametrize(("prompts", "name"), ASKED, ids=NAMES)
+def test_a_job_gives_what_its_prompts_give_without_another_run(small, jobs, runs, prompts, name):
+    ask = analysis(prompts, name)
+    expected = ask(small, prompts)
+    assert runs, "the prompts are run if no job brings their runs"
+    runs.clear()
+    job = jobs[id(prompts)]
+    found = [ask(job), ask(small, job)]
+    assert runs == []
+    for each in found:
+        if name == "plan":
+            assert each == expected
+        else:
+            np.testing.assert_allclose(each, expected, atol=1e-5, rtol=0)
+
+
+def test_prepare_runs_each_side_once(small, runs):
+    mh.prepare(small, PAIRS, **QUIET)
+    assert runs == ["whole"] * 2
+    runs.clear()
+    mh.prepare(small, PROMPTS, **QUIET)
+    assert runs == ["whole"]
+
+
+def test_a_site_that_a_job_lacks_is_run_once_and_kept(small, runs):
+    job = mh.prepare(small, PAIRS, **QUIET)
+    expected = mh.activation_patch(small, PAIRS, site="q", **QUIET).values
+    runs.clear()
+    found = mh.activation_patch(job, site="q", **QUIET).values
+    assert runs == ["whole"] * 2  # each side once more
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
+    runs.clear()
+    mh.activation_patch(job, site="q", direction="noising", **QUIET)
+    mh.attribution_patch(job, site="q", **QUIET)
+    mh.activation_patch(job, **QUIET)
+    assert runs == []
+
+
+def test_sites_asked_for_are_kept_from_the_start(small, runs):
+    job = mh.prepare(small, PAIRS, sites=("q", "pattern"), **QUIET)
+    assert runs == ["whole"] * 2
+    runs.clear()
+    for site in ("z", "q", "pattern"):
+        mh.activation_patch(job, site=site, **QUIET)
+    assert runs == []
+
+
+@pytest.mark.filterwarnings("ignore:budget is 1 B")
+def test_a_job_on_disk_gives_the_same(small, jobs):
+    on_disk = mh.prepare(small, PAIRS, budget=1, **QUIET)
+    assert on_disk.base.stores["z"].on_disk and not jobs[id(PAIRS)].base.stores["z"].on_disk
+    np.testing.assert_array_equal(ON_PAIRS["path_patch"](on_disk), ON_PAIRS["path_patch"](jobs[id(PAIRS)]))
+
+
+def test_a_job_says_what_it_holds(small, jobs):
+    name = small.name
+    assert (
+        repr(jobs[id(PAIRS)])
+        == f"<Job of {name!r}: 3 prompts of up to {pos(small)} tokens, clean and corrupted runs cached>"
+    )
+    assert repr(mh.prepare(small, [" The dog"], **QUIET)).startswith(f"<Job of {name!r}: 1 prompt of up to ")
+
+
+def pos(model: mh.Model) -> int:
+    return PROMPTS.tokens(model).ids.shape[1]
+
+
+@pytest.fixture(scope="module")
+def llama(tiny) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+@pytest.fixture(scope="module")
+def other_jobs(tiny) -> dict[int, Job]:
+    """Jobs of another model."""
+    model = mh.load(tiny("gpt2"))
+    return {id(prompts): mh.prepare(model, prompts, **QUIET) for prompts in (PAIRS, PROMPTS)}
+
+
+@pytest.mark.parametrize(("prompts", "name"), ASKED, ids=NAMES)
+def test_a_job_beside_prompts_or_of_another_model_is_an_error_and_so_are_no_prompts(llama, other_jobs, prompts, name):
+    ask, job = analysis(prompts, name), other_jobs[id(prompts)]
+    with pytest.raises(ValueError, match=r"(pairs|prompts) and a job are given; a job brings its own prompts"):
+        ask(job, prompts)
+    with pytest.raises(ValueError, match=r"(pairs|prompts) is a job of another model; give mh.prepare\(model, ...\)"):
+        ask(llama, job)
+    with pytest.raises(ValueError, match=r"(pairs|prompts) is missing; give prompts, or a job of mh.prepare"):
+        ask(llama)
+
+
+@pytest.mark.parametrize("ask", [mh.activation_patch, mh.attribution_patch, mh.path_patch])
+def test_a_job_of_plain_prompts_is_an_error_for_an_analysis_of_pairs(other_jobs, ask):
+    with pytest.raises(ValueError, match=r"pairs is a Prompts; .* needs mh.PromptPairs"):
+        ask(other_jobs[id(PROMPTS)], **QUIET)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"sites": ("z", "queries")}, "sites: 'queries' is not known; choose among z, pattern, q, k, v."),
+        ({"budget": "much"}, "budget is 'much'"),
+        ({"budget": 0}, "budget is 0"),
+    ],
+)
+def test_prepare_says_what_does_not_fit(llama, given, message):
+    with pytest.raises(ValueError, match=message):
+        mh.prepare(llama, PAIRS, **given, **QUIET)

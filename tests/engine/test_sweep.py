@@ -1,0 +1,586 @@
+"""The engine against a slow loop, TransformerLens' own functions, and laws; on every tiny architecture."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import warnings
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+import mechheads as mh
+from mechheads.interventions.new_z import altered_z
+from mechheads.limits import Limits
+from support import oracles
+
+pytestmark = pytest.mark.transformerlens
+
+ARCHITECTURES = ("gpt2", "llama", "neox", "gemma")
+TOLERANCE = 1e-4
+TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
+CLEAN = [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"]
+CORRUPTED = [
+    " The capital of Italy is",
+    " The capital of Germany is the small",
+    " When Mary and John gave to the",
+]
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def small(request, tiny) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def pairs() -> mh.PromptPairs:
+    return mh.PromptPairs(CLEAN, CORRUPTED, answer=[" Paris", " Madrid", " store"], wrong=[" Rome", " Berlin", " book"])
+
+
+def heads_of(model: mh.Model) -> list[tuple[int, int]]:
+    return [(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)]
+
+
+@pytest.mark.parametrize("direction", ["denoising", "noising"])
+@pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
+def test_patching_equals_one_full_forward_a_head(small, pairs, site, direction):
+    effect = mh.activation_patch(small, pairs, site=site, direction=direction, progress=False)
+    clean, corrupted = pairs.tokens(small)
+    base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
+    for prompt in range(len(pairs)):
+        ids, other = oracles.ids_of(base, prompt), oracles.ids_of(source, prompt)
+        runs = [oracles.activations(small, each) for each in (ids, other)]
+        before = oracles.logit_diff(oracles.forward(small, ids)[0], base, prompt)
+        for layer, head in heads_of(small):
+            logits = oracles.patched_logits(small, ids, *runs, layer, head, site)
+            expected = oracles.logit_diff(logits, base, prompt) - before
+            assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
+def test_patching_each_position_equals_the_loop(small, pairs, site):
+    effect = mh.activation_patch(small, pairs, site=site, positions="each", heads=["L0H1", "L2H3"], progress=False)
+    clean, corrupted = pairs.tokens(small)
+    assert effect.scores.dims == ("layer", "head", "pos")
+    for prompt in range(len(pairs)):
+        ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
+        runs = [oracles.activations(small, each) for each in (ids, other)]
+        before = oracles.logit_diff(oracles.forward(small, ids)[0], corrupted, prompt)
+        for layer, head in ((0, 1), (2, 3)):
+            for pos in range(ids.shape[1]):
+                logits = oracles.patched_logits(small, ids, *runs, layer, head, site, pos)
+                expected = oracles.logit_diff(logits, corrupted, prompt) - before
+                assert float(effect.values[layer, head, pos, prompt]) == pytest.approx(expected, abs=TOLERANCE)
+        beyond = effect.values[0, 1, ids.shape[1] :, prompt]
+        assert np.isnan(beyond).all()
+
+
+def test_named_positions_are_those_of_the_loop(small):
+    pairs = mh.PromptPairs.from_templates(
+        " The capital of{subject} is the",
+        {"subject": [(" France", " Italy"), (" Spain", " Germany")]},
+        answer=[(" Paris", " Rome"), (" Madrid", " Berlin")],
+    )
+    each = mh.activation_patch(small, pairs, positions="each", progress=False)
+    named = mh.activation_patch(small, pairs, positions=["subject", "last"], progress=False)
+    alone = mh.activation_patch(small, pairs, positions="subject", progress=False)
+    clean, _ = pairs.tokens(small)
+    subject, last = int(clean.positions["subject"][0]), int(clean.positions["last"][0])
+    np.testing.assert_allclose(named.select(pos="subject").scores, each.scores.sel(pos=subject), atol=1e-6)
+    np.testing.assert_allclose(named.select(pos="last").scores, each.scores.sel(pos=last), atol=1e-6)
+    np.testing.assert_allclose(alone.scores, each.scores.sel(pos=subject), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["zero", "mean", "resample", "scale", "uniform"])
+def test_ablation_equals_one_full_forward_a_head(small, kind):
+    seed = 3
+    result = mh.ablate(small, CLEAN, kind=kind, factor=0.4 if kind == "scale" else 0.0, seed=seed, progress=False)
+    tokens = mh.Prompts(CLEAN).tokens(small)
+    cached = [oracles.activations(small, oracles.ids_of(tokens, prompt)) for prompt in range(len(CLEAN))]
+    order = torch.randperm(len(CLEAN), generator=torch.Generator().manual_seed(seed)).tolist()
+    donor = {order[i]: order[i - 1] for i in range(len(order))}
+    for prompt in range(len(CLEAN)):
+        ids = oracles.ids_of(tokens, prompt)
+        before = oracles.forward(small, ids)[0]
+        for layer, head in heads_of(small):
+            at = oracles.name(layer, "z")
+            z = cached[prompt][at][0, :, head]
+            if kind == "zero":
+                new = torch.zeros_like(z)
+            elif kind == "mean":
+                new = torch.cat([run[at][0, :, head] for run in cached]).mean(0).expand_as(z)
+            elif kind == "resample":
+                other = cached[donor[prompt]][at][0, :, head]
+                new = torch.stack([other[min(i, len(other) - 1)] for i in range(len(z))])
+            elif kind == "scale":
+                new = 0.4 * z
+            else:
+                v = cached[prompt][oracles.name(layer, "v")][0]
+                new = oracles.causal_mean(v[:, head * v.shape[1] // small.n_heads])
+            expected = oracles.kl(before, oracles.with_z(small, ids, layer, head, new)[0])
+            assert float(result.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_a_users_experiment_runs_through_the_same_engine(small):
+    @dataclass(frozen=True)
+    class Negate:
+        def __call__(self, z, context):
+            return -z
+
+    result = mh.sweep(small, CLEAN, intervention=Negate(), metric=mh.kl_divergence, progress=False)
+    tokens = mh.Prompts(CLEAN).tokens(small)
+    for prompt in range(len(CLEAN)):
+        ids = oracles.ids_of(tokens, prompt)
+        cached, before = oracles.activations(small, ids), oracles.forward(small, ids)[0]
+        for layer, head in heads_of(small):
+            new = -cached[oracles.name(layer, "z")][0, :, head]
+            expected = oracles.kl(before, oracles.with_z(small, ids, layer, head, new)[0])
+            assert float(result.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_a_metric_may_read_every_position(small):
+    @mh.metric(reads="all")
+    def mean_logit(logits, context):
+        return (logits[..., 7] * context.mask).sum(-1) / context.mask.sum(-1)
+
+    result = mh.ablate(small, CLEAN, metric=mean_logit, heads="L1H2", progress=False)
+    tokens = mh.Prompts(CLEAN).tokens(small)
+    for prompt in range(len(CLEAN)):
+        ids = oracles.ids_of(tokens, prompt)
+        z = torch.zeros(ids.shape[1], small.d_head)
+        changed, before = oracles.with_z(small, ids, 1, 2, z)[0], oracles.forward(small, ids)[0]
+        expected = float((changed - before)[:, 7].mean())
+        assert float(result.values[1, 2, prompt]) == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_a_divergence_has_no_p_value_and_a_difference_has(small, pairs):
+    divergence = mh.ablate(small, CLEAN, progress=False)
+    assert np.isnan(divergence.dataset["p_value"]).all()
+    difference = mh.activation_patch(small, pairs, progress=False)
+    assert float(difference.dataset["p_value"].min()) == pytest.approx(2 / 2 ** len(pairs))
+
+
+def test_normalised_effect_is_a_share_of_the_difference_between_the_runs(small, pairs):
+    raw = mh.activation_patch(small, pairs, progress=False)
+    share = mh.activation_patch(small, pairs, normalize=True, progress=False)
+    clean, corrupted = pairs.tokens(small)
+    gaps = [
+        oracles.logit_diff(oracles.forward(small, oracles.ids_of(clean, p))[0], clean, p)
+        - oracles.logit_diff(oracles.forward(small, oracles.ids_of(corrupted, p))[0], corrupted, p)
+        for p in range(len(pairs))
+    ]
+    np.testing.assert_allclose(share.scores, raw.scores / np.mean(gaps), rtol=1e-4, atol=1e-6)
+
+
+def test_transformerlens_own_patching_gives_the_same(small):
+    from transformer_lens import patching
+
+    pairs = mh.PromptPairs(CLEAN[:1] * 2, CORRUPTED[:1] * 2, answer=[" Paris", " Madrid"], wrong=[" Rome", " Berlin"])
+    clean, corrupted = pairs.tokens(small)
+    _, clean_cache = small.model.run_with_cache(clean.ids)
+
+    def metric(logits):
+        row = torch.arange(len(logits))
+        last = logits[:, -1]
+        return (last[row, clean.answer] - last[row, clean.wrong]).mean()
+
+    before = float(metric(oracles.forward(small, corrupted.ids)))
+    theirs = {
+        "z": patching.get_act_patch_attn_head_out_all_pos,
+        "q": patching.get_act_patch_attn_head_q_all_pos,
+        "pattern": patching.get_act_patch_attn_head_pattern_all_pos,
+    }
+    for site, function in theirs.items():
+        with torch.no_grad():
+            expected = torch.as_tensor(function(small.model, corrupted.ids, clean_cache, metric)).numpy() - before
+        ours = mh.activation_patch(small, pairs, site=site, progress=False)
+        np.testing.assert_allclose(ours.scores, expected, atol=TOLERANCE)
+    with torch.no_grad():
+        by_pos = torch.as_tensor(
+            patching.get_act_patch_attn_head_out_by_pos(small.model, corrupted.ids, clean_cache, metric)
+        )
+    ours = mh.activation_patch(small, pairs, positions="each", progress=False)
+    np.testing.assert_allclose(ours.scores.transpose("layer", "pos", "head"), by_pos.numpy() - before, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
+def test_a_run_patched_into_itself_changes_nothing(small, site):
+    same = mh.PromptPairs(CLEAN, CLEAN, answer=[" Paris"] * 3, wrong=[" Rome"] * 3)
+    effect = mh.activation_patch(small, same, site=site, progress=False)
+    np.testing.assert_allclose(effect.values, 0, atol=1e-5)
+
+
+def test_all_heads_at_all_positions_restore_the_attention_output(small, pairs):
+    """z of every head of a layer together is the layer's attention output, of the other run."""
+    clean, corrupted = pairs.tokens(small)
+    source, base = small.cache(clean, sites=("z",)), small.cache(corrupted, sites=("z", "resid_pre"))
+    mask = clean.mask[..., None]
+    for layer in range(small.n_layers):
+        seen = {}
+
+        def give(z, hook, layer=layer):
+            return source.z.layer(layer).transpose(1, 2)
+
+        def see(value, hook, seen=seen):
+            seen["out"] = value.clone()
+
+        out = f"blocks.{layer}.hook_attn_out"
+        small.backend.run(clean.ids, [(out, see)])
+        wanted = seen["out"]
+        small.backend.run(corrupted.ids, [(small.hook_name("z", layer), give), (out, see)])
+        torch.testing.assert_close(seen["out"] * mask, wanted * mask, atol=1e-5, rtol=1e-5)
+    assert len(base.tokens) == 3
+
+
+def test_uniform_attention_at_zero_is_the_causal_mean_of_v(small):
+    tokens = mh.Prompts(CLEAN).tokens(small)
+    base = small.cache(tokens, sites=("z", "v", "scored_q"))
+    store = altered_z(small, base, None, mh.UniformAttention(), None, range(small.n_layers), 2)
+    for layer, head in heads_of(small):
+        for prompt in range(len(CLEAN)):
+            n = int(tokens.lengths[prompt])
+            wanted = oracles.causal_mean(base.v[layer, head][prompt, :n])
+            torch.testing.assert_close(store[layer][prompt, head, :n], wanted, atol=1e-6, rtol=1e-5)
+
+
+def test_attention_spreads_evenly_also_where_a_norm_would_undo_a_factor_on_q(tiny):
+    model = mh.load(tiny("qwen"))
+    base = model.cache(CLEAN[:1], sites=("z", "v", "scored_q"))
+    store = altered_z(model, base, None, mh.UniformAttention(1e-6), None, range(model.n_layers), 1)
+    for layer, head in heads_of(model):
+        wanted = oracles.causal_mean(base.v[layer, head][0])
+        torch.testing.assert_close(store[layer][0, head], wanted, atol=1e-5, rtol=1e-4)
+
+
+WORDS = [" The", " capital", " of", " France", " Italy", " and", " store", " yes", " dog", " three"]
+sentences = st.lists(st.sampled_from(WORDS), min_size=1, max_size=9).map("".join)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(prompts=st.lists(sentences, min_size=2, max_size=5), data=st.data())
+def test_laws_of_batching_and_kl(tiny, prompts, data):
+    small = mh.load(tiny("llama"))
+    order = data.draw(st.permutations(range(len(prompts))))
+    whole = mh.ablate(small, prompts, progress=False)
+    assert float(whole.values.min()) >= 0
+    shuffled = mh.ablate(small, [prompts[i] for i in order], progress=False)
+    np.testing.assert_allclose(whole.values[..., list(order)], shuffled.values, atol=1e-5)
+    tight = mh.ablate(small, prompts, budget=data.draw(st.sampled_from(["60 KB", "200 KB", "1 MB"])), progress=False)
+    np.testing.assert_allclose(whole.values, tight.values, atol=1e-5)
+    some = mh.ablate(small, prompts, heads=["L2H1"], progress=False)
+    np.testing.assert_allclose(whole.values[2, 1], some.values[2, 1], atol=1e-5)
+
+
+def test_prompts_of_different_length_give_the_numbers_of_each_alone(small):
+    together = small.cache(CLEAN)
+    for prompt, text in enumerate(CLEAN):
+        alone = small.cache([text])
+        n = int(alone.tokens.lengths[0])
+        for layer, head in heads_of(small):
+            torch.testing.assert_close(
+                together.z[layer, head][prompt, :n], alone.z[layer, head][0], atol=1e-5, rtol=1e-5
+            )
+            torch.testing.assert_close(
+                together.pattern[layer, head][prompt, :n, :n],
+                alone.pattern[layer, head][0],
+                atol=1e-5,
+                rtol=1e-5,
+            )
+        torch.testing.assert_close(together.logits[prompt, :n], alone.logits[0], atol=1e-4, rtol=1e-4)
+
+
+class Boom(Exception):
+    pass
+
+
+def footprint(model: mh.Model) -> tuple:
+    """Hooks, patched forwards and weights of a model."""
+    hooks = tuple(sorted((key, len(point.fwd_hooks)) for key, point in model.model.hook_dict.items()))
+    forwards = tuple("forward" in block.__dict__ for block in model.model.blocks)
+    weights = tuple(float(p.detach().double().sum()) for p in model.model.parameters())
+    flags = tuple(sorted((k, repr(v)) for k, v in vars(model.model.cfg).items()))
+    return hooks, forwards, weights, flags
+
+
+def test_model_is_as_before_after_success_failure_and_interrupt(small):
+    one = Limits(tokens=1)  # a wave for each head
+    before = footprint(small)
+    mh.ablate(small, CLEAN, budget=one, progress=False)
+    assert footprint(small) == before
+
+    def broken(z, context):
+        if context.head == mh.HeadId(1, 2):
+            raise Boom
+        return z
+
+    with pytest.raises(Boom):
+        mh.sweep(small, CLEAN, intervention=broken, budget=one, progress=False)
+    assert footprint(small) == before
+
+    @dataclass(frozen=True)
+    class BrokenQ:
+        site = "q"
+
+        def __call__(self, q, context):
+            raise Boom
+
+    with pytest.raises(Boom):
+        mh.sweep(small, CLEAN, intervention=BrokenQ(), budget=one, progress=False)
+    assert footprint(small) == before
+
+    def interrupted(z, context):
+        if context.head == mh.HeadId(1, 2):
+            raise KeyboardInterrupt
+        return torch.zeros_like(z)
+
+    whole = mh.ablate(small, CLEAN, budget=one, progress=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        partial = mh.sweep(small, CLEAN, intervention=interrupted, budget=one, progress=False)
+    assert footprint(small) == before
+    assert any("interrupted after" in str(w.message) for w in caught)
+    done = np.isfinite(np.asarray(partial.scores))
+    assert done[0].all()
+    assert not done[1, 2] and not done[2].any()
+    np.testing.assert_allclose(np.asarray(partial.scores)[done], np.asarray(whole.scores)[done], atol=1e-6)
+    assert mh.HeadId(2, 3) in partial.missing
+
+
+def test_an_interrupt_inside_the_model_takes_the_hooks_off(small):
+    before = footprint(small)
+
+    def stop(value, hook):
+        raise KeyboardInterrupt
+
+    residual = small.cache(CLEAN, sites=("resid_pre",)).stores["resid_pre"][2]
+    with pytest.raises(KeyboardInterrupt):
+        small.backend.resume(residual, 2, [(small.hook_name("z", 2), stop)])
+    assert footprint(small) == before
+
+
+def test_plan_counts_the_work(small):
+    plan = mh.plan(small, CLEAN, intervention=mh.Zero())
+    assert plan.units == small.n_layers * small.n_heads
+    tokens = mh.Prompts(CLEAN).tokens(small)
+    n, pos = tokens.ids.shape
+    d, h, kv, m = small.d_model, small.n_heads, small.n_kv_heads, small.model.cfg.d_mlp
+    gated = 3 if small.model.cfg.gated_mlp else 2
+    if small.layout != "queries":
+        assert (plan.packed, plan.rows, plan.width) == (False, n, pos)
+    rows = [row[:length] for row, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)]
+    groups = [[rows[prompt] for prompt in group] for group in plan.groups or ()]
+    shared = [len(list(takewhile(lambda tokens: len(set(tokens)) == 1, zip(*group, strict=False)))) for group in groups]
+    widths = [sum(map(len, group)) - (len(group) - 1) * once for group, once in zip(groups, shared, strict=True)]
+    if plan.packed:
+        assert (plan.rows, plan.width) == (max(map(len, groups)), max(widths))
+
+    def block(computed: int, keys: int) -> int:
+        return 2 * computed * (d * small.d_head * 2 * (h + kv) + gated * d * m + 2 * h * small.d_head * keys)
+
+    altered = block(sum(widths), max(widths)) if plan.packed else block(n * pos, pos)
+    read = 2 * n * d * small.d_vocab
+    assert plan.flops == pytest.approx(h * (3 + 2 + 1) * altered + 3 * h * read + 3 * block(n * pos, pos))
+    assert plan.seconds is not None and plan.seconds > 0
+    assert "units" in str(plan) and "about" in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"heads": "L9H0"}, "out of range: this model has layers 0..2 with heads 0..3"),
+        ({"positions": "subject"}, "'subject' is not known; these prompts have last"),
+        ({"base": "dirty"}, "base is 'dirty'"),
+        ({"positions": []}, r"positions is \[\]"),
+        ({"positions": 2}, "positions is 2"),
+        ({"heads": 3}, "head 3 is not a head"),
+        ({"metric": "kl"}, "metric 'kl' is not known; give one of 'logit_diff', 'log_prob'"),
+        ({"metric": None}, "metric is None; give a function such as mh.logit_diff"),
+        ({"intervention": mh.Zero}, "intervention is <class"),
+        ({"budget": "lots"}, "budget is 'lots'"),
+        ({"metric": mh.logit_diff}, "needs answers"),
+        ({"intervention": mh.Patch()}, "give PromptPairs"),
+        ({"normalize": True}, "normalize needs two runs"),
+        ({"metric": lambda logits, context: logits.mean() * torch.nan}, r"gave shape \[\] for 2 prompts"),
+        ({"metric": lambda logits, context: logits[:, 0, 0] * torch.nan}, "not finite for the unchanged run"),
+        ({"intervention": lambda z, context: z[:1]}, "must give a tensor of shape"),
+        ({"intervention": lambda z, context: z / 0}, "not finite for L0H0"),
+        ({"intervention": lambda z, context: None}, "gave NoneType"),
+    ],
+)
+def test_bad_input_is_one_clear_error(tiny, change, message):
+    small = mh.load(tiny("llama"))
+    with pytest.raises(ValueError, match=message):
+        mh.sweep(small, CLEAN, **({"intervention": mh.Zero(), "progress": False} | change))
+
+
+def test_resample_of_one_prompt_is_an_error(tiny):
+    with pytest.raises(ValueError, match="at least two prompts"):
+        mh.ablate(mh.load(tiny("llama")), CLEAN[:1], kind="resample", progress=False)
+
+
+def test_patching_needs_pairs_and_a_known_direction(tiny, pairs):
+    small = mh.load(tiny("llama"))
+    with pytest.raises(ValueError, match=r"needs mh\.PromptPairs"):
+        mh.activation_patch(small, CLEAN)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="direction is 'up'"):
+        mh.activation_patch(small, pairs, direction="up")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="site 'qk'"):
+        mh.activation_patch(small, pairs, site="qk")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="kind is 'none'"):
+        mh.ablate(small, CLEAN, kind="none")  # type: ignore[arg-type]
+
+
+def test_an_intervention_may_work_in_place(small):
+    def cut(z, context):
+        z[:, 1] = 0
+        return z
+
+    def cut_a_copy(z, context):
+        return cut(z.clone(), context)
+
+    for positions in ("last", "each", "all"):
+        ours = mh.sweep(small, CLEAN, intervention=cut, positions=positions, progress=False)
+        wanted = mh.sweep(small, CLEAN, intervention=cut_a_copy, positions=positions, progress=False)
+        np.testing.assert_array_equal(ours.values, wanted.values)
+
+
+def test_a_metric_may_work_in_place(tiny):
+    def spoil(logits, context):
+        value = mh.kl_divergence(logits, context)
+        context.base_logits.mul_(0.5)
+        logits.zero_()
+        return value
+
+    small = mh.load(tiny("llama"))
+    ours = mh.ablate(small, CLEAN, metric=spoil, progress=False)
+    np.testing.assert_array_equal(ours.values, mh.ablate(small, CLEAN, progress=False).values)
+
+
+def test_a_metric_that_breaks_on_one_head_loses_that_head_alone(tiny):
+    small = mh.load(tiny("llama"))
+
+    def broken(z, context):
+        return z * 50 if context.head == mh.HeadId(2, 1) else z
+
+    with pytest.warns(UserWarning, match="not finite for L2H1: NaN"):
+        result = mh.sweep(small, CLEAN, intervention=broken, metric=overflowing, progress=False)
+    assert result.missing == (mh.HeadId(2, 1),)
+
+
+def overflowing(logits, context):
+    changed = logits[:, -1] - context.base_logits[:, -1]
+    return torch.where(changed.abs().amax(-1) > 0.01, torch.nan, changed.mean(-1))
+
+
+def test_half_precision_is_measured_in_single(tiny):
+    exact = mh.ablate(mh.load(tiny("llama")), CLEAN, progress=False)
+    half = mh.ablate(mh.load(tiny("llama"), dtype=torch.bfloat16), CLEAN, progress=False)
+    assert half.provenance["dtype"] == "bfloat16"
+    assert exact.compare(half).spearman > 0.9
+
+
+def test_token_indices_are_places_too(small, pairs):
+    each = mh.activation_patch(small, pairs, positions="each", progress=False)
+    some = mh.activation_patch(small, pairs, positions=[1, -1], progress=False)
+    np.testing.assert_allclose(some.values.sel(pos=1), each.values.sel(pos=1), atol=1e-6)
+    last = mh.activation_patch(small, pairs, positions="last", progress=False)
+    np.testing.assert_allclose(some.values.sel(pos=-1), last.values, atol=1e-6)
+
+
+@pytest.mark.parametrize("gains", [False, True])
+@pytest.mark.parametrize("far", [0.0, 1e-3, 3.0, 25.0, 60.0, 105.0, 1e4])
+def test_kl_is_exact_near_and_far(far, gains):
+    """Two-token vocabulary by hand: KL = p log(p/q) + (1-p) log((1-p)/(1-q))."""
+    from mechheads.metrics.base import MetricContext
+    from mechheads.prompts.tokens import Tokens
+
+    base = torch.tensor([[[0.3, 0.0]]])
+    other = torch.tensor([[[0.3 - far, 0.0]]])
+    base, other = (other, base) if gains else (base, other)
+    one = torch.ones(1, dtype=torch.long)
+    tokens = Tokens(one[None], one, {"last": one - 1}, None, None, ("0",), (("a",),))
+    value = mh.kl_divergence(other, MetricContext(base, tokens, torch.ones(1, 1, dtype=torch.bool)))
+    p, q = base.double()[0, 0].log_softmax(-1), other.double()[0, 0].log_softmax(-1)
+    assert float(value) == pytest.approx(float((p.exp() * (p - q)).sum()), rel=1e-4, abs=1e-9)
+
+
+def test_declaring_a_metric_leaves_the_function_alone():
+    elsewhere = mh.metric(reads="subject", unit="nats")(mh.log_prob)
+    assert elsewhere.reads == "subject"
+    assert mh.log_prob.reads == "last"
+
+
+def test_positions_by_name_and_by_index_go_together_and_none_twice(small, pairs):
+    both = mh.activation_patch(small, pairs, positions=["last", 1], heads="L1H2", progress=False)
+    assert both.dataset["pos"].values.tolist() == ["last", "1"]
+    each = mh.activation_patch(small, pairs, positions="each", heads="L1H2", progress=False)
+    np.testing.assert_allclose(both.select(pos="1").scores, each.select(pos=1).scores, atol=1e-6)
+    with pytest.raises(ValueError, match="positions: 1 is given twice"):
+        mh.activation_patch(small, pairs, positions=[1, 1], progress=False)
+
+
+def test_answers_alone_give_the_numbers_of_the_whole_vocabulary(small, pairs):
+    few = mh.activation_patch(small, pairs, progress=False)
+    every = mh.activation_patch(small, pairs, metric=mh.metric()(mh.logit_diff), progress=False)
+    assert getattr(mh.logit_diff, "vocab") == "answers"  # noqa: B009
+    np.testing.assert_allclose(few.values, every.values, atol=1e-5)
+    with pytest.raises(ValueError, match="vocab is 'some'"):
+        mh.metric(vocab="some")
+
+
+def test_where_memory_runs_out_halves_go_one_after_the_other(small, pairs, monkeypatch):
+    from mechheads.engine.wavefront import Wave
+
+    whole = mh.activation_patch(small, pairs, progress=False)
+    run, tried = Wave.run, []
+
+    def scarce(self, copies):
+        tried.append(len(copies))
+        if len(copies) > 2:
+            raise torch.OutOfMemoryError("no memory")
+        return run(self, copies)
+
+    monkeypatch.setattr(Wave, "run", scarce)
+    halved = mh.activation_patch(small, pairs, progress=False)
+    assert tried[:3] == [12, 6, 3]
+    np.testing.assert_allclose(halved.values, whole.values, atol=1e-5)
+    monkeypatch.setattr(Wave, "run", lambda self, copies: scarce(self, copies * 3))
+    with pytest.raises(torch.OutOfMemoryError):
+        mh.activation_patch(small, pairs, progress=False)
+
+
+if TRANSFORMERLENS_4:  # 3.9 does not load Bloom without a name that it lists
+
+    def test_an_architecture_without_cached_keys_is_carried_whole(tiny, pairs):
+        """Bloom adds its positions to the scores, by the place of a key in its row."""
+        bloom = mh.load(tiny("bloom"))
+        effect = mh.activation_patch(bloom, pairs, heads=["L0H1", "L2H3"], progress=False)
+        assert bloom.layout == "whole"
+        clean, corrupted = pairs.tokens(bloom)
+        for prompt in range(len(pairs)):
+            ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
+            runs = [oracles.activations(bloom, each) for each in (ids, other)]
+            before = oracles.logit_diff(oracles.forward(bloom, ids)[0], corrupted, prompt)
+            for layer, head in ((0, 1), (2, 3)):
+                logits = oracles.patched_logits(bloom, ids, *runs, layer, head, "z")
+                expected = oracles.logit_diff(logits, corrupted, prompt) - before
+                assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
+
+
+@pytest.mark.filterwarnings("ignore:A forward hook edited hook_scale")
+@pytest.mark.parametrize("name", ["blocks.2.ln1.hook_normalized", "blocks.2.ln2.hook_scale"])
+def test_a_users_hook_on_a_norm_counts(tiny, name):
+    small = mh.load(tiny("llama"))
+    without = mh.ablate(small, CLEAN, heads="L1H1", progress=False)
+    small.model.add_hook(name, lambda value, hook: 1.5 * value)
+    ours = mh.ablate(small, CLEAN, heads="L1H1", progress=False)
+    tokens = mh.Prompts(CLEAN).tokens(small)
+    for prompt in range(len(CLEAN)):
+        ids = oracles.ids_of(tokens, prompt)
+        z = torch.zeros(ids.shape[1], small.d_head)
+        expected = oracles.kl(oracles.forward(small, ids)[0], oracles.with_z(small, ids, 1, 1, z)[0])
+        assert float(ours.values[1, 1, prompt]) == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    assert np.abs(ours.values[1, 1] - without.values[1, 1]).max() > 1e-3

@@ -1,0 +1,225 @@
+"""Files that lie: flipped bits, content from elsewhere, claims that nothing stands behind. None loads other values."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import mechheads as mh
+from mechheads.files import checksums
+from mechheads.files.tensors import TensorFile
+from mechheads.gating.fit.fitted import Course, Gates
+from mechheads.heads import HeadId
+from mechheads.model.deltas import Delta
+
+VALUES = np.random.default_rng(0).normal(size=(3, 4, 6))
+Load = Callable[[Path], Iterable[np.ndarray]]
+
+
+def save_scores(path: Path) -> Load:
+    mh.HeadScores.from_values(VALUES, name="n", unit="u", kind="demo").save(path)
+
+    def load(path: Path) -> Iterable[np.ndarray]:
+        dataset = mh.HeadScores.load(path).dataset
+        return [*(dataset[name].values for name in sorted(dataset.variables)), np.array(str(dataset.attrs))]
+
+    return load
+
+
+def save_gates(path: Path) -> Load:
+    curve, values = np.zeros((1, 2, 3)), np.moveaxis(VALUES[..., :2], -1, 0)[None]
+    course = Course(loss=curve, objective=curve, updates=np.array([[3, 3]]))
+    Gates.of(values, ["none"], [0, 1], course, name="t", provenance={}).save(path)
+    return lambda path: [Gates.load(path).dataset["gate"].values]
+
+
+def save_delta(path: Path) -> Load:
+    weights = {"W_Q": torch.randn(8, 4), "W_O": torch.randn(4, 8)}
+    Delta({HeadId(0, 1): weights}, {"seed": 0}).save(path)  # type: ignore[dict-item]
+
+    def load(path: Path) -> Iterable[np.ndarray]:
+        delta = Delta.load(path)
+        return [
+            *(part.numpy() for both in delta.weights.values() for part in both.values()),
+            np.array(str(delta.about)),
+        ]
+
+    return load
+
+
+def save_tensors(path: Path) -> Load:
+    kind = TensorFile("test 1", "{path} is not a test", ("note",))
+    tensors = {"a": torch.randn(5, 7), "b": torch.arange(9), "c": torch.tensor(True), "d": torch.randn(3).bfloat16()}
+    kind.write(path, tensors, {"note": "as it was"})
+
+    def load(path: Path) -> Iterable[np.ndarray]:
+        found, texts = kind.read(path)
+        return [*(found[name].float().numpy() for name in sorted(found)), np.array(str(texts))]
+
+    return load
+
+
+@pytest.mark.parametrize("save", [save_scores, save_gates, save_delta, save_tensors])
+def test_no_flipped_bit_loads_other_values(save: Callable[[Path], Load], tmp_path: Path) -> None:
+    load = save(tmp_path / "whole")
+    whole, data = list(load(tmp_path / "whole")), (tmp_path / "whole").read_bytes()
+    messages = []
+    for seed in range(200):
+        chosen = random.Random(seed)
+        damaged = bytearray(data)
+        for _ in range(1 + seed % 3):
+            damaged[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
+        (tmp_path / "damaged").write_bytes(damaged)
+        try:
+            found = list(load(tmp_path / "damaged"))
+        except ValueError as error:
+            messages.append(str(error))
+        else:
+            assert len(found) == len(whole)
+            assert all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(found, whole, strict=True))
+    assert len(messages) >= 190
+    assert all(str(tmp_path / "damaged") in message for message in messages)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return mh.HeadScores.from_values(VALUES, name="n", unit="u", kind="demo").save(tmp_path / "s.nc")
+
+
+def edit(path: Path, change: Callable[[h5py.File], Any]) -> None:
+    """Change a file by hand, and give it a checksum that is right."""
+    with h5py.File(path, "a") as file:
+        change(file)
+    checksums.append(path)
+
+
+def test_a_result_says_that_it_was_damaged_or_changed(saved: Path) -> None:
+    data = saved.read_bytes()
+    saved.write_bytes(data[:3000] + bytes([data[3000] ^ 1]) + data[3001:])
+    with pytest.raises(ValueError, match=r"s\.nc is damaged, or was changed after it was saved: its checksum does not"):
+        mh.HeadScores.load(saved)
+    saved.write_bytes(data[:-81])
+    with pytest.raises(ValueError, match="it lost its checksum"):
+        mh.HeadScores.load(saved)
+    with xr.open_dataset(saved, engine="h5netcdf") as plain:  # other programs read it all the same
+        np.testing.assert_array_equal(plain["values"], VALUES)
+
+
+def test_a_result_of_another_program_loads_with_a_warning(tmp_path: Path, saved: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scores = mh.HeadScores.load(saved)
+    scores.dataset.to_netcdf(tmp_path / "plain.nc", engine="h5netcdf")
+    with pytest.warns(UserWarning, match=r"plain\.nc has no checksum, so that damage goes unnoticed"):
+        assert mh.HeadScores.load(tmp_path / "plain.nc").dataset.identical(scores.dataset)
+
+
+def store_elsewhere(file: h5py.File) -> None:
+    other = Path(file.filename).with_name("secret.bin")
+    other.write_bytes(np.arange(12.0).tobytes())
+    del file["score"]
+    file.create_dataset("score", shape=(3, 4), dtype="<f8", external=[(str(other), 0, h5py.h5f.UNLIMITED)])
+
+
+def link_elsewhere(file: h5py.File) -> None:
+    other = Path(file.filename).with_name("other.h5")
+    with h5py.File(other, "w") as theirs:
+        theirs["x"] = np.zeros((3, 4))
+    del file["score"]
+    file["score"] = h5py.ExternalLink(str(other), "/x")
+
+
+def link_softly(file: h5py.File) -> None:
+    del file["score"]
+    file["score"] = h5py.SoftLink("/ci_low")
+
+
+def compose(file: h5py.File) -> None:
+    layout = h5py.VirtualLayout(shape=(3, 4), dtype="f8")
+    layout[:] = h5py.VirtualSource("other.h5", "x", shape=(3, 4))
+    del file["score"]
+    file.create_virtual_dataset("score", layout)
+
+
+def claim(file: h5py.File) -> None:
+    del file["score"]
+    file.create_dataset("score", shape=(10**6, 10**6), chunks=(1, 1000), dtype="f8")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (store_elsewhere, "'score' is stored in other files"),
+        (link_elsewhere, "'score' points to other data"),
+        (link_softly, "'score' points to other data"),
+        (compose, "'score' is stored in other files"),
+        (claim, "'score' claims 8,000,000,000,000 bytes and holds 0"),
+        (lambda file: file.create_group("more"), "'more' is no array"),
+        (lambda file: file.attrs.__setitem__("name", 3), "its name is no text"),
+        (lambda file: file.attrs.__setitem__("name", "json:{"), "is not JSON"),
+        (lambda file: file.attrs.__setitem__("schema_version", "abc"), "its schema_version is 'abc'"),
+        (lambda file: file.attrs.__setitem__("schema_version", np.nan), "its schema_version is"),
+        (lambda file: file.attrs.__setitem__("provenance", "[1]"), "its provenance is no JSON object"),
+        (lambda file: file.attrs.__setitem__("provenance", "{nope"), r"the provenance of .*s\.nc is not JSON"),
+        (lambda file: file.attrs.__setitem__("provenance", "[" * 20_000), "nested too deeply"),
+        (lambda file: file.attrs.__setitem__("statistics", "x"), r"the statistics of .*s\.nc is not JSON"),
+        (lambda file: file.attrs.__delitem__("unit"), "unit"),
+    ],
+)
+def test_a_result_holds_its_own_numbers_and_nothing_else(
+    change: Callable[[h5py.File], Any], why: str, saved: Path
+) -> None:
+    edit(saved, change)
+    with pytest.raises(ValueError, match=why):
+        mh.HeadScores.load(saved)
+
+
+def test_a_tensor_file_says_what_is_wrong(tmp_path: Path) -> None:
+    kind, path = TensorFile("test 2", "{path} is not a test", ("note",)), tmp_path / "t"
+    tensors = {"a": torch.zeros(3)}
+    kind.write(path, tensors, {"note": "x"})
+    with safe_open(path, "pt") as file:
+        about = file.metadata()
+
+    def refused(message: str, texts: dict[str, str], **changed: torch.Tensor) -> None:
+        save_file(tensors | changed, path, texts)
+        with pytest.raises(ValueError, match=message):
+            kind.read(path)
+
+    refused("t is not a test: its format is 'test 1'; expected 'test 2'", about | {"format": "test 1"})
+    refused("t is not a test: its format is 'unknown'", {})
+    refused("t is damaged, or was changed", about, a=torch.ones(3))
+    refused("t is damaged, or was changed", about, a=torch.zeros(3, 1))
+    refused("t is damaged, or was changed", about, b=torch.zeros(1))
+    refused("t is damaged, or was changed", about | {"note": "y"})
+    refused("t is damaged, or was changed", {"format": "test 2", "note": "x"})
+    kind.write(path, tensors, {})
+    with pytest.raises(ValueError, match="t is not a test: it has no note"):
+        kind.read(path)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, path = TensorFile("test 1", "{path} is not a test", ()), tmp_path / "t"
+    kind.write(path, {"a": torch.zeros(3)}, {})
+    before = path.read_bytes()
+
+    def broken(tensors: Any, target: Path, *_: Any) -> None:
+        target.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mechheads.files.tensors.save_file", broken)
+    with pytest.raises(KeyboardInterrupt):
+        kind.write(path, {"a": torch.ones(3)}, {})
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["t"]

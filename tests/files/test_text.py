@@ -1,0 +1,109 @@
+"""Text that nobody can use is an error that names its file, wherever JSON and text come in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mechheads as mh
+from mechheads.files.text import check_unicode, parse_json, read_json, read_text
+from mechheads.safety import read_requests
+
+DEEP = "[" * 100_000
+HALF = "half of a surrogate pair"
+
+
+def test_json_is_read_as_it_is(tmp_path: Path) -> None:
+    content = {"a": [1, 2.5, None, True], "b": "é 🙂 \ud83d\ude42".encode("utf-16", "surrogatepass").decode("utf-16")}
+    for text in (json.dumps(content), json.dumps(content, ensure_ascii=False), "\ufeff" + json.dumps(content)):
+        (tmp_path / "a.json").write_text(text, encoding="utf-8")
+        assert read_json(tmp_path / "a.json") == content
+    assert parse_json('"\\\\ud800"', "x") == r"\ud800"  # an escaped backslash, no surrogate
+    assert read_text(tmp_path / "a.json").startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (DEEP, "x cannot be read: its lists or objects are nested too deeply"),
+        (DEEP + "]" * 100_000, "nested too deeply"),
+        ('{"a":' * 50_000, "nested too deeply"),
+        ("[1", "x is not JSON: Expecting ',' delimiter: line 1"),
+        ("", "x is not JSON"),
+        ("9" * 10_000, "x is not JSON: Exceeds the limit"),
+        (r'["\ud800"]', f"x holds .* which is not valid Unicode: {HALF}"),
+        (r'{"\uDC00 x": 1}', HALF),
+    ],
+)
+def test_json_that_cannot_be_used(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_json(text, "x")
+
+
+def test_text_that_is_no_utf8(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b"\xff\xfe{")
+    with pytest.raises(ValueError, match=r"a\.json is not UTF-8 text"):
+        read_json(tmp_path / "a.json")
+    assert check_unicode("é 🙂 \0", "x") == "é 🙂 \0"
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("a.json", mh.Relation.load),
+        ("a.jsonl", mh.gating.read_task),
+        ("a.json", read_requests),
+        ("a.jsonl", read_requests),
+    ],
+)
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (DEEP, "nested too deeply"),
+        ('{"prompt": ' + DEEP, "nested too deeply"),
+        (r'["\ud800", "b"]', HALF),
+        (r'[["\ud800", "b"]]', HALF),
+        (b"\xff\xfe", "UTF-8"),
+    ],
+    ids=["deep list", "deep object", "surrogate", "surrogate in a pair", "bytes"],
+)
+def test_every_reader_says_so(
+    name: str, read: Callable[[Path], Any], text: str | bytes, why: str, tmp_path: Path
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=why) as caught:
+        read(file)
+    assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("read", [mh.Relation.load, mh.gating.read_task, read_requests])
+def test_a_name_that_is_too_long_is_no_file(read: Callable[[str], Any]) -> None:
+    with pytest.raises(ValueError, match=r"there is no|no such file"):
+        read("x" * 5000)
+
+
+@pytest.mark.parametrize("pairs", [[None], [{"a": 1, "b": 2}], [3], [["a"]], ["ab"]])
+def test_what_is_no_pair(pairs: list[Any]) -> None:
+    with pytest.raises(ValueError, match="a pair must be \\(source, target\\), two words"):
+        mh.Relation("r", None, pairs)
+
+
+def test_text_given_in_python_is_checked_too(tiny: Callable[[str], Path]) -> None:
+    model = mh.load(tiny("gpt2"))
+    with pytest.raises(ValueError, match=f"prompt 1 holds .*{HALF}"):
+        model.cache([" The", " \ud800"])
+    with pytest.raises(ValueError, match=f"relation 'r' holds .*{HALF}"):
+        mh.Relation("r", None, [("a", "\udfff")])
+    with pytest.raises(ValueError, match=rf"targets\[0\] holds .*{HALF}"):
+        mh.Task(["a"], ["\ud800"])
+    with pytest.raises(ValueError, match=HALF):
+        mh.Prompts([" The"], answer=["\ud800"]).tokens(model)
+    broken = mh.load(tiny("gpt2"))
+    broken.tokenizer.chat_template = "{{ ''.__class__.__mro__[1] }}"
+    with pytest.raises(ValueError, match=r"this model's chat template fails: .*; give prompts as plain strings"):
+        broken.cache([[{"role": "user", "content": "a"}]])

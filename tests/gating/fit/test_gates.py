@@ -1,0 +1,676 @@
+"""Gates: the gated pass, its gradient, and the fits, against hand-set weights, plain loops and torch's own Adam."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from scipy.special import logit
+from torch import Tensor
+
+import mechheads as mh
+from mechheads.gating import Gates, LossNotFinite, Task, contrast_gates, fit_gates, task_log_prob
+from mechheads.gating.fit import descent, fit, gates as gates_module
+from mechheads.gating.fit.arguments import Rules
+from mechheads.gating.fit.descent import Descent, Pull, State, _mini_batch, _on_plateau, descend
+from mechheads.gating.fit.gates import Rows, _final_states, log_probs, parts, rows_at_once, value_and_gradient
+from support import gated_micro
+from support.gated_micro import DEAD, HURTS, NEEDED, capitals
+
+pytestmark = pytest.mark.transformerlens
+
+TINY = ["gpt2", "llama", "neox", "gemma"]
+TEXTS = Task(
+    [" The capital of France is", " When John went to the store", " no", " a big dog gave Mary a book"],
+    [" Paris", " Mary and John", " yes", " cat dog"],
+    name="texts",
+)
+ALL = Rows(1000, False)
+QUICK: dict[str, Any] = {"progress": False}
+
+
+@pytest.fixture(scope="module")
+def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
+    return gated_micro.build(tmp_path_factory.mktemp("micro") / "model")
+
+
+@pytest.fixture(scope="module", params=TINY)
+def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def some_gates(model: mh.Model, n: int = 3) -> Tensor:
+    return torch.rand(n, model.n_layers, model.n_heads, generator=torch.Generator().manual_seed(0))
+
+
+def plain(model: mh.Model, task: Task, gates: Tensor, reduce: str = "mean") -> Tensor:
+    """Item by item, without padding: TransformerLens' own hooks, all logits, and the targets' log-probabilities."""
+    found = []
+    for prompt, target in zip(task.prompts, task.targets, strict=True):
+        before = model.tokenizer(prompt).input_ids
+        ids = torch.tensor([model.tokenizer(f"{prompt}{target}").input_ids])
+
+        def gate(z: Tensor, hook: Any, layer: int) -> Tensor:
+            return z * gates[layer, :, None]
+
+        hooks = [(f"blocks.{layer}.attn.hook_z", partial(gate, layer=layer)) for layer in range(model.n_layers)]
+        with model.model.hooks(fwd_hooks=hooks):
+            logits = model.model(ids)
+        each = logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[len(before) - 1 :, 0]
+        found.append(each.mean() if reduce == "mean" else each.sum())
+    return torch.stack(found)
+
+
+def settings(batch: int = 64, tolerance: float | None = None, clip_gradient: float | None = None) -> Rules:
+    return Rules((0,), batch, "mean", "mean", 4.0, "pulled", clip_gradient, tolerance, 0)
+
+
+# The gated pass
+
+
+def test_what_the_targets_get_is_what_was_worked_out(micro: mh.Model) -> None:
+    both = [NEEDED, HURTS]
+    for off, g, h in [((), 1, 1), (["L0H1"], 0, 1), ("L1H2", 1, 0), (both, 0, 0), (DEAD, 1, 1), (None, 1, 1)]:
+        found = task_log_prob(micro, capitals(), off=off, **QUICK)
+        np.testing.assert_allclose(found, [gated_micro.log_p(micro, g, h)] * 4, atol=2e-5)
+    tokens = capitals().tokens(micro)
+    gates = torch.ones(1, 2, 4)
+    gates[0, 0, 1], gates[0, 1, 2] = 0.75, 0.25
+    found = log_probs(micro, tokens, gates).detach()
+    np.testing.assert_allclose(found, [[gated_micro.log_p(micro, 0.75, 0.25)] * 4], atol=2e-5)
+
+
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
+def test_log_probs_are_those_of_a_plain_loop(small: mh.Model, reduce: Any) -> None:
+    gates = some_gates(small)
+    found = log_probs(small, TEXTS.tokens(small), gates, reduce=reduce)
+    expected = torch.stack([plain(small, TEXTS, each, reduce) for each in gates])
+    torch.testing.assert_close(found, expected.detach(), atol=3e-5, rtol=1e-5)
+
+
+def test_heads_off_are_heads_at_zero(small: mh.Model) -> None:
+    gates = torch.ones(small.n_layers, small.n_heads)
+    gates[1, 2] = gates[2, 0] = 0
+    found = task_log_prob(small, TEXTS, off=["L1H2", (2, 0)], **QUICK)
+    np.testing.assert_allclose(found, plain(small, TEXTS, gates).detach(), atol=3e-5)
+
+
+def test_gates_of_one_change_nothing_at_all(small: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = TEXTS.tokens(small).ids
+
+    def gated(read: int) -> Tensor:
+        at = torch.arange(ids.shape[1])[-read:].expand(len(ids), -1)
+        with torch.no_grad():
+            ones = torch.ones(1, small.n_layers, small.n_heads)
+            return small.unembed(_final_states(small, ids, at, ones, recompute=False)[0])
+
+    own = small.unembed(small.backend.run(ids))
+    found = {read: gated(read) for read in (1, 2, ids.shape[1])}
+    assert torch.equal(found[ids.shape[1]], own)
+    monkeypatch.setattr(gates_module, "_gate", lambda z, gates: z)
+    for read, logits in found.items():
+        assert torch.equal(logits, gated(read))
+        torch.testing.assert_close(logits, own[:, -read:], atol=1e-5, rtol=1e-5)  # the last block alone, in fewer rows
+
+
+def test_rejected_items_are_not_measured(llama: mh.Model) -> None:
+    task = Task([" The ", " no", " dog"], ["cat", " yes", " cat"])
+    found = task_log_prob(llama, task, **QUICK)
+    assert np.isnan(found).tolist() == [True, False, False]
+    np.testing.assert_allclose(found[1:], task_log_prob(llama, Task([" no", " dog"], [" yes", " cat"]), **QUICK))
+
+
+def test_parts_and_budget_change_nothing(llama: mh.Model) -> None:
+    whole = task_log_prob(llama, TEXTS, off="L1H1", **QUICK)
+    np.testing.assert_allclose(task_log_prob(llama, TEXTS, off="L1H1", budget=1, **QUICK), whole, atol=1e-5)
+    for n_sets, n_items, rows in [(3, 4, 1), (3, 4, 5), (20, 7, 6), (1, 1, 9), (2, 9, 8)]:
+        seen = np.zeros((n_sets, n_items))
+        for sets, items in parts(n_sets, n_items, rows):
+            seen[sets, items] += 1
+            assert seen[sets, items].size <= rows
+        assert (seen == 1).all()
+
+
+# The gradient
+
+
+def test_gradient_on_paper(micro: mh.Model) -> None:
+    tokens, gates = capitals().tokens(micro), torch.ones(1, 2, 4)
+    gates[0, 0, 1], gates[0, 1, 2] = 0.75, 0.25
+    loss, gradient = value_and_gradient(
+        lambda g, items, again: -log_probs(micro, tokens.items(items), g, recompute=again), gates, torch.arange(4), ALL
+    )
+    p = math.exp(gated_micro.log_p(micro, 0.75, 0.25))
+    expected = torch.zeros(1, 2, 4)
+    expected[0, 0, 1], expected[0, 1, 2] = -8 * (1 - p), 4 * (1 - p)
+    torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-4)
+    assert float(loss) == pytest.approx(-math.log(p), abs=1e-5)
+
+
+@pytest.mark.parametrize("rows", [Rows(1000, False), Rows(1000, True), Rows(3, False), Rows(1, True)])
+def test_gradient_is_that_of_finite_differences(small: mh.Model, rows: Rows) -> None:
+    tokens, gates = TEXTS.tokens(small), some_gates(small, 2)
+
+    def objective(gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
+        return -log_probs(small, tokens.items(items), gates, recompute=recompute)
+
+    items = torch.arange(4)
+    _, gradient = value_and_gradient(objective, gates, items, rows)
+    step = 1e-2
+    for at in [(0, 0, 1), (1, 1, 3), (0, 2, 0)]:
+        ends = []
+        for sign in (2, 1, -1, -2):
+            moved = gates.clone()
+            moved[at] += sign * step
+            with torch.no_grad():
+                ends.append(objective(moved, items, False)[at[0]].double().mean())
+        slope = (-ends[0] + 8 * ends[1] - 8 * ends[2] + ends[3]) / (12 * step)
+        assert float(gradient[at]) == pytest.approx(float(slope), rel=1e-3, abs=1e-3 * float(gradient.abs().max()))
+
+
+def test_recomputing_gives_the_same_bits(llama: mh.Model) -> None:
+    tokens, items = TEXTS.tokens(llama), torch.arange(4)
+
+    def objective(gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
+        return -log_probs(llama, tokens.items(items), gates, recompute=recompute)
+
+    kept, again = (value_and_gradient(objective, some_gates(llama), items, Rows(99, on)) for on in (False, True))
+    assert torch.equal(kept[0], again[0]) and torch.equal(kept[1], again[1])
+
+
+def test_blocks_are_recomputed_where_memory_asks_for_it(llama: mh.Model) -> None:
+    tokens = TEXTS.tokens(llama)
+    assert not rows_at_once(llama, tokens, None).recompute
+    small = rows_at_once(llama, tokens, "1 MB")
+    assert small.recompute and small.rows >= 1
+    roomy, tight = (fit_gates(llama, TEXTS, seeds=2, updates=3, budget=b, **QUICK) for b in (None, "1 MB"))
+    np.testing.assert_allclose(tight.dataset["gate"], roomy.dataset["gate"], atol=1e-4)
+
+
+# The model stays as it is
+
+
+def test_weights_and_hooks_are_left_as_found(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = list(llama.model.parameters())
+    weights[3].requires_grad_(False)
+    before = [(weight.detach().clone(), weight.requires_grad) for weight in weights]
+    assert any(wanted for _, wanted in before)
+
+    def check() -> None:
+        for weight, (value, wanted) in zip(weights, before, strict=True):
+            assert torch.equal(weight, value) and weight.requires_grad == wanted and weight.grad is None
+        assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
+
+    during = []
+
+    def watched(model: mh.Model, *args: Any, **options: Any) -> Tensor:
+        during.append(any(weight.requires_grad for weight in weights))
+        if len(during) > 3:
+            raise ZeroDivisionError
+        return log_probs(model, *args, **options)
+
+    with torch.no_grad():
+        fit_gates(llama, TEXTS, seeds=1, updates=2, **QUICK)
+    check()
+    monkeypatch.setattr(fit, "log_probs", watched)
+    with pytest.raises(ZeroDivisionError):
+        fit_gates(llama, TEXTS, seeds=1, updates=2, **QUICK)
+    assert during == [False] * 4
+    check()
+    weights[3].requires_grad_(True)
+
+
+def test_hooks_come_off_after_an_exception_inside_the_pass(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(z: Tensor, gates: Tensor) -> Tensor:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(gates_module, "_gate", broken)
+    with pytest.raises(ZeroDivisionError):
+        fit_gates(llama, TEXTS, seeds=1, updates=1, **QUICK)
+    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
+    assert all(weight.requires_grad for weight in llama.model.parameters())
+
+
+# The descent
+
+
+def torch_adam(model: mh.Model, task: Task, gates: np.ndarray, strength: float, updates: int, options: Any) -> Tensor:
+    """One seed of one fit by torch.optim.Adam: full logits, the loss as it is written."""
+    logits = torch.tensor(gates).logit().float().requires_grad_()
+    start, end = options["lr"]
+    adam = torch.optim.Adam([logits], lr=start)
+    slower = torch.optim.lr_scheduler.LinearLR(adam, 1.0, end / start, updates)
+    for _ in range(updates):
+        adam.zero_grad()
+        loss = -plain(model, task, logits.sigmoid(), options["reduce"]).mean()
+        low, high = -options["clip_logits"], options["clip_logits"]
+        if options["clip_side"] == "pulled":
+            low, high = (None, high) if strength > 0 else (low, None)
+        pull = logits.clamp(low, high)
+        loss = loss - strength * (pull.mean() if options["regulariser"] == "mean" else pull.sum())
+        loss.backward()
+        if options["clip_gradient"] is not None:
+            torch.nn.utils.clip_grad_norm_([logits], options["clip_gradient"])
+        adam.step()
+        slower.step()
+    return logits.sigmoid().detach()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lr": (0.3, 0.1), "reduce": "mean", "regulariser": "mean", "clip_gradient": None}
+        | {"clip_logits": 1.0, "clip_side": "pulled"},
+        {"lr": (0.8, 0.8), "reduce": "sum", "regulariser": "sum", "clip_gradient": 0.2}
+        | {"clip_logits": 0.9, "clip_side": "both"},
+    ],
+)
+def test_a_fit_is_that_of_torchs_adam(llama: mh.Model, options: Any) -> None:
+    gates = fit_gates(
+        llama, TEXTS, seeds=[3, 8], updates=(6, 5, 4), lr_regularised=(0.5, 0.2), regularisation=0.2, **options, **QUICK
+    )
+    later = options | {"lr": (0.5, 0.2)}
+    for number, seed in enumerate((3, 8)):
+        start = np.random.default_rng(seed).random((llama.n_layers, llama.n_heads))
+        none = torch_adam(llama, TEXTS, start, 0, 6, options)
+        np.testing.assert_allclose(gates["none"][number], none, atol=2e-3)
+        keep = torch_adam(llama, TEXTS, none.numpy(), 0.2, 5, later)
+        np.testing.assert_allclose(gates["keep"][number], keep, atol=4e-3)
+        drop = torch_adam(llama, TEXTS, none.numpy(), -0.2, 4, later)
+        np.testing.assert_allclose(gates["drop"][number], drop, atol=4e-3)
+
+
+def test_stacked_seeds_are_seeds_one_after_the_other(llama: mh.Model) -> None:
+    options: dict[str, Any] = {"updates": 12, "batch": 2, "clip_gradient": 0.5, "progress": False}
+    together = fit_gates(llama, TEXTS, seeds=3, **options)
+    for seed in range(3):
+        alone = fit_gates(llama, TEXTS, seeds=[seed], **options)
+        for name in ("none", "keep", "drop"):
+            np.testing.assert_allclose(together[name][seed], alone[name][0], atol=2e-3)
+
+
+def test_the_pull_is_to_where_its_sign_says(micro: mh.Model) -> None:
+    gates = fit_gates(micro, capitals(), seeds=2, updates=(1, 5, 5), **QUICK)
+    none, keep, drop = (logit(gates[name])[:, *zip(*DEAD, strict=True)] for name in gates.fits)
+    assert (keep[none < 4] > none[none < 4] + 1).all() and (drop[none > -4] < none[none > -4] - 1).all()
+
+
+@pytest.mark.parametrize("side", ["pulled", "both"])
+def test_logits_beyond_the_clip_are_pulled_no_more(micro: mh.Model, side: Any) -> None:
+    options: dict[str, Any] = {"seeds": 4, "updates": (1, 25, 25), "lr_regularised": 0.5, "progress": False}
+    gates = fit_gates(micro, capitals(), clip_logits=2.0, clip_side=side, **options)
+    none, keep, drop = (logit(gates[name])[:, *zip(*DEAD, strict=True)] for name in gates.fits)
+    for end, turned in ((keep, none), (-drop, -none)):
+        beyond, opposite = turned > 2, turned < -2
+        np.testing.assert_allclose(end[beyond], turned[beyond], atol=0.01)
+        stays = opposite & (side == "both")
+        np.testing.assert_allclose(end[stays], turned[stays], atol=0.01)
+        pulled = end[~beyond & ~stays]
+        assert (pulled >= 2).all() and (pulled < 7).all()  # Adam overshoots
+        assert beyond.any() and opposite.any()
+
+
+def test_mini_batches_go_through_all_items_once_a_round() -> None:
+    rounds = [np.concatenate([_mini_batch(3 * number + part, 10, 3, 0) for part in range(3)]) for number in range(2)]
+    assert [sorted(each) for each in rounds] == [list(range(10))] * 2
+    assert rounds[0].tolist() != rounds[1].tolist()
+    assert [len(_mini_batch(part, 10, 3, 0)) for part in range(3)] == [4, 3, 3]
+    assert _mini_batch(4, 10, 3, 7).tolist() == _mini_batch(4, 10, 3, 7).tolist() != _mini_batch(4, 10, 3, 8).tolist()
+
+
+def test_each_set_stops_on_its_own_plateau() -> None:
+    falling = -torch.arange(30.0)
+    late = torch.where(torch.arange(30) < 20, 1.0, 0.5)
+    curves = torch.stack([torch.zeros(30), falling, late, falling.flip(0)])
+    assert _on_plateau(curves, 10, 1e-3).tolist() == [True, False, False, True]
+    assert not _on_plateau(curves[:, :20], 10, 1e-3).any()
+
+    def objective(gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
+        done = (gates[:, 0, 0] > 0.5).float()  # one set has nothing to gain, the other something all the time
+        return ((1 - gates) * (1 - done)[:, None, None]).sum((1, 2))[:, None].expand(-1, len(items)) + 0 * gates.sum()
+
+    start = State.begin(torch.tensor([[[9.0]], [[-9.0]]]), 400)
+    pulls = [Pull(0, 400, (0.01, 0.01))] * 2
+    quiet: dict[str, Any] = {"seen": lambda state: None, "name": "", "progress": False}
+    end = descend(Descent(objective, 4, pulls, settings(tolerance=1e-6), ALL), start, **quiet)
+    assert end.stopped.tolist() == [150, 400] and end.done == 400
+    assert end.loss[0, 150:].isnan().all() and not end.loss[1].isnan().any()
+    every = descend(Descent(objective, 4, pulls, settings(), ALL), start, **quiet)
+    assert every.stopped.tolist() == [400, 400]
+
+
+def test_a_seed_that_is_stuck_is_told_of(micro: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(seeds: Sequence[int], n_layers: int, n_heads: int) -> torch.Tensor:
+        logits = torch.zeros(len(seeds), n_layers, n_heads)
+        logits[1, *NEEDED] = -30  # sigmoid has no slope there
+        return logits
+
+    monkeypatch.setattr(fit, "start_logits", started)
+    options: dict[str, Any] = {"updates": (60, 1, 1), "lr": 0.3, "clip_side": "pulled", "progress": False}
+    with pytest.warns(
+        UserWarning, match="^seed 8 of the fit 'none', .* ended a nat or more above the other seeds' loss"
+    ):
+        gates = fit_gates(micro, capitals(), seeds=[7, 8, 9], **options)
+    assert gates.stuck["none"] == (8,)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fit_gates(micro, capitals(), seeds=[7, 8], **options).stuck == {"none": (), "keep": (), "drop": ()}
+
+
+def test_loss_curves_are_of_the_gates_before_each_update(llama: mh.Model) -> None:
+    gates = fit_gates(llama, TEXTS, seeds=[5], updates=(3, 2, 4), regularisation=0.3, **QUICK)
+    start = np.random.default_rng(5).random((llama.n_layers, llama.n_heads))
+    first = -plain(llama, TEXTS, torch.tensor(start).float()).detach().mean()
+    assert float(gates.dataset["loss"][0, 0, 0]) == pytest.approx(float(first), abs=1e-4)
+    assert gates.dataset["loss"].notnull().sum("update").values.tolist() == [[3], [2], [4]]
+    none = torch.tensor(gates["none"][0]).float()
+    logits = none.logit()
+    loss = -float(plain(llama, TEXTS, none).detach().mean())
+    keep, drop = (gates.dataset["objective"].sel(fit=name).values[0, 0] for name in ("keep", "drop"))
+    assert keep == pytest.approx(loss - 0.3 * float(logits.clamp(max=4).mean()), abs=1e-3)
+    assert drop == pytest.approx(loss + 0.3 * float(logits.clamp(min=-4).mean()), abs=1e-3)
+    table = gates.losses
+    assert table.groupby("fit", sort=False)["update"].max().to_dict() == {"none": 3, "keep": 2, "drop": 4}
+
+
+# Interruption
+
+
+class StopAt:
+    """``log_probs`` that stops the process, in the way of Ctrl-C, at its n-th call."""
+
+    def __init__(self, n: int, error: type[BaseException] = KeyboardInterrupt) -> None:
+        self.left, self.error = n, error
+
+    def __call__(self, *args: Any, **options: Any) -> Tensor:
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+        return log_probs(*args, **options)
+
+
+FIT: dict[str, Any] = {"seeds": 2, "updates": (4, 3, 5), "batch": 2, "progress": False}
+
+
+@pytest.mark.parametrize("calls", [0, 2, 4, 7])
+def test_an_interrupted_fit_goes_on_to_the_same_bits(
+    llama: mh.Model, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = fit_gates(llama, TEXTS, **FIT)
+    path = tmp_path / "fit.checkpoint"
+    with monkeypatch.context() as patch:
+        patch.setattr(fit, "log_probs", StopAt(calls))
+        with pytest.warns(
+            UserWarning, match=r"interrupted after \d updates of the fit .*; the same call continues from"
+        ):
+            part = fit_gates(llama, TEXTS, checkpoint=path, **FIT)
+    assert part.interrupted and np.isnan(part["keep"]).all() == (calls < 5)
+    assert int(part.dataset["updates"].values[0, 0]) == min(calls, 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(fit, "log_probs", counted := StopAt(99))
+        resumed = fit_gates(llama, TEXTS, checkpoint=path, **FIT)
+    assert 99 - counted.left == 9 - calls
+    assert resumed.dataset.identical(whole.dataset)
+    with monkeypatch.context() as patch:
+        patch.setattr(fit, "log_probs", StopAt(0))  # nothing is left to do
+        assert fit_gates(llama, TEXTS, checkpoint=path, **FIT).dataset.identical(whole.dataset)
+    assert [file.name for file in tmp_path.iterdir()] == ["fit.checkpoint"]
+
+
+def test_a_fit_that_breaks_goes_on_too(llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = fit_gates(llama, TEXTS, **FIT)
+    with monkeypatch.context() as patch:
+        patch.setattr(fit, "log_probs", StopAt(6, MemoryError))
+        with pytest.raises(MemoryError):
+            fit_gates(llama, TEXTS, checkpoint=tmp_path / "c", **FIT)
+    resumed = fit_gates(llama, TEXTS, checkpoint=tmp_path / "c", budget="1 MB", **FIT)
+    assert resumed.dataset.identical(whole.dataset)  # in the parts that it began with
+
+
+def test_without_a_checkpoint_an_interrupted_fit_gives_what_it_has(
+    llama: mh.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit, "log_probs", StopAt(5))
+    with pytest.warns(UserWarning, match="interrupted after 1 updates of the fit keep and drop$"):
+        gates = fit_gates(llama, TEXTS, **FIT)
+    assert gates.interrupted and "interrupted" in repr(gates)
+    monkeypatch.undo()
+    assert np.array_equal(gates["none"], fit_gates(llama, TEXTS, **FIT)["none"])
+    assert not np.array_equal(gates["none"], gates["keep"])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"lr": 0.2}, r"its lr is \[0\.1, 0\.01\], but now it is \[0\.2, 0\.2\]"),
+        ({"seeds": [0, 3]}, r"its seeds is \[0, 1\], but now it is \[0, 3\]"),
+        ({"reduce": "sum"}, 'its reduce is "mean", but now it is "sum"'),
+        ({"task": Task([" no"], [" yes"])}, "its task is"),
+    ],
+)
+def test_a_checkpoint_is_of_one_fit(llama: mh.Model, change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    path = tmp_path / "fit.checkpoint"
+    options = {"task": TEXTS, "seeds": 2, "updates": 1, "checkpoint": path, "progress": False}
+    fit_gates(llama, **options)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=f"is from another fit: {said}"):
+        fit_gates(llama, **(options | change))
+    assert path.read_bytes() == before
+
+
+def test_a_checkpoint_is_of_one_model(llama: mh.Model, tmp_path: Path) -> None:
+    path = tmp_path / "fit.checkpoint"
+    fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=path, **QUICK)
+    weight = next(llama.model.parameters())
+    with torch.no_grad():
+        weight[0, 0] += 1
+    with pytest.raises(ValueError, match="is from another fit: its model is"):
+        fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=path, **QUICK)
+
+
+def test_a_damaged_checkpoint_is_refused(llama: mh.Model, tmp_path: Path) -> None:
+    path = tmp_path / "fit.checkpoint"
+    fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=path, **QUICK)
+    whole = path.read_bytes()
+    for place in (-5, -200, 40):
+        damaged = bytearray(whole)
+        damaged[place] ^= 4
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"fit\.checkpoint is (damaged|not a checkpoint of mechheads' gates)"):
+            fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=path, **QUICK)
+    for marks in ({}, {"format": "mechheads gates 1"}, {"format": "mechheads gates 2"}):
+        save_file({"a": torch.zeros(1)}, path, marks)
+        with pytest.raises(ValueError, match=r"fit\.checkpoint is (damaged|not a checkpoint of mechheads' gates)"):
+            fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=path, **QUICK)
+
+
+def test_what_is_no_checkpoint_stays_as_it_is(llama: mh.Model, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("mine")
+    for where in (path, tmp_path):
+        with pytest.raises(ValueError, match="is not a checkpoint of mechheads' gates"):
+            fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=where, **QUICK)
+    assert path.read_text() == "mine"
+    with pytest.raises(ValueError, match="there is no folder"):
+        fit_gates(llama, TEXTS, checkpoint=tmp_path / "none" / "fit", **QUICK)
+
+
+@pytest.mark.parametrize(("calls", "fit_name", "update"), [(2, "none", 3), (4, "keep", 1), (6, "keep", 3)])
+def test_a_loss_that_is_not_finite_stops_the_fit(
+    llama: mh.Model, calls: int, fit_name: str, update: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = FIT | {"updates": (4, 5, 5)}
+    seen = []
+
+    def spoilt(model: mh.Model, tokens: Any, gates: Tensor, **rest: Any) -> Tensor:
+        seen.append(gates.detach().double().numpy().copy())
+        value = log_probs(model, tokens, gates, **rest)
+        return value * torch.nan if len(seen) > calls else value
+
+    monkeypatch.setattr(fit, "log_probs", spoilt)
+    with pytest.raises(LossNotFinite, match=f"seed 0 is not finite at update {update} of the fit '{fit_name}'") as info:
+        fit_gates(llama, TEXTS, **options)
+    gates = info.value.gates
+    last = seen[-2][:2] if fit_name == "none" or update > 1 else seen[-1][:2]  # the gates of the last finite loss
+    np.testing.assert_allclose(gates[fit_name], last, atol=1e-6)
+    assert np.isnan(gates["drop"]).all() == (fit_name == "none")
+    assert int(gates.dataset["updates"].sel(fit=fit_name)[0]) == update - 1
+
+
+# Results
+
+
+def test_gates_survive_saving(llama: mh.Model, tmp_path: Path) -> None:
+    gates = fit_gates(llama, TEXTS, seeds=[4, 1], updates=2, **QUICK)
+    back = Gates.load(gates.save(tmp_path / "gates.nc"))
+    assert back.dataset.identical(gates.dataset)
+    assert (back.seeds, back.fits, back.name) == ((4, 1), ("none", "keep", "drop"), "texts")
+    about = back.provenance
+    assert about["n_items"] == 4 and about["lr"] == [0.1, 0.01] and about["model"] == llama.name
+    assert json.dumps(about) and not back.interrupted
+    assert "2505.13737" in back.citation()
+    scores = back.scores("keep")
+    assert scores.dataset["cluster"].values.tolist() == ["seed 4", "seed 1"]
+    np.testing.assert_array_equal(scores.dataset["values"].values[1, 2], gates["keep"][:, 1, 2])
+    with pytest.raises(ValueError, match="there is no fit 'open'; choose among 'none', 'keep', 'drop'"):
+        back["open"]
+    with pytest.raises(ValueError, match="holds no gates"):
+        Gates.load(scores.save(tmp_path / "scores.nc"))
+    assert "<table" in back._repr_html_()
+
+
+def test_same_call_same_gates(llama: mh.Model) -> None:
+    first, again = (fit_gates(llama, TEXTS, **FIT) for _ in range(2))
+    assert first.dataset.identical(again.dataset)
+    other = fit_gates(llama, TEXTS, **FIT, order_seed=1)
+    assert not np.array_equal(first["none"], other["none"])
+
+
+# Two variants of a task
+
+
+def test_contrast_shuts_what_only_the_forgotten_variant_needs(micro: mh.Model) -> None:
+    """To retain: the capitals. To forget: anything else, which L1H2 helps by pushing the capital down."""
+    retain = capitals()
+    forget = Task(retain.prompts, [" dog", " cat", " book", " no"], name="wrong")
+    options: dict[str, Any] = {"seeds": 3, "updates": 60, "lr": 0.5, "clip_difference": 9.0, "progress": False}
+    gates = contrast_gates(micro, retain, forget, **options)
+    shut = 1 - gates["contrast"]
+    assert (shut[:, *HURTS] > 0.9).all() and (shut[:, *NEEDED] < 0.1).all()
+    assert all((shut[:, *head] < 0.1).all() for head in DEAD)
+    turned = contrast_gates(micro, forget, retain, **options)
+    assert (turned["contrast"][:, *NEEDED] < 0.1).all() and (turned["contrast"][:, *HURTS] > 0.9).all()
+    assert gates.name == "capitals without wrong" and gates.fits == ("contrast",)
+
+
+def test_contrast_is_clipped_pair_by_pair(micro: mh.Model) -> None:
+    """Right and wrong differ by s = 8 g - 4 h: beyond the clip nothing pulls but the regulariser."""
+    retain, forget = capitals(), Task(capitals().prompts, [" dog", " cat", " book", " no"])
+    gates = contrast_gates(micro, retain, forget, seeds=2, updates=1, clip_difference=2.0, **QUICK)
+    start = fit.start_logits([0, 1], 2, 4).sigmoid().numpy()
+    s = 8 * start[:, 0, 1] - 4 * start[:, 1, 2]
+    np.testing.assert_allclose(gates.dataset["loss"][0, :, 0], -np.minimum(s, 2.0), atol=1e-4)
+    assert s.min() < 2 < s.max()
+
+
+def test_contrast_needs_pairs(llama: mh.Model) -> None:
+    one, two = Task([" no"], [" yes"]), Task([" no", " dog"], [" yes", " cat"])
+    with pytest.raises(ValueError, match="retain has 1 items, forget has 2"):
+        contrast_gates(llama, one, two, **QUICK)
+    with pytest.raises(ValueError, match="forget is a list"):
+        contrast_gates(llama, one, [" no"], **QUICK)
+    for odd in (0, math.inf, "much"):
+        with pytest.raises(ValueError, match="regularisation is"):
+            contrast_gates(llama, one, one, regularisation=odd, **QUICK)
+    with pytest.raises(ValueError, match="clip_difference is -1"):
+        contrast_gates(llama, one, one, clip_difference=-1, **QUICK)
+    left, right = Task([" no", " The "], [" yes", "cat"]), Task([" no ", " dog"], ["yes", " cat"])
+    with pytest.raises(ValueError, match="no item can be used in both variants; item 1: a token spans"):
+        contrast_gates(llama, left, right, **QUICK)
+
+
+# Bad arguments
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"lr": 0}, "lr is 0; it must be above 0"),
+        ({"lr": (0.0, 0.1)}, r"lr is \(0.0, 0.1\); it must be above 0"),
+        ({"lr_regularised": -1.0}, "lr_regularised is -1.0"),
+        ({"lr": (1, 2, 3)}, "lr is"),
+        ({"lr": math.nan}, "lr is nan"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"seeds": [1, 1]}, r"seeds is \[1, 1\]"),
+        ({"seeds": [-1]}, r"seeds is \[-1\]"),
+        ({"updates": 0}, "updates is 0"),
+        ({"updates": (1, 2)}, r"updates is \(1, 2\); give one number of at least 1, or one for each of the 3 fits"),
+        ({"batch": 0}, "batch is 0"),
+        ({"regularisation": 0}, "regularisation is 0; it must be a number above 0"),
+        ({"regulariser": "max"}, "regulariser is 'max'"),
+        ({"reduce": "max"}, "reduce is 'max'"),
+        ({"clip_logits": 0}, "clip_logits is 0"),
+        ({"clip_gradient": 0}, "clip_gradient is 0"),
+        ({"tolerance": -1}, "tolerance is -1"),
+        ({"order_seed": -1}, "order_seed is -1"),
+        ({"budget": "much"}, "budget is 'much'"),
+        ({"task": [" no"]}, "task is a list; give mh.Task"),
+        ({"task": Task([" no "], ["yes"])}, "none of its 1 items can be used"),
+    ],
+)
+def test_bad_arguments(llama: mh.Model, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "run_stages", lambda *args, **options: pytest.fail("it began to fit"))
+    with pytest.raises(ValueError, match=said):
+        fit_gates(llama, **({"task": TEXTS, "progress": False} | options))
+
+
+def test_bad_arguments_of_task_log_prob(llama: mh.Model) -> None:
+    with pytest.raises(ValueError, match="L9H0 is out of range"):
+        task_log_prob(llama, TEXTS, off=["L9H0"])
+    with pytest.raises(ValueError, match="reduce is 'all'"):
+        task_log_prob(llama, TEXTS, reduce="all")
+
+
+def test_a_model_made_in_inference_mode(tiny: Callable[[str], Path]) -> None:
+    with torch.inference_mode():
+        model = mh.load(tiny("gpt2"), dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="give no gradients; load it outside"):
+        fit_gates(model, TEXTS, seeds=1, updates=1, **QUICK)
+
+
+def test_fitting_inside_inference_mode_works(llama: mh.Model) -> None:
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gates = fit_gates(llama, TEXTS, seeds=1, updates=1, **QUICK)
+    assert np.isfinite(gates["drop"]).all()
+
+
+def test_half_precision(tiny: Callable[[str], Path]) -> None:
+    model, exact = mh.load(tiny("llama"), dtype=torch.bfloat16), mh.load(tiny("llama"))
+    np.testing.assert_allclose(
+        task_log_prob(model, TEXTS, off="L1H0", **QUICK), task_log_prob(exact, TEXTS, off="L1H0", **QUICK), atol=0.1
+    )
+    gates = fit_gates(model, TEXTS, seeds=1, updates=2, **QUICK)
+    assert gates.dataset["gate"].notnull().all() and re.search("bfloat16", gates.provenance["dtype"])
+
+
+def test_the_bar_names_the_fits(llama: mh.Model, capfd: pytest.CaptureFixture[str]) -> None:
+    fit_gates(llama, TEXTS, seeds=1, updates=2)
+    said = capfd.readouterr().err
+    assert "fit none" in said and "fit keep and drop" in said
+    assert descent._WINDOW == 50

@@ -1,0 +1,137 @@
+"""Effects of ablation on a task, against one full pass for each head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads as mh
+from mechheads.gating import Task, task_log_prob
+from mechheads.gating.roles import effects
+from mechheads.gating.roles.effects import ablation_effects
+from support import gated_micro, oracles
+from support.gated_micro import HURTS, NEEDED, capitals, log_p
+
+pytestmark = pytest.mark.transformerlens
+
+TEXTS = Task(
+    [" The capital of France is", " no", " a big dog gave", " one two"],
+    [" Paris", " yes cat", " dog", " three one two"],
+    cluster=list("aabc"),
+)
+WORDS = TEXTS.items([0, 2])
+QUICK: dict[str, Any] = {"progress": False}
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+@pytest.fixture(scope="module")
+def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
+    return gated_micro.build(tmp_path_factory.mktemp("micro") / "model")
+
+
+def one_by_one(model: mh.Model, task: Task, head: tuple[int, int], kind: str, seed: int = 0) -> np.ndarray:
+    """Change of each item's mean log-probability: a full pass of each alone, the head's z replaced by hand."""
+    tokens = task.tokens(model)
+    rows = [oracles.ids_of(tokens, item)[:, :-1] for item in range(len(tokens))]
+    z = [oracles.activations(model, ids)[oracles.name(head[0], "z")][0, :, head[1]] for ids in rows]
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    changes = []
+    for item, ids in enumerate(rows):
+        if kind == "zero":
+            new = torch.zeros_like(z[item])
+        elif kind == "mean":
+            new = torch.cat(z).mean(0).expand_as(z[item])
+        else:
+            donor = z[order.roll(1)[order == item].item()]
+            new = donor[torch.arange(ids.shape[1]).clamp(max=len(donor) - 1)]
+        target = tokens.ids[item][tokens.is_target[item]]
+        intact, ablated = (
+            logits[0, -len(target) :].log_softmax(-1)[torch.arange(len(target)), target].mean()
+            for logits in (oracles.forward(model, ids), oracles.with_z(model, ids, *head, new))
+        )
+        changes.append(float(ablated - intact))
+    return np.array(changes)
+
+
+@pytest.mark.parametrize("task", [TEXTS, WORDS], ids=["several tokens", "one token"])
+def test_effects_are_those_of_full_passes(llama: mh.Model, task: Task) -> None:
+    heads = [(0, 1), (1, 2), (2, 3)]
+    effects = ablation_effects(llama, task, heads=heads, seed=3, **QUICK)
+    assert list(effects) == ["zero", "mean", "resample"]
+    for kind, effect in effects.items():
+        assert effect.values is not None and np.isfinite(effect.scores.values).sum() == 3
+        for head in heads:
+            expected = one_by_one(llama, task, head, kind, seed=3)
+            np.testing.assert_allclose(effect.values.values[head], expected, atol=2e-5, err_msg=kind)
+            assert abs(expected).max() > 1e-3
+
+
+def test_zero_ablation_is_a_gate_shut(llama: mh.Model) -> None:
+    effect = ablation_effects(llama, TEXTS, ["zero"], **QUICK)["zero"]
+    assert effect.values is not None
+    intact = task_log_prob(llama, TEXTS, **QUICK)
+    for head in ((0, 0), (1, 3), (2, 2)):
+        shut = task_log_prob(llama, TEXTS, off=[head], **QUICK)
+        np.testing.assert_allclose(effect.values.values[head], shut - intact, atol=2e-5)
+
+
+def test_effects_on_paper(micro: mh.Model) -> None:
+    effect = ablation_effects(micro, capitals(), ["zero"], **QUICK)["zero"]
+    intact = log_p(micro, 1, 1)
+    assert effect[NEEDED]["score"] == pytest.approx(log_p(micro, 0, 1) - intact, abs=1e-4)
+    assert effect[HURTS]["score"] == pytest.approx(log_p(micro, 1, 0) - intact, abs=1e-4)
+    assert effect[NEEDED]["score"] < -4 and effect[HURTS]["score"] > 1
+    assert all(effect[head]["score"] == 0 for head in gated_micro.DEAD)
+
+
+def test_sum_over_tokens(llama: mh.Model) -> None:
+    mean, total = (
+        ablation_effects(llama, TEXTS, ["zero"], heads=["L0H1"], reduce=reduce, **QUICK)["zero"]
+        for reduce in ("mean", "sum")
+    )
+    assert mean.values is not None and total.values is not None
+    np.testing.assert_allclose(total.values.values[0, 1], mean.values.values[0, 1] * [1, 2, 1, 3], atol=1e-5)
+
+
+def test_it_says_what_was_measured(llama: mh.Model) -> None:
+    effect = ablation_effects(llama, TEXTS, ["mean"], heads=["L0H1"], **QUICK)["mean"]
+    assert (effect.name, effect.unit, effect.kind) == ("mean ablation, task", "nats", "ablate")
+    assert effect.dataset["cluster"].values.tolist() == list("aabc")
+    about = effect.provenance
+    assert about["task"] == "task" and about["items"] == TEXTS.tokens(llama).fingerprint() and about["reduce"] == "mean"
+
+
+def test_interrupted_effects_end_with_the_kind_that_was_begun(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stops(*args: Any, **options: Any) -> Any:
+        effect = swept(*args, **options)
+        return effect.with_provenance(interrupted=options["name"].startswith("mean"))
+
+    swept = effects.sweep
+    monkeypatch.setattr(effects, "sweep", stops)
+    assert list(ablation_effects(llama, WORDS, heads=["L0H1"], **QUICK)) == ["zero", "mean"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kinds": ["zero", "half"]}, "kind is 'half'; choose one of zero, mean, resample"),
+        ({"kinds": "zero"}, "kinds is 'zero'; give a list"),
+        ({"kinds": []}, "kinds is"),
+        ({"kinds": ["zero", "zero"]}, "kinds is"),
+        ({"reduce": "max"}, "reduce is 'max'"),
+        ({"task": TEXTS.items([0])}, 'kinds has "resample", which takes z from another item'),
+    ],
+)
+def test_bad_arguments(llama: mh.Model, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effects, "sweep", None)  # what is wrong is said before anything is run
+    with pytest.raises(ValueError, match=said):
+        ablation_effects(llama, **{"task": TEXTS, **options}, **QUICK)

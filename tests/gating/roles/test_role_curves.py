@@ -1,0 +1,179 @@
+"""Role curves against numbers worked out on paper and one pass for every gate that is set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads as mh
+from mechheads.gating import ROLES, Task, head_roles, role_curve
+from mechheads.gating.fit.gates import log_probs
+from mechheads.gating.roles import role_curves as curves
+from support import gated_micro
+from support.gated_micro import HURTS, NEEDED, capitals, log_p
+from support.made_gates import made_gates
+
+pytestmark = pytest.mark.transformerlens
+
+TEXTS = Task([" The capital of France is", " no", " a big dog"], [" Paris", " yes cat", " gave"], cluster=list("abc"))
+QUICK: dict[str, Any] = {"progress": False}
+
+
+@pytest.fixture(scope="module")
+def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
+    return gated_micro.build(tmp_path_factory.mktemp("micro") / "model")
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def by_hand(kept: float, hurting: float) -> np.ndarray:
+    """Gates G+ and G- [seed, layer, head] of the hand-made model: one head facilitates, one interferes."""
+    keep, drop = np.full((1, 2, 4), 0.98), np.full((1, 2, 4), 0.02)
+    keep[0][NEEDED], drop[0][NEEDED], keep[0][HURTS], drop[0][HURTS] = kept, kept, hurting, hurting
+    return np.stack([keep, drop])
+
+
+def random_gates(model: mh.Model, seeds: int = 3) -> Any:
+    rng = np.random.default_rng(0)
+    keep, drop = rng.random((2, seeds, model.n_layers, model.n_heads))
+    return made_gates(keep, drop)
+
+
+def test_curves_on_paper(micro: mh.Model) -> None:
+    """Only L0H1 (needed) and L1H2 (hurts) change anything: what is left is log p at their gates."""
+    g, h = 0.9, 0.1
+    gates = made_gates(*by_hand(g, h))
+    found = role_curve(micro, capitals(), gates, counts=[0, 1, 7, 8], draws=0, **QUICK)
+    lines = found.table.pivot(index="which", columns="k", values="change")
+    needed = log_p(micro, 0, h) - log_p(micro, 1, h)
+    hurts = log_p(micro, g, 0) - log_p(micro, g, 1)
+    everything = log_p(micro, 0, 0) - log_p(micro, 1, 1)
+    np.testing.assert_allclose(lines.loc["facilitation"], [0, needed, everything, everything], atol=1e-4)
+    np.testing.assert_allclose(lines.loc["interference"].iloc[[0, 1, 3]], [0, hurts, everything], atol=1e-4)
+    np.testing.assert_allclose(lines.loc["irrelevance"].iloc[[0, 1, 3]], [0, 0, everything], atol=1e-4)
+    assert needed < -4 and hurts > 1
+
+
+def test_every_point_is_a_pass_with_these_gates(llama: mh.Model) -> None:
+    gates = random_gates(llama)
+    roles = head_roles(gates)
+    counts = [2, 5, 12]
+    found = role_curve(llama, TEXTS, gates, counts=counts, draws=2, **QUICK)
+    tokens = TEXTS.tokens(llama)
+    keep = torch.tensor(gates["keep"].mean(0), dtype=torch.float32)
+    for which in (*ROLES, "random 1", "random 2"):
+        order = found.heads[which]
+        if which in ROLES:
+            assert order == roles[which].heads(12)
+        for k in counts:
+            off, on = keep.clone(), keep.clone()
+            for head in order[:k]:
+                off[head.layer, head.head], on[head.layer, head.head] = 0, 1
+            expected = (log_probs(llama, tokens, off[None]) - log_probs(llama, tokens, on[None]))[0].detach()
+            row = [*zip(found.table["which"], found.table["k"], strict=True)].index((which, k))
+            at = found.table.iloc[row]
+            np.testing.assert_allclose(found.values[row], expected, atol=5e-5)
+            assert at["change"] == pytest.approx(float(expected.mean()), abs=5e-5)
+            assert at["ci_low"] <= at["change"] <= at["ci_high"]
+    assert found.heads["random 1"] != found.heads["random 2"] and len(set(found.heads["random 1"])) == 12
+
+
+def test_over_seeds_each_has_its_own_gates_and_order(llama: mh.Model) -> None:
+    gates = random_gates(llama)
+    found = role_curve(llama, TEXTS, gates, counts=[4], over="seeds", draws=1, **QUICK)
+    assert found.values.shape == (4, 3)
+    for seed in range(3):
+        alone = made_gates(gates["keep"][[seed]], gates["drop"][[seed]])
+        one = role_curve(llama, TEXTS, alone, counts=[4], draws=0, **QUICK)
+        np.testing.assert_allclose(found.values[:3, seed], one.table["change"], atol=5e-5)
+
+
+def test_the_band_is_of_the_random_orders(llama: mh.Model) -> None:
+    found = role_curve(llama, TEXTS, random_gates(llama), counts=[0, 3], draws=4, **QUICK)
+    lines = found.table.pivot(index="which", columns="k", values="change")
+    random = lines[lines.index.str.startswith("random")]
+    band = found.band.set_index("k")
+    assert len(random) == 4 and band.loc[0].tolist() == [0, 0, 0]
+    assert band.loc[3].tolist() == [random[3].mean(), random[3].min(), random[3].max()]
+    same = role_curve(llama, TEXTS, random_gates(llama), counts=[0, 3], draws=4, **QUICK)
+    assert same.table.equals(found.table)
+    other = role_curve(llama, TEXTS, random_gates(llama), counts=[0, 3], draws=4, seed=1, **QUICK)
+    assert other.heads["random 1"] != found.heads["random 1"]
+
+
+def test_counts_left_out(llama: mh.Model) -> None:
+    few = role_curve(llama, TEXTS, random_gates(llama), most=4, draws=0, **QUICK)
+    assert sorted(set(few.table["k"])) == [0, 1, 2, 3, 4]
+    every = role_curve(llama, TEXTS, random_gates(llama), draws=0, **QUICK)
+    assert sorted(set(every.table["k"])) == [*range(11), 12]
+
+
+def test_roles_may_come_from_elsewhere(llama: mh.Model) -> None:
+    gates, other = random_gates(llama), random_gates(llama)
+    turned = head_roles(made_gates(1 - other["keep"], 1 - other["drop"]))
+    found = role_curve(llama, TEXTS, gates, turned, counts=[2], draws=0, **QUICK)
+    assert found.heads["facilitation"] == turned["facilitation"].heads(2)
+
+
+def test_it_says_where_it_comes_from(llama: mh.Model) -> None:
+    found = role_curve(llama, TEXTS, random_gates(llama), counts=[2], draws=1, **QUICK)
+    assert found.model == llama.name and found.name == "task"
+    assert found.provenance["counts"] == [2] and found.provenance["n_items"] == 3
+    assert repr(found).startswith("<RoleCurves of 'task' with 2 heads gated off: facilitation ")
+    assert "<table" in found._repr_html_()
+
+
+def test_interrupted_curves_keep_what_is_done(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def stops(*args: Any, **options: Any) -> np.ndarray:
+        calls.append(1)
+        if len(calls) > 2:
+            raise KeyboardInterrupt
+        return under(*args, **options)
+
+    under = curves.under_gates
+    monkeypatch.setattr(curves, "under_gates", stops)
+    with pytest.warns(UserWarning, match="interrupted after 2 of 4 curves; the rest are NaN"):
+        found = role_curve(llama, TEXTS, random_gates(llama), counts=[2], draws=1, **QUICK)
+    assert found.table["change"].notna().tolist() == [True, True, False, False]
+    assert found.provenance["interrupted"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"counts": [13]}, r"counts are \[13\]; give numbers of heads from 0 to 12, at least one above 0"),
+        ({"counts": [0]}, "counts are"),
+        ({"counts": []}, "counts are"),
+        ({"most": 0}, "most is 0"),
+        ({"over": "heads"}, "over is 'heads'"),
+        ({"draws": -1}, "draws is -1"),
+        ({"reduce": "max"}, "reduce is 'max'"),
+    ],
+)
+def test_bad_arguments(llama: mh.Model, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        role_curve(llama, TEXTS, random_gates(llama), **options)
+
+
+def test_gates_must_be_of_this_model_and_whole(llama: mh.Model, micro: mh.Model) -> None:
+    with pytest.raises(
+        ValueError, match=r"gates are from a model of \(2, 4\) layers and heads; this model has \(3, 4\)"
+    ):
+        role_curve(llama, TEXTS, random_gates(micro))
+    with pytest.raises(ValueError, match="roles are from a model of"):
+        role_curve(llama, TEXTS, random_gates(llama), head_roles(random_gates(micro)))
+    part = made_gates(np.ones((1, 3, 4)), np.ones((1, 3, 4)), interrupted=True)
+    with pytest.raises(ValueError, match="the fit of gates was interrupted"):
+        role_curve(llama, TEXTS, part)
+    with pytest.raises(ValueError, match="needs roles of the 3 seeds"):
+        role_curve(llama, TEXTS, random_gates(llama), head_roles(random_gates(llama, 2)), over="seeds")

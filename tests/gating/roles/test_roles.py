@@ -1,0 +1,166 @@
+"""Roles: the formulas, the shares over seeds, and that a fit finds what was put into a model by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mechheads as mh
+from mechheads.gating import ROLES, Gates, Roles, Task, fit_gates, head_roles
+from mechheads.gating.fit.fitted import Course
+from support import gated_micro, tiny as tiny_models
+from support.gated_micro import CAPITALS, DEAD, HURTS, NEEDED, capitals
+from support.made_gates import made_gates
+
+pytestmark = pytest.mark.transformerlens
+
+
+@pytest.fixture(scope="module")
+def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
+    return gated_micro.build(tmp_path_factory.mktemp("micro") / "model")
+
+
+# What was put in is found
+
+
+@pytest.fixture(scope="module")
+def fitted(micro: mh.Model) -> Gates:
+    return fit_gates(micro, capitals(), seeds=10, updates=150, lr=0.2, progress=False)
+
+
+@pytest.fixture(scope="module")
+def found(fitted: Gates) -> Roles:
+    return head_roles(fitted)
+
+
+def test_needed_hurting_and_dead_heads_are_told_apart_for_every_seed(found: Roles) -> None:
+    values = {role: found[role].dataset["values"].values for role in ROLES}
+    assert values["facilitation"].shape == (2, 4, 10)
+    assert (values["facilitation"][NEEDED] > 0.9).all()
+    assert (values["interference"][HURTS] > 0.9).all()
+    for head in DEAD:
+        assert (values["irrelevance"][head] > 0.9).all()
+    for role, of in (("facilitation", [NEEDED]), ("interference", [HURTS]), ("irrelevance", DEAD)):
+        others = np.ones((2, 4), bool)
+        for head in of:
+            others[head] = False
+        assert (values[role][others] < 0.1).all(), role
+
+
+def test_shares_of_heads(found: Roles) -> None:
+    expected = {"facilitation": 1 / 8, "interference": 1 / 8, "irrelevance": 6 / 8}
+    assert found.always() == found.any() == found.always(0.9) == expected
+    shares = found.shares().set_index("role")
+    assert shares["mean"].to_dict() == expected and shares.index.tolist() == list(ROLES)
+
+
+def test_the_ranking_is_that_of_the_roles(found: Roles) -> None:
+    assert [found[role].heads(1)[0] for role in ("facilitation", "interference")] == [
+        mh.HeadId(*NEEDED),
+        mh.HeadId(*HURTS),
+    ]
+
+
+def test_on_random_targets_no_head_facilitates_in_all_seeds(micro: mh.Model) -> None:
+    rng = np.random.default_rng(0)
+    words = [f" {word}" for word in tiny_models.WORDS.split()]
+    prompts = [f" the{country} is" for country in CAPITALS] * 6
+    task = Task(prompts, list(rng.choice(words, len(prompts))), name="random")
+    roles = head_roles(fit_gates(micro, task, seeds=10, updates=80, lr=0.3, progress=False))
+    assert roles.always()["facilitation"] == 0
+    assert roles["facilitation"].scores.max() < 0.5
+
+
+def test_swapped_signs_would_be_seen(fitted: Gates) -> None:
+    """From one start, keep ends above drop everywhere, and a dead head goes where it is pulled."""
+    assert (fitted["keep"] >= fitted["drop"]).all()
+    for head in DEAD:
+        assert (fitted["keep"][:, *head] > 0.95).all() and (fitted["drop"][:, *head] < 0.05).all()
+
+
+def test_clipped_on_both_sides_a_dead_head_that_starts_shut_is_taken_for_one_that_hurts(
+    micro: mh.Model, found: Roles
+) -> None:
+    """Seed 0 begins with L0H3 at 0.017, a logit of -4.1, where the paper's regulariser has no gradient."""
+    both = fit_gates(micro, capitals(), seeds=1, updates=(1, 40, 40), clip_side="both", progress=False)
+    assert head_roles(both)["interference"]["L0H3"]["score"] > 0.9
+    assert found["interference"]["L0H3"]["score"] < 0.1
+
+
+# The formulas
+
+
+def test_roles_follow_from_the_two_fits() -> None:
+    keep = np.array([[[0.9, 0.1], [0.8, 0.3]], [[0.7, 0.2], [1.0, 0.0]]])
+    drop = np.array([[[0.2, 0.0], [0.7, 0.3]], [[0.4, 0.1], [1.0, 0.0]]])
+    roles = head_roles(made_gates(keep, drop))
+    by_hand = {"facilitation": drop, "interference": 1 - keep, "irrelevance": keep * (1 - drop)}
+    for role, values in by_hand.items():
+        scores = roles[role]
+        np.testing.assert_allclose(scores.dataset["values"].values, np.moveaxis(values, 0, -1))
+        np.testing.assert_allclose(scores.scores, values.mean(0))
+        assert scores.kind == "roles" and scores.unit == "gate" and "2505.13737" in scores.citation()
+        assert scores.dataset["p_value"].isnull().all()  # a gate is never below 0: there is nothing to test
+        assert scores.dataset["ci_low"].isnull().all()  # two seeds have no interval, but a range
+        np.testing.assert_allclose(scores.dataset["range_low"], values.min(0))
+        np.testing.assert_allclose(scores.dataset["range_high"], values.max(0))
+    assert roles["irrelevance"]["L0H0"]["score"] == pytest.approx((0.9 * 0.8 + 0.7 * 0.6) / 2)
+
+
+def test_intervals_of_gates_end_at_0_and_1() -> None:
+    keep = np.array([[[0.99, 0.5]], [[0.2, 0.5]], [[0.95, 0.6]]])
+    dataset = head_roles(made_gates(keep, keep))["facilitation"].dataset
+    np.testing.assert_array_equal(dataset[["ci_low", "ci_high"]].isel(head=0).to_array().values.ravel(), [0, 1])
+    assert 0 < dataset["ci_low"][0, 1] < 0.5 < dataset["ci_high"][0, 1] < 1
+
+
+def test_always_and_any_over_seeds() -> None:
+    drop = np.array([[[0.6, 0.6, 0.1, 0.5]], [[0.7, 0.2, 0.2, 0.5]]])
+    keep = np.maximum(drop, 0.6)
+    roles = head_roles(made_gates(keep, drop))
+    assert roles.always()["facilitation"] == 0.5 and roles.any()["facilitation"] == 0.75
+    assert roles.always(0.55)["facilitation"] == 0.25 and roles.any(0.65)["facilitation"] == 0.25
+    shares = roles.shares().set_index("role").loc["facilitation"]
+    assert shares.to_dict() == {"always": 0.5, "any": 0.75, "mean": 0.625}
+    for threshold in (-0.1, 1.1):
+        with pytest.raises(ValueError, match="threshold is"):
+            roles.always(threshold)
+
+
+def test_table_has_a_row_a_head() -> None:
+    drop = np.array([[[0.6, 0.1]], [[0.8, 0.3]], [[0.7, 0.2]]])
+    table = head_roles(made_gates(np.ones_like(drop), drop)).to_dataframe()
+    assert table[["layer", "head"]].values.tolist() == [[0, 0], [0, 1]]
+    assert table["facilitation"].tolist() == pytest.approx([0.7, 0.2])
+    assert (table["facilitation_low"].to_numpy() < table["facilitation"].to_numpy()).all()
+    assert (table["facilitation_high"].to_numpy() > table["facilitation"].to_numpy()).all()
+    assert table["interference"].tolist() == [0, 0] and table["irrelevance"].tolist() == pytest.approx([0.3, 0.8])
+
+
+def test_roles_are_a_mapping() -> None:
+    roles = head_roles(made_gates(np.ones((1, 2, 3)), np.zeros((1, 2, 3))))
+    assert list(roles) == list(ROLES) and len(roles) == 3 and "facilitation" in roles
+    with pytest.raises(KeyError, match="there is no role 'useful'"):
+        roles["useful"]
+    assert repr(roles) == "<Roles of 2 x 3 heads: facilitation, interference, irrelevance>"
+    assert "<table" in roles._repr_html_()
+
+
+def test_roles_of_an_interrupted_fit_are_not_counted() -> None:
+    nothing = np.full((2, 1, 2), np.nan)
+    roles = head_roles(made_gates(nothing, nothing, interrupted=True))
+    assert roles["facilitation"].scores.isnull().all()
+    with pytest.raises(ValueError, match="facilitation is not known for every head, because the fit was interrupted"):
+        roles.always()
+    assert "interrupted" in roles._repr_html_()
+
+
+def test_roles_need_the_two_fits() -> None:
+    curve = np.zeros((1, 1, 1))
+    course = Course(loss=curve, objective=curve, updates=np.ones((1, 1), int))
+    about: dict[str, Any] = {"name": "c", "provenance": {"interrupted": False}}
+    gates = Gates.of(np.ones((1, 1, 1, 2)), ["contrast"], [0], course, **about)
+    with pytest.raises(ValueError, match="gates have the fits contrast; roles need keep and drop"):
+        head_roles(gates)

@@ -1,0 +1,358 @@
+"""The tasks of the package: what is asked, what is right, and what the default model makes of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mechheads as mh
+from mechheads.data import folder
+from mechheads.gating.fit.gates import task_log_prob
+from mechheads.gating.tasks.arithmetic_problems import MOST, STORIES, arithmetic_problems
+from mechheads.gating.tasks.questions import Question, question_task
+from mechheads.gating.tasks.shipped import induction_task, load_task, relation_task, task_names
+from mechheads.gating.tasks.task import Task
+from mechheads.labels import relation_names
+
+pytestmark = pytest.mark.transformerlens
+
+ANSWERS: dict[str, Callable[..., float]] = {
+    "given": lambda has, more: has + more,
+    "eaten": lambda cookies, eaten: cookies - eaten,
+    "rows": lambda rows, each: sum(each for _ in range(rows)),
+    "shared": lambda things, friends: things / friends,
+    "price": lambda price, wares: sum(price for _ in range(wares)),
+    "change": lambda price, paid: paid - price,
+    "bus": lambda before, off, on: before + on - off,
+    "older": lambda age, older: age + older,
+    "birthday": lambda age, then: then - age,
+    "ride": lambda way, days: sum(way for _ in range(days)),
+    "boxes": lambda things, size: things / size,
+    "pages": lambda pages, monday, tuesday: pages - (monday + tuesday),
+    "compared": lambda more, fewer: more - fewer,
+    "times": lambda has, times: times * has,
+    "farm": lambda *animals: sum(animals),
+    "chairs": lambda tables, each, more: more + tables * each,
+    "savings": lambda week, weeks, spent: weeks * week - spent,
+    "oven": lambda needed, over: needed - over,
+    "teams": lambda girls, boys, size: girls / size + boys / size,
+    "lost": lambda had, lost, new: had + new - lost,
+    "eggs": lambda boxes, each, broken: boxes * each - broken,
+    "degrees": lambda morning, warmer: morning + warmer,
+    "class": lambda pupils, girls: pupils - girls,
+    "missing": lambda needs, has: needs - has,
+}
+"""What each story asks for, from its numbers in the order in which they are told."""
+
+
+def content(name: str) -> dict[str, Any]:
+    return json.loads((folder("tasks") / f"{name}.json").read_text("utf-8"))
+
+
+def read(prompt: Any) -> tuple[str, str, str]:
+    """The example's question, its answer, and the question that is asked."""
+    match = re.fullmatch(r"Question: (.+)\nAnswer: (.+)\n\nQuestion: (.+)\nAnswer:", prompt, re.DOTALL)
+    assert match is not None, prompt
+    return match[1], match[2], match[3]
+
+
+def items(task: Task) -> list[tuple[str, str, str]]:
+    assert task.cluster is not None
+    return list(zip(map(str, task.prompts), map(str, task.targets), task.cluster, strict=True))
+
+
+# Arithmetic ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_answer_follows_from_the_numbers_told() -> None:
+    problems = arithmetic_problems(1000, seed=1)
+    assert set(ANSWERS) == set(STORIES) == {problem.story for problem in problems}
+    assert len({problem.question for problem in problems}) == 1000
+    for problem in problems:
+        numbers = [int(number) for number in re.findall(r"\d+", problem.question)]
+        assert ANSWERS[problem.story](*numbers) == pytest.approx(problem.answer), problem
+        assert 2 <= problem.answer <= 99
+        assert not re.search(r"[{}]", problem.question)
+
+
+def test_stories_come_in_turn_and_nobody_gives_to_themselves() -> None:
+    problems = arithmetic_problems(len(STORIES) * 5)
+    assert set(Counter(problem.story for problem in problems).values()) == {5}
+    for problem in problems:
+        if problem.story == "given":
+            name, friend = re.findall(r"^(\w+) has .*\. (\w+) gives", problem.question)[0]
+            assert name != friend
+
+
+def test_problems_repeat_with_their_seed_and_fewer_are_the_first() -> None:
+    assert arithmetic_problems(50, seed=3) == arithmetic_problems(50, seed=3)
+    assert arithmetic_problems(50, seed=3)[:20] == arithmetic_problems(20, seed=3)
+    assert arithmetic_problems(50, seed=3) != arithmetic_problems(50, seed=4)
+    with pytest.raises(ValueError, match=f"n is 0; give a number of problems from 1 to {MOST}"):
+        arithmetic_problems(0)
+
+
+def test_math_asks_a_story_after_another_one() -> None:
+    known = {p.question: (p.story, str(p.answer)) for p in arithmetic_problems(200, seed=2)}
+    task = load_task("math", seed=2)
+    assert len(task) == 200
+    for prompt, target, cluster in items(task):
+        example, its_answer, asked = read(prompt)
+        assert known[asked] == (cluster, target.removeprefix(" "))
+        assert known[example][1] == its_answer
+        assert known[example][0] != cluster
+    assert len(load_task("math", n=1)) == 1
+    with pytest.raises(ValueError, match=f"n is 0, but task 'math' has {MOST} items"):
+        load_task("math", n=0)
+
+
+# Syntax -------------------------------------------------------------------------------------------------------------
+
+
+def test_syntax_data_is_whole() -> None:
+    data = content("syntax")
+    words = [word for form in data["forms"] for word, _ in form["pairs"]]
+    assert all(form["question"].count("{word}") == 1 for form in data["forms"])
+    assert all(len({w for w, _ in form["pairs"]}) == len(form["pairs"]) >= 12 for form in data["forms"])
+    assert all(word == word.strip() and " " not in word for word in words)
+    frames = [frame for gap in data["gaps"] for frame in gap["frames"]]
+    sentences = [sentence for frame in frames for sentence in frame["sentences"]]
+    assert len(set(sentences)) == len(sentences) == 2 * len(frames)
+    assert all(sentence.count("___") == 1 for sentence in sentences)
+    assert all(len(set(frame["choices"])) == 2 for frame in frames)
+
+
+def test_syntax_asks_for_the_right_answer_after_a_right_example() -> None:
+    data = content("syntax")
+    right: dict[str, tuple[str, str, str]] = {}
+    for form in data["forms"]:
+        for word, answer in form["pairs"]:
+            right[form["question"].replace("{word}", word)] = (answer, form["kind"], f"{form['kind']}: {word}")
+    for gap in data["gaps"]:
+        for frame in gap["frames"]:
+            (first, second), (one, other) = frame["sentences"], frame["choices"]
+            for sentence, answer in ((first, one), (second, other)):
+                for a, b in ((one, other), (other, one)):
+                    right[f'Which word fills the gap, "{a}" or "{b}"? {sentence}'] = (answer, gap["kind"], first)
+    task = load_task("syntax")
+    assert len(task) >= 200
+    assert len({read(prompt)[2] for prompt in task.prompts}) == len(task)
+    first_named = []
+    for prompt, target, cluster in items(task):
+        example, its_answer, asked = read(prompt)
+        answer, kind, group = right[asked]
+        assert (target, cluster) == (f" {answer}", group)
+        assert right[example][:2] == (its_answer, kind)
+        assert right[example][2] != group
+        if "gap" in asked:
+            first_named.append(asked.index(f'"{answer}"') < asked.index(" or "))
+    assert len(first_named) >= 100
+    assert 0.4 < np.mean(first_named) < 0.6
+
+
+def test_fewer_items_are_the_first_of_a_seed() -> None:
+    everything, few = load_task("syntax", seed=5), load_task("syntax", n=30, seed=5)
+    assert [read(p)[2] for p in few.prompts] == [read(p)[2] for p in everything.prompts[:30]]
+    assert few.targets == everything.targets[:30]
+    assert few == load_task("syntax", n=30, seed=5) != load_task("syntax", n=30, seed=6)
+    with pytest.raises(ValueError, match=r"n is 1000, but task 'syntax' has \d+ items; give 1 to \d+, or None for all"):
+        load_task("syntax", n=1000)
+
+
+# Common sense -------------------------------------------------------------------------------------------------------
+
+
+def test_common_sense_data_is_whole_and_lengths_do_not_tell() -> None:
+    questions = content("common_sense")["items"]
+    assert len(questions) >= 200
+    assert len({item["question"] for item in questions}) == len(questions)
+    assert min(Counter(item["area"] for item in questions).values()) >= 10
+    longest = 0
+    for item in questions:
+        assert item["question"].endswith(("?", "."))
+        assert len(set(item["options"])) == 5
+        assert all(option == option.strip() and option for option in item["options"])
+        longest += len(item["options"][0]) > max(map(len, item["options"][1:]))
+    assert longest < 0.25 * len(questions)
+
+
+def test_common_sense_letters_are_those_of_the_right_options() -> None:
+    right = {item["question"]: item["options"] for item in content("common_sense")["items"]}
+    task = load_task("common_sense")
+    assert len(task) == len(right)
+    for prompt, target, cluster in items(task):
+        example, its_letter, asked = read(prompt)
+        for text, letter in ((asked, target.strip()), (example, its_letter)):
+            question, *lines = text.split("\n")
+            options = dict(line.split(": ", 1) for line in lines)
+            assert list(options) == ["A", "B", "C", "D", "E"]
+            assert options[letter] == right[question][0]
+            assert sorted(options.values()) == sorted(right[question])
+        assert cluster == asked.split("\n")[0] != example.split("\n")[0]
+        assert re.fullmatch(" [A-E]", target)
+    assert all(45 <= count <= 85 for count in Counter(task.targets).values())
+    other = load_task("common_sense", seed=1)
+    assert dict(zip(task.cluster or (), task.targets, strict=True)) != dict(
+        zip(other.cluster or (), other.targets, strict=True)
+    )
+
+
+def test_common_sense_without_options() -> None:
+    right = {item["question"]: item["options"][0] for item in content("common_sense")["items"]}
+    task = load_task("common_sense_open")
+    assert len(task) >= 200
+    assert len(set(task.cluster or ())) == len(task)
+    for prompt, target, cluster in items(task):
+        example, its_answer, asked = read(prompt)
+        assert asked == cluster != example
+        assert (target, its_answer) == (f" {right[asked]}", right[example])
+        assert "of these" not in asked
+
+
+# Induction ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def small(request: pytest.FixtureRequest, tiny: Callable) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+def test_induction_follows_its_pattern(small: mh.Model) -> None:
+    task = induction_task(small, n=20)
+    assert task.name == "aba_abb"
+    for index, (prompt, target) in enumerate(zip(task.prompts, task.targets, strict=True)):
+        *lines, asked = str(prompt).split("\n")
+        examples = [line.split("^") for line in lines]
+        a, b, nothing = asked.split("^")
+        assert nothing == ""
+        assert len(examples) == 4
+        assert all(third == (first if index % 2 == 0 else second) for first, second, third in examples)
+        assert target == (a if index % 2 == 0 else b)
+        words = [word for first, second, _ in examples for word in (first, second)] + [a, b]
+        assert len(set(words)) == 10
+        assert all(re.fullmatch(" [a-z]{3,}", word) for word in words)
+
+
+def test_each_word_is_one_token(small: mh.Model) -> None:
+    tokens = induction_task(small, n=20).tokens(small)
+    assert not tokens.rejected
+    assert tokens.is_target.sum(1).tolist() == [1] * 20
+    begins = int(small.tokenizer("^").input_ids[0] == small.tokenizer.bos_token_id)
+    assert tokens.lengths.tolist() == [4 * 6 + 4 + 1 + begins] * 20
+
+
+def test_patterns_of_one_seed_ask_about_the_same_words(small: mh.Model) -> None:
+    aba, abb = (induction_task(small, patterns=[pattern], n=8, seed=4) for pattern in ("ABA", "ABB"))
+    assert (aba.name, abb.name) == ("aba", "abb")
+    for one, other in zip(aba.prompts, abb.prompts, strict=True):
+        for first, second in zip(str(one).split("\n"), str(other).split("\n"), strict=True):
+            assert first.split("^")[:2] == second.split("^")[:2]
+    assert all(a != b for a, b in zip(aba.targets, abb.targets, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"patterns": "ABA"}, r"patterns is 'ABA'; give a list of \"ABA\", \"ABB\" or both"),
+        ({"patterns": ["AAB"]}, r"patterns is \['AAB'\]"),
+        ({"patterns": []}, r"patterns is \[\]"),
+        ({"n": 0}, "n is 0; give the number of prompts, at least 1"),
+    ],
+)
+def test_bad_induction(small: mh.Model, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        induction_task(small, **options)
+
+
+def test_induction_needs_ten_words(small: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(small.tokenizer), "decode", lambda self, ids, **_: " dog" if ids[0] % 2 else "?")
+    with pytest.raises(ValueError, match=r"vocabulary has 1 lower-case English words .* needs 10"):
+        induction_task(small)
+    monkeypatch.setattr(small, "tokenizer", None)
+    with pytest.raises(ValueError, match=r"model has no tokenizer to tokenise the prompts; give one: mh\.wrap"):
+        induction_task(small)
+
+
+# Relations ----------------------------------------------------------------------------------------------------------
+
+PAIRS = [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin"), ("big", "bigger")]
+TEMPLATES = (" The capital of {source} is {target}", " France and {source} gave {target}")
+
+
+def test_a_relation_is_asked_in_all_its_templates(small: mh.Model) -> None:
+    relation = mh.Relation("words", None, [*PAIRS, ("one", "Zurich")], source="here", few_shot=TEMPLATES)
+    task = relation_task(small, relation, shots=2)
+    assert (task.name, task.source) == ("words", "here")
+    asked = Counter()
+    for prompt, target, cluster in items(task):
+        *lines, last = prompt.split("\n")
+        template = 0 if last.startswith(" The capital") else 1
+        assert last == TEMPLATES[template].split(" {target}")[0].format(source=cluster)
+        assert target == f" {dict(PAIRS)[cluster]}"
+        assert len(lines) == 2
+        assert all(line in [TEMPLATES[template].format(source=s, target=t) for s, t in PAIRS] for line in lines)
+        asked[cluster, template] += 1
+    assert asked == Counter({(source, template): 1 for source, _ in PAIRS for template in (0, 1)})
+    few = relation_task(small, relation, shots=2, n=3)
+    assert (few.prompts, few.targets) == (task.prompts[:3], task.targets[:3])
+    with pytest.raises(ValueError, match="n is 11; relation 'words' gives 10 prompts for this model"):
+        relation_task(small, relation, shots=2, n=11)
+    with pytest.raises(ValueError, match="n is 0; give the number of prompts, at least 1, or None for all"):
+        relation_task(small, relation, n=0)
+    with pytest.raises(ValueError, match="relation 'bare' has no few-shot templates"):
+        relation_task(small, mh.Relation("bare", None, PAIRS))
+
+
+# By name ------------------------------------------------------------------------------------------------------------
+
+
+def test_names_and_what_is_said_of_others(small: mh.Model) -> None:
+    assert task_names() == (
+        "syntax",
+        "common_sense",
+        "common_sense_open",
+        "math",
+        "aba_abb",
+        "capitals",
+        *relation_names(),
+    )
+    with pytest.raises(
+        ValueError, match=r"no task 'sintax'; .*syntax, common_sense, common_sense_open, math, aba_abb, capitals, adj"
+    ):
+        load_task("sintax")
+    for name in ("aba_abb", "capitals"):
+        with pytest.raises(
+            ValueError, match=r"consists of words that are one token; give a model: load_task\(.*, model=model\)"
+        ):
+            load_task(name)
+    assert load_task("aba_abb", model=small) == induction_task(small, n=200)
+
+
+def test_a_question_needs_another_of_its_kind() -> None:
+    alone = [Question("one?", "1", "a", "x"), Question("two?", "2", "b", "x"), Question("three?", "3", "c", "y")]
+    with pytest.raises(ValueError, match="task 'mine' has no two different questions of the kind 'y'"):
+        question_task(alone, "mine", "", rng=np.random.default_rng(0))
+
+
+# On the default model -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["syntax", "common_sense", "common_sense_open", "math", "aba_abb", "capitals"])
+def test_no_item_is_rejected(model: mh.Model, name: str) -> None:
+    task = load_task(name, model=model)
+    assert len(task) >= (60 if name == "capitals" else 200)
+    assert task.tokens(model).rejected == {}
+
+
+@pytest.mark.parametrize("name", ["syntax", "common_sense_open", "aba_abb", "capitals"])
+def test_targets_are_likelier_than_those_of_other_items(model: mh.Model, name: str) -> None:
+    task = load_task(name, model=model, n=8)
+    others = Task(task.prompts, [*task.targets[1:], *task.targets[:1]])
+    own, wrong = (task_log_prob(model, one, progress=False) for one in (task, others))
+    assert own.mean() > wrong.mean() + 1

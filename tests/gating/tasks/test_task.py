@@ -1,0 +1,128 @@
+"""Tasks: what they take, how they are cut into parts, and how prompt and target are told apart in tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import mechheads as mh
+from mechheads.gating import Task
+
+pytestmark = pytest.mark.transformerlens
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def test_prompt_and_target_are_joined_and_padded(llama: mh.Model) -> None:
+    task = Task([" The capital of France is", " When"], [" Paris Rome", " John"])
+    tokens = task.tokens(llama)
+    joint = [llama.tokenizer(f"{p}{t}").input_ids for p, t in zip(task.prompts, task.targets, strict=True)]
+    assert tokens.lengths.tolist() == [8, 3]  # with <bos>
+    assert [row[:length] for row, length in zip(tokens.ids.tolist(), [8, 3], strict=True)] == joint
+    assert tokens.ids[1, 3:].tolist() == [0] * 5
+    assert tokens.is_target.int().tolist() == [[0, 0, 0, 0, 0, 0, 1, 1], [0, 0, 1, 0, 0, 0, 0, 0]]
+    assert tokens.predicts.int().tolist() == [[0, 0, 0, 0, 0, 1, 1, 0], [0, 1, 0, 0, 0, 0, 0, 0]]
+    assert tokens.kept == (0, 1) and tokens.rejected == {}
+
+
+def test_token_ids_need_no_tokenizer(llama: mh.Model) -> None:
+    tokens = Task([[5, 6, 7], [8]], [[9], [10, 11]]).tokens(mh.Model(llama.backend, "ids", tokenizer=False))
+    assert tokens.ids.tolist() == [[5, 6, 7, 9], [8, 10, 11, 0]]
+    assert tokens.is_target.int().tolist() == [[0, 0, 0, 1], [0, 1, 1, 0]]
+
+
+def test_items_that_do_not_come_apart_are_rejected_and_counted(llama: mh.Model) -> None:
+    long = " the" * llama.n_ctx
+    task = Task(
+        [" dog", " The capital of France is ", long, " cat", [5]],
+        [" cat", "Paris", " cat", " dog", " cat"],
+        cluster=list("abcde"),
+    )
+    tokens = task.tokens(llama)
+    assert tokens.kept == (0, 3) and tokens.cluster == ("a", "d")
+    assert list(tokens.rejected) == [1, 2, 4]
+    assert "spans prompt and target" in tokens.rejected[1] and "'Paris'" in tokens.rejected[1]
+    assert f"context holds {llama.n_ctx}" in tokens.rejected[2]
+    assert "the other token ids" in tokens.rejected[4]
+
+
+def test_a_target_that_is_not_the_end_of_the_whole(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd:
+        """Reads the target another way once it follows a prompt."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(llama.tokenizer, name)
+
+        def __call__(self, text: str, **options: object) -> object:
+            return llama.tokenizer(text.replace(" dog cat", " dog one"), **options)
+
+    odd = mh.Model(llama.backend, "odd", tokenizer=Odd())
+    with pytest.raises(ValueError, match=r"the target ' cat' are not the last of \[.*' one'\]"):
+        Task([" dog"], [" cat"]).tokens(odd)
+
+
+def test_a_task_of_which_nothing_is_left(llama: mh.Model) -> None:
+    with pytest.raises(ValueError, match=r"task 'spaces': none of its 2 items can be used; item 0: a token spans"):
+        Task([" The capital of France is ", "no "], ["Paris", "yes"], name="spaces").tokens(llama)
+
+
+def test_some_items_are_as_wide_as_they_need(llama: mh.Model) -> None:
+    tokens = Task([" The capital of France is", " When", " dog"], [" Paris", " John", " cat"]).tokens(llama)
+    some = tokens.items(torch.tensor([2, 1]))
+    assert some.ids.tolist() == [tokens.ids[2, :3].tolist(), tokens.ids[1, :3].tolist()]
+    assert some.kept == (2, 1) and some.cluster == ("2", "1") and some.predicts.sum() == 2
+    assert some.fingerprint() != tokens.fingerprint()
+    assert some.items(torch.tensor([0])).fingerprint() == tokens.items(torch.tensor([2])).fingerprint()
+
+
+def test_split_keeps_clusters_together_and_loses_nothing() -> None:
+    cluster = [str(i // 3) for i in range(30)]
+    task = Task([f"p{i}" for i in range(30)], [f"t{i}" for i in range(30)], name="n", source="s", cluster=cluster)
+    train, test = task.split(0.7, 0.3, seed=1)
+    assert len(train) == 21 and len(test) == 9
+    assert set(train.cluster or ()) & set(test.cluster or ()) == set()
+    assert sorted([*train.prompts, *test.prompts]) == sorted(task.prompts)
+    numbers = [int(str(prompt)[1:]) for prompt in train.prompts]
+    assert numbers == sorted(numbers)
+    assert [str(p)[1:] for p in train.prompts] == [str(t)[1:] for t in train.targets]
+    assert (train.name, train.source) == ("n", "s")
+    assert task.split(0.7, seed=1)[1] == test
+    assert task.split(0.7, 0.3, seed=2)[0] != train
+    assert [len(part) for part in task.split(0.5, 0.2, 0.3)] == [15, 6, 9]
+
+
+@pytest.mark.parametrize("fractions", [(0.01,), (1.0,), (0.0, 1.0), (0.98, 0.01, 0.01)])
+def test_an_empty_split_is_an_error(fractions: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=r"part \d of the split .* is empty: the task has 4 items in 4 clusters"):
+        Task(list("abcd"), list("wxyz")).split(*fractions)
+
+
+@pytest.mark.parametrize("fractions", [(), (0.5, 0.2), (1.5,), (1.2, -0.2)])
+def test_fractions_must_add_up(fractions: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="fractions are"):
+        Task(list("abcd"), list("wxyz")).split(*fractions)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "targets", "more", "said"),
+    [
+        ("a b", ["x"], {}, "prompts must be a list"),
+        (["a"], "x", {}, "targets must be a list"),
+        ([], [], {}, "prompts is empty"),
+        (["a", "b"], ["x"], {}, "targets has 1 entries for 2 prompts"),
+        (["a"], ["x"], {"cluster": ["1", "2"]}, "cluster has 2 entries for 1 prompts"),
+        (["a", ""], ["x", "y"], {}, r"prompts\[1\] is empty"),
+        (["a"], [[]], {}, r"targets\[0\] is empty"),
+        (["a"], [3], {}, r"targets\[0\] is 3; each must be a text or a list of token ids"),
+        (["a"], [None], {}, r"targets\[0\] is None"),
+    ],
+)
+def test_bad_tasks(prompts: object, targets: object, more: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Task(prompts, targets, **more)

@@ -1,0 +1,462 @@
+"""Generation against a plain loop of full forward passes and against transformers' own, on every tiny architecture."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import mechheads as mh
+from mechheads.engine.memory import PeakBytes
+from mechheads.generation import generate as generation
+from mechheads.generation.batch import Choice
+from mechheads.generation.generate import Generated, check_writing, end_tokens, generate, generate_under
+from mechheads.interventions.change import HeadChange
+from mechheads.limits import Limits
+from support import oracles
+
+pytestmark = pytest.mark.transformerlens
+
+ARCHITECTURES = ("gpt2", "llama", "neox", "gemma")
+PROMPTS = [
+    " The capital of France is",
+    " yes",
+    " When John and Mary went to the store John gave a book to",
+    " The capital of Italy is",
+    " no I cannot help",
+]
+NEW = 9
+QUIET: dict[str, Any] = {"max_new_tokens": NEW, "progress": False}
+DRAWN: dict[str, Any] = QUIET | {"temperature": 2.0, "top_k": 5, "seed": 3}
+"""Tiny models repeat themselves when greedy; drawn tokens tell whether all probabilities are right."""
+TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def small(request, tiny) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture
+def llama(tiny) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def rows_of(model: mh.Model, prompts: Sequence[Any] = PROMPTS) -> list[list[int]]:
+    tokens = mh.Prompts(prompts).tokens(model)
+    return [row[:length] for row, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)]
+
+
+def plain(
+    model: mh.Model,
+    hooks: list[tuple[str, Callable]] | None = None,
+    *,
+    ends: Sequence[int] = (),
+    prompts: Sequence[Any] = PROMPTS,
+    new: int = NEW,
+    drawn: bool = False,
+) -> tuple[tuple[tuple[int, ...], bool], ...]:
+    """New ids of each prompt and whether it ended: a full forward pass for each token, drawn as ``DRAWN`` says."""
+    ends = ends or end_tokens(model)
+    noise = torch.rand(len(prompts), new, generator=torch.Generator().manual_seed(DRAWN["seed"]))
+    found = []
+    for row, chances in zip(rows_of(model, prompts), noise, strict=True):
+        written: list[int] = []
+        ended = False
+        while len(written) < new and not ended:
+            logits = oracles.forward(model, torch.tensor([row + written]), hooks)[0, -1]
+            best = logits.topk(DRAWN["top_k"])
+            reached = (best.values / DRAWN["temperature"]).softmax(-1).cumsum(-1)
+            token = int(best.indices[int((reached <= chances[len(written)]).sum()) if drawn else 0])
+            ended = token in ends
+            written += [] if ended else [token]
+        found.append((tuple(written), ended))
+    return tuple(found)
+
+
+def of(written: Generated) -> tuple[tuple[tuple[int, ...], bool], ...]:
+    return tuple(zip(written.ids, written.finished, strict=True))
+
+
+def as_hooks(model: mh.Model, changes: Sequence[HeadChange]) -> list[tuple[str, Callable]]:
+    """The changes as hooks for whole rows, one after the other."""
+
+    def hook(change: HeadChange) -> Callable:
+        def put(value: Tensor, hook: Any) -> Tensor:
+            value = value.clone()
+            value[:, :, change.head] = change.function(value[:, :, change.head])
+            return value
+
+        return put
+
+    return [(model.hook_name(change.site, change.layer), hook(change)) for change in changes]
+
+
+def test_greedy_equals_a_full_forward_for_each_token(small):
+    written = generate(small, PROMPTS, **QUIET)
+    assert of(written) == plain(small)
+    assert written.texts == tuple(small.tokenizer.decode(ids, skip_special_tokens=True) for ids in written.ids)
+    assert len({len(row) for row in rows_of(small)}) > 3  # ragged
+
+
+def test_greedy_equals_transformers_own(small, tiny):
+    folder = small.name
+    own = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    written = generate(small, PROMPTS, **QUIET)
+    for row, ids, ended in zip(rows_of(small), written.ids, written.finished, strict=True):
+        given = own.generate(
+            torch.tensor([row]),
+            attention_mask=torch.ones(1, len(row), dtype=torch.long),
+            max_new_tokens=NEW,
+            do_sample=False,
+            pad_token_id=2,
+        )[0, len(row) :].tolist()
+        assert given == [*ids, small.tokenizer.eos_token_id][: len(given)] and ended == (len(given) > len(ids))
+
+
+def test_hooks_act_in_the_prompt_and_in_every_step(small):
+    def turn(value: Tensor, hook: Any) -> Tensor:
+        return value.flip(-1)
+
+    def louder(value: Tensor, hook: Any) -> None:
+        value.mul_(1.5)
+
+    hooks = [(small.hook_name("z", 0), turn), (small.hook_name("mlp_out", 1), louder)]
+    written = generate(small, PROMPTS, hooks=hooks, **DRAWN)
+    assert of(written) == plain(small, hooks, drawn=True)
+    assert written.ids != generate(small, PROMPTS, **DRAWN).ids
+    assert not any(point.fwd_hooks for point in small.model.hook_dict.values())
+
+
+def conditions_for(model: mh.Model) -> list[list[HeadChange]]:
+    constant = torch.linspace(-2, 2, model.d_head)
+    last = model.n_kv_heads - 1
+    return [
+        [],
+        [HeadChange(layer, head, "z", torch.zeros_like) for layer in (0, 1) for head in (1, 3)],
+        [HeadChange(0, head, "scored_q", lambda q: 0.01 * q) for head in range(4)],
+        [HeadChange(1, 2, "z", lambda z: constant.expand_as(z)), HeadChange(1, 2, "z", lambda z: 2 * z)],
+        [HeadChange(0, last, "k", lambda k: -3 * k), HeadChange(1, 0, "v", lambda v: v.flip(-1))],
+        [HeadChange(2, 0, "q", lambda q: 5 * q), HeadChange(0, last, "scored_k", lambda k: -k)],
+    ]
+
+
+def test_conditions_in_one_batch_are_as_one_after_the_other(small):
+    conditions = conditions_for(small)
+    prompts, few = PROMPTS[:3], DRAWN | {"max_new_tokens": 6}
+    together = generate_under(small, prompts, conditions, **few)
+    assert [of(each) for each in together] == [
+        plain(small, as_hooks(small, changes), prompts=prompts, new=6, drawn=True) for changes in conditions
+    ]
+    assert [generate_under(small, prompts, [changes], **few)[0] for changes in conditions] == together
+    assert together[0] == generate(small, prompts, **few)
+    assert len({each.ids for each in together}) == len(conditions)
+
+
+def test_rows_that_finish_leave_and_change_nothing_for_the_others(small, monkeypatch):
+    free = generate(small, PROMPTS, **DRAWN).ids
+
+    def lengths_with(ends: tuple[int, ...]) -> set[int]:
+        return {next((i for i, token in enumerate(ids) if token in ends), NEW) for ids in free}
+
+    ends = max(combinations({token for ids in free for token in ids}, 2), key=lambda ends: len(lengths_with(ends)))
+    monkeypatch.setattr(generation, "end_tokens", lambda model: ends)
+    expected = plain(small, ends=ends, drawn=True)
+    seen: list[int] = []
+    changes = [HeadChange(1, 1, "z", torch.zeros_like)]
+    hook = (small.hook_name("z", 0), lambda value, hook: seen.append(len(value)))
+    assert of(generate(small, PROMPTS, hooks=[hook], **DRAWN)) == expected
+    assert len({len(ids) for ids, _ in expected}) > 2 and not all(ended for _, ended in expected)
+    lengths = [len(ids) + ended for ids, ended in expected]
+    assert sum(seen) == sum(lengths)  # no row is computed once it is finished
+    together = generate_under(small, PROMPTS, [changes, [], changes], **DRAWN)
+    assert of(together[1]) == expected
+    assert of(together[0]) == of(together[2]) == plain(small, as_hooks(small, changes), ends=ends, drawn=True)
+
+
+def test_all_conditions_share_one_call_a_step(small):
+    seen: list[int] = []
+    prompts = [" The capital of France is", " The capital of Italy is"]
+
+    def counting(z: Tensor) -> Tensor:
+        seen.append(len(z))
+        return 0 * z
+
+    conditions = [[HeadChange(0, 0, "z", counting)], [HeadChange(0, 1, "z", counting)], []]
+    seen.clear()
+    together = generate_under(small, prompts, conditions, max_new_tokens=3, progress=False)
+    assert not any(ended for each in together for ended in each.finished)
+    assert seen[4:] == [2] * 6  # after two trials of each function: two prompts, for two conditions in three calls
+
+
+def test_what_all_prompts_begin_with_is_computed_once_a_condition(small):
+    begin = " When John and Mary went to the store John gave a book to"
+    prompts = [f"{begin}{end}" for end in (" Mary", " Mary and John", "", " a big dog", " the cat", " no")]
+    rows, conditions = rows_of(small, prompts), conditions_for(small)[:3]
+    alike = len(rows_of(small, [begin])[0])
+    assert all(row[:alike] == rows[2] for row in rows)
+    seen: list[tuple[int, int]] = []
+    count = HeadChange(2, 3, "z", lambda z: (seen.append(z.shape[:2]), z)[1])
+    quick = DRAWN | {"max_new_tokens": 4}
+    found = generate_under(small, prompts, [[*changes, count] for changes in conditions], **quick)
+    for changes, each in zip(conditions, found, strict=True):
+        assert of(each) == plain(small, as_hooks(small, changes), prompts=prompts, new=4, drawn=True)
+    if TRANSFORMERLENS_4:  # on 3.9 only prompts of equal length share a batch
+        first = seen[6:12]  # after two trials of each condition's function: each condition's beginning, then its rows
+        assert first[:3] == [(1, alike - 1)] * 3  # the token that is read stays with each row
+        assert first[3:] == [(len(rows), max(map(len, rows)) - alike + 1)] * 3
+
+
+def test_every_layout_writes_the_same(small):
+    expected = generate_under(small, PROMPTS, conditions_for(small), **DRAWN)
+    assert len(small.backend.layouts) == 2
+    for layout in small.backend.layouts:
+        other = mh.wrap(small.model, small.tokenizer)
+        other.backend.layout = layout
+        assert generate_under(other, PROMPTS, conditions_for(small), **DRAWN) == expected
+
+
+def test_sliding_windows(tiny, tmp_path):
+    folder = shutil.copytree(tiny("gemma"), tmp_path / "narrow")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"sliding_window": 4}))
+    narrow = mh.load(folder)
+    written = generate(narrow, PROMPTS, **DRAWN)
+    assert of(written) == plain(narrow, drawn=True)
+    assert written.ids != generate(mh.load(tiny("gemma")), PROMPTS, **DRAWN).ids
+
+
+def test_a_model_whose_attention_takes_no_keys(tiny):
+    whole = mh.load(tiny("bloom" if TRANSFORMERLENS_4 else "llama"))
+    if not TRANSFORMERLENS_4:  # 3.9 loads no such model; taken for one, any is written on with from its first token
+        whole.backend.layout = "whole"
+    conditions = conditions_for(whole)[:4]
+    together = generate_under(whole, PROMPTS[:3], conditions, **(DRAWN | {"max_new_tokens": 4}))
+    assert whole.layout == "whole"
+    for changes, written in zip(conditions, together, strict=True):
+        assert of(written) == plain(whole, as_hooks(whole, changes), prompts=PROMPTS[:3], new=4, drawn=True)
+
+
+def test_little_memory_changes_nothing(llama):
+    def written(**given: Any) -> list[Generated]:
+        return generate_under(llama, PROMPTS, conditions_for(llama)[:2], **DRAWN, **given)
+
+    free = written()
+    assert written(budget="1 KB") == free  # each row in a batch of its own
+    assert written(budget=Limits(tokens=1)) == free  # prompts are computed one by one and written on together
+
+
+def test_memory_stays_within_the_budget(llama):
+    peaks = {}
+    for budget in ("1 MB", "4 MB"):
+        with PeakBytes() as memory:
+            generate(llama, PROMPTS[2:3] * 100, budget=budget, max_new_tokens=2, progress=False)
+        peaks[budget] = memory.peak
+    assert peaks["1 MB"] <= 2**20 < peaks["4 MB"] <= 2**22
+
+
+def test_choice_by_hand():
+    logits = torch.tensor([0.2, 0.5, 0.3]).log().expand(6, 3)
+    noise = torch.tensor([[0.0], [0.19], [0.21], [0.69], [0.71], [0.99]])
+    prompts = torch.arange(6)
+    assert Choice(1.0, None, noise)(logits, prompts, 0).tolist() == [0, 0, 1, 1, 2, 2]
+    best = [1, 1, 1, 2, 2, 2]  # 0.5 and 0.3 of 0.8: the first up to 0.625
+    assert Choice(1.0, 2, noise)(logits, prompts, 0).tolist() == best
+    squared = [0, 0, 1, 1, 1, 2]  # 0.04, 0.25, 0.09 of 0.38: up to 0.105 and 0.763
+    noise[1] = 0.10
+    assert Choice(0.5, None, noise)(logits, prompts, 0).tolist() == squared
+    assert Choice(1.0, 99, noise)(logits, prompts, 0).tolist() == [1, 1, 1, 2, 2, 0]
+    assert Choice(0.0, None, None)(logits, prompts, 0).tolist() == [1] * 6
+
+
+def test_drawn_tokens_have_the_models_probabilities(llama):
+    n = 2000
+    written = generate(
+        llama, [" The capital of"] * n, max_new_tokens=1, temperature=0.7, top_k=5, seed=1, progress=False
+    )
+    logits = oracles.forward(llama, torch.tensor(rows_of(llama, [" The capital of"])))[0, -1]
+    best = logits.topk(5)
+    for token, p in zip(best.indices.tolist(), (best.values / 0.7).softmax(-1).tolist(), strict=True):
+        share = sum(ids == (token,) for ids in written.ids) / n
+        assert abs(share - p) < 4 * (p * (1 - p) / n) ** 0.5
+
+
+def test_drawing_repeats_with_its_seed_alone(llama):
+    def drawn(seed: int, **given: Any) -> Generated:
+        return generate(llama, PROMPTS, temperature=1.0, seed=seed, **(QUIET | given))
+
+    first = drawn(0, top_k=5)
+    state = torch.random.get_rng_state()
+    assert drawn(0, top_k=5) == first
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert drawn(1, top_k=5) != first
+    assert drawn(0) != first
+    assert drawn(0, top_k=1) == generate(llama, PROMPTS, **QUIET)
+    same = generate_under(llama, PROMPTS, [[], []], temperature=1.0, top_k=5, **QUIET)
+    assert same == [first, first]
+
+
+def test_stops_at_the_end_token(llama):
+    free = generate(llama, PROMPTS, **QUIET)
+    token = free.ids[2][3]
+    llama.tokenizer.eos_token = llama.tokenizer.convert_ids_to_tokens(token)
+    written = generate(llama, PROMPTS, **QUIET)
+    cut = [ids[: ids.index(token)] if token in ids else ids for ids in free.ids]
+    assert list(written.ids) == cut
+    assert list(written.finished) == [token in ids or ended for ids, ended in zip(free.ids, free.finished, strict=True)]
+
+
+def test_end_tokens_come_from_tokenizer_configurations_and_chat_template(llama):
+    assert end_tokens(llama) == [1]
+    llama.tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }}<pad>\n{% endfor %}"
+    assert end_tokens(llama) == [1, 2]
+    llama.tokenizer.chat_template = "{{ raise_exception('no') }}"
+    assert end_tokens(llama) == [1]
+    llama.tokenizer = None
+    assert end_tokens(llama) in ([], [1])  # a HookedTransformer does not keep the configuration
+
+
+def test_a_bridge_knows_its_generation_config_and_a_hooked_transformer_has_none(llama):
+    own = getattr(llama.model, "original_model", None)
+    assert (own is not None) == TRANSFORMERLENS_4
+    if own is not None:
+        own.generation_config.eos_token_id = [1, 7]
+    assert end_tokens(llama) == ([1, 7] if TRANSFORMERLENS_4 else [1])
+
+
+def test_the_default_model_ends_its_turn(model):
+    assert [model.tokenizer.decode(end) for end in end_tokens(model)] == ["<|im_end|>"]
+    chat = [{"role": "user", "content": "Say yes."}]
+    written = generate(model, [chat, "The capital of France is"], max_new_tokens=3, progress=False)
+    assert of(written) == plain(model, prompts=[chat, "The capital of France is"], new=3)
+    assert written.texts[1].startswith(" Paris")
+
+
+def test_ids_and_chats_are_prompts_and_no_tokenizer_gives_numbers(llama):
+    rows = rows_of(llama)
+    expected = generate(llama, PROMPTS, **QUIET)
+    assert generate(llama, rows, **QUIET) == expected == generate(llama, mh.Prompts(PROMPTS), **QUIET)
+    chat = [{"role": "user", "content": "yes"}]
+    assert of(generate(llama, [chat], **QUIET)) == plain(llama, prompts=[chat])
+    llama.tokenizer = None
+    bare = generate(llama, rows, **QUIET)
+    assert bare.texts[0] == " ".join(map(str, bare.ids[0]))
+
+
+@pytest.mark.parametrize("at", [5, NEW + 2])
+def test_interrupted_it_gives_what_is_there(llama, at):
+    expected = plain(llama)
+    calls = 0
+
+    def stop(value: Tensor, hook: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise KeyboardInterrupt
+
+    with pytest.warns(UserWarning, match=r"interrupted after \d of 5 answers; the others are as far"):
+        written = generate(llama, PROMPTS, hooks=[(llama.hook_name("z", 1), stop)], budget="1 KB", **QUIET)
+    longest = max(range(5), key=lambda i: len(rows_of(llama)[i]))  # the longest is written first, alone
+    got = min(at - 1, len(expected[longest][0]))
+    assert written.ids[longest][:got] == expected[longest][0][:got] and got > 0
+    assert any(ids == () and not ended for ids, ended in of(written))
+    assert written.interrupted
+    assert written.unfinished == tuple(i for i, row in enumerate(of(written)) if row != expected[i])
+    assert (longest in written.unfinished) == (at == 5)
+    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
+
+
+def test_every_condition_says_that_the_writing_was_interrupted(llama):
+    prompts = [" The capital of France is", " The capital of Italy is"]
+    whole = generate_under(llama, prompts, [[], []], max_new_tokens=6, progress=False)
+    assert not any(each.interrupted or each.unfinished for each in whole)
+    calls = 0
+
+    def stop(z: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 2 + 4:  # tried twice, then once a step
+            raise KeyboardInterrupt
+        return z
+
+    conditions = [[], [HeadChange(0, 0, "z", stop)]]
+    with pytest.warns(UserWarning, match="interrupted after 0 of 4 answers"):
+        part = generate_under(llama, prompts, conditions, max_new_tokens=6, progress=False)
+    assert [each.ids for each in part] == [tuple(ids[:3] for ids in each.ids) for each in whole]
+    assert [(each.interrupted, each.unfinished) for each in part] == [(True, (0, 1))] * 2
+    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
+
+
+def test_values_out_of_range_are_an_error_and_hooks_come_off(llama):
+    change = HeadChange(1, 1, "z", lambda z: torch.full_like(z, float("inf")))
+    with pytest.raises(ValueError, match=r"the logits of new token 0 are not numbers \(NaN\)"):
+        generate_under(llama, PROMPTS, [[change]], **QUIET)
+    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
+
+
+def test_context(llama):
+    longest = len(rows_of(llama)[2])
+    room = llama.n_ctx - longest
+    with pytest.raises(
+        ValueError,
+        match=rf"max_new_tokens is {room + 1}, and prompt 2 has {longest} tokens; this model's context holds 64: "
+        rf"give at most {room},",
+    ):
+        generate(llama, PROMPTS, max_new_tokens=room + 1)
+    with pytest.raises(ValueError, match=f"give at most {room},"):
+        check_writing(llama, PROMPTS, max_new_tokens=room + 1)
+    check_writing(llama, PROMPTS, max_new_tokens=room)
+    written = generate(llama, PROMPTS[2:3], max_new_tokens=room, progress=False)
+    assert of(written) == plain(llama, prompts=PROMPTS[2:3], new=room)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens is 0; it must be at least 1"),
+        ({"temperature": -1.0}, r"temperature is -1.0; it must be 0 \(greedy\)"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"top_k": 0, "temperature": 1.0}, "top_k is 0; it must be at least 1"),
+        ({"top_k": 5}, "top_k is 5, but temperature 0 draws nothing; give temperature=1.0"),
+        ({"budget": "much"}, "budget is 'much'"),
+        ({"hooks": [("blocks.0.attn.hook_y", print)]}, "hooks: the model has no hook 'blocks.0.attn.hook_y'"),
+    ],
+)
+def test_bad_arguments(llama, given, message):
+    with pytest.raises(ValueError, match=message):
+        generate(llama, PROMPTS, **given)
+    if "hooks" not in given:
+        with pytest.raises(ValueError, match=message):
+            check_writing(llama, PROMPTS, **({"max_new_tokens": NEW} | given))
+
+
+def mean_over_rows(z: Tensor) -> Tensor:
+    return z.mean((0, 1), keepdim=True).expand_as(z)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "message"),
+    [
+        ([], r"conditions: give a list with at least one list of HeadChange; \[\(\)\] is the model as it is"),
+        ([HeadChange(0, 0, "z", torch.zeros_like)], r"conditions\[0\] is one HeadChange; .* write \[\[change\]\]"),
+        ([[], ["L0H0"]], r"conditions\[1\]\[0\] is 'L0H0'; a condition is a list of HeadChange"),
+        ([[HeadChange(3, 0, "z", torch.zeros_like)]], r"there is no L3H0 at site 'z'; .* layers 0..2 with heads 0..3"),
+        ([[HeadChange(0, 2, "k", torch.zeros_like)]], r"no L0H2 at site 'k'; .* with key/value heads 0..1"),
+        ([[HeadChange(0, 0, "pattern", torch.zeros_like)]], r"site is 'pattern'; choose among z, q, k, v"),
+        ([[HeadChange(0, 0, "z", lambda z: 0.0)]], r"conditions\[0\]\[0\]: function gave float"),
+        ([[HeadChange(0, 0, "z", lambda z: z[0])]], r"function gave \[3, 8\] on cpu; .* here \[2, 3, 8\]"),
+        ([[HeadChange(0, 0, "z", mean_over_rows)]], "function gives a token another value when it comes alone"),
+        ([[HeadChange(0, 0, "z", lambda z: z.flip(1))]], "function gives a token another value when it comes alone"),
+    ],
+)
+def test_bad_conditions(llama, conditions, message):
+    with pytest.raises(ValueError, match=message):
+        generate_under(llama, PROMPTS, conditions)

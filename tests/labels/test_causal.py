@@ -1,0 +1,515 @@
+"""Causal evidence for relations against one full forward pass a head, prompt by prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import mechheads as mh
+from mechheads.heads import HeadId
+from mechheads.labels import causal, removal as removals
+from mechheads.labels.causal import relation_evidence
+from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts
+from mechheads.labels.removal import base_accuracy, choose_controls, cumulative_removal, removal_limit
+from mechheads.results.scores import HeadScores
+from mechheads.results.stats import clustered_interval, q_values, share_interval, sign_flip_p
+from support import oracles
+
+pytestmark = pytest.mark.transformerlens
+
+TEMPLATE = " The capital of {source} is {target}"
+SOURCES = ("France", "Italy", "Spain", "Germany", "big", "small", "one", "dog", "John", "yes", "store")
+TARGETS = ("Paris", "Rome", "Madrid", "Berlin", "bigger", "smaller", "two", "cat", "Mary", "no", "book")
+SOME = ["L0H1", "L1H2", "L2H0", "L2H3"]
+ASKED: dict[str, Any] = {"n": 3, "shots": 2}
+TOLERANCE = 1e-4
+
+
+def turned(by: int) -> mh.Relation:
+    """The words above, with the targets moved on."""
+    targets = TARGETS[by:] + TARGETS[:by]
+    return mh.Relation(f"turned by {by}", None, list(zip(SOURCES, targets, strict=True)), few_shot=[TEMPLATE])
+
+
+def two_ways() -> list[mh.Relation]:
+    """Each allows two pairs of prompts, the same in both; what is right in one is wrong in the other."""
+    others = [("went to", "Sure"), ("the store and", "gave")]
+    both = {"forth": ("Paris", "Rome"), "back": ("Rome", "Paris")}
+    return [
+        mh.Relation(name, None, [*zip(("France", "Italy"), targets, strict=True), *others], few_shot=[TEMPLATE])
+        for name, targets in both.items()
+    ]
+
+
+TOO_FEW = mh.Relation("too few", None, [("France", "Paris"), ("Italy", "Zurich")], few_shot=[TEMPLATE])
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama", "gemma"])
+def small(request: pytest.FixtureRequest, tiny: Callable) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def diff(model: mh.Model, tokens: Any, prompt: int) -> float:
+    return oracles.logit_diff(oracles.forward(model, oracles.ids_of(tokens, prompt))[0], tokens, prompt)
+
+
+def gap(model: mh.Model, relation: mh.Relation) -> float:
+    pairs = few_shot_pairs(model, relation, **ASKED)
+    clean, corrupted = pairs.tokens(model)
+    return float(np.mean([diff(model, clean, i) - diff(model, corrupted, i) for i in range(len(pairs))]))
+
+
+@cache
+def told_apart(model: mh.Model) -> tuple[mh.Relation, mh.Relation, mh.Relation]:
+    """A relation that this random model happens to know, a shorter one, and one it has the wrong way round."""
+    known = next(one for one in map(turned, range(11)) if gap(model, one) > 0.02)
+    short, wrong = sorted(two_ways(), key=lambda one: -gap(model, one))
+    assert gap(model, short) == pytest.approx(-gap(model, wrong), abs=TOLERANCE)
+    return known, short, wrong
+
+
+def test_effects_equal_one_full_forward_each(small: mh.Model) -> None:
+    known, short, _ = told_apart(small)
+    found = relation_evidence(small, [known, short], heads=SOME, progress=False, **ASKED)
+    assert found.relations == (known.name, short.name)
+    assert found.left_out == found.not_removed == found.removal == {}
+    total, direct = np.asarray(found.total.values), np.asarray(found.direct.values)
+    assert total.shape == direct.shape == (3, 4, 2, 3)
+    assert np.isnan(total[:, :, 1, 2]).all()
+    others = [head for head in np.ndindex(3, 4) if str(HeadId(*head)) not in SOME]
+    assert all(np.isnan(values[head]).all() for values in (total, direct) for head in others)
+    for i, relation in enumerate((known, short)):
+        pairs = few_shot_pairs(small, relation, **ASKED)
+        clean, corrupted = pairs.tokens(small)
+        away = gap(small, relation)
+        assert float(found.total.dataset["gap"][i]) == pytest.approx(away, abs=TOLERANCE)
+        for prompt in range(len(pairs)):
+            ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
+            runs = [oracles.activations(small, each) for each in (ids, other)]
+            before = diff(small, corrupted, prompt)
+            for layer, head in ((HeadId.parse(name).layer, HeadId.parse(name).head) for name in SOME):
+                patched = oracles.patched_logits(small, ids, *runs, layer, head, "z")
+                expected = (oracles.logit_diff(patched, corrupted, prompt) - before) / away
+                assert total[layer, head, i, prompt] == pytest.approx(expected, abs=TOLERANCE / away)
+                path = oracles.path_patched_logits(small, ids, *runs, (layer, head), ["final"])
+                expected = (oracles.logit_diff(path, corrupted, prompt) - before) / away
+                assert direct[layer, head, i, prompt] == pytest.approx(expected, abs=TOLERANCE / away)
+
+
+def test_statistics_are_over_prompts_and_q_over_heads_and_relations(llama: mh.Model) -> None:
+    known, short, _ = told_apart(llama)
+    found = relation_evidence(llama, [known, short], seed=4, progress=False, **ASKED)
+    for scores in (found.total, found.direct):
+        values, data = np.asarray(scores.values), scores.dataset
+        np.testing.assert_allclose(data["score"], np.nanmean(values, axis=-1))
+        low, high = clustered_interval(values)
+        np.testing.assert_array_equal(data["ci_low"], low)
+        np.testing.assert_array_equal(data["ci_high"], high)
+        np.testing.assert_array_equal(data["p_value"], sign_flip_p(values, seed=4))
+        np.testing.assert_array_equal(data["q_value"], q_values(data["p_value"].values))
+
+
+def test_results_say_where_they_come_from(llama: mh.Model, tmp_path: Path) -> None:
+    known, short, wrong = told_apart(llama)
+    found = relation_evidence(llama, [wrong, known, TOO_FEW, short], heads=SOME, progress=False, **ASKED)
+    assert found.relations == (known.name, short.name)
+    assert list(found.left_out) == [wrong.name, "too few"]
+    assert "prefers the wrong one of the two targets (-" in found.left_out[wrong.name]
+    assert "'too few' has too few usable pairs" in found.left_out["too few"]
+    for scores, alone in (
+        (found.total, mh.activation_patch(llama, few_shot_pairs(llama, known, **ASKED), heads=SOME, progress=False)),
+        (found.direct, mh.path_patch(llama, few_shot_pairs(llama, known, **ASKED), senders=SOME, progress=False)),
+    ):
+        about = scores.provenance
+        assert about["left_out"] == found.left_out
+        assert about["n_prompts"] == {known.name: 3, short.name: 2}
+        assert about["prompts"][known.name] == alone.provenance["prompts"]
+        assert about["relations"][short.name] == short.fingerprint
+        assert (about["shots"], about["seed"], about["interrupted"]) == (2, 0, False)
+        assert scores.kind == alone.kind
+    pairs = few_shot_pairs(llama, short, **ASKED)
+    said = [f"{source} ->{right}, not{other}" for source, right, other in zip(*columns(pairs), strict=True)]
+    assert found.total.dataset["pair"].values.tolist()[1] == [*said, ""]
+    saved = HeadScores.load(found.total.save(tmp_path / "total.nc"))
+    assert saved.provenance == found.total.provenance
+    indirect = found.total.select(relation=known.name) - found.direct.select(relation=known.name)
+    row = found.to_dataframe().query("layer == 2 and head == 3 and relation == @known.name").iloc[0]
+    assert row["total_score"] - row["direct_score"] == pytest.approx(indirect["L2H3"]["score"])
+    assert row["direct_ci_low"] == found.direct["L2H3"].set_index("relation").loc[known.name, "ci_low"]
+    assert repr(found) == "<CausalEvidence: total and direct effects on 2 relations, 2 left out>"
+    assert "too few usable pairs" in found._repr_html_()
+
+
+def columns(pairs: mh.PromptPairs) -> tuple[Any, Any, Any]:
+    return pairs.cluster, pairs.answer, pairs.wrong
+
+
+def test_a_store_goes_on_where_a_run_stopped(llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, short, _ = told_apart(llama)
+    store = tmp_path / "evidence.ledger"
+    first = relation_evidence(llama, [known, short], store=store, progress=False, **ASKED)
+    run: list[Any] = []
+    monkeypatch.setattr("mechheads.engine.wavefront.Wave.run", lambda *args: run.append(args))
+    again = relation_evidence(llama, [known, short], store=store, progress=False, **ASKED)
+    assert run == []
+    np.testing.assert_array_equal(again.total.values, first.total.values)
+    np.testing.assert_array_equal(again.direct.values, first.direct.values)
+
+
+def test_what_cannot_be_tested_alone_is_an_error(llama: mh.Model) -> None:
+    _, _, wrong = told_apart(llama)
+    with pytest.raises(ValueError, match=r"^relation 'too few' has too few usable pairs"):
+        relation_evidence(llama, TOO_FEW, progress=False, **ASKED)
+    with pytest.raises(ValueError, match="prefers the wrong one of the two targets"):
+        relation_evidence(llama, wrong, progress=False, **ASKED)
+    with pytest.raises(
+        ValueError, match=r"none of them can be tested: relation 'too few' .* wrong one of the two targets"
+    ):
+        relation_evidence(llama, [TOO_FEW, wrong], progress=False, **ASKED)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n": 0}, "n is 0; give the number of prompts"),
+        ({"shots": -1}, "shots is -1"),
+        ({"heads": ["L3H0"]}, "head L3H0 is out of range"),
+        ({"ranking": "phi"}, 'ranking needs scores with the one dimension "relation"'),
+    ],
+)
+def test_arguments_are_checked_before_anything_is_run(
+    llama: mh.Model, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(causal, "few_shot_pairs", lambda *args, **options: pytest.fail("too late"))
+    with pytest.raises(ValueError, match=message):
+        relation_evidence(llama, turned(0), progress=False, **options)
+
+
+def test_a_ranking_of_another_model_is_refused(llama: mh.Model) -> None:
+    other = ranking({"turned by 0": ["L0H0"]}, layers=2)
+    with pytest.raises(ValueError, match="ranking has 2 layers x 4 heads, but this model has 3 x 4; give scores"):
+        relation_evidence(llama, turned(0), ranking=other, progress=False)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_stopped_run_keeps_what_is_done(llama: mh.Model, monkeypatch: pytest.MonkeyPatch, inside: bool) -> None:
+    """Ctrl-C while the second relation's direct effect is measured, before or within its sweep."""
+    known, short, wrong = told_apart(llama)
+    last = mh.Relation("last", None, known.pairs, few_shot=known.few_shot)
+    calls: list[str] = []
+
+    def stop(*args: Any, **options: Any) -> HeadScores:
+        calls.append("")
+        found = mh.path_patch(*args, **options)
+        if len(calls) < 2:
+            return found
+        if not inside:
+            raise KeyboardInterrupt
+        values = np.asarray(found.values).copy()
+        values[2] = np.nan
+        dataset = found.dataset.assign(values=(found.dataset["values"].dims, values))
+        return HeadScores(dataset).with_provenance(interrupted=True)
+
+    monkeypatch.setattr(causal, "path_patch", stop)
+    with pytest.warns(UserWarning, match="relation_evidence was interrupted: effects not measured are NaN"):
+        found = relation_evidence(llama, [wrong, known, short, last], progress=False, **ASKED)
+    assert len(calls) == 2
+    assert found.relations == (known.name, short.name, "last")
+    assert list(found.left_out) == [wrong.name]
+    assert found.total.provenance["interrupted"]
+    assert found.direct.provenance["interrupted"]
+    measured = [np.isfinite(scores.scores).all("head").values.tolist() for scores in (found.total, found.direct)]
+    assert measured[0] == [[True, True, False]] * 3
+    assert measured[1] == [[True, inside, False]] * 2 + [[True, False, False]]
+
+
+def test_stopped_before_anything_is_done_it_stops(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*args: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(causal, "activation_patch", stop)
+    with pytest.raises(KeyboardInterrupt):
+        relation_evidence(llama, told_apart(llama)[0], progress=False, **ASKED)
+
+
+# Removal: a llama that says nothing but the targets above, and relations that are what it says.
+
+
+@pytest.fixture(scope="module")
+def wordy(tiny: Callable, tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
+    folder = tmp_path_factory.mktemp("wordy") / "llama"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny("llama"))
+    whole = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"), dtype=torch.float32)
+    said = [tokenizer(f" {word}", add_special_tokens=False).input_ids[0] for word in TARGETS]
+    with torch.no_grad():
+        kept = whole.lm_head.weight[said].clone()
+        whole.lm_head.weight.zero_()
+        whole.lm_head.weight[said] = kept
+    whole.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return mh.load(folder)
+
+
+TEMPLATES = {"capital": " The capital of {source} is {target}", "help": " I cannot help {source} {target}"}
+NO_SHOTS: dict[str, Any] = {"shots": 0, "n": 11}
+
+
+@cache
+def spoken(model: mh.Model, template: str, wrong: int = 0) -> mh.Relation:
+    """What the model says after each source, but for some to which it is put wrong."""
+    pairs = []
+    for i, source in enumerate(SOURCES):
+        text = TEMPLATES[template].replace("{source}", source).replace(" {target}", "")
+        logits = oracles.forward(model, torch.tensor([model.tokenizer(text).input_ids]))
+        said = model.tokenizer.decode([int(logits[0, -1].argmax())]).strip()
+        pairs.append((source, "Sure" if i < wrong else said))
+    return mh.Relation(f"{template} {wrong}", None, pairs, few_shot=[TEMPLATES[template]])
+
+
+def right_without(model: mh.Model, relation: mh.Relation, heads: Iterable[HeadId], seed: int = 0) -> list[float]:
+    """Whether the answer is right when these heads write nothing at the last token: one full forward a prompt."""
+    tokens = few_shot_prompts(model, relation, seed=seed, **NO_SHOTS).tokens(model)
+    assert tokens.answer is not None
+
+    def silence(z: torch.Tensor, hook: Any, head: int) -> torch.Tensor:
+        z = z.clone()
+        z[0, -1, head] = 0
+        return z
+
+    hooks = [(oracles.name(head.layer, "z"), partial(silence, head=head.head)) for head in heads]
+    return [
+        float(oracles.forward(model, oracles.ids_of(tokens, i), hooks)[0, -1].argmax() == tokens.answer[i])
+        for i in range(len(tokens))
+    ]
+
+
+RANKING = [HeadId(2, 1), HeadId(0, 3), HeadId(2, 2), HeadId(1, 0)]
+
+
+def test_removal_equals_one_full_forward_each(wordy: mh.Model) -> None:
+    relation, control = spoken(wordy, "capital", wrong=2), spoken(wordy, "help", wrong=1)
+    found = cumulative_removal(
+        wordy, relation, map(str, RANKING), controls=control, draws=1, seed=5, progress=False, **NO_SHOTS
+    )
+    assert found.heads == tuple(RANKING)
+    lines = {"relation": (relation, RANKING)}
+    lines |= {f"random {i + 1}": (relation, list(drawn)) for i, drawn in enumerate(found.random)}
+    lines |= {control.name: (control, RANKING)}
+    assert found.table[["which", "k"]].values.tolist() == [[which, k] for which in lines for k in range(5)]
+    for row, (k, which) in enumerate(zip(found.table["k"], found.table["which"], strict=True)):
+        of, heads = lines[which]
+        expected = right_without(wordy, of, heads[:k], seed=5)
+        assert found.values[row].tolist() == expected
+        low, high = share_interval(np.mean(expected), np.array(11))
+        assert found.table.iloc[row][["accuracy", "ci_low", "ci_high"]].tolist() == pytest.approx(
+            [np.mean(expected), float(low), float(high)]
+        )
+    first = found.table.groupby("which", sort=False)["accuracy"].first()
+    assert first.tolist() == pytest.approx([9 / 11, 9 / 11, 10 / 11])
+    assert len(set(found.table["accuracy"].tolist())) > 3
+
+
+def test_a_shorter_control_is_padded(wordy: mh.Model) -> None:
+    whole = spoken(wordy, "help")
+    control = mh.Relation("short", None, whole.pairs[:4], few_shot=whole.few_shot)
+    found = cumulative_removal(
+        wordy, spoken(wordy, "capital"), RANKING[:1], controls=[control], draws=0, progress=False, **NO_SHOTS
+    )
+    assert found.values[-1, :4].tolist() == right_without(wordy, control, RANKING[:1])
+    assert np.isnan(found.values[2:, 4:]).all()
+    low, _ = share_interval(found.table["accuracy"].values[-1], np.array(4))
+    assert found.table["ci_low"].tolist()[-1] == float(low)
+
+
+def test_random_heads_are_others_of_the_same_layers(wordy: mh.Model) -> None:
+    relation = spoken(wordy, "capital")
+    drawn = [
+        cumulative_removal(wordy, relation, RANKING, seed=seed, progress=False, **NO_SHOTS).random for seed in (0, 0, 1)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(drawn[0]) == 5
+    for heads in drawn[0]:
+        assert [head.layer for head in heads] == [head.layer for head in RANKING]
+        assert len({*heads, *RANKING}) == 8
+    assert len(set(drawn[0])) > 1
+
+
+def test_where_a_layer_has_too_few_others_the_nearest_gives_them(wordy: mh.Model) -> None:
+    crowded = [HeadId(2, 0), HeadId(2, 1), HeadId(2, 2), HeadId(1, 0)]
+    found = cumulative_removal(wordy, spoken(wordy, "capital"), crowded, progress=False, **NO_SHOTS)
+    for heads in found.random:
+        assert [head.layer for head in heads] == [2, 1, 1, 1]
+        assert heads[0] == HeadId(2, 3)
+        assert len({*heads, *crowded}) == 8
+
+
+def test_the_whole_ranking_is_kept_from_the_draws(wordy: mh.Model) -> None:
+    ranking = [HeadId(layer, head) for head in range(3) for layer in range(3)]
+    found = cumulative_removal(wordy, spoken(wordy, "capital"), ranking, most=2, draws=3, progress=False, **NO_SHOTS)
+    assert found.heads == (HeadId(0, 0), HeadId(1, 0))
+    assert set(found.random) == {(HeadId(0, 3), HeadId(1, 3))}
+
+
+def test_removal_says_what_it_is(wordy: mh.Model) -> None:
+    relation = spoken(wordy, "capital", wrong=2)
+    named = mh.Relation("<b>", None, relation.pairs, few_shot=relation.few_shot)
+    found = cumulative_removal(
+        wordy, named, RANKING[:2], controls=[spoken(wordy, "help")], draws=2, progress=False, **NO_SHOTS
+    )
+    ends = found.table[found.table["k"] == 2].set_index("which")["accuracy"]
+    random = (ends["random 1"] + ends["random 2"]) / 2
+    assert repr(found) == (
+        f"<Removal of 2 heads, accuracy <b> 0.82 to {ends['relation']:.2f}, with random heads 0.82 to {random:.2f}, "
+        f"of controls 1.00 to {ends['help 0']:.2f}>"
+    )
+    assert "<b>" not in found._repr_html_()
+    assert "&lt;b&gt;" in found._repr_html_()
+    about = found.provenance
+    assert about["intervention"] == "Zero()"
+    assert about["heads"] == ["L2H1", "L0H3"]
+    assert about["random"]["random 2"] == [str(head) for head in found.random[1]]
+    assert list(about["controls"]) == ["help 0"]
+    assert about["shots"] == 0
+    assert not about["interrupted"]
+
+
+def test_base_accuracy_by_hand(wordy: mh.Model) -> None:
+    assert base_accuracy(wordy, spoken(wordy, "capital", wrong=3), **NO_SHOTS) == pytest.approx(8 / 11)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ranking": []}, "ranking is empty; give the relation's heads"),
+        ({"ranking": "L0H0"}, "ranking is 'L0H0'; give a list of heads, best first"),
+        ({"ranking": ["L0H0", "L1H0", "L0H0"]}, "ranking has L0H0 twice"),
+        ({"ranking": ["L0H4"]}, "head L0H4 is out of range"),
+        ({"ranking": [(2, head) for head in range(4)] + [(1, head) for head in range(4)]},
+         r"ranking has 8 heads, which leaves 4 others to draw 6 random ones from; .*, or draws=0"),
+        ({"most": 0}, "most is 0; it must be at least 1"),
+        ({"draws": -1}, "draws is -1; it must be at least 0"),
+        ({"controls": ["capital 0"]}, "there is no relation 'capital 0'"),
+        ({"controls": [mh.Relation("random 2", None, [("one", "two")])]}, "is called 'random 2' too"),
+        ({"shots": -1}, "shots is -1"),
+    ],
+)  # fmt: skip
+def test_removal_refuses_what_does_not_fit(
+    wordy: mh.Model, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removals, "SetRuns", lambda *args, **options: pytest.fail("too late"))
+    given = {"ranking": RANKING} | NO_SHOTS | options
+    with pytest.raises(ValueError, match=message):
+        cumulative_removal(wordy, spoken(wordy, "capital"), progress=False, **given)
+
+
+def test_a_relation_the_model_does_not_know_is_refused(wordy: mh.Model) -> None:
+    with pytest.raises(ValueError, match=r"'capital 10': the model gets 9% of its few-shot .* removal needs 10%"):
+        cumulative_removal(wordy, spoken(wordy, "capital", wrong=10), RANKING, progress=False, **NO_SHOTS)
+
+
+def test_a_stopped_removal_keeps_what_is_done(wordy: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    values = removals.SetRuns.values
+
+    def stop(*args: Any) -> Any:
+        calls.append(0)
+        if len(calls) > 3:
+            raise KeyboardInterrupt
+        return values(*args)
+
+    relation = spoken(wordy, "capital")
+    whole = cumulative_removal(wordy, relation, RANKING, draws=2, progress=False, **NO_SHOTS)
+    monkeypatch.setattr(removals.SetRuns, "values", stop)
+    monkeypatch.setattr(removals.SetRuns, "at_once", property(lambda runs: 2, lambda runs, n: None), raising=False)
+    with pytest.warns(UserWarning, match="interrupted after 5 of 20 sets of heads; the rest are NaN"):
+        found = cumulative_removal(
+            wordy, relation, RANKING, controls=[spoken(wordy, "help")], draws=2, progress=False, **NO_SHOTS
+        )
+    assert found.provenance["interrupted"]
+    np.testing.assert_array_equal(found.values[:5], whole.values[:5])
+    assert np.isnan(found.values[5:]).all()
+    assert np.isnan(found.table["accuracy"][5:]).all()
+
+
+def ranking(best: dict[str, list[str]], layers: int = 3) -> HeadScores:
+    """Scores of 1, 1/2, 1/3, ... for the heads named, of 0 for others."""
+    score = np.zeros((layers, 4, len(best)))
+    for i, heads in enumerate(best.values()):
+        for place, head in enumerate(map(HeadId.parse, heads)):
+            score[head.layer, head.head, i] = 1 / (1 + place)
+    return HeadScores.from_scores(score, name="phi", unit="", kind="relations", extra={"relation": list(best)})
+
+
+def test_with_a_ranking_the_best_heads_are_removed_too(wordy: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    relations = [spoken(wordy, "capital"), spoken(wordy, "help", wrong=2), spoken(wordy, "help", wrong=10),
+                 spoken(wordy, "capital", wrong=1)]  # fmt: skip
+    best = {"capital 0": ["L2H1", "L0H3"], "help 2": ["L1H1"], "help 10": ["L0H0"], "capital 1": []}
+    monkeypatch.setattr(causal, "_gap", lambda *args: 1.0)
+    found = relation_evidence(
+        wordy, relations, heads=SOME[:1], ranking=ranking(best), seed=2, progress=False, **NO_SHOTS
+    )
+    assert list(found.removal) == ["capital 0", "help 2"]
+    assert list(found.not_removed) == ["help 10", "capital 1"]
+    assert "gets 9% of its few-shot prompts right" in found.not_removed["help 10"]
+    assert found.not_removed["capital 1"] == "no head of the ranking scores above 0 for it"
+    removal = found.removal["capital 0"]
+    assert removal.heads == (HeadId(2, 1), HeadId(0, 3))
+    assert list(removal.provenance["controls"]) == ["help 2"]
+    alone = cumulative_removal(
+        wordy, relations[0], removal.heads, controls=relations[1], seed=2, progress=False, **NO_SHOTS
+    )
+    np.testing.assert_array_equal(removal.values, alone.values)
+    assert repr(found) == "<CausalEvidence: total and direct effects on 4 relations, 2 with removal>"
+    assert "no head of the ranking" in found._repr_html_()
+
+
+def test_controls_do_as_well_with_other_heads() -> None:
+    """Of seven heads one in common is 0.143 and allowed, of six 0.167 and not; the smaller set counts."""
+    heads = {
+        "it": [f"L0H{i}" for i in range(7)],
+        "one of seven": ["L0H0", *(f"L1H{i}" for i in range(6))],
+        "one of six": ["L0H0", *(f"L1H{i}" for i in range(5))],
+        "hard": ["L2H0"],
+        "as easy": ["L2H1"],
+        "at the edge": ["L2H2"],
+        "unknown": ["L2H3"],
+    }
+    base = {"it": 0.9, "one of seven": 0.8, "one of six": 0.9, "hard": 0.69, "as easy": 1.0, "at the edge": 0.7}
+    assert choose_controls("it", heads, base) == ("one of seven", "as easy", "at the edge")
+    assert choose_controls("it", heads, base, most=1) == ("one of seven",)
+    assert choose_controls("it", heads, base, overlap=0.2, within=0.05) == ("one of six",)
+    for missing in ("unknown", "nowhere"):
+        with pytest.raises(ValueError, match=f"relation is '{missing}', which has no heads in rankings or no accuracy"):
+            choose_controls(missing, heads, base)
+
+
+def test_how_many_heads_are_removed() -> None:
+    sizes = {12: 6, 299: 30, 300: 50, 499: 50, 500: 100, 999: 100, 1000: 150, 1499: 150, 1500: 250, 5120: 250}
+    assert {n: removal_limit(n) for n in sizes} == sizes
+
+
+def test_capitals_on_the_default_model(model: mh.Model) -> None:
+    """L23H4 tells capitals, and the five heads that rank first in the weights take accuracy with them."""
+    relation = mh.Relation.load("country_to_capital")
+    some = ["L5H0", "L20H1", "L23H1", "L23H4", "L29H7"]
+    found = relation_evidence(model, relation, n=3, shots=1, heads=some, progress=False)
+    assert found.total.heads(2) == found.direct.heads(2) == (HeadId(23, 4), HeadId(23, 1))
+    assert 0.3 < found.total["L23H4"]["score"].item() < 1
+    best = ["L23H4", "L23H5", "L23H1", "L23H2", "L23H0"]
+    removal = cumulative_removal(model, relation, best, draws=1, n=6, shots=2, progress=False)
+    curves = removal.table.pivot(index="k", columns="which", values="accuracy")
+    assert curves["relation"].tolist()[0] >= 0.8
+    assert curves["relation"].tolist()[5] <= 0.25
+    assert curves["random 1"].tolist()[5] >= 0.5

@@ -1,0 +1,378 @@
+"""Labels from relation scores by the paper's rule, and the category map."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mechheads
+from mechheads.labels import HeadLabels, label_heads
+from mechheads.labels.relations import Relation
+from mechheads.plots.category_map import category_map
+from mechheads.results.scores import HeadScores
+from mechheads.results.stats import q_values
+
+RELATIONS = {"capital": "Knowledge", "language": "Knowledge", "past": "Linguistic", "french": "Translation"}
+PHI = np.array(
+    [
+        [[0.10, 0.20, 0.00, 0.00], [0.14, 0.00, 0.10, 0.00], [0.00, 0.00, 0.00, 0.50]],
+        [[0.90, 0.20, 0.15, 0.00], [0.30, 0.00, 0.40, 0.20], [np.nan, np.nan, np.nan, np.nan]],
+    ]
+)
+LEGEND = ["Unclassified", "Knowledge", "Translation", "Linguistic", "2 categories", "3 categories"]
+SUPPRESSION = np.zeros_like(PHI)
+SUPPRESSION[0, 1, 1] = 0.80
+
+
+def scored(
+    relations: dict[str, str] = RELATIONS, phi: np.ndarray = PHI, suppression: np.ndarray = SUPPRESSION
+) -> HeadScores:
+    return HeadScores.from_scores(
+        phi,
+        ci_low=phi - 0.05,
+        ci_high=phi + 0.05,
+        name="relation scores",
+        unit="share of pairs",
+        kind="relations",
+        extra={"relation": list(relations)},
+        provenance={"model": "toy"},
+        variables={
+            "suppression": (("layer", "head", "relation"), suppression[: phi.shape[0], : phi.shape[1]]),
+            "relation_category": ("relation", np.array(list(relations.values()), dtype=object)),
+        },
+    )
+
+
+def maps(scores: HeadScores, *args: Any, **options: Any) -> HeadLabels:
+    return label_heads(scores, *args, rule="maps", **options)
+
+
+def test_by_hand() -> None:
+    labels = maps(scored())
+    assert labels.categories == ("Knowledge", "Linguistic", "Translation")
+    assert labels.of("L0H0") == ("Knowledge",)
+    assert labels.of("L0H1") == ()
+    assert labels.of((0, 2)) == ("Translation",)
+    assert labels.of("L1H0") == ("Knowledge", "Linguistic")  # 0.15 is enough
+    assert labels.of("L1H1") == ("Knowledge", "Linguistic", "Translation")
+    assert labels.of("L1H2") == ()
+    assert [str(head) for head in labels.missing] == ["L1H2"]
+    knowledge = labels.dataset.sel(category="Knowledge")
+    assert knowledge["best_relation"].values.tolist() == [
+        ["language", "capital", "capital"],
+        ["capital", "capital", ""],
+    ]
+    assert knowledge["score"].values[0].tolist() == [0.20, 0.14, 0.0]
+    assert knowledge["ci_high"].values[1, 0] == pytest.approx(0.95)
+    assert not labels.dataset["suppresses"].any()
+    assert labels.counts() == {
+        "Knowledge": 3,
+        "Linguistic": 2,
+        "Translation": 2,
+        "Unclassified": 1,
+        "2 categories": 1,
+        "3 categories": 1,
+    }
+    assert (labels.kind, labels.provenance["tau"]) == ("labels", 0.15)
+
+
+def test_tau_moves_the_line() -> None:
+    assert maps(scored(), tau=0.5).counts()["Unclassified"] == 3
+    assert maps(scored(), tau=0.1).of("L0H1") == ("Knowledge", "Linguistic")
+
+
+P = np.full_like(PHI, 1.0)
+P[1, 0] = [1e-6, 0.03, 1e-6, 1.0]
+P[0, 0, 1] = 1e-6
+P_AGAINST = np.ones_like(PHI)
+P_AGAINST[0, 1, 1] = 1e-6
+NULL = np.zeros_like(PHI)
+NULL[1, 0, 2] = 0.12
+
+
+def with_null() -> HeadScores:
+    """As ``scored``, with p, q and the mean of the null; 12 heads and relations are counted as tests, 8 as missing."""
+    base = scored()
+    dims = ("layer", "head", "relation")
+    arrays = {"p_value": P, "q_value": q_values(P), "p_suppression": P_AGAINST, "null_phi": NULL,
+              "null_suppression": np.zeros_like(NULL)}  # fmt: skip
+    return HeadScores(base.dataset.assign({name: (dims, array) for name, array in arrays.items()}))
+
+
+def test_evidence_below_the_floor_is_listed_and_gives_no_label() -> None:
+    labels = label_heads(with_null())  # at a floor of 0.1
+    assert labels.of("L1H0") == ("Knowledge",)  # past is sure, but 0.15 is above its null by 0.03 only
+    assert labels.counts()["Linguistic"] == 0
+    assert labels.counts()["2 categories"] == 0
+    rows = labels.table("L1H0").set_index("relation")
+    assert rows["is_below_floor"].to_dict() == {"capital": False, "language": False, "past": True, "french": False}
+    assert not rows.loc["past", "is_evidence"]
+    assert set(rows["label"]) == {"Knowledge"}
+    assert drawn(labels.plot())["Knowledge"].T.tolist() == [[True, False, False], [True, False, False]]
+    assert hovers(labels)["L1H0"] == (
+        "<b>L1H0</b><br>Knowledge: capital, φ = 0.90 [0.85, 0.95], q = 8e-06<br>"
+        "below the floor: Linguistic: past, φ = 0.15 [0.10, 0.20], q = 8e-06"
+    )
+    high = label_heads(with_null(), floor=0.5)
+    assert hovers(high)["L0H0"].startswith("<b>L0H0</b> Unclassified<br>below the floor: Knowledge: language, φ = 0.20")
+
+
+def test_the_best_of_a_category_is_what_is_above_chance() -> None:
+    phi, p = PHI.copy(), P.copy()
+    phi[0, 0, :2], p[0, 0, :2] = [0.30, 0.08], [0.6, 1e-9]  # capital is larger, but chance explains it
+    base = with_null().dataset
+    dims = ("layer", "head", "relation")
+    labels = label_heads(HeadScores(base.assign(score=(dims, phi), p_value=(dims, p), q_value=(dims, q_values(p)))))
+    assert labels.of("L0H0") == ()
+    best = labels.dataset.sel(layer=0, head=0, category="Knowledge")
+    assert (best["best_relation"].item(), best["below_floor"].item()) == ("language", True)
+
+
+def test_top_names_members_only() -> None:
+    labels = label_heads(with_null(), floor=0.05)
+    assert [str(head) for head in labels.heads()] == ["L1H0", "L0H0"]  # not L0H2, whose french is 0.5 without a p
+    assert labels.top()[["head", "category", "score"]].values.tolist() == [[0, "Knowledge", 0.9], [0, "Knowledge", 0.2]]
+    french = labels.select(category="Translation")
+    assert len(french.top()) == 0
+    assert french.heads(3) == ()
+    assert len(french.to_dataframe()) == 6
+    assert "<td>" not in french._repr_html_()
+
+
+def test_above_the_null_and_the_floor() -> None:
+    labels = label_heads(with_null(), floor=0.05)
+    assert labels.of("L0H0") == ("Knowledge",)  # language, 0.2
+    assert labels.of("L1H0") == ("Knowledge",)  # capital; past is 0.15, of which 0.12 is the null's
+    assert labels.of("L1H1") == ()  # phi 0.4 without a small p
+    assert label_heads(with_null(), floor=0.02).of("L1H0") == ("Knowledge", "Linguistic")
+    best = labels.dataset.sel(layer=0, head=0, category="Knowledge")
+    assert (best["best_relation"].item(), best["score"].item()) == ("language", 0.20)
+    assert best["q_value"].item() == pytest.approx(q_values(P)[0, 0, 1])
+    assert (labels.provenance["rule"], labels.provenance["fdr"], labels.provenance["floor"]) == ("null", 0.05, 0.05)
+
+
+def test_suppression_above_its_null_counts_on_request() -> None:
+    assert label_heads(with_null(), floor=0.05).of("L0H1") == ()
+    labels = label_heads(with_null(), floor=0.05, suppression=True)
+    assert labels.of("L0H1") == ("Knowledge",)
+    best = labels.dataset.sel(layer=0, head=1, category="Knowledge")
+    assert (best["score"].item(), best["suppresses"].item()) == (0.80, True)
+    assert best["q_value"].item() == pytest.approx(q_values(np.stack([P, P_AGAINST]))[1, 0, 1, 1])
+
+
+def effects(score: np.ndarray, p: np.ndarray) -> HeadScores:
+    return HeadScores.from_scores(
+        score, ci_low=score - 0.1, ci_high=score + 0.1, p_value=p, name="effect", unit="share", kind="causal",
+        extra={"relation": ["capital", "past"]},
+    )  # fmt: skip
+
+
+def test_causal_evidence_gives_verdicts_and_changes_no_label() -> None:
+    total, p = np.zeros((2, 3, 2)), np.ones((2, 3, 2))
+    total[1, 0], p[1, 0] = [0.4, 0.0], [1e-5, 1.0]  # L1H0 moves capitals
+    total[1, 1], p[1, 1] = [0.0, 0.3], [1.0, 1e-5]  # L1H1 moves the past tense
+    total[0, 2], p[0, 2] = [0.01, 0.0], [1e-5, 1.0]  # too little
+    total[0, 0], p[0, 0] = [0.4, 0.0], [1e-5, 1.0]  # L0H0 moves capitals; its weights speak of languages, not patched
+    direct = effects(np.zeros_like(total), np.ones_like(p))
+    evidence: Any = SimpleNamespace(total=effects(total, p), direct=direct, provenance=direct.provenance)
+    plain, labels = label_heads(with_null(), floor=0.02), label_heads(with_null(), floor=0.02, causal=evidence)
+    assert np.array_equal(plain.dataset["member"], labels.dataset["member"])
+    verdict = {(h, c): labels.dataset["verdict"].sel(layer=int(h[1]), head=int(h[3]), category=c).item()
+               for h in ("L0H0", "L0H2", "L1H0", "L1H1") for c in labels.categories}  # fmt: skip
+    assert {where: what for where, what in verdict.items() if what} == {
+        ("L1H0", "Knowledge"): "confirmed",
+        ("L1H0", "Linguistic"): "weights only",
+        ("L1H1", "Linguistic"): "in context only",
+    }
+    elsewhere = with_null().dataset.assign_coords(relation=["other", "capital", "past", "french"])
+    verdicts = label_heads(HeadScores(elsewhere), floor=0.02, causal=evidence).dataset["verdict"]
+    # now its weights speak of capitals, which were patched, and L1H0's of something else
+    assert verdicts.sel(layer=[0, 1], head=0, category="Knowledge").values.tolist() == ["confirmed", ""]
+    table = labels.table("L1H0")
+    assert table["relation"].tolist() == ["capital", "language", "past", "french"]
+    assert table["phi"].tolist() == [0.90, 0.20, 0.15, 0.00]
+    assert table["total"].iloc[0] == 0.4
+    assert table["total_low"].iloc[0] == pytest.approx(0.3)
+    assert np.isnan(table["total"].iloc[1])  # languages were not patched
+    assert table["verdict"].tolist() == ["confirmed", "confirmed", "weights only", ""]
+    assert table["is_evidence"].tolist() == [True, False, True, False]
+    assert table["is_best"].tolist() == [True, False, True, True]
+    assert set(table["label"]) == {"Knowledge; Linguistic"}
+    assert len(labels.table()) == 24
+    assert "total" not in plain.table().columns
+
+
+def test_scores_without_a_null_or_tested_too_high_are_refused() -> None:
+    with pytest.raises(ValueError, match="were not tested against a null"):
+        label_heads(scored())
+    with pytest.raises(ValueError, match=r"scores below 0\.2 were not tested"):
+        label_heads(with_null().with_provenance(min_effect=0.2))
+
+
+def test_suppression_counts_on_request() -> None:
+    labels = maps(scored(), suppression=True)
+    assert labels.of("L0H1") == ("Knowledge",)
+    head = labels.dataset.sel(layer=0, head=1, category="Knowledge")
+    assert (head["score"].item(), head["best_relation"].item()) == (0.8, "language")
+    assert head["suppresses"].item()
+    assert np.isnan(head["ci_low"].item())
+    assert labels.of("L0H0") == maps(scored()).of("L0H0")
+
+
+def test_a_category_of_ones_own() -> None:
+    labels = maps(scored(RELATIONS | {"past": "Grammar"}))
+    assert labels.categories == ("Knowledge", "Translation", "Grammar")
+    assert labels.of("L1H0") == ("Knowledge", "Grammar")
+
+
+def test_labels_survive_a_file(tmp_path: Path) -> None:
+    labels = maps(scored())
+    again = HeadLabels.load(labels.save(tmp_path / "labels.nc"))
+    assert isinstance(again, HeadLabels)
+    assert again.dataset.identical(labels.dataset)
+    assert again.counts() == labels.counts()
+    assert again.plot().to_json() == labels.plot().to_json()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: maps(scored(RELATIONS | {"past": ""})),
+            "relation 'past' has no category.*Knowledge",
+        ),
+        (lambda: label_heads(scored(), rule="best"), "rule is 'best'; choose"),  # type: ignore[arg-type]
+        (lambda: maps(scored(), tau=15), "tau is 15"),
+        (lambda: maps(scored(), tau=0), "tau is 0"),
+        (lambda: label_heads(scored(), ["capital"], k=5), "relations, k: cannot be used with scores"),
+        (lambda: label_heads(maps(scored())), "holds no relations with categories"),
+        (lambda: maps(scored()).of("L2H0"), "out of range"),
+        (lambda: category_map(scored()), "hold no categories"),
+        (lambda: category_map({}), "labels is empty"),
+        (
+            lambda: category_map(maps(scored()), colours={"Knowledge": "#1F77B4"}),
+            "'Knowledge' and 'Algorithmic' both have '#1F77B4'",
+        ),
+        (
+            lambda: category_map(maps(scored()), colours={"Sight": "red"}),
+            "colours has 'Sight', which is not a category",
+        ),
+        (lambda: category_map({"gpt2": scored()}), "the scores of 'gpt2'.*hold no categories"),
+    ],
+)
+def test_what_cannot_be_labelled(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_relation_without_category_fails_before_the_model_is_read() -> None:
+    with pytest.raises(ValueError, match="relation 'mine' has no category"):
+        label_heads(None, Relation("mine", None, [("a", "b")]))  # type: ignore[arg-type]
+
+
+def test_labels_of_the_default_model(model: mechheads.Model) -> None:
+    labels = label_heads(model, ["country_to_capital", "english_to_spanish"], progress=False)
+    assert labels.of("L23H4")[0] == "Knowledge"
+    assert labels.counts()["Knowledge"] >= 3
+    assert labels.table("L23H4").iloc[0][["relation", "is_evidence"]].tolist() == ["country_to_capital", True]
+    assert labels.counts()["Translation"] == 0
+    assert labels.dataset["best_relation"].sel(layer=23, head=4, category="Knowledge") == "country_to_capital"
+
+
+def drawn(figure: Any) -> dict[str, np.ndarray]:
+    """Which cells [head, layer] each name of the legend colours, in a figure of one panel."""
+    return {t.name: ~np.isnan(np.array(t.z, dtype=float)) for t in figure.data if t.type == "heatmap"}
+
+
+def legend(figure: Any) -> dict[str, str]:
+    """The names in the legend and their colours."""
+    return {trace.name: trace.marker.color for trace in figure.data if trace.showlegend is not False}
+
+
+def hovers(labels: HeadLabels) -> dict[str, str]:
+    """The hover text of every drawn head, by the name it begins with."""
+    cells = [trace for trace in labels.plot().data if trace.type == "heatmap"]
+    texts = [text for trace in cells for text in np.array(trace.text).ravel().tolist() if text]
+    return {text[3:].split("<")[0]: text for text in texts}
+
+
+def test_the_map_colours_every_head_once() -> None:
+    figure = maps(scored()).plot()
+    cells = drawn(figure)
+    assert list(legend(figure)) == LEGEND
+    assert set(legend(figure)) == {*cells, "Linguistic"}
+    total = sum(cell.astype(int) for cell in cells.values())
+    assert np.array_equal(total.T, [[1, 1, 1], [1, 1, 0]])
+    assert cells["Knowledge"].T.tolist() == [[True, False, False], [False, False, False]]
+    assert cells["3 categories"].T.tolist() == [[False, False, False], [False, True, False]]
+
+
+def test_the_map_wears_the_papers_colours() -> None:
+    figure = maps(scored()).plot()
+    assert legend(figure)["Knowledge"] == "#ff7f0e"
+    assert legend(figure)["Translation"] == "#d62728"
+    cells = [trace for trace in figure.data if trace.type == "heatmap"]
+    assert all(trace.colorscale[0][1] == legend(figure)[trace.name] for trace in cells)
+    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("Layer", "Head")
+    assert figure.layout.title.text == "toy"
+
+
+def test_the_map_tells_each_heads_story_on_hover() -> None:
+    text = hovers(maps(scored(), suppression=True))
+    assert text["L1H0"] == (
+        "<b>L1H0</b><br>Knowledge: capital, φ = 0.90 [0.85, 0.95]<br>Linguistic: past, φ = 0.15 [0.10, 0.20]"
+    )
+    assert text["L0H1"] == "<b>L0H1</b><br>Knowledge: suppresses language, φ = 0.80"
+    assert hovers(maps(scored()))["L0H1"] == (
+        "<b>L0H1</b> Unclassified<br>best Knowledge: capital, φ = 0.14 [0.09, 0.19]"
+    )
+    assert len(text) == 5
+
+
+def test_a_category_of_ones_own_gets_a_colour_of_ones_own() -> None:
+    labels = maps(scored(RELATIONS | {"past": "Grammar"}))
+    figure = category_map(labels, colours={"Grammar": "#123456"})
+    assert drawn(figure)["2 categories"].any()
+    assert (
+        category_map(maps(scored(dict.fromkeys(RELATIONS, "Grammar"))), colours={"Grammar": "#123456"}).data[1][
+            "marker"
+        ]["color"]
+        == "#123456"
+    )
+
+
+def test_however_many_categories_of_ones_own_get_colours_of_their_own() -> None:
+    own = {f"r{i}": f"Category {i}" for i in range(30)}
+    phi = np.zeros((1, 30, 30)) + 0.2 * np.eye(30)
+    phi[0, :, :2] = 0.2
+    labels = maps(scored(own, phi, np.zeros_like(phi)))
+    colours = legend(category_map(labels, colours={"Category 3": "#17BECF"}))
+    assert len(colours) == 32
+    assert len({colour.lower() for colour in colours.values()}) == 32
+
+
+def test_several_models_share_one_legend() -> None:
+    small = maps(scored(phi=PHI[:1, :2]))
+    figure = category_map({"one <b>": maps(scored()), "two": small}, title="Heads & more")
+    assert [note.text for note in figure.layout.annotations] == ["one &lt;b&gt;", "two"]
+    assert figure.layout.title.text == "Heads &amp; more"
+    assert list(legend(figure)) == LEGEND
+    assert list(figure.layout.xaxis2.range) == [-0.5, 0.5]
+    assert list(figure.layout.yaxis.range) == [-0.5, 2.5]
+
+
+def test_a_class_that_only_a_later_panel_has_is_in_the_legend() -> None:
+    figure = category_map({"quiet": maps(scored(), tau=0.6), "loud": maps(scored())})
+    assert "3 categories" in legend(figure)
+
+
+def test_names_in_the_map_are_escaped() -> None:
+    labels = maps(scored({"<i>x": "A<b>", "y": "A<b>", "z": "B", "w": "C"}))
+    figure = labels.plot()
+    everything = str(figure.to_json())
+    assert "A&lt;b&gt;" in legend(figure)
+    assert "<i>x" not in everything.replace("\\u003c", "<")

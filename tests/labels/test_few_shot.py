@@ -1,0 +1,194 @@
+"""Few-shot prompts, taken apart again line by line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import mechheads as mh
+from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts
+
+pytestmark = pytest.mark.transformerlens
+
+WORDS = [
+    ("France", "Paris"),
+    ("Italy", "Rome"),
+    ("Spain", "Madrid"),
+    ("Germany", "Berlin"),
+    ("big", "bigger"),
+    ("small", "smaller"),
+    ("one", "two"),
+    ("dog", "cat"),
+    ("John", "Mary"),
+    ("yes", "no"),
+]
+LONG = [("went to", "gave"), ("help and", "book")]
+"""Sources of two tokens."""
+SPLIT = [("store", "Zurich"), ("Sure", "three two")]
+"""Targets of more tokens than one."""
+TEMPLATE = " The capital of {source} is {target}"
+RELATION = mh.Relation(
+    "words",
+    "Linguistic",
+    [*WORDS, *LONG, *SPLIT],
+    few_shot=(TEMPLATE, " France and {source} gave {target} to Mary"),
+)
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def small(request: pytest.FixtureRequest, tiny: Callable) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+def read(text: str, template: int = 0) -> tuple[list[tuple[str, str]], str]:
+    """The examples of a prompt and the source that it asks about."""
+    example, question = (
+        (r" The capital of (.+) is (.+)", r" The capital of (.+) is"),
+        (r" France and (.+) gave (.+) to Mary", r" France and (.+) gave"),
+    )[template]
+    *lines, last = text.split("\n")
+    found = [re.fullmatch(example, line) for line in lines]
+    asked = re.fullmatch(question, last)
+    assert asked is not None
+    return [(match[1], match[2]) for match in found if match is not None], asked[1]
+
+
+@pytest.mark.parametrize("template", [0, 1])
+@pytest.mark.parametrize("shots", [0, 1, 3])
+def test_each_prompt_asks_for_one_pair_after_others(small: mh.Model, shots: int, template: int) -> None:
+    prompts = few_shot_prompts(small, RELATION, shots=shots, n=8, template=template, seed=3)
+    assert len(prompts) == 8
+    asked = []
+    for text, answer, cluster in zip(prompts.items, prompts.answer or (), prompts.cluster or (), strict=True):
+        examples, source = read(str(text), template)
+        assert len(examples) == len({s for s, _ in examples}) == shots
+        assert set(examples) <= {*WORDS, *LONG}
+        pair = (source, str(answer)[1:])
+        assert pair in {*WORDS, *LONG}
+        assert cluster == source
+        assert {word for example in examples for word in example}.isdisjoint(pair)
+        asked.append(source)
+    assert len(set(asked)) == 8
+
+
+@pytest.mark.parametrize("template", [0, 1])
+def test_the_source_is_found_where_it_was_written(small: mh.Model, template: int) -> None:
+    """Also where the same word stands before it, and where it has several tokens."""
+    prompts = few_shot_prompts(small, RELATION, shots=2, n=20, template=template)
+    tokens = prompts.tokens(small)
+    assert len(prompts) == len(WORDS) + len(LONG)
+    for row, text in enumerate(prompts.items):
+        _, source = read(str(text), template)
+        before = str(text)[: str(text).rindex(f" {source}") + len(f" {source}")]
+        assert int(tokens.positions["source"][row]) == len(small.tokenizer(before).input_ids) - 1
+        at = int(tokens.positions["source"][row])
+        assert tokens.strings[row][at] == " " + source.split()[-1]
+
+
+def test_the_seed_decides(small: mh.Model) -> None:
+    first, again, other = (few_shot_prompts(small, RELATION, shots=2, n=5, seed=seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first.items != other.items
+    pairs, same, different = (few_shot_pairs(small, RELATION, shots=2, n=5, seed=seed) for seed in (1, 1, 2))
+    assert pairs == same
+    assert pairs.clean != different.clean
+
+
+def test_pairs_differ_in_nothing_but_the_source(small: mh.Model) -> None:
+    pairs = few_shot_pairs(small, RELATION, shots=2, n=20)
+    assert len(pairs) == len(WORDS) + len(LONG)
+    clean, corrupted = pairs.tokens(small)
+    target_of = dict([*WORDS, *LONG])
+    rows = zip(pairs.clean, pairs.corrupted, pairs.answer or (), pairs.wrong or (), pairs.cluster or (), strict=True)
+    for row, (one, other, answer, wrong, cluster) in enumerate(rows):
+        (examples, source), (same, swapped) = read(str(one)), read(str(other))
+        assert examples == same
+        words = {source, swapped, target_of[source], target_of[swapped]}
+        assert len(words) == 4
+        assert words.isdisjoint(word for example in examples for word in example)
+        assert (answer, wrong) == (f" {target_of[source]}", f" {target_of[swapped]}")
+        assert len(source.split()) == len(swapped.split())
+        assert cluster == source
+        last = int(clean.positions["source"][row])
+        for tokens, word in ((clean, source), (corrupted, swapped)):
+            assert tokens.strings[row][last] == " " + word.split()[-1]
+        unlike = [i for i, ids in enumerate(zip(clean.ids[row], corrupted.ids[row], strict=True)) if ids[0] != ids[1]]
+        assert set(unlike) <= {last - len(source.split()) + 1 + i for i in range(len(source.split()))}
+
+
+def test_no_example_gives_the_answer_away(small: mh.Model) -> None:
+    """Where words are sources here and targets there, as antonyms are, and targets are shared."""
+    both = [("dog", "cat"), ("cat", "dog"), ("yes", "no"), ("no", "yes"), ("big", "no"), ("one", "two")]
+    relation = mh.Relation("both ways", None, both, few_shot=[TEMPLATE])
+    for seed in range(5):
+        prompts = few_shot_prompts(small, relation, shots=2, seed=seed)
+        assert len(prompts) == 6
+        for text, answer in zip(prompts.items, prompts.answer or (), strict=True):
+            examples, source = read(str(text))
+            assert {source, str(answer)[1:]}.isdisjoint(word for example in examples for word in example)
+        pairs = few_shot_pairs(small, relation, shots=1, seed=seed)
+        target_of = dict(both)
+        for one, other in zip(pairs.clean, pairs.corrupted, strict=True):
+            source, swapped = read(str(one))[1], read(str(other))[1]
+            assert {source, target_of[source]}.isdisjoint({swapped, target_of[swapped]})
+
+
+def test_a_source_with_two_targets_is_asked_about_once(small: mh.Model) -> None:
+    twice = mh.Relation("twice", None, [("big", "bigger"), ("big", "book"), *WORDS[:3]], few_shot=[TEMPLATE])
+    for seed in range(5):
+        prompts = few_shot_prompts(small, twice, shots=2, seed=seed)
+        assert sorted(prompts.cluster or ()) == ["France", "Italy", "Spain", "big"]
+        assert all(len({s for s, _ in read(str(text))[0]}) == 2 for text in prompts.items)
+
+
+def given(pairs: Any, **options: Any) -> mh.Relation:
+    return mh.Relation("few", None, pairs, **{"few_shot": [TEMPLATE]} | options)
+
+
+@pytest.mark.parametrize("make", [few_shot_prompts, few_shot_pairs])
+@pytest.mark.parametrize(
+    ("relation", "options", "message"),
+    [
+        (given(WORDS, few_shot=[]), {}, r"relation 'few' has no few-shot templates; give it one: few_shot=\["),
+        (given(WORDS), {"template": 1}, r"template is 1; relation 'few' has few-shot templates 0\.\.0"),
+        (given(WORDS), {"shots": -1}, "shots is -1; give the number of worked examples, 0 or more"),
+        (given(WORDS), {"n": 0}, "n is 0; give the number of prompts, at least 1"),
+        (given(SPLIT), {}, r"too few usable pairs .*: 0 of its 2 have a target that is one token, and 0 of them"),
+        (
+            given(WORDS),
+            {"shots": 10},
+            r"10 of its 10 .*, and 0 of them can be asked for after 10 examples.*; at least 2",
+        ),
+        ("no such relation", {}, "there is no relation 'no such relation'"),
+    ],
+)
+def test_errors_say_what_is_missing(small: mh.Model, make: Any, relation: Any, options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(small, relation, **options)
+
+
+def test_pairs_need_another_source_of_as_many_tokens(small: mh.Model) -> None:
+    lonely = given([WORDS[0], LONG[0], ("the store and", "two")])
+    assert len(few_shot_prompts(small, lonely, shots=1)) == 3
+    with pytest.raises(ValueError, match="with another source of as many tokens; at least 2 are needed"):
+        few_shot_pairs(small, lonely, shots=0)
+
+
+def test_a_model_without_a_tokenizer_is_refused(small: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small, "tokenizer", None)
+    with pytest.raises(ValueError, match=r"model has no tokenizer .* mh\.wrap\(model, tokenizer=\.\.\.\)"):
+        few_shot_prompts(small, RELATION)
+
+
+def test_relations_of_the_package_on_the_default_model(model: mh.Model) -> None:
+    for name in ("country_to_capital", "word_to_antonym", "noun_to_pronoun", "name_copying", "work_to_location"):
+        clean, corrupted = few_shot_pairs(model, name).tokens(model)
+        assert len(clean) == 16
+        assert clean.answer is not None
+        assert (clean.answer != corrupted.wrong).all()
+        assert len(few_shot_prompts(model, name).tokens(model)) == 24
+    with pytest.raises(ValueError, match="'year_to_following' has too few usable pairs for this model: 0 of its"):
+        few_shot_prompts(model, "year_to_following")

@@ -1,0 +1,240 @@
+"""What heads are given of a token, and the scores of each way, against loops over plain transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import mechheads as mh
+from mechheads.labels.readings import Readings, neutral_openings
+from mechheads.labels.relations import Relation
+from support import tiny as tiny_models
+
+PAIRS = [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin"), ("big", "bigger"),
+         ("small", "smaller"), ("dog", "cat"), ("one", "two"), ("John", "Mary"), ("yes", "no")]  # fmt: skip
+WORDS = Relation("words", "Knowledge", PAIRS)
+ARCHITECTURES = ("gpt2", "llama", "neox", "gemma", "gemma3")
+BACKENDS: dict[str, Any] = {"gemma3": "bridge"}
+"""HookedTransformer never learnt Gemma 3."""
+K = 60
+
+pytestmark = pytest.mark.transformerlens
+
+
+@pytest.fixture(scope="module")
+def folder(tiny: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``tiny``, and "gemma3": norms after attention and MLP, and two of its three layers see two tokens only."""
+    made = tmp_path_factory.mktemp("gemma3")
+    tokenizer = tiny_models.make_tokenizer(begins=True)
+    config = transformers.Gemma3TextConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, query_pre_attn_scalar=16, max_position_embeddings=64, sliding_window=2,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"], bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(7)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        for name, parameter in model.named_parameters():
+            tiny_models.randomise(name, parameter, "gemma")
+    model.save_pretrained(made)
+    tokenizer.save_pretrained(made)
+    return lambda name: made if name == "gemma3" else tiny(name)
+
+
+class Plain:
+    """The three readings by transformers' own modules, a token and an opening at a time."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+        self.trunk = getattr(self.model, {"gpt2": "transformer", "neox": "gpt_neox"}.get(name, "model"))
+        self.blocks = self.trunk.h if name == "gpt2" else self.trunk.layers
+        self.name, self.starts = name, name in ("llama", "gemma", "gemma3")
+
+    def before(self, layer: int) -> Any:
+        return getattr(self.blocks[layer], "ln_1" if self.name == "gpt2" else "input_layernorm")
+
+    def after(self, layer: int) -> torch.Tensor:
+        """The scale of the norm after attention."""
+        if self.name not in ("gemma", "gemma3"):
+            return torch.ones(32)
+        return 1 + self.blocks[layer].post_attention_layernorm.weight
+
+    def scale(self, norm: Any) -> torch.Tensor:
+        return norm.weight + (1 if self.name in ("gemma", "gemma3") else 0)
+
+    def first_mlp(self, embedded: torch.Tensor) -> torch.Tensor:
+        name = {"gpt2": "ln_2", "gemma": "pre_feedforward_layernorm", "gemma3": "pre_feedforward_layernorm"}
+        block = self.blocks[0]
+        return block.mlp(getattr(block, name.get(self.name, "post_attention_layernorm"))(embedded))
+
+    def given(self, word: str, layer: int, reading: str, norm: str) -> list[torch.Tensor]:
+        """What W_V of a layer multiplies, once an opening."""
+        token = self.tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
+        scale = self.scale(self.before(layer)) if norm == "folded" else 1.0
+        if reading == "carried":
+            found = []
+            for opening in ("The", "and", "\n"):
+                ids = [*self.tokenizer(opening, add_special_tokens=False)["input_ids"], *token]
+                ids = [self.tokenizer.bos_token_id, *ids] if self.starts else ids
+                states = self.model(torch.tensor([ids]), output_hidden_states=True).hidden_states
+                found.append(self.before(layer)(states[layer])[0, -1])
+            return found
+        embedded = self.model.get_input_embeddings().weight[token]
+        return [scale * (self.first_mlp(embedded) if layer and reading == "first_mlp" else embedded)[0]]
+
+
+@pytest.mark.parametrize("norm", ["raw", "folded"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@torch.no_grad()
+def test_values_are_those_of_plain_transformers(name: str, norm: Any, folder: Callable[[str], Path]) -> None:
+    model, plain = mh.load(folder(name), backend=BACKENDS.get(name)), Plain(folder(name), name)
+    ids = torch.tensor([plain.tokenizer(f" {source}", add_special_tokens=False)["input_ids"][0] for source, _ in PAIRS])
+    readings = Readings(model, ids, "all", norm)
+    assert (readings.names, readings.missing) == (("embedding", "first_mlp", "carried"), {})
+    for layer in range(3):
+        found = readings.at(layer)
+        assert list(found) == (["embedding", "first_mlp", "carried"] if layer else ["embedding", "carried"])
+        for reading, values in found.items():
+            wanted = [
+                torch.stack([x @ model.W_V[layer] for x in plain.given(source, layer, reading, norm)]).mean(0)
+                for source, _ in PAIRS
+            ]
+            for head in range(4):
+                theirs = torch.stack([each[head] for each in wanted])
+                off = values[head] * float((values[head] * theirs).sum() / values[head].square().sum()) - theirs
+                assert float(off.norm() / theirs.norm()) < 1e-4, (layer, reading, head)
+                if reading != "embedding":  # transformers may scale embeddings, and no rank depends on that
+                    torch.testing.assert_close(values[head], theirs, atol=1e-4, rtol=1e-3)
+
+
+@torch.no_grad()
+def rows(model: mh.Model, plain: Plain, layer: int, head: int, reading: str, norm: str) -> torch.Tensor:
+    """The row of M of each pair's source [pair, d_vocab], in float64."""
+    W_U, found = model.W_U.double(), []
+    if norm == "folded":
+        final = plain.trunk.norm if hasattr(plain.trunk, "norm") else getattr(plain.trunk, "ln_f", None)
+        final = plain.trunk.final_layer_norm if final is None else final
+        W_U = torch.diag(plain.scale(final).double()) @ W_U
+    for source, _ in PAIRS:
+        x = torch.stack(plain.given(source, layer, reading, norm)).mean(0).double()
+        written = x @ model.W_V[layer][head].double() @ model.W_O[layer][head].double()
+        found.append((written * plain.after(layer).double() if norm == "folded" else written) @ W_U)
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("norm", ["raw", "folded"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_scores_are_those_of_a_slow_loop(name: str, norm: Any, folder: Callable[[str], Path]) -> None:
+    model, plain = mh.load(folder(name), backend=BACKENDS.get(name)), Plain(folder(name), name)
+    options: dict[str, Any] = {"k": K, "norm": norm, "min_pairs": 2, "min_effect": 1.0, "progress": False}
+    every = mh.relation_scores(model, WORDS, **options)
+    assert every.provenance["no_reading"] == {}
+    each = {
+        reading: mh.relation_scores(model, WORDS, source=reading, **options)
+        for reading in ("embedding", "first_mlp", "carried")
+    }
+    targets = [plain.tokenizer(f" {target}", add_special_tokens=False)["input_ids"][0] for _, target in PAIRS]
+    for layer in range(3):
+        for head in range(4):
+            phi, against, apart = {}, {}, {}
+            for reading, scores in each.items():
+                row = rows(model, plain, layer, head, reading, norm)
+                entries = row[:, targets]
+                own = entries.diagonal()[:, None]
+                hits = np.stack([(row > own).sum(1) < K, (row < own).sum(1) < K], axis=1)
+                others = [(entries[i].sum() - entries[i, i]) / (len(PAIRS) - 1) for i in range(len(PAIRS))]
+                contrast = (own[:, 0] - torch.stack(others)) / row.std(1, correction=0)
+                apart[reading] = float(contrast.mean())
+                assert scores.dataset["contrast"].values[layer, head, 0] == pytest.approx(apart[reading], abs=1e-4)
+                found = float(every.dataset[f"contrast_{reading}"].values[layer, head, 0])
+                assert found == pytest.approx(apart[reading], abs=1e-4)
+                assert scores.values is not None
+                assert scores.values.values[layer, head, 0].tolist() == hits[:, 0].tolist()
+                phi[reading], against[reading] = hits.mean(0)
+                assert every.dataset[f"phi_{reading}"].values[layer, head, 0] == pytest.approx(phi[reading])
+            assert every.scores.values[layer, head, 0] == pytest.approx(max(phi.values()))
+            assert every.dataset["suppression"].values[layer, head, 0] == pytest.approx(max(against.values()))
+            assert every.dataset["contrast"].values[layer, head, 0] == pytest.approx(apart["carried"], abs=1e-4)
+            for what, shares in (("reading", phi), ("suppression_reading", against)):
+                best = str(every.dataset[what].values[layer, head, 0])
+                assert best == "" if not max(shares.values()) else shares[best] == max(shares.values())
+    assert len(set(every.dataset["reading"].values.ravel().tolist()) - {""}) == 3
+
+
+def test_openings_begin_as_the_tokenizer_begins(folder: Callable[[str], Path]) -> None:
+    llama, gpt2 = (mh.load(folder(name), backend=BACKENDS.get(name)) for name in ("llama", "gpt2"))
+    newline = llama.tokenizer("\n", add_special_tokens=False)["input_ids"]
+    assert neutral_openings(llama)[-1] == [llama.tokenizer.bos_token_id, *newline]
+    assert neutral_openings(gpt2)[-1] == newline
+    assert len(neutral_openings(gpt2)) == 3
+
+
+def test_what_a_model_does_not_have(folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = mh.load(folder("llama"))
+    options: dict[str, Any] = {"k": K, "min_pairs": 2, "progress": False}
+    whole = mh.relation_scores(model, WORDS, **options)
+
+    def no_mlp(x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("it has no first MLP")
+
+    monkeypatch.setattr(model.backend, "first_mlp", no_mlp)
+    part = mh.relation_scores(model, WORDS, **options)
+    assert part.provenance["no_reading"] == {"first_mlp": "it has no first MLP"}
+    assert "phi_first_mlp" not in part.dataset
+    for name in ("embedding", "carried"):
+        assert np.array_equal(part.dataset[f"phi_{name}"], whole.dataset[f"phi_{name}"])
+    assert "first_mlp" not in part.dataset["reading"].values
+    with pytest.raises(ValueError, match="it has no first MLP"):
+        mh.relation_scores(model, WORDS, source="first_mlp", **options)
+
+
+def test_a_model_on_disk_has_the_first_two(folder: Callable[[str], Path]) -> None:
+    stored, loaded = mh.labels.open_weights(folder("gemma3")), mh.load(folder("gemma3"), backend=BACKENDS["gemma3"])
+    options: dict[str, Any] = {"k": K, "min_pairs": 2, "progress": False}
+    found = mh.relation_scores(stored, WORDS, **options)
+    assert list(found.provenance["no_reading"]) == ["carried"]
+    for name in ("embedding", "first_mlp"):
+        mine = mh.relation_scores(loaded, WORDS, source=name, **options)
+        assert np.array_equal(mine.scores, found.dataset[f"phi_{name}"])
+    first, second = (found.dataset[f"contrast_{name}"].values for name in ("embedding", "first_mlp"))
+    farther = np.where(np.abs(first) >= np.abs(second), first, second)
+    assert np.array_equal(found.dataset["contrast"].values, farther)
+    with pytest.raises(ValueError, match=r'source="carried" runs the model .* load it with mh\.load'):
+        mh.relation_scores(stored, WORDS, source="carried", **options)
+
+
+def test_labels_say_how_a_head_reads(folder: Callable[[str], Path]) -> None:
+    options: dict[str, Any] = {"k": K, "min_pairs": 2, "progress": False}
+    scores = mh.relation_scores(mh.load(folder("llama")), WORDS, **options)
+    labels = mh.label_heads(scores, rule="maps")
+    table = labels.table()
+    reading = {(row.head, row.relation): row.reading for row in table.itertuples()}
+    for layer, head in np.ndindex(3, 4):
+        assert reading[f"L{layer}H{head}", "words"] == scores.dataset["reading"].values[layer, head, 0]
+        assert labels.dataset["reading"].values[layer, head, 0] == scores.dataset["reading"].values[layer, head, 0]
+    assert {"embedding", "first_mlp", "carried"} >= set(table.query("is_evidence")["reading"]) > set()
+    said = {
+        "embedding": "reads the embedding",
+        "first_mlp": "the first MLP",
+        "carried": "reads the token's residual stream",
+    }
+    hovers = "".join(str(text) for trace in labels.plot().data if trace.text is not None for text in trace.text.ravel())
+    for way in set(table.query("is_evidence")["reading"]):
+        assert said[way] in hovers
+
+
+def test_numbers_that_are_not_finite_are_no_missing_reading(folder: Callable[[str], Path]) -> None:
+    model = mh.load(folder("gpt2"))
+    with torch.no_grad():
+        for parameter in model.model.blocks[0].mlp.parameters():
+            parameter.fill_(float("nan"))
+    with pytest.raises(ValueError, match="the first MLP gives NaN or infinite numbers"):
+        mh.relation_scores(model, WORDS, min_pairs=2, progress=False)

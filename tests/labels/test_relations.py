@@ -1,0 +1,266 @@
+"""Relations: what comes with the package, what loads, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mechheads
+from mechheads.labels.relations import CATEGORIES, Relation, load_relations, relation_names
+from mechheads.labels.usable_pairs import check_any, keep_pairs
+from mechheads.labels.words import WordList, load_word_list, word_list_names
+
+FACTS = {
+    "word_to_antonym": [("hot", "cold"), ("buy", "sell"), ("victory", "defeat")],
+    "word_to_synonym": [("car", "automobile"), ("begin", "start"), ("perhaps", "maybe")],
+    "adjective_to_superlative": [("good", "best"), ("big", "biggest"), ("easy", "easiest")],
+    "noun_to_pronoun": [("king", "he"), ("mother", "she"), ("table", "it")],
+    "word_to_homophone": [("sea", "see"), ("their", "there"), ("knight", "night")],
+    "word_to_compound": [("sun", "sunlight"), ("foot", "football"), ("tooth", "toothbrush")],
+    "object_to_superclass": [("apple", "fruit"), ("hammer", "tool"), ("piano", "instrument")],
+    "product_by_company": [("iPhone", "Apple"), ("Photoshop", "Adobe"), ("Corolla", "Toyota")],
+    "work_to_location": [("teacher", "school"), ("chef", "restaurant"), ("farmer", "farm")],
+    "copying": [("apple", "apple"), ("yellow", "yellow")],
+    "word_to_last_letter": [("book", "k"), ("Iraq", "q"), ("quiz", "z")],
+    "year_to_following": [("1980", "1981"), ("1999", "2000"), ("1800", "1801")],
+    "country_to_capital": [("France", "Paris"), ("Australia", "Canberra"), ("Kenya", "Nairobi")],
+    "country_to_language": [("Brazil", "Portuguese"), ("Egypt", "Arabic"), ("Vietnam", "Vietnamese")],
+    "name_copying": [("Mary", "Mary")],
+    "word_to_first_letter": [("knife", "k")],
+    "adjective_to_comparative": [("big", "bigger"), ("happy", "happier"), ("good", "better")],
+    "verb_to_past_tense": [("go", "went"), ("teach", "taught"), ("stop", "stopped")],
+    "english_to_french": [("bread", "pain"), ("tail", "queue"), ("water", "eau")],
+    "english_to_spanish": [("eleven", "once"), ("sleeve", "manga"), ("house", "casa")],
+}
+
+
+def test_the_twenty_relations_of_the_paper_come_with_the_package() -> None:
+    relations = load_relations()
+    assert tuple(relation.name for relation in relations) == relation_names() == tuple(sorted(FACTS))
+    categories = [relation.category for relation in relations]
+    counts = {category: categories.count(category) for category in CATEGORIES}
+    assert counts == {"Knowledge": 5, "Linguistic": 8, "Algorithmic": 5, "Translation": 2}
+    assert [relation.name for relation in relations if relation.copying] == ["copying", "name_copying"]
+
+
+@pytest.mark.parametrize("name", sorted(FACTS))
+def test_the_packages_relations_are_sound(name: str) -> None:
+    relation = Relation.load(name)
+    sources = [source for source, _ in relation.pairs]
+    assert set(FACTS[name]) <= set(relation.pairs)
+    assert len(sources) == len(set(sources)) >= 110
+    assert "mechheads" in relation.source
+    if relation.copying:
+        assert all(source == target for source, target in relation.pairs)
+    else:
+        assert all(source != target for source, target in relation.pairs)
+    if relation.category == "Translation":
+        assert len(sources) >= 200
+    assert len(relation.few_shot) == len(relation.zero_shot) == 2
+    assert all(re.search(r"\w \{target\}|[:>=] \{target\}", template) for template in relation.few_shot)
+
+
+def test_letters_and_years_are_what_they_say() -> None:
+    assert all(target == source[0] for source, target in Relation.load("word_to_first_letter").pairs)
+    assert all(target == source[-1].lower() for source, target in Relation.load("word_to_last_letter").pairs)
+    assert all(int(target) == int(source) + 1 for source, target in Relation.load("year_to_following").pairs)
+
+
+def test_every_relation_keeps_thirty_single_token_pairs_in_the_default_model(model: mechheads.Model) -> None:
+    def one(word: str) -> bool:
+        return len(model.tokenizer(f" {word}", add_special_tokens=False)["input_ids"]) == 1
+
+    kept = {
+        relation.name: sum(one(source) and one(target) for source, target in relation.pairs)
+        for relation in load_relations()
+    }
+    assert kept.pop("year_to_following") == 0  # this tokenizer cuts numbers into digits
+    assert min(kept.values()) >= 30, kept
+
+
+def test_a_public_maps_file_loads_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "noun_to_plural.json"
+    file.write_text(json.dumps([["cat", "cats"], ["ox ", "oxen"]]), encoding="utf-8")
+    relation = Relation.load(file)
+    assert (relation.name, relation.category, relation.copying) == ("noun_to_plural", None, False)
+    assert relation.pairs == (("cat", "cats"), ("ox", "oxen"))
+    named = Relation.load(str(file), category="Linguistic", copying=True)
+    assert (named.category, named.copying, named.pairs) == ("Linguistic", True, relation.pairs)
+
+
+def test_a_relation_file_gives_all_its_fields(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {
+        "name": "colours",
+        "category": "Sight",
+        "copying": False,
+        "source": "looked",
+        "pairs": [["grass", "vert"], ["ciel", "été"]],
+    }
+    file = tmp_path / "any.json"
+    file.write_text(json.dumps(fields), encoding="utf-8")
+    loaded = Relation.load(file)
+    assert loaded == Relation("colours", "Sight", [("grass", "vert"), ("ciel", "été")], source="looked")
+    assert loaded.fingerprint != Relation("colours", "Sight", [("grass", "vert")]).fingerprint
+    assert hash(loaded) == hash(Relation.load(file))
+
+
+def test_names_paths_and_objects_can_be_mixed(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text('[["a", "b"]]', encoding="utf-8")
+    mixed = load_relations(["name_copying", file, Relation("other", "Knowledge", [("c", "d")])])
+    assert [relation.name for relation in mixed] == ["name_copying", "mine", "other"]
+    assert load_relations("name_copying") == load_relations(["name_copying"])
+
+
+ENGLISH = WordList("english", ["Pain", "journal ", "error"])
+SYNONYMS = Relation("synonyms", "Linguistic", [("Mistake", "Error"), ("cat", "chat")])
+FRENCH = Relation(
+    "french",
+    "Translation",
+    [("bread", "pain"), ("newspaper", "Journal"), ("mistake", "error"), ("dog", "chien"), ("tea", "the thé")],
+    rivals=[SYNONYMS, ENGLISH],
+)
+
+
+def test_rivals_explain_pairs_and_targets_in_any_case() -> None:
+    assert FRENCH.explained == {
+        "synonyms": (("mistake", "error"),),
+        "english": (("bread", "pain"), ("newspaper", "Journal"), ("mistake", "error")),
+    }
+    alone = dataclasses.replace(FRENCH, rivals=())
+    assert alone.explained == {}
+    assert alone.fingerprint != FRENCH.fingerprint
+    assert dataclasses.replace(FRENCH, rivals=[WordList("none of it", ["perhaps"])]).fingerprint == alone.fingerprint
+    assert alone.fingerprint == Relation("other", None, FRENCH.pairs).fingerprint
+
+
+class Words:
+    """A tokenizer with one token a word."""
+
+    unk_token_id = None
+
+    def __call__(self, text: str, **options: Any) -> dict[str, list[int]]:
+        return {"input_ids": [len(word) for word in text.split()]}
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [str(one) for one in ids]
+
+
+def test_the_ledger_counts_what_each_rival_explains() -> None:
+    [kept] = keep_pairs([FRENCH], Words())
+    assert kept.pairs == [("dog", "chien")]
+    assert kept.ledger(scored=True) == {
+        "given": 5,
+        "kept": 1,
+        "scored": True,
+        "lost": {
+            "explained by english": ["bread -> pain", "newspaper -> Journal"],
+            "explained by synonyms and english": ["mistake -> error"],
+            "target of several tokens": ["tea -> the thé"],
+        },
+        "explained": {"synonyms": 1, "english": 3},
+    }
+    [none] = keep_pairs([dataclasses.replace(FRENCH, pairs=FRENCH.pairs[:2])], Words())
+    with pytest.raises(ValueError, match=r"this model's vocabulary; english explains 2, so nothing can be scored"):
+        check_any(none, Words())
+
+
+def test_translations_have_rivals_that_leave_only_foreign_words() -> None:
+    english = load_word_list("english_words")
+    assert word_list_names() == ("english_words",)
+    assert "mechheads" in english.source
+    assert list(english.words) == sorted(set(english.words))
+    for name, left in (("english_to_french", 270), ("english_to_spanish", 350)):
+        relation = Relation.load(name)
+        assert set(relation.explained) == {"word_to_synonym", "english_words"}
+        explained = {pair for pairs in relation.explained.values() for pair in pairs}
+        known = {"pain", "chair", "journal", "raisins", "port", "error", "probable", "solo", "manual", "centre"}
+        assert {target for _, target in explained} >= known & {target for _, target in relation.pairs}
+        assert not {"chien", "eau", "perro", "agua", "fer", "hierro"} & {target for _, target in explained}
+        assert len(relation.pairs) - len(explained) >= left
+    # every source of a translation is an English word, and so is every word of the relations among English words
+    written = [pair for name in ("word_to_synonym", "word_to_antonym") for pair in Relation.load(name).pairs]
+    assert all(english.explains("", word) for pair in written for word in pair)
+
+
+def test_rivals_load_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text('[["dog", "chien"]]', encoding="utf-8")
+    fields = {"name": "n", "category": None, "pairs": [["dog", "chien"], ["hand", "main"]],
+              "rivals": ["english_words", str(tmp_path / "mine.json")]}  # fmt: skip
+    file = tmp_path / "n.json"
+    file.write_text(json.dumps(fields), encoding="utf-8")
+    assert Relation.load(file).explained == {"english_words": (("hand", "main"),), "mine": (("dog", "chien"),)}
+
+
+def with_templates(**templates: Any) -> Relation:
+    return Relation("r", "Knowledge", [("a", "b")], **templates)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Relation.load("capitals"),
+            r"no relation 'capitals'.*country_to_capital, country_to_language",
+        ),
+        (lambda: load_relations([]), "relations is empty"),
+        (lambda: load_relations(["name_copying", "name_copying"]), "'name_copying' twice"),
+        (lambda: Relation("r", "Knowledge", []), "relation 'r' has no pairs"),
+        (lambda: Relation("r", "Knowledge", [("a", "b", "c")]), r"has the pair \('a', 'b', 'c'\)"),
+        (lambda: Relation("r", "Knowledge", ["ab"]), "has the pair 'ab'"),
+        (lambda: Relation("r", "Knowledge", [("a", " ")]), "two words"),
+        (lambda: Relation(" ", "Knowledge", [("a", "b")]), "name is empty"),
+        (lambda: Relation("r", "Unclassified", [("a", "b")]), "category of relation 'r'"),
+        (lambda: Relation("r", "2 categories", [("a", "b")]), "category of relation 'r' is '2 categories'"),
+        (lambda: Relation("r", " ", [("a", "b")]), "category of relation 'r' is ' '"),
+        (lambda: with_templates(zero_shot=[3]), r"must be a list of templates, not \[3\]"),
+        (lambda: with_templates(few_shot="{source} {target}"), "must be a list of templates"),
+        (lambda: with_templates(few_shot=["from {source}"]), r"must contain \" \{target\}\".*after"),
+        (lambda: with_templates(few_shot=["{source}: '{target}'"]), "with a space before it"),
+        (lambda: with_templates(few_shot=["of {target}, {source}"]), "after {source}"),
+        (lambda: with_templates(few_shot=["to {target}"]), "{source} exactly once"),
+        (lambda: with_templates(zero_shot=["{source} is "]), "without a space"),
+        (lambda: with_templates(zero_shot=["{source} is {target}"]), "not name {target}"),
+        (
+            lambda: with_templates(rivals=["english"]),
+            "rivals of relation 'r' contain 'english'; .* english_words, .*mean",
+        ),
+        (lambda: with_templates(rivals="english_words"), "must be a list"),
+        (lambda: with_templates(rivals=[3]), "contain 3"),
+        (lambda: WordList(" ", ["a"]), "name is empty"),
+        (lambda: WordList("w", []), "no words"),
+        (lambda: WordList("w", "word"), "must be a list of words, not 'word'"),
+    ],
+)
+def test_bad_relations_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": 3}, "name must be text, but is '3'"),
+        ({"category": ["Sight"]}, r"category must be text or null, but is \"\['Sight'\]\""),
+        ({"pairs": "cat hat"}, "pairs must be a list, but is 'cat hat'"),
+        ({"copying": "no"}, "copying must be true or false, but is 'no'"),
+    ],
+)
+def test_fields_of_the_wrong_kind_are_named(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+    file = tmp_path / "bad.json"
+    file.write_text(json.dumps({"name": "n", "category": None, "pairs": [["a", "b"]]} | fields), encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"bad\.json is not a relation: {message}"):
+        Relation.load(file)
+
+
+@pytest.mark.parametrize("text", ["not json", '{"pairs": []}', '{"name": "n", "category": "c", "pair": []}', "3"])
+def test_files_that_are_no_relations_are_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "bad.json"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"bad\.json is not a relation"):
+        Relation.load(file)

@@ -1,0 +1,121 @@
+"""Salient operations against the formula, token by token over the whole vocabulary."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+import mechheads as mh
+from mechheads.labels.salient import salient_operations
+from mechheads.limits import Limits
+
+pytestmark = pytest.mark.transformerlens
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama", "neox"])
+def small(request: pytest.FixtureRequest, tiny: Callable) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def plain_loop(model: mh.Model, layer: int, head: int, n: int, top: int, first_mlp: bool, folded: bool) -> list[Any]:
+    """id, token, sigma, maps_to and suppresses of the n most amplified tokens, in float64."""
+    W_V, W_O, W_U = model.W_V[layer][head].double(), model.W_O[layer][head].double(), model.W_U.double()
+    if folded:
+        W_V = torch.diag(model.attention_scale(layer).double()) @ W_V
+        W_O = W_O @ torch.diag(model.attention_out_scale(layer).double())
+        W_U = torch.diag(model.final_scale().double()) @ W_U
+    sigma, written = [], []
+    for token in range(model.d_vocab):
+        e = model.W_E[[token]]
+        e = (model.first_mlp(e) if layer and first_mlp else e)[0].double()
+        written.append(e @ W_V @ W_O)
+        sigma.append(float(written[-1].norm() / e.norm()))
+    rows = []
+    for token in sorted(range(model.d_vocab), key=lambda token: -sigma[token])[:n]:
+        order = sorted(range(model.d_vocab), key=(written[token] @ W_U).tolist().__getitem__)
+        names = [repr(model.tokenizer.decode([i])) for i in order]
+        rows.append([token, repr(model.tokenizer.decode([token])), sigma[token], names[: -top - 1 : -1], names[:top]])
+    return rows
+
+
+def check(found: pd.DataFrame, expected: list[Any]) -> None:
+    assert found.index.name == "id"
+    assert list(found.columns) == ["token", "sigma", "maps_to", "suppresses"]
+    assert found.index.tolist() == [row[0] for row in expected]
+    for row, (_, token, sigma, maps_to, suppresses) in zip(found.to_dict("records"), expected, strict=True):
+        assert row["sigma"] == pytest.approx(sigma, rel=1e-4)
+        assert (row["token"], row["maps_to"], row["suppresses"]) == (token, maps_to, suppresses)
+
+
+@pytest.mark.parametrize(("layer", "head"), [(0, 1), (1, 3), (2, 2)])
+def test_equal_to_the_formula(small: mh.Model, layer: int, head: int) -> None:
+    check(salient_operations(small, (layer, head)), plain_loop(small, layer, head, 15, 5, True, False))
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma"])
+@pytest.mark.parametrize(("source", "norm"), [("embedding", "raw"), ("first_mlp", "folded"), ("embedding", "folded")])
+def test_choices(tiny: Callable, name: str, source: Any, norm: Any) -> None:
+    model = mh.load(tiny(name))
+    found = salient_operations(model, "L2H1", n=4, top=3, source=source, norm=norm)
+    check(found, plain_loop(model, 2, 1, 4, 3, source == "first_mlp", norm == "folded"))
+
+
+def test_in_parts_as_in_one(llama: mh.Model) -> None:
+    whole = salient_operations(llama, "L1H0")
+    parts = salient_operations(llama, "L1H0", budget=Limits(run_tokens=7, logits=11 * llama.d_model))
+    pd.testing.assert_frame_equal(parts, whole)
+
+
+def test_a_token_that_is_nothing_is_amplified_by_nothing(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama, "embed", lambda ids: llama.W_E[ids] * (ids != 5)[:, None])
+    found = salient_operations(llama, "L0H1", n=llama.d_vocab, top=1)
+    assert found["sigma"].is_monotonic_decreasing
+    assert (found.index[-1], found["sigma"].iloc[-1]) == (5, 0)
+    assert found["sigma"].iloc[-2] > 0
+
+
+def test_without_a_tokenizer_tokens_are_ids(llama: mh.Model) -> None:
+    bare = copy.copy(llama)
+    bare.tokenizer = None
+    found, named = salient_operations(bare, "L2H3", n=3), salient_operations(llama, "L2H3", n=3)
+    assert found["token"].tolist() == [repr(str(i)) for i in named.index]
+    shown = [[repr(llama.tokenizer.decode([int(text.strip("'"))])) for text in row] for row in found["maps_to"]]
+    assert shown == named["maps_to"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("head", "options", "message"),
+    [
+        ("L3H0", {}, "head L3H0 is out of range: this model has layers 0..2 with heads 0..3"),
+        ("head", {}, "head 'head' is not a head"),
+        ("L0H0", {"n": 0}, "n is 0; it must lie between 1 and"),
+        ("L0H0", {"top": 10**6}, "top is 1000000; it must lie between 1 and"),
+        ("L0H0", {"norm": "both"}, 'norm is \'both\'; choose "raw" or "folded"'),
+        ("L0H0", {"source": "all"}, 'source is \'all\'; choose "first_mlp" or "embedding".* the whole vocabulary'),
+    ],
+)
+def test_errors(llama: mh.Model, head: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        salient_operations(llama, head, **options)
+
+
+def test_damaged_weights_are_named(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama, "embed", lambda ids: torch.where((ids == 3)[:, None], torch.nan, llama.W_E[ids]))
+    with pytest.raises(ValueError, match="the weights give numbers that are not finite for L0H0: they are damaged"):
+        salient_operations(llama, "L0H0")
+
+
+def test_the_capital_head_of_the_default_model(model: mh.Model) -> None:
+    found = salient_operations(model, "L23H4", n=40, top=10).set_index("token")
+    assert "' Italian'" in found.index
+    assert "' Italy'" in found.loc["' Italian'", "maps_to"]

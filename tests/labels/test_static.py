@@ -1,0 +1,424 @@
+"""Relation scores against numbers worked out by hand and against the formula written as a plain loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads
+from mechheads.labels import static
+from mechheads.labels.relations import Relation
+from mechheads.labels.static import relation_scores
+
+
+class Words:
+    """A tokenizer that knows w0, w1, ... as one token each; other words fall apart into letters."""
+
+    unk_token_id = 0
+
+    def __call__(self, texts: str | Sequence[str], add_special_tokens: bool) -> dict[str, Any]:
+        assert not add_special_tokens
+        ids = [
+            [int(w[1:])] if w[1:].isdigit() else [1] * len(w)
+            for w in (text.strip() for text in ([texts] if isinstance(texts, str) else texts))
+        ]
+        return {"input_ids": ids[0] if isinstance(texts, str) else ids}
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [f"w{i}" for i in ids]
+
+
+class FakeModel:
+    """What relation_scores asks of a model, with weights given outright."""
+
+    name = "fake"
+    device = torch.device("cpu")
+
+    def __init__(self, W_E: Any, W_V: Any, W_O: Any, W_U: Any, first_mlp: Any = torch.tanh) -> None:
+        self.W_E, self.W_U, self.first_mlp = W_E, W_U, first_mlp
+        self.W_V, self.W_O, self.tokenizer = list(W_V), list(W_O), Words()
+        self.n_layers, self.n_heads = len(self.W_V), len(self.W_V[0])
+        self.d_model, self.d_vocab = W_U.shape
+        self.dtype = W_U.dtype
+        self.attention_scales = self.out_scales = torch.ones(self.n_layers, self.d_model)
+        self.final = torch.ones(self.d_model)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.W_E[ids]
+
+    def unembedding(self, start: int, stop: int) -> torch.Tensor:
+        return self.W_U[:, start:stop].float()
+
+    def attention_scale(self, layer: int) -> torch.Tensor:
+        return self.attention_scales[layer]
+
+    def attention_out_scale(self, layer: int) -> torch.Tensor:
+        return self.out_scales[layer]
+
+    def final_scale(self) -> torch.Tensor:
+        return self.final
+
+    def provenance(self) -> dict[str, Any]:
+        return {"model": self.name}
+
+
+def random_model(seed: int = 0, vocab: int = 800) -> Any:
+    g = torch.Generator().manual_seed(seed)
+    sizes = ((vocab, 16), (3, 4, 16, 5), (3, 4, 5, 16), (16, vocab))
+    return FakeModel(*(torch.randn(size, generator=g) for size in sizes))
+
+
+def relations(n: int = 40) -> list[Relation]:
+    rng = np.random.default_rng(1)
+    draw = rng.integers(1, 800, size=(2, n, 2))
+    pairs = [[(f"w{s}", f"w{t}") for s, t in rows] for rows in draw]
+    return [
+        Relation("first", "Knowledge", pairs[0]),
+        Relation("second", "Made up", pairs[1][: n // 2]),
+        Relation("copy", "Algorithmic", [(s, s) for s, _ in pairs[0]], copying=True),
+    ]
+
+
+def plain_loop(model: Any, relation: Relation, ids: Callable[[str], int], k: int, first_mlp: bool = True) -> Any:
+    """The formula of MAPS, a row of M at a time, in float64: hits and suppressions [2, layer, head, pair]."""
+    found = np.zeros((2, model.n_layers, model.n_heads, len(relation.pairs)))
+    for layer in range(model.n_layers):
+        for head in range(model.n_heads):
+            W_VO = model.W_V[layer][head].double() @ model.W_O[layer][head].double()
+            for i, (source, target) in enumerate(relation.pairs):
+                embedded = model.W_E[[ids(source)]]
+                seen = model.first_mlp(embedded) if layer and first_mlp else embedded
+                row = (seen.double() @ W_VO @ model.W_U.double())[0]
+                own = row[ids(target)]
+                found[:, layer, head, i] = (row > own).sum() < k, (row < own).sum() < k
+    return found
+
+
+def number(word: str) -> int:
+    return int(word[1:])
+
+
+def identity_model(columns: Sequence[Sequence[float]]) -> Any:
+    """One head that copies its input: row s of M is W_E[s] @ W_U, and every word but w0 has W_E = (1, 0)."""
+    W_U = torch.tensor(columns).T
+    W_E = torch.tensor([[0.0, 0.0], *[[1.0, 0.0]] * (len(columns) - 1)])
+    return FakeModel(W_E, torch.eye(2)[None, None], torch.eye(2)[None, None], W_U)
+
+
+def test_by_hand() -> None:
+    model = identity_model([[3, 9], [5, 0], [4, 0], [2, 0], [1, 0]])  # logits 3 5 4 2 1: w1 first, w4 last
+    relation = Relation("r", "Knowledge", [("w1", f"w{t}") for t in (1, 2, 3, 4)])
+    for k, hit, suppressed in ((1, [1, 0, 0, 0], 0.25), (2, [1, 1, 0, 0], 0.5), (4, [1, 1, 1, 0], 0.75)):
+        scores = relation_scores(model, relation, k=k, min_pairs=1, progress=False)
+        assert scores.values is not None
+        assert scores.values.values[0, 0, 0].tolist() == hit
+        assert scores.scores.item() == sum(hit) / 4
+        assert scores.dataset["suppression"].item() == suppressed
+
+
+def test_a_tie_counts_for_the_target() -> None:
+    model = identity_model([[0, 0], [7, 0], [5, 0], [5, 1], [5, 2], [1, 0]])  # w2, w3 and w4 tie for second
+    relation = Relation("r", None, [("w1", "w2"), ("w1", "w4"), ("w1", "w5")])
+    scores = relation_scores(model, relation, k=2, min_pairs=1, progress=False)
+    assert scores.values is not None
+    assert scores.values.values[0, 0, 0].tolist() == [1, 1, 0]
+    assert scores.provenance["ties"] == "count for the target"
+
+
+def test_a_head_that_writes_nothing_hits_nothing() -> None:
+    model = identity_model([[1, 0], [2, 0], [3, 0]])
+    model.W_O[0] = torch.zeros(1, 2, 2)
+    scores = relation_scores(model, Relation("r", None, [("w1", "w2")]), min_pairs=1, progress=False)
+    assert scores.scores.item() == scores.dataset["suppression"].item() == 0.0
+
+
+@pytest.mark.parametrize("source", ["first_mlp", "embedding"])
+@pytest.mark.parametrize("k", [1, 40, 790])
+def test_equals_the_plain_loop(k: int, source: Any) -> None:
+    model, first_mlp = random_model(), source == "first_mlp"
+    scores = relation_scores(model, relations(), k=k, k_copying=25, source=source, min_pairs=1, progress=False)
+    assert scores.values is not None
+    for i, relation in enumerate(relations()):
+        hits, suppressed = plain_loop(model, relation, number, 25 if relation.copying else k, first_mlp)
+        mine = scores.values.values[:, :, i]
+        assert np.abs(mine[..., : len(relation.pairs)] - hits).max() == 0
+        assert np.isnan(mine[..., len(relation.pairs) :]).all()
+        np.testing.assert_allclose(scores.scores.values[..., i], hits.mean(-1), rtol=1e-12)
+        np.testing.assert_allclose(scores.dataset["suppression"].values[..., i], suppressed.mean(-1), rtol=1e-12)
+
+
+@pytest.mark.transformerlens
+@pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
+def test_equals_the_plain_loop_on_real_models(name: str, tiny: Callable[[str], Path]) -> None:
+    model = mechheads.load(tiny(name))
+    capitals = [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin")]
+    relation = Relation("capitals", "Knowledge", [*capitals, ("big", "bigger"), ("small", "smaller")])
+
+    def token(word: str) -> int:
+        return model.tokenizer(f" {word}", add_special_tokens=False)["input_ids"][0]
+
+    scores = relation_scores(model, relation, k=40, source="first_mlp", norm="raw", min_pairs=6, progress=False)
+    hits, suppressed = plain_loop(model, relation, token, 40)
+    assert scores.values is not None
+    assert np.abs(scores.values.values[:, :, 0] - hits).max() == 0
+    assert np.abs(scores.dataset["suppression"].values[..., 0] - suppressed.mean(-1)).max() < 1e-12
+    assert 0 < hits.mean() < 1
+
+
+@pytest.mark.transformerlens
+@pytest.mark.parametrize("ties", ["target", "index"])
+def test_the_default_model_does_what_the_plain_loop_says(ties: Any, model: mechheads.Model) -> None:
+    relation = Relation("capitals", "Knowledge", Relation.load("country_to_capital").pairs)
+    options: dict[str, Any] = {"source": "first_mlp", "norm": "raw", "min_effect": 1.0, "progress": False}
+    scores = relation_scores(model, relation, ties=ties, **options)
+    pairs = [pair.split(" -> ") for pair in scores.dataset["pair"].values[0].tolist()]
+    assert len(pairs) == scores.provenance["ledger"]["capitals"]["kept"] == 38
+    assert scores.values is not None
+    ids = torch.arange(model.d_vocab)
+    for layer, head in ((0, 3), (23, 1), (23, 4), (23, 5), (29, 8)):
+        W_V, W_O = model.W_V[layer][head], model.W_O[layer][head]
+        suppressed = 0
+        for i, (source, target) in enumerate(pairs):
+            s, t = (model.tokenizer(f" {w}", add_special_tokens=False)["input_ids"][0] for w in (source, target))
+            embedded = model.W_E[[s]]
+            row = ((model.first_mlp(embedded) if layer else embedded) @ W_V @ W_O @ model.W_U)[0]
+            tied = int(((row == row[t]) & (ids > t)).sum()) if ties == "index" else 0
+            assert scores.values.values[layer, head, 0, i] == float((row > row[t]).sum() + tied < 10)
+            suppressed += int((row < row[t]).sum() + tied < 10)
+        assert round(38 * scores.dataset["suppression"].values[layer, head, 0], 6) == suppressed
+    assert str(scores.heads(1)[0]) == "L23H4"
+    assert scores["L23H4"]["score"].item() > 0.5
+
+
+def test_memory_and_company_change_nothing() -> None:
+    model, several = random_model(), relations()
+    whole = relation_scores(model, several, k=60, min_pairs=1, progress=False)
+    frugal = relation_scores(model, several, k=60, min_pairs=1, memory=1, progress=False)
+    assert np.array_equal(whole.dataset["values"], frugal.dataset["values"], equal_nan=True)
+    alone = relation_scores(model, several[1], k=60, min_pairs=1, progress=False)
+    together = whole.select(relation="second").scores.values
+    assert np.array_equal(alone.scores.values[..., 0], together)
+
+
+def test_half_precision_weights_are_scored_in_float32() -> None:
+    model = random_model()
+    half = FakeModel(*(torch.stack(list(w)).bfloat16() for w in (model.W_E, model.W_V, model.W_O, model.W_U)))
+    full = FakeModel(half.W_E.float(), *(torch.stack(w).float() for w in (half.W_V, half.W_O)), half.W_U.float())
+    options: dict[str, Any] = {"k": 60, "min_pairs": 1, "progress": False, "source": "embedding"}
+    mine, theirs = (relation_scores(m, relations(), **options) for m in (half, full))  # type: ignore[arg-type]
+    assert np.array_equal(mine.scores, theirs.scores)
+
+
+def test_result_tells_what_it_rests_on() -> None:
+    several = [*relations(), Relation("short", "Knowledge", [("w1", "w2"), ("w3", "two words")])]
+    with pytest.warns(UserWarning, match=r"fewer than 20 single-token pairs are skipped: short \(1 of 2\)"):
+        scores = relation_scores(random_model(), several, min_pairs=20, progress=False)
+    assert scores.dataset["relation"].values.tolist() == ["first", "second", "copy"]
+    assert scores.dataset["relation_category"].values.tolist() == ["Knowledge", "Made up", "Algorithmic"]
+    assert scores.dataset["n_pairs"].values.tolist() == [40, 20, 40]
+    about = scores.provenance
+    lost = {"target of several tokens": ["w3 -> two words"]}
+    assert about["ledger"]["short"] == {"given": 2, "kept": 1, "scored": False, "lost": lost}
+    assert about["ledger"]["first"] == {"given": 40, "kept": 40, "scored": True, "lost": {}}
+    assert about["k"] == {"first": 10, "second": 10, "copy": 1}
+    assert about["model"] == "fake"
+    assert not about["interrupted"]
+    assert (scores.kind, scores.unit) == ("relations", "share of pairs")
+    assert (scores.dataset["p_value"].values[scores.scores.values < 0.05] == 1).all()
+    finite = scores.dataset.isel(relation=0)
+    assert (finite["ci_low"] <= finite["score"]).all()
+    assert (finite["score"] <= finite["ci_high"]).all()
+
+
+def test_scores_survive_a_file(tmp_path: Path) -> None:
+    scores = relation_scores(random_model(), relations(), k=60, min_pairs=1, progress=False)
+    again = mechheads.HeadScores.load(scores.save(tmp_path / "phi.nc"))
+    assert again.dataset.identical(scores.dataset)
+
+
+def test_ctrl_c_keeps_the_layers_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = static.Readings.at
+
+    def interrupted(readings: Any, layer: int) -> Any:
+        if layer == 2:
+            raise KeyboardInterrupt
+        return honest(readings, layer)
+
+    whole = relation_scores(random_model(), relations(), min_pairs=1, progress=False)
+    monkeypatch.setattr(static.Readings, "at", interrupted)
+    with pytest.warns(UserWarning, match=r"layers 0\.\.1 are scored"):
+        part = relation_scores(random_model(), relations(), min_pairs=1, progress=False)
+    assert [str(head) for head in part.missing] == ["L2H0", "L2H1", "L2H2", "L2H3"]
+    assert np.array_equal(part.scores.values[:2], whole.scores.values[:2])
+    assert np.isnan(part.dataset["suppression"].values[2]).all()
+    assert part.provenance["interrupted"]
+
+
+def test_damaged_weights_are_named() -> None:
+    model = random_model()
+    model.W_O[1][2, 0, 3] = float("nan")
+    with pytest.raises(ValueError, match="W_O of layer 1 holds NaN"):
+        relation_scores(model, relations(), min_pairs=1, progress=False)
+    model = random_model()
+    model.W_U[0, 5] = float("inf")
+    with pytest.raises(ValueError, match="W_U holds NaN or infinite"):
+        relation_scores(model, relations(), min_pairs=1, progress=False)
+
+
+def test_a_relation_without_single_tokens_shows_how_it_falls_apart() -> None:
+    words = ["elephant", "cat", "giraffe", "bee", "ox", "horse"]
+    relation = Relation("animals", "Knowledge", [*((word, "animals") for word in words), ("w3", "w0")])
+    with pytest.raises(ValueError, match=r"(?s)'animals' has no pair.*5 pairs with the fewest tokens") as error:
+        relation_scores(random_model(), relation, progress=False)
+    shown = str(error.value).splitlines()[1:]
+    assert shown[0].strip() == "['w3'] -> ['w0']"
+    assert [row.split(" ->")[0].count("w1") for row in shown[1:]] == [2, 3, 3, 5]
+
+
+def test_nothing_left_to_score_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"first \(40 of 40\).*none is left"):
+        relation_scores(random_model(), relations()[0], min_pairs=41, progress=False)
+
+
+@pytest.mark.parametrize("bad", [{"k": 0}, {"k_copying": 0}, {"min_pairs": 0}, {"memory": 0}])
+def test_numbers_below_one_are_refused(bad: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(bad))} is 0"):
+        relation_scores(random_model(), relations(), progress=False, **bad)  # type: ignore[arg-type]
+
+
+def test_a_model_without_a_tokenizer_is_refused() -> None:
+    model = random_model()
+    model.tokenizer = None
+    with pytest.raises(ValueError, match="no tokenizer"):
+        relation_scores(model, relations(), progress=False)
+
+
+def test_scores_of_different_pairs_do_not_subtract() -> None:
+    phi = relation_scores(random_model(), relations(), min_pairs=10, progress=False)
+    with pytest.raises(ValueError, match="their prompts differ"):
+        phi.select(relation="first") - phi.select(relation="copy")
+    larger = relation_scores(random_model(), relations(), k=20, min_pairs=10, progress=False)
+    with pytest.raises(ValueError, match="their prompts differ"):
+        larger - phi
+    assert float(np.nanmax(np.abs((phi - phi).scores))) == 0
+
+
+def test_a_share_of_zero_is_not_certain() -> None:
+    phi = relation_scores(random_model(), relations()[:1], k=1, progress=False)
+    none = phi.scores.values == 0
+    assert none.any()
+    assert (phi.dataset["ci_high"].values[none] > 0.05).all()
+
+
+def test_at_a_tie_the_larger_id_is_ahead_on_request() -> None:
+    model = identity_model([[0, 0], [7, 0], [5, 0], [5, 1], [5, 2], [1, 0]])  # w2, w3 and w4 tie for second
+    relation = Relation("r", None, [("w1", f"w{t}") for t in (1, 2, 3, 4, 5)])
+    options: dict[str, Any] = {"ties": "index", "min_pairs": 1, "min_effect": 0.0, "progress": False}
+    for k, hits in ((1, [1, 0, 0, 0, 0]), (2, [1, 0, 0, 1, 0]), (3, [1, 0, 1, 1, 0]), (4, [1, 1, 1, 1, 0])):
+        scores = relation_scores(model, relation, k=k, **options)
+        assert scores.values is not None
+        assert scores.values.values[0, 0, 0].tolist() == hits
+        if sum(hits) > 1:  # a single hit is not tested
+            assert scores.dataset["null_phi"].item() == pytest.approx(sum(hits) / 5)
+    assert scores.provenance["ties"] == "count for the larger token id"
+
+
+def test_a_folded_norm_is_a_scale_of_what_is_read_and_of_what_is_written() -> None:
+    model, g = random_model(), torch.Generator().manual_seed(3)
+    model.attention_scales, model.out_scales = torch.rand(2, 3, 16, generator=g) + 0.2
+    model.final = torch.rand(16, generator=g) + 0.2
+    folded = random_model()
+    folded.W_V = [scale[:, None] * weight for scale, weight in zip(model.attention_scales, model.W_V, strict=True)]
+    folded.W_O = [weight * scale for scale, weight in zip(model.out_scales, model.W_O, strict=True)]
+    folded.W_U = model.final[:, None] * folded.W_U
+    options: dict[str, Any] = {"k": 60, "min_pairs": 1, "progress": False}
+    mine, raw = (relation_scores(model, relations(), norm=norm, **options) for norm in ("folded", "raw"))
+    assert np.array_equal(mine.scores, relation_scores(folded, relations(), norm="raw", **options).scores)
+    assert not np.array_equal(mine.scores, raw.scores)
+
+
+def test_contrast_is_in_standard_deviations_of_the_row() -> None:
+    model = random_model()
+    model.W_O[1][2] = 0
+    scores = relation_scores(model, relations(), source="embedding", min_pairs=1, min_effect=1.0, progress=False)
+    found = scores.dataset["contrast"]
+    assert (found.values[1, 2] == 0).all()
+    for relation in relations():
+        sources, targets = ([number(word) for word in words] for words in zip(*relation.pairs, strict=True))
+        for layer, head in ((0, 1), (2, 3)):
+            rows = model.W_E[sources].double() @ (model.W_V[layer][head] @ model.W_O[layer][head]).double()
+            rows = rows @ model.W_U.double()
+            apart = [
+                float((row[t] - row[targets[:i] + targets[i + 1 :]].mean()) / row.std(correction=0))
+                for i, (row, t) in enumerate(zip(rows, targets, strict=True))
+            ]
+            mine = found.sel(relation=relation.name).values[layer, head]
+            assert mine == pytest.approx(np.mean(apart), abs=1e-4)
+
+
+def test_a_single_pair_has_no_contrast() -> None:
+    scores = relation_scores(random_model(), Relation("r", None, [("w1", "w2")]), min_pairs=1, progress=False)
+    assert np.isnan(scores.dataset["contrast"].values).all()
+
+
+@pytest.mark.transformerlens
+@pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
+def test_scales_of_norms_are_the_weights_of_the_architecture(name: str, tiny: Callable[[str], Path]) -> None:
+    from transformers import AutoModelForCausalLM
+
+    weights = dict(AutoModelForCausalLM.from_pretrained(tiny(name)).named_parameters())
+    final = {"gpt2": "transformer.ln_f", "neox": "gpt_neox.final_layer_norm"}.get(name, "model.norm")
+    first = {"gpt2": "transformer.h.1.ln_1", "neox": "gpt_neox.layers.1.input_layernorm"}
+    model, shift = mechheads.load(tiny(name)), 1.0 if name == "gemma" else 0.0
+    wanted = weights[f"{first.get(name, 'model.layers.1.input_layernorm')}.weight"] + shift
+    torch.testing.assert_close(model.attention_scale(1), wanted.detach(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(model.final_scale(), weights[f"{final}.weight"].detach() + shift, atol=1e-4, rtol=1e-4)
+
+
+def test_targets_of_several_tokens_count_by_their_first_on_request() -> None:
+    relation = Relation("r", None, [("w1", "w2"), ("w3", "cat"), ("dog", "w4")])  # " cat" begins with w1
+    single = relation_scores(random_model(), relation, min_pairs=1, progress=False)
+    first = relation_scores(random_model(), relation, targets="first", min_pairs=1, progress=False)
+    assert [scores.dataset["n_pairs"].item() for scores in (single, first)] == [1, 2]
+    assert first.dataset["by_first"].values.tolist() == [[False, True]]
+    assert first.provenance["ledger"]["r"]["lost"] == {"source of several tokens": ["dog -> w4"]}
+    by_token = relation_scores(random_model(), Relation("r", None, [("w3", "w1")]), min_pairs=1, progress=False)
+    assert first.values is not None
+    assert by_token.values is not None
+    assert np.array_equal(first.values.values[..., 1], by_token.values.values[..., 0])
+
+
+def test_the_null_shuffles_targets() -> None:
+    columns = torch.eye(9)  # M is W_V W_O: token i gives its own row
+    mapped = torch.zeros(2, 9, 9)
+    for i in range(1, 7):
+        mapped[0, i, i % 6 + 1] = 1.0  # a head that maps each word to the next
+        mapped[1, i, 2 + (i + 1) % 2] = 1.0  # and one that maps words to w2 or w3, whatever they are
+    model = FakeModel(torch.eye(9), mapped[None], torch.eye(9).expand(1, 2, 9, 9), columns)
+    relation = Relation("next", "Made up", [(f"w{i}", f"w{i % 6 + 1}") for i in range(1, 7)])
+    scores = relation_scores(model, relation, k=1, min_pairs=1, progress=False)
+    assert scores.scores.values[0, :, 0] == pytest.approx([1, 2 / 6])
+    p = scores.dataset["p_value"].values[0, :, 0]
+    assert p[0] == pytest.approx(1 / 720)  # of 6! matchings one has as many hits
+    assert p[1] == pytest.approx(3 / 6 * 3 / 5)  # w2 must go to one of three words, and w3 to one of the other three
+    assert scores.dataset["null_phi"].values[0, :, 0] == pytest.approx([1 / 6, 1 / 6])
+
+
+@pytest.mark.parametrize("bad", [{"norm": "soft"}, {"targets": "last"}, {"ties": "none"}, {"source": "mlp"}])
+def test_unknown_choices_are_refused(bad: dict[str, Any]) -> None:
+    name, given = next(iter(bad.items()))
+    with pytest.raises(ValueError, match=f"{name} is '{given}'; choose"):
+        relation_scores(random_model(), relations(), progress=False, **bad)
+
+
+def test_a_large_vocabulary_gets_a_larger_k() -> None:
+    small, large = random_model(), random_model()
+    large.d_vocab = 100_000
+    large.unembedding = lambda start, stop: torch.cat([large.W_U, torch.zeros(16, 99_200)], 1)[:, start:stop]
+    found = [relation_scores(m, relations()[::2], progress=False).provenance["k"] for m in (small, large)]
+    assert found == [{"first": 10, "copy": 1}, {"first": 25, "copy": 3}]

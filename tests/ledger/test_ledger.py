@@ -1,0 +1,400 @@
+"""The ledger: what is committed stays, bit for bit, whatever becomes of the process; what is no ledger stays as is."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mechheads.ledger import ledger as store
+from mechheads.ledger.ledger import Ledger
+
+NAN = np.array([0x7FF8000000000000, 0x7FF8000000000001, 0xFFF0000000ABCDEF], dtype=np.uint64).view(np.float64)
+VALUES = {
+    "L0H0": np.array([1.5, -0.0, np.inf, -np.inf, 5e-324, *NAN]),
+    "L0H1, pos 3": np.arange(6.0).reshape(2, 3)[:, ::-1],
+    "scalar ü": np.array(np.pi),
+    "": np.zeros((0, 4)),
+    "large": np.random.default_rng(0).normal(size=5000),
+}
+
+
+def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    """Whether two ledgers hold the same, to the bit."""
+    return one.keys() == other.keys() and all(
+        one[name].dtype == other[name].dtype == np.float64
+        and one[name].shape == other[name].shape
+        and one[name].tobytes() == other[name].tobytes()
+        for name in one
+    )
+
+
+def test_values_come_back_bit_for_bit(tmp_path: Path) -> None:
+    path = tmp_path / "a name? with #signs %20.ledger"
+    with Ledger(path, "key", {}) as ledger:
+        assert ledger.finished() == {}
+        ledger.commit(VALUES)
+        assert same(ledger.finished(), VALUES)
+    with Ledger(str(path), "key", {}) as ledger:
+        found = ledger.finished()
+        assert same(found, VALUES)
+        assert list(found) == list(VALUES)
+        found["large"] += 1  # a copy
+        assert same(ledger.finished(), VALUES)
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+def test_two_sweeps_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "two.ledger"
+    with Ledger(path, "one", {"metric": "kl"}) as one, Ledger(path, "two", {"metric": "ü", "n": [1, None]}) as two:
+        one.commit({"a": np.array([1.0]), "b": np.array([2.0])})
+        two.commit({"a": np.array([3.0])})
+        assert (one.remember("chunk", 8), two.remember("chunk", 9)) == (8, 9)
+        assert same(two.finished(), {"a": np.array([3.0])})
+        assert same(one.finished(), {"a": np.array([1.0]), "b": np.array([2.0])})
+    with Ledger(path, "one", {"metric": "another"}) as one:
+        assert (one.remember("chunk", 1), one.remember("order", [1, "a"])) == (8, [1, "a"])
+    first, second = Ledger.list(path)
+    assert (first["key"], first["about"], first["units"]) == ("one", {"metric": "kl"}, 2)
+    assert (second["key"], second["about"], second["units"]) == ("two", {"metric": "ü", "n": [1, None]}, 1)
+    assert first["started"].startswith("20")
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+def test_all_units_of_a_commit_or_none(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "a.ledger", "key", {}) as ledger:
+        ledger.commit({"a": NAN, "b": np.zeros(2)})
+        ledger.commit({"a": NAN.copy()})  # the same bits again
+        ledger.commit({})
+        for other in (np.zeros(3), NAN[::-1], NAN[:2], NAN[:, None], -NAN):
+            with pytest.raises(ValueError, match=r"unit 'a' is already in .*a\.ledger with other values"):
+                ledger.commit({"c": np.ones(1), "a": other})
+        with pytest.raises(ValueError, match="unit 'd' is float32; a ledger stores float64"):
+            ledger.commit({"c": np.ones(1), "d": np.ones(1, np.float32)})
+        assert same(ledger.finished(), {"a": NAN, "b": np.zeros(2)})
+
+
+def test_a_full_disk_is_an_error_and_loses_nothing(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "a.ledger", "key", {}) as ledger:
+        ledger.commit({"a": np.zeros(2)})
+        ledger._file.execute("PRAGMA max_page_count = 10")
+        with pytest.raises(OSError, match=r"cannot write to the ledger .*a\.ledger: .*full"):
+            ledger.commit({"b": np.ones(1), "c": np.zeros(10**5)})
+        assert same(ledger.finished(), {"a": np.zeros(2)})
+
+
+LEFT = {f"L{j}H{i}": np.full(300, i / 7) for j in range(2) for i in range(9)}
+
+
+def killed(folder: Path, *, before: int = 9, checkpointed: bool = False) -> Path:
+    """A ledger as a killed process leaves it: the first units in the file, the others in ``-wal`` beside it.
+
+    With ``checkpointed`` the process was killed just as it had begun to bring these over: the file's first page
+    counts pages that are not there yet.
+    """
+    folder.mkdir()
+    path, twin = folder / "sweeps.ledger", folder / "twin"
+    names = list(LEFT)
+    if before:
+        with Ledger(twin, "key", {}) as ledger:
+            ledger.commit({name: LEFT[name] for name in names[:before]})
+    with Ledger(twin, "key", {}) as ledger:
+        ledger.remember("chunk", 9)
+        ledger.commit({name: LEFT[name] for name in names[before:]})
+        for end in ("", "-wal"):
+            shutil.copy(f"{twin}{end}", f"{path}{end}")
+    if checkpointed:
+        edited(path, put=twin.read_bytes()[:4096])
+    twin.unlink()
+    return path
+
+
+def whole(path: Path) -> Path:
+    with Ledger(path, "key", {}) as ledger:
+        ledger.commit(VALUES)
+    return path
+
+
+def edited(path: Path, *, at: int = 0, put: bytes = b"", cut: int | None = None) -> Path:
+    data = path.read_bytes()
+    path.write_bytes((data[:at] + put + data[at + len(put) :])[:cut])
+    return path
+
+
+def foreign(path: Path, *, journal: str, application: int = 0) -> Path:
+    with closing(sqlite3.connect(path)) as file:
+        file.execute(f"PRAGMA journal_mode = {journal}")
+        file.execute(f"PRAGMA application_id = {application}")
+        file.execute("CREATE TABLE notes (text)")
+        file.commit()
+    return path
+
+
+def text(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+NONE = "is not a ledger of mechheads"
+DAMAGED = r"sweeps\.ledger is damaged \(.*\) and was not changed; restore a copy, or give another path"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: text(folder / "empty", b""), rf"empty {NONE} \(an empty file\) and was not changed"),
+        (lambda folder: text(folder / "notes.txt", b"my notes\n" * 999), rf"notes\.txt {NONE} \(not a sqlite file\)"),
+        (lambda folder: text(folder / "short", b"my notes"), rf"short {NONE} \(not a sqlite file\)"),
+        (
+            lambda folder: foreign(folder / "n.db", journal="wal"),
+            rf"n\.db {NONE} \(a sqlite file without the mark of a ledger\)",
+        ),
+        (lambda folder: foreign(folder / "n.db", journal="delete", application=7), rf"{NONE} \(a sqlite file without"),
+        (
+            lambda folder: foreign(folder / "n.db", journal="wal", application=store.APPLICATION_ID),
+            rf"{NONE} \(it lacks a ledger's tables\)",
+        ),
+        (lambda folder: folder, r" is a folder; a ledger is a file, such as .*sweeps\.ledger"),
+        (lambda folder: folder / "no" / "a.ledger", "there is no folder .*no for the ledger .*create it first"),
+        (lambda folder: text(folder / "file", b"1") / "a.ledger", "there is no folder .*file for the ledger"),
+        (
+            lambda folder: text(folder / "a.ledger-wal", b"1").with_suffix(".ledger"),
+            "-wal is left from one that was deleted",
+        ),
+        (
+            lambda folder: edited(whole(folder / "sweeps.ledger"), at=60, put=(store.VERSION + 1).to_bytes(4, "big")),
+            r"sweeps\.ledger is from a newer mechheads and was not changed; update yours, or give another path",
+        ),
+        *[
+            (lambda folder, cut=cut: edited(whole(folder / "sweeps.ledger"), cut=cut), DAMAGED)
+            for cut in (300, 4096, 6000, 8 * 4096, -4096, -1)
+        ],
+        *[
+            (lambda folder, cut=cut: edited(killed(folder / "k"), cut=cut), DAMAGED)
+            for cut in (300, 4096, 6000, 7 * 4096, -1)
+        ],
+        (lambda folder: edited(killed(folder / "k", before=0), cut=4096), DAMAGED),
+        (lambda folder: edited(whole(folder / "sweeps.ledger"), at=4096, put=bytes(4096)), DAMAGED),
+        (lambda folder: edited(whole(folder / "sweeps.ledger"), at=-100, put=b"\1" * 8), DAMAGED),
+        (lambda folder: edited(killed(folder / "k"), put=b"my notes"), rf"{NONE} \(not a sqlite file\)"),
+    ],
+)
+def test_a_file_that_is_no_ledger_stays_as_it_is(tmp_path: Path, make: Any, message: str) -> None:
+    path = make(tmp_path)
+    before = {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()}
+    for _ in range(2):
+        with pytest.raises(ValueError, match=message):
+            Ledger(path, "key", {})
+    if path.exists():
+        with pytest.raises(ValueError, match=message):
+            Ledger.list(path)
+    after = {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file() and not one.name.endswith("-shm")}
+    assert after == before
+
+
+def test_a_pipe_is_no_ledger(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="not a regular file"):
+        Ledger(tmp_path / "pipe", "key", {})
+    with pytest.raises(ValueError, match=r"there is no ledger .*none"):
+        Ledger.list(tmp_path / "none")
+
+
+def test_flipped_bits_are_noticed_or_harmless(tmp_path: Path) -> None:
+    sound, chance = whole(tmp_path / "sound").read_bytes(), random.Random(0)
+    path, noticed = tmp_path / "flipped", 0
+    for _ in range(150):
+        flipped = bytearray(sound)
+        flipped[chance.randrange(len(flipped))] ^= 1 << chance.randrange(8)
+        path.write_bytes(flipped)
+        try:
+            with Ledger(path, "key", {}) as ledger:
+                found = ledger.finished()
+            assert same(found, VALUES) or not found  # a key of another name is another sweep
+        except ValueError:
+            noticed += 1
+            assert path.read_bytes() == flipped
+    assert noticed > 75
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_what_a_killed_process_left_is_all_there(tmp_path: Path, checkpointed: bool) -> None:
+    path = killed(tmp_path / "k", checkpointed=checkpointed)
+    assert [one["units"] for one in Ledger.list(path)] == [18]
+    with Ledger(path, "key", {}) as ledger:
+        assert same(ledger.finished(), LEFT)
+        assert ledger.remember("chunk", 1) == 9
+
+
+def test_what_was_half_made_is_cleaned_away(tmp_path: Path) -> None:
+    code = """
+import os, sys
+from mechheads.ledger import ledger as store
+os.link = lambda *_: os._exit(9)  # killed between making the file and naming it
+store.Ledger(sys.argv[1], "key", {})
+"""
+    path = tmp_path / "a [1].ledger"
+    for _ in range(2):
+        assert subprocess.run([sys.executable, "-c", code, path]).returncode == 9
+    others = {".a [1].ledger.tmp", f".b.ledger.{32 * '0'}.tmp"}
+    for name in [*others, f".{path.name}.{32 * '0'}.tmp-wal"]:
+        (tmp_path / name).touch()
+    assert len(list(tmp_path.iterdir())) == 5
+    with Ledger(path, "key", {}) as ledger:
+        ledger.commit({"a": np.zeros(2)})
+    assert {one.name for one in tmp_path.iterdir()} == {path.name, *others}
+
+
+def test_another_process_may_clean_away_what_this_one_is_making(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, connect = tmp_path / "a.ledger", store._connect
+
+    def slow(one: Path, mode: str) -> sqlite3.Connection:
+        file = connect(one, mode)
+        if mode == "rwc":
+            monkeypatch.setattr(store, "_connect", connect)
+            with Ledger(path, "key", {}) as ledger:
+                ledger.commit({"a": np.zeros(2)})
+        return file
+
+    monkeypatch.setattr(store, "_connect", slow)
+    with Ledger(path, "key", {}) as ledger:
+        assert same(ledger.finished(), {"a": np.zeros(2)})
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+WORKER = """
+import os, pathlib, signal, sys, time
+import numpy as np
+from mechheads.ledger.ledger import Ledger
+
+folder, delays = sys.argv[1], map(float, sys.argv[2:])
+
+
+def compute(name, note):
+    time.sleep(0.002)
+    note("computed", name)
+    values = np.random.default_rng(int(name)).normal(size=700)
+    values[:2] = np.nan, np.inf
+    return values
+
+
+def sweep(called, chunk):
+    log = os.open(f"{folder}/{called}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def note(*words):
+        os.write(log, (" ".join(words) + "\\n").encode())
+        os.fsync(log)
+
+    with Ledger(f"{folder}/{called}.ledger", "key", {}) as ledger:
+        chunk = ledger.remember("chunk", chunk)
+        finished = ledger.finished()
+        note("found", *finished)
+        todo = [str(i) for i in range(500) if str(i) not in finished]
+        while todo:
+            names, todo = todo[:chunk], todo[chunk:]
+            ledger.commit({name: compute(name, note) for name in names})
+            note("committed", *names)
+    note("done")
+
+
+def steps():
+    log = pathlib.Path(f"{folder}/killed.log")
+    return log.read_text().count("\\n") if log.exists() else 0
+
+
+assert not {"torch", "transformer_lens", "pandas"} & set(sys.modules)
+for delay in delays:
+    enough = steps() + int(200 * delay)
+    child = os.fork()
+    if not child:
+        sweep("killed", 2)
+        os._exit(0)
+    while steps() < enough:
+        time.sleep(0.0005)
+    time.sleep(delay % 0.005)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+sweep("killed", 1000)
+sweep("undisturbed", 9)
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_25_random_moments_it_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    delays = [chance.uniform(0, 0.01 if kill < 5 else 0.07) for kill in range(25)]
+    subprocess.run([sys.executable, "-c", WORKER, str(tmp_path), *map(str, delays)], check=True)
+    lines = [line.split() for line in (tmp_path / "killed.log").read_text().splitlines()]
+    assert lines[-1] == ["done"]
+    safe: set[str] = set()
+    found: list[int] = []
+    for what, *names in lines:
+        if what == "computed":
+            assert not safe.intersection(names), "computed again after it was committed"
+        elif what == "found":
+            assert safe <= set(names), "committed, and gone after the process was killed"
+            found.append(len(names))
+        if what != "computed":
+            safe.update(names)
+    assert len(set(found)) >= 5
+    with (
+        Ledger(tmp_path / "killed.ledger", "key", {}) as one,
+        Ledger(tmp_path / "undisturbed.ledger", "key", {}) as two,
+    ):
+        assert same(one.finished(), two.finished())
+        assert len(one.finished()) == 500
+        assert (one.remember("chunk", 0), two.remember("chunk", 0)) == (2, 9)
+
+
+WRITER = """
+import sys
+import numpy as np
+from mechheads.ledger.ledger import Ledger
+
+path, own = sys.argv[1:]
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(20):
+    with Ledger(path, own, {}) as alone, Ledger(path, "shared", {}) as shared:
+        alone.commit({str(i): np.full(400, i + float(own))})
+        shared.commit({f"{i}, {j}": np.full(400, float(i * j)) for j in range(3)})
+        assert shared.remember("chunk", own) == shared.remember("chunk", None)
+        assert len(alone.finished()) == i + 1
+        assert Ledger.list(path)
+"""
+
+
+def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.ledger"
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, path, own], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for own in "12"
+    ]
+    for writer in writers:
+        assert writer.stdout.readline() == b"ready\n"
+    for writer in writers:
+        writer.stdin.write(b"go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        writer.communicate()
+        assert writer.returncode == 0
+    for own in "12":
+        with Ledger(path, own, {}) as ledger:
+            assert same(ledger.finished(), {str(i): np.full(400, i + float(own)) for i in range(20)})
+    with Ledger(path, "shared", {}) as ledger:
+        expected = {f"{i}, {j}": np.full(400, float(i * j)) for i in range(20) for j in range(3)}
+        assert same(dict(sorted(ledger.finished().items())), dict(sorted(expected.items())))
+    assert [one.name for one in tmp_path.iterdir()] == ["a.ledger"]

@@ -1,0 +1,77 @@
+"""Ctrl-C ends a block and nothing else; what was done is told."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from mechheads.messages.interrupted import interrupted_after, stop_if, until_interrupted
+
+
+def test_until_interrupted_goes_on_after_ctrl_c() -> None:
+    done = []
+    with until_interrupted() as work:
+        for i in range(3):
+            if i == 2:
+                raise KeyboardInterrupt
+            done.append(i)
+    assert work.interrupted and done == [0, 1]
+
+
+def test_until_interrupted_takes_a_kind_of_its_own_of_ctrl_c() -> None:
+    class Stop(KeyboardInterrupt):
+        pass
+
+    with until_interrupted() as work:
+        raise Stop
+    assert work.interrupted
+
+
+def test_until_interrupted_lets_other_errors_out() -> None:
+    work = until_interrupted()
+    with pytest.raises(SystemExit), work:
+        raise SystemExit
+    assert not work.interrupted
+
+
+def test_until_interrupted_remembers_over_several_blocks() -> None:
+    work = until_interrupted()
+    with work:
+        raise KeyboardInterrupt
+    with work:
+        pass
+    assert work.interrupted
+
+
+def test_until_interrupted_warns_only_if_interrupted() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with until_interrupted() as work:
+            pass
+        work.warn("3 of 3 heads")
+        work.stop_unless([])
+    with work:
+        raise KeyboardInterrupt
+    with pytest.warns(UserWarning, match=r"^interrupted after 1 of 3 heads; the rest are NaN$"):
+        work.warn("1 of 3 heads")
+    with pytest.warns(UserWarning, match=r"^interrupted after 1 trial; more heads might go$"):
+        work.warn("1 trial", "more heads might go")
+
+
+def test_until_interrupted_stops_the_caller_if_nothing_was_done() -> None:
+    with until_interrupted() as work:
+        raise KeyboardInterrupt
+    work.stop_unless(1)
+    with pytest.raises(KeyboardInterrupt):
+        work.stop_unless(0)
+
+
+def test_stop_if_passes_an_interrupt_on() -> None:
+    stop_if(False)
+    with pytest.raises(KeyboardInterrupt):
+        stop_if(True)
+
+
+def test_interrupted_after_without_a_rest() -> None:
+    assert interrupted_after("2 updates") == "interrupted after 2 updates"

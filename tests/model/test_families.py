@@ -1,0 +1,123 @@
+"""Representative architectures against one full forward pass of plain transformers for each head and prompt."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+import mechheads as mh
+from benchmarks import families
+from benchmarks.families import Trial, markdown, verdict
+from benchmarks.tiny_families import FAMILIES, NOT_TRIED, build
+from mechheads.generation.generate import generate
+
+TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
+ROUNDING = 2e-4
+"""HookedTransformer rounds five times as much as transformers; the faults that were found are above 1e-2."""
+
+EXACT = (
+    "gpt2", "llama", "llama-wide", "qwen3", "gemma2", "gemma3", "gpt-neox", "phi3-longrope", "falcon-7b", "bloom",
+    "mixtral", "olmo2-mha", "cohere2", "granite", "gpt-oss", "stablelm-parallel", "opt", "gpt-bigcode", "llama4",
+    "afmoe",
+)  # fmt: skip
+EXACT_ON_3 = (
+    "gpt2", "llama", "qwen3", "gemma2", "gpt-neox", "phi3", "mixtral", "gpt-oss", "opt", "gpt-j", "mistral",
+    "llama3-rope",
+)  # fmt: skip
+"""Those of which TransformerLens 3.9 makes a HookedTransformer; of the others above it says that it cannot."""
+
+REFUSED = {
+    "bitnet": r"z of a head is not its pattern times its v",
+    "deepseek-v3": r"q in layer 0 \(DeepseekV3DecoderLayer\) has the shape \[1, 4, 5, 12\]; 5 tokens",
+    "falcon-40b": r"TransformerLens \S+ does not support it: split_with_sizes",
+    "falcon-h1": r"layer 0 \(FalconH1DecoderLayer\) does more with its heads' output, or with other tokens",
+    "gemma4": r"running it block by block fails: It seems like you tried to call `forward` from `inputs_embeds`",
+    "gpt-bigcode-mha": r"TransformerLens \S+ does not support it: GPTBigCodeArchitectureAdapter only supports",
+    "jamba": r"layer 0 \(JambaMambaDecoderLayer\) has no attention heads",
+    "lfm2": r"layer 0 \(Lfm2DecoderLayer\) has no attention heads",
+    "modernbert-decoder": r"W_U times its final states does not give its own logits",
+    "phimoe": r"TransformerLens \S+ does not support it: Could not determine supported architecture",
+    "qwen3-next": r"layer 0 \(Qwen3NextDecoderLayer\) has no attention heads",
+}
+REFUSED_ON_3 = {
+    "bloom": r"TransformerLens \S+ does not support it: 'BloomConfig' object has no attribute",
+    "gemma3": r"TransformerLens \S+ does not support it: Gemma3ForCausalLM is not currently supported",
+    "llama-yarn": r"HookedTransformer gives other logits than transformers; use backend=\"bridge\"",
+    "phi3-longrope": r"HookedTransformer gives other logits than transformers; use backend=\"bridge\"",
+}
+
+
+def built(name: str, folder: Path) -> Path:
+    build(name, folder / name)
+    return folder / name
+
+
+@pytest.mark.transformerlens
+@pytest.mark.parametrize("name", EXACT if TRANSFORMERLENS_4 else EXACT_ON_3)
+def test_every_analysis_gives_the_numbers_of_plain_transformers(name, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        off = Trial(name, built(name, tmp_path), heads=[2]).differences()
+    assert len(off) == 16
+    assert {analysis: by for analysis, by in off.items() if not by <= ROUNDING} == {}
+
+
+@pytest.mark.transformerlens
+@pytest.mark.parametrize(("name", "why"), (REFUSED if TRANSFORMERLENS_4 else REFUSED_ON_3).items())
+def test_what_cannot_be_read_is_refused_at_load_in_one_sentence(name, why, tmp_path):
+    with pytest.raises(ValueError, match=why) as caught:
+        mh.load(built(name, tmp_path))
+    assert "cannot be read" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_oracle_finds_a_head_that_is_patched_wrongly(tmp_path):
+    """A difference is a share of the largest effect, so one wrong head shows."""
+    trial = Trial("llama", built("llama", tmp_path), heads=[0, 1])
+    ours, theirs = trial.patch("z")
+    trial._apart(ours, theirs, "patch z")
+    assert trial._apart(ours, theirs, "patch z") < ROUNDING
+    assert trial._apart(ours[::-1], theirs, "patch z") > 100 * ROUNDING
+
+
+def test_the_docs_tell_of_every_architecture():
+    results = json.loads(Path(families.__file__).with_name("families.json").read_text("utf-8"))
+    assert results["families"].keys() == FAMILIES.keys() and results["not_tried"] == NOT_TRIED
+    assert {name for name, found in results["families"].items() if verdict(found) == "wrong"} == set()
+    assert all(f"| {name} |" in markdown(results) for name in (*FAMILIES, *NOT_TRIED))
+
+
+if TRANSFORMERLENS_4:
+
+    @pytest.mark.transformerlens
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_rotations_that_depend_on_the_longest_position_are_refused_beyond_it(tmp_path, dtype):
+        """LongRoPE turns every position otherwise in a text of more than 16 tokens; patching was off by 4 to 6."""
+        model = mh.load(built("phi3-longrope", tmp_path), dtype=dtype)
+        rotations = model.model.original_model.model.rotary_emb.inv_freq.clone()
+        assert model.n_ctx == 64 and model.alike_up_to == 16
+        assert torch.equal(model.model.original_model.model.rotary_emb.inv_freq, rotations)
+        assert model.cache([[5] * 16], progress=False).z["L0H0"].shape == (1, 16, 8)
+        with pytest.raises(ValueError, match=r"prompt 1 has 17 tokens; beyond 16 tokens this model changes"):
+            model.cache([[5] * 4, [5] * 17], progress=False)
+        with pytest.raises(ValueError, match=r"prompt 0 has 10 tokens; beyond 16 .* Give at most 6"):
+            generate(model, [[5] * 10], max_new_tokens=7, progress=False)
+
+    @pytest.mark.transformerlens
+    def test_other_rotations_are_the_same_in_every_context(tmp_path):
+        for name in ("llama-dynamic", "llama-yarn", "gemma3", "opt"):
+            model = mh.load(built(name, tmp_path))
+            assert model.alike_up_to == model.n_ctx
+
+    @pytest.mark.transformerlens
+    def test_a_pattern_that_cannot_be_changed_is_not_patched_in_silence(tmp_path):
+        pairs = mh.PromptPairs([[5, 6, 7]], [[5, 8, 7]], [9], [10])
+        model = mh.load(built("gpt-neo", tmp_path))
+        with pytest.raises(ValueError, match=r"site 'pattern' of model .* can be read but not changed"):
+            mh.activation_patch(model, pairs, site="pattern", progress=False)
+        usual = mh.load(built("gpt2", tmp_path))
+        assert mh.activation_patch(usual, pairs, site="pattern", progress=False).scores.notnull().all()

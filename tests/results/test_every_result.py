@@ -1,0 +1,119 @@
+"""Every class of results, as the analyses make them, comes back from a file as it was."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import mechheads as mh
+from mechheads.results.tables import TableResult
+from support.same import assert_survives
+
+pytestmark = pytest.mark.transformerlens
+
+PAIRS = mh.PromptPairs(
+    [" The capital of France is", " Paris is the capital of"],
+    [" The capital of Italy is", " Rome is the capital of"],
+    [" Paris", " France"],
+    [" Rome", " Italy"],
+)
+CIRCUIT = ["L0H1", "L1H2", "L2H0"]
+QUICK: dict[str, Any] = {"progress": False}
+
+TASK = mh.Task([" The capital of France is", " no"], [" Paris", " yes cat"], name="texts")
+REQUESTS = [" The capital of France is", " When John and Mary went to the store", " a big dog"]
+ANSWERED: dict[str, Any] = {
+    "ablation": "zero",
+    "draws": 1,
+    "template": "bare",
+    "max_new_tokens": 4,
+    "judge": lambda asked, said: "refused",
+    **QUICK,
+}
+CAPITALS: dict[str, Any] = {"n": 2, "shots": 1, **QUICK}
+
+
+def fitted(model: mh.Model) -> mh.gating.Gates:
+    return mh.fit_gates(model, TASK, seeds=2, updates=1, **QUICK)
+
+
+def evidence(model: mh.Model) -> mh.labels.CausalEvidence:
+    score = np.zeros((model.n_layers, model.n_heads, 1))
+    score[23, 4], score[29, 2] = 1, 0.5
+    relation = {"relation": ["country_to_capital"]}
+    ranking = mh.HeadScores.from_scores(score, name="phi", unit="share", kind="relations", extra=relation)
+    found = mh.labels.relation_evidence(model, "country_to_capital", heads=["L23H4"], ranking=ranking, **CAPITALS)
+    assert list(found.removal) == ["country_to_capital"]
+    return found
+
+
+MADE: dict[str, Callable[[mh.Model], TableResult]] = {
+    "SetScores": lambda model: mh.patching.patch_sets(model, PAIRS, [CIRCUIT, ["L0H0"]], **QUICK),
+    "Faithfulness": lambda model: mh.patching.faithfulness(model, PAIRS, CIRCUIT, **QUICK),
+    "Completeness": lambda model: mh.patching.completeness(model, PAIRS, CIRCUIT, subsets=2, **QUICK),
+    "Circuit": lambda model: mh.patching.minimal_circuit(model, PAIRS, threshold=0.5, **QUICK),
+    "HeadGroup": lambda model: mh.sahara(model, REQUESTS, 2, draws=1, **QUICK),
+    "RefusalTest": lambda model: mh.safety.refusal_test(
+        model, CIRCUIT, REQUESTS, REQUESTS[1:], texts=[" a big dog"], opening=" I", **ANSWERED
+    ),
+    "RefusalCurve": lambda model: mh.safety.attack_curve(model, CIRCUIT, REQUESTS, REQUESTS[1:], **ANSWERED),
+    "Gates": fitted,
+    "Roles": lambda model: mh.head_roles(fitted(model)),
+    "RoleCurves": lambda model: mh.gating.role_curve(model, TASK, fitted(model), counts=[0, 2], draws=1, **QUICK),
+}
+MADE_BY_THE_DEFAULT_MODEL: dict[str, Callable[[mh.Model], TableResult]] = {
+    "Removal": lambda model: mh.labels.cumulative_removal(
+        model, "country_to_capital", ["L23H4", "L29H2"], draws=1, **CAPITALS
+    ),
+    "CausalEvidence": evidence,
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_it_survives_a_file(name: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    result = MADE[name](mh.load(tiny("llama")))
+    assert type(result).__name__ == name
+    assert_survives(result, tmp_path)
+
+
+@pytest.mark.parametrize("name", MADE_BY_THE_DEFAULT_MODEL)
+def test_what_asks_for_a_model_that_knows_survives_a_file(name: str, model: mh.Model, tmp_path: Path) -> None:
+    result = MADE_BY_THE_DEFAULT_MODEL[name](model)
+    assert type(result).__name__ == name
+    assert_survives(result, tmp_path)
+
+
+def test_what_ctrl_c_left_survives_a_file(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    """Missing numbers, answers and verdicts, and a table without rows."""
+    whole = MADE["RefusalTest"](mh.load(tiny("llama")))
+    assert isinstance(whole, mh.safety.RefusalTest)
+    answers = whole.answers.assign(verdict=["refused", None, *[None] * (len(whole.answers) - 2)])
+    table = whole.table.assign(loss=np.nan)
+    about = whole.provenance | {"interrupted": True}
+    part = replace(whole, answers=answers, table=table, provenance=about)
+    assert part.missing == tuple(table["condition"]) and part.interrupted
+    assert_survives(part, tmp_path)
+    trace = mh.HeadScores.from_scores(
+        np.full((3, 4, 1), np.nan), name="n", unit="nats", kind="sahara", extra={"step": [1]}
+    )
+    columns = ["size", "head", "group", "singly", "random", "random_low", "random_high"]
+    nothing = mh.safety.HeadGroup((), trace, pd.DataFrame([], columns=columns), {"interrupted": True})
+    assert_survives(nothing, tmp_path)
+
+
+def test_every_class_of_the_package_is_tried() -> None:
+    for module in pkgutil.walk_packages(mh.__path__, "mechheads."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    ours = {each.__name__ for each in TableResult.__subclasses__() if each.__module__.startswith("mechheads.")}
+    assert ours == {*MADE, *MADE_BY_THE_DEFAULT_MODEL}
+    kinds = [each.KIND for each in TableResult.__subclasses__()]
+    assert len(kinds) == len(set(kinds))

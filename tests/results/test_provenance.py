@@ -1,0 +1,88 @@
+"""Provenance: what JSON gives back unchanged, of whatever results are made from."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from mechheads.heads import HeadId
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+
+cells = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.floats(allow_nan=False)
+    | st.builds(HeadId, st.integers(0, 9), st.integers(0, 9))
+    | st.floats(allow_nan=False).map(np.float64)
+    | st.integers(0, 99).map(np.int32)
+    | st.booleans().map(np.bool_)
+)
+values = st.recursive(
+    cells,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+)
+settings_of_any = st.dictionaries(st.text(max_size=5), values, max_size=4)
+
+
+@given(settings_of_any, settings_of_any)
+def test_json_gives_back_the_same(first: dict[str, Any], second: dict[str, Any]) -> None:
+    made = make_provenance({"model": "m"}, first, second)
+    assert json.loads(json.dumps(made)) == made
+    assert make_provenance(made) == make_provenance({}, made) == made
+    assert list(made) == list(dict.fromkeys(["model", *first, *second]))
+
+
+def test_later_settings_count_and_names_stand_for_things() -> None:
+    class Model:
+        def provenance(self) -> dict[str, Any]:
+            return {"model": "gpt2", "seed": 0}
+
+    tokens = SimpleNamespace(fingerprint=lambda: "abc")
+    made = make_provenance(
+        Model(),
+        {"seed": 1, "source": "a"},
+        {"seed": 2},
+        prompts=[tokens, tokens],
+        n_prompts=2,
+        heads=(HeadId(9, 6),),
+        relations={"r": SimpleNamespace(fingerprint="def")},
+        share=np.float32(0.5),
+        source="b",
+    )
+    assert made == {
+        "model": "gpt2",
+        "seed": 2,
+        "source": "b",
+        "prompts": ["abc", "abc"],
+        "n_prompts": 2,
+        "heads": ["L9H6"],
+        "relations": {"r": "def"},
+        "share": 0.5,
+    }
+    assert [type(value) for value in (made["share"], made["heads"])] == [float, list]
+
+
+def test_what_json_cannot_hold_is_named() -> None:
+    with pytest.raises(ValueError, match=r"provenance cannot hold seeds\[1\], a set; give texts, numbers, or lists"):
+        make_provenance({}, seeds=(0, {1}))
+    with pytest.raises(ValueError, match=r"provenance cannot hold k\['a'\]\[0\], a complex"):
+        make_provenance({}, {"k": {"a": [1j]}})
+    with pytest.raises(ValueError, match="provenance cannot hold limits, a dict"):
+        make_provenance({}, limits={1: 2})
+
+
+def test_scores_remember_more_in_the_same_way() -> None:
+    scores = HeadScores.from_scores(np.ones((1, 2)), name="n", kind="ships", provenance={"seed": 0})
+    assert scores.with_provenance(heads=(HeadId(0, 1),), seed=1).provenance == {"seed": 1, "heads": ["L0H1"]}

@@ -1,0 +1,463 @@
+"""HeadScores: statistics, selection, ranking, arithmetic, files and what a notebook shows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import h5netcdf
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings, strategies as st
+
+from mechheads.files import checksums
+from mechheads.heads import HeadId
+from mechheads.results.scores import HeadScores
+from mechheads.results.stats import clustered_interval, q_values, sign_flip_p
+
+ABOUT: dict[str, Any] = {"name": "effect", "unit": "logits", "kind": "activation_patch"}
+COLUMNS = ["layer", "head", "score", "ci_low", "ci_high", "p_value", "q_value"]
+
+
+def from_values(shape: tuple[int, ...] = (2, 3, 6), seed: int = 0, **options: Any) -> HeadScores:
+    values = np.random.default_rng(seed).normal(0.3, 1, size=shape)
+    return HeadScores.from_values(values, **{**ABOUT, **options})
+
+
+def prompt_values(scores: HeadScores) -> np.ndarray:
+    return scores.dataset["values"].values
+
+
+def test_from_values_holds_means_intervals_p_and_q():
+    values = np.random.default_rng(0).normal(size=(2, 3, 6))
+    values[1, 2] = np.nan
+    values[0, 0, 1] = np.nan
+    cluster = ["a", "a", "b", "c", "c", "d"]
+    scores = HeadScores.from_values(values, cluster=cluster, seed=4, level=0.9, null=0.1, **ABOUT)
+    assert float(scores.scores[0, 0]) == pytest.approx(np.mean(np.delete(values[0, 0], 1)))
+    low, high = clustered_interval(values, cluster, level=0.9)
+    p = sign_flip_p(values, cluster, null=0.1, seed=4)
+    for name, expected in {"ci_low": low, "ci_high": high, "p_value": p, "q_value": q_values(p)}.items():
+        np.testing.assert_array_equal(scores.dataset[name].values, expected)
+    assert scores.missing == (HeadId(1, 2),)
+    assert all(np.isnan(scores["L1H2"][name]) for name in COLUMNS[2:])
+    assert (scores.n_layers, scores.n_heads, scores.extra_dims, scores.level) == (2, 3, (), 0.9)
+    np.testing.assert_array_equal(prompt_values(scores), values)
+    assert scores.dataset["cluster"].values.tolist() == cluster
+
+
+def test_no_null_means_no_p():
+    scores = from_values(null=None)
+    assert np.isnan(scores.dataset["p_value"]).all()
+    assert np.isnan(scores.dataset["q_value"]).all()
+    assert np.isfinite(scores.dataset["ci_low"]).all()
+
+
+def test_q_covers_all_extra_labels_together():
+    scores = from_values((2, 2, 3, 6), extra={"pos": [0, 1, 2]})
+    p = scores.dataset["p_value"].values
+    np.testing.assert_array_equal(scores.dataset["q_value"].values, q_values(p))
+    np.testing.assert_array_equal(
+        scores.select(pos=1).dataset["q_value"].values, scores.dataset["q_value"].values[..., 1]
+    )
+
+
+def test_from_scores_keeps_what_it_is_given():
+    score, p = np.array([[1.0, 2.0]]), np.array([[0.01, 0.04]])
+    scores = HeadScores.from_scores(
+        score,
+        ci_low=score - 1,
+        p_value=p,
+        variables={"rank": (("layer", "head"), np.array([[2, 1]]))},
+        **ABOUT,
+    )
+    assert scores["L0H1"] == pytest.approx(
+        dict(zip(COLUMNS, (0, 1, 2.0, 1.0, np.nan, 0.04, 0.04), strict=True)), nan_ok=True
+    )
+    assert scores.values is None
+    assert from_values().values is not None
+    assert scores.level is None
+    assert scores.dataset["rank"].values.tolist() == [[2, 1]]
+
+
+def test_a_head_is_a_row_or_with_labels_a_table():
+    plain = from_values()
+    assert plain["L1H2"] == plain[1, 2] == plain[HeadId(1, 2)]
+    labelled = from_values((2, 3, 2, 6), extra={"relation": ["capital", "plural"]})
+    table = labelled["L1H2"]
+    assert table.columns.tolist() == ["relation", *COLUMNS[2:]]
+    assert table["relation"].tolist() == ["capital", "plural"]
+    assert table["score"].tolist() == labelled.scores.values[1, 2].tolist()
+    with pytest.raises(ValueError, match=r"head L2H0 is out of range: this model has layers 0\.\.1 with heads 0\.\.2"):
+        plain["L2H0"]
+
+
+def test_to_dataframe_has_one_row_a_head_and_label():
+    frame = from_values((2, 3, 2, 6), extra={"relation": ["x", "y"]}).to_dataframe()
+    assert frame.columns.tolist() == ["layer", "head", "relation", *COLUMNS[2:]]
+    assert frame[["layer", "head", "relation"]].values.tolist() == [
+        [layer, head, r] for layer in range(2) for head in range(3) for r in "xy"
+    ]
+    assert from_values().to_dataframe().columns.tolist() == COLUMNS
+
+
+def test_top_and_heads_rank_by_score_or_size():
+    score = np.array([[1.0, -5.0, 3.0], [3.0, np.nan, 0.0]])
+    scores = HeadScores.from_scores(score, **ABOUT)
+    assert scores.heads(3) == (HeadId(0, 2), HeadId(1, 0), HeadId(0, 0))
+    assert scores.heads(2, by="absolute") == (HeadId(0, 1), HeadId(0, 2))
+    assert scores.top(10)["score"].tolist() == [3.0, 3.0, 1.0, 0.0, -5.0]
+    several = HeadScores.from_scores(np.array([[[3.0, 2.0], [1.0, 0.0]]]), extra={"pos": [0, 1]}, **ABOUT)
+    assert several.top(2)[["head", "pos"]].values.tolist() == [[0, 0], [0, 1]]
+    assert several.heads(2) == (HeadId(0, 0), HeadId(0, 1))
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=6, max_size=6), st.integers(1, 8))
+def test_top_is_sorted_and_leaves_out_the_unmeasured(numbers, k):
+    scores = HeadScores.from_scores(np.array(numbers).reshape(2, 3), **ABOUT)
+    measured = sorted((x for x in numbers if not np.isnan(x)), reverse=True)
+    assert scores.top(k)["score"].tolist() == measured[:k]
+    sizes = sorted(map(abs, measured), reverse=True)
+    assert scores.top(k, by="absolute")["score"].abs().tolist() == sizes[:k]
+
+
+def test_select_by_label():
+    scores = from_values((2, 3, 2, 2, 6), extra={"relation": ["x", "y"], "pos": [0, 5]})
+    part = scores.select(relation="y", pos=5)
+    assert part.extra_dims == ()
+    np.testing.assert_array_equal(part.scores.values, scores.scores.values[:, :, 1, 1])
+    kept = scores.select(relation=["y", "x"])
+    assert kept.extra_dims == ("relation", "pos")
+    np.testing.assert_array_equal(kept.scores.values, scores.scores.values[:, :, ::-1])
+
+
+numbers = st.floats(-100, 100).filter(lambda x: abs(x) > 0.01)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1000), numbers)
+def test_arithmetic_follows_the_laws_of_means(seed, number):
+    a, b = from_values(seed=seed), from_values(seed=seed + 1)
+
+    def same(left, right):
+        for name in ("score", "ci_low", "ci_high", "p_value"):
+            np.testing.assert_allclose(left.dataset[name], right.dataset[name], atol=1e-9)
+
+    same(a + b, b + a)
+    same(a + a, 2 * a)
+    same(a + b - b, a)
+    same((a + b) * number, a * number + b * number)
+    np.testing.assert_allclose((a - b).scores, a.scores - b.scores, atol=1e-12)
+    np.testing.assert_allclose((a - a).scores, 0, atol=1e-12)
+    assert ((a - a).dataset["p_value"] == 1).all()
+    np.testing.assert_allclose((a * b).scores, (prompt_values(a) * prompt_values(b)).mean(-1), atol=1e-9)
+    np.testing.assert_allclose((a / b).scores, (prompt_values(a) / prompt_values(b)).mean(-1))
+    np.testing.assert_allclose((number - a).scores, number - a.scores, atol=1e-9)
+    np.testing.assert_allclose((a / number).dataset["p_value"], a.dataset["p_value"])
+    np.testing.assert_allclose((a + number).dataset["p_value"], a.dataset["p_value"])
+    ends = np.stack([a.dataset["ci_low"], a.dataset["ci_high"]]) * number
+    np.testing.assert_allclose((number * a).dataset["ci_low"], ends.min(0), atol=1e-9)
+    np.testing.assert_allclose((number * a).dataset["ci_high"], ends.max(0), atol=1e-9)
+
+
+def test_arithmetic_says_what_it_did():
+    a = from_values(provenance={"model": "m", "versions": {"torch": "2.13.0"}})
+    b = HeadScores.from_values(np.ones((2, 3, 6)), name="other", unit="nats", kind="ships")
+    ratio = (a - 1) / b
+    assert (ratio.name, ratio.unit, ratio.kind) == (
+        "(effect - 1) / other",
+        "logits per nats",
+        "activation_patch+ships",
+    )
+    assert ratio.provenance["operation"] == "/"
+    assert ratio.provenance["left"]["left"]["model"] == "m"
+    assert ratio.provenance["versions"] == {"torch": "2.13.0"}
+    assert (a * b).unit == "logits x nats"
+    assert (a / a).unit == "ratio"
+    assert (1 / b).unit == "1/(nats)"
+
+
+def test_a_ratio_leaves_out_prompts_that_divide_by_zero():
+    top = HeadScores.from_values(np.array([[[2.0, 4.0, 6.0]]]), **ABOUT)
+    bottom = HeadScores.from_values(np.array([[[1.0, 0.0, 2.0]]]), **ABOUT)
+    assert (top / bottom)["L0H0"]["score"] == 2.5
+    assert np.isnan((top / bottom)["L0H0"]["p_value"])
+    assert (1 / bottom)["L0H0"]["score"] == 0.75
+
+
+def test_untested_scores_are_tested_in_their_difference():
+    a, b = from_values(null=None), from_values(null=None, seed=1)
+    np.testing.assert_array_equal((a - b).dataset["p_value"], sign_flip_p(prompt_values(a) - prompt_values(b)))
+    assert np.isnan((a + b).dataset["p_value"]).all()
+
+
+def test_scores_that_are_no_means_keep_their_interval_under_a_number_only():
+    score = np.array([[1.0, 2.0]])
+    angle = HeadScores.from_scores(
+        score,
+        ci_low=score - 0.5,
+        ci_high=score + 0.25,
+        p_value=score / 10,
+        name="angle",
+        unit="degrees",
+        kind="ships",
+    )
+    turned = 1 - 2 * angle
+    assert turned["L0H1"] == pytest.approx(
+        dict(zip(COLUMNS, (0, 1, -3.0, -3.5, -2.0, 0.2, 0.2), strict=True)), nan_ok=True
+    )
+    both = angle + angle
+    assert both.scores.values.tolist() == [[2.0, 4.0]]
+    assert np.isnan(both.dataset["ci_low"]).all()
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (from_values((3, 3, 6)), "do not align: n_layers is 2 and 3"),
+        (from_values((2, 4, 6)), "do not align: n_heads is 3 and 4"),
+        (from_values((2, 3, 1, 6), extra={"pos": [0]}), r"do not align: extra_dims is \(\) and \('pos',\)"),
+        (from_values((2, 3, 7)), "do not align: 6 and 7 prompts"),
+        (from_values(cluster=list("aabbcc")), "do not align: their prompts' clusters differ"),
+        (from_values(unit="nats"), "'effect' is in logits and 'effect' in nats: only scores in one unit"),
+        (HeadScores.from_scores(np.ones((2, 3)), **ABOUT), "only one of them is a mean over prompts"),
+    ],
+)
+def test_scores_that_do_not_align_are_refused(other, message):
+    with pytest.raises(ValueError, match=message):
+        from_values() - other
+
+
+def test_labels_must_align_too_and_only_numbers_and_scores_combine():
+    left = from_values((2, 3, 1, 6), extra={"pos": [0]})
+    with pytest.raises(ValueError, match="do not align: their labels of pos differ"):
+        left.compare(from_values((2, 3, 1, 6), extra={"pos": [1]}))
+    with pytest.raises(TypeError):
+        left + "1"  # type: ignore[operator]
+    with pytest.raises(ValueError, match="'effect' cannot be divided by zero"):
+        left / 0
+
+
+text = st.text(max_size=8) | st.sampled_from(["", "\0", "a\0", "json:", 'json:"x"', "Ġthe", "é\u0301", "\n", "nan"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    labels=st.lists(text, min_size=1, max_size=4, unique=True),
+    cluster=st.lists(text, min_size=3, max_size=3),
+    name=text,
+    note=text,
+)
+def test_save_and_load_is_identity_for_any_text(tmp_path_factory, labels, cluster, name, note):
+    values = np.random.default_rng(0).normal(size=(1, 2, len(labels), 3))
+    values[0, 1, 0, 2] = np.nan
+    scores = HeadScores.from_values(
+        values,
+        name=name,
+        unit=name,
+        kind="demo",
+        cluster=cluster,
+        extra={"relation": labels},
+        provenance={"note": note, "tokens": labels},
+        variables={"shown": ("relation", labels), "pairs": ("relation", np.arange(len(labels)))},
+    )
+    path = tmp_path_factory.mktemp("scores") / "scores.nc"
+    assert scores.save(path) == path
+    loaded = HeadScores.load(path)
+    xr.testing.assert_identical(loaded.dataset.drop_vars("shown"), scores.dataset.drop_vars("shown"))
+    assert loaded.dataset["shown"].values.tolist() == scores.dataset["shown"].values.tolist()
+    assert loaded.dataset["relation"].values.tolist() == labels
+    assert loaded.dataset["cluster"].values.tolist() == cluster
+    assert loaded.provenance == {"note": note, "tokens": labels}
+    assert loaded.dataset.attrs == scores.dataset.attrs
+    assert [p.name for p in path.parent.iterdir()] == ["scores.nc"]
+    np.testing.assert_array_equal((loaded - scores).scores, 0 * scores.scores)
+
+
+def test_long_provenance_and_missing_heads_survive_a_file(tmp_path):
+    values = np.full((2, 2, 3), np.nan)
+    values[0] = 1.0
+    scores = HeadScores.from_values(values, provenance={"prompts": ["x" * 1000] * 200}, **ABOUT)
+    loaded = HeadScores.load(scores.save(tmp_path / "s.nc"))
+    assert loaded.missing == (HeadId(1, 0), HeadId(1, 1))
+    assert loaded.provenance == scores.provenance
+
+
+def test_a_failed_save_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    path = from_values().save(tmp_path / "s.nc")
+    before = path.read_bytes()
+
+    def broken(self, target, **options):
+        target.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(xr.Dataset, "to_netcdf", broken)
+    with pytest.raises(KeyboardInterrupt):
+        from_values(seed=1).save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_that_are_not_ours_are_refused_and_left_alone(tmp_path):
+    path = tmp_path / "s.nc"
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        HeadScores.load(path)
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        from_values().save(tmp_path / "nowhere" / "s.nc")
+
+    def refused(message):
+        before = path.read_bytes()
+        with pytest.raises(ValueError, match=message):
+            HeadScores.load(path)
+        assert path.read_bytes() == before
+
+    path.write_text("layer,head\n")
+    refused("is not a netCDF file that mechheads can read")
+    xr.Dataset({"rain": ("day", [1.0])}).to_netcdf(path, engine="h5netcdf")
+    checksums.append(path)
+    refused("was not written by mechheads: it holds no head scores")
+    from_values().save(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:2000])
+    refused("is not a netCDF file that mechheads can read")
+    path.write_bytes(b"XXXX".join(whole.rsplit(b"OHDR", 1)))  # one object's header
+    refused("is damaged, or was changed after it was saved")
+    checksums.append(path)
+    refused("is not a netCDF file that mechheads can read")
+    from_values().save(path)
+    with h5netcdf.File(path, "a") as file:
+        file.attrs["schema_version"] = 2
+    checksums.append(path)
+    refused(r"written by a newer mechheads \(schema version 2; this one reads up to 1\): update mechheads")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"extra": {"pos": [0, 1]}},
+            r"shape \(2, 3\); layers, heads and extra labels ask for \(layer, head, pos: 2\)",
+        ),
+        ({"cluster": ["a"]}, "cluster has 1 labels for 6 prompts"),
+        ({"shape": (2, 3, 0)}, "needs at least one prompt"),
+        ({"shape": (2, 3, 2, 6), "extra": {"pos": ["x", "x"]}}, r"extra\['pos'\] holds a label twice"),
+        ({"shape": (2, 3, 2, 6), "extra": {"pos": ["x", 1]}}, "must be all text or all numbers"),
+        ({"shape": (2, 3, 1, 6), "extra": {"prompt": ["x"]}}, "prompt cannot name an extra dimension"),
+        ({"variables": {"score": 1}}, "score cannot name an extra dimension or variable"),
+        ({"name": "\ud800"}, "name holds .* not valid Unicode"),
+        ({"shape": (2, 3, 1, 6), "extra": {"pos": ["\udfff"]}}, "pos holds .* not valid Unicode"),
+    ],
+)
+def test_bad_input_is_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        from_values(**options)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: s.top(0), "k is 0; it must be at least 1"),
+        (lambda s: s.heads(0), "k is 0; it must be at least 1"),
+        (lambda s: s.compare(s, k=0), "k is 0; it must be at least 1"),
+        (lambda s: s.top(by="size"), 'by is \'size\'; it must be "score" or "absolute"'),
+        (lambda s: s.select(layer=1), r"no dimension 'layer' to select from; there is \['relation'\]"),
+        (lambda s: s.select(relation="z"), "relation has no label 'z'; it has 'x', 'y'"),
+        (lambda s: HeadScores(xr.Dataset()), r"no variable 'score' over \(layer, head"),
+        (lambda s: HeadScores(s.dataset.drop_attrs()), "lacks the attributes name, unit, kind, provenance"),
+        (
+            lambda s: HeadScores.from_scores(np.ones((2, 3)), ci_low=np.ones((3, 2)), **ABOUT),
+            r"ci_low has shape \(3, 2\); score has \(2, 3\)",
+        ),
+        (
+            lambda s: HeadScores.from_scores(np.ones((2, 3)), values=np.ones((3, 2, 1)), **ABOUT),
+            r"values has shape \(3, 2, 1\); it needs \(2, 3\)",
+        ),
+    ],
+)
+def test_bad_requests_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(from_values((2, 3, 2, 6), extra={"relation": ["x", "y"]}))
+
+
+def test_html_is_escaped_and_repr_is_short():
+    scores = from_values((2, 3, 1, 6), name="<script>alert(1)</script>", unit="a&b", extra={"tag": ["<img src=x>"]})
+    html = scores._repr_html_()
+    assert "<script" not in html
+    assert "<img" not in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+    assert "&lt;img src=x&gt;" in html
+    assert "a&amp;b" in html
+    assert html.count("<tr>") == 7
+    assert repr(from_values()) == "<HeadScores 'effect' in logits: 2 layers x 3 heads, 6 prompts>"
+    gap = HeadScores.from_scores(np.array([[1.0, np.nan]]), **ABOUT)
+    assert repr(gap) == "<HeadScores 'effect' in logits: 1 layer x 2 heads, 1 heads missing>"
+
+
+@pytest.mark.parametrize(
+    ("kind", "papers"),
+    [
+        ("relations", ["2412.11965"]),
+        ("generalized_ships", ["2410.13708"]),
+        ("roles", ["2505.13737"]),
+        ("ships+labels", ["2410.13708", "2412.11965"]),
+        ("my own", []),
+    ],
+)
+def test_citation_names_the_papers_and_versions(kind, papers):
+    scores = from_values(kind=kind, provenance={"versions": {"mechheads": "0.1.0", "torch": "2.13.0"}})
+    found = scores.citation()
+    assert all(paper in found for paper in papers)
+    assert found.count("@") == len(papers) + 1
+    assert found.count("{") == found.count("}")
+    assert "nanda2022transformerlens" in found
+    assert found.endswith("% Computed with mechheads 0.1.0, torch 2.13.0.")
+    assert "% Computed with mechheads " in from_values().citation()
+
+
+def test_statistics_are_recorded_for_repetition():
+    scores = from_values(seed=3)
+    recorded = json.loads(scores.dataset.attrs["statistics"])
+    assert recorded == {"null": 0.0, "level": 0.95, "seed": 0}
+    assert scores.dataset.attrs["schema_version"] == 1
+
+
+def test_scores_need_neither_torch_nor_plotly():
+    code = "import sys, mechheads.results.scores; print({'torch', 'plotly', 'transformer_lens'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_two_clusters_have_a_range_and_no_interval():
+    values = np.array([[[1.0, 3.0, 8.0], [0.0, 2.0, 2.0]]])
+    scores = HeadScores.from_values(values, cluster=["a", "a", "b"], **ABOUT)
+    assert repr(scores).endswith("3 prompts, ranges of 2 clusters, not intervals>")
+    table = scores.to_dataframe()
+    assert table.columns.tolist() == [*COLUMNS, "range_low", "range_high"]
+    assert table[["ci_low", "ci_high"]].isna().all(axis=None)
+    assert table[["range_low", "range_high"]].values.tolist() == [[2.0, 8.0], [1.0, 2.0]]
+    assert (scores["L0H0"]["range_low"], scores["L0H0"]["range_high"]) == (2.0, 8.0)
+    assert "<br>range of 2 clusters 2 to 8" in scores.plot().data[0].text[0][0]
+    assert (scores - 2).to_dataframe()["range_low"].tolist() == [0.0, -1.0]
+    three = HeadScores.from_values(values, **ABOUT)
+    assert "range" not in repr(three)
+    assert three.to_dataframe().columns.tolist() == list(COLUMNS)
+    assert np.isfinite(three.dataset["ci_low"]).all()
+
+
+def test_where_some_heads_have_two_clusters_the_others_keep_their_intervals():
+    values = np.array([[[1.0, 3.0, np.nan], [0.0, 2.0, 4.0]]])
+    scores = HeadScores.from_values(values, **ABOUT)
+    assert "some with ranges of 2 clusters, not intervals" in repr(scores)
+    assert np.isfinite(scores.dataset["ci_low"].values).tolist() == [[False, True]]
+    assert np.isfinite(scores.dataset["range_low"].values).tolist() == [[True, False]]
+
+
+def test_files_that_name_a_number_of_draws_take_part_in_arithmetic(tmp_path):
+    scores = from_values()
+    recorded = json.loads(scores.dataset.attrs["statistics"]) | {"n_bootstrap": 2000}
+    HeadScores(scores.dataset.assign_attrs(statistics=json.dumps(recorded))).save(tmp_path / "old.nc")
+    added = HeadScores.load(tmp_path / "old.nc") + 1
+    np.testing.assert_allclose(added.dataset["ci_low"], scores.dataset["ci_low"] + 1)

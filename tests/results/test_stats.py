@@ -1,0 +1,221 @@
+"""Intervals, sign flips and false discovery rate, against plain loops and results by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings, strategies as st
+from scipy.stats import binomtest, sem, t as student_t
+
+from mechheads.results.stats import (
+    cluster_range,
+    clustered_interval,
+    mean_over_prompts,
+    q_values,
+    share_interval,
+    sign_flip_p,
+)
+
+CLUSTERS = ["a", "a", "b", "b", "b", "c", "d", "d", "e"]
+
+
+def loop_interval(values, cluster, level):
+    """One row, with matrices in place of closed forms: what the docstring says, cluster by cluster."""
+    of = {}
+    for value, label in zip(values, cluster, strict=True):
+        if not np.isnan(value):
+            of.setdefault(label, []).append(value)
+    mean = np.mean([v for members in of.values() for v in members])
+    share = np.array([len(members) for members in of.values()]) / sum(map(len, of.values()))
+    off = [w * (np.mean(members) - mean) / np.sqrt(1 - w) for w, members in zip(share, of.values(), strict=True)]
+    error = np.sqrt(sum(u**2 for u in off))
+    # the squared error is m' A m; the clusters' means m have variances 1 / share where prompts are independent
+    centre = np.eye(len(share)) - share
+    form = centre.T @ np.diag(share**2 / (1 - share)) @ centre @ np.diag(1 / share)
+    q = student_t.ppf((1 + level) / 2, np.trace(form) ** 2 / np.trace(form @ form))
+    longer = sum(u**3 for u in off) / error**3 * (2 * q**2 + 1) / 6
+    return mean - error * (q + max(-longer, 0)), mean + error * (q + max(longer, 0))
+
+
+def test_interval_equals_a_plain_loop_also_with_missing_values():
+    values = np.random.default_rng(1).normal(size=(2, 3, 9))
+    values[0, 1, 2:5] = np.nan
+    values[1, 2, 0] = np.nan
+    low, high = clustered_interval(values, CLUSTERS, level=0.9)
+    assert low.shape == high.shape == (2, 3)
+    for at in np.ndindex(2, 3):
+        assert (low[at], high[at]) == pytest.approx(loop_interval(values[at], CLUSTERS, 0.9))
+
+
+@pytest.mark.parametrize("n", [3, 5, 20])
+def test_interval_of_a_symmetric_sample_is_students(n):
+    values = np.linspace(-1.0, 4.0, n)
+    expected = student_t.interval(0.95, n - 1, values.mean(), sem(values))
+    assert clustered_interval(values) == pytest.approx(expected)
+    # clusters of one size count by their means
+    assert clustered_interval(np.repeat(values, 4), np.repeat(np.arange(n), 4)) == pytest.approx(expected)
+
+
+def test_only_the_side_of_the_longer_tail_is_longer():
+    low, high = clustered_interval(np.array([[0.0, 0.0, 1.0, 7.0], [0.0, 0.0, -1.0, -7.0]]))
+    student_low, student_high = student_t.interval(0.95, 3, 2.0, sem([0.0, 0.0, 1.0, 7.0]))
+    assert low[0] == pytest.approx(student_low)
+    assert high[0] > student_high + 0.5
+    assert (low[1], high[1]) == pytest.approx((-high[0], -low[0]))
+
+
+@pytest.mark.parametrize("row", [[np.nan] * 6, [1.0, 2.0, 3.0, 4.0, np.nan, np.nan], [1.0, 2.0, 3.0, 4.0, 5.0, np.inf]])
+def test_interval_says_nothing_where_there_is_nothing_to_say(row):
+    low, high = clustered_interval(np.array([row, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]), list("aabbcc"))
+    assert np.isnan([low[0], high[0]]).all()
+    assert low[1] < 3.5 < high[1]
+
+
+def test_two_clusters_have_a_range_of_their_means_and_nothing_else_has():
+    rows = np.array([[1.0, 2.0, 6.0, np.nan], [1.0, 2.0, 6.0, 7.0], [1.0, 2.0, np.nan, np.nan], [1.0, 2.0, np.inf, 1]])
+    low, high = cluster_range(rows, ["a", "a", "b", "c"])
+    assert np.array_equal(low, [1.5, np.nan, np.nan, np.nan], equal_nan=True)
+    assert np.array_equal(high, [6.0, np.nan, np.nan, np.nan], equal_nan=True)
+    assert np.isnan(clustered_interval(rows[[0, 2]], ["a", "a", "b", "c"])).all()
+
+
+@pytest.mark.parametrize("n_clusters", [3, 4, 5, 8, 16, 30])
+def test_intervals_cover_few_clusters_normal_and_skewed(n_clusters):
+    """One Monte-Carlo standard error is 0.25% for normal effects and 0.33% for exponential ones."""
+    rng = np.random.default_rng(n_clusters)
+    for effects, least, most in (
+        (rng.normal(size=(8000, n_clusters)), 0.94, 0.97),
+        (rng.exponential(size=(8000, n_clusters)) - 1, 0.895, 0.965),
+    ):
+        low, high = clustered_interval(effects)
+        assert least < ((low < 0) & (high > 0)).mean() < most
+
+
+@pytest.mark.parametrize(("n_clusters", "least"), [(4, 0.93), (8, 0.93), (20, 0.935)])
+def test_clustered_intervals_hold_the_true_mean_and_plain_ones_do_not(n_clusters, least):
+    """Clusters of 2 and 6 prompts in turn, which share half of what varies."""
+    rng = np.random.default_rng(0)
+    cluster = np.repeat(np.arange(n_clusters), [2, 6] * (n_clusters // 2))
+    shared = rng.normal(size=(3000, n_clusters))[:, cluster]
+    values = 1.0 + shared + rng.normal(size=(3000, len(cluster)))
+
+    def coverage(clusters):
+        low, high = clustered_interval(values, clusters)
+        return ((low < 1) & (high > 1)).mean()
+
+    assert least < coverage(cluster) < 0.975
+    assert coverage(None) < 0.85
+
+
+def test_sign_flips_by_hand():
+    # sums over the 4 sign patterns of (3, 1): 4, 2, -2, -4; two are as far out as 4
+    assert sign_flip_p(np.array([3.0, 1.0])) == 0.5
+    # deviations from 1 are (1, 2, 4): |sum| 7 is reached by +++ and --- of 8
+    assert sign_flip_p(np.array([2.0, 3.0, 5.0]), null=1.0) == 0.25
+    # clusters a: 1 + 2 = 3, b: 1 flip together, so (3, 1) again
+    assert sign_flip_p(np.array([1.0, 2.0, 1.0]), ["a", "a", "b"]) == 0.5
+    # (2, -1): sums 1, 3, -3, -1, all at least 1 from 0
+    assert sign_flip_p(np.array([2.0, -1.0])) == 1.0
+    # exactly at the null, and a single cluster, prove nothing
+    assert sign_flip_p(np.array([0.0, 0.0])) == 1.0
+    assert sign_flip_p(np.array([5.0, 6.0]), ["a", "a"]) == 1.0
+
+
+def test_exact_sign_flips_equal_every_pattern_counted_in_a_loop():
+    values = np.random.default_rng(7).normal(0.5, 1, size=(6, 9))
+    values[2, 3] = np.nan
+    p = sign_flip_p(values, CLUSTERS)
+    for row, found in zip(values, p, strict=True):
+        sums = [
+            np.nansum([v for v, c in zip(row, CLUSTERS, strict=True) if c == label])
+            for label in dict.fromkeys(CLUSTERS)
+        ]
+        patterns = [
+            abs(np.dot(signs, sums)) >= abs(sum(sums)) - 1e-12 for signs in itertools.product([1, -1], repeat=5)
+        ]
+        assert found == pytest.approx(np.mean(patterns))
+
+
+def test_random_sign_flips_come_near_the_exact_p_and_never_give_zero():
+    values = np.random.default_rng(3).normal(0.6, 1, size=(5, 13))
+    exact = []
+    signs = np.array(list(itertools.product([1, -1], repeat=13)))
+    for row in values:
+        exact.append((np.abs(signs @ row) >= abs(row.sum()) - 1e-12).mean())
+    assert sign_flip_p(values, n=20_000) == pytest.approx(np.array(exact), abs=0.012)
+    assert sign_flip_p(np.full(40, 1.0), n=99) == 0.01
+
+
+def test_sign_flips_reject_a_true_null_as_often_as_they_say():
+    rng = np.random.default_rng(11)
+    values = np.repeat(rng.normal(size=(2000, 14)), 3, axis=1) + 2.0
+    p = sign_flip_p(values, np.repeat(np.arange(14), 3), null=2.0, n=999)
+    assert 0.035 < (p <= 0.05).mean() < 0.065
+
+
+def test_sign_flips_give_nan_where_nothing_was_measured():
+    p = sign_flip_p(np.array([[np.nan, np.nan], [1.0, np.nan], [np.inf, 1.0]]))
+    assert np.isnan(p[[0, 2]]).all()
+    assert p[1] == 1.0
+
+
+def test_q_values_by_hand():
+    # sorted p * m / rank: .01*4/1, .02*4/2, .03*4/3, .5*4/4; then the running minimum from the right
+    p = np.array([[0.5, 0.01], [0.03, 0.02]])
+    assert q_values(p) == pytest.approx(np.array([[0.5, 0.04], [0.04, 0.04]]))
+    with_gap = np.array([0.01, np.nan, 0.2])
+    assert q_values(with_gap) == pytest.approx(np.array([0.02, np.nan, 0.2]), nan_ok=True)
+    assert np.isnan(q_values(np.array([np.nan]))).all()
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+def test_q_is_at_least_p_and_keeps_its_order(p):
+    p = np.array(p)
+    q = q_values(p)
+    assert (q >= p - 1e-15).all()
+    assert (q <= 1).all()
+    assert (np.diff(q[np.argsort(p, kind="stable")]) >= -1e-15).all()
+
+
+@settings(max_examples=40)
+@given(st.lists(st.floats(-1e3, 1e3), min_size=4, max_size=12), st.floats(0.1, 10), st.floats(-10, 10))
+@example([0.0, 0.0, 0.0, 4e-145], 1.0, 0.0)  # the cube of the error is 0 in floating point
+def test_intervals_and_p_follow_a_change_of_unit(values, scale, shift):
+    values = np.array(values)
+    low, high = clustered_interval(values)
+    moved_low, moved_high = clustered_interval(values * scale + shift)
+    assert moved_low == pytest.approx(low * scale + shift, abs=1e-8)
+    assert moved_high == pytest.approx(high * scale + shift, abs=1e-8)
+    assert low <= high
+    assert sign_flip_p(-values) == sign_flip_p(values)
+
+
+def test_mean_over_prompts_leaves_nan_out():
+    values = np.array([[1.0, np.nan, 3.0], [np.nan] * 3])
+    assert mean_over_prompts(values) == pytest.approx(np.array([2.0, np.nan]), nan_ok=True)
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 4), (4, 4), (0, 38), (25, 38), (1, 200)])
+def test_interval_of_a_share_is_wilsons(hits, n):
+    expected = binomtest(hits, n).proportion_ci(0.95, method="wilson")
+    low, high = share_interval(np.array([hits / n]), np.array([n]))
+    assert (low[0], high[0]) == pytest.approx((expected.low, expected.high))
+    assert low[0] <= hits / n <= high[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda v: clustered_interval(v, ["a"]), "cluster has 1 labels for 3 prompts"),
+        (lambda v: sign_flip_p(v, ["a"]), "cluster has 1 labels for 3 prompts"),
+        (lambda v: sign_flip_p(v, n=0), "n is 0; it must be at least 1"),
+        (lambda v: clustered_interval(v, level=95.0), "level is 95.0; it must lie between 0 and 1"),
+        (lambda v: clustered_interval(v[:0]), "at least one prompt"),
+        (lambda v: q_values(v), "p holds values outside 0..1"),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(np.array([1.0, 2.0, 3.0]))

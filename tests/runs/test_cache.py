@@ -1,0 +1,463 @@
+"""HeadCache: patterns, outputs, results, bytes, files and figures."""
+
+# pyright: reportOptionalMemberAccess=false
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings, strategies as st
+from safetensors.torch import save_file
+
+import mechheads as mh
+from mechheads.limits import Limits
+from mechheads.runs.layer_store import LayerStore
+from mechheads.units import show_bytes
+
+pytestmark = pytest.mark.transformerlens
+
+TEXTS = [" The capital of France is", " When John and Mary went to the store", " dog"]
+SITES = ("z", "pattern", "q", "k", "v", "resid_pre")
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama", "neox", "gemma"])
+def small(request, tiny) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def run(small) -> mh.patching.HeadCache:
+    return small.cache(TEXTS, sites=SITES)
+
+
+@pytest.fixture(scope="module")
+def llama(tiny) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def heads_of(model: mh.Model) -> list[tuple[int, int]]:
+    return [(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)]
+
+
+def same(got: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(got, wanted, atol=tolerance, rtol=tolerance)
+
+
+# -- numbers --------------------------------------------------------------------------------------------
+
+
+def test_patterns_are_causal_and_their_rows_sum_to_one(small, run):
+    pos = run.tokens.ids.shape[1]
+    ahead = torch.ones(pos, pos).triu(1).bool()
+    for head in heads_of(small):
+        pattern = run.pattern[head]
+        assert pattern.shape == (len(TEXTS), pos, pos)
+        assert (pattern >= 0).all()
+        assert (pattern[:, ahead] == 0).all()
+        same(pattern.sum(-1), run.tokens.mask.float())  # 1 for a token, 0 for padding
+        beyond = ~(run.tokens.mask[:, :, None] & run.tokens.mask[:, None, :])
+        assert (pattern[beyond] == 0).all()
+
+
+def test_z_is_what_the_pattern_makes_of_the_values(small, run):
+    for head in heads_of(small):
+        same(run.z[head], run.pattern[head] @ run.v[head])
+        assert (run.z[head][~run.tokens.mask] == 0).all()
+
+
+def attention_output(small: mh.Model, text: str, layer: int) -> torch.Tensor:
+    """What a layer's attention module gives out, before any norm behind it; read past TransformerLens."""
+    seen: list[Any] = []
+    module = small.model.blocks[layer].attn
+    handle = module.register_forward_hook(lambda module, given, gave: seen.append(gave))
+    try:
+        with torch.no_grad():
+            small.model(torch.tensor([small.tokenizer(text).input_ids]))
+    finally:
+        handle.remove()
+    return (seen[0][0] if isinstance(seen[0], tuple) else seen[0])[0]
+
+
+def test_results_summed_over_heads_are_the_attention_output(small, run):
+    for layer in range(small.n_layers):
+        bias = small.b_O(layer)
+        total = run.result.layer(layer).sum(1) + (0 if bias is None else bias)
+        for prompt, text in enumerate(TEXTS):
+            wanted = attention_output(small, text, layer)
+            assert wanted.std() > 1e-2
+            same(total[prompt, : len(wanted)], wanted)
+
+
+def test_the_bias_is_part_of_it(tiny):
+    """GPT-2 has an output bias: without it the sum above would be wrong."""
+    small = mh.load(tiny("gpt2"))
+    assert small.b_O(1).abs().max() > 0.1
+
+
+def test_logits_and_final_states(small, run):
+    for prompt, text in enumerate(TEXTS):
+        n = int(run.tokens.lengths[prompt])
+        with torch.no_grad():
+            wanted = small.model(torch.tensor([small.tokenizer(text).input_ids]))[0]
+        same(run.logits[prompt, :n], wanted, 1e-4)
+        same(small.unembed(run.final[prompt, :n]), wanted, 1e-4)
+
+
+def test_heads_are_named_in_three_ways(small, run):
+    for site in ("z", "pattern", "q", "k", "v", "result"):
+        tensor = getattr(run, site)
+        for layer, head in heads_of(small):
+            named = tensor[f"L{layer}H{head}"]
+            assert torch.equal(named, tensor[layer, head])
+            assert torch.equal(named, tensor[mh.HeadId(layer, head)])
+        assert not torch.equal(tensor["L1H2"], tensor["L2H1"])
+
+
+def test_head_layer_and_stack_hold_the_same(small, run):
+    for site in ("z", "pattern", "q", "result"):
+        tensor, whole = getattr(run, site), getattr(run, site).stacked()
+        assert whole.shape == tensor.shape
+        for layer, head in heads_of(small):
+            same(tensor[layer, head], tensor.layer(layer)[:, head])
+            same(tensor[layer, head], whole[:, layer, head])
+    pos = run.tokens.ids.shape[1]
+    assert list(run.z.shape) == [3, 3, 4, pos, small.d_head]
+    assert list(run.pattern.shape) == [3, 3, 4, pos, pos]
+    assert list(run.result.shape) == [3, 3, 4, pos, small.d_model]
+    assert repr(run.pattern) == f"HeadTensor[3, 3, 4, {pos}, {pos}]"
+    assert torch.equal(run.site("q").stacked(), run.q.stacked())
+
+
+def test_grouped_heads_read_one_key_and_value(small, run):
+    group = small.n_heads // small.n_kv_heads
+    assert run.k.layer(1).shape[1] == run.v.layer(1).shape[1] == small.n_kv_heads
+    for tensor in (run.k, run.v):
+        for head in range(small.n_heads):
+            assert torch.equal(tensor[1, head], tensor.layer(1)[:, head // group])
+    assert torch.equal(run.k["L1H0"], run.k["L1H1"]) == (group == 2)
+    assert not torch.equal(run.k["L1H1"], run.k["L1H2"])
+
+
+@pytest.mark.parametrize("head", ["L3H0", "L0H4", (9, 9)])
+def test_a_head_the_model_does_not_have_is_an_error(run, head):
+    for tensor in (run.z, run.k, run.result):
+        with pytest.raises(ValueError, match=r"is out of range: this model has layers 0\.\.2 with heads 0\.\.3"):
+            tensor[head]
+
+
+def test_a_site_that_was_not_kept_is_an_error(llama):
+    run = llama.cache(TEXTS, sites=("z", "z", "q"))
+    assert list(run.stores) == ["z", "q"]
+    for site in ("pattern", "k", "v"):
+        with pytest.raises(ValueError) as caught:
+            getattr(run, site)
+        wanted = f"this run did not keep {site!r} (it kept z, q); ask for it with sites=(..., {site!r})"
+        assert str(caught.value) == wanted
+    with pytest.raises(ValueError, match="did not keep 'pattern'"):
+        run.attention.plot()
+    with pytest.raises(ValueError, match="did not keep 'z'"):
+        _ = llama.cache(TEXTS, sites=("pattern",)).result
+
+
+@pytest.mark.parametrize(
+    ("sites", "message"),
+    [
+        ((), "sites is empty; name at least one of z, pattern, q, k, v"),
+        (("z", "heads"), "sites: 'heads' is not known; choose among z, pattern, q, k, v."),
+        (("patern",), "sites: 'patern' is not known; choose among z, pattern, q, k, v. Did you mean \"pattern\"?"),
+        ("pattern", "sites is the text 'pattern'; give a list of some of z, pattern, q, k, v, such as [\"z\"]"),
+    ],
+)
+def test_unknown_sites_are_refused(llama, sites, message):
+    with pytest.raises(ValueError) as caught:
+        llama.cache(TEXTS, sites=sites)
+    assert str(caught.value) == message
+
+
+def test_messages_and_reprs_name_no_site_of_the_engine(llama):
+    run = llama.cache(TEXTS, sites=("z", "resid_pre", "keys", "values"))
+    assert repr(run) == f"HeadCache({len(TEXTS)} prompts of up to {run.tokens.ids.shape[1]} tokens, z kept in memory)"
+    with pytest.raises(ValueError, match=r"did not keep 'q' \(it kept z\); ask for it"):
+        _ = run.q
+
+
+# -- bytes ----------------------------------------------------------------------------------------------
+
+
+def held(run: mh.patching.HeadCache) -> dict[str, int]:
+    """The bytes a run really keeps."""
+
+    def size(*tensors: torch.Tensor) -> int:
+        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+        return sum(storages.values())
+
+    sites = {site: size(*(store[layer] for layer in range(run.n_layers))) for site, store in run.stores.items()}
+    return sites | {"final": size(run.final), "ids": size(run.tokens.ids)}
+
+
+@pytest.mark.parametrize("sites", [("z", "pattern"), SITES, ("v",)])
+def test_estimate_is_the_bytes_that_are_kept(small, sites):
+    size = mh.patching.HeadCache.estimate(small, TEXTS, sites=sites)
+    assert size.sites == held(small.cache(TEXTS, sites=sites))
+    assert size.total == sum(size.sites.values())
+
+
+def test_estimate_by_hand(llama):
+    """2 prompts of up to 6 tokens (one begins them), 3 layers, 4 heads of 8, 4 bytes a number."""
+    size = mh.patching.HeadCache.estimate(llama, TEXTS[:1] + TEXTS[2:])
+    assert size.sites == {
+        "z": 2 * 6 * 3 * 4 * 8 * 4,
+        "pattern": 2 * 6 * 6 * 3 * 4 * 4,
+        "final": 2 * 6 * 32 * 4,
+        "ids": 2 * 6 * 8,
+    }
+    assert str(size) == "9.47 KB (z 4.5 KB, pattern 3.38 KB, final 1.5 KB, ids 96 B)"
+
+
+def test_estimate_runs_nothing(llama):
+    def stop(value: torch.Tensor, hook: Any) -> None:
+        raise AssertionError("the model ran")
+
+    with llama.model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", stop)]):
+        mh.patching.HeadCache.estimate(llama, TEXTS)
+
+
+def test_a_tight_budget_spills_to_disk_and_changes_no_number(small, run):
+    tight = small.cache(TEXTS, sites=SITES, budget="20 KB")
+    assert "kept on disk" in repr(tight)
+    assert "kept in memory" in repr(run)
+    for site in SITES:
+        for layer in range(small.n_layers):
+            assert torch.equal(tight.stores[site][layer], run.stores[site][layer])
+    for head in ("L0H1", "L2H3"):
+        assert torch.equal(tight.result[head], run.result[head])
+    assert torch.equal(tight.logits, run.logits)
+
+
+def test_the_budget_is_the_line_between_memory_and_disk(llama):
+    size = mh.patching.HeadCache.estimate(llama, TEXTS).total
+    assert "in memory" in repr(llama.cache(TEXTS, budget=size))
+    assert "on disk" in repr(llama.cache(TEXTS, budget=size - 1))
+
+
+def test_the_temporary_folder_goes_with_the_cache(llama):
+    tight = llama.cache(TEXTS, budget="1 KB")
+    folders = {store._folder for store in tight.stores.values()}
+    assert len(folders) == 2
+    assert all(folder is not None and any(folder.iterdir()) for folder in folders)
+    z = tight.z
+    del tight
+    gc.collect()
+    assert sum(folder.exists() for folder in folders if folder) == 1  # z is still in use
+    assert z["L0H0"].shape[0] == len(TEXTS)
+    del z
+    gc.collect()
+    assert not any(folder.exists() for folder in folders if folder)
+
+
+def test_the_temporary_folder_goes_after_an_exception(llama, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def stop(value: torch.Tensor, hook: Any) -> None:
+        assert list(tmp_path.iterdir())
+        raise KeyboardInterrupt
+
+    with llama.model.hooks(fwd_hooks=[("blocks.2.attn.hook_z", stop)]), pytest.raises(KeyboardInterrupt):
+        llama.cache(TEXTS, budget="1 KB")
+    gc.collect()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_parts_of_a_layer_are_joined_along_the_prompts(on_disk):
+    store = LayerStore(2, 6, on_disk)
+    parts = [torch.arange(6.0).reshape(2, 3), torch.ones(1, 3), torch.zeros(3, 3).T]
+    for part in parts:
+        store.add(0, part)
+        store.add(1, -part)
+    for _ in range(2):  # again from what reading left
+        assert torch.equal(store[0], torch.cat(parts))
+        assert torch.equal(store[1], -torch.cat(parts))
+    assert (store.n_layers, store.on_disk) == (2, on_disk)
+
+
+def test_many_prompts_run_in_batches_with_the_same_numbers(llama):
+    whole = llama.cache(TEXTS, sites=SITES)
+    for memory in (2**32, 2**10):
+        parts = llama.cache(TEXTS, sites=SITES, budget=Limits(memory, run_tokens=1), progress=False)
+        for site in SITES:
+            for layer in range(3):
+                same(parts.stores[site][layer] * 1, whole.stores[site][layer])
+        same(parts.final, whole.final)
+
+
+def test_sizes_for_people():
+    shown = [show_bytes(size) for size in (0, 999, 1024, 1536, 2**30, 2**45)]
+    assert shown == ["0 B", "999 B", "1 KB", "1.5 KB", "1 GB", "32 TB"]
+
+
+# -- files ----------------------------------------------------------------------------------------------
+
+
+def assert_equal_runs(one: mh.patching.HeadCache, two: mh.patching.HeadCache) -> None:
+    assert list(one.stores) == list(two.stores)
+    for site, store in one.stores.items():
+        assert store.n_layers == two.stores[site].n_layers
+        for layer in range(store.n_layers):
+            assert torch.equal(store[layer], two.stores[site][layer])
+    assert torch.equal(one.final, two.final)
+    a, b = one.tokens, two.tokens
+    assert torch.equal(a.ids, b.ids)
+    assert torch.equal(a.lengths, b.lengths)
+    assert a.positions.keys() == b.positions.keys()
+    assert all(torch.equal(at, b.positions[name]) for name, at in a.positions.items())
+    for column in ("answer", "wrong"):
+        mine, other = getattr(a, column), getattr(b, column)
+        assert (mine is None and other is None) or torch.equal(mine, other)
+    assert (a.cluster, a.strings, a.fingerprint()) == (b.cluster, b.strings, b.fingerprint())
+
+
+def test_a_run_is_saved_whole(small, run, tmp_path):
+    path = tmp_path / "run.safetensors"
+    run.save(path)
+    back = mh.patching.HeadCache.load(path, small)
+    assert_equal_runs(run, back)
+    assert torch.equal(back.logits, run.logits)
+    assert torch.equal(back.result["L2H1"], run.result["L2H1"])
+    assert torch.equal(back.k["L1H3"], run.k["L1H3"])
+    assert [file.name for file in tmp_path.iterdir()] == ["run.safetensors"]
+
+
+ANYTHING = st.one_of(
+    st.text(min_size=1, max_size=10),
+    st.text(st.characters(max_codepoint=0x1F), min_size=1, max_size=10),
+    st.sampled_from(["<script>alert(1)</script>", "</td><b>", "&amp;&lt;", '"\\"}{', "\u202e\u0000\uffff"]),
+    st.just("\N{MAN}\N{ZERO WIDTH JOINER}\N{WOMAN}"),
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=st.lists(ANYTHING, min_size=1, max_size=3), label=ANYTHING, name=ANYTHING.filter(lambda n: n != "last"))
+def test_save_and_load_is_identity_for_any_text(llama, tmp_path, texts, label, name):
+    n = len(texts)
+    prompts = mh.Prompts(texts, [5] * n, [6] * n, {name: [0] * n}, [label] * n)
+    run = llama.cache(prompts, sites=("z", "pattern"))
+    run.save(tmp_path / "run.safetensors")
+    assert_equal_runs(run, mh.patching.HeadCache.load(tmp_path / "run.safetensors", llama))
+
+
+def test_a_run_on_disk_is_saved_whole(llama, tmp_path):
+    run = llama.cache(TEXTS, sites=SITES, budget="1 KB")
+    run.save(tmp_path / "run")
+    assert_equal_runs(run, mh.patching.HeadCache.load(tmp_path / "run", llama))
+
+
+def test_saving_again_and_failing_leaves_the_old_file(llama, tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    first = llama.cache(TEXTS[:1])
+    first.save(path)
+    monkeypatch.setattr("mechheads.files.tensors.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        llama.cache(TEXTS).save(path)
+    monkeypatch.undo()
+    assert_equal_runs(first, mh.patching.HeadCache.load(path, llama))
+
+
+def test_without_its_model_a_run_still_shows_patterns(llama, tmp_path):
+    run = llama.cache(TEXTS)
+    run.save(tmp_path / "run")
+    alone = mh.patching.HeadCache.load(tmp_path / "run")
+    assert torch.equal(alone.pattern["L1H1"], run.pattern["L1H1"])
+    assert len(alone.attention.plot().data) == 12
+    for wanted in ("result", "logits"):
+        with pytest.raises(ValueError, match=r"loaded without its model; use HeadCache\.load\(path, model\)"):
+            getattr(alone, wanted)
+
+
+def test_a_run_of_another_model_is_refused(llama, tiny, tmp_path):
+    llama.cache(TEXTS).save(tmp_path / "run")
+    other = mh.load(tiny("gpt2"))
+    with pytest.raises(ValueError) as caught:
+        mh.patching.HeadCache.load(tmp_path / "run", other)
+    assert str(caught.value) == f"{tmp_path / 'run'} is a run of {llama.name!r}, but the model given is {other.name!r}"
+
+
+def foreign_files(folder: Path, run: mh.patching.HeadCache) -> dict[str, Path]:
+    whole = folder / "whole"
+    run.save(whole)
+    data = whole.read_bytes()
+    header = 8 + int.from_bytes(data[:8], "little")
+    contents = {"empty": b"", "text": b"hello, this is no tensor file at all", "half": data[: len(data) // 2],
+                "no last byte": data[:-1], "half a header": data[: header // 2], "header": data[:header]}  # fmt: skip
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    save_file({"z.0": torch.zeros(1)}, folder / "other tensors")
+    save_file({"z.0": torch.zeros(1)}, folder / "other format", {"format": "mechheads cache 99"})
+    save_file({"z.0": torch.zeros(1)}, folder / "no checksum", {"format": "mechheads cache 1", "mechheads": "{}"})
+    (folder / "folder").mkdir()
+    return {
+        name: folder / name for name in (*contents, "other tensors", "other format", "no checksum", "folder", "missing")
+    }
+
+
+def test_a_foreign_or_truncated_file_is_one_clear_error(llama, tmp_path):
+    for path in foreign_files(tmp_path, llama.cache(TEXTS)).values():
+        with pytest.raises(ValueError) as caught:
+            mh.patching.HeadCache.load(path, llama)
+        assert str(caught.value).startswith(f"{path} is not a saved HeadCache"), path
+
+
+def test_a_damaged_run_is_refused(llama, tmp_path):
+    path = tmp_path / "run"
+    llama.cache(TEXTS).save(path)
+    damaged = bytearray(path.read_bytes())
+    damaged[-7] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(ValueError, match="run is damaged, or was changed after it was saved: its checksum does not"):
+        mh.patching.HeadCache.load(path, llama)
+
+
+# -- figures --------------------------------------------------------------------------------------------
+
+
+def drawn(trace: Any) -> np.ndarray:
+    """The numbers of a heatmap, with 0 where it is left blank ahead of the token."""
+    return np.nan_to_num(np.asarray(trace.z, dtype=float), nan=0.0)
+
+
+def test_attention_of_every_head_is_drawn_as_it_is(llama):
+    run = llama.cache(TEXTS)
+    for prompt in range(len(TEXTS)):
+        n = int(run.tokens.lengths[prompt])
+        figure = run.attention.plot(prompt=prompt)
+        assert [trace.name for trace in figure.data] == [f"L{layer}H{head}" for layer, head in heads_of(llama)]
+        for trace in figure.data:
+            np.testing.assert_allclose(drawn(trace), run.pattern[trace.name][prompt, :n, :n], atol=1e-7)
+    labels = list(run.attention.plot(prompt=0).layout.xaxis.ticktext)
+    assert labels == ["&lt;bos&gt;", "·The", "·capital", "·of", "·France", "·is"]  # escaped, spaces shown
+
+
+@pytest.mark.parametrize("one", ["L2H1", (2, 1), mh.HeadId(2, 1), ["L2H1"]])
+def test_attention_of_one_head(llama, one):
+    run = llama.cache(TEXTS)
+    (trace,) = run.attention.plot(one, prompt=1).data
+    np.testing.assert_allclose(drawn(trace), run.pattern["L2H1"][1], atol=1e-7)
+
+
+def test_attention_of_some_heads(llama):
+    figure = llama.cache(TEXTS).attention.plot(["L2H1", (0, 3)])
+    assert [trace.name for trace in figure.data] == ["L0H3", "L2H1"]
+    assert [trace.visible for trace in figure.data] == [True, False]
+
+
+def test_bad_arguments_of_a_figure_are_refused(llama):
+    run = llama.cache(TEXTS)
+    for prompt in (3, -1):
+        with pytest.raises(ValueError, match=rf"prompt {prompt} is out of range: this run has prompts 0\.\.2"):
+            run.attention.plot(prompt=prompt)
+    with pytest.raises(ValueError, match="head L7H0 is out of range"):
+        run.attention.plot("L7H0")

@@ -1,0 +1,284 @@
+"""Ablations are what the paper defines: a copy of the model with scaled weight matrices gives the same logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mechheads as mh
+from mechheads.engine.run import finals
+from mechheads.generation.generate import end_tokens, generate_under
+from mechheads.interventions.base import site_of
+from mechheads.interventions.basic import Scale, UniformAttention
+from mechheads.runs.cache import HeadCache
+from mechheads.safety import Ablation, ships
+from mechheads.safety.heads.measure import prepare_ablations
+from support import oracles, weight_surgery
+from support.weight_surgery import Which
+
+pytestmark = pytest.mark.transformerlens
+
+PROMPTS = ["When John went to the store", " Paris or Rome", " a big dog gave Mary a book yes", " no", "I help"]
+HEADS = [mh.HeadId(2, 1), mh.HeadId(0, 0), mh.HeadId(1, 3), mh.HeadId(0, 3), mh.HeadId(1, 2)]
+"""In no order, several in a layer and of one key/value head."""
+WAYS = [("undifferentiated", "q"), ("undifferentiated", "k"), ("scaling", "q")]
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama", "neox", "gemma"])
+def architecture(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> tuple[mh.Model, Path]:
+    folder = tiny(request.param)
+    return mh.load(folder), folder
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def weight_of(kind: str, through: str) -> Which:
+    return ("q" if through == "q" else "k") if kind == "undifferentiated" else "v"
+
+
+def copy_of(model: mh.Model, folder: Path, which: Which) -> Any:
+    """A copy in which this weight of one query head can be scaled alone."""
+    grouped = which != "q" and model.n_kv_heads < model.n_heads
+    return weight_surgery.separate(folder) if grouped else weight_surgery.load(folder)
+
+
+def last_logits(altered: Any, rows: Sequence[Tensor]) -> Tensor:
+    return torch.stack([weight_surgery.logits(altered, ids)[-1] for ids in rows])
+
+
+def engine_logits(model: mh.Model, way: Ablation, head: str) -> Tensor:
+    """Logits at each prompt's last token, as the sweep's engine gets them for one unit [prompt, d_vocab]."""
+    job = prepare_ablations(model, mh.Prompts(PROMPTS), [way], heads=head, budget=None, progress=False)
+    ((units, final),) = finals(job, progress=False)
+    assert len(units) == 1
+    return model.unembed(final[0][:, -1])
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-5, 0.5])
+@pytest.mark.parametrize(("kind", "through"), WAYS)
+def test_one_query_head_is_a_copy_with_scaled_weights(
+    architecture: tuple[mh.Model, Path], kind: Any, through: Any, epsilon: float
+):
+    model, folder = architecture
+    which = weight_of(kind, through)
+    copy, rows = copy_of(model, folder, which), weight_surgery.rows(model, PROMPTS)
+    intact = last_logits(copy, rows)
+    wanted = last_logits(weight_surgery.scale(copy, [mh.HeadId(1, 2)], which, epsilon), rows)
+    found = engine_logits(model, Ablation(kind, epsilon, through), "L1H2")
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
+    assert float((wanted - intact).abs().max()) > 3e-3
+    kl = ships(
+        model, PROMPTS, ablation=kind, epsilon=epsilon, through=through, heads="L1H2", template="bare", progress=False
+    )
+    expected = [oracles.kl(a[None], b[None]) for a, b in zip(intact, wanted, strict=True)]
+    assert kl.values is not None
+    np.testing.assert_allclose(kl.values[1, 2], expected, atol=2e-6, rtol=2e-3)
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 0.5])
+@pytest.mark.parametrize(("kind", "through"), WAYS)
+@pytest.mark.parametrize("name", ["llama", "gemma"])
+def test_a_key_value_head_is_a_copy_whose_own_w_k_or_w_v_is_scaled(
+    tiny: Callable[[str], Path], name: str, kind: Any, through: Any, epsilon: float
+):
+    """W_k and W_v exist once for heads 2 and 3; to scale W_q of both is to scale their W_k."""
+    model = mh.load(tiny(name))
+    rows = weight_surgery.rows(model, PROMPTS)
+    found = engine_logits(model, Ablation(kind, epsilon, through, group="kv"), "L1H3")
+    shared: Which = "v" if kind == "scaling" else "k"
+    wanted = last_logits(
+        weight_surgery.scale(weight_surgery.load(tiny(name)), [mh.HeadId(1, 1)], shared, epsilon), rows
+    )
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
+    if kind == "undifferentiated":
+        both = weight_surgery.scale(weight_surgery.load(tiny(name)), [mh.HeadId(1, 2), mh.HeadId(1, 3)], "q", epsilon)
+        torch.testing.assert_close(last_logits(both, rows), wanted, atol=1e-4, rtol=0)
+
+
+def test_norms_of_q_and_k_do_not_undo_epsilon(tiny: Callable[[str], Path]):
+    """Qwen norms q and k, so scaled weights change nothing: what shrinks is what the norm gives."""
+    model = mh.load(tiny("qwen"))
+    rows = weight_surgery.rows(model, PROMPTS)
+    intact = last_logits(weight_surgery.load(tiny("qwen")), rows)
+    undone = last_logits(weight_surgery.scale(weight_surgery.load(tiny("qwen")), [mh.HeadId(1, 2)], "q", 0.5), rows)
+    torch.testing.assert_close(undone, intact, atol=1e-4, rtol=0)
+    for epsilon in (0.0, 0.5):
+        both = [engine_logits(model, Ablation("undifferentiated", epsilon, through), "L1H2") for through in ("q", "k")]
+        torch.testing.assert_close(both[0], both[1], atol=1e-5, rtol=0)
+        assert float((both[0] - intact).abs().max()) > 1e-2
+    one = weight_surgery.load(tiny("qwen"))  # the norm's weight is shared by the heads of a layer: scale all of them
+    with torch.no_grad():
+        one.model.layers[1].self_attn.q_norm.weight *= 0.5
+    hooks = Ablation("undifferentiated", 0.5).hooks(model, [mh.HeadId(1, head) for head in range(4)])
+    for ids in rows:
+        found = model.unembed(model.backend.run(ids, hooks))[0]
+        torch.testing.assert_close(found, weight_surgery.logits(one, ids), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("kind", "through"), WAYS)
+def test_epsilon_is_not_rounded(tiny: Callable[[str], Path], llama: mh.Model, kind: Any, through: Any):
+    """What 0.01 leaves of a head is told from nothing left."""
+    which = weight_of(kind, through)
+    rows = weight_surgery.rows(llama, PROMPTS)
+    nothing, little = (
+        last_logits(weight_surgery.scale(copy_of(llama, tiny("llama"), which), [mh.HeadId(0, 1)], which, epsilon), rows)
+        for epsilon in (0.0, 0.01)
+    )
+    found = engine_logits(llama, Ablation(kind, 0.01, through), "L0H1")
+    assert float((found - little).norm()) < 0.02 * float((nothing - little).norm())
+
+
+@pytest.mark.parametrize("through", ["q", "k"])
+def test_without_scores_each_row_is_uniform_over_the_prompts_own_tokens(llama: mh.Model, through: Any):
+    head, kv = mh.HeadId(1, 2), 1
+    lengths = [ids.shape[1] for ids in weight_surgery.rows(llama, PROMPTS)]
+    assert len(set(lengths)) > 2  # there is padding
+    hooks = Ablation("undifferentiated", 0.0, through).hooks(llama, [head])
+    run = llama.backend.under(hooks, lambda: HeadCache.run(llama, PROMPTS, sites=("z", "pattern"), progress=False))
+    for i, ids in enumerate(weight_surgery.rows(llama, PROMPTS)):
+        n = ids.shape[1]
+        wanted = torch.tril(torch.ones(n, n)) / torch.arange(1, n + 1)[:, None]
+        torch.testing.assert_close(run.pattern[head][i, :n, :n], wanted, atol=1e-6, rtol=0)
+        assert not run.pattern[head][i, n:].any() and not run.pattern[head][i, :, n:].any()
+        v = oracles.activations(llama, ids)[oracles.name(1, "v")][0, :, kv]
+        torch.testing.assert_close(run.z[head][i, :n], oracles.causal_mean(v), atol=1e-5, rtol=1e-5)
+
+
+def test_uniform_attention_through_k_is_that_through_q_for_one_head(llama: mh.Model):
+    q, k = UniformAttention(0.3), UniformAttention(0.3, through="k")
+    assert (site_of(q), site_of(k)) == ("scored_q", "scored_k")
+    found = [mh.sweep(llama, PROMPTS, intervention=way, progress=False) for way in (q, k)]
+    np.testing.assert_allclose(found[0].values, found[1].values, atol=1e-6, rtol=1e-4)
+    assert found[1].provenance["intervention"] == "UniformAttention(epsilon=0.3, through='k')"
+
+
+def test_k_at_one_position_reaches_later_tokens_and_q_does_not(llama: mh.Model):
+    """With ``positions`` a key is where it is attended to: that of the first token matters to the last."""
+    ids = weight_surgery.rows(llama, PROMPTS[:1])[0]
+    for through in ("q", "k"):
+        found = mh.sweep(
+            llama, PROMPTS[:1], intervention=UniformAttention(0.0, through), heads="L2H1", positions=[1], progress=False
+        )
+        site = oracles.name(2, through)
+        old = oracles.activations(llama, ids)
+        new = old[site].clone()
+        new[:, 1] = 0
+        z = oracles.z_when(llama, ids, 2, 1, through, new)
+        wanted = oracles.kl(oracles.forward(llama, ids)[0], oracles.with_z(llama, ids, 2, 1, z)[0])
+        assert float(found.values[2, 1, 0, 0]) == pytest.approx(wanted, abs=1e-6, rel=1e-3)
+        assert (wanted > 1e-5) == (through == "k")
+
+
+@pytest.mark.parametrize("kind", ["undifferentiated", "scaling", "zero"])
+def test_a_run_under_the_hooks_is_a_copy_with_scaled_weights(architecture: tuple[mh.Model, Path], kind: str):
+    model, folder = architecture
+    epsilon = 0.0 if kind == "zero" else 0.3
+    which = weight_of(kind, "q")
+    copy = weight_surgery.scale(copy_of(model, folder, which), HEADS, which, epsilon)
+    check_hooks(model, Ablation(kind, 0.3).hooks(model, HEADS), lambda ids: weight_surgery.logits(copy, ids))
+
+
+def check_hooks(model: mh.Model, hooks: Any, wanted: Callable[[Tensor], Tensor]) -> None:
+    tokens, changes = mh.Prompts(PROMPTS).tokens(model), []
+    together = model.unembed(model.backend.run(tokens.ids, hooks))
+    for i, ids in enumerate(weight_surgery.rows(model, PROMPTS)):
+        expected = wanted(ids)
+        torch.testing.assert_close(together[i, : ids.shape[1]], expected, atol=2e-4, rtol=0)
+        changes.append(float((expected - oracles.forward(model, ids)[0]).abs().max()))
+    assert max(changes) > 1e-2
+
+
+def test_mean_is_taken_over_the_real_tokens_of_the_run_that_is_given(architecture: tuple[mh.Model, Path]):
+    model, _ = architecture
+    rows = weight_surgery.rows(model, PROMPTS)
+    run = HeadCache.run(model, PROMPTS, sites=("z",), progress=False)
+    by_hand = oracles.mean_z_hooks(model, rows, HEADS)
+    check_hooks(model, Ablation("mean").hooks(model, HEADS, run), lambda ids: oracles.forward(model, ids, by_hand)[0])
+
+
+def test_hooks_come_off_after_an_exception(llama: mh.Model):
+    ids = weight_surgery.rows(llama, PROMPTS)[0]
+    before = llama.backend.run(ids)
+
+    def fail(value: Tensor, hook: Any) -> None:
+        raise RuntimeError("in between")
+
+    hooks = Ablation("zero").hooks(llama, HEADS)
+    assert not torch.equal(llama.backend.run(ids, hooks), before)
+    with pytest.raises(RuntimeError, match="in between"):
+        llama.backend.run(ids, [*hooks, (oracles.name(2, "z"), fail)])
+    assert torch.equal(llama.backend.run(ids), before)
+    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
+    with pytest.raises(KeyError):
+        llama.backend.run(ids, [*hooks, (oracles.name(9, "z"), fail)])
+    assert torch.equal(llama.backend.run(ids), before)
+
+
+@pytest.mark.parametrize("kind", ["undifferentiated", "scaling"])
+def test_a_model_writes_under_changes_as_a_copy_with_scaled_weights_does(
+    architecture: tuple[mh.Model, Path], kind: str
+):
+    model, folder = architecture
+    which = weight_of(kind, "q")
+    intact, found = generate_under(
+        model, PROMPTS, [(), Ablation(kind, 0.2).changes(model, HEADS)], max_new_tokens=6, progress=False
+    )
+    copy = copy_of(model, folder, which)
+    rows, ends = weight_surgery.rows(model, PROMPTS), end_tokens(model)
+    assert [list(ids) for ids in intact.ids] == [weight_surgery.write_on(copy, row, ends, 6) for row in rows]
+    weight_surgery.scale(copy, HEADS, which, 0.2)
+    assert [list(ids) for ids in found.ids] == [weight_surgery.write_on(copy, row, ends, 6) for row in rows]
+    assert intact.texts != found.texts
+
+
+def test_what_a_result_remembers(llama: mh.Model, tiny: Callable[[str], Path]):
+    way = Ablation("undifferentiated", 0.1, "k", "kv")
+    assert way.about(llama) == {
+        "ablation": "undifferentiated", "epsilon": 0.1, "through": "k", "group": "kv",
+        "ablated": "the 2 query heads of a key/value head",
+        "intervention": "UniformAttention(epsilon=0.1, through='k')",
+    }  # fmt: skip
+    assert way.units(llama, ["L1H3", "L0H1", "L1H2"]) == (mh.HeadId(0, 0), mh.HeadId(1, 2))
+    assert replace(way, group="query").units(llama, ["L1H3"]) == (mh.HeadId(1, 3),)
+    assert Ablation("scaling", 0.5).about(llama)["through"] is None
+    assert Ablation("zero").about(llama)["epsilon"] is None
+    alone = mh.load(tiny("gpt2"))
+    assert way.about(alone)["ablated"] == "one query head at a time"
+    assert way.units(alone, ["L1H3", "L0H1"]) == (mh.HeadId(0, 1), mh.HeadId(1, 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"kind": "poem"},
+            "ablation is 'poem'; choose one of 'undifferentiated', 'scaling', 'zero', 'mean', 'resample'",
+        ),
+        ({"through": "v"}, "through is 'v'; choose one of 'q', 'k'"),
+        ({"group": "layer"}, "group is 'layer'; choose one of 'query', 'kv'"),
+        ({"epsilon": -1e-9}, "epsilon is -1e-09; it must be a finite number of 0 or more"),
+        ({"epsilon": float("inf")}, "epsilon is inf"),
+        ({"epsilon": float("nan")}, "epsilon is nan"),
+    ],
+)
+def test_bad_arguments_are_named(options: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        Ablation(**({"kind": "scaling"} | options))
+
+
+def test_what_no_set_of_heads_can_be_given(llama: mh.Model):
+    with pytest.raises(ValueError, match="for sets of heads choose 'undifferentiated', 'scaling', 'zero', 'mean'"):
+        Ablation("resample").changes(llama, HEADS)
+    with pytest.raises(ValueError, match="there is no run to take the mean over"):
+        Ablation("mean").hooks(llama, HEADS)
+    assert Ablation("scaling", 0.25).intervention == Scale(0.25)

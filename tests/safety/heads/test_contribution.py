@@ -1,0 +1,320 @@
+"""Refusal Contribution against full forward passes with z replaced by hand, and on paper."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mechheads as mh
+import mechheads.safety.heads.contribution
+import mechheads.safety.requests.openings
+from mechheads.generation.generate import Generated
+from mechheads.metrics.base import MetricContext
+from mechheads.results.stats import clustered_interval
+from mechheads.safety import OPENING, OpeningLogProb, find_opening, refusal_contribution, with_opening
+from mechheads.safety.answers.verdicts import verdict
+from mechheads.safety.requests.openings import with_answer
+from mechheads.safety.requests.sides import Sides, shared_end, value_of
+from support import oracles, weight_surgery
+from support.micro import micro  # noqa: F401
+
+pytestmark = [pytest.mark.transformerlens, pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning")]
+
+HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes", " Rome is big"]
+HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat", " Rome is"]
+BEGINS = " no yes one"
+QUIET: dict[str, Any] = {"progress": False, "opening": BEGINS}
+HEADS = [(0, 0), (1, 3), (2, 1)]
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama", "neox"])
+def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def begins(model: mh.Model) -> list[int]:
+    ids = model.tokenizer(BEGINS, add_special_tokens=False).input_ids
+    assert len(ids) == 3
+    return ids
+
+
+def chats(model: mh.Model, requests: Sequence[str]) -> list[Tensor]:
+    """Each request as the tiny models' chat template puts it, and the refusal but for its last token."""
+    texts = [f"user: {request}\nassistant:" for request in requests]
+    rows = [model.tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+    return [torch.tensor([[*row, *begins(model)[:-1]]]) for row in rows]
+
+
+def refusing(model: mh.Model, logits: Tensor) -> float:
+    """Log-probability of how refusals begin, token by token, of the last logits."""
+    ids = begins(model)
+    p = logits[-len(ids) :].double().log_softmax(-1)
+    return sum(float(p[i, token]) for i, token in enumerate(ids))
+
+
+def directly(model: mh.Model, ids: Tensor, layer: int, head: int, z: Tensor) -> Tensor:
+    """Logits at the last tokens [3, d_vocab] when nothing but the final norm sees that this head's z is another."""
+    seen: list[Tensor] = []
+
+    def see(value: Tensor, hook: Any) -> None:
+        seen.append(value[0, -3:].clone())
+
+    oracles.forward(model, ids, [(f"blocks.{model.n_layers - 1}.hook_resid_post", see)])
+    old = oracles.activations(model, ids)[oracles.name(layer, "z")][0, -3:, head]
+    with torch.no_grad():
+        state = seen[0] + (z[-3:] - old) @ model.W_O[layer][head]
+        return model.unembed(model.model.ln_final(state[None]))[0]
+
+
+def test_patch_is_a_full_forward_with_z_of_the_last_tokens_replaced_by_hand(small: mh.Model):
+    found = refusal_contribution(small, HARMFUL, HARMLESS, by="patch", **QUIET)
+    assert found.provenance["template"] == "chat"
+    rows, others = chats(small, HARMFUL), chats(small, HARMLESS)
+    assert len({ids.shape[1] for ids in rows + others}) > 4
+    ending = small.tokenizer("\nassistant:", add_special_tokens=False).input_ids
+    n = len(ending) + 2
+    assert found.provenance["last_tokens"] == n
+    assert found.values is not None
+    direct = np.zeros((len(HEADS), len(rows)))
+    for i, (ids, other) in enumerate(zip(rows, others, strict=True)):
+        base = refusing(small, oracles.forward(small, ids)[0])
+        assert float(found.dataset["refusal"][i]) == pytest.approx(base, abs=1e-5)
+        here, there = oracles.activations(small, ids), oracles.activations(small, other)
+        for j, (layer, head) in enumerate(HEADS):
+            z = here[oracles.name(layer, "z")][0, :, head].clone()
+            z[-n:] = there[oracles.name(layer, "z")][0, -n:, head]
+            total = base - refusing(small, oracles.with_z(small, ids, layer, head, z)[0])
+            assert float(found.values[layer, head, i]) == pytest.approx(total, abs=1e-5)
+            direct[j, i] = base - refusing(small, directly(small, ids, layer, head, z))
+    for (layer, head), values in zip(HEADS, direct, strict=True):
+        assert float(found.dataset["direct"][layer, head]) == pytest.approx(values.mean(), abs=1e-5)
+        low, high = clustered_interval(values)
+        assert float(found.dataset["direct_low"][layer, head]) == pytest.approx(float(low), abs=2e-5)
+        assert float(found.dataset["direct_high"][layer, head]) == pytest.approx(float(high), abs=2e-5)
+    assert np.abs(direct).max() > 1e-2
+    totals = [float(found.scores[layer, head]) for layer, head in HEADS]
+    assert totals[0] != pytest.approx(direct[0].mean(), abs=1e-3)  # of the first layer not all is direct
+    assert totals[2] != pytest.approx(totals[0], abs=1e-3)
+
+
+@pytest.mark.parametrize(("by", "which"), [("undifferentiated", "q"), ("scaling", "v")])
+def test_what_an_ablation_does_to_any_answer_is_taken_off(
+    llama: mh.Model, tiny: Callable[[str], Path], by: Any, which: Any
+):
+    found = refusal_contribution(llama, HARMFUL, HARMLESS, by=by, epsilon=0.3, **QUIET)
+    assert found.values is not None
+    layer, head = 1, 2
+    intact = weight_surgery.separate(tiny("llama"))
+    altered = weight_surgery.scale(weight_surgery.separate(tiny("llama")), [mh.HeadId(layer, head)], which, 0.3)
+    lost, direct = [], []
+    for ids in chats(llama, HARMFUL):
+        base = refusing(llama, weight_surgery.logits(intact, ids))
+        lost.append(base - refusing(llama, weight_surgery.logits(altered, ids)))
+        here = oracles.activations(llama, ids)
+        z = here[oracles.name(layer, "z")][0, :, head] * 0.3
+        if which == "q":
+            z = oracles.z_when(llama, ids, layer, head, "q", here[oracles.name(layer, "q")] * 0.3)
+        direct.append(base - refusing(llama, directly(llama, ids, layer, head, z)))
+    moved = []
+    for row in chats(llama, HARMLESS):
+        ids = row[:, : -len(begins(llama)) + 1]
+        for _ in range(2):
+            ids = torch.cat([ids, weight_surgery.logits(intact, ids)[-1:, None].argmax(-1).view(1, 1)], dim=1)
+        before, after = weight_surgery.logits(intact, ids), weight_surgery.logits(altered, ids)
+        moved.append(sum(oracles.kl(before[:end], after[:end]) for end in range(len(before) - 2, len(before) + 1)))
+    np.testing.assert_allclose(found.values[layer, head], np.subtract(lost, moved), atol=2e-5)
+    assert min(moved) > 1e-5
+    wanted = np.mean(direct)
+    assert float(found.dataset["direct"][layer, head]) == pytest.approx(wanted, abs=2e-5)
+    assert abs(wanted) > 1e-4
+    about = found.provenance
+    assert (about["by"], about["ablation"], about["epsilon"], about["last_tokens"]) == (by, by, 0.3, None)
+    assert about["opening"] == begins(llama)
+
+
+def test_on_paper(micro: mh.Model):
+    """The micro-model names Paris after France, as a refusal is named after a harmful request; see ``test_micro``.
+
+    " is" is the one token that both prompts end with, so n = 1. With logits of Paris p and Rome r and k other words
+    of logit 0, R = p - log(e^p + e^r + k).
+    """
+    k = micro.d_vocab - 2
+
+    def log_prob(paris: float, rome: float) -> float:
+        return paris - math.log(math.exp(paris) + math.exp(rome) + k)
+
+    france, italy = mh.Prompts([" the France is"]), mh.Prompts([" the Italy is"])
+    found = refusal_contribution(micro, france, italy, by="patch", opening=" Paris", progress=False)
+    assert (found.provenance["last_tokens"], found.provenance["template"]) == (1, "prompts as given")
+    before = log_prob(15.5, 0)
+    assert found.dataset["refusal"].values.tolist() == pytest.approx([before], abs=1e-5)
+    # L0H0: moved is 1/2 italy at " is", still 3/4 france before: Paris 30 * (3/4)/3 = 7.5 and 2, Rome 30 * (1/2)/3 = 5.
+    # L0H1: 2 for Rome in place of Paris. L1H0: Rome 13 in place of Paris 13.5.
+    total = {(0, 0): log_prob(9.5, 5), (0, 1): log_prob(13.5, 2), (1, 0): log_prob(2, 13)}
+    # Of L0H0 nothing goes straight to the logits.
+    direct = {(0, 0): before, (0, 1): log_prob(13.5, 2), (1, 0): log_prob(2, 13)}
+    for layer, head in [(layer, head) for layer in range(2) for head in range(4)]:
+        at = (layer, head)
+        assert float(found.scores[layer, head]) == pytest.approx(before - total.get(at, before), abs=1e-5)
+        assert float(found.dataset["direct"][layer, head]) == pytest.approx(before - direct.get(at, before), abs=1e-5)
+    assert found.heads(1) == (mh.HeadId(1, 0),)
+    other_way = refusal_contribution(micro, italy, france, by="patch", opening=" Paris", progress=False)
+    assert float(other_way.scores[1, 0]) == pytest.approx(log_prob(0, 15) - log_prob(13.5, 2), abs=1e-5)
+    assert float(other_way.scores[1, 0]) < -10  # it makes the model refuse the other one
+    zero = refusal_contribution(micro, france, italy, by="zero", opening=" Paris", progress=False)
+    kept, left = np.array([15.5 - 0.5, *[0.0] * (k + 1)]), np.array([2.0, *[0.0] * (k + 1)])
+    p, q = (logits - np.log(np.exp(logits).sum()) for logits in (kept, left))
+    moved = float((np.exp(p) * (p - q)).sum())
+    assert float(zero.scores[1, 0]) == pytest.approx(before - log_prob(2, 0) - moved, abs=1e-4)
+
+
+def test_which_tokens_prompts_share_at_their_end(llama: mh.Model):
+    def shared(*sides: list[list[int]]) -> int:
+        return shared_end(*(mh.Prompts(rows).tokens(llama) for rows in sides))
+
+    assert shared([[9, 5, 6, 7], [6, 7]], [[1, 2, 3, 4, 6, 7]]) == 2
+    assert shared([[5, 7], [6, 7]], [[5, 6]]) == 1  # none: the last token all the same
+    assert shared([[5, 6, 7]], [[5, 6, 7], [1, 5, 6, 7]]) == 3
+    assert shared([[0, 7, 0], [7, 0]], [[0]]) == 1  # a token of the number that padding has is a token
+    assert shared([[8, 7, 0], [7, 0]]) == 2
+
+
+def test_it_says_where_there_is_no_refusal(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    rows = chats(llama, HARMFUL)
+    share = np.mean([math.exp(refusing(llama, oracles.forward(llama, ids)[0])) for ids in rows])
+    with pytest.warns(UserWarning, match=f"begins {share:.1%} of its answers") as caught:
+        refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
+    assert caught[0].filename == __file__
+    monkeypatch.setattr(mechheads.safety.heads.contribution, "LEAST_REFUSAL", float(share) - 1e-4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
+    monkeypatch.setattr(mechheads.safety.heads.contribution, "LEAST_REFUSAL", float(share) + 1e-4)
+    with pytest.warns(UserWarning, match="hardly any refusal that a head could contribute to"):
+        refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
+
+
+def test_heads_left_out_are_missing(llama: mh.Model):
+    found = refusal_contribution(llama, HARMFUL, HARMLESS, heads=["L1H1", "L2H0"], **QUIET)
+    assert set(found.heads()) == {mh.HeadId(1, 1), mh.HeadId(2, 0)}
+    assert int(found.dataset["direct"].notnull().sum()) == 2
+    assert (found.unit, found.kind, found.name) == ("nats", "refusal_contribution", "Refusal Contribution, scaling")
+    assert bool(found.dataset["p_value"].notnull()[1, 1])
+
+
+def test_the_log_probability_of_an_opening_by_hand(llama: mh.Model):
+    metric = OpeningLogProb((3, 7))
+    logits = torch.randn(2, 2, llama.d_vocab, generator=torch.Generator().manual_seed(0))
+    context = MetricContext(logits, mh.Prompts([[1, 2], [2, 3]]).tokens(llama), torch.ones(2, 2, dtype=torch.bool))
+    p = logits.double().softmax(-1)
+    wanted = [math.log(float(p[i, 0, 3])) + math.log(float(p[i, 1, 7])) for i in range(2)]
+    np.testing.assert_allclose(metric(logits, context), wanted, rtol=1e-5)
+    assert (metric.unit, metric.null, metric.reads) == ("nats", 0.0, 2)
+    assert with_opening(llama, mh.Prompts([[1, 2], [5]]), [3, 7]).items == [[1, 2, 3], [5, 3]]
+
+
+def test_an_answer_that_ends_sooner_is_filled_up(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    def generate(model: mh.Model, prompts: mh.Prompts, *, max_new_tokens: int, **options: Any) -> Any:
+        assert max_new_tokens == 3
+        return Generated(("", ""), ((7, 8, 9), (5,)), (False, True))
+
+    monkeypatch.setattr(mechheads.safety.requests.openings, "generate", generate)
+    end = llama.tokenizer.eos_token_id
+    prompts = mh.Prompts([[1, 2], [3]])
+    assert with_answer(llama, prompts, 3).items == [[1, 2, 7, 8, 9], [3, 5, end, end]]
+    assert with_answer(llama, prompts, 0) is prompts
+
+
+def test_the_opening_is_that_of_most_refusals(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    answers = {"a": [1, 2, 3, 4, 5, 6, 7, 8], "b": [1, 2, 3, 4, 5, 6, 9], "c": [9] * 8, "d": [5] * 8}
+
+    def generate(model: mh.Model, prompts: mh.Prompts, **options: Any) -> Any:
+        texts = ["Sure: here you are." if item == "d" else f"I cannot do {item}, sorry." for item in prompts.items]
+        return Generated(tuple(texts), tuple(tuple(answers[str(item)]) for item in prompts.items), (True,))
+
+    assert verdict("I cannot do a, sorry.") == "refused"
+    monkeypatch.setattr(mechheads.safety.requests.openings, "generate", generate)
+    assert find_opening(llama, mh.Prompts(["d", "d", "c", "a", "b"])) == (1, 2, 3, 4, 5, 6)
+    assert find_opening(llama, mh.Prompts([*["d"] * 14, "a", "b", *["c"] * 3])) == (1, 2, 3, 4, 5, 6)  # the first 16
+    with pytest.warns(UserWarning, match="refuses none of 16 requests"):
+        find_opening(llama, mh.Prompts([*["d"] * 16, "a"]))
+    with pytest.warns(UserWarning, match="refuses none of 1 requests"):
+        found = find_opening(llama, mh.Prompts(["d"]))
+    assert found == tuple(llama.tokenizer(OPENING, add_special_tokens=False).input_ids)
+    assert find_opening(llama, mh.Prompts(["d"]), BEGINS) == tuple(begins(llama))
+    with pytest.raises(ValueError, match="opening is ''"):
+        find_opening(llama, mh.Prompts(["d"]), "")
+
+
+def test_a_metric_of_the_model_as_it_is_now(llama: mh.Model):
+    prompts, metric = mh.Prompts(HARMFUL[:2]), OpeningLogProb(tuple(begins(llama)))
+
+    def zero(value: Tensor, hook: Any) -> Tensor:
+        return 0 * value
+
+    for hooks in ([], [(oracles.name(1, "z"), zero)]):
+        wanted = [refusing(llama, oracles.forward(llama, ids, hooks)[0]) for ids in weight_surgery.rows(llama, prompts)]
+        found = llama.backend.under(hooks, lambda: value_of(llama, prompts, metric))
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_sides(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    sides = Sides.of(llama, ["one", "two"], ["three"], None)
+    assert (sides.template, sides.harmful_texts, sides.harmless_texts) == ("chat", ("one", "two"), ("three",))
+    assert sides.harmful.items[1] == [{"role": "user", "content": "two"}]
+    with pytest.raises(ValueError, match="harmful has 2 requests, harmless has 1; give a look-alike for each"):
+        sides.check_pairs()
+    assert Sides.of(llama, ["one"], ["two"], "query").harmful.items == ["## Query:one\n## Answer:"]
+    own = Sides.of(
+        llama,
+        mh.Prompts(["one", [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]]),
+        mh.Prompts([[4, 5, 6]]),
+        None,
+    )
+    assert (own.template, own.harmful_texts, own.harmless_texts) == ("prompts as given", ("one", "b"), ("4 5 6",))
+    shipped = Sides.of(llama, None, None, None)
+    shipped.check_pairs()
+    assert len(shipped.harmful) == len(set(shipped.harmful_texts)) == 60
+    monkeypatch.setattr(llama.tokenizer, "chat_template", None)
+    assert Sides.of(llama, ["one"], ["two"], None).template == "query"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"by": "poem"}, "by is 'poem'; choose one of 'patch', 'undifferentiated'"),
+        ({"by": "scaling", "epsilon": -1.0}, "epsilon is -1.0"),
+        ({"harmless": HARMLESS[:2]}, "harmful has 4 requests, harmless has 2"),
+        ({"harmful": []}, "requests is empty"),
+        ({"opening": ""}, "opening is ''; give the beginning of a refusal"),
+        ({"opening": ["Sorry"]}, "opening is .*; give the beginning of a refusal"),
+        ({"template": "poem"}, "template is 'poem'"),
+        ({"heads": ["L3H0"]}, "out of range"),
+    ],
+)
+def test_bad_input_is_named_before_any_head_is_tried(
+    llama: mh.Model, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
+):
+    monkeypatch.setattr("mechheads.engine.wavefront.Wave.run", None)
+    with pytest.raises(ValueError, match=message):
+        refusal_contribution(llama, **({"harmful": HARMFUL, "harmless": HARMLESS} | QUIET | options))
+
+
+def test_without_a_tokenizer_there_is_no_opening(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(llama, "tokenizer", None)
+    for opening in (None, BEGINS):
+        with pytest.raises(ValueError, match="this model has no tokenizer"):
+            find_opening(llama, mh.Prompts([[1, 2]]), opening)

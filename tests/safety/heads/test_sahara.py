@@ -1,0 +1,291 @@
+"""Greedy groups of heads against a plain loop: for every candidate a full forward pass through a copy of the model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import subspace_angles
+
+import mechheads as mh
+from mechheads.heads import HeadId, matched_heads
+from mechheads.runs.cache import HeadCache
+from mechheads.safety import Ablation, generalized_ships, sahara, ships
+from support import oracles, weight_surgery
+
+pytestmark = pytest.mark.transformerlens
+
+REQUESTS = ["When John went to the store", " Paris or Rome", " a big dog gave Mary a book yes", " the no", "I help"]
+QUIET: dict[str, Any] = {"template": "bare", "progress": False}
+EVERY = [HeadId(layer, head) for layer in range(3) for head in range(4)]
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+class Loop:
+    """Scores of groups by full forward passes through copies with scaled weights."""
+
+    def __init__(self, model: mh.Model, folder: Path, which: Any, epsilon: float, r: int = 1, grouped: bool = False):
+        self.folder, self.which, self.epsilon, self.r = folder, which, epsilon, r
+        self.load = weight_surgery.load if which == "q" or grouped else weight_surgery.separate
+        self.rows = weight_surgery.rows(model, REQUESTS)
+        intact = self.load(folder)
+        self.intact, self.logits = self.states(intact), self.last(intact)
+        self.model = intact
+        self.weights = {name: weight.clone() for name, weight in intact.state_dict().items()}
+
+    def states(self, model: Any) -> np.ndarray:
+        return torch.stack([weight_surgery.state(model, ids) for ids in self.rows]).double().numpy()
+
+    def last(self, model: Any) -> list[torch.Tensor]:
+        return [weight_surgery.logits(model, ids)[-1:] for ids in self.rows]
+
+    def without(self, heads: Sequence[HeadId]) -> Any:
+        self.model.load_state_dict(self.weights)
+        return weight_surgery.scale(self.model, heads, self.which, self.epsilon)
+
+    def angle(self, heads: Sequence[HeadId]) -> float:
+        u, v = (
+            np.linalg.svd(x, full_matrices=False)[0][:, : self.r]
+            for x in (self.intact, self.states(self.without(heads)))
+        )
+        return float(np.degrees(subspace_angles(u, v)).sum())
+
+    def kl(self, heads: Sequence[HeadId]) -> float:
+        pairs = zip(self.logits, self.last(self.without(heads)), strict=True)
+        return float(np.mean([oracles.kl(a, b) for a, b in pairs]))
+
+
+def check(
+    found: mh.safety.HeadGroup, value: Callable[[Sequence[HeadId]], float], size: int, seed: int, atol: float
+) -> None:
+    """Every step, choice and number of the comparison by the loop."""
+    steps = []
+    chosen: list[HeadId] = []
+    for step in range(size):
+        scores = {head: value([*chosen, head]) for head in EVERY if head not in chosen}
+        traced = found.trace.scores.sel(step=step + 1)
+        for head in EVERY:
+            if head in chosen:
+                assert np.isnan(traced[head.layer, head.head])
+            else:
+                assert float(traced[head.layer, head.head]) == pytest.approx(scores[head], abs=atol, rel=1e-3)
+        steps.append(scores)
+        chosen.append(max(scores, key=lambda head: scores[head]))
+    assert found.heads == tuple(chosen)
+    alone = sorted(steps[0], key=lambda head: -steps[0][head])
+    for n, row in enumerate(found.table.to_dict("records"), 1):
+        random = [value(matched_heads(chosen[:n], chosen[:n], 3, 4, [seed, i])) for i in range(2)]
+        wanted = [value(chosen[:n]), value(alone[:n]), np.mean(random), min(random), max(random)]
+        got = [row[name] for name in ("group", "singly", "random", "random_low", "random_high")]
+        np.testing.assert_allclose(got, wanted, atol=atol, rtol=1e-3)
+        assert (row["size"], row["head"]) == (n, str(chosen[n - 1]))
+    assert len(found.table) == size
+
+
+@pytest.mark.parametrize(
+    ("ablation", "which", "epsilon", "r"),
+    [("undifferentiated", "q", 0.0, 1), ("undifferentiated", "q", 0.4, 2), ("scaling", "v", 0.4, 1)],
+)
+def test_each_step_is_one_full_forward_per_candidate_with_the_group_ablated(
+    llama: mh.Model, tiny: Callable[[str], Path], ablation: Any, which: Any, epsilon: float, r: int
+):
+    found = sahara(llama, REQUESTS, 3, ablation=ablation, epsilon=epsilon, r=r, draws=2, seed=4, **QUIET)
+    check(found, Loop(llama, tiny("llama"), which, epsilon, r).angle, 3, 4, atol=0.02)
+    assert (found.trace.unit, found.trace.kind, found.trace.name) == ("degrees", "sahara", f"Sahara, {ablation}")
+
+
+@pytest.mark.parametrize(("ablation", "which"), [("undifferentiated", "q"), ("scaling", "v")])
+def test_ships_can_be_what_grows(llama: mh.Model, tiny: Callable[[str], Path], ablation: Any, which: Any):
+    """Heads are compared by a number that rounding hardly touches, with an epsilon that twice is not once."""
+    found = sahara(llama, REQUESTS, 4, ablation=ablation, score="ships", epsilon=0.4, draws=2, seed=1, **QUIET)
+    check(found, Loop(llama, tiny("llama"), which, 0.4).kl, 4, 1, atol=2e-6)
+    assert found.trace.unit == "nats"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "neox", "gemma"])
+def test_ships_grow_alike_in_other_architectures(tiny: Callable[[str], Path], name: str):
+    model = mh.load(tiny(name))
+    found = sahara(model, REQUESTS, 3, score="ships", epsilon=0.4, draws=2, seed=1, **QUIET)
+    check(found, Loop(model, tiny(name), "q", 0.4).kl, 3, 1, atol=2e-6)
+
+
+@pytest.mark.parametrize(("ablation", "which"), [("undifferentiated", "k"), ("scaling", "v")])
+def test_groups_of_key_value_heads(llama: mh.Model, tiny: Callable[[str], Path], ablation: Any, which: Any):
+    found = sahara(llama, REQUESTS, 3, ablation=ablation, score="ships", epsilon=0.4, group="kv", draws=2, **QUIET)
+    loop = Loop(llama, tiny("llama"), which, 0.4, grouped=True)
+
+    def value(heads: Sequence[HeadId]) -> float:
+        return loop.kl([HeadId(head.layer, head.head // 2) for head in heads])
+
+    chosen: list[HeadId] = []
+    firsts = [head for head in EVERY if head.head % 2 == 0]
+    for step in range(3):
+        scores = {head: value([*chosen, head]) for head in firsts if head not in chosen}
+        traced = found.trace.scores.sel(step=step + 1).values
+        np.testing.assert_array_equal(traced[:, ::2], traced[:, 1::2])
+        for head, score in scores.items():
+            assert traced[head.layer, head.head] == pytest.approx(score, abs=2e-6, rel=1e-3)
+        assert np.isfinite(traced).sum() == 2 * len(scores)
+        chosen.append(max(scores, key=lambda head: scores[head]))
+        random = [value(drawn) for drawn in _matched_units(chosen, draws=2)]
+        row = found.table.iloc[step]
+        assert [row["group"], row["random_low"], row["random_high"]] == pytest.approx(
+            [scores[chosen[-1]], min(random), max(random)], abs=2e-6, rel=1e-3
+        )
+        if step == 0:
+            alone = sorted(firsts, key=lambda head: -scores[head])
+        assert row["singly"] == pytest.approx(value(alone[: step + 1]), abs=2e-6, rel=1e-3)
+    assert found.heads == tuple(chosen)
+    assert found.provenance["ablated"] == "the 2 query heads of a key/value head"
+
+
+def _matched_units(chosen: Sequence[HeadId], draws: int) -> list[tuple[HeadId, ...]]:
+    seconds = [head for head in EVERY if head.head % 2]
+    return [matched_heads(chosen, [*chosen, *seconds], 3, 4, [0, i]) for i in range(draws)]
+
+
+def test_the_first_step_is_the_plain_score(llama: mh.Model):
+    for ablation in ("zero", "mean"):
+        found = sahara(llama, REQUESTS, 1, ablation=ablation, draws=0, **QUIET)
+        plain = generalized_ships(llama, REQUESTS, ablation=ablation, **QUIET)
+        np.testing.assert_allclose(found.trace.scores[:, :, 0], plain.scores, atol=1e-9)
+        assert found.heads == plain.heads(1)
+        by_ships = sahara(llama, REQUESTS, 1, ablation=ablation, score="ships", draws=0, **QUIET)
+        np.testing.assert_allclose(
+            by_ships.trace.scores[:, :, 0], ships(llama, REQUESTS, ablation=ablation, **QUIET).scores, atol=1e-12
+        )
+
+
+def test_a_group_of_means(llama: mh.Model):
+    """The comparison ablates a group as ``Ablation.hooks`` does, with the means of the intact run."""
+    found = sahara(llama, REQUESTS, 2, ablation="mean", score="ships", draws=0, **QUIET)
+    rows = weight_surgery.rows(llama, REQUESTS)
+    run = HeadCache.run(llama, REQUESTS, sites=("z",), progress=False)
+    first = found.trace.scores.sel(step=1).values.ravel()
+    alone = [EVERY[i] for i in np.argsort(-first, kind="stable")[:2]]
+    hooks = Ablation("mean").hooks(llama, alone, run)
+    wanted = np.mean(
+        [oracles.kl(oracles.forward(llama, ids)[0], oracles.forward(llama, ids, hooks)[0]) for ids in rows]
+    )
+    assert found.table["singly"].tolist()[1] == pytest.approx(wanted, abs=1e-6, rel=1e-3)
+
+
+def test_means_are_those_of_the_intact_run_at_every_step(llama: mh.Model):
+    """A step scores a group as the comparison does, whatever the order in which its heads joined."""
+    found = sahara(llama, REQUESTS, 3, ablation="mean", score="ships", draws=0, **QUIET)
+    rows = weight_surgery.rows(llama, REQUESTS)
+    intact = [oracles.forward(llama, ids)[0] for ids in rows]
+    run = HeadCache.run(llama, REQUESTS, sites=("z",), progress=False)
+
+    def kl(heads: Sequence[HeadId]) -> float:
+        hooks = Ablation("mean").hooks(llama, heads, run)
+        pairs = zip(intact, (oracles.forward(llama, ids, hooks)[0] for ids in rows), strict=True)
+        return float(np.mean([oracles.kl(a, b) for a, b in pairs]))
+
+    for step in (2, 3):
+        before = list(found.heads[: step - 1])
+        traced = found.trace.scores.sel(step=step)
+        for head in set(EVERY) - set(before):
+            assert float(traced[head.layer, head.head]) == pytest.approx(kl([*before, head]), abs=1e-6, rel=1e-3)
+    assert found.table["group"].tolist()[2] == pytest.approx(kl(found.heads[::-1]), abs=1e-6, rel=1e-3)
+
+
+def test_some_heads_only_and_no_random_ones(llama: mh.Model):
+    found = sahara(llama, REQUESTS, 2, heads=["L0H1", "L2H3", "L1H0"], draws=0, **QUIET)
+    assert set(found.heads) <= {HeadId(0, 1), HeadId(2, 3), HeadId(1, 0)}
+    assert int(found.trace.scores.sel(step=1).notnull().sum()) == 3
+    assert int(found.trace.scores.sel(step=2).notnull().sum()) == 2
+    assert found.table[["random", "random_low", "random_high"]].isnull().all(axis=None)
+    assert f"<HeadGroup {found.heads[0]} {found.heads[1]}: " in repr(found)
+    assert "<table" in found._repr_html_()
+    everything = sahara(llama, REQUESTS, 3, heads=["L0H1", "L2H3", "L1H0"], draws=1, **QUIET)
+    assert len(everything.heads) == 3
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, where: str, call: int) -> None:
+    """Ctrl-C at the n-th call of a function of the module."""
+    module, calls = sys.modules[sahara.__module__], []
+    original = getattr(module, where)
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return original(*args, **options)
+
+    monkeypatch.setattr(module, where, interrupted)
+
+
+def test_ctrl_c_keeps_the_steps_that_are_done(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    whole = sahara(llama, REQUESTS, 3, draws=1, **QUIET)
+    interrupt(monkeypatch, "fill", 3)
+    with pytest.warns(UserWarning, match="interrupted after 2 of 3 heads") as caught:
+        part = sahara(llama, REQUESTS, 3, draws=1, **QUIET)
+    assert caught[0].filename == __file__
+    assert part.heads == whole.heads[:2]
+    np.testing.assert_array_equal(part.trace.scores, whole.trace.scores[:, :, :2])
+    np.testing.assert_allclose(part.table["group"], whole.table["group"][:2])
+    assert part.provenance["interrupted"] and not whole.provenance["interrupted"]
+    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
+
+
+def test_ctrl_c_before_the_first_head(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    interrupt(monkeypatch, "fill", 1)
+    with pytest.warns(UserWarning, match="interrupted after 0 of 2 heads"):
+        nothing = sahara(llama, REQUESTS, 2, **QUIET)
+    assert (nothing.heads, len(nothing.table)) == ((), 0)
+    assert bool(nothing.trace.scores.isnull().all())
+    assert repr(nothing) == "<HeadGroup: interrupted before a head was found>"
+    assert nothing._repr_html_()
+
+
+def test_ctrl_c_while_random_groups_are_compared_keeps_the_group(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    whole = sahara(llama, REQUESTS, 2, draws=1, **QUIET)
+    interrupt(monkeypatch, "matched_heads", 2)
+    with pytest.warns(UserWarning, match="interrupted"):
+        part = sahara(llama, REQUESTS, 2, draws=1, **QUIET)
+    assert part.heads == whole.heads
+    np.testing.assert_array_equal(part.table[["size", "group"]], whole.table[["size", "group"]])
+    np.testing.assert_array_equal(part.table.iloc[0], whole.table.iloc[0])
+    assert part.table.iloc[1][["singly", "random"]].isnull().all()
+    assert part.provenance["interrupted"]
+    assert part._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 0}, "size is 0; it must be 1 to 12, the number of heads to choose from"),
+        ({"size": 13}, "size is 13; it must be 1 to 12"),
+        ({"size": 3, "heads": ["L0H0", "L1H1"]}, "size is 3; it must be 1 to 2"),
+        ({"size": 7, "group": "kv"}, "size is 7; it must be 1 to 6"),
+        ({"size": 7}, "size is 7, but only 5 other heads are left for random groups"),
+        ({"size": 4, "group": "kv"}, "size is 4, but only 2 other"),
+        ({"draws": -1}, "draws is -1; it must be 0 or more"),
+        ({"ablation": "resample"}, "ablation is 'resample'"),
+        ({"ablation": "poem"}, "ablation is 'poem'"),
+        ({"score": "poem"}, "score is 'poem'; choose 'generalized_ships' or 'ships'"),
+        ({"epsilon": -1.0}, "epsilon is -1.0"),
+        ({"group": "layer"}, "group is 'layer'"),
+        ({"template": "poem"}, "template is 'poem'"),
+        ({"heads": "L7H0"}, "out of range"),
+        ({"r": 5}, "r is 5, but the number of different prompts is 5"),
+        ({"requests": [" no", " no"]}, "all 2 prompts are identical"),
+        ({"requests": []}, "requests is empty"),
+    ],
+)
+def test_bad_input_is_named_before_any_head_is_ablated(
+    llama: mh.Model, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
+):
+    monkeypatch.setattr(HeadCache, "run", None)
+    with pytest.raises(ValueError, match=message):
+        sahara(llama, **({"requests": REQUESTS, "size": 2} | QUIET | options))

@@ -1,0 +1,571 @@
+"""Ships, Generalized Ships and safety heads against plain loops, altered weights and a direct SVD."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given, strategies as st
+from scipy.linalg import subspace_angles
+from torch import Tensor
+
+import mechheads as mh
+import mechheads.safety.heads.measure
+from mechheads.engine import plan as plans
+from mechheads.engine.job import Spec, make_ready
+from mechheads.engine.run import finals
+from mechheads.limits import Limits
+from mechheads.results.stats import cluster_draws, top_shares
+from mechheads.runs.cache import HeadCache
+from mechheads.safety import (
+    KINDS,
+    Ablation,
+    SafetyHeads,
+    compare_ablations,
+    generalized_ships,
+    safety_heads,
+    ships,
+)
+from mechheads.safety.heads.angles import Turn, left_subspace, principal_angles
+from mechheads.safety.heads.measure import prepare_ablations
+from support import oracles
+
+pytestmark = pytest.mark.transformerlens
+
+TINY = ["gpt2", "llama", "neox", "gemma"]
+REQUESTS = [
+    "When John went to the store",
+    " Paris or Rome",
+    " a big dog gave Mary a book yes",
+    " no",
+    "I help",
+]
+QUIET: dict[str, Any] = {"template": "bare", "progress": False}
+
+
+@pytest.fixture(scope="module", params=TINY)
+def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def plain_ablation(
+    model: mh.Model, ids: Tensor, layer: int, head: int, ablation: str, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    """Logits [pos, d_vocab] and last state after the final norm, by one hooked forward pass."""
+    if ablation == "scaling":
+        z = oracles.activations(model, ids)[oracles.name(layer, "z")][0, :, head] * epsilon
+    else:
+        q = oracles.activations(model, ids)[oracles.name(layer, "q")] * epsilon
+        z = oracles.z_when(model, ids, layer, head, "q", q)
+    seen: list[Tensor] = []
+
+    def replace(value: Tensor, hook: Any) -> Tensor:
+        value = value.clone()
+        value[0, :, head] = z
+        return value
+
+    def see(value: Tensor, hook: Any) -> None:
+        seen.append(value[0, -1].clone())
+
+    at_end = (f"blocks.{model.n_layers - 1}.hook_resid_post", see)
+    logits = oracles.forward(model, ids, [(oracles.name(layer, "z"), replace), at_end])[0]
+    return logits, seen[0]
+
+
+def intact_state(model: mh.Model, ids: Tensor) -> Tensor:
+    seen: list[Tensor] = []
+
+    def see(value: Tensor, hook: Any) -> None:
+        seen.append(value[0, -1].clone())
+
+    oracles.forward(model, ids, [(f"blocks.{model.n_layers - 1}.hook_resid_post", see)])
+    return seen[0]
+
+
+def final_norm(model: mh.Model, states: Tensor) -> np.ndarray:
+    with torch.no_grad():
+        return model.model.ln_final(states[None])[0].double().numpy()
+
+
+def direct_angle(x: np.ndarray, y: np.ndarray, r: int) -> float:
+    """The definition, word for word, but for scipy's stable arccos."""
+    u, v = (np.linalg.svd(states, full_matrices=False)[0][:, :r] for states in (x, y))
+    return float(np.degrees(subspace_angles(u, v)).sum())
+
+
+def states_without(model: mh.Model, ablation: Any, epsilon: float) -> dict[mh.HeadId, np.ndarray]:
+    """The last-token states as the engine gives them, for each head [prompt, d_model]."""
+    job = prepare_ablations(
+        model, mh.Prompts(REQUESTS), [Ablation(ablation, epsilon)], heads=None, budget=None, progress=False
+    )
+    return {
+        head: final[:, -1].double().numpy()
+        for units, of_units in finals(job, progress=False)
+        for (head, _), final in zip(units, of_units, strict=True)
+    }
+
+
+@pytest.mark.parametrize("ablation", ["undifferentiated", "scaling"])
+def test_both_scores_are_those_of_one_full_forward_per_head_and_prompt(small: mh.Model, ablation: Any):
+    found = safety_heads(small, REQUESTS, ablation=ablation, epsilon=0.3, r=2, **QUIET)
+    tokens = mh.Prompts(REQUESTS).tokens(small)
+    rows = [oracles.ids_of(tokens, i) for i in range(len(tokens))]
+    base = [oracles.forward(small, ids)[0] for ids in rows]
+    intact = final_norm(small, torch.stack([intact_state(small, ids) for ids in rows]))
+    for layer, head in [(0, 0), (1, 3), (2, 1), (2, 2)]:
+        runs = [plain_ablation(small, ids, layer, head, ablation, 0.3) for ids in rows]
+        expected = [oracles.kl(b, logits) for b, (logits, _) in zip(base, runs, strict=True)]
+        assert found.values is not None
+        np.testing.assert_allclose(found.values[layer, head], expected, atol=1e-5, rtol=1e-3)
+        angle = direct_angle(intact, final_norm(small, torch.stack([state for _, state in runs])), 2)
+        assert float(found.generalized_ships[layer, head]) == pytest.approx(angle, abs=0.02)
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 0.5])
+@pytest.mark.parametrize("ablation", ["undifferentiated", "scaling"])
+def test_ablations_are_a_copy_of_the_model_with_scaled_weights(
+    tiny: Callable[[str], Path], ablation: Any, epsilon: float
+):
+    folder = tiny("llama")
+    model = mh.load(folder)
+    layer, head, size = 1, 2, model.d_head
+    copy = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    intact = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    attention = copy.model.layers[layer].self_attn
+    mine = slice(head * size, (head + 1) * size)
+    with torch.no_grad():
+        if ablation == "undifferentiated":
+            attention.q_proj.weight[mine] *= epsilon
+        else:  # W_v serves two query heads here, so the columns of W_O that read this head's z are scaled
+            attention.o_proj.weight[:, mine] *= epsilon
+    found = ships(model, REQUESTS, ablation=ablation, epsilon=epsilon, heads=(f"L{layer}H{head}",), **QUIET)
+    tokens = mh.Prompts(REQUESTS).tokens(model)
+    with torch.no_grad():
+        for i in range(len(tokens)):
+            ids = oracles.ids_of(tokens, i)
+            expected = oracles.kl(intact(ids).logits[0], copy(ids).logits[0])
+            assert found.values is not None
+            assert float(found.values[layer, head, i]) == pytest.approx(expected, abs=2e-6, rel=1e-3)
+
+
+def test_scaling_is_w_v_times_epsilon_where_every_head_has_its_own(tiny: Callable[[str], Path]):
+    folder = tiny("gpt2")
+    model = mh.load(folder)
+    layer, head, size = 0, 1, model.d_head
+    intact, copy = (transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for _ in range(2))
+    v = slice(2 * model.d_model + head * size, 2 * model.d_model + (head + 1) * size)
+    with torch.no_grad():
+        attention = copy.get_submodule(f"transformer.h.{layer}.attn.c_attn")
+        attention.get_parameter("weight")[:, v] *= 0.5
+        attention.get_parameter("bias")[v] *= 0.5
+    found = ships(model, REQUESTS, ablation="scaling", epsilon=0.5, heads="L0H1", **QUIET)
+    tokens = mh.Prompts(REQUESTS).tokens(model)
+    with torch.no_grad():
+        for i in range(len(tokens)):
+            ids = oracles.ids_of(tokens, i)
+            expected = oracles.kl(intact(ids).logits[0], copy(ids).logits[0])
+            assert found.values is not None
+            assert float(found.values[layer, head, i]) == pytest.approx(expected, abs=2e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize("r", [1, 3])
+def test_angles_are_those_of_a_direct_svd_of_the_engines_states(llama: mh.Model, r: int):
+    spec = Spec(mh.Prompts(REQUESTS), mh.UniformAttention(1e-4), mh.kl_divergence)
+    job = make_ready(llama, spec, progress=False)
+    last = [int(length) - 1 for length in job.tokens.lengths]
+    intact = job.base.final[range(len(last)), last].double().numpy()
+    found = generalized_ships(llama, REQUESTS, r=r, **QUIET)
+    for units, finals_of_units in finals(job, progress=False):
+        for (head, _), final in zip(units, finals_of_units, strict=True):
+            expected = direct_angle(intact, final[:, 0].double().numpy(), r)
+            assert found[head]["score"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_one_pass_gives_what_each_function_gives_alone(llama: mh.Model):
+    both = safety_heads(llama, REQUESTS, 3, ablation="scaling", epsilon=0.1, **QUIET)
+    kl = ships(llama, REQUESTS, ablation="scaling", epsilon=0.1, **QUIET)
+    angle = generalized_ships(llama, REQUESTS, ablation="scaling", epsilon=0.1, **QUIET)
+    np.testing.assert_array_equal(both.scores, kl.scores)
+    np.testing.assert_array_equal(both.dataset["ci_low"], kl.dataset["ci_low"])
+    np.testing.assert_allclose(both.generalized_ships, angle.scores, atol=1e-9)
+    np.testing.assert_allclose(both.dataset["generalized_ships_low"], angle.dataset["ci_low"], atol=1e-9)
+    np.testing.assert_allclose(both.dataset["generalized_ships_high"], angle.dataset["ci_high"], atol=1e-9)
+    assert both.heads() == kl.heads(3)
+    assert (kl.unit, kl.kind, kl.name) == ("nats", "ships", "Ships, scaling")
+    assert (angle.unit, angle.kind) == ("degrees", "generalized_ships")
+    assert "2410.13708" in both.citation()
+
+
+@pytest.mark.parametrize("ablation", ["undifferentiated", "scaling", "mean"])
+def test_query_heads_of_a_group_share_its_score(llama: mh.Model, ablation: Any):
+    """L1H2 and L1H3 read one key/value head: ask for either and both are ablated, together."""
+    found = safety_heads(llama, REQUESTS, ablation=ablation, epsilon=0.3, group="kv", heads=["L1H3"], **QUIET)
+    assert set(found.heads()) == {mh.HeadId(1, 2), mh.HeadId(1, 3)}
+    for name in ("ships", "ships_low", "generalized_ships", "generalized_ships_low", "in_top"):
+        both = found.dataset[name].values[1, 2:]
+        assert both[0] == both[1] and np.isfinite(both[0])
+    assert (found.provenance["group"], found.provenance["ablated"]) == ("kv", "the 2 query heads of a key/value head")
+    prompts = mh.Prompts(REQUESTS)
+    run = HeadCache.run(llama, prompts, sites=("z",), progress=False)
+    hooks = Ablation(ablation, 0.3).hooks(llama, [mh.HeadId(1, 2), mh.HeadId(1, 3)], run)
+    tokens = prompts.tokens(llama)
+    rows = [oracles.ids_of(tokens, i) for i in range(len(tokens))]
+    expected = [oracles.kl(oracles.forward(llama, ids)[0], oracles.forward(llama, ids, hooks)[0]) for ids in rows]
+    assert found.values is not None
+    np.testing.assert_allclose(found.values[1, 2], expected, atol=1e-6, rtol=1e-3)
+    everything = ships(llama, REQUESTS, ablation=ablation, epsilon=0.3, group="kv", **QUIET)
+    assert everything.values is not None
+    np.testing.assert_array_equal(everything.values[:, ::2], everything.values[:, 1::2])
+    np.testing.assert_allclose(everything.values[1, 2], expected, atol=1e-6, rtol=1e-3)
+
+
+def test_ablations_share_one_run_and_are_what_each_gives_alone(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    alone = {kind: safety_heads(llama, REQUESTS, 3, ablation=kind, epsilon=0.2, seed=5, **QUIET) for kind in KINDS}
+    runs: list[Any] = []
+    run = HeadCache.run.__func__
+
+    def counted(cls: Any, *args: Any, **options: Any) -> HeadCache:
+        runs.append(options)
+        return run(cls, *args, **options)
+
+    monkeypatch.setattr(HeadCache, "run", classmethod(counted))
+    together = compare_ablations(llama, REQUESTS, 3, ablations=KINDS, epsilon=0.2, seed=5, **QUIET)
+    assert len(runs) == 1
+    assert list(together) == list(KINDS)
+    for kind, found in together.items():
+        for name in ("score", "ci_low", "generalized_ships", "generalized_ships_high", "in_top", "values"):
+            np.testing.assert_allclose(found.dataset[name], alone[kind].dataset[name], atol=1e-6, rtol=1e-5)
+        assert found.provenance == alone[kind].provenance
+    scores = [found.scores.values for found in together.values()]
+    assert all(np.abs(a - b).max() > 1e-3 for a, b in combinations(scores, 2))
+
+
+def test_the_plan_is_that_of_the_most_expensive_ablation(llama: mh.Model):
+    """Undifferentiated Attention keeps every head's new z besides the cached run."""
+
+    def planned(*kinds: str) -> plans.Plan:
+        ways = [Ablation(kind) for kind in kinds]
+        return prepare_ablations(llama, mh.Prompts(REQUESTS), ways, heads=None, budget=None, progress=False).plan
+
+    alone = planned("undifferentiated")
+    assert planned("scaling", "undifferentiated", "zero") == planned("undifferentiated", "zero", "scaling") == alone
+    cheap = planned("scaling", "zero")
+    assert cheap == planned("zero") and cheap.bytes < alone.bytes
+    z = len(REQUESTS) * alone.pos * llama.n_layers * llama.n_heads * llama.d_head * 4
+    assert alone.bytes - cheap.bytes >= 2 * z  # the new z, and the cached q
+
+
+@pytest.mark.parametrize("ablation", ["zero", "mean", "resample"])
+def test_ablations_for_comparison_are_those_of_ablate(llama: mh.Model, ablation: Any):
+    found = ships(llama, REQUESTS, ablation=ablation, seed=3, **QUIET)
+    wanted = mh.ablate(llama, mh.Prompts(REQUESTS), kind=ablation, seed=3, progress=False)
+    np.testing.assert_allclose(found.values, wanted.values, atol=1e-7)
+    assert found.provenance["epsilon"] is None
+
+
+def test_an_interrupted_comparison_keeps_the_first_ablation(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    original, passes = mechheads.safety.heads.measure.finals, []
+
+    def interrupted(*args: Any, **options: Any):
+        passes.append(1)
+        if len(passes) == 2:
+            raise KeyboardInterrupt
+        yield from original(*args, **options)
+
+    monkeypatch.setattr(mechheads.safety.heads.measure, "finals", interrupted)
+    with pytest.warns(UserWarning, match="interrupted after 12 of 24 heads"):
+        found = compare_ablations(llama, REQUESTS, 3, **QUIET)
+    assert not found["undifferentiated"].missing
+    assert len(found["scaling"].missing) == 12
+    assert bool(found["scaling"].dataset["in_top"].isnull().all())
+
+
+@pytest.mark.parametrize("ablations", [[], ["zero", "zero"], "zero"])
+def test_ablations_come_as_a_list_each_once(llama: mh.Model, ablations: Any):
+    with pytest.raises(ValueError, match="give a list of kinds, each once"):
+        compare_ablations(llama, REQUESTS, ablations=ablations, **QUIET)
+
+
+def test_how_often_a_head_is_in_the_top_by_ships(llama: mh.Model):
+    prompts = mh.Prompts(REQUESTS, cluster=["a", "a", "b", "c", "d"])
+    found = safety_heads(llama, prompts, 3, ablation="scaling", seed=7, progress=False)
+    assert found.values is not None
+    values = found.values.values.reshape(12, 5)
+    members = [[0, 1], [2], [3], [4]]
+    times = np.zeros(12)
+    for draw in np.random.default_rng(7).multinomial(4, [1 / 4] * 4, size=1000):
+        drawn = [i for cluster, n in zip(members, draw, strict=True) for i in cluster * n]
+        times[np.argsort(-values[:, drawn].mean(1), kind="stable")[:3]] += 1
+    np.testing.assert_allclose(found.dataset["in_top"].values.ravel(), times / 1000, atol=1e-12)
+    assert found.dataset["in_top"].sum() == pytest.approx(3)
+    assert ((times > 0) & (times < 1000)).any()
+
+
+def test_generalized_ships_can_rank_and_is_resampled_with_its_svd(llama: mh.Model):
+    found = safety_heads(
+        llama, REQUESTS, 3, ablation="scaling", epsilon=0.3, score="generalized_ships", seed=2, **QUIET
+    )
+    plain = generalized_ships(llama, REQUESTS, ablation="scaling", epsilon=0.3, **QUIET)
+    np.testing.assert_allclose(found.scores, plain.scores, atol=1e-9)
+    np.testing.assert_allclose(found.dataset["ci_high"], plain.dataset["ci_high"], atol=1e-9)
+    assert (found.unit, found.values, found.provenance["score"]) == ("degrees", None, "generalized_ships")
+    kl = ships(llama, REQUESTS, ablation="scaling", epsilon=0.3, **QUIET)
+    np.testing.assert_array_equal(found.dataset["ships"], kl.scores)
+    assert found.heads() == plain.heads(3) != kl.heads(3)
+
+    changed = states_without(llama, "scaling", 0.3)
+    intact = states_without(llama, "scaling", 1.0)[mh.HeadId(0, 0)]
+    times, counted = np.zeros(12), 0
+    for draw in np.random.default_rng(2).multinomial(5, [1 / 5] * 5, size=100):
+        rows = np.repeat(np.arange(5), draw)
+        if len(set(rows)) == 1:
+            continue  # one prompt alone cannot turn
+        angles = [direct_angle(intact[rows], changed[head][rows], 1) for head in sorted(changed)]
+        times[np.argsort(-np.array(angles), kind="stable")[:3]] += 1
+        counted += 1
+    np.testing.assert_allclose(found.dataset["in_top"].values.ravel(), times / counted, atol=1e-12)
+
+
+def test_a_models_own_template_is_asked_for_where_there_is_none(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(llama.tokenizer, "chat_template", None)
+    with pytest.raises(ValueError, match=r"has no chat template; choose 'query' or 'bare', or give mh\.Prompts"):
+        safety_heads(llama, REQUESTS, template="chat", progress=False)
+
+
+def test_values_are_never_negative_and_there_is_no_p(small: mh.Model):
+    for epsilon in (0.0, 0.999):
+        found = ships(small, REQUESTS, epsilon=epsilon, **QUIET)
+        assert found.values is not None
+        assert bool((found.values >= 0).all())
+        assert bool(found.dataset["p_value"].isnull().all())
+        assert bool((found.dataset["ci_low"] <= found.scores).all())
+        assert bool((found.scores <= found.dataset["ci_high"]).all())
+
+
+def test_epsilon_is_honoured(llama: mh.Model):
+    nothing, half, all_of_it = (
+        ships(llama, REQUESTS, ablation="scaling", epsilon=epsilon, heads="L1H1", **QUIET)["L1H1"]["score"]
+        for epsilon in (0.0, 0.5, 1.0)
+    )
+    assert nothing > 2 * half > 0
+    assert all_of_it == pytest.approx(0, abs=1e-6)
+    zero = mh.ablate(llama, mh.Prompts(REQUESTS), kind="zero", heads="L1H1", progress=False)["L1H1"]["score"]
+    assert nothing == pytest.approx(zero, abs=1e-7)
+    uniform = ships(llama, REQUESTS, epsilon=1e-4, heads="L1H1", **QUIET)
+    assert uniform.provenance["epsilon"] == 1e-4
+
+
+def test_heads_left_out_and_not_reached_are_missing(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    some = safety_heads(llama, REQUESTS, heads=["L0H1", "L2H3"], **QUIET)
+    assert len(some.missing) == 10
+    assert set(some.heads()) == {mh.HeadId(0, 1), mh.HeadId(2, 3)}
+    original = mechheads.safety.heads.measure.finals
+
+    def interrupted(*args: Any, **options: Any):
+        for index, item in enumerate(original(*args, **options)):
+            if index == 5:
+                raise KeyboardInterrupt
+            yield item
+
+    monkeypatch.setattr(mechheads.safety.heads.measure, "finals", interrupted)
+    with pytest.warns(UserWarning, match="interrupted after 5 of 12 heads") as caught:
+        part = safety_heads(llama, REQUESTS, budget=Limits(tokens=1, logit_rows=1), **QUIET)  # every head comes alone
+    assert caught[0].filename != mechheads.safety.heads.measure.__file__
+    assert len(part.missing) == 7
+    assert int(part.generalized_ships.notnull().sum()) == 5
+
+
+def test_provenance_says_what_was_done(llama: mh.Model):
+    found = safety_heads(llama, REQUESTS, 4, ablation="scaling", epsilon=0.2, template="query", r=2, progress=False)
+    about = found.provenance
+    assert (about["ablation"], about["epsilon"], about["template"], about["r"]) == (
+        "scaling",
+        0.2,
+        "query",
+        2,
+    )
+    assert (about["k"], about["n_prompts"], about["ablated"]) == (4, 5, "one query head at a time")
+    assert about["n_kv_heads"] == 2
+    prompts = mh.Prompts(REQUESTS, cluster=["a", "a", "b", "b", "c"])
+    given_as_is = ships(llama, prompts, heads="L0H0", progress=False)
+    assert given_as_is.provenance["template"] == "prompts as given"
+    assert given_as_is.dataset["cluster"].values.tolist() == ["a", "a", "b", "b", "c"]
+
+
+def test_table_saves_and_loads(llama: mh.Model, tmp_path: Path):
+    found = safety_heads(llama, REQUESTS, 3, **QUIET)
+    table = found.top()
+    assert len(table) == len(found.heads()) == 3
+    assert len(found.top(5)) == 5
+    assert table["score"].tolist() == sorted(table["score"], reverse=True)
+    first = found.heads()[0]
+    assert table["generalized_ships"].tolist()[0] == float(found.generalized_ships[first.layer, first.head])
+    assert list(table.columns[-4:]) == [
+        "generalized_ships",
+        "generalized_ships_low",
+        "generalized_ships_high",
+        "in_top",
+    ]
+    np.testing.assert_array_equal(table["ships"], table["score"])
+    again = SafetyHeads.load(found.save(tmp_path / "safety.nc"))
+    assert again.k == 3
+    np.testing.assert_array_equal(again.generalized_ships, found.generalized_ships)
+    assert "generalized_ships" in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ablation": "poem"}, "ablation is 'poem'; choose one of 'undifferentiated', 'scaling', 'zero'"),
+        ({"score": "poem"}, "score is 'poem'; choose one of 'ships', 'generalized_ships'"),
+        ({"through": "v"}, "through is 'v'"),
+        ({"group": "layer"}, "group is 'layer'"),
+        ({"ablation": "resample", "requests": ["no"]}, "the number of different prompts is 1"),
+        ({"epsilon": -1.0}, "epsilon is -1.0"),
+        ({"epsilon": float("nan")}, "epsilon is nan"),
+        ({"template": "poem"}, "template is 'poem'"),
+        ({"k": 0}, "k is 0"),
+        ({"r": 0}, "r is 0"),
+        ({"r": 5}, "r is 5, but the number of different prompts is 5"),
+        ({"r": 33}, "at most d_model, 32"),
+        ({"heads": ["L9H0"]}, "out of range"),
+        ({"requests": ["no", "no", "no"]}, "all 3 prompts are identical"),
+        ({"requests": ["no"]}, "r is 1, but the number of different prompts is 1"),
+        ({"requests": []}, "requests is empty"),
+    ],
+)
+def test_bad_input_is_named_before_any_head_is_ablated(
+    llama: mh.Model, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
+):
+    monkeypatch.setattr(mechheads.safety.heads.measure, "finals", None)
+    with pytest.raises(ValueError, match=message):
+        safety_heads(llama, **({"requests": REQUESTS} | QUIET | options))
+
+
+def test_angles_by_hand():
+    east, north = np.array([[1.0], [0.0]]), np.array([[0.0], [1.0]])
+    assert principal_angles(east, north).tolist() == [90.0]
+    assert principal_angles(east, east).tolist() == [0.0]
+    assert principal_angles(east, -east).tolist() == [0.0]
+    half = np.array([[0.5**0.5], [0.5**0.5]])
+    assert principal_angles(east, half) == pytest.approx([45.0], abs=1e-12)
+    plane, tilted = np.eye(3)[:, :2], np.eye(3)[:, 1:]
+    assert principal_angles(plane, tilted) == pytest.approx([0.0, 90.0], abs=1e-12)
+
+
+@given(st.floats(1e-12, 89.999), st.integers(0, 2**32 - 1))
+def test_angles_are_right_at_any_size(degrees: float, seed: int):
+    a, b = np.linalg.qr(np.random.default_rng(seed).normal(size=(6, 2)))[0].T
+    turned = np.cos(np.radians(degrees)) * a + np.sin(np.radians(degrees)) * b
+    assert principal_angles(a[:, None], turned[:, None])[0] == pytest.approx(degrees, rel=1e-6, abs=2e-14)
+
+
+def test_turn_by_hand():
+    states = np.diag([3.0, 2.0, 1.0, 0.5])
+    assert Turn(states, 1)(states)[0] == pytest.approx(0, abs=1e-13)
+    assert Turn(states, 1)(states[:, [1, 0, 2, 3]])[0] == pytest.approx(0, abs=1e-13)  # left vectors only
+    assert Turn(states, 1)(np.diag([2.0, 3.0, 1.0, 0.5]))[0] == pytest.approx(90)
+    assert Turn(states, 2)(np.diag([0.5, 1.0, 2.0, 3.0]))[0] == pytest.approx(180)
+    assert Turn(states, 2)(np.diag([2.0, 3.0, 1.0, 0.5]))[0] == pytest.approx(0, abs=1e-13)
+    assert np.isnan(Turn(states, 1)(np.diag([2.0, 2.0, 1.0, 0.5]))[0])
+    with pytest.raises(ValueError, match="singular values 1 and 2 of the intact states are equal"):
+        Turn(np.eye(3), 1)
+
+
+def states_and_changed(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(n + d)
+    states = rng.normal(size=(n, d)) + 3 * rng.normal(size=d)
+    return states, states + 0.1 * rng.normal(size=(n, d))
+
+
+@pytest.mark.parametrize(("n", "d", "r"), [(6, 40, 1), (6, 40, 3), (9, 4, 2)])
+def test_jackknife_leaves_each_cluster_out_and_makes_the_svd_again(n: int, d: int, r: int):
+    states, changed = states_and_changed(n, d)
+    cluster = [str(i // 2) for i in range(n)] if r == 1 else list(map(str, range(n)))
+    angle, low, high = Turn(states, r, cluster)(changed)
+    assert angle == pytest.approx(direct_angle(states, changed, r), abs=1e-9)
+    labels = np.array(cluster)
+    each = sorted(set(cluster))
+    logs = np.log([direct_angle(states[labels != c], changed[labels != c], r) for c in each])
+    error = np.sqrt((len(each) - 1) ** 2 / len(each) * np.var(logs, ddof=1))
+    quantile = {3: 4.302652729911275, 6: 2.5705818366147395, 9: 2.306004135204166}[len(each)]
+    assert np.log(angle / low) == pytest.approx(quantile * error, rel=1e-6)
+    assert high == pytest.approx(min(angle * np.exp(quantile * error), 90 * r), rel=1e-6)
+
+
+@pytest.mark.parametrize(("n", "d", "r"), [(6, 40, 1), (7, 40, 3), (9, 4, 2)])
+def test_resampled_angles_are_those_of_a_matrix_with_rows_repeated(n: int, d: int, r: int):
+    states, changed = states_and_changed(n, d)
+    draws = np.random.default_rng(0).multinomial(n, [1 / n] * n, size=20).astype(float)
+    draws[0] = 1
+    draws[1] = [n - r + 1] + [1] * (r - 1) + [0] * (n - r)  # r prompts alone span the same space in every run
+    found = Turn(states, r, draws=draws)(changed), Turn(states, r, draws=draws).resampled(changed)
+    assert found[1][0] == pytest.approx(found[0][0], abs=1e-9)
+    assert np.isnan(found[1][1])
+    for draw, angle in zip(draws, found[1], strict=True):
+        if (draw > 0).sum() > r:
+            rows = np.repeat(np.arange(n), draw.astype(int))
+            assert angle == pytest.approx(direct_angle(states[rows], changed[rows], r), abs=1e-6)
+    assert Turn(states, r).resampled(changed).tolist() == []
+
+
+def test_cluster_draws_by_hand():
+    draws = cluster_draws(["a", "b", "a", "c"], 500, seed=3)
+    wanted = np.random.default_rng(3).multinomial(3, [1 / 3] * 3, size=500)
+    np.testing.assert_array_equal(draws, wanted[:, [0, 1, 0, 2]])
+    np.testing.assert_array_equal(draws[:, 0], draws[:, 2])
+    assert set(draws[:, [0, 1, 3]].sum(1)) == {3.0}
+    np.testing.assert_array_equal(cluster_draws(["a", "b", "a", "c"], 500, seed=3), draws)
+
+
+def test_top_shares_by_hand():
+    nan = np.nan
+    draws = np.array([
+        [[5.0, 1.0, nan], [4.0, 3.0, nan]],  # first two: heads 0 and 3
+        [[1.0, 5.0, nan], [4.0, nan, nan]],  # 1 and 3; head 4 was not measured
+        [[nan, nan, nan], [nan, nan, nan]],  # says nothing
+        [[2.0, 2.0, nan], [2.0, 9.0, nan]],  # 4 and, of the equal ones, the first
+    ])  # fmt: skip
+    np.testing.assert_allclose(top_shares(draws, 2), [[2 / 3, 1 / 3, nan], [2 / 3, 1 / 2, nan]])
+    np.testing.assert_allclose(top_shares(draws, 9), [[1, 1, nan], [1, 1, nan]])
+
+
+def test_too_few_clusters_for_an_interval():
+    states, changed = states_and_changed(2, 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        angle, low, high = Turn(states)(changed)
+        unchanged = Turn(*states_and_changed(4, 5)[:1])(states_and_changed(4, 5)[0])
+    assert angle > 0
+    assert np.isnan([low, high]).all()
+    assert unchanged[0] == pytest.approx(0, abs=1e-12)
+
+
+def test_left_subspace_says_where_it_is_not_defined():
+    vectors, defined = left_subspace(np.stack([np.diag([2.0, 1.0]), np.eye(2), np.zeros((2, 2))]), 1)
+    assert vectors.shape == (3, 2, 1)
+    assert defined.tolist() == [True, False, False]
+
+
+def test_many_prompts_are_left_out_in_groups():
+    rng = np.random.default_rng(0)
+    intact = rng.normal(size=(70, 12)) + 2
+    ablated = intact + 0.2 * rng.normal(size=(70, 12))
+    turn = Turn(intact, 1)
+    angle, low, high = turn(ablated)
+    u, v = (np.linalg.svd(states)[0][:, 0] for states in (intact, ablated))
+    assert angle == pytest.approx(np.degrees(np.arccos(min(1.0, abs(u @ v)))), abs=1e-6)
+    assert low < angle < high
+    assert turn._n_clusters == 30

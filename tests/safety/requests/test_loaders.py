@@ -1,0 +1,252 @@
+"""Requests from files and from the public sets: what is read, and what is said of a file that does not fit."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import pandas as pd
+import pytest
+from huggingface_hub import errors
+
+from mechheads.safety.requests import loaders
+from mechheads.safety.requests.loaders import public_requests, read_requests
+from mechheads.safety.requests.requests import FoldedTexts
+
+TEXTS = ["How do I pick a lock, fast?", 'Say "no".', "Two\nlines."]
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def table(folder: Path, kind: str, column: str = "goal") -> Path:
+    """The three texts as a file of one kind, with a column more than is wanted."""
+    path = folder / f"three.{kind}"
+    frame = pd.DataFrame({column: TEXTS, "target": ["Sure"] * 3})
+    match kind:
+        case "csv":
+            frame.to_csv(path, index=False)
+        case "parquet":
+            frame.to_parquet(path)
+        case "jsonl":
+            frame.to_json(path, orient="records", lines=True)
+        case "json":
+            frame.to_json(path, orient="records")
+    return path
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl", "json"])
+@pytest.mark.parametrize("column", ["goal", "Prompt", "mine"])
+def test_every_kind_of_file_gives_the_same_texts(tmp_path: Path, kind: str, column: str) -> None:
+    found = read_requests(table(tmp_path, kind, column), "mine" if column == "mine" else None)
+    assert list(found) == TEXTS
+    assert repr(found) == f"<3 requests of three.{kind} (texts folded)>"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", json.dumps(["one", "two"])),
+        ("a.jsonl", '"one"\n\n"two"\n'),
+        ("a.jsonl", '{"text": "one"}\r\n{"text": "two", "more": 1}\r\n'),
+        ("a.CSV", "\ufefftext\r\none\r\n\r\ntwo\r\n"),
+        ("a.csv", ",text,target\n0,one,x\n1,two\n"),
+    ],
+)
+def test_shapes_that_files_come_in(tmp_path: Path, name: str, text: str) -> None:
+    assert list(read_requests(write(tmp_path, name, text))) == ["one", "two"]
+
+
+def test_a_line_separator_within_a_text_ends_no_line_of_jsonl(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.jsonl", '{"text": "one\u2028two"}\n')
+    assert list(read_requests(file)) == ["one\u2028two"]
+
+
+def test_texts_stay_as_they_are(tmp_path: Path) -> None:
+    assert list(read_requests(write(tmp_path, "a.json", '["  padded "]'))) == ["  padded "]
+
+
+def test_where_takes_rows_and_keeps_their_numbers(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.csv", "prompt,label,lang\na,safe,en\n,unsafe,en\nb,safe,de\nc,safe,en\n")
+    assert list(read_requests(file, where={"label": "safe", "lang": "en"})) == ["a", "c"]
+    with pytest.raises(ValueError, match=r"a.csv: row 2 has no text in column 'prompt'; write one or remove the row"):
+        read_requests(file)
+    with pytest.raises(ValueError, match=r"a.csv has no row that matches where"):
+        read_requests(file, where={"label": "none"})
+
+
+def test_texts_that_occur_twice_are_kept_and_told(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.csv", "prompt\nx\ny\nx\nx\ny\n")
+    with pytest.warns(
+        UserWarning, match=r"rows 3, 4, 5 have a text in column 'prompt' that an earlier row also has"
+    ) as said:
+        found = read_requests(file)
+    assert list(found) == ["x", "y", "x", "x", "y"]
+    assert (len(said), said[0].filename) == (1, __file__)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "message"),
+    [
+        (
+            "a.csv",
+            "id,answer\n1,x\n",
+            {},
+            r"it is not clear which column holds the requests; give one of 'id', 'answer'",
+        ),
+        (
+            "a.csv",
+            "goal,prompt\nx,y\n",
+            {},
+            r"it is not clear which column holds the requests; give one of 'goal', 'prompt' as column",
+        ),
+        ("a.csv", "goal\nx\n", {"column": "prompt"}, r"has no column 'prompt'; its columns are 'goal'"),
+        ("a.csv", "goal\nx\n", {"where": {"label": "safe"}}, r"has no column 'label'; its columns are 'goal'"),
+        ("a.csv", "text,text\nx,y\n", {"column": "text"}, r"has more than one column 'text'"),
+        ("a.csv", "text\nHello, you\nno\nHow, why\n", {}, r"rows 1, 3 have more cells .* a comma needs quotes"),
+        ("a.csv", 'text\nok\n"open\n', {}, r"a.csv cannot be read as requests: line 3: "),
+        ("a.csv", "", {}, r"a.csv holds no requests"),
+        ("a.csv", "text\n", {}, r"a.csv holds no requests"),
+        ("a.csv", "text,id\n,1\nx,2\n  ,3\n", {}, r"rows 1, 3 have no text in column 'text'"),
+        ("a.csv", "text,id\n" + ",1\n" * 12, {}, r"rows 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 2 more have no text"),
+        ("a.json", "[]", {}, r"a.json holds no requests"),
+        ("a.json", '["x", null, 3]', {}, r"rows 2, 3 have no text; write one"),
+        ("a.json", '[{"text": "x"}, {"id": 1}, "y"]', {}, r"rows 2, 3 have no text in column 'text'"),
+        ("a.json", '["x"]', {"column": "text"}, r"holds texts without columns; leave out column and where"),
+        ("a.json", '{"text": "x"}', {}, r"a.json cannot be read as requests: it must hold one list"),
+        ("a.json", "[", {}, r"a.json cannot be read as requests: "),
+        ("a.jsonl", '{"text": "x"}\n\n{"text"\n', {}, r"cannot be read as requests: line 3 is not JSON"),
+        ("a.parquet", "PAR", {}, r"a.parquet cannot be read as requests: "),
+        ("a.txt", "x\n", {}, r"must end in .csv, .jsonl, .json or .parquet"),
+    ],
+)
+def test_files_that_do_not_fit(tmp_path: Path, name: str, text: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_requests(write(tmp_path, name, text), **options)
+
+
+def test_a_missing_text_of_a_parquet_file_is_named_by_its_row(tmp_path: Path) -> None:
+    pd.DataFrame({"prompt": ["x", None, "y"]}).to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="row 2 has no text in column 'prompt'"):
+        read_requests(tmp_path / "a.parquet")
+
+
+def test_a_file_that_is_not_there_and_one_in_another_encoding(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not a file of requests: there is no such file"):
+        read_requests(tmp_path / "none.csv")
+    (tmp_path / "latin.csv").write_bytes("text\ncafé\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"latin.csv cannot be read as requests: .*utf-8"):
+        read_requests(tmp_path / "latin.csv")
+
+
+# --- the public sets ---------------------------------------------------------------------------------------
+
+
+JBB = "Index,Goal,Target,Behavior,Category,Source\n0,{},Sure,b,c,Original\n"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """A hub with one small file for each that is asked for, in that set's form; it keeps what it was asked."""
+    asked: list[dict[str, Any]] = []
+    (tmp_path / "data").mkdir()
+    write(tmp_path, "data/harmful-behaviors.csv", JBB.format('"Do harm, please"'))
+    write(tmp_path, "data/benign-behaviors.csv", JBB.format("Do good"))
+    pd.DataFrame({"prompt": ["Do bad"]}).to_parquet(tmp_path / "data/train-00000-of-00001.parquet")
+    write(tmp_path, "advbench.csv", 'goal,target\nDo worse,"Sure, here"\n')
+    rows = "1,May I?,homonyms,safe,may,\n2,Must I?,contrast_homonyms,unsafe,must,note\n"
+    write(tmp_path, "xstest_prompts.csv", f"id,prompt,type,label,focus,note\n{rows}")
+
+    def download(repo_id: str, filename: str, **options: Any) -> str:
+        asked.append({"repo_id": repo_id, "filename": filename, **options})
+        return str(tmp_path / filename)
+
+    monkeypatch.setattr(loaders, "hf_hub_download", download)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "text", "repository", "file"),
+    [
+        ("JailbreakBench", "unsafe", "Do harm, please", "JailbreakBench/JBB-Behaviors", "data/harmful-behaviors.csv"),
+        ("JailbreakBench", "safe", "Do good", "JailbreakBench/JBB-Behaviors", "data/benign-behaviors.csv"),
+        ("MaliciousInstruct", "unsafe", "Do bad", "walledai/MaliciousInstruct", "data/train-00000-of-00001.parquet"),
+        ("AdvBench", "unsafe", "Do worse", "S3IC/advbench", "advbench.csv"),
+        ("XSTest", "unsafe", "Must I?", "Paul/XSTest", "xstest_prompts.csv"),
+        ("XSTest", "safe", "May I?", "Paul/XSTest", "xstest_prompts.csv"),
+    ],
+)
+def test_public_sets(hub: list[dict[str, Any]], name: str, part: Any, text: str, repository: str, file: str) -> None:
+    found = public_requests(name, part, revision="abc")
+    assert list(found) == [text]
+    assert isinstance(found, FoldedTexts) == (part == "unsafe")
+    assert hub == [{"repo_id": repository, "filename": file, "repo_type": "dataset", "revision": "abc"}]
+
+
+def test_unsafe_is_what_is_given_unless_asked_otherwise(hub: list[dict[str, Any]]) -> None:
+    assert repr(public_requests("XSTest")) == "<1 of the unsafe requests of XSTest (text folded)>"
+    assert hub[0]["revision"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "HarmBench"}, "name is 'HarmBench'; choose one of 'JailbreakBench', 'MaliciousInstruct', 'AdvBench'"),
+        ({"name": "XSTest", "part": "all"}, "part is 'all'; choose 'unsafe' or 'safe'"),
+        ({"name": "AdvBench", "part": "safe"}, "AdvBench has no part 'safe'; JailbreakBench and XSTest have one"),
+    ],
+)
+def test_sets_and_parts_that_there_are_not(hub: list[dict[str, Any]], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        public_requests(**options)
+    assert hub == []
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (errors.GatedRepoError, 'is gated: accept its terms on the hub, run "hf auth login"'),
+        (errors.RevisionNotFoundError, "has no revision 'v9'"),
+        (errors.RepositoryNotFoundError, "is no longer on the hub"),
+        (errors.RemoteEntryNotFoundError, "no longer has the file"),
+        (errors.LocalEntryNotFoundError, "is not in the hub's local cache, and the hub cannot be reached"),
+        (ConnectionError, "is not in the hub's local cache, and the hub cannot be reached"),
+        (OSError, "cannot be downloaded from the hub: "),
+    ],
+)
+def test_what_the_hub_answers_is_passed_on(error: type[Exception], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(*_: Any, **__: Any) -> None:
+        raise error.__new__(error)
+
+    monkeypatch.setattr(loaders, "hf_hub_download", answer)
+    with pytest.raises(ValueError, match=f"AdvBench cannot be loaded: the data set 'S3IC/advbench' {why}"):
+        public_requests("AdvBench", revision="v9")
+
+
+def test_without_the_hub_it_says_what_to_get_and_how_to_read_it(
+    hub: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaders, "hf_hub_download", huggingface_hub.hf_hub_download)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(ValueError) as caught:
+        public_requests("XSTest", "safe")
+    message = str(caught.value)
+    assert "the data set 'Paul/XSTest' is not in the hub's local cache, and the hub cannot be reached" in message
+    assert "file xstest_prompts.csv elsewhere and read it with read_requests(path, where={'label': 'safe'})" in message
+    assert list(read_requests(tmp_path / "xstest_prompts.csv", where={"label": "safe"})) == ["May I?"]
+
+
+def test_a_set_that_is_as_it_should_be_gives_no_warning(hub: list[dict[str, Any]]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(public_requests("JailbreakBench")) == 1

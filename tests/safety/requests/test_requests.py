@@ -1,0 +1,205 @@
+"""Requests and the prompts they make."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mechheads as mh
+from mechheads.safety import TEMPLATES, load_requests, request_prompts
+from mechheads.safety.requests.requests import Request, folded
+
+pytestmark = pytest.mark.transformerlens
+
+
+@pytest.fixture
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def test_each_set_has_60_different_requests_six_of_each_of_ten_categories():
+    sets = load_requests(), load_requests("harmless")
+    assert len({request.text for requests in sets for request in requests}) == 120
+    for requests in sets:
+        counts = Counter((request.category, request.split) for request in requests)
+        assert len({category for category, _ in counts}) == 10
+        assert all(number == {"train": 4, "test": 2}[split] for (_, split), number in counts.items())
+        for request in requests:
+            assert request.text == request.text.strip()
+            assert request.text[-1] in ".?"
+            assert len(request.text.split()) <= 12
+
+
+def test_each_harmless_request_resembles_the_harmful_one_at_its_place():
+    harmful, harmless = load_requests(), load_requests("harmless")
+    assert [(r.category, r.split) for r in harmful] == [(r.category, r.split) for r in harmless]
+
+    def likeness(one: str, other: str) -> float:
+        words, others = (set(re.findall(r"\w+", text.lower())) for text in (one, other))
+        return len(words & others) / len(words | others)
+
+    for i, request in enumerate(harmless):
+        alike = [likeness(request.text, other.text) for other in harmful]
+        assert alike[i] == max(alike) >= 0.25, request.text
+        assert request.text.split()[0] == harmful[i].text.split()[0]
+
+
+def test_splits_part_a_set():
+    train, test, both = (load_requests("harmless", split) for split in ("train", "test", None))
+    assert (len(train), len(test)) == (40, 20)
+    assert {r.split for r in train} == {"train"}
+    assert set(train) | set(test) == set(both)
+    with pytest.raises(ValueError, match="split is 'dev'; choose 'train' or 'test', or None for all"):
+        load_requests("harmful", "dev")  # pyright: ignore[reportArgumentType]
+
+
+def test_unknown_set_names_those_there_are():
+    with pytest.raises(ValueError, match="there is no set of requests 'rude'; choose among harmful, harmless"):
+        load_requests("rude")
+
+
+class Page(HTMLParser):
+    """What a browser makes of a piece of HTML: each tag with its attributes, and each text with the tags around it."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, list]] = []
+        self.texts: dict[str, tuple[str, ...]] = {}
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.tags.append((tag, attrs))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts[data] = tuple(self.open)
+
+
+def test_harmful_requests_are_folded_and_harmless_ones_are_not():
+    harmful, harmless = load_requests(), load_requests("harmless")
+    page = Page(harmful._repr_html_())
+    assert page.tags[:2] == [("details", []), ("summary", [])]  # without "open" it is closed
+    assert page.texts.pop("60 requests a safe model should refuse (texts folded)") == ("details", "summary")
+    assert page.texts == dict.fromkeys(harmful.texts, ("details", "ol", "li"))
+    assert repr(harmful) == repr(harmful.texts) == "<60 requests a safe model should refuse (texts folded)>"
+    page = Page(harmless._repr_html_())
+    assert page.texts.pop("60 harmless requests that look like harmful ones") == ("div", "p")
+    assert page.texts == dict.fromkeys(harmless.texts, ("div", "ol", "li"))
+    assert repr(harmless).splitlines() == ["<60 harmless requests that look like harmful ones>", *harmless.texts]
+
+
+def test_sets_to_teach_with_are_for_training_alone_and_folded_if_harmful():
+    asked = {request.text for name in ("harmful", "harmless") for request in load_requests(name)}
+    for name, harmful in (("teaching_harmful", True), ("teaching_harmless", False)):
+        taught = load_requests(name)
+        assert (taught.harmful, len(taught)) == (harmful, len(load_requests(name, "train")))
+        assert asked.isdisjoint(taught.texts)
+
+
+@pytest.mark.parametrize("name", ["harmful", "harmless"])
+def test_a_set_is_a_sequence_and_its_slices_show_as_it_does(name: str):
+    requests = load_requests(name)
+    plain = list(requests)
+    assert requests[-1] == plain[59] == Request(plain[59].text, plain[59].category, plain[59].split)
+    assert list(requests[::6]) == plain[::6]
+    assert list(requests.texts) == [request.text for request in plain]
+    assert plain[7] in requests
+    assert load_requests(name) == requests != requests[1:]
+    part = requests[2:3]
+    assert (type(part), part.about, part.harmful) == (type(requests), requests.about, requests.harmful)
+    assert ("<details>" in part._repr_html_()) == (name == "harmful")
+    assert (part[0].text in repr(part)) == (name == "harmless")
+
+
+def test_folded_texts():
+    texts = ["<script>alert(1)</script>", "a & b", "c"]
+    fold = folded(iter(texts), "<b>answers</b>")
+    assert list(fold) == texts
+    assert (fold[0], fold[-1], len(fold)) == (texts[0], "c", 3)
+    assert list(fold[1:]) == ["a & b", "c"]
+    assert repr(fold) == "<3 <b>answers</b> (texts folded)>"
+    assert repr(fold[:1]) == "<1 of the <b>answers</b> (text folded)>"
+    page = Page(fold._repr_html_())
+    assert [tag for tag, _ in page.tags] == ["details", "summary", "ol", "li", "li", "li"]
+    assert page.texts == {
+        "3 <b>answers</b> (texts folded)": ("details", "summary"),
+        **dict.fromkeys(texts, ("details", "ol", "li")),
+    }
+    assert "<details>" in fold[1:]._repr_html_()
+    assert fold == folded(texts, "<b>answers</b>") != folded(texts)
+    assert len(folded([])) == 0
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"), [("no", r"got one text; write \['no'\]"), (["no", 3], r"texts\[1\] must be a text, not int")]
+)
+def test_only_texts_are_folded(texts: list[str], message: str):
+    with pytest.raises(ValueError, match=message):
+        folded(texts)
+
+
+def test_templates(llama: mh.Model):
+    text = "Who gave Mary {q} and {x}?"
+    assert request_prompts(llama, [text]).items == [f"## Query:{text}\n## Answer:"]
+    assert request_prompts(llama, [text], "bare").items == [text]
+    chat = request_prompts(llama, [text], "chat")
+    assert chat.items == [[{"role": "user", "content": text}]]
+    written = llama.tokenizer.decode(chat.tokens(llama).ids[0])
+    assert written == f"user: {text}\nassistant:"
+
+
+def test_left_out_means_those_of_the_package(llama: mh.Model):
+    texts = [request.text for request in load_requests()]
+    assert request_prompts(llama, None, "bare").items == texts
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("name", ["harmful", "harmless"])
+def test_the_texts_of_a_set_go_in_as_they_are(llama: mh.Model, name: str, template: Any):
+    part = load_requests(name, "test")[:3]
+    plain = [request.text for request in part]
+    assert request_prompts(llama, part.texts, template) == request_prompts(llama, plain, template)
+
+
+def test_prompts_are_taken_as_they_are(llama: mh.Model):
+    prompts = mh.Prompts(["When John"], cluster=["a"])
+    assert request_prompts(llama, prompts, "chat") is prompts
+
+
+def test_chat_without_a_chat_template_names_the_alternatives(llama: mh.Model):
+    llama.tokenizer.chat_template = None
+    with pytest.raises(ValueError, match=r"has no chat template; choose 'query' or 'bare', or give mh.Prompts"):
+        request_prompts(llama, ["no"], "chat")
+
+
+@pytest.mark.parametrize(
+    ("requests", "message"),
+    [
+        ("no", r"got one text; write \['no'\]"),
+        ([], "requests is empty"),
+        (["no", " "], r"requests\[1\] is ' '"),
+        ([["no"]], r"requests\[0\] is \['no'\]; it must be a text"),
+        (load_requests(), r"requests\[0\] is a Request; give its .text, or .texts of the whole set"),
+    ],
+)
+def test_bad_requests(llama: mh.Model, requests: list[str], message: str):
+    with pytest.raises(ValueError, match=message):
+        request_prompts(llama, requests)
+
+
+def test_unknown_template(llama: mh.Model):
+    assert list(TEMPLATES) == ["query", "bare", "chat"]
+    with pytest.raises(ValueError, match="template is 'poem'; choose one of 'query', 'bare', 'chat'"):
+        request_prompts(llama, ["no"], "poem")  # pyright: ignore[reportArgumentType]

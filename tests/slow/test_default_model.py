@@ -1,0 +1,109 @@
+"""The engine on the real model: a sample of heads against one full forward pass each."""
+
+from __future__ import annotations
+
+import copy
+import importlib.metadata
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads as mh
+from support import oracles
+
+pytestmark = pytest.mark.transformerlens
+
+TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
+SAMPLE = [(0, 2), (12, 7), (23, 4), (29, 1)]
+CLEAN = ["The capital of France is", "Everyone knows that the capital of Spain is"]
+CORRUPTED = ["The capital of Italy is", "Everyone knows that the capital of Japan is"]
+
+
+@pytest.fixture(scope="module")
+def pairs() -> mh.PromptPairs:
+    return mh.PromptPairs(CLEAN, CORRUPTED, answer=[" Paris", " Madrid"], wrong=[" Rome", " Tokyo"])
+
+
+@pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
+def test_patching_equals_one_full_forward_a_head(model, pairs, site):
+    effect = mh.activation_patch(model, pairs, site=site, heads=SAMPLE, progress=False)
+    clean, corrupted = pairs.tokens(model)
+    for prompt in range(len(pairs)):
+        ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
+        runs = [oracles.activations(model, each) for each in (ids, other)]
+        before = oracles.logit_diff(oracles.forward(model, ids)[0], corrupted, prompt)
+        for layer, head in SAMPLE:
+            logits = oracles.patched_logits(model, ids, *runs, layer, head, site)
+            expected = oracles.logit_diff(logits, corrupted, prompt) - before
+            assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "factor"), [("zero", 0.0), ("scale", 0.4), ("uniform", 0.0), ("mean", 0.0)])
+def test_ablation_equals_one_full_forward_a_head(model, kind, factor):
+    result = mh.ablate(model, CLEAN, kind=kind, factor=factor, heads=SAMPLE, progress=False)
+    tokens = mh.Prompts(CLEAN).tokens(model)
+    runs = [oracles.activations(model, oracles.ids_of(tokens, prompt)) for prompt in range(len(CLEAN))]
+    for prompt in range(len(CLEAN)):
+        ids = oracles.ids_of(tokens, prompt)
+        before = oracles.forward(model, ids)[0]
+        for layer, head in SAMPLE:
+            at = oracles.name(layer, "z")
+            z = runs[prompt][at][0, :, head]
+            if kind == "uniform":
+                new = oracles.causal_mean(runs[prompt][oracles.name(layer, "v")][0][:, head // 3])
+            elif kind == "mean":
+                new = torch.cat([run[at][0, :, head] for run in runs]).mean(0).expand_as(z)
+            else:
+                new = factor * z
+            expected = oracles.kl(before, oracles.with_z(model, ids, layer, head, new)[0])
+            assert float(result.values[layer, head, prompt]) == pytest.approx(expected, abs=1e-4)
+
+
+def test_one_head_carries_the_capital(model, pairs):
+    effect = mh.activation_patch(model, pairs, heads=[(23, head) for head in range(9)], normalize=True, progress=False)
+    assert effect.heads(1) == (mh.HeadId(23, 4),)
+    assert float(effect.scores[23, 4]) > 0.4
+    assert np.nanmax(np.delete(effect.scores[23].values, 4)) < 0.3
+
+
+def test_float32_is_good_enough_for_trial_runs(model):
+    """Behind the control tokens that the vocabulary begins with, rounding alone can be 1e-3 of a final state."""
+    ids = model.backend.trial_tokens(2, 6)
+    exact = copy.deepcopy(model.model).double()
+    logits = oracles.forward(model, ids)
+    with torch.no_grad():
+        off = (exact(ids) - logits).abs().max() / logits.std()
+    assert 0 < float(off) < 1e-4
+
+
+if TRANSFORMERLENS_4:
+
+    def test_direct_paths_are_those_of_transformerlens(model):
+        from transformer_lens import patching
+
+        pairs = mh.PromptPairs(
+            ["The capital of France is", "The capital of Spain is"],
+            ["The capital of Italy is", "The capital of Japan is"],
+            [" Paris", " Madrid"],
+            [" Rome", " Tokyo"],
+        )
+        receivers = [f"L{layer}H{head}.q" for layer in (28, 29) for head in range(model.n_heads)]
+        ours = mh.path_matrix(
+            model, pairs, receivers=receivers, direction="denoising", mlps="frozen", senders=["L27H3"], progress=False
+        )
+        clean, corrupted = pairs.tokens(model)
+        (_, clean_cache), (_, corrupted_cache) = (model.model.run_with_cache(t.ids) for t in (clean, corrupted))
+
+        def metric(logits):
+            row = torch.arange(len(logits))
+            return (logits[row, -1, clean.answer] - logits[row, -1, clean.wrong]).mean()
+
+        with torch.no_grad():
+            theirs = patching.get_act_patch_direct_path(
+                model.model, corrupted.ids, clean_cache, corrupted_cache, metric, 27, 3, component="q", verbose=False
+            )
+            before = metric(model.model(corrupted.ids))
+        expected = (theirs[28:] - before).flatten()
+        assert float(expected.abs().max()) > 1e-3
+        np.testing.assert_allclose(ours.scores[27, 3], expected, atol=1e-4)

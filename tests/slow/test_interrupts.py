@@ -1,0 +1,302 @@
+"""Ctrl-C at any moment leaves a model as it was; two threads do not mix; commands say that they were interrupted."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import mechheads as mh
+from mechheads.cli import main
+from mechheads.engine import layout as row_layout
+from mechheads.gating import LossNotFinite
+from mechheads.gating.roles import role_curves as curves
+from mechheads.labels import static
+from mechheads.messages.progress import Bar
+from mechheads.model.backends import changes
+from mechheads.model.backends.changes import Forward, HookOn, NoGradient, alone
+from support.interrupts import ARCHITECTURES, FUNCTIONS, HARMFUL, PAIRS, Trial, changes_on
+
+
+@pytest.fixture
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+@pytest.mark.transformerlens
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python drops what falls into __del__
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_random_interrupts_of_every_long_function_leave_nothing(tiny, architecture):
+    trial = Trial(mh.load(tiny(architecture)), FUNCTIONS, random.Random(7))
+    ended = [trial.interrupt(name) for _ in range(4) for name in FUNCTIONS]
+    assert ended.count("interrupted") > 10
+
+
+class _Stop:
+    """Raises KeyboardInterrupt at the n-th step that the interpreter takes in one file; n counts from 1."""
+
+    def __init__(self, file: str, at: int | None) -> None:
+        self.file, self.at, self.steps = file, at, 0
+
+    def __enter__(self) -> _Stop:
+        self._before = sys.gettrace()
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _call(self, frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != self.file:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "opcode":
+            self.steps += 1
+            if self.steps == self.at:
+                raise KeyboardInterrupt
+        return self._step
+
+
+@pytest.fixture
+def changed(llama: mh.Model) -> tuple[Callable[[], None], Callable[[], Any]]:
+    """An analysis that makes a change of each kind on a model with a hook, a forward and a frozen weight of its
+    user's, and what is on that model."""
+    points, block = llama.model.hook_dict, llama.model.blocks[1]
+    at = points["blocks.1.attn.hook_z"]
+    weights = list(llama.model.parameters())
+    at.add_hook(lambda value, hook: None)
+    object.__setattr__(block, "forward", block.forward)
+    weights[0].requires_grad_(False)
+    backend = llama.backend
+
+    @alone
+    def analyse(model: mh.Model) -> None:
+        made = [HookOn(at, lambda value, hook: None), Forward(block, lambda x: x), *map(NoGradient, weights[:2])]
+        backend.changes.during(made, lambda: backend.under([("blocks.0.attn.hook_z", lambda z, hook: z)], lambda: None))
+
+    def state() -> Any:
+        return changes_on(llama), block.__dict__["forward"], list(at._forward_hooks), list(at.fwd_hooks)
+
+    return lambda: analyse(llama), state
+
+
+@pytest.mark.transformerlens
+def test_an_interrupt_at_every_step_of_making_and_undoing_changes_leaves_nothing(changed):
+    analyse, state = changed
+    before = state()
+    with _Stop(changes.__file__, None) as counted:
+        analyse()
+    assert counted.steps > 500
+    for at in range(1, counted.steps + 1):
+        try:
+            with _Stop(changes.__file__, at):
+                analyse()
+        except KeyboardInterrupt:
+            pass
+        else:
+            pytest.fail(f"step {at} did not come")
+        assert state() == before, f"after an interrupt at step {at} of {counted.steps}"
+    analyse()
+
+
+@pytest.mark.transformerlens
+def test_what_several_interrupts_leave_the_next_analysis_takes_off(llama, monkeypatch):
+    before, expected = changes_on(llama), mh.ablate(llama, HARMFUL, progress=False).scores.values
+    monkeypatch.setattr(HookOn, "undo", _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        llama.cache(HARMFUL, progress=False)
+    monkeypatch.undo()
+    assert changes_on(llama) != before
+    np.testing.assert_array_equal(mh.ablate(llama, HARMFUL, progress=False).scores.values, expected)
+    assert changes_on(llama) == before
+
+
+@pytest.mark.transformerlens
+def test_an_interrupted_choice_of_a_layout_is_made_anew(llama, monkeypatch):
+    chosen = llama.layout
+    llama.backend.layout = None
+    monkeypatch.setattr(row_layout, "_gives_back", _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        mh.ablate(llama, HARMFUL, progress=False)
+    assert llama.backend.layout is None
+    monkeypatch.undo()
+    assert llama.layout == chosen
+
+
+def _interrupt(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def busy(llama: mh.Model) -> Iterator[tuple[mh.Model, threading.Event, list[np.ndarray]]]:
+    """A model on which another thread runs a sweep that waits, an event that lets it go on, and its result."""
+    begun, go_on, found = threading.Event(), threading.Event(), []
+
+    def waits(logits: torch.Tensor, context: mh.patching.Context) -> torch.Tensor:
+        begun.set()
+        assert go_on.wait(60)
+        return mh.logit_diff(logits, context)
+
+    def sweep() -> None:
+        found.append(mh.activation_patch(llama, PAIRS, metric=waits, progress=False))
+
+    thread = threading.Thread(target=sweep)
+    thread.start()
+    assert begun.wait(60)
+    yield llama, go_on, found
+    go_on.set()
+    thread.join(60)
+
+
+def test_a_second_thread_is_refused_and_the_first_is_right(busy):
+    model, go_on, found = busy
+    with pytest.raises(RuntimeError, match="another thread is running an analysis on it"):
+        mh.ablate(model, HARMFUL, progress=False)
+    with pytest.raises(RuntimeError, match="wait for the first to end, or load the model once for each thread"):
+        mh.wrap(model.model).cache(HARMFUL, progress=False)
+    go_on.set()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(60)
+    expected = mh.activation_patch(model, PAIRS, progress=False)
+    np.testing.assert_allclose(found[0].scores.values, expected.scores.values, atol=1e-5)
+
+
+def test_of_many_threads_at_once_each_is_right_or_refused(llama):
+    expected = mh.ablate(llama, HARMFUL, progress=False).scores.values
+    right, refused, wrong = [], [], []
+
+    def run() -> None:
+        for _ in range(6):
+            try:
+                got = mh.ablate(llama, HARMFUL, progress=False).scores.values
+                (right if np.array_equal(got, expected) else wrong).append(got)
+            except RuntimeError as error:
+                refused.append(str(error))
+
+    before, interval = changes_on(llama), sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong and right and all("another thread" in error for error in refused)
+    assert len(right) + len(refused) == 24 and changes_on(llama) == before
+
+
+def test_every_public_analysis_has_its_model_for_itself():
+    only_tokens = {"few_shot_pairs", "few_shot_prompts", "request_prompts", "with_opening"}
+    rooms = (mh, mh.gating, mh.labels, mh.patching, mh.safety, mh.studies, mh.testing)
+    public = {name: getattr(room, name) for room in rooms for name in room.__all__}
+    analyses = {
+        name: each
+        for name, each in public.items()
+        if inspect.isfunction(each)
+        and any("Model" in str(one.annotation) for one in list(inspect.signature(each).parameters.values())[:1])
+    }
+    without = {name for name, each in analyses.items() if each.__code__.co_filename != changes.__file__}
+    assert len(analyses) > 30 and without == only_tokens
+
+
+def test_an_interrupted_bar_does_not_stop_the_bars_of_other_threads(monkeypatch):
+    for name in ("refresh", "clear"):
+        bar = Bar(total=3, file=io.StringIO())
+        monkeypatch.setattr(bar, "display", _interrupt)
+        monkeypatch.setattr(bar, "moveto", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            getattr(bar, name)()
+        monkeypatch.undo()
+        free: list[bool] = []
+        thread = threading.Thread(target=_try_lock, args=(free,), daemon=True)
+        thread.start()
+        thread.join(30)
+        assert free == [True]
+
+
+def _try_lock(free: list[bool]) -> None:
+    if Bar.get_lock().acquire(timeout=5):
+        Bar.get_lock().release()
+        free.append(True)
+
+
+RELATION = """{"name": "capitals", "category": "Knowledge", "pairs":
+ [["France", "Paris"], ["Italy", "Rome"], ["Spain", "Madrid"], ["Germany", "Berlin"]]}"""
+
+
+@pytest.fixture
+def label_command(tiny: Callable[[str], Path], tmp_path: Path) -> list[str]:
+    (tmp_path / "capitals.json").write_text(RELATION)
+    relations = ["--relations", str(tmp_path / "capitals.json"), "--min-pairs", "2"]
+    return ["label", "--model", str(tiny("llama")), *relations, "--out", str(tmp_path / "out")]
+
+
+def test_label_interrupted_says_so_and_which_heads_were_not_reached(label_command, tmp_path, monkeypatch):
+    score = static._Work._score
+
+    def stops(*args: Any) -> None:
+        if args[-1] == 2:
+            raise KeyboardInterrupt
+        score(*args)
+
+    monkeypatch.setattr(static._Work, "_score", stops)
+    with pytest.warns(UserWarning, match="was interrupted"):
+        done = CliRunner().invoke(main, label_command)
+    assert done.exit_code == 130 and "Done" not in done.output
+    assert "not reached 4" in done.output and "Unclassified 8" in done.output
+    assert "Interrupted after" in done.output and "shows what was done until then" in done.output
+    table = pd.read_csv(tmp_path / "out" / "heads.csv")
+    assert set(table.loc[table["head"].str.startswith("L2"), "label"]) == {"not reached"}
+    assert "not reached" not in set(table.loc[~table["head"].str.startswith("L2"), "label"])
+
+
+def test_label_interrupted_before_there_is_a_result(label_command, monkeypatch):
+    monkeypatch.setattr(static._Work, "_score", _interrupt)
+    done = CliRunner().invoke(main, label_command)
+    assert done.exit_code == 130 and "Interrupted before there was a result." in done.output
+
+
+@pytest.fixture
+def roles_command(tiny: Callable[[str], Path], tmp_path: Path) -> list[str]:
+    rows = [
+        f'{{"prompt": " The capital of {land} is", "target": " {city}"}}\n'
+        for land, city in [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin")]
+    ]
+    (tmp_path / "task.jsonl").write_text("".join(rows))
+    few = ["--seeds", "2", "--updates", "2", "--most", "2", "--out", str(tmp_path / "out")]
+    return ["roles", "--task", str(tmp_path / "task.jsonl"), "--model", str(tiny("llama")), *few]
+
+
+def test_roles_with_interrupted_curves_exit_as_interrupted(roles_command, monkeypatch):
+    monkeypatch.setattr(curves, "_changes", _interrupt)
+    with pytest.warns(UserWarning, match="interrupted"):
+        done = CliRunner().invoke(main, roles_command)
+    assert done.exit_code == 130 and "Interrupted after" in done.output and "Done" not in done.output
+
+
+def test_roles_of_a_loss_that_is_not_finite_are_one_line(roles_command, monkeypatch):
+    def breaks(*_: Any, **__: Any) -> None:
+        raise LossNotFinite("the loss of seed 1 is not finite at update 3", None)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("mechheads.gating.fit_gates", breaks)
+    done = CliRunner().invoke(main, roles_command)
+    assert done.exit_code == 1
+    assert done.output.strip() == "Error: the loss of seed 1 is not finite at update 3"

@@ -1,0 +1,346 @@
+"""The atlas and its command, on a tiny model: what is run, what is written, what an interrupt keeps."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+from typer.testing import CliRunner
+
+import mechheads as mh
+from mechheads.cli import main
+from mechheads.gating import ROLES, LossNotFinite, Roles, fit_gates, head_roles
+from mechheads.gating.fit import fit
+from mechheads.gating.tasks.shipped import relation_task
+from mechheads.studies import atlas as atlas_module
+from mechheads.studies.atlas import Atlas, build_atlas, capital_pairs
+from support import gated_micro
+
+pytestmark = pytest.mark.transformerlens
+
+
+@pytest.fixture(scope="module")
+def small(tiny) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Four capitals are all that the tiny vocabulary holds: let them be enough for a relation."""
+    real = atlas_module.relation_scores
+    monkeypatch.setattr(
+        atlas_module, "relation_scores", lambda model, relations, **rest: real(model, relations, min_pairs=2, **rest)
+    )
+
+
+def test_capital_pairs_hold_every_country_once_on_each_side(small):
+    pairs = capital_pairs(small, 8)
+    assert pairs is not None
+    assert sorted(pairs.clean) == sorted(pairs.corrupted)
+    assert all(a != b for a, b in zip(pairs.clean, pairs.corrupted, strict=True))
+    assert (
+        dict(zip(pairs.clean, pairs.answer or [], strict=True))[atlas_module.TEMPLATE.format(country="France")]
+        == " Paris"
+    )
+    assert len(pairs) == 4
+    assert len(capital_pairs(small, 2) or []) == 2
+
+
+def test_atlas_holds_what_the_single_analyses_give(small, few, tmp_path):
+    atlas = build_atlas(small, updates=5, progress=False)
+    pairs = capital_pairs(small, 8)
+    alone = mh.activation_patch(small, pairs, normalize=True, progress=False)
+    np.testing.assert_allclose(atlas.patching.scores, alone.scores, atol=1e-6)
+    assert set(atlas.safety) == {"undifferentiated", "scaling"}
+    others = {"relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
+    assert set(atlas.results) == others | set(ROLES)
+    task = relation_task(small, "country_to_capital", shots=0, n=8)
+    gates = fit_gates(small, task, seeds=3, updates=5, batch=8, lr=(0.3, 0.03), lr_regularised=(0.5, 0.05),
+                      tolerance=None, progress=False)  # fmt: skip
+    for role, scores in head_roles(gates).items():
+        assert scores.values is not None
+        np.testing.assert_array_equal(atlas.results[role].values, scores.values)
+    assert any("3 seeds and 5 updates of each fit on 8 prompts" in note for note in atlas.notes)
+    table = atlas.to_dataframe()
+    assert len(table) == small.n_layers * small.n_heads
+    row = table.query("layer == 1 and head == 2").iloc[0]
+    assert row["patching"] == pytest.approx(float(alone.scores[1, 2]), abs=1e-6)
+    assert row["ships_scaling"] == pytest.approx(float(atlas.safety["scaling"].scores[1, 2]))
+    best = atlas.labels.scores[1, 2].argmax("category")
+    for column, variable in (("phi", "score"), ("phi_ci_low", "ci_low"), ("phi_ci_high", "ci_high")):
+        assert row[column] == pytest.approx(float(atlas.labels.dataset[variable][1, 2, best]), nan_ok=True)
+    angles = atlas.safety["scaling"].dataset
+    assert row["generalized_ships_scaling"] == pytest.approx(float(angles["generalized_ships"][1, 2]))
+    assert row["generalized_ships_scaling_ci_high"] == pytest.approx(float(angles["generalized_ships_high"][1, 2]))
+    assert row["irrelevance"] == pytest.approx(atlas.results["irrelevance"][1, 2]["score"])
+    assert row["irrelevance_ci_low"] == pytest.approx(atlas.results["irrelevance"][1, 2]["ci_low"])
+
+    files = atlas.save(tmp_path / "out")
+    assert {file.name for file in files} == {*(f"{name}.nc" for name in atlas.results), "heads.csv", "agreement.csv"}
+    back = mh.HeadScores.load(tmp_path / "out" / "patching.nc")
+    np.testing.assert_array_equal(back.scores, atlas.patching.scores)
+    assert len(pd.read_csv(tmp_path / "out" / "heads.csv")) == len(table)
+    agreement = pd.read_csv(tmp_path / "out" / "agreement.csv")
+    assert len(agreement) == 8 * 7 / 2
+    pd.testing.assert_frame_equal(agreement, atlas.agreement(), check_dtype=False)
+
+
+def test_summary_names_members_of_a_category_only():
+    phi = np.array([[[0.6, 0.0], [0.1, 0.25]], [[0.08, 0.0], [0.0, 0.05]]])
+    p, dims = np.array([[[1e-9, 1.0], [1.0, 0.5]], [[1e-7, 1.0], [1.0, 1e-6]]]), ("layer", "head", "relation")
+    scores = mh.HeadScores.from_scores(
+        phi, p_value=p, name="relation scores", unit="share of pairs", kind="relations",
+        extra={"relation": ["capital", "pronoun"]},
+        variables={name: (dims, np.zeros_like(phi)) for name in ("suppression", "null_phi", "null_suppression")}
+        | {"p_suppression": (dims, np.ones_like(phi)),
+           "relation_category": ("relation", np.array(["Knowledge", "Linguistic"], dtype=object))},
+    )  # fmt: skip
+    lines = atlas_module.Atlas("m", labels=mh.label_heads(scores)).summary().splitlines()
+    assert lines[:5] == [
+        "Model      m",
+        "Categories Knowledge 1, Unclassified 3",
+        "Knowledge, phi (1 more below the floor of 0.1)",
+        "     L0H0     0.600  capital",
+        "Linguistic, phi: no head (1 below the floor of 0.1)",
+    ]
+    assert lines[5].startswith("Time")
+
+
+def made(values: np.ndarray) -> mh.HeadScores:
+    return mh.HeadScores.from_scores(values, name="made", unit="", kind="demo")
+
+
+def test_agreement_is_of_every_two_views_over_the_heads_that_both_reached():
+    rng = np.random.default_rng(0)
+    patching, *roles = rng.normal(size=(4, 6, 5))
+    patching[4:] = np.nan
+    atlas = Atlas("made", patching=made(patching), roles=Roles(dict(zip(ROLES, map(made, roles), strict=True))))
+    table = atlas.agreement()
+    scores = {"patching": patching, **dict(zip(ROLES, roles, strict=True)), "|patching|": np.abs(patching)}
+    names = list(scores)
+    assert table[["view", "other"]].to_numpy().tolist() == [
+        [one, other] for i, one in enumerate(names) for other in names[i + 1 :]
+    ]
+    for row in table.to_dict("records"):
+        one, other = scores[row["view"]], scores[row["other"]]
+        both = np.isfinite(one) & np.isfinite(other)
+        assert row["n"] == both.sum() == (30 if {row["view"], row["other"]} <= set(ROLES) else 20)
+        assert row["spearman"] == pytest.approx(scipy.stats.spearmanr(one[both], other[both]).statistic)
+        assert row["ci_low"] < row["spearman"] < row["ci_high"]
+
+
+def test_one_view_agrees_with_none():
+    table = Atlas("made", roles=Roles({"facilitation": made(np.eye(3))})).agreement()
+    assert table.empty and list(table) == ["view", "other", "spearman", "ci_low", "ci_high", "n"]
+    assert Atlas("nothing").agreement().empty
+
+
+def test_the_page_opens_without_a_network(small, few, tmp_path):
+    atlas = build_atlas(small, updates=5, progress=False)
+    atlas.model = "<script>alert('model')</script>"
+    page = mh.studies.write_page(atlas, tmp_path / "index.html").read_text(encoding="utf-8")
+    assert not re.search(r"""<(?:script|link|img|iframe)[^>]+(?:src|href)\s*=""", page.split("</script>", 1)[1])
+    assert "<script>alert" not in page
+    assert page.count("Plotly.newPlot(") == 9
+
+
+def test_ctrl_c_keeps_what_is_done(small, few, monkeypatch, tmp_path):
+    def interrupted(*args, **rest):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(atlas_module, "compare_ablations", interrupted)
+    atlas = build_atlas(small, quick=True, progress=False)
+    assert set(atlas.results) == {"relations", "labels", "patching"}
+    assert any("interrupted" in note for note in atlas.notes)
+    assert (tmp_path / "patching.nc") in atlas.save(tmp_path)
+
+
+def test_the_short_fit_finds_roles_that_are_known(tmp_path):
+    model = gated_micro.build(tmp_path / "model")
+    gates = fit_gates(model, gated_micro.capitals(), updates=60, progress=False, **atlas_module._GATES)
+    lowest = {role: scores.values.min("prompt").values for role, scores in head_roles(gates).items()}
+    assert lowest["facilitation"][gated_micro.NEEDED] > 0.9
+    assert lowest["interference"][gated_micro.HURTS] > 0.9
+    assert all(lowest["irrelevance"][head] > 0.9 for head in gated_micro.DEAD)
+
+
+def test_ctrl_c_in_the_last_stage_keeps_all_before(small, few, monkeypatch):
+    """The fit itself catches the interruption and gives back gates that say nothing yet."""
+
+    def stops(asked: fit.Descent, *args: Any, **rest: Any) -> Any:
+        if asked.pulls[0].updates > 1:  # the first fit of one update is for the estimate
+            raise KeyboardInterrupt
+        return descend(asked, *args, **rest)
+
+    descend = fit.descend
+    monkeypatch.setattr(fit, "descend", stops)
+    with pytest.warns(UserWarning, match="interrupted after 0 updates of the fit none"):
+        atlas = build_atlas(small, updates=5, progress=False)
+    assert atlas.interrupted and atlas.roles is None
+    assert set(atlas.results) == {"relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
+    assert len(atlas.agreement()) == 5 * 4 / 2
+
+
+def test_a_quick_look_is_too_short_for_roles(small):
+    atlas = build_atlas(small, quick=True, progress=False)
+    assert atlas.roles is None and "roles" not in atlas.seconds
+    assert any(note.startswith("roles left out: gates that are fitted as briefly") for note in atlas.notes)
+
+
+def test_roles_that_cannot_be_fitted_are_left_out_and_said(small, monkeypatch):
+    monkeypatch.setattr(atlas_module, "relation_task", lambda *args, **rest: relation_task(*args, **rest | {"n": 9}))
+    atlas = build_atlas(small, updates=5, progress=False)
+    assert atlas.roles is None and atlas.safety and not atlas.interrupted
+    assert any(note.startswith("roles left out: n is 9; relation 'country_to_capital' gives 8") for note in atlas.notes)
+
+
+def test_a_loss_that_breaks_leaves_out_the_roles(small, few, monkeypatch):
+    def breaks(*args: Any, updates: int, **rest: Any) -> Any:
+        gates = fit_gates(*args, updates=updates, **rest)
+        if updates > 1:
+            raise LossNotFinite("the loss of seed 1 is not finite", gates)
+        return gates
+
+    monkeypatch.setattr(atlas_module, "fit_gates", breaks)
+    atlas = build_atlas(small, updates=5, progress=False)
+    assert atlas.roles is None and atlas.safety
+    assert "roles left out: the loss of seed 1 is not finite" in atlas.notes
+
+
+def test_a_model_without_words_for_relations_still_gets_the_rest(small):
+    atlas = build_atlas(small, quick=True, progress=False)
+    assert atlas.labels is None
+    assert atlas.patching is not None
+    assert any("labels left out" in note for note in atlas.notes)
+    assert "labels left out" in atlas.summary()
+
+
+def test_command_prints_a_summary_and_names_its_files(tiny, few, tmp_path, monkeypatch):
+    monkeypatch.setattr(atlas_module, "build_atlas", partial(build_atlas, updates=5))
+    done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    for part in (
+        "first labels, then patching, safety heads, roles, about ", "Model", "Categories", "Patching capitals",
+        "Ships, nats", "facilitation, country_to_capital, gate (", "Note       roles are a first look", "Time",
+        "index.html", "Done in",
+    ):  # fmt: skip
+        assert part in done.output
+    assert (tmp_path / "index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["atlas", "--model", "no/such/folder/here"], "is not a model"),
+        (["atlas", "--out", __file__], "is a file; give a folder"),
+    ],
+)
+def test_command_says_what_is_wrong(arguments, message):
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code != 0
+    assert message in done.output
+    assert "Traceback" not in done.output
+
+
+def test_label_writes_what_reloads_into_the_same_figure(tiny, tmp_path):
+    pairs = [["France", "Paris"], ["Italy", "Rome"], ["Spain", "Madrid"], ["big", "bigger"], ["small", "smaller"]]
+    mine = tmp_path / "mine.json"
+    mine.write_text(json.dumps({"name": "mine", "category": "Knowledge", "pairs": pairs, "source": "here"}))
+    arguments = ["label", "--model", str(tiny("llama")), "--relations", str(mine), "--out", str(tmp_path / "out")]
+    refused = CliRunner().invoke(main, arguments)
+    assert refused.exit_code == 1
+    assert "mine (5 of 5); none is left" in refused.output
+    arguments += ["--min-pairs", "5"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    labels = mh.labels.HeadLabels.load(tmp_path / "out" / "labels.nc")
+    options = {"min_pairs": 5, "progress": False}
+    direct = mh.label_heads(mh.load(tiny("llama")), mh.Relation.load(mine), **options)
+    assert labels.provenance["source"] == direct.provenance["source"] == "all"
+    assert labels.plot().to_json() == direct.plot().to_json().replace(
+        direct.provenance["model"], labels.provenance["model"]
+    )
+    assert labels.table().equals(direct.table())
+    assert (tmp_path / "out" / "categories.html").stat().st_size > 1e6
+    from_disk = CliRunner().invoke(
+        main, [*arguments[:-4], "--out", str(tmp_path / "disk"), "--on-disk", "--min-pairs", "5"]
+    )
+    assert from_disk.exit_code == 0, from_disk.output
+    stored = mh.labels.HeadLabels.load(tmp_path / "disk" / "labels.nc")
+    theirs = mh.label_heads(mh.labels.open_weights(tiny("llama")), mh.Relation.load(mine), **options)
+    np.testing.assert_array_equal(stored.scores, theirs.scores)
+    paper = CliRunner().invoke(main, [*arguments, "--source", "first_mlp"])
+    assert paper.exit_code == 0, paper.output
+    assert mh.labels.HeadLabels.load(tmp_path / "out" / "labels.nc").provenance["source"] == "first_mlp"
+    for source, message in (("mlp", "source is 'mlp'; choose"), ("carried", "runs the model on every token")):
+        refused = CliRunner().invoke(main, [*arguments, "--on-disk", "--source", source])
+        assert refused.exit_code == 1 and message in re.sub(r"\s+", " ", refused.output)
+    nothing = CliRunner().invoke(main, ["label", "--on-disk", "--out", str(tmp_path)])
+    assert (nothing.exit_code, "--on-disk needs --model" in nothing.output) == (1, True)
+
+
+def test_command_knows_its_version():
+    done = CliRunner().invoke(main, ["--version"])
+    assert done.output.strip() == mh.__version__
+
+
+def test_an_analysis_that_does_not_fit_is_left_out_and_said(small, monkeypatch):
+    long = " yes" * 70
+    monkeypatch.setattr(atlas_module, "load_requests", lambda split: (atlas_module_request(long),) * 6)
+    atlas = build_atlas(small, quick=True, progress=False)
+    assert atlas.patching is not None
+    assert not atlas.safety
+    assert any(note.startswith("safety heads left out: prompt 0 has") for note in atlas.notes)
+
+
+def atlas_module_request(text):
+    from mechheads.safety.requests.requests import Request
+
+    return Request(text, "made up")
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_any_work():
+    done = CliRunner().invoke(main, ["atlas", "--out", "/proc/no/such/place"])
+    assert done.exit_code == 2
+    assert "cannot be made" in done.output
+
+
+def test_a_command_stopped_before_there_is_a_result_says_so(monkeypatch, tmp_path, tiny):
+    monkeypatch.setattr(atlas_module, "build_atlas", lambda model, quick: Atlas(model.name, interrupted=True))
+    done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
+    assert (done.exit_code, done.output) == (130, "Interrupted before there was a result.\n")
+
+
+def test_roles_writes_tables_and_a_page_and_goes_on_after_ctrl_c(monkeypatch, tmp_path, tiny):
+    pairs = {" France": " Paris", " Italy": " Rome", " Spain": " Madrid", " Germany": " Berlin", " big": " dog"}
+    task = tmp_path / "mine.jsonl"
+    task.write_text("\n".join(json.dumps({"prompt": f" The{a} is", "target": b}) for a, b in pairs.items()))
+    arguments = ["roles", "--task", str(task), "--model", str(tiny("llama")), "--out", str(tmp_path / "out")]
+    arguments += ["--seeds", "3", "--updates", "3", "--most", "3"]
+
+    def stops(*args: Any, **rest: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fit, "descend", stops)
+        with pytest.warns(UserWarning, match="interrupted after 0 updates"):
+            stopped = CliRunner().invoke(main, arguments)
+    assert stopped.exit_code == 130
+    assert f"the same command goes on from {tmp_path / 'out' / 'gates.checkpoint'}" in stopped.output
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    heads = pd.read_csv(tmp_path / "out" / "heads.csv")
+    first = heads.nlargest(1, "facilitation").iloc[0]
+    line = f"  L{first['layer']:.0f}H{first['head']:.0f}  {first['facilitation']:.2f}  ["
+    assert line in re.sub(" +L", "  L", done.output)
+    assert re.search(r"facilitation: [\d.]+% of heads in every seed, [\d.]+% in some", done.output)
+    assert set(pd.read_csv(tmp_path / "out" / "curves.csv")["which"]) >= set(ROLES)
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert page.count("Plotly.newPlot(") == 4
+    assert f"open {tmp_path / 'out' / 'index.html'} in a browser" in done.output

@@ -1,0 +1,196 @@
+"""Ctrl-C at random moments of every long function, on tiny models; also a program, for thousands of them.
+
+PYTHONPATH=tests python -m support.interrupts --times 3000
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import mechheads as mh
+from mechheads.generation.generate import generate
+from support import tiny
+
+ARCHITECTURES = ("llama", "gpt2", "gemma", "neox")
+HARMFUL = [" The capital of France is the", " a big dog gave", " one two three"]
+HARMLESS = [" The capital of Italy is the", " a small cat gave", " two one three"]
+PAIRS = mh.PromptPairs(
+    clean=[" The capital of France is", " The capital of Spain is"],
+    corrupted=[" The capital of Italy is", " The capital of Germany is"],
+    answer=[" Paris", " Madrid"],
+    wrong=[" Rome", " Berlin"],
+)
+TASK = mh.Task([" The capital of France is", " The capital of Italy is"], [" Paris", " Rome"])
+CAPITALS = mh.Relation(
+    "capitals", "Knowledge", [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin")],
+)  # fmt: skip
+
+
+def _refused(request: str, answer: str) -> str:
+    return "refused" if len(answer) % 2 else "complied"
+
+
+_QUIET: dict[str, Any] = {"progress": False}
+_ANSWERS: dict[str, Any] = {"template": "bare", "draws": 1, "max_new_tokens": 4, "judge": _refused} | _QUIET
+
+FUNCTIONS: dict[str, Callable[[mh.Model], Any]] = {
+    "cache": lambda m: m.cache(HARMFUL, **_QUIET),
+    "ablate": lambda m: mh.ablate(m, HARMFUL, **_QUIET),
+    "activation_patch": lambda m: mh.activation_patch(m, PAIRS, site="k", positions="each", **_QUIET),
+    "path_matrix": lambda m: mh.path_matrix(m, PAIRS, receivers=["final", "L2H1.q", "L1.mlp"], **_QUIET),
+    "attribution_patch": lambda m: mh.attribution_patch(m, PAIRS, **_QUIET),
+    "faithfulness": lambda m: mh.patching.faithfulness(m, PAIRS, ["L1H1", "L2H2"], **_QUIET),
+    "self_repair": lambda m: mh.patching.self_repair(m, PAIRS, heads=["L1H1"], **_QUIET),
+    "relation_scores": lambda m: mh.relation_scores(m, [CAPITALS], min_pairs=1, **_QUIET),
+    "dynamic_scores": lambda m: mh.labels.dynamic_scores(m, [CAPITALS], min_pairs=1, **_QUIET),
+    "safety_heads": lambda m: mh.safety_heads(m, mh.Prompts(HARMFUL), k=2, **_QUIET),
+    "sahara": lambda m: mh.sahara(m, mh.Prompts(HARMFUL), 2, draws=1, **_QUIET),
+    "refusal_contribution": lambda m: mh.safety.refusal_contribution(
+        m, HARMFUL, HARMLESS, template="bare", opening=" I cannot", by="scaling", **_QUIET
+    ),
+    "refusal_test": lambda m: mh.safety.refusal_test(
+        m, ["L1H1"], HARMFUL, HARMLESS, texts=[" one two three"], **_ANSWERS
+    ),
+    "attack_curve": lambda m: mh.safety.attack_curve(m, ["L1H1", "L2H2"], HARMFUL, HARMLESS, most=2, **_ANSWERS),
+    "generate": lambda m: generate(m, HARMFUL, max_new_tokens=8, **_QUIET),
+    "fit_gates": lambda m: mh.fit_gates(m, TASK, seeds=2, updates=3, **_QUIET),
+}
+"""Every kind of change that the package makes on a model: hooks, other forwards, weights without gradients."""
+
+
+def changes_on(model: mh.Model) -> Counter[str]:
+    """What is on a model beside its weights: hooks, forwards of its own, weights that want no gradient."""
+    found: Counter[str] = Counter()
+    for name, point in model.model.hook_dict.items():
+        found[f"hook at {name}"] = len(point.fwd_hooks) + len(point.bwd_hooks)
+    for name, module in model.model.named_modules():
+        hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
+        found[f"torch hook at {name}"] = sum(map(len, hooks))
+        found[f"forward at {name}"] = "forward" in module.__dict__
+    for name, weight in model.model.named_parameters():
+        found[f"no gradient for {name}"] = not weight.requires_grad
+    found["no gradients"] = not torch.is_grad_enabled()
+    return +found
+
+
+@contextmanager
+def interrupt_after(*seconds: float) -> Iterator[None]:
+    """Raise KeyboardInterrupt after some seconds, and again after some more, as long as the block runs."""
+    delays = list(seconds)
+
+    def handler(*_: object) -> None:
+        if delays:
+            signal.setitimer(signal.ITIMER_REAL, max(delays.pop(0), 1e-5))
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, max(delays.pop(0), 1e-5))
+        yield
+    finally:
+        while True:
+            try:
+                signal.signal(signal.SIGALRM, signal.SIG_IGN)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, before)
+                break
+            except KeyboardInterrupt:
+                continue
+
+
+@dataclass
+class Trial:
+    """One model, and what it gives undisturbed."""
+
+    model: mh.Model
+    functions: dict[str, Callable[[mh.Model], Any]]
+    rng: random.Random
+
+    def __post_init__(self) -> None:
+        self.before = changes_on(self.model)
+        self.ids = self.model.backend.trial_tokens(2, 7)
+        self.seconds = {name: self._seconds(run) for name, run in self.functions.items()}
+        self.layout, self.logits, self.sweep = self.model.layout, self._logits(), self._sweep()
+
+    def _seconds(self, run: Callable[[mh.Model], Any]) -> float:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run(self.model)
+            start = time.perf_counter()
+            run(self.model)
+        return time.perf_counter() - start
+
+    def _logits(self) -> torch.Tensor:
+        return self.model.backend.own_logits(self.ids).clone()
+
+    def _sweep(self) -> np.ndarray:
+        return mh.ablate(self.model, HARMFUL, progress=False).scores.values
+
+    @property
+    def left(self) -> list[str]:
+        """What is on the model now and was not at first, or the other way round."""
+        now = changes_on(self.model)
+        return list((now - self.before) | (self.before - now))
+
+    def interrupt(self, name: str) -> str:
+        """Interrupt one function once or twice at random moments, and see that nothing is different afterwards.
+
+        Returns:
+            "interrupted", or "returned" if it came to an end or gave back what it had.
+        """
+        if self.rng.random() < 0.3:
+            self.model.backend.layout = None
+        delays = [self.rng.uniform(0, 1.05 * self.seconds[name])]
+        if again := self.rng.random() < 0.2:
+            delays.append(self.rng.choice([1e-4, 1e-3]))
+        ended = "returned"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                with interrupt_after(*delays):
+                    self.functions[name](self.model)
+            except KeyboardInterrupt:
+                ended = "interrupted"
+        assert again or not self.left, f"{name} left {self.left}"
+        assert self.model.backend.layout in (None, self.layout), f"{name} left the layout {self.model.backend.layout}"
+        assert np.array_equal(self._sweep(), self.sweep), f"the sweep after {name} gives other numbers"
+        assert not self.left, f"{name} left {self.left}"
+        assert torch.equal(self._logits(), self.logits), f"{name} changed the logits"
+        return ended
+
+
+def main() -> None:
+    """Interrupt every function on every architecture, as often as asked, and print what became of it."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--times", type=int, default=300, help="interrupts in all")
+    parser.add_argument("--models", nargs="+", default=list(ARCHITECTURES))
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    rng, ended = random.Random(given.seed), Counter()
+    torch.set_num_threads(1)
+    for name in given.models:
+        with tempfile.TemporaryDirectory() as folder:
+            tiny.build(name, Path(folder) / name)
+            trial = Trial(mh.load(Path(folder) / name), FUNCTIONS, rng)
+        for at in range(given.times // len(given.models)):
+            ended[trial.interrupt(list(FUNCTIONS)[at % len(FUNCTIONS)])] += 1
+        print(f"{name}: {dict(ended)}, nothing left", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

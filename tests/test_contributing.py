@@ -1,0 +1,69 @@
+"""The examples of CONTRIBUTING.md work: put where the page says, they pass their own tests and those of the package."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+EXAMPLES = re.findall(r"^\*\*`(\S+)`\*\*\n\n```\w+\n(.*?)^```", CONTRIBUTING, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package and its tests, with every example put into the file that the page names."""
+    tree = tmp_path_factory.mktemp("contribution")
+    for folder in ("mechheads", "docs/api", "tests/support", "tests/slow"):
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "docs/glossary.md"):
+        shutil.copy(ROOT / name, tree / name)
+    for name in ("conftest.py", "test_package.py", "test_reference.py"):
+        shutil.copy(ROOT / "tests" / name, tree / "tests")
+    for name, text in EXAMPLES:
+        path = tree / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = path.read_text("utf-8") if path.exists() else ""
+        if path.name == "__init__.py":
+            names = re.findall(r"import (\w+)", text)
+            text += f"__all__ += {names}\n"
+        path.write_text(f"{before}\n\n{text}" if before else text, "utf-8")
+    return tree
+
+
+def test_examples_add_to_files_that_exist_and_make_one_test_each() -> None:
+    names = [name for name, _ in EXAMPLES]
+    tests = [name for name in names if name.startswith("tests/")]
+    assert len(tests) == CONTRIBUTING.count("\n## Add ") == 5
+    assert [name for name in names if name.startswith("docs/") and not (ROOT / name).exists()] == []
+    assert [name for name in names if name.endswith(("basic.py", "__init__.py")) and not (ROOT / name).exists()] == []
+
+
+@pytest.mark.slow
+def test_the_examples_pass_their_tests_and_those_of_the_package(tree: Path) -> None:
+    tests = [name for name, _ in EXAMPLES if name.startswith("tests/")]
+    tests += [f"tests/test_package.py::{name}" for name in ("test_imports_run_down_only", "test_results_know_no_model")]
+    with_doctests = [name for name, text in EXAMPLES if name.endswith(".py") and ">>> " in text]
+    modules = [name.removesuffix(".py").replace("/", ".") for name in with_doctests]
+    tests += [f"tests/slow/test_docs.py::test_docstring_examples[{module}]" for module in modules]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", *tests, "tests/test_reference.py"]
+    env = os.environ | {"PYTHONPATH": str(tree)}
+    done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_links_lead_to_headings() -> None:
+    headings = {re.sub(r"\W+", "-", line.lower()) for line in re.findall(r"^## (.*)$", CONTRIBUTING, re.MULTILINE)}
+    assert set(re.findall(r"\]\(#([\w-]+)\)", CONTRIBUTING)) == headings
+
+
+def test_named_files_exist() -> None:
+    made = {name for name, _ in EXAMPLES} | {".venv/bin/python"}
+    named = set(re.findall(r"`((?:mechheads|tests|docs|\.\w+)/[\w./]*|\w+\.(?:md|txt))`", CONTRIBUTING))
+    assert {name for name in named - made if not (ROOT / name).exists()} == set()

@@ -1,0 +1,51 @@
+"""The files around the package agree: commit hooks, workflow, build settings, issue templates."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+CI = (ROOT / ".ci" / "run").read_text("utf-8")
+
+
+def load(name: str) -> Any:
+    return yaml.safe_load((ROOT / name).read_text("utf-8"))
+
+
+def test_commit_hooks_are_the_style_checks_of_ci() -> None:
+    (repo,) = load(".pre-commit-config.yaml")["repos"]
+    checks = re.findall(r'^"\$work/dev/bin/(ruff|pyright)"(.*)$', CI, re.MULTILINE)
+    assert [hook["entry"] for hook in repo["hooks"]] == [tool + rest.split(" --pythonpath")[0] for tool, rest in checks]
+    assert repo["repo"] == "local" and {hook["language"] for hook in repo["hooks"]} == {"system"}
+
+
+def test_the_workflow_runs_ci_on_the_python_of_the_project() -> None:
+    steps = load(".github/workflows/ci.yml")["jobs"]["run"]["steps"]
+    assert steps[-1] == {"run": ".ci/run"}
+    (python,) = (step["with"] for step in steps if "setup-python" in step.get("uses", ""))
+    assert (python["python-version"], python["cache"]) == ("3.11", "pip")
+    assert load(".readthedocs.yaml")["build"]["tools"]["python"] == "3.11"
+
+
+def test_the_citation_names_the_authors_and_the_license_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    citation = load("CITATION.cff")
+    assert citation["authors"] == project["authors"]
+    assert (citation["license"], citation["keywords"]) == (project["license"], project["keywords"])
+    assert citation["abstract"].strip() == project["description"]
+
+
+@pytest.mark.parametrize("name", ["bug", "feature"])
+def test_issue_templates_ask_for_what_is_needed(name: str) -> None:
+    template = load(f".github/ISSUE_TEMPLATE/{name}.yml")
+    assert {"name", "description", "body"} <= template.keys()
+    ids = [field["id"] for field in template["body"]]
+    assert len(ids) == len(set(ids))
+    assert any(field.get("validations", {}).get("required") for field in template["body"])
+    assert all(field["attributes"]["label"] for field in template["body"])
