@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import machine
 from mechheads.labels.relations import Relation
 from mechheads.labels.static import relation_scores
-from mechheads.model.stored import StoredWeights, open_weights
+from mechheads.model.stored_weights import StoredWeights, open_weights
 
 LIMIT = 6e9
 """Bytes of memory that the full size may take."""

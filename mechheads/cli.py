@@ -88,7 +88,7 @@ def label(
     """Label every head from its weights; write scores, table and category map."""
     from mechheads.labels import label_heads, relation_scores
     from mechheads.model.load import load
-    from mechheads.model.stored import open_weights
+    from mechheads.model.stored_weights import open_weights
 
     with _results(out) as results:
         if on_disk and model is None:

@@ -26,7 +26,7 @@ from mechheads.limits import DEFAULT_LIMITS, Budget, Limits
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, read_positions, try_metric
 from mechheads.metrics.basic import kl_divergence
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import Tokens

@@ -30,7 +30,7 @@ from mechheads.limits import Budget, Limits
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, name_of
 from mechheads.metrics.basic import as_metric, kl_divergence
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.scores import HeadScores

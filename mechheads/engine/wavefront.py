@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mechheads.engine.rows import Rows
 from mechheads.heads import kv_head
-from mechheads.interventions.change import HeadChange, Region, change_hooks, region
+from mechheads.interventions.head_change import HeadChange, Region, change_hooks, region
 from mechheads.model.backends.base import Blocks, Hook, Keys, Layout
 from mechheads.model.backends.partial_block import Noted, Stopped, mask_of, until_stopped
 from mechheads.model.model import Model

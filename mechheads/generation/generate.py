@@ -20,13 +20,13 @@ from torch import Tensor
 
 from mechheads.engine.memory import token_bytes
 from mechheads.generation.batch import Batch, Choice
-from mechheads.interventions.change import HeadChange, change_hooks
+from mechheads.interventions.head_change import HeadChange, change_hooks
 from mechheads.limits import Budget, Limits
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.messages.suggest import did_you_mean
 from mechheads.model.backends.base import Hook
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens

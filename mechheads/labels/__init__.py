@@ -10,7 +10,7 @@ from mechheads.labels.removal import Removal, cumulative_removal
 from mechheads.labels.salient import salient_operations
 from mechheads.labels.static import relation_scores
 from mechheads.labels.words import WordList
-from mechheads.model.stored import StoredWeights, open_weights
+from mechheads.model.stored_weights import StoredWeights, open_weights
 from mechheads.results.agreement import score_correlations
 
 __all__ = [

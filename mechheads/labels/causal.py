@@ -18,8 +18,8 @@ import pandas as pd
 
 from mechheads.engine.answer_check import AnswerWarning
 from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.head_sets import set_bar
 from mechheads.engine.job import Job, Spec, make_ready
-from mechheads.engine.sets import set_bar
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import Patch
 from mechheads.labels.few_shot import check_numbers, few_shot_pairs
@@ -37,7 +37,7 @@ from mechheads.limits import Budget, Limits
 from mechheads.messages.progress import Bar
 from mechheads.messages.warn import warn
 from mechheads.metrics.basic import logit_diff
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.path import path_patch
 from mechheads.prompts.prompts import PromptPairs

@@ -19,7 +19,7 @@ import xarray as xr
 from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import CATEGORIES, RelationLike, load_relations
 from mechheads.labels.static import relation_scores
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
@@ -28,7 +28,7 @@ from mechheads.results.stats import q_values
 if TYPE_CHECKING:
     from mechheads.labels.causal import CausalEvidence
     from mechheads.model.model import Model
-    from mechheads.model.stored import StoredWeights
+    from mechheads.model.stored_weights import StoredWeights
 
 Rule = Literal["null", "maps"]
 _DIMS = ("layer", "head", "category")

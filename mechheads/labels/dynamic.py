@@ -30,7 +30,7 @@ from mechheads.labels.relations import RelationLike, load_relations
 from mechheads.labels.usable_pairs import KeptPairs, Targets, keep_pairs, long_enough
 from mechheads.messages.progress import Bar
 from mechheads.messages.warn import warn
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance

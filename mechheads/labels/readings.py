@@ -29,7 +29,7 @@ from mechheads.runs.cache import HeadCache
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mechheads.model.stored import StoredWeights
+    from mechheads.model.stored_weights import StoredWeights
 
 Reading = Literal["embedding", "first_mlp", "carried"]
 Source = Literal["all", "embedding", "first_mlp", "carried"]

@@ -24,8 +24,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from mechheads.engine.head_sets import SetRuns, set_bar
 from mechheads.engine.job import Spec
-from mechheads.engine.sets import SetRuns, set_bar
 from mechheads.heads import HeadId, HeadLike, check_head, matched_heads
 from mechheads.interventions.basic import Zero
 from mechheads.labels.few_shot import few_shot_prompts
@@ -34,7 +34,7 @@ from mechheads.limits import Budget, Limits
 from mechheads.messages.progress import Bar
 from mechheads.messages.warn import warn
 from mechheads.metrics.basic import accuracy
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from mechheads.heads import HeadLike, check_head
 from mechheads.limits import Budget, Limits
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.prompts.tokens import token_strings
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
-    from mechheads.model.stored import StoredWeights
+    from mechheads.model.stored_weights import StoredWeights
 
 
 @alone

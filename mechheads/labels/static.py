@@ -47,7 +47,7 @@ from mechheads.labels.relations import RelationLike, load_relations
 from mechheads.labels.usable_pairs import KeptPairs, Targets, check_any, keep_pairs, long_enough
 from mechheads.messages.progress import Bar
 from mechheads.messages.warn import warn
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
@@ -55,7 +55,7 @@ from mechheads.results.stats import mean_over_prompts, q_values, share_interval
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
-    from mechheads.model.stored import StoredWeights
+    from mechheads.model.stored_weights import StoredWeights
 
 Side = Literal[1, -1]
 _TIES = {"target": "count for the target", "index": "count for the larger token id"}

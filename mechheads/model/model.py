@@ -12,8 +12,8 @@ from torch import Tensor
 
 from mechheads._version import __version__
 from mechheads.model.backends.base import Backend, Layout, Sizes, Weight
-from mechheads.model.backends.changes import alone
 from mechheads.model.backends.readable import check_readable
+from mechheads.model.backends.temporary_changes import alone
 
 if TYPE_CHECKING:
     from mechheads.prompts.prompts import Prompts
@@ -74,8 +74,8 @@ class Model:
 
     @property
     def layout(self) -> Layout:
-        """How the engine stacks changed copies of a run on this model, chosen once; see ``engine/layout.py``."""
-        from mechheads.engine.layout import choose_layout
+        """How the engine stacks changed copies of a run on this model, chosen once; see ``engine/row_layout.py``."""
+        from mechheads.engine.row_layout import choose_layout
 
         if self.backend.layout is None:
             self.backend.layout = choose_layout(self)

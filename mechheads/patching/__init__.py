@@ -12,11 +12,11 @@ from mechheads.patching.ablate import ablate
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.attribution import attribution_patch
 from mechheads.patching.circuits import Completeness, Faithfulness, completeness, faithfulness
+from mechheads.patching.head_sets import SetScores, patch_sets
 from mechheads.patching.minimal import Circuit, minimal_circuit
 from mechheads.patching.path import path_matrix, path_patch
 from mechheads.patching.screen import Screen
 from mechheads.patching.self_repair import self_repair
-from mechheads.patching.sets import SetScores, patch_sets
 from mechheads.runs.cache import HeadCache
 
 __all__ = [

@@ -18,7 +18,7 @@ from mechheads.limits import Budget, Limits
 from mechheads.messages.suggest import did_you_mean
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, kl_divergence
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.scores import HeadScores
 

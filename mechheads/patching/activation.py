@@ -18,7 +18,7 @@ from mechheads.interventions.basic import Patch
 from mechheads.limits import Budget, Limits
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.attribution import base_of
 from mechheads.patching.screen import Screen, screen_heads

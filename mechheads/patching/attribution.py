@@ -38,7 +38,7 @@ from mechheads.messages.progress import Bar
 from mechheads.metrics.base import Metric, MetricContext, check_value, name_of, read_positions
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.base import with_gradient
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import Tokens

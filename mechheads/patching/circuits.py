@@ -23,18 +23,18 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
+from mechheads.engine.head_sets import SetRuns, check_intervention, head_set, set_bar
 from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.report import describe_intervention
-from mechheads.engine.sets import SetRuns, check_intervention, head_set, set_bar
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.limits import Budget, Limits
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricInfo, name_of
 from mechheads.metrics.basic import as_metric, logit_diff
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.patching.sets import PATCH
+from mechheads.patching.head_sets import PATCH
 from mechheads.results.kinds import KINDS
 from mechheads.results.stats import LEAST_CLUSTERS, clustered_interval
 from mechheads.results.tables import TableResult

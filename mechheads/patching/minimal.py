@@ -11,8 +11,8 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechheads.engine.cached_runs import AnyPrompts
+from mechheads.engine.head_sets import head_set, set_bar
 from mechheads.engine.job import Job, given
-from mechheads.engine.sets import head_set, set_bar
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.limits import Budget
@@ -20,10 +20,10 @@ from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import logit_diff
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.circuits import CircuitRuns, Faithfulness, circuit_spec
-from mechheads.patching.sets import PATCH
+from mechheads.patching.head_sets import PATCH
 from mechheads.results.kinds import KINDS
 from mechheads.results.tables import TableResult
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import CachedRuns
-from mechheads.engine.direct import Frozen, MLPs, Receiver, check_frozen
+from mechheads.engine.direct_paths import Frozen, MLPs, Receiver, check_frozen
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, Unit, given, make_ready
@@ -37,7 +37,7 @@ from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.receivers import FINAL, Group, check_reached, parse_receivers
 from mechheads.prompts.prompts import PromptPairs

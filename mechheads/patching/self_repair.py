@@ -11,21 +11,21 @@ from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import AnyPrompts
-from mechheads.engine.direct import Frozen
+from mechheads.engine.direct_paths import Frozen
 from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.head_sets import check_intervention, replaced_z
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.report import About, describe_heads, describe_intervention, report
 from mechheads.engine.run import finals
-from mechheads.engine.sets import check_intervention, replaced_z
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.limits import Budget, Limits
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.patching.sets import PATCH
+from mechheads.patching.head_sets import PATCH
 from mechheads.results.scores import HeadScores
 from mechheads.runs.layer_store import LayerStore
 

@@ -23,7 +23,7 @@ from mechheads.labels import HeadLabels, label_heads
 from mechheads.labels.relations import Relation
 from mechheads.labels.static import relation_scores
 from mechheads.metrics.basic import logit_diff
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.patching.activation import activation_patch
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import single_token

@@ -14,7 +14,7 @@ import pandas as pd
 from mechheads.engine.sweep import plan
 from mechheads.heads import HeadId
 from mechheads.interventions.basic import UniformAttention
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.results.agreement import overlap
 from mechheads.results.dataset import RANGE, shown_ends
 from mechheads.results.html import head_names

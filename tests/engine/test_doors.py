@@ -10,7 +10,7 @@ import pytest
 import mechheads as mh
 from mechheads.gating.tasks.shipped import load_task
 from mechheads.generation.generate import generate, generate_under
-from mechheads.interventions.change import HeadChange
+from mechheads.interventions.head_change import HeadChange
 from mechheads.labels import Relation
 from mechheads.metrics.basic import METRICS
 from mechheads.safety import load_requests

@@ -19,7 +19,7 @@ from mechheads.engine.memory import PeakBytes
 from mechheads.generation import generate as generation
 from mechheads.generation.batch import Choice
 from mechheads.generation.generate import Generated, check_writing, end_tokens, generate, generate_under
-from mechheads.interventions.change import HeadChange
+from mechheads.interventions.head_change import HeadChange
 from mechheads.limits import Limits
 from support import oracles
 

@@ -18,9 +18,9 @@ from mechheads.engine.job import Spec
 from mechheads.limits import Limits
 from mechheads.patching import circuits
 from mechheads.patching.circuits import completeness, faithfulness
+from mechheads.patching.head_sets import patch_sets
 from mechheads.patching.minimal import minimal_circuit
 from mechheads.patching.self_repair import self_repair
-from mechheads.patching.sets import patch_sets
 from mechheads.results.stats import clustered_interval
 from support import oracles
 from support.micro import FRANCE_RUN, ITALY_RUN, PARIS, ROME, both, micro, micro_model, pair  # noqa: F401

@@ -20,13 +20,13 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main
-from mechheads.engine import layout as row_layout
+from mechheads.engine import row_layout
 from mechheads.gating import LossNotFinite
 from mechheads.gating.roles import role_curves as curves
 from mechheads.labels import static
 from mechheads.messages.progress import Bar
-from mechheads.model.backends import changes
-from mechheads.model.backends.changes import Forward, HookOn, NoGradient, alone
+from mechheads.model.backends import temporary_changes
+from mechheads.model.backends.temporary_changes import Forward, HookOn, NoGradient, alone
 from support.interrupts import ARCHITECTURES, FUNCTIONS, HARMFUL, PAIRS, Trial, changes_on
 
 
@@ -36,7 +36,6 @@ def llama(tiny: Callable[[str], Path]) -> mh.Model:
 
 
 @pytest.mark.transformerlens
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python drops what falls into __del__
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_random_interrupts_of_every_long_function_leave_nothing(tiny, architecture):
     trial = Trial(mh.load(tiny(architecture)), FUNCTIONS, random.Random(7))
@@ -99,12 +98,12 @@ def changed(llama: mh.Model) -> tuple[Callable[[], None], Callable[[], Any]]:
 def test_an_interrupt_at_every_step_of_making_and_undoing_changes_leaves_nothing(changed):
     analyse, state = changed
     before = state()
-    with _Stop(changes.__file__, None) as counted:
+    with _Stop(temporary_changes.__file__, None) as counted:
         analyse()
     assert counted.steps > 500
     for at in range(1, counted.steps + 1):
         try:
-            with _Stop(changes.__file__, at):
+            with _Stop(temporary_changes.__file__, at):
                 analyse()
         except KeyboardInterrupt:
             pass
@@ -213,7 +212,7 @@ def test_every_public_analysis_has_its_model_for_itself():
         if inspect.isfunction(each)
         and any("Model" in str(one.annotation) for one in list(inspect.signature(each).parameters.values())[:1])
     }
-    without = {name for name, each in analyses.items() if each.__code__.co_filename != changes.__file__}
+    without = {name for name, each in analyses.items() if each.__code__.co_filename != temporary_changes.__file__}
     assert len(analyses) > 30 and without == only_tokens
 
 

@@ -88,9 +88,16 @@ def changes_on(model: mh.Model) -> Counter[str]:
     return +found
 
 
+def _dropped(_: object) -> None: ...
+
+
 @contextmanager
 def interrupt_after(*seconds: float) -> Iterator[None]:
-    """Raise KeyboardInterrupt after some seconds, and again after some more, as long as the block runs."""
+    """Raise KeyboardInterrupt after some seconds, and again after some more, as long as the block runs.
+
+    Python drops an interrupt that falls into a ``__del__`` or a weak reference's callback and hands it to
+    ``sys.unraisablehook``; the second one may fall into that hook. So the hook is empty for as long.
+    """
     delays = list(seconds)
 
     def handler(*_: object) -> None:
@@ -98,6 +105,7 @@ def interrupt_after(*seconds: float) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, max(delays.pop(0), 1e-5))
         raise KeyboardInterrupt
 
+    hook, sys.unraisablehook = sys.unraisablehook, _dropped
     before = signal.signal(signal.SIGALRM, handler)
     try:
         signal.setitimer(signal.ITIMER_REAL, max(delays.pop(0), 1e-5))
@@ -108,6 +116,7 @@ def interrupt_after(*seconds: float) -> Iterator[None]:
                 signal.signal(signal.SIGALRM, signal.SIG_IGN)
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, before)
+                sys.unraisablehook = hook
                 break
             except KeyboardInterrupt:
                 continue

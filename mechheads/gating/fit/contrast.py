@@ -41,7 +41,7 @@ from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.fit.gates import Rows, log_probs, rows_at_once
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.limits import Budget
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
 

@@ -57,7 +57,7 @@ from mechheads.gating.tasks.task import Task
 from mechheads.limits import Budget
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.warn import warn
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
 

@@ -25,12 +25,12 @@ from mechheads.engine.memory import token_bytes, tokens_in_flight
 from mechheads.gating.fit.arguments import Reduce, check_reduce
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.heads import HeadLike, check_heads
-from mechheads.interventions.change import EVERYWHERE, HeadChange, change_hooks
+from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
 from mechheads.limits import Budget, Limits
 from mechheads.messages.progress import Bar
 from mechheads.model.backends.base import with_gradient
-from mechheads.model.backends.changes import alone
 from mechheads.model.backends.partial_block import Noted, mask_of, until_stopped
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 
 _KEPT = 1.2

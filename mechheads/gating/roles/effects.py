@@ -15,7 +15,7 @@ from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.heads import HeadLike
 from mechheads.limits import Budget
 from mechheads.metrics.base import Metric, MetricContext, metric
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.ablate import make_ablation
 from mechheads.prompts.prompts import Prompts

@@ -28,7 +28,7 @@ from mechheads.heads import HeadId
 from mechheads.limits import Budget
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance

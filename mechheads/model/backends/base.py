@@ -15,14 +15,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.model.backends.changes import HookOn, NoGradient, changes_of
 from mechheads.model.backends.points import Point, find_points
+from mechheads.model.backends.temporary_changes import HookOn, NoGradient, changes_of
 
 Hook = tuple[str, Callable[..., Any]]
 R = TypeVar("R")
 Weight = Literal["Q", "K", "V", "O"]
 Layout = Literal["queries", "rows", "whole"]
-"""How changed copies of a run are stacked; see ``engine/layout.choose_layout``."""
+"""How changed copies of a run are stacked; see ``engine/row_layout.choose_layout``."""
 
 SITES = {
     "resid_pre": "hook_resid_pre",

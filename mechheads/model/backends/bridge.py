@@ -19,8 +19,8 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components import NormalizationBridge
 
 from mechheads.model.backends.base import Backend, Blocks, Keys, R
-from mechheads.model.backends.changes import Forward
 from mechheads.model.backends.partial_block import Stopped, until_stopped
+from mechheads.model.backends.temporary_changes import Forward
 
 
 def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:

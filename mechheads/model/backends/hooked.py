@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.model.backends.base import Backend, Blocks, Keys, R
-from mechheads.model.backends.changes import Forward
+from mechheads.model.backends.temporary_changes import Forward
 
 _GEMMA_2 = "google/gemma-2-2b"
 

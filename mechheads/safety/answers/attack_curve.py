@@ -13,7 +13,7 @@ from mechheads.heads import HeadId, HeadLike, check_head, matched_heads
 from mechheads.limits import Budget
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance

@@ -20,7 +20,7 @@ from mechheads.heads import HeadId, HeadLike, check_heads, matched_heads
 from mechheads.limits import Budget
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.prompts.tokens import Tokens
 from mechheads.results.kinds import KINDS

@@ -23,7 +23,7 @@ from torch import Tensor
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.base import Context, Intervention, Site
 from mechheads.interventions.basic import Mean, Resample, Scale, UniformAttention, Zero
-from mechheads.interventions.change import EVERYWHERE, HeadChange, change_hooks
+from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
 from mechheads.messages.suggest import did_you_mean
 from mechheads.model.backends.base import Hook
 

@@ -36,7 +36,7 @@ from mechheads.messages.suggest import did_you_mean
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import metric as declare
 from mechheads.metrics.basic import kl_divergence
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.self_repair import self_repair
 from mechheads.results.provenance import make_provenance

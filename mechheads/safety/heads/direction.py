@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mechheads.heads import HeadLike, check_heads
 from mechheads.limits import Budget
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores

@@ -20,7 +20,7 @@ from mechheads.heads import HeadId, HeadLike, check_heads, matched_heads
 from mechheads.limits import Budget
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.metrics.basic import kl_divergence
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores

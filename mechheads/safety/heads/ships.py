@@ -27,7 +27,7 @@ from jaxtyping import Float
 from mechheads.heads import HeadId, HeadLike
 from mechheads.limits import Budget
 from mechheads.messages.suggest import did_you_mean
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores

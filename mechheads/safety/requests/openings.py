@@ -14,7 +14,7 @@ from mechheads.generation.generate import end_tokens, generate
 from mechheads.messages.interrupted import stop_if
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import MetricContext
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.prompts.prompts import Prompts
 from mechheads.safety.answers.verdicts import verdict
 

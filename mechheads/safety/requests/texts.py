@@ -12,7 +12,7 @@ from jaxtyping import Float
 from mechheads.data import folder
 from mechheads.limits import Budget, Limits
 from mechheads.model.backends.base import Hook
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens
 

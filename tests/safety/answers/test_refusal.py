@@ -20,7 +20,7 @@ import mechheads.safety.answers.refusal
 import mechheads.safety.requests.texts
 from mechheads.generation.generate import Generated, end_tokens
 from mechheads.heads import HeadId, matched_heads
-from mechheads.interventions.change import HeadChange
+from mechheads.interventions.head_change import HeadChange
 from mechheads.limits import Limits
 from mechheads.safety import attack_curve, ordinary_texts, refusal_test, text_loss
 from support import oracles, weight_surgery

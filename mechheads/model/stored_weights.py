@@ -20,7 +20,14 @@ from transformers.activations import ACT2FN
 
 from mechheads.model.model import LayerWeights, describe
 from mechheads.model.sources import ModelSourceError
-from mechheads.model.stored_layouts import LAYOUTS, StoredSizes, WeightLayout, read_config, read_json, read_tokenizer
+from mechheads.model.stored_weight_layouts import (
+    LAYOUTS,
+    StoredSizes,
+    WeightLayout,
+    read_config,
+    read_json,
+    read_tokenizer,
+)
 
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _SMALL_FILES = ("config.json", "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json")

@@ -24,7 +24,7 @@ from torch import Tensor
 
 import mechheads as mh
 from mechheads.model.sources import ModelSourceError
-from mechheads.model.stored import open_weights
+from mechheads.model.stored_weights import open_weights
 from support import tiny as tiny_models
 
 KINDS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt_neox", "phi", "phi3")

@@ -15,9 +15,9 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechheads.engine.cached_runs import AnyPrompts
+from mechheads.engine.head_sets import SetRuns, check_intervention, head_set, set_bar
 from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.report import describe_intervention
-from mechheads.engine.sets import SetRuns, check_intervention, head_set, set_bar
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import Patch
@@ -25,7 +25,7 @@ from mechheads.limits import Budget, Limits
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricInfo
 from mechheads.metrics.basic import as_metric, logit_diff
-from mechheads.model.backends.changes import alone
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.stats import clustered_interval, mean_over_prompts, q_values, sign_flip_p
