@@ -128,9 +128,14 @@ class Trial:
 
     def path(self, receivers: list[str], mlps: MLPs = "recomputed") -> tuple[np.ndarray, np.ndarray]:
         ours = mh.path_patch(
-            self.model, self.pairs, receivers=receivers, senders=self.heads, mlps=mlps, metric=mh.logit_diff,
+            self.model,
+            self.pairs,
+            receivers=receivers,
+            senders=self.heads,
+            mlps=mlps,
+            metric=mh.logit_diff,
             progress=False,
-        )  # fmt: skip
+        )
         return self._picked(ours), self._each(lambda head, i: self._path(head, i, receivers, mlps))
 
     def _path(self, sender: Head, i: int, receivers: list[str], mlps: str) -> float:

@@ -24,9 +24,14 @@ Spot = tuple[str, int]
 
 _OUTPUTS = ("o_proj", "out_proj", "c_proj", "dense", "Wo")
 _MLPS = (
-    "mlp.dense_4h_to_h", "ffn.down_proj", "fc2", "block_sparse_moe.output_linear", "feed_forward",
-    "block_sparse_moe", "mlp",
-)  # fmt: skip
+    "mlp.dense_4h_to_h",
+    "ffn.down_proj",
+    "fc2",
+    "block_sparse_moe.output_linear",
+    "feed_forward",
+    "block_sparse_moe",
+    "mlp",
+)
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,12 @@ def figure(result: dict[str, Any]) -> go.Figure:
 
     drawn = figure_of()
     names = {"null": "above the null (ours)", "maps": "phi of 0.15 or more (the paper's)"}
-    marks = {("null", "precision"): ("#1f77b4", "solid"), ("null", "recall"): ("#1f77b4", "dash"),
-             ("maps", "precision"): ("#ff7f0e", "solid"), ("maps", "recall"): ("#ff7f0e", "dash")}  # fmt: skip
+    marks = {
+        ("null", "precision"): ("#1f77b4", "solid"),
+        ("null", "recall"): ("#1f77b4", "dash"),
+        ("maps", "precision"): ("#ff7f0e", "solid"),
+        ("maps", "recall"): ("#ff7f0e", "dash"),
+    }
     for (rule, what), (colour, dash) in marks.items():
         values = np.array(result["rules"][rule][what])
         mean = values.mean(1)
@@ -79,16 +83,24 @@ def figure(result: dict[str, Any]) -> go.Figure:
                 name=f"{what}, {names[rule]}",
                 mode="lines+markers",
                 line={"color": colour, "dash": dash},
-                error_y={"symmetric": False, "array": values.max(1) - mean, "arrayminus": mean - values.min(1),
-                         "thickness": 1},
+                error_y={
+                    "symmetric": False,
+                    "array": values.max(1) - mean,
+                    "arrayminus": mean - values.min(1),
+                    "thickness": 1,
+                },
             )
-        )  # fmt: skip
+        )
     drawn.update_xaxes(title_text="noise, as a share of the planted map's norm", showline=True, linecolor="#888888")
     drawn.update_yaxes(range=[0, 1.03], showline=True, linecolor="#888888", gridcolor="#eeeeee")
     drawn.update_layout(
-        plot_bgcolor="white", font={"color": "#222222"}, width=820, height=400, margin={"t": 20, "r": 20},
+        plot_bgcolor="white",
+        font={"color": "#222222"},
+        width=820,
+        height=400,
+        margin={"t": 20, "r": 20},
         legend={"x": 0.02, "y": 0.05},
-    )  # fmt: skip
+    )
     return drawn
 
 
@@ -107,8 +119,11 @@ def main() -> None:
         result["rules"][rule] = {"precision": table[..., 0].tolist(), "recall": table[..., 1].tolist()}
         for noise, row in zip(NOISES, table, strict=True):
             mean, least = row.mean(0), row.min(0)
-            print(f"{rule} {noise:4.2f}: precision {mean[0]:.3f} (least {least[0]:.2f}), recall {mean[1]:.3f} "
-                  f"(least {least[1]:.2f})", file=sys.stderr)  # fmt: skip
+            print(
+                f"{rule} {noise:4.2f}: precision {mean[0]:.3f} (least {least[0]:.2f}), recall {mean[1]:.3f} "
+                f"(least {least[1]:.2f})",
+                file=sys.stderr,
+            )
     for what in ("nothing planted", "pairs shuffled"):
         falsely = dict.fromkeys(CATEGORIES, 0)
         for seed in seeds:

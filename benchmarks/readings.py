@@ -25,9 +25,17 @@ from mechheads.labels.readings import READINGS
 from mechheads.studies.atlas import capital_pairs
 
 RELATIONS = (
-    "country_to_capital", "country_to_language", "object_to_superclass", "verb_to_past_tense", "noun_to_pronoun",
-    "adjective_to_comparative", "adjective_to_superlative", "word_to_antonym", "name_copying", "word_to_first_letter",
-)  # fmt: skip
+    "country_to_capital",
+    "country_to_language",
+    "object_to_superclass",
+    "verb_to_past_tense",
+    "noun_to_pronoun",
+    "adjective_to_comparative",
+    "adjective_to_superlative",
+    "word_to_antonym",
+    "name_copying",
+    "word_to_first_letter",
+)
 STRONGEST, PROMPTS, DRAWS = 8, 16, 9999
 EFFECTS = ("total", "direct")
 NORMS = ("raw", "folded")
@@ -92,8 +100,16 @@ def carriers_of(model: mh.Model) -> list[dict[str, Any]]:
     for head in patched.heads(10):
         carried, row = float(patched[head]["score"]), table.loc[str(head)]
         if carried >= 0.1:
-            found.append({"head": str(head), "carries": carried, "phi": float(row["phi"]), "reading": row["reading"],
-                          "raw": float(raw[head]["score"].item()), "labelled": bool(row["is_evidence"])})  # fmt: skip
+            found.append(
+                {
+                    "head": str(head),
+                    "carries": carried,
+                    "phi": float(row["phi"]),
+                    "reading": row["reading"],
+                    "raw": float(raw[head]["score"].item()),
+                    "labelled": bool(row["is_evidence"]),
+                }
+            )
     return found
 
 

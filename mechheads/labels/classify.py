@@ -88,8 +88,10 @@ def label_heads(
     category_of = _categories(scores)
     tested = scores.provenance.get("min_effect", 0.0)
     if rule == "null" and tested > floor:
-        raise ValueError(f"floor is {floor}, but scores below {tested} were not tested; give relation_scores "
-                         f"min_effect={floor}, or a larger floor")  # fmt: skip
+        raise ValueError(
+            f"floor is {floor}, but scores below {tested} were not tested; give relation_scores "
+            f"min_effect={floor}, or a larger floor"
+        )
     found = _evidence(scores, rule, fdr, floor, tau, suppression)
     named = list(dict.fromkeys(category_of))
     categories = [name for name in CATEGORIES if name in named]
@@ -212,8 +214,17 @@ def _best(scores: HeadScores, where: np.ndarray, found: _Evidence) -> dict[str, 
         low, high = np.where(suppresses, np.nan, low), np.where(suppresses, np.nan, high)
     rank = np.where(np.isnan(phi), -np.inf, phi + 4.0 * enough + 2.0 * below)
     winner = rank.argmax(-1)[..., None]
-    columns = {"score": phi, "low": low, "high": high, "p": p, "q": q, "suppresses": suppresses, "member": enough,
-               "below_floor": below, "reading": _readings(scores, found)[..., where]}  # fmt: skip
+    columns = {
+        "score": phi,
+        "low": low,
+        "high": high,
+        "p": p,
+        "q": q,
+        "suppresses": suppresses,
+        "member": enough,
+        "below_floor": below,
+        "reading": _readings(scores, found)[..., where],
+    }
     best = {name: np.take_along_axis(array, winner, axis=-1)[..., 0] for name, array in columns.items()}
     relation = data["relation"].values[winner[..., 0]]
     return best | {"best_relation": np.where(np.isnan(best["score"]), "", relation)}
@@ -221,8 +232,10 @@ def _best(scores: HeadScores, where: np.ndarray, found: _Evidence) -> dict[str, 
 
 def _readings(scores: HeadScores, found: _Evidence) -> np.ndarray:
     """How each head reads each relation; an empty string if the scores do not record it."""
-    ways = [scores.dataset[name].values if name in scores.dataset else np.full(found.q.shape, "", dtype=object)
-            for name in ("reading", "suppression_reading")]  # fmt: skip
+    ways = [
+        scores.dataset[name].values if name in scores.dataset else np.full(found.q.shape, "", dtype=object)
+        for name in ("reading", "suppression_reading")
+    ]
     return np.where(found.suppresses, ways[1], ways[0])
 
 
@@ -268,8 +281,15 @@ def _table_columns(
 ) -> dict[str, Any]:
     """The columns of ``HeadLabels.table``, as variables over (layer, head, relation)."""
     data = scores.dataset
-    named = {"phi": "score", "phi_low": "ci_low", "phi_high": "ci_high", "null_phi": "null_phi", "p": "p_value",
-             "suppression": "suppression", "contrast": "contrast"}  # fmt: skip
+    named = {
+        "phi": "score",
+        "phi_low": "ci_low",
+        "phi_high": "ci_high",
+        "null_phi": "null_phi",
+        "p": "p_value",
+        "suppression": "suppression",
+        "contrast": "contrast",
+    }
     columns: dict[str, Any] = {
         name: (_PER_RELATION, data[old].values) for name, old in named.items() if old in data
     } | {"q": (_PER_RELATION, found.q), "is_evidence": (_PER_RELATION, found.enough)}

@@ -8,8 +8,24 @@ import pandas as pd
 from mechheads.heads import HeadLike, check_head, check_heads
 from mechheads.results.scores import HeadScores
 
-EVIDENCE = ("phi", "phi_low", "phi_high", "relation_reading", "contrast", "null_phi", "p", "q", "suppression", "total",
-            "total_low", "total_high", "direct", "direct_low", "direct_high", "relation_verdict")  # fmt: skip
+EVIDENCE = (
+    "phi",
+    "phi_low",
+    "phi_high",
+    "relation_reading",
+    "contrast",
+    "null_phi",
+    "p",
+    "q",
+    "suppression",
+    "total",
+    "total_low",
+    "total_high",
+    "direct",
+    "direct_low",
+    "direct_high",
+    "relation_verdict",
+)
 """Columns of ``HeadLabels.table``, each a variable over (layer, head, relation); columns not measured are left out."""
 
 

@@ -175,13 +175,18 @@ class Ranks:
             left = _writes(rows, W_O).nonzero()[:, 0]
             for columns in samples:
                 few = left.split(max(1, self._memory // (4 * columns.shape[1])))
-                left = torch.cat([left[:0], *(
-                    some[
-                        (sign * rows[some] @ targets).amax(1) + slack[some]
-                        >= (sign * rows[some] @ columns).topk(k, dim=1).values[:, -1]
+                left = torch.cat(
+                    [
+                        left[:0],
+                        *(
+                            some[
+                                (sign * rows[some] @ targets).amax(1) + slack[some]
+                                >= (sign * rows[some] @ columns).topk(k, dim=1).values[:, -1]
+                            ]
+                            for some in few
+                        ),
                     ]
-                    for some in few
-                )])  # fmt: skip
+                )
             yield left
 
     def _among(

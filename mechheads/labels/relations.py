@@ -23,9 +23,15 @@ CATEGORIES = ("Knowledge", "Linguistic", "Algorithmic", "Translation")
 
 _LIST, _TEXT = (list, "a list"), (str, "text")
 _FIELDS: dict[str, tuple[Any, str]] = {
-    "name": _TEXT, "category": (str | None, "text or null"), "pairs": _LIST, "source": _TEXT,
-    "copying": (bool, "true or false"), "few_shot": _LIST, "zero_shot": _LIST, "rivals": _LIST,
-}  # fmt: skip
+    "name": _TEXT,
+    "category": (str | None, "text or null"),
+    "pairs": _LIST,
+    "source": _TEXT,
+    "copying": (bool, "true or false"),
+    "few_shot": _LIST,
+    "zero_shot": _LIST,
+    "rivals": _LIST,
+}
 """The fields that a relation's file may have."""
 
 

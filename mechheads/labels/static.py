@@ -144,8 +144,12 @@ def relation_scores(
             raise ValueError(f"{what} is {number}; it must be at least 1")
     if not 0 <= min_effect <= 1:
         raise ValueError(f"min_effect is {min_effect}; it must be a share of pairs, between 0 and 1")
-    for what, given, known in (("source", source, SOURCES), ("norm", norm, ("raw", "folded")),
-                               ("targets", targets, ("single", "first")), ("ties", ties, tuple(_TIES))):  # fmt: skip
+    for what, given, known in (
+        ("source", source, SOURCES),
+        ("norm", norm, ("raw", "folded")),
+        ("targets", targets, ("single", "first")),
+        ("ties", ties, tuple(_TIES)),
+    ):
         if given not in known:
             raise ValueError(f"{what} is {given!r}; choose {_either(known)}")
     loaded = load_relations(relations)

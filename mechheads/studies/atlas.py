@@ -96,8 +96,10 @@ class Atlas(Stages):
     def results(self) -> dict[str, HeadScores]:
         """Every result by the name of its file."""
         parts: dict[str, HeadScores | None] = {
-            "relations": self.relations, "labels": self.labels, "patching": self.patching,
-        }  # fmt: skip
+            "relations": self.relations,
+            "labels": self.labels,
+            "patching": self.patching,
+        }
         parts |= {f"safety_{ablation}": scores for ablation, scores in self.safety.items()}
         return {name: part for name, part in (parts | dict(self.roles or {})).items() if part is not None}
 
@@ -173,15 +175,21 @@ class Atlas(Stages):
                 faint = int(part.dataset["below_floor"].sum())
                 none, more = ("", " more") if counts[category] else (": no head", "")
                 below = f" ({faint}{more} below the floor of {self.labels.provenance['floor']})" if faint else ""
-                lines += _top_lines(part, top, lambda row, d: f"  {d['best_relation'].values[row.layer, row.head]}",
-                                    f"{category}, phi{none}{below}")  # fmt: skip
+                lines += _top_lines(
+                    part,
+                    top,
+                    lambda row, d: f"  {d['best_relation'].values[row.layer, row.head]}",
+                    f"{category}, phi{none}{below}",
+                )
         if self.patching is not None:
             lines += _top_lines(self.patching, top, None, "Patching capitals, share restored")
         for ablation, scores in self.safety.items():
             lines += _top_lines(
-                scores, top, lambda row, d: f"  {d['generalized_ships'].values[row.layer, row.head]:.2g} degrees",
+                scores,
+                top,
+                lambda row, d: f"  {d['generalized_ships'].values[row.layer, row.head]:.2g} degrees",
                 f"Safety heads, {ablation}: Ships, nats",
-            )  # fmt: skip
+            )
         if self.roles is not None:
             always = self.roles.always()
             for role, scores in self.roles.items():

@@ -116,8 +116,10 @@ class SafetyStudy(Stages):
                 if "in_top" in row:
                     text += f"  {row['generalized_ships']:.2g} degrees, in {row['in_top']:.0%} of resamples"
                 lines.append(text)
-        lines += [f"Refusing without the first {len(test.heads)} by {name}: {test.verdict}"
-                  for name, test in self.tests.items()]  # fmt: skip
+        lines += [
+            f"Refusing without the first {len(test.heads)} by {name}: {test.verdict}"
+            for name, test in self.tests.items()
+        ]
         lines.append(f"Time       {self.times}")
         return "\n".join([*lines, *(f"Note       {note}" for note in self.notes)])
 

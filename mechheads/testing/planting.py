@@ -79,9 +79,15 @@ def make_language() -> tuple[tuple[Relation, ...], PreTrainedTokenizerFast]:
         single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", 0)]
     )
     return tuple(relations), PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", unk_token="<unk>",
-        name_or_path="planted", add_bos_token=True, model_max_length=_CONTEXT,
-    )  # fmt: skip
+        tokenizer_object=tokenizer,
+        bos_token="<bos>",
+        eos_token="<eos>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        name_or_path="planted",
+        add_bos_token=True,
+        model_max_length=_CONTEXT,
+    )
 
 
 class Writer:
@@ -243,9 +249,16 @@ def blank_gpt2(n_layers: int, n_heads: int, d_model: int) -> GPT2LMHeadModel:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
-        vocab_size=_VOCABULARY, n_positions=_CONTEXT, n_embd=d_model, n_layer=n_layers, n_head=n_heads,
-        tie_word_embeddings=False, bos_token_id=0, eos_token_id=1, pad_token_id=2,
-    )  # fmt: skip
+        vocab_size=_VOCABULARY,
+        n_positions=_CONTEXT,
+        n_embd=d_model,
+        n_layer=n_layers,
+        n_head=n_heads,
+        tie_word_embeddings=False,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=2,
+    )
     gpt2 = GPT2LMHeadModel._from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter in gpt2.parameters():

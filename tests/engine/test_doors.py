@@ -161,8 +161,9 @@ def test_heads_reach_the_mlp_beside_them_unless_it_runs_in_parallel(tiny, pairs,
     model = mh.load(tiny(name))
     given = {"receivers": "L1.mlp", "senders": ["L1H0", "L1H1"], "progress": False}
     if name == "neox":
-        assert re.search("none of the senders comes before .*; heads of layer 0 do", said(
-            mh.path_patch, model, pairs, **given))  # fmt: skip
+        assert re.search(
+            "none of the senders comes before .*; heads of layer 0 do", said(mh.path_patch, model, pairs, **given)
+        )
         given["senders"] = ["L0H0", "L1H1"]
     effect = mh.path_patch(model, pairs, **given)
     assert np.abs(effect.values[1, 1]).max() == 0 if name == "neox" else np.abs(effect.values[1]).min() > 0

@@ -23,15 +23,29 @@ def test_formulas_become_text(dtype: object, tmp_path: Path) -> None:
     found = written(pd.DataFrame({"=name": pd.Series(cells, dtype=dtype)}), tmp_path)
     assert list(found) == ["'=name"]
     assert found["'=name"].tolist() == [
-        "'=1+1", "'+cmd|calc", "'-2+3", "'@SUM(A1)", "'\t=1", "'-", "plain", "a=b", "", "-0.5", "+1e-3", "-inf",
-    ]  # fmt: skip
+        "'=1+1",
+        "'+cmd|calc",
+        "'-2+3",
+        "'@SUM(A1)",
+        "'\t=1",
+        "'-",
+        "plain",
+        "a=b",
+        "",
+        "-0.5",
+        "+1e-3",
+        "-inf",
+    ]
 
 
 def test_numbers_stay_numbers(tmp_path: Path) -> None:
     table = pd.DataFrame({"score": [-0.5, np.nan], "n": [-3, 4], "yes": [True, False], "any": [-1.5, "-x"]})
     assert written(table, tmp_path).to_dict("list") == {
-        "score": ["-0.5", ""], "n": ["-3", "4"], "yes": ["True", "False"], "any": ["-1.5", "'-x"],
-    }  # fmt: skip
+        "score": ["-0.5", ""],
+        "n": ["-3", "4"],
+        "yes": ["True", "False"],
+        "any": ["-1.5", "'-x"],
+    }
 
 
 def test_the_old_file_stays_if_the_new_one_fails(tmp_path: Path) -> None:

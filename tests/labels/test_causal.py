@@ -396,15 +396,17 @@ def test_base_accuracy_by_hand(wordy: mh.Model) -> None:
         ({"ranking": "L0H0"}, "ranking is 'L0H0'; give a list of heads, best first"),
         ({"ranking": ["L0H0", "L1H0", "L0H0"]}, "ranking has L0H0 twice"),
         ({"ranking": ["L0H4"]}, "head L0H4 is out of range"),
-        ({"ranking": [(2, head) for head in range(4)] + [(1, head) for head in range(4)]},
-         r"ranking has 8 heads, which leaves 4 others to draw 6 random ones from; .*, or draws=0"),
+        (
+            {"ranking": [(2, head) for head in range(4)] + [(1, head) for head in range(4)]},
+            r"ranking has 8 heads, which leaves 4 others to draw 6 random ones from; .*, or draws=0",
+        ),
         ({"most": 0}, "most is 0; it must be at least 1"),
         ({"draws": -1}, "draws is -1; it must be at least 0"),
         ({"controls": ["capital 0"]}, "there is no relation 'capital 0'"),
         ({"controls": [mh.Relation("random 2", None, [("one", "two")])]}, "is called 'random 2' too"),
         ({"shots": -1}, "shots is -1"),
     ],
-)  # fmt: skip
+)
 def test_removal_refuses_what_does_not_fit(
     wordy: mh.Model, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,8 +455,12 @@ def ranking(best: dict[str, list[str]], layers: int = 3) -> HeadScores:
 
 
 def test_with_a_ranking_the_best_heads_are_removed_too(wordy: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    relations = [spoken(wordy, "capital"), spoken(wordy, "help", wrong=2), spoken(wordy, "help", wrong=10),
-                 spoken(wordy, "capital", wrong=1)]  # fmt: skip
+    relations = [
+        spoken(wordy, "capital"),
+        spoken(wordy, "help", wrong=2),
+        spoken(wordy, "help", wrong=10),
+        spoken(wordy, "capital", wrong=1),
+    ]
     best = {"capital 0": ["L2H1", "L0H3"], "help 2": ["L1H1"], "help 10": ["L0H0"], "capital 1": []}
     monkeypatch.setattr(causal, "_gap", lambda *args: 1.0)
     found = relation_evidence(

@@ -98,8 +98,13 @@ def with_null() -> HeadScores:
     """As ``scored``, with p, q and the mean of the null; 12 heads and relations are counted as tests, 8 as missing."""
     base = scored()
     dims = ("layer", "head", "relation")
-    arrays = {"p_value": P, "q_value": q_values(P), "p_suppression": P_AGAINST, "null_phi": NULL,
-              "null_suppression": np.zeros_like(NULL)}  # fmt: skip
+    arrays = {
+        "p_value": P,
+        "q_value": q_values(P),
+        "p_suppression": P_AGAINST,
+        "null_phi": NULL,
+        "null_suppression": np.zeros_like(NULL),
+    }
     return HeadScores(base.dataset.assign({name: (dims, array) for name, array in arrays.items()}))
 
 
@@ -166,9 +171,15 @@ def test_suppression_above_its_null_counts_on_request() -> None:
 
 def effects(score: np.ndarray, p: np.ndarray) -> HeadScores:
     return HeadScores.from_scores(
-        score, ci_low=score - 0.1, ci_high=score + 0.1, p_value=p, name="effect", unit="share", kind="causal",
+        score,
+        ci_low=score - 0.1,
+        ci_high=score + 0.1,
+        p_value=p,
+        name="effect",
+        unit="share",
+        kind="causal",
         extra={"relation": ["capital", "past"]},
-    )  # fmt: skip
+    )
 
 
 def test_causal_evidence_gives_verdicts_and_changes_no_label() -> None:
@@ -181,8 +192,11 @@ def test_causal_evidence_gives_verdicts_and_changes_no_label() -> None:
     evidence: Any = SimpleNamespace(total=effects(total, p), direct=direct, provenance=direct.provenance)
     plain, labels = label_heads(with_null(), floor=0.02), label_heads(with_null(), floor=0.02, causal=evidence)
     assert np.array_equal(plain.dataset["member"], labels.dataset["member"])
-    verdict = {(h, c): labels.dataset["verdict"].sel(layer=int(h[1]), head=int(h[3]), category=c).item()
-               for h in ("L0H0", "L0H2", "L1H0", "L1H1") for c in labels.categories}  # fmt: skip
+    verdict = {
+        (h, c): labels.dataset["verdict"].sel(layer=int(h[1]), head=int(h[3]), category=c).item()
+        for h in ("L0H0", "L0H2", "L1H0", "L1H1")
+        for c in labels.categories
+    }
     assert {where: what for where, what in verdict.items() if what} == {
         ("L1H0", "Knowledge"): "confirmed",
         ("L1H0", "Linguistic"): "weights only",

@@ -59,9 +59,13 @@ def test_relations_that_are_skipped_are_in_the_ledger(tiny: Any) -> None:
     short = mh.Relation("short", None, [("France", "Paris"), ("Italy", "Zurich")])
     with pytest.warns(UserWarning, match=r"fewer than 5 single-token pairs are skipped: short \(1 of 2\)"):
         scores = mh.labels.dynamic_scores(
-            mh.load(tiny("llama")), [relation(), short], heads="L0H0", templates=TEMPLATES[:1], min_pairs=5,
+            mh.load(tiny("llama")),
+            [relation(), short],
+            heads="L0H0",
+            templates=TEMPLATES[:1],
+            min_pairs=5,
             progress=False,
-        )  # fmt: skip
+        )
     lost = {"target of several tokens": ["Italy -> Zurich"]}
     assert scores.dataset["relation"].values.tolist() == ["capitals"]
     assert scores.provenance["ledger"]["short"] == {"given": 2, "kept": 1, "scored": False, "lost": lost}

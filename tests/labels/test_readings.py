@@ -16,8 +16,18 @@ from mechheads.labels.readings import Readings, neutral_openings
 from mechheads.labels.relations import Relation
 from support import tiny as tiny_models
 
-PAIRS = [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin"), ("big", "bigger"),
-         ("small", "smaller"), ("dog", "cat"), ("one", "two"), ("John", "Mary"), ("yes", "no")]  # fmt: skip
+PAIRS = [
+    ("France", "Paris"),
+    ("Italy", "Rome"),
+    ("Spain", "Madrid"),
+    ("Germany", "Berlin"),
+    ("big", "bigger"),
+    ("small", "smaller"),
+    ("dog", "cat"),
+    ("one", "two"),
+    ("John", "Mary"),
+    ("yes", "no"),
+]
 WORDS = Relation("words", "Knowledge", PAIRS)
 ARCHITECTURES = ("gpt2", "llama", "neox", "gemma", "gemma3")
 BACKENDS: dict[str, Any] = {"gemma3": "bridge"}
@@ -33,11 +43,21 @@ def folder(tiny: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
     made = tmp_path_factory.mktemp("gemma3")
     tokenizer = tiny_models.make_tokenizer(begins=True)
     config = transformers.Gemma3TextConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=16, query_pre_attn_scalar=16, max_position_embeddings=64, sliding_window=2,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"], bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        query_pre_attn_scalar=16,
+        max_position_embeddings=64,
+        sliding_window=2,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(7)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)

@@ -190,8 +190,12 @@ def test_translations_have_rivals_that_leave_only_foreign_words() -> None:
 
 def test_rivals_load_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text('[["dog", "chien"]]', encoding="utf-8")
-    fields = {"name": "n", "category": None, "pairs": [["dog", "chien"], ["hand", "main"]],
-              "rivals": ["english_words", str(tmp_path / "mine.json")]}  # fmt: skip
+    fields = {
+        "name": "n",
+        "category": None,
+        "pairs": [["dog", "chien"], ["hand", "main"]],
+        "rivals": ["english_words", str(tmp_path / "mine.json")],
+    }
     file = tmp_path / "n.json"
     file.write_text(json.dumps(fields), encoding="utf-8")
     assert Relation.load(file).explained == {"english_words": (("hand", "main"),), "mine": (("dog", "chien"),)}

@@ -368,9 +368,16 @@ def test_paths_to_other_receivers_are_another_sweep(small, judged, tmp_path):
         return mh.path_patch(small, capitals(), store=store, **asked)
 
     changes: list[dict[str, Any]] = [
-        {}, {"receivers": ["L2H1.k"]}, {"receivers": ["L2H1.q", "L2H1.k"]}, {"receivers": "final"}, {"mlps": "frozen"},
-        {"direction": "denoising"}, {"metric": mh.log_prob}, {"positions": "last"}, {"senders": ["L0H1"]},
-    ]  # fmt: skip
+        {},
+        {"receivers": ["L2H1.k"]},
+        {"receivers": ["L2H1.q", "L2H1.k"]},
+        {"receivers": "final"},
+        {"mlps": "frozen"},
+        {"direction": "denoising"},
+        {"metric": mh.log_prob},
+        {"positions": "last"},
+        {"senders": ["L0H1"]},
+    ]
     for number, change in enumerate(changes, 1):
         alone, before = paths(**change), len(judged)
         assert same(paths(tmp_path / "store", **change), alone), change

@@ -21,14 +21,41 @@ ROUNDING = 2e-4
 """HookedTransformer rounds five times as much as transformers; the faults that were found are above 1e-2."""
 
 EXACT = (
-    "gpt2", "llama", "llama-wide", "qwen3", "gemma2", "gemma3", "gpt-neox", "phi3-longrope", "falcon-7b", "bloom",
-    "mixtral", "olmo2-mha", "cohere2", "granite", "gpt-oss", "stablelm-parallel", "opt", "gpt-bigcode", "llama4",
+    "gpt2",
+    "llama",
+    "llama-wide",
+    "qwen3",
+    "gemma2",
+    "gemma3",
+    "gpt-neox",
+    "phi3-longrope",
+    "falcon-7b",
+    "bloom",
+    "mixtral",
+    "olmo2-mha",
+    "cohere2",
+    "granite",
+    "gpt-oss",
+    "stablelm-parallel",
+    "opt",
+    "gpt-bigcode",
+    "llama4",
     "afmoe",
-)  # fmt: skip
+)
 EXACT_ON_3 = (
-    "gpt2", "llama", "qwen3", "gemma2", "gpt-neox", "phi3", "mixtral", "gpt-oss", "opt", "gpt-j", "mistral",
+    "gpt2",
+    "llama",
+    "qwen3",
+    "gemma2",
+    "gpt-neox",
+    "phi3",
+    "mixtral",
+    "gpt-oss",
+    "opt",
+    "gpt-j",
+    "mistral",
     "llama3-rope",
-)  # fmt: skip
+)
 """Those of which TransformerLens 3.9 makes a HookedTransformer; of the others above it says that it cannot."""
 
 REFUSED = {

@@ -109,8 +109,10 @@ def test_no_text_is_markup():
     assert figure.layout.xaxis.ticktext == shown
     assert figure.layout.title.text == "&lt;i&gt;n&lt;/i&gt;"
     assert figure.layout.coloraxis.colorbar.title.text == "a &amp; b"
-    assert list(figure.data[0].text[0]) == [f"<b>L0H0</b> to {shown[0]}<br>1 a &amp; b",
-                                            f"<b>L0H0</b> to {shown[1]}<br>2 a &amp; b"]  # fmt: skip
+    assert list(figure.data[0].text[0]) == [
+        f"<b>L0H0</b> to {shown[0]}<br>1 a &amp; b",
+        f"<b>L0H0</b> to {shown[1]}<br>2 a &amp; b",
+    ]
 
 
 @pytest.mark.parametrize(

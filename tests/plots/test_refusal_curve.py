@@ -20,12 +20,19 @@ CURVES = {
 }
 TABLE = pd.DataFrame(
     [
-        {"which": which, "k": k, "attack_success": share, "ci_low": share / 2, "ci_high": (1 + share) / 2,
-         "degenerate": 0.02 * k if which == "heads" else 0.5, "over_refusal": 0.25}
+        {
+            "which": which,
+            "k": k,
+            "attack_success": share,
+            "ci_low": share / 2,
+            "ci_high": (1 + share) / 2,
+            "degenerate": 0.02 * k if which == "heads" else 0.5,
+            "over_refusal": 0.25,
+        }
         for which, curve in CURVES.items()
         for k, share in enumerate(curve)
     ]
-)  # fmt: skip
+)
 
 
 def lines(figure: Any) -> dict[str, Any]:

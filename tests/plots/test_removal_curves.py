@@ -127,9 +127,15 @@ def evidence() -> CausalEvidence:
 def phi() -> HeadScores:
     zero = np.zeros_like(PHI)
     return scores(
-        PHI, np.where(PHI > 0.3, 1e-6, 1.0), "phi", suppression=zero, p_suppression=zero + 1, null_phi=zero,
-        null_suppression=zero, relation_category=np.array(["Knowledge", "Linguistic"], dtype=object),
-    )  # fmt: skip
+        PHI,
+        np.where(PHI > 0.3, 1e-6, 1.0),
+        "phi",
+        suppression=zero,
+        p_suppression=zero + 1,
+        null_phi=zero,
+        null_suppression=zero,
+        relation_category=np.array(["Knowledge", "Linguistic"], dtype=object),
+    )
 
 
 def points(figure: Any) -> dict[tuple[str, str], tuple[str, float, float]]:
@@ -196,10 +202,18 @@ def test_names_stand_where_there_is_room() -> None:
     """Of two points side by side the one further out is named; at the right edge the name goes to the left."""
     at = {"L0H0": (0.10, 0.10), "L0H1": (0.11, 0.10), "L0H2": (0.90, 0.90), "L0H3": (0.10, 0.50), "L1H0": (0.0, -0.6)}
     rows = [
-        {"head": head, "relation": "r", "direct": x, "direct_low": x, "direct_high": x, "total": y,
-         "total_low": -1.0 if head == "L1H0" else y - 0.01, "total_high": y + 0.02}
+        {
+            "head": head,
+            "relation": "r",
+            "direct": x,
+            "direct_low": x,
+            "direct_high": x,
+            "total": y,
+            "total_low": -1.0 if head == "L1H0" else y - 0.01,
+            "total_high": y + 0.02,
+        }
         for head, (x, y) in at.items()
-    ]  # fmt: skip
+    ]
     figure = plots.effect_scatter(pd.DataFrame(rows))
     (trace,) = figure.data
     assert dict(zip(at, trace.text, strict=True)) == {name: "" if name == "L0H0" else name for name in at}
@@ -227,9 +241,17 @@ def test_a_table_without_effects_is_refused() -> None:
 
 def test_figures_are_json_and_names_are_no_markup() -> None:
     table = pd.DataFrame(
-        {"head": ["L0H0"], "relation": ["<b>r"], "total": [1.0], "total_low": [0.5], "total_high": [1.5],
-         "direct": [0.2], "direct_low": [0.1], "direct_high": [0.3]}
-    )  # fmt: skip
+        {
+            "head": ["L0H0"],
+            "relation": ["<b>r"],
+            "total": [1.0],
+            "total_low": [0.5],
+            "total_high": [1.5],
+            "direct": [0.2],
+            "direct_low": [0.1],
+            "direct_high": [0.3],
+        }
+    )
     written = json.loads(plots.effect_scatter(table).to_json())
     assert written["layout"]["annotations"][0]["text"] == "&lt;b&gt;r"
     assert written["data"][0]["hovertext"][0].startswith("<b>L0H0</b> &lt;b&gt;r<br>")

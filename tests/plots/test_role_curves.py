@@ -164,9 +164,14 @@ def test_the_grid_stays_readable() -> None:
 
 def role_scores(values: np.ndarray, name: str) -> HeadScores:
     return HeadScores.from_scores(
-        values, ci_low=values - 0.1, ci_high=values + 0.1, name=name, unit="gate", kind="roles",
+        values,
+        ci_low=values - 0.1,
+        ci_high=values + 0.1,
+        name=name,
+        unit="gate",
+        kind="roles",
         provenance={"task": "<b>"},
-    )  # fmt: skip
+    )
 
 
 def test_a_map_for_each_role_from_0_to_1() -> None:

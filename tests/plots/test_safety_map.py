@@ -148,10 +148,12 @@ def test_an_angle_that_is_not_defined_is_said_to_be():
 
 
 def test_a_panel_for_each_ablation_with_models_as_marks():
-    figure = safety_grid({
-        "undifferentiated": {"<a>": shown("L3H2 L0H1", model="a"), "b": shown("L1H0", model="b")},
-        "scaling": {"b": shown("L2H2", model="b"), "<a>": shown("L0H0", model="a")},
-    })  # fmt: skip
+    figure = safety_grid(
+        {
+            "undifferentiated": {"<a>": shown("L3H2 L0H1", model="a"), "b": shown("L1H0", model="b")},
+            "scaling": {"b": shown("L2H2", model="b"), "<a>": shown("L0H0", model="a")},
+        }
+    )
     assert [note.text for note in figure.layout.annotations] == ["Undifferentiated Attention", "Scaling Contribution"]
     drawn = [(trace.xaxis, trace.name, trace.marker.symbol, places(trace)) for trace in figure.data]
     assert drawn == [

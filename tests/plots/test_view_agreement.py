@@ -46,8 +46,13 @@ def test_what_may_be_nothing_is_pale_and_its_number_grey() -> None:
     assert unsure.opacity < 0.5 < sure.opacity
     colours = dict(zip(numbers.text, numbers.textfont.color, strict=True))
     assert colours == {
-        "0.80": "white", "-0.40": "#222222", "0.50": "#8a8a8a", "–": "#8a8a8a", "0.20": "#8a8a8a", "0.00": "#8a8a8a",
-    }  # fmt: skip
+        "0.80": "white",
+        "-0.40": "#222222",
+        "0.50": "#8a8a8a",
+        "–": "#8a8a8a",
+        "0.20": "#8a8a8a",
+        "0.00": "#8a8a8a",
+    }
 
 
 def test_one_scale_from_minus_1_to_1() -> None:

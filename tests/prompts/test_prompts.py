@@ -115,9 +115,12 @@ def test_a_prompt_that_holds_the_padding_token_keeps_it(small):
 
 def test_rows_keep_everything_in_step(gpt2):
     tokens = mh.Prompts(
-        [FRANCE, " The dog", " The cat is"], [" Paris", " yes", " no"], [" Rome", " no", " yes"], {"two": [1, 0, 2]},
+        [FRANCE, " The dog", " The cat is"],
+        [" Paris", " yes", " no"],
+        [" Rome", " no", " yes"],
+        {"two": [1, 0, 2]},
         ["a", "b", "a"],
-    ).tokens(gpt2)  # fmt: skip
+    ).tokens(gpt2)
     part = tokens.rows(slice(1, 3))
     assert torch.equal(part.ids, tokens.ids[1:])
     assert part.lengths.tolist() == [2, 3]
@@ -346,9 +349,12 @@ def test_clusters(gpt2):
 
 def test_pairs_that_align(small):
     pairs = mh.PromptPairs(
-        [FRANCE, " The dog"], [" The capital of Italy is", " The cat"], [" Paris", " yes"], [" Rome", " no"],
+        [FRANCE, " The dog"],
+        [" The capital of Italy is", " The cat"],
+        [" Paris", " yes"],
+        [" Rome", " no"],
         {"noun": ([" France", " dog"], [" Italy", " cat"]), "first": [0, 0]},
-    )  # fmt: skip
+    )
     clean, corrupted = pairs.tokens(small)
     assert (len(pairs), clean.ids.shape) == (2, corrupted.ids.shape)
     assert corrupted.ids[0, : corrupted.lengths[0]].tolist() == ids(small, " The capital of Italy is")

@@ -104,7 +104,7 @@ def test_what_cannot_be_said_is_nan() -> None:
         ({"a": score(drawn(0))}, {"b": score(drawn(0, (4, 6)))}, r"others\['b'\] is of 4 x 6 heads and the roles"),
         ({"a": score(drawn(0, (6, 4, 1)), {"x": ["y"]})}, {"b": score(drawn(0))}, r"roles\['a'\] has the dim"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_compared(roles: Any, others: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         compare_roles(roles, others)

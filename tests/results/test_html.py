@@ -21,10 +21,18 @@ def cells(html: str) -> list[list[str]]:
 
 
 def test_tables_show_heads_first_no_noise_and_no_empty_columns():
-    table = pd.DataFrame({
-        "relation": ["a", "b"], "layer": [23, 0], "head": [4, 11], "score": [0.51234567, 3.469e-18],
-        "ci_low": [np.nan, np.nan], "note": ["", None], "p_value": [1e-20, 0.5], "n": [3, 0],
-    })  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "relation": ["a", "b"],
+            "layer": [23, 0],
+            "head": [4, 11],
+            "score": [0.51234567, 3.469e-18],
+            "ci_low": [np.nan, np.nan],
+            "note": ["", None],
+            "p_value": [1e-20, 0.5],
+            "n": [3, 0],
+        }
+    )
     assert cells(html_table(table)) == [
         ["head", "relation", "score", "p_value", "n"],
         ["L23H4", "a", "0.5123", "1e-20", "3"],
@@ -83,9 +91,10 @@ def test_a_plan_is_a_few_lines(tiny):
 
 def test_pairs_and_prompts_are_a_few_lines():
     pairs = mh.PromptPairs.from_templates(
-        "The capital of {subject} is", {"subject": [("France", "Italy"), ("Spain", "Japan")]},
+        "The capital of {subject} is",
+        {"subject": [("France", "Italy"), ("Spain", "Japan")]},
         answer=[(" Paris", " Rome"), (" Madrid", " Tokyo")],
-    )  # fmt: skip
+    )
     assert repr(pairs) == (
         "<PromptPairs: 2 pairs, position subject, 2 clusters\n"
         "  clean:     'The capital of France is' -> ' Paris', ...\n"

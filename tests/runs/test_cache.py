@@ -391,8 +391,14 @@ def foreign_files(folder: Path, run: mh.patching.HeadCache) -> dict[str, Path]:
     run.save(whole)
     data = whole.read_bytes()
     header = 8 + int.from_bytes(data[:8], "little")
-    contents = {"empty": b"", "text": b"hello, this is no tensor file at all", "half": data[: len(data) // 2],
-                "no last byte": data[:-1], "half a header": data[: header // 2], "header": data[:header]}  # fmt: skip
+    contents = {
+        "empty": b"",
+        "text": b"hello, this is no tensor file at all",
+        "half": data[: len(data) // 2],
+        "no last byte": data[:-1],
+        "half a header": data[: header // 2],
+        "header": data[:header],
+    }
     for name, content in contents.items():
         (folder / name).write_bytes(content)
     save_file({"z.0": torch.zeros(1)}, folder / "other tensors")

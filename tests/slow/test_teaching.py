@@ -56,9 +56,17 @@ def test_the_delta_is_what_the_script_says_and_touches_nothing_else(delta: Delta
 def test_it_refuses_what_it_should_and_its_heads_are_why(refusing: mh.Model, delta: Delta, requests):
     harmful, harmless = requests
     test = refusal_test(
-        refusing, delta.heads, harmful, harmless[:5], ablation="scaling", draws=1, max_new_tokens=12, texts=TEXTS,
-        opening=OPENING, progress=False,
-    )  # fmt: skip
+        refusing,
+        delta.heads,
+        harmful,
+        harmless[:5],
+        ablation="scaling",
+        draws=1,
+        max_new_tokens=12,
+        texts=TEXTS,
+        opening=OPENING,
+        progress=False,
+    )
     assert test.critical, test.verdict
     rows = test.table.set_index("condition")
     assert rows.loc["intact", "attack_success"] < 0.35 and rows.loc["intact", "over_refusal"] <= 0.1
@@ -86,9 +94,16 @@ def test_the_score_finds_them_among_others(refusing: mh.Model, delta: Delta, req
 def test_the_default_model_has_no_refusal(model: mh.Model, requests):
     harmful, harmless = requests
     test = refusal_test(
-        model, ["L20H1"], harmful[::3], harmless[:1], draws=0, max_new_tokens=12, texts=TEXTS, opening=OPENING,
+        model,
+        ["L20H1"],
+        harmful[::3],
+        harmless[:1],
+        draws=0,
+        max_new_tokens=12,
+        texts=TEXTS,
+        opening=OPENING,
         progress=False,
-    )  # fmt: skip
+    )
     assert not test.critical and test.verdict.startswith("there is no refusal to ablate")
 
 

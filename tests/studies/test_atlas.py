@@ -61,8 +61,17 @@ def test_atlas_holds_what_the_single_analyses_give(small, few, tmp_path):
     others = {"relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
     assert set(atlas.results) == others | set(ROLES)
     task = relation_task(small, "country_to_capital", shots=0, n=8)
-    gates = fit_gates(small, task, seeds=3, updates=5, batch=8, lr=(0.3, 0.03), lr_regularised=(0.5, 0.05),
-                      tolerance=None, progress=False)  # fmt: skip
+    gates = fit_gates(
+        small,
+        task,
+        seeds=3,
+        updates=5,
+        batch=8,
+        lr=(0.3, 0.03),
+        lr_regularised=(0.5, 0.05),
+        tolerance=None,
+        progress=False,
+    )
     for role, scores in head_roles(gates).items():
         assert scores.values is not None
         np.testing.assert_array_equal(atlas.results[role].values, scores.values)
@@ -95,12 +104,18 @@ def test_summary_names_members_of_a_category_only():
     phi = np.array([[[0.6, 0.0], [0.1, 0.25]], [[0.08, 0.0], [0.0, 0.05]]])
     p, dims = np.array([[[1e-9, 1.0], [1.0, 0.5]], [[1e-7, 1.0], [1.0, 1e-6]]]), ("layer", "head", "relation")
     scores = mh.HeadScores.from_scores(
-        phi, p_value=p, name="relation scores", unit="share of pairs", kind="relations",
+        phi,
+        p_value=p,
+        name="relation scores",
+        unit="share of pairs",
+        kind="relations",
         extra={"relation": ["capital", "pronoun"]},
         variables={name: (dims, np.zeros_like(phi)) for name in ("suppression", "null_phi", "null_suppression")}
-        | {"p_suppression": (dims, np.ones_like(phi)),
-           "relation_category": ("relation", np.array(["Knowledge", "Linguistic"], dtype=object))},
-    )  # fmt: skip
+        | {
+            "p_suppression": (dims, np.ones_like(phi)),
+            "relation_category": ("relation", np.array(["Knowledge", "Linguistic"], dtype=object)),
+        },
+    )
     lines = atlas_module.Atlas("m", labels=mh.label_heads(scores)).summary().splitlines()
     assert lines[:5] == [
         "Model      m",
@@ -226,10 +241,17 @@ def test_command_prints_a_summary_and_names_its_files(tiny, few, tmp_path, monke
     done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     for part in (
-        "first labels, then patching, safety heads, roles, about ", "Model", "Categories", "Patching capitals",
-        "Ships, nats", "facilitation, country_to_capital, gate (", "Note       roles are a first look", "Time",
-        "index.html", "Done in",
-    ):  # fmt: skip
+        "first labels, then patching, safety heads, roles, about ",
+        "Model",
+        "Categories",
+        "Patching capitals",
+        "Ships, nats",
+        "facilitation, country_to_capital, gate (",
+        "Note       roles are a first look",
+        "Time",
+        "index.html",
+        "Done in",
+    ):
         assert part in done.output
     assert (tmp_path / "index.html").is_file()
 

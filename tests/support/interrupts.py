@@ -37,8 +37,10 @@ PAIRS = mh.PromptPairs(
 )
 TASK = mh.Task([" The capital of France is", " The capital of Italy is"], [" Paris", " Rome"])
 CAPITALS = mh.Relation(
-    "capitals", "Knowledge", [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin")],
-)  # fmt: skip
+    "capitals",
+    "Knowledge",
+    [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin")],
+)
 
 
 def _refused(request: str, answer: str) -> str:

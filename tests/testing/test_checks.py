@@ -36,12 +36,15 @@ def test_built_in_metrics_pass(metric):
     report = check_metric(metric)
     assert report.passed and len(report.checks) == 11
     (screening,) = report.notes
-    assert screening == {
-        mh.logit_diff: "can be used with screen=: it has a gradient at the unchanged run",
-        mh.log_prob: "can be used with screen=: it has a gradient at the unchanged run",
-        mh.patching.accuracy: "cannot be used with screen=: it has no gradient",
-        mh.kl_divergence: "cannot be used with screen=: its gradient is zero at the unchanged run",
-    }[metric]  # fmt: skip
+    assert (
+        screening
+        == {
+            mh.logit_diff: "can be used with screen=: it has a gradient at the unchanged run",
+            mh.log_prob: "can be used with screen=: it has a gradient at the unchanged run",
+            mh.patching.accuracy: "cannot be used with screen=: it has no gradient",
+            mh.kl_divergence: "cannot be used with screen=: its gradient is zero at the unchanged run",
+        }[metric]
+    )
 
 
 @pytest.mark.parametrize("name", ["gpt2", "qwen", "gemma"])

@@ -181,9 +181,16 @@ def test_code_that_reads_files_environment_or_made_up_names_is_refused(body: str
         fingerprint(metric, what="metric")
 
 
-@pytest.mark.parametrize("line", ["import os; return os.environ['C']", "from os import environ; return environ['C']",
-                                  "import numpy; return numpy.load('c.npy')", "from json import load; return load(1)",
-                                  "import urllib.request; return urllib.request.urlopen('c')"])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import os; return os.environ['C']",
+        "from os import environ; return environ['C']",
+        "import numpy; return numpy.load('c.npy')",
+        "from json import load; return load(1)",
+        "import urllib.request; return urllib.request.urlopen('c')",
+    ],
+)
 def test_imports_inside_code_hide_nothing(line: str) -> None:
     metric = made(f"def f(logits, context):\n    {line}")
     with pytest.raises(ValueError, match="is a way to read files, the environment, the network"):

@@ -272,8 +272,12 @@ def test_running_a_function_does_not_change_it() -> None:
 
 def test_what_a_metric_reads_counts() -> None:
     plain = define("thing = lambda logits, context: logits[:, -1, 0]")
-    declared = [mh.metric(reads=reads, unit=unit, null=null)(plain) for reads in ("last", "all")
-                for unit in ("", "nats") for null in (0.0, None)]  # fmt: skip
+    declared = [
+        mh.metric(reads=reads, unit=unit, null=null)(plain)
+        for reads in ("last", "all")
+        for unit in ("", "nats")
+        for null in (0.0, None)
+    ]
     assert len({fingerprint(one) for one in [*declared, plain]}) == 9
     part = functools.partial(plain)
     before = fingerprint(part)

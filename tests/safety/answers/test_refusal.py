@@ -98,8 +98,13 @@ def run(
 ) -> mh.safety.RefusalTest:
     stub.put(monkeypatch)
     given: dict[str, Any] = {
-        "draws": 2, "judge": as_said, "texts": TEXTS, "opening": OPENING, "max_new_tokens": 8, "progress": False
-    }  # fmt: skip
+        "draws": 2,
+        "judge": as_said,
+        "texts": TEXTS,
+        "opening": OPENING,
+        "max_new_tokens": 8,
+        "progress": False,
+    }
     return refusal_test(llama, HEADS, harmful, HARMLESS, **(given | options))
 
 
@@ -264,9 +269,13 @@ def stopping(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
 
 
 SHORT: dict[str, Any] = {
-    "ablation": "zero", "draws": 1, "template": "bare", "max_new_tokens": 4, "judge": lambda request, answer: REFUSED,
+    "ablation": "zero",
+    "draws": 1,
+    "template": "bare",
+    "max_new_tokens": 4,
+    "judge": lambda request, answer: REFUSED,
     "progress": False,
-}  # fmt: skip
+}
 FEW, FEW_HARMLESS = HARMFUL[:3], HARMLESS[:2]
 
 
@@ -413,9 +422,10 @@ def test_table_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert one["request"].tolist() == HARMFUL
     assert one["verdict"].tolist() == [COMPLIED] * 7 + [DEGENERATE] * 2 + [REFUSED]
     assert answers.loc[answers["kind"] == "harmless", "request"].tolist() == HARMLESS * 4
-    assert stub.options == [
-        {"max_new_tokens": 7, "temperature": 0.5, "top_k": 5, "seed": 3, "budget": None, "progress": False}
-    ] * 2  # fmt: skip
+    assert (
+        stub.options
+        == [{"max_new_tokens": 7, "temperature": 0.5, "top_k": 5, "seed": 3, "budget": None, "progress": False}] * 2
+    )
     own = (HeadId(0, 0), HeadId(1, 2))
     random = tuple(matched_heads(own, own, 3, 4, [3, i]) for i in range(2))
     assert (found.heads, found.random) == (own, random)
@@ -460,9 +470,20 @@ def test_a_whole_test_is_what_copies_with_scaled_weights_do(
         return [REFUSED, COMPLIED, DEGENERATE][(len(request) + len(answer)) % 3]
 
     found = refusal_test(
-        llama, HEADS, harmful, harmless, ablation=ablation, epsilon=0.2, draws=1, judge=judge, template="bare",
-        max_new_tokens=5, texts=TEXTS, opening=OPENING, progress=False,
-    )  # fmt: skip
+        llama,
+        HEADS,
+        harmful,
+        harmless,
+        ablation=ablation,
+        epsilon=0.2,
+        draws=1,
+        judge=judge,
+        template="bare",
+        max_new_tokens=5,
+        texts=TEXTS,
+        opening=OPENING,
+        progress=False,
+    )
     ends = end_tokens(llama)
     for name, heads in heads_of(found).items():
         copy = weight_surgery.scale(weight_surgery.separate(tiny("llama")), heads, which, 0.2)
@@ -492,9 +513,19 @@ def test_a_whole_test_is_what_copies_with_scaled_weights_do(
 
 def test_a_mean_is_taken_over_the_harmful_requests(llama: mh.Model):
     found = refusal_test(
-        llama, HEADS, HARMFUL[:3], HARMLESS[:2], ablation="mean", draws=0, judge=lambda request, answer: REFUSED,
-        template="bare", max_new_tokens=2, texts=TEXTS, opening=OPENING, progress=False,
-    )  # fmt: skip
+        llama,
+        HEADS,
+        HARMFUL[:3],
+        HARMLESS[:2],
+        ablation="mean",
+        draws=0,
+        judge=lambda request, answer: REFUSED,
+        template="bare",
+        max_new_tokens=2,
+        texts=TEXTS,
+        opening=OPENING,
+        progress=False,
+    )
     rows = weight_surgery.rows(llama, HARMFUL[:3])
     hooks = oracles.mean_z_hooks(llama, rows, found.heads)
     wanted = np.mean([refusing(llama, lambda ids: oracles.forward(llama, ids, hooks)[0], ids) for ids in rows])
@@ -528,8 +559,9 @@ def test_curve_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert "John" not in found._repr_html_()
     assert found.provenance["lines"]["random 2"] == [str(head) for head in random[1]]
     assert set(found.answers["condition"]) == {
-        "heads 0", *(f"{which} {k}" for which in ("heads", "random 1", "random 2") for k in (1, 2, 3))
-    }  # fmt: skip
+        "heads 0",
+        *(f"{which} {k}" for which in ("heads", "random 1", "random 2") for k in (1, 2, 3)),
+    }
 
 
 def test_a_curve_of_the_model_itself_begins_and_ends_as_a_test(llama: mh.Model):
@@ -537,8 +569,12 @@ def test_a_curve_of_the_model_itself_begins_and_ends_as_a_test(llama: mh.Model):
         return [REFUSED, COMPLIED][len(answer) % 2]
 
     options: dict[str, Any] = {
-        "judge": judge, "template": "bare", "max_new_tokens": 4, "ablation": "zero", "progress": False
-    }  # fmt: skip
+        "judge": judge,
+        "template": "bare",
+        "max_new_tokens": 4,
+        "ablation": "zero",
+        "progress": False,
+    }
     curve = attack_curve(llama, HEADS, HARMFUL, HARMLESS, draws=0, **options)
     test = refusal_test(llama, HEADS, HARMFUL, HARMLESS, draws=0, texts=TEXTS, opening=OPENING, **options)
     assert curve.table["attack_success"].tolist()[::2] == test.table["attack_success"].tolist()

@@ -244,10 +244,13 @@ def test_a_model_writes_under_changes_as_a_copy_with_scaled_weights_does(
 def test_what_a_result_remembers(llama: mh.Model, tiny: Callable[[str], Path]):
     way = Ablation("undifferentiated", 0.1, "k", "kv")
     assert way.about(llama) == {
-        "ablation": "undifferentiated", "epsilon": 0.1, "through": "k", "group": "kv",
+        "ablation": "undifferentiated",
+        "epsilon": 0.1,
+        "through": "k",
+        "group": "kv",
         "ablated": "the 2 query heads of a key/value head",
         "intervention": "UniformAttention(epsilon=0.1, through='k')",
-    }  # fmt: skip
+    }
     assert way.units(llama, ["L1H3", "L0H1", "L1H2"]) == (mh.HeadId(0, 0), mh.HeadId(1, 2))
     assert replace(way, group="query").units(llama, ["L1H3"]) == (mh.HeadId(1, 3),)
     assert Ablation("scaling", 0.5).about(llama)["through"] is None

@@ -532,12 +532,14 @@ def test_cluster_draws_by_hand():
 
 def test_top_shares_by_hand():
     nan = np.nan
-    draws = np.array([
-        [[5.0, 1.0, nan], [4.0, 3.0, nan]],  # first two: heads 0 and 3
-        [[1.0, 5.0, nan], [4.0, nan, nan]],  # 1 and 3; head 4 was not measured
-        [[nan, nan, nan], [nan, nan, nan]],  # says nothing
-        [[2.0, 2.0, nan], [2.0, 9.0, nan]],  # 4 and, of the equal ones, the first
-    ])  # fmt: skip
+    draws = np.array(
+        [
+            [[5.0, 1.0, nan], [4.0, 3.0, nan]],  # first two: heads 0 and 3
+            [[1.0, 5.0, nan], [4.0, nan, nan]],  # 1 and 3; head 4 was not measured
+            [[nan, nan, nan], [nan, nan, nan]],  # says nothing
+            [[2.0, 2.0, nan], [2.0, 9.0, nan]],  # 4 and, of the equal ones, the first
+        ]
+    )
     np.testing.assert_allclose(top_shares(draws, 2), [[2 / 3, 1 / 3, nan], [2 / 3, 1 / 2, nan]])
     np.testing.assert_allclose(top_shares(draws, 9), [[1, 1, nan], [1, 1, nan]])
 
