@@ -32,19 +32,16 @@ the targets of a relation among its sources and counts how often as many are hit
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache
-from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from mechheads.labels.nulls import matching_null, matchings
-from mechheads.labels.ranks import HeadPath, Ranks, Ties, usual_k
-from mechheads.labels.readings import READINGS, SOURCES, Norm, Readings, Source
-from mechheads.labels.relations import RelationLike, load_relations
+from mechheads.labels.ranks import Ties, usual_k
+from mechheads.labels.readings import READINGS, Norm, Source
+from mechheads.labels.relations import Relation, RelationLike, load_relations
+from mechheads.labels.static_layers import TIES, Found, LayerScorer, Scoring
 from mechheads.labels.usable_pairs import KeptPairs, Targets, check_any, keep_pairs, long_enough
+from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
@@ -56,9 +53,6 @@ from mechheads.results.stats import mean_over_prompts, q_values, share_interval
 if TYPE_CHECKING:
     from mechheads.model.model import Model
     from mechheads.model.stored_weights import StoredWeights
-
-Side = Literal[1, -1]
-_TIES = {"target": "count for the target", "index": "count for the larger token id"}
 
 
 @alone
@@ -138,223 +132,109 @@ def relation_scores(
     ((HeadId(layer=29, head=2), HeadId(layer=23, head=4)), 'first_mlp')
     """
     k, k_copying = usual_k(model.d_vocab, k, k_copying)
-    numbers = {"k": k, "k_copying": k_copying, "min_pairs": min_pairs, "draws": draws, "memory": memory}
-    for what, number in numbers.items():
-        if number < 1:
-            raise ValueError(f"{what} is {number}; it must be at least 1")
-    if not 0 <= min_effect <= 1:
-        raise ValueError(f"min_effect is {min_effect}; it must be a share of pairs, between 0 and 1")
-    for what, given, known in (
-        ("source", source, SOURCES),
-        ("norm", norm, ("raw", "folded")),
-        ("targets", targets, ("single", "first")),
-        ("ties", ties, tuple(_TIES)),
-    ):
-        if given not in known:
-            raise ValueError(f"{what} is {given!r}; choose {_either(known)}")
+    scoring = Scoring(
+        k=k,
+        k_copying=k_copying,
+        source=source,
+        norm=norm,
+        leading_space=leading_space,
+        targets=targets,
+        ties=ties,
+        min_pairs=min_pairs,
+        min_effect=min_effect,
+        draws=draws,
+        seed=seed,
+        memory=memory,
+    )
     loaded = load_relations(relations)
     everything = keep_pairs(loaded, model.tokenizer, leading_space=leading_space, targets=targets)
     if relations is not None:
         for kept in everything:
             check_any(kept, model.tokenizer, leading_space)
     scored = long_enough(everything, min_pairs)
-    limits = [k_copying if kept.relation.copying else k for kept in scored]
     about = model.provenance()
-    found = _Found.empty(model.n_layers, model.n_heads, scored)
-    work = _Work(model, scored, limits, _Asked(source, norm, ties, memory, min_effect, draws, seed))
-    work.fill(found, progress)
-    names = [kept.relation.name for kept in scored]
-    longest = found.hits.shape[-1]
-    words = [" -> ".join(kept.pairs[i]) if i < len(kept.pairs) else "" for kept in scored for i in range(longest)]
-    by_first = [i < len(kept.pairs) and kept.by_first[i] for kept in scored for i in range(longest)]
-    dims, counts = ("layer", "head", "relation"), np.array([len(kept.pairs) for kept in scored])
+    scorer = LayerScorer(model, scored, scoring)
+    found = _score_layers(scorer, progress)
     scores = HeadScores.from_values(
         found.hits[0],
         name="relation scores",
         kind="relations",
-        extra={"relation": names},
+        extra={"relation": [kept.relation.name for kept in scored]},
         provenance=make_provenance(
-            about,
-            k=dict(zip(names, limits, strict=True)),
-            source=source,
-            no_reading=work.missing,
-            norm=norm,
-            leading_space=leading_space,
-            targets=targets,
-            ties=_TIES[ties],
-            min_pairs=min_pairs,
-            min_effect=min_effect,
-            draws=draws,
-            seed=seed,
-            ledger={kept.relation.name: kept.ledger(kept in scored) for kept in everything},
-            relations={relation.name: relation for relation in loaded},
-            prompts={
-                kept.relation.name: [kept.relation, limit, len(kept.pairs)]
-                for kept, limit in zip(scored, limits, strict=True)
-            },
-            interrupted=np.isnan(found.hits[0, -1, -1]).all(),
+            about, _settings(scorer, loaded, everything), interrupted=np.isnan(found.hits[0, -1, -1]).all()
         ),
-        variables={
-            "null_phi": (dims, found.null[0]),
-            "reading": (dims, _names(found.reading[0])),
-            **{f"phi_{name}": (dims, found.each[i]) for i, name in enumerate(READINGS) if name in work.names},
-            "contrast": (dims, _best_contrast(found.contrast)),
-            **{f"contrast_{name}": (dims, found.contrast[i]) for i, name in enumerate(READINGS) if name in work.names},
-            "suppression": (dims, mean_over_prompts(found.hits[1])),
-            "suppression_reading": (dims, _names(found.reading[1])),
-            "p_suppression": (dims, found.p[1]),
-            "null_suppression": (dims, found.null[1]),
-            "n_pairs": ("relation", counts),
-            "relation_category": ("relation", _text([kept.relation.category or "" for kept in scored])),
-            "pair": (("relation", "prompt"), text_array(words, (len(scored), longest))),
-            "by_first": (("relation", "prompt"), np.array(by_first).reshape(len(scored), longest)),
-        },
+        variables=_variables(found, scorer),
     )
-    low, high = share_interval(scores.scores.values, counts)
+    low, high = share_interval(scores.scores.values, scores.dataset["n_pairs"].values)
     statistics = {"ci_low": low, "ci_high": high, "p_value": found.p[0], "q_value": q_values(found.p[0])}
-    return HeadScores(scores.dataset.assign({name: (dims, array) for name, array in statistics.items()}))
+    return HeadScores(scores.dataset.assign({name: (_DIMS, array) for name, array in statistics.items()}))
 
 
-@dataclass(frozen=True)
-class _Found:
-    """The results for both directions: axis 0 of ``hits``, ``p``, ``null`` and ``reading`` is (implements, suppresses).
-
-    Attributes:
-        hits: of the best reading [2, layer, head, relation, pair].
-        p, null: p and the mean of the null [2, layer, head, relation].
-        reading: the index of the best reading in READINGS, -1 if there is no hit [2, layer, head, relation].
-        each, contrast: phi and contrast for each reading [reading, layer, head, relation].
-    """
-
-    hits: np.ndarray
-    p: np.ndarray
-    null: np.ndarray
-    reading: np.ndarray
-    each: np.ndarray
-    contrast: np.ndarray
-
-    @classmethod
-    def empty(cls, n_layers: int, n_heads: int, scored: Sequence[KeptPairs]) -> _Found:
-        shape = (2, n_layers, n_heads, len(scored))
-        longest = max(len(kept.pairs) for kept in scored)
-        hits, p, null = np.full((*shape, longest), np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
-        each, contrast = np.full((2, len(READINGS), *shape[1:]), np.nan)
-        return cls(hits, p, null, np.full(shape, -1), each, contrast)
-
-    def forget(self, layers: slice) -> None:
-        """Reset some layers, as if they had not been scored."""
-        self.reading[:, layers] = -1
-        for array in (self.hits, self.p, self.null, self.each, self.contrast):
-            array[:, layers] = np.nan
+_DIMS = ("layer", "head", "relation")
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """How to score, and when to test a score with how many shuffles."""
-
-    source: Source
-    norm: Norm
-    ties: Ties
-    memory: int
-    min_effect: float
-    draws: int
-    seed: int
-
-
-class _Work:
-    """Everything needed to score a layer.
-
-    Attributes:
-        names: the readings that are used.
-        missing: why the other readings are not used.
-    """
-
-    def __init__(
-        self, model: Model | StoredWeights, scored: Sequence[KeptPairs], limits: Sequence[int], asked: _Asked
-    ) -> None:
-        tokens = [pair for kept in scored for pair in kept.tokens]
-        ids, source_of = np.unique([source for source, _ in tokens if source is not None], return_inverse=True)
-        per_relation = [len(kept.pairs) for kept in scored]
-        device, ends = model.device, np.cumsum(per_relation).tolist()
-        self._model, self._asked, self._folded = model, asked, asked.norm == "folded"
-        self._pairs_of = [slice(end - size, end) for end, size in zip(ends, per_relation, strict=True)]
-        self._drawn = cache(lambda n: matchings(n, asked.draws, asked.seed))
-        with torch.no_grad():
-            self._readings = Readings(model, torch.as_tensor(ids, device=device), asked.source, asked.norm)
-            _check_finite(model)
-            self._ranks = Ranks(
-                model,
-                source_of=torch.as_tensor(source_of, device=device),
-                target=torch.as_tensor([target for _, target in tokens], device=device),
-                limit=torch.as_tensor(np.repeat(limits, per_relation), device=device),
-                ties=asked.ties,
-                memory=asked.memory,
-            )
-            self._final_scale = model.final_scale().float() if self._folded else None
-        self.names, self.missing = self._readings.names, self._readings.missing
-
-    def fill(self, found: _Found, progress: bool) -> None:
-        """Score layer by layer, until done or Ctrl-C."""
-        done, n_layers = 0, self._model.n_layers
-        n_units = n_layers * self._model.n_heads
-        try:
-            with Bar(total=n_units, desc="relation scores", unit="head", disable=not progress) as bar, torch.no_grad():
-                for layer in range(n_layers):
-                    self._score(found, layer)
-                    bar.update(self._model.n_heads)
-                    done = layer + 1
-        except KeyboardInterrupt:
-            if not done:
-                raise
-            found.forget(slice(done, None))
-            warn(f"relation_scores was interrupted: layers 0..{done - 1} are scored, the later ones are NaN")
-
-    def _score(self, found: _Found, layer: int) -> None:
-        """Score a layer: the hits of its heads for the best reading, and the null if there are enough hits."""
-        W_O = self._model.W_O[layer].float()
-        if self._final_scale is not None:
-            W_O = W_O * self._model.attention_out_scale(layer).float() * self._final_scale
-        values = self._readings.at(layer)
-        by_head = zip(*values.values(), strict=True)
-        paths: list[list[HeadPath]] = [[(each, out) for each in read] for read, out in zip(by_head, W_O, strict=True)]
-        flat = torch.stack(self._ranks.top([path for of_head in paths for path in of_head]))
-        hits = flat.unflatten(1, (len(paths), len(values))).transpose(1, 2).cpu().numpy()
-        found.p[:, layer] = 1.0
-        places = np.array([READINGS.index(name) for name in values])
-        ways = {
-            READINGS.index(name): list(values).index(name if name in values else "embedding") for name in self.names
-        }
-        for i, way in ways.items():
-            contrast = [self._ranks.contrast(path, self._pairs_of) for path in (of_head[way] for of_head in paths)]
-            found.contrast[i, layer] = torch.stack(contrast).cpu().numpy()
-        tested: list[tuple[Side, int, int]] = []
-        for relation, pairs in enumerate(self._pairs_of):
-            own = hits[..., pairs]
-            share = own.mean(-1)
-            best = share.argmax(1)
-            most = np.take_along_axis(own, best[:, None, :, None], axis=1)[:, 0]
-            found.hits[:, layer, :, relation, : own.shape[-1]] = most
-            found.reading[:, layer, :, relation] = np.where(most.any(-1), places[best], -1)
-            for i, way in ways.items():
-                found.each[i, layer, :, relation] = share[0, way]
-            many = (most.sum(-1) >= 2) & (most.mean(-1) >= self._asked.min_effect)
-            for side, head in np.argwhere(many).tolist():
-                tested.append((-1 if side else 1, head, relation))
-        tested.sort(key=lambda each: each[1])
-        tables = self._ranks.hits(
-            [(path, self._pairs_of[relation], sign) for sign, head, relation in tested for path in paths[head]]
-        )
-        for sign, head, relation in tested:
-            of_pairs = np.stack([table.cpu().numpy() for table in islice(tables, len(values))])
-            at = int(sign < 0), layer, head, relation
-            found.p[at], found.null[at] = matching_null(of_pairs, self._drawn)
+def _score_layers(scorer: LayerScorer, progress: bool) -> Found:
+    """Score layer by layer, until done or Ctrl-C."""
+    model, done = scorer.model, 0
+    found = Found.empty(model.n_layers, model.n_heads, scorer.scored)
+    bar = Bar(total=model.n_layers * model.n_heads, desc="relation scores", unit="head", disable=not progress)
+    with until_interrupted() as work, bar:
+        for layer in range(model.n_layers):
+            scorer.score(found, layer)
+            bar.update(model.n_heads)
+            done = layer + 1
+    work.stop_unless(done)
+    if work.interrupted:
+        found.forget(slice(done, None))
+        warn(f"relation_scores was interrupted: layers 0..{done - 1} are scored, the later ones are NaN")
+    return found
 
 
-def _check_finite(model: Model | StoredWeights) -> None:
-    for layer in range(model.n_layers):
-        for name, weight in (("W_V", model.W_V[layer]), ("W_O", model.W_O[layer])):
-            if not torch.isfinite(weight).all():
-                raise ValueError(f"{name} of layer {layer} holds NaN or infinite numbers")
+def _settings(scorer: LayerScorer, loaded: Sequence[Relation], everything: Sequence[KeptPairs]) -> dict[str, Any]:
+    """How relations were scored, and what was kept of them, for a result's provenance."""
+    scoring = scorer.scoring
+    limit_of = {kept.relation.name: limit for kept, limit in zip(scorer.scored, scorer.limits, strict=True)}
+    return {
+        "k": limit_of,
+        "source": scoring.source,
+        "no_reading": scorer.missing,
+        "norm": scoring.norm,
+        "leading_space": scoring.leading_space,
+        "targets": scoring.targets,
+        "ties": TIES[scoring.ties],
+        "min_pairs": scoring.min_pairs,
+        "min_effect": scoring.min_effect,
+        "draws": scoring.draws,
+        "seed": scoring.seed,
+        "ledger": {kept.relation.name: kept.ledger(kept in scorer.scored) for kept in everything},
+        "relations": {relation.name: relation for relation in loaded},
+        "prompts": {
+            kept.relation.name: [kept.relation, limit_of[kept.relation.name], len(kept.pairs)] for kept in scorer.scored
+        },
+    }
+
+
+def _variables(found: Found, scorer: LayerScorer) -> dict[str, Any]:
+    """The further variables of the scores: for each name its dimensions and values."""
+    scored, used = scorer.scored, [(i, name) for i, name in enumerate(READINGS) if name in scorer.names]
+    longest = found.hits.shape[-1]
+    words = [" -> ".join(kept.pairs[i]) if i < len(kept.pairs) else "" for kept in scored for i in range(longest)]
+    by_first = [i < len(kept.pairs) and kept.by_first[i] for kept in scored for i in range(longest)]
+    return {
+        "null_phi": (_DIMS, found.null[0]),
+        "reading": (_DIMS, _names(found.reading[0])),
+        **{f"phi_{name}": (_DIMS, found.each[i]) for i, name in used},
+        "contrast": (_DIMS, _best_contrast(found.contrast)),
+        **{f"contrast_{name}": (_DIMS, found.contrast[i]) for i, name in used},
+        "suppression": (_DIMS, mean_over_prompts(found.hits[1])),
+        "suppression_reading": (_DIMS, _names(found.reading[1])),
+        "p_suppression": (_DIMS, found.p[1]),
+        "null_suppression": (_DIMS, found.null[1]),
+        "n_pairs": ("relation", np.array([len(kept.pairs) for kept in scored])),
+        "relation_category": ("relation", _text([kept.relation.category or "" for kept in scored])),
+        "pair": (("relation", "prompt"), text_array(words, (len(scored), longest))),
+        "by_first": (("relation", "prompt"), np.array(by_first).reshape(len(scored), longest)),
+    }
 
 
 def _best_contrast(contrast: np.ndarray) -> np.ndarray:
@@ -369,12 +249,6 @@ def _best_contrast(contrast: np.ndarray) -> np.ndarray:
 def _names(places: np.ndarray) -> np.ndarray:
     """The names of readings, from their indices in READINGS."""
     return text_array([READINGS[place] if place >= 0 else "" for place in places.ravel().tolist()], places.shape)
-
-
-def _either(known: Sequence[str]) -> str:
-    """``"a", "b" or "c"``."""
-    *others, last = (f'"{name}"' for name in known)
-    return f"{', '.join(others)} or {last}"
 
 
 def _text(labels: list[str]) -> np.ndarray:

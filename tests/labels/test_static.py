@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mechheads
-from mechheads.labels import static
+from mechheads.labels import static_layers
 from mechheads.labels.relations import Relation
 from mechheads.labels.static import relation_scores
 
@@ -242,7 +242,7 @@ def test_scores_survive_a_file(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_keeps_the_layers_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = static.Readings.at
+    honest = static_layers.Readings.at
 
     def interrupted(readings: Any, layer: int) -> Any:
         if layer == 2:
@@ -250,7 +250,7 @@ def test_ctrl_c_keeps_the_layers_that_are_done(monkeypatch: pytest.MonkeyPatch) 
         return honest(readings, layer)
 
     whole = relation_scores(random_model(), relations(), min_pairs=1, progress=False)
-    monkeypatch.setattr(static.Readings, "at", interrupted)
+    monkeypatch.setattr(static_layers.Readings, "at", interrupted)
     with pytest.warns(UserWarning, match=r"layers 0\.\.1 are scored"):
         part = relation_scores(random_model(), relations(), min_pairs=1, progress=False)
     assert [str(head) for head in part.missing] == ["L2H0", "L2H1", "L2H2", "L2H3"]

@@ -23,7 +23,7 @@ from mechheads.cli import main
 from mechheads.engine import row_layout
 from mechheads.gating import LossNotFinite
 from mechheads.gating.roles import role_curves as curves
-from mechheads.labels import static
+from mechheads.labels.static_layers import LayerScorer
 from mechheads.messages.progress import Bar
 from mechheads.model.backends import temporary_changes
 from mechheads.model.backends.temporary_changes import Forward, HookOn, NoGradient, alone
@@ -249,14 +249,14 @@ def label_command(tiny: Callable[[str], Path], tmp_path: Path) -> list[str]:
 
 
 def test_label_interrupted_says_so_and_which_heads_were_not_reached(label_command, tmp_path, monkeypatch):
-    score = static._Work._score
+    score = LayerScorer.score
 
     def stops(*args: Any) -> None:
         if args[-1] == 2:
             raise KeyboardInterrupt
         score(*args)
 
-    monkeypatch.setattr(static._Work, "_score", stops)
+    monkeypatch.setattr(LayerScorer, "score", stops)
     with pytest.warns(UserWarning, match="was interrupted"):
         done = CliRunner().invoke(main, label_command)
     assert done.exit_code == 130 and "Done" not in done.output
@@ -268,7 +268,7 @@ def test_label_interrupted_says_so_and_which_heads_were_not_reached(label_comman
 
 
 def test_label_interrupted_before_there_is_a_result(label_command, monkeypatch):
-    monkeypatch.setattr(static._Work, "_score", _interrupt)
+    monkeypatch.setattr(LayerScorer, "score", _interrupt)
     done = CliRunner().invoke(main, label_command)
     assert done.exit_code == 130 and "Interrupted before there was a result." in done.output
 

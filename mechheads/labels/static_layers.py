@@ -1,0 +1,200 @@
+"""Relation scores layer by layer: the settings, how a layer's heads are scored, and what was found so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+
+from mechheads.labels.nulls import matching_null, matchings
+from mechheads.labels.ranks import HeadPath, Ranks, Ties
+from mechheads.labels.readings import READINGS, SOURCES, Norm, Reading, Readings, Source
+from mechheads.labels.usable_pairs import KeptPairs, Targets
+
+if TYPE_CHECKING:
+    from mechheads.model.model import Model
+    from mechheads.model.stored_weights import StoredWeights
+
+Side = Literal[1, -1]
+"""Whether a score counts the largest entries of a row (1) or the smallest (-1)."""
+
+TIES = {"target": "count for the target", "index": "count for the larger token id"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How relations are scored; the attributes are arguments of ``relation_scores``.
+
+    Raises:
+        ValueError: if an argument is not allowed.
+    """
+
+    k: int
+    k_copying: int
+    source: Source
+    norm: Norm
+    leading_space: bool
+    targets: Targets
+    ties: Ties
+    min_pairs: int
+    min_effect: float
+    draws: int
+    seed: int
+    memory: int
+
+    def __post_init__(self) -> None:
+        for what in ("k", "k_copying", "min_pairs", "draws", "memory"):
+            if getattr(self, what) < 1:
+                raise ValueError(f"{what} is {getattr(self, what)}; it must be at least 1")
+        if not 0 <= self.min_effect <= 1:
+            raise ValueError(f"min_effect is {self.min_effect}; it must be a share of pairs, between 0 and 1")
+        for what, given, known in (
+            ("source", self.source, SOURCES),
+            ("norm", self.norm, ("raw", "folded")),
+            ("targets", self.targets, ("single", "first")),
+            ("ties", self.ties, tuple(TIES)),
+        ):
+            if given not in known:
+                raise ValueError(f"{what} is {given!r}; choose {_either(known)}")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The results for both directions: axis 0 of ``hits``, ``p``, ``null`` and ``reading`` is (implements, suppresses).
+
+    Attributes:
+        hits: of the best reading [2, layer, head, relation, pair].
+        p, null: p and the mean of the null [2, layer, head, relation].
+        reading: the index of the best reading in READINGS, -1 if there is no hit [2, layer, head, relation].
+        each, contrast: phi and contrast for each reading [reading, layer, head, relation].
+    """
+
+    hits: np.ndarray
+    p: np.ndarray
+    null: np.ndarray
+    reading: np.ndarray
+    each: np.ndarray
+    contrast: np.ndarray
+
+    @classmethod
+    def empty(cls, n_layers: int, n_heads: int, scored: Sequence[KeptPairs]) -> Found:
+        shape = (2, n_layers, n_heads, len(scored))
+        longest = max(len(kept.pairs) for kept in scored)
+        hits, p, null = np.full((*shape, longest), np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
+        each, contrast = np.full((2, len(READINGS), *shape[1:]), np.nan)
+        return cls(hits, p, null, np.full(shape, -1), each, contrast)
+
+    def forget(self, layers: slice) -> None:
+        """Reset some layers, as if they had not been scored."""
+        self.reading[:, layers] = -1
+        for array in (self.hits, self.p, self.null, self.each, self.contrast):
+            array[:, layers] = np.nan
+
+
+class LayerScorer:
+    """Scores the heads of one layer after the other.
+
+    Args:
+        scored: the relations, each with at least one pair.
+
+    Attributes:
+        limits: k for each relation.
+        names: the readings that are used.
+        missing: why the other readings are not used.
+
+    Raises:
+        ValueError: if the model does not have the reading asked for, or its weights are not finite.
+    """
+
+    def __init__(self, model: Model | StoredWeights, scored: Sequence[KeptPairs], scoring: Scoring) -> None:
+        self.model, self.scored, self.scoring = model, scored, scoring
+        self.limits = [scoring.k_copying if kept.relation.copying else scoring.k for kept in scored]
+        tokens = [pair for kept in scored for pair in kept.tokens]
+        ids, source_of = np.unique([source for source, _ in tokens if source is not None], return_inverse=True)
+        per_relation = [len(kept.pairs) for kept in scored]
+        device, ends = model.device, np.cumsum(per_relation).tolist()
+        self._pairs_of = [slice(end - size, end) for end, size in zip(ends, per_relation, strict=True)]
+        self._drawn = cache(lambda n: matchings(n, scoring.draws, scoring.seed))
+        with torch.no_grad():
+            self._readings = Readings(model, torch.as_tensor(ids, device=device), scoring.source, scoring.norm)
+            _check_finite(model)
+            self._ranks = Ranks(
+                model,
+                source_of=torch.as_tensor(source_of, device=device),
+                target=torch.as_tensor([target for _, target in tokens], device=device),
+                limit=torch.as_tensor(np.repeat(self.limits, per_relation), device=device),
+                ties=scoring.ties,
+                memory=scoring.memory,
+            )
+            self._final_scale = model.final_scale().float() if scoring.norm == "folded" else None
+        self.names, self.missing = self._readings.names, self._readings.missing
+
+    @torch.no_grad()
+    def score(self, found: Found, layer: int) -> None:
+        """Score a layer: the hits of its heads for the best reading, and the null if there are enough hits."""
+        readings, paths = self._paths(layer)
+        flat = torch.stack(self._ranks.top([path for of_head in paths for path in of_head]))
+        hits = flat.unflatten(1, (len(paths), len(readings))).transpose(1, 2).cpu().numpy()
+        found.p[:, layer] = 1.0
+        at = {name: readings.index(name if name in readings else "embedding") for name in self.names}
+        for name, i in at.items():
+            contrast = torch.stack([self._ranks.contrast(of_head[i], self._pairs_of) for of_head in paths])
+            found.contrast[READINGS.index(name), layer] = contrast.cpu().numpy()
+            shares = [hits[0, i, :, pairs].mean(-1) for pairs in self._pairs_of]
+            found.each[READINGS.index(name), layer] = np.stack(shares, axis=-1)
+        self._test(found, layer, paths, self._keep_best(found, layer, hits, readings))
+
+    def _paths(self, layer: int) -> tuple[list[Reading], list[list[HeadPath]]]:
+        """The readings of a layer, and for each head its values for each reading with its W_O."""
+        W_O = self.model.W_O[layer].float()
+        if self._final_scale is not None:
+            W_O = W_O * self.model.attention_out_scale(layer).float() * self._final_scale
+        values = self._readings.at(layer)
+        by_head = zip(*values.values(), strict=True)
+        return list(values), [[(each, out) for each in read] for read, out in zip(by_head, W_O, strict=True)]
+
+    def _keep_best(
+        self, found: Found, layer: int, hits: Bool[np.ndarray, "side reading head pair"], readings: Sequence[Reading]
+    ) -> list[tuple[Side, int, int]]:
+        """Keep the hits of each head's best reading; returns (side, head, relation) of the scores to test."""
+        places, tested = np.array([READINGS.index(name) for name in readings]), list[tuple[Side, int, int]]()
+        for relation, pairs in enumerate(self._pairs_of):
+            own = hits[..., pairs]
+            best = own.mean(-1).argmax(1)
+            most = np.take_along_axis(own, best[:, None, :, None], axis=1)[:, 0]
+            found.hits[:, layer, :, relation, : own.shape[-1]] = most
+            found.reading[:, layer, :, relation] = np.where(most.any(-1), places[best], -1)
+            many = (most.sum(-1) >= 2) & (most.mean(-1) >= self.scoring.min_effect)
+            tested += [(-1 if side else 1, head, relation) for side, head in np.argwhere(many).tolist()]
+        return sorted(tested, key=lambda each: each[1])
+
+    def _test(
+        self, found: Found, layer: int, paths: Sequence[Sequence[HeadPath]], tested: Sequence[tuple[Side, int, int]]
+    ) -> None:
+        """p and the mean of the null for some scores, which are in the order of their heads."""
+        tables = self._ranks.hits(
+            [(path, self._pairs_of[relation], side) for side, head, relation in tested for path in paths[head]]
+        )
+        for side, head, relation in tested:
+            of_pairs = np.stack([table.cpu().numpy() for table in islice(tables, len(paths[head]))])
+            at = int(side < 0), layer, head, relation
+            found.p[at], found.null[at] = matching_null(of_pairs, self._drawn)
+
+
+def _check_finite(model: Model | StoredWeights) -> None:
+    for layer in range(model.n_layers):
+        for name, weight in (("W_V", model.W_V[layer]), ("W_O", model.W_O[layer])):
+            if not torch.isfinite(weight).all():
+                raise ValueError(f"{name} of layer {layer} holds NaN or infinite numbers")
+
+
+def _either(known: Sequence[str]) -> str:
+    """``"a", "b" or "c"``."""
+    *others, last = (f'"{name}"' for name in known)
+    return f"{', '.join(others)} or {last}"
