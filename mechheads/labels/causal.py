@@ -34,6 +34,7 @@ from mechheads.labels.removal import (
     too_hard,
 )
 from mechheads.limits import Budget, Limits
+from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.messages.warn import warn
 from mechheads.metrics.basic import logit_diff
@@ -190,23 +191,20 @@ def relation_evidence(
     if ranking is not None:
         _check_ranking_scores(ranking, model)
     tests = _Tests(model, loaded, {"n": n, "shots": shots, "template": template, "seed": seed}, budget)
-    interrupted = False
     steps = (2 if ranking is None else 3) * len(loaded)
-    with set_bar(steps, f"evidence for {len(loaded)} relation{'s' * (len(loaded) != 1)}", progress) as bar:
-        try:
-            for relation in loaded:
-                tests.effects(relation, bar, chosen, store)
-            if ranking is not None:
-                tests.removals(ranking, bar)
-        except KeyboardInterrupt:
-            if not tests.measured["total"]:
-                raise
-            interrupted = True
-            warn("relation_evidence was interrupted: effects not measured are NaN, removals not measured are missing")
+    bar = set_bar(steps, f"evidence for {len(loaded)} relation{'s' * (len(loaded) != 1)}", progress)
+    with until_interrupted() as work, bar:
+        for relation in loaded:
+            tests.effects(relation, bar, chosen, store)
+        if ranking is not None:
+            tests.removals(ranking, bar)
+    work.stop_unless(tests.measured["total"])
+    if work.interrupted:
+        warn("relation_evidence was interrupted: effects not measured are NaN, removals not measured are missing")
     if not tests.pairs:
         reasons = "; ".join(tests.left_out.values())
         raise ValueError(reasons if len(loaded) == 1 else f"relations: none of them can be tested: {reasons}")
-    total, direct = tests.stack("total", interrupted), tests.stack("direct", interrupted)
+    total, direct = tests.stack("total", work.interrupted), tests.stack("direct", work.interrupted)
     return CausalEvidence(total, direct, tests.removal, tests.left_out, tests.not_removed)
 
 
@@ -245,8 +243,7 @@ class _Tests:
                 else:
                     found[name] = path_patch(job, senders=heads, **options)
             bar.update()
-            if found[name].provenance["interrupted"]:
-                raise KeyboardInterrupt
+            stop_if(found[name].provenance["interrupted"])
 
     def removals(self, ranking: HeadScores, bar: Bar) -> None:
         """Removal for every relation that has effects, with the others as controls."""
@@ -269,8 +266,7 @@ class _Tests:
                 self.model, tested[name], heads, controls=controls, budget=self.budget, progress=False, **self.asked
             )
             bar.update()
-            if self.removal[name].provenance["interrupted"]:
-                raise KeyboardInterrupt
+            stop_if(self.removal[name].provenance["interrupted"])
 
     def stack(self, what: str, interrupted: bool) -> HeadScores:
         """One of the two effects on all relations that were not left out."""

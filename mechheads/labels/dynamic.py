@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.heads import HeadLike, check_heads, kv_head
 from mechheads.labels.ranks import Ranks, usual_k
 from mechheads.labels.relations import RelationLike, load_relations
 from mechheads.labels.usable_pairs import KeptPairs, Targets, keep_pairs, long_enough
+from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
@@ -105,50 +106,25 @@ def dynamic_scores(
     chosen = np.zeros((model.n_layers, model.n_heads), dtype=bool)
     for each in check_heads(heads, model.n_layers, model.n_heads):
         chosen[each.layer, each.head] = True
-    layers = np.flatnonzero(chosen.any(1)).tolist()
-    loaded = load_relations(relations)
-    everything = keep_pairs(loaded, model.tokenizer, targets=targets, any_source=True)
+    everything = keep_pairs(load_relations(relations), model.tokenizer, targets=targets, any_source=True)
     scored = long_enough(everything, min_pairs)
+    names, counts = [kept.relation.name for kept in scored], np.array([len(kept.pairs) for kept in scored])
     words = sorted({source for kept in scored for source, _ in kept.pairs})
     prompts = [_fill(template, words).tokens(model) for template in templates]
     limits = [k_copying if kept.relation.copying else k for kept in scored]
-    shape = (model.n_layers, model.n_heads, len(scored), len(templates), len(CONTEXTS))
-    score = np.full(shape, np.nan)
-    ranks = _ranks(model, scored, words, limits, memory)
-    ends = np.cumsum([len(kept.pairs) for kept in scored])[:-1]
-    bar = Bar(total=len(templates) * len(layers), desc="dynamic scores", unit="layer", disable=not progress)
-    try:
-        with bar, torch.no_grad():
-            for t, tokens in enumerate(prompts):
-                read = _read(model, tokens)
-                for layer in layers:
-                    which, W_O = np.flatnonzero(chosen[layer]).tolist(), model.W_O[layer].float()
-                    for c, of_context in enumerate(read):
-                        values = _of_heads(of_context[:, layer], which, model.n_heads)
-                        hits = ranks.top(list(zip(values, W_O[which], strict=True)))[0].cpu().numpy()
-                        shares = [part.mean(1) for part in np.split(hits, ends, axis=1)]
-                        score[layer, which, :, t, c] = np.stack(shares, axis=1)
-                    bar.update()
-    except KeyboardInterrupt:
-        if np.isnan(score).all():
-            raise
-        warn("dynamic_scores was interrupted: templates and layers not reached are NaN")
-    counts = np.array([len(kept.pairs) for kept in scored])
+    score = _score(model, _ranks(model, scored, words, limits, memory), prompts, counts, chosen, progress)
     low, high = share_interval(score, counts[:, None, None])
+    categories = [kept.relation.category or "" for kept in scored]
     return HeadScores.from_scores(
         score,
         ci_low=low,
         ci_high=high,
         name="dynamic relation scores",
         kind="dynamic_relations",
-        extra={
-            "relation": [kept.relation.name for kept in scored],
-            "template": list(templates),
-            "context": list(CONTEXTS),
-        },
+        extra={"relation": names, "template": list(templates), "context": list(CONTEXTS)},
         provenance=make_provenance(
             model,
-            k={kept.relation.name: limit for kept, limit in zip(scored, limits, strict=True)},
+            k=dict(zip(names, limits, strict=True)),
             targets=targets,
             min_pairs=min_pairs,
             ledger={kept.relation.name: kept.ledger(kept in scored) for kept in everything},
@@ -156,12 +132,38 @@ def dynamic_scores(
         ),
         variables={
             "n_pairs": ("relation", counts),
-            "relation_category": (
-                "relation",
-                text_array([kept.relation.category or "" for kept in scored], (len(scored),)),
-            ),
+            "relation_category": ("relation", text_array(categories, (len(scored),))),
         },
     )
+
+
+def _score(
+    model: Model,
+    ranks: Ranks,
+    prompts: Sequence[Tokens],
+    counts: Int[np.ndarray, " relation"],
+    chosen: Bool[np.ndarray, "layer head"],
+    progress: bool,
+) -> Float[np.ndarray, "layer head relation template context"]:
+    """Score template by template and layer by layer, until done or Ctrl-C; the rest is NaN."""
+    layers, ends = np.flatnonzero(chosen.any(1)).tolist(), np.cumsum(counts)[:-1]
+    score = np.full((*chosen.shape, len(counts), len(prompts), len(CONTEXTS)), np.nan)
+    bar = Bar(total=len(prompts) * len(layers), desc="dynamic scores", unit="layer", disable=not progress)
+    with until_interrupted() as work, bar, torch.no_grad():
+        for t, tokens in enumerate(prompts):
+            read = _read(model, tokens)
+            for layer in layers:
+                which, W_O = np.flatnonzero(chosen[layer]).tolist(), model.W_O[layer].float()
+                for c, of_context in enumerate(read):
+                    values = _of_heads(of_context[:, layer], which, model.n_heads)
+                    hits = ranks.top(list(zip(values, W_O[which], strict=True)))[0].cpu().numpy()
+                    shares = [part.mean(1) for part in np.split(hits, ends, axis=1)]
+                    score[layer, which, :, t, c] = np.stack(shares, axis=1)
+                bar.update()
+    work.stop_unless(np.isfinite(score).any())
+    if work.interrupted:
+        warn("dynamic_scores was interrupted: templates and layers not reached are NaN")
+    return score
 
 
 def _fill(template: str, words: Sequence[str]) -> Prompts:

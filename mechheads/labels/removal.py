@@ -31,8 +31,8 @@ from mechheads.interventions.basic import Zero
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.limits import Budget, Limits
+from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
-from mechheads.messages.warn import warn
 from mechheads.metrics.basic import accuracy
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.prompts.prompts import Prompts
@@ -173,24 +173,21 @@ def cumulative_removal(
     curves = {which: _empty(heads, prompts) for which in lines}
     curves |= {each.name: _empty(heads, some) for each, some in zip(others, others_prompts, strict=True)}
     about = make_provenance(runs, asked, relation=loaded, heads=heads)
-    interrupted = False
-    with set_bar(sum(map(len, curves.values())), f"removal of {len(heads)} heads", progress) as bar:
-        try:
-            for which, line in lines.items():
-                _follow(runs, line, curves[which], bar)
-            del runs
-            for control, some in zip(others, others_prompts, strict=True):
-                _follow(_last_token_runs(model, some, [heads], budget), heads, curves[control.name], bar)
-        except KeyboardInterrupt:
-            interrupted = True
-            done = sum(int(np.isfinite(curve).all(1).sum()) for curve in curves.values())
-            warn(f"interrupted after {done} of {bar.total} sets of heads; the rest are NaN")
+    bar = set_bar(sum(map(len, curves.values())), f"removal of {len(heads)} heads", progress)
+    with until_interrupted() as work, bar:
+        for which, line in lines.items():
+            _follow(runs, line, curves[which], bar)
+        del runs
+        for control, some in zip(others, others_prompts, strict=True):
+            _follow(_last_token_runs(model, some, [heads], budget), heads, curves[control.name], bar)
+    done = sum(int(np.isfinite(curve).all(1).sum()) for curve in curves.values())
+    work.warn(f"{done} of {bar.total} sets of heads")
     table, values = _tabulate(curves)
     about = make_provenance(
         about,
         random={name: line for name, line in lines.items() if name != "relation"},
         controls={control.name: control for control in others},
-        interrupted=interrupted,
+        interrupted=work.interrupted,
     )
     return Removal(loaded.name, heads, tuple(random), table, values, about)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mechheads.files.csv_tables import write_csv
+from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.results.scores import HeadScores
 from mechheads.units import show_seconds
 
@@ -45,10 +46,10 @@ class Stages:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let Ctrl-C end the block and go on behind it."""
-        try:
+        """Let Ctrl-C end the block, and go on after it."""
+        with until_interrupted() as work:
             yield
-        except KeyboardInterrupt:
+        if work.interrupted:
             self.interrupted = True
             self.notes.append("interrupted: this is what was done until then; heads not reached are NaN")
 
@@ -88,5 +89,4 @@ class MayBePartial(Protocol):
 
 def stop_if_partial(result: MayBePartial) -> None:
     """An analysis that was interrupted gives back what it has: end the work there too."""
-    if len(result.missing):
-        raise KeyboardInterrupt
+    stop_if(len(result.missing) > 0)
