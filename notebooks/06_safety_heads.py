@@ -33,6 +33,7 @@ import torch
 
 import mechheads as mh
 from mechheads.generation.generate import generate
+from mechheads.generation.sampling import Sampling
 from mechheads.safety import folded, load_requests, request_prompts, verdict
 from mechheads.safety.answers.teaching import HEADS
 
@@ -72,7 +73,7 @@ harmful
 # %%
 def answer(some_model, requests):
     prompts = request_prompts(some_model, requests.texts, "chat")
-    return generate(some_model, prompts, max_new_tokens=12, progress=False).texts
+    return generate(some_model, prompts, Sampling(max_new_tokens=12), progress=False).texts
 
 
 to_harmful, to_harmless = answer(model, harmful), answer(model, harmless)

@@ -7,7 +7,6 @@ conditions, such as a model with and without some heads, share batches, so that 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,11 +14,11 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.engine.memory import token_bytes
 from mechheads.generation.batch import Batch, Choice
+from mechheads.generation.sampling import GREEDY, Sampling
 from mechheads.interventions.head_change import HeadChange, change_hooks
 from mechheads.limits import Budget, Limits
 from mechheads.messages.interrupted import until_interrupted
@@ -62,28 +61,23 @@ class Generated:
 def generate(
     model: Model,
     prompts: Prompts | Sequence[PromptLike],
+    sampling: Sampling = GREEDY,
     *,
-    max_new_tokens: int = 128,
     hooks: Sequence[Hook] = (),
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    seed: int = 0,
     budget: Budget = None,
     progress: bool = True,
 ) -> Generated:
-    """Write on from prompts until an end token or ``max_new_tokens``.
+    """Write on from prompts until an end token or ``sampling.max_new_tokens``.
 
     End tokens are the tokenizer's, those of the model's configurations, and what ends a turn in its chat template.
 
     Args:
         prompts: a list of strings, chats or ids, or ``Prompts``.
+        sampling: how many tokens are written, and how each is chosen; by default 128, each the most probable.
         hooks: (hook name, function of value and hook), as ``Model.hook_name`` names them. They act in the prompt,
             which may come in two pieces, what all prompts begin with and the rest, and in every step, where values
             hold one token of those rows that are still written. So a function must treat every row and every position
             on its own.
-        temperature: 0 takes the most probable token; above, tokens are drawn from logits divided by it.
-        top_k: draw among this many most probable tokens only.
-        seed: of the drawing. The random numbers of a prompt do not depend on how prompts are batched.
         budget: bytes, or a text such as "2 GB" (default 4 GB), for keys, values and what is in flight; it sets how
             many prompts are written at once.
         progress: show a bar.
@@ -97,15 +91,15 @@ def generate(
             or if the logits are not numbers.
 
     >>> from mechheads.generation.generate import generate
-    >>> written = generate(model, ["The capital of France is"], max_new_tokens=3, progress=False)
+    >>> from mechheads.generation.sampling import Sampling
+    >>> written = generate(model, ["The capital of France is"], Sampling(max_new_tokens=3), progress=False)
     >>> written.texts, written.finished
     ((' Paris.\\n',), (False,))
     """
     known = model.model.hook_dict
     if unknown := [name for name, _ in hooks if name not in known]:
         raise ValueError(f"hooks: the model has no hook {unknown[0]!r}; Model.hook_name gives those of a head")
-    writer = _Writer(model, as_prompts(prompts), [()], hooks, max_new_tokens, temperature, top_k, seed, budget)
-    return writer.write(progress)[0]
+    return _Writer(model, as_prompts(prompts), [()], hooks, sampling, budget).write(progress)[0]
 
 
 @alone
@@ -113,11 +107,8 @@ def generate_under(
     model: Model,
     prompts: Prompts | Sequence[PromptLike],
     conditions: Sequence[Sequence[HeadChange]],
+    sampling: Sampling = GREEDY,
     *,
-    max_new_tokens: int = 128,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    seed: int = 0,
     budget: Budget = None,
     progress: bool = True,
 ) -> list[Generated]:
@@ -127,7 +118,7 @@ def generate_under(
         conditions: each the heads that are changed together; an empty one is the model as it is. Changes of one
             head at one site are applied in their order. When sampling, all conditions draw with the same random
             numbers: they part only where their probabilities do.
-        prompts, max_new_tokens, temperature, top_k, seed, budget, progress: as in ``generate``.
+        prompts, sampling, budget, progress: as in ``generate``.
 
     Returns:
         For each condition what ``generate`` gives.
@@ -137,9 +128,10 @@ def generate_under(
             gives no tensor of the same shape, or does not treat every position on its own.
 
     >>> from mechheads.generation.generate import HeadChange, generate_under
+    >>> from mechheads.generation.sampling import Sampling
     >>> silent = [HeadChange(23, head, "z", lambda z: 0 * z) for head in range(9)]
     >>> intact, ablated = generate_under(
-    ...     model, ["The capital of France is"], [(), silent], max_new_tokens=3, progress=False)
+    ...     model, ["The capital of France is"], [(), silent], Sampling(max_new_tokens=3), progress=False)
     >>> intact.texts != ablated.texts
     True
     """
@@ -150,19 +142,11 @@ def generate_under(
             raise ValueError(f"conditions[{i}] is one HeadChange; each condition is a list of them: write [[change]]")
         for j, change in enumerate(changes):
             _check_change(change, f"conditions[{i}][{j}]", model)
-    writer = _Writer(model, as_prompts(prompts), conditions, (), max_new_tokens, temperature, top_k, seed, budget)
-    return writer.write(progress)
+    return _Writer(model, as_prompts(prompts), conditions, (), sampling, budget).write(progress)
 
 
 def check_writing(
-    model: Model,
-    prompts: Prompts | Sequence[PromptLike],
-    *,
-    max_new_tokens: int,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    seed: int = 0,
-    budget: Budget = None,
+    model: Model, prompts: Prompts | Sequence[PromptLike], sampling: Sampling, *, budget: Budget = None
 ) -> None:
     """Make sure that ``generate`` takes these arguments; nothing is run.
 
@@ -170,9 +154,10 @@ def check_writing(
         ValueError: if it does not.
 
     >>> from mechheads.generation.generate import check_writing
-    >>> check_writing(model, ["The capital of France is"], max_new_tokens=3)
+    >>> from mechheads.generation.sampling import Sampling
+    >>> check_writing(model, ["The capital of France is"], Sampling(max_new_tokens=3))
     """
-    _Writer(model, as_prompts(prompts), [()], (), max_new_tokens, temperature, top_k, seed, budget).ready()
+    _Writer(model, as_prompts(prompts), [()], (), sampling, budget).ready()
 
 
 def _check_change(change: HeadChange, where: str, model: Model) -> None:
@@ -212,23 +197,21 @@ class _Writer:
     prompts: Prompts
     conditions: Sequence[Sequence[HeadChange]]
     hooks: Sequence[Hook]
-    max_new_tokens: int
-    temperature: float
-    top_k: int | None
-    seed: int
+    sampling: Sampling
     budget: Budget
 
     def write(self, progress: bool) -> list[Generated]:
         tokens, limits = self.ready()
         n = len(tokens)
-        choose = Choice(self.temperature, self.top_k, self._noise(n))
+        new, noise = self.sampling.max_new_tokens, self.sampling.noise(n, self.model.device)
+        choose = Choice(self.sampling.temperature, self.sampling.top_k, noise)
         ends = torch.tensor(end_tokens(self.model), dtype=torch.long, device=self.model.device)
         found: list[tuple[tuple[int, ...], bool]] = [((), False)] * (n * len(self.conditions))
-        bar = Bar(total=len(found) * self.max_new_tokens, desc="writing", disable=not progress, leave=False)
+        bar = Bar(total=len(found) * new, desc="writing", disable=not progress, leave=False)
         with until_interrupted() as work, torch.no_grad(), bar:
             for rows in self._batches(tokens, limits.memory):
                 prompts, conditions = [row % n for row in rows], [row // n for row in rows]
-                batch = Batch(self.model, tokens, prompts, conditions, self.max_new_tokens, limits)
+                batch = Batch(self.model, tokens, prompts, conditions, new, limits)
                 try:
                     write = partial(batch.run, choose, ends, bar)
                     self.model.backend.under([*self.hooks, *self._changes(batch)], write)
@@ -239,52 +222,34 @@ class _Writer:
         return [self._generated(found[start : start + n], work.interrupted) for start in range(0, len(found), n)]
 
     def ready(self) -> tuple[Tokens, Limits]:
-        """The prompts' tokens and the limits, once all arguments are known to make sense."""
+        """The prompts' tokens and the limits, once everything is known to fit the model's context."""
         limits = Limits.of(self.budget)
-        self._check()
         tokens = self.prompts.tokens(self.model)
         self._check_length(tokens)
         return tokens, limits
 
-    def _check(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1")
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ValueError(f"temperature is {self.temperature}; it must be 0 (greedy) or a finite number above")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k is {self.top_k}; it must be at least 1, or left out")
-        if self.top_k is not None and not self.temperature:
-            raise ValueError(f"top_k is {self.top_k}, but temperature 0 draws nothing; give temperature=1.0 to sample")
-
     def _check_length(self, tokens: Tokens) -> None:
         longest = int(tokens.lengths.argmax())
         length, alike = int(tokens.lengths[longest]), self.model.alike_up_to
-        context = self.model.n_ctx
-        if alike < length + self.max_new_tokens <= context:
+        new, context = self.sampling.max_new_tokens, self.model.n_ctx
+        if alike < length + new <= context:
             raise ValueError(
-                f"max_new_tokens is {self.max_new_tokens}, and prompt {longest} has {length} tokens; beyond {alike} "
-                "tokens this model changes the rotation of every position (LongRoPE), so the keys and values computed "
-                f"before no longer hold. Give at most {alike - length}, or shorter prompts"
+                f"max_new_tokens is {new}, and prompt {longest} has {length} tokens; beyond {alike} tokens this model "
+                "changes the rotation of every position (LongRoPE), so the keys and values computed before no longer "
+                f"hold. Give at most {alike - length}, or shorter prompts"
             )
-        if length + self.max_new_tokens > context:
+        if length + new > context:
             raise ValueError(
-                f"max_new_tokens is {self.max_new_tokens}, and prompt {longest} has {length} tokens; this model's "
-                f"context holds {context}: give at most {context - length}, or shorter prompts"
+                f"max_new_tokens is {new}, and prompt {longest} has {length} tokens; this model's context holds "
+                f"{context}: give at most {context - length}, or shorter prompts"
             )
-
-    def _noise(self, prompts: int) -> Float[Tensor, "prompt step"] | None:
-        """A random number for each prompt and step, whatever the batches and the device."""
-        if not self.temperature:
-            return None
-        drawn = torch.Generator().manual_seed(self.seed)
-        return torch.rand(prompts, self.max_new_tokens, generator=drawn).to(self.model.device)
 
     def _batches(self, tokens: Tokens, limit: int) -> Iterator[list[int]]:
         """Rows written together: the longest prompts first, each prompt's conditions side by side.
 
         Of equal length where the model's adapter wants rows to start alike.
         """
-        model, pos = self.model, tokens.ids.shape[1] + self.max_new_tokens
+        model, pos = self.model, tokens.ids.shape[1] + self.sampling.max_new_tokens
         kept = 0 if model.layout == "whole" else 2 * model.n_layers * model.n_kv_heads * model.d_head
         row = model.dtype.itemsize * pos * (kept + 2 * model.d_model) + token_bytes(model, pos) + 12 * model.d_vocab
         size = max(1, (limit - limit // 4) // row)
@@ -305,7 +270,7 @@ class _Writer:
 
     def _is_done(self, row: tuple[tuple[int, ...], bool]) -> bool:
         ids, ended = row
-        return ended or len(ids) == self.max_new_tokens
+        return ended or len(ids) == self.sampling.max_new_tokens
 
     def _generated(self, rows: list[tuple[tuple[int, ...], bool]], interrupted: bool) -> Generated:
         tokenizer, ids = self.model.tokenizer, tuple(row for row, _ in rows)

@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -19,6 +20,7 @@ from mechheads.engine.memory import PeakBytes
 from mechheads.generation import generate as generation
 from mechheads.generation.batch import Choice
 from mechheads.generation.generate import Generated, check_writing, end_tokens, generate, generate_under
+from mechheads.generation.sampling import Sampling
 from mechheads.interventions.head_change import HeadChange
 from mechheads.limits import Limits
 from support import oracles
@@ -34,8 +36,9 @@ PROMPTS = [
     " no I cannot help",
 ]
 NEW = 9
-QUIET: dict[str, Any] = {"max_new_tokens": NEW, "progress": False}
-DRAWN: dict[str, Any] = QUIET | {"temperature": 2.0, "top_k": 5, "seed": 3}
+SAMPLED = Sampling(NEW, temperature=2.0, top_k=5, seed=3)
+QUIET: dict[str, Any] = {"sampling": Sampling(NEW), "progress": False}
+DRAWN: dict[str, Any] = {"sampling": SAMPLED, "progress": False}
 """Tiny models repeat themselves when greedy; drawn tokens tell whether all probabilities are right."""
 TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
 
@@ -64,17 +67,17 @@ def plain(
     new: int = NEW,
     drawn: bool = False,
 ) -> tuple[tuple[tuple[int, ...], bool], ...]:
-    """New ids of each prompt and whether it ended: a full forward pass for each token, drawn as ``DRAWN`` says."""
+    """New ids of each prompt and whether it ended: a full forward pass for each token, drawn as ``SAMPLED`` says."""
     ends = ends or end_tokens(model)
-    noise = torch.rand(len(prompts), new, generator=torch.Generator().manual_seed(DRAWN["seed"]))
+    noise = torch.rand(len(prompts), new, generator=torch.Generator().manual_seed(SAMPLED.seed))
     found = []
     for row, chances in zip(rows_of(model, prompts), noise, strict=True):
         written: list[int] = []
         ended = False
         while len(written) < new and not ended:
             logits = oracles.forward(model, torch.tensor([row + written]), hooks)[0, -1]
-            best = logits.topk(DRAWN["top_k"])
-            reached = (best.values / DRAWN["temperature"]).softmax(-1).cumsum(-1)
+            best = logits.topk(SAMPLED.top_k or len(logits))
+            reached = (best.values / SAMPLED.temperature).softmax(-1).cumsum(-1)
             token = int(best.indices[int((reached <= chances[len(written)]).sum()) if drawn else 0])
             ended = token in ends
             written += [] if ended else [token]
@@ -151,7 +154,7 @@ def conditions_for(model: mh.Model) -> list[list[HeadChange]]:
 
 def test_conditions_in_one_batch_are_as_one_after_the_other(small):
     conditions = conditions_for(small)
-    prompts, few = PROMPTS[:3], DRAWN | {"max_new_tokens": 6}
+    prompts, few = PROMPTS[:3], DRAWN | {"sampling": replace(SAMPLED, max_new_tokens=6)}
     together = generate_under(small, prompts, conditions, **few)
     assert [of(each) for each in together] == [
         plain(small, as_hooks(small, changes), prompts=prompts, new=6, drawn=True) for changes in conditions
@@ -192,7 +195,7 @@ def test_all_conditions_share_one_call_a_step(small):
 
     conditions = [[HeadChange(0, 0, "z", counting)], [HeadChange(0, 1, "z", counting)], []]
     seen.clear()
-    together = generate_under(small, prompts, conditions, max_new_tokens=3, progress=False)
+    together = generate_under(small, prompts, conditions, Sampling(3), progress=False)
     assert not any(ended for each in together for ended in each.finished)
     assert seen[4:] == [2] * 6  # after two trials of each function: two prompts, for two conditions in three calls
 
@@ -205,7 +208,7 @@ def test_what_all_prompts_begin_with_is_computed_once_a_condition(small):
     assert all(row[:alike] == rows[2] for row in rows)
     seen: list[tuple[int, int]] = []
     count = HeadChange(2, 3, "z", lambda z: (seen.append(z.shape[:2]), z)[1])
-    quick = DRAWN | {"max_new_tokens": 4}
+    quick = DRAWN | {"sampling": replace(SAMPLED, max_new_tokens=4)}
     found = generate_under(small, prompts, [[*changes, count] for changes in conditions], **quick)
     for changes, each in zip(conditions, found, strict=True):
         assert of(each) == plain(small, as_hooks(small, changes), prompts=prompts, new=4, drawn=True)
@@ -239,7 +242,7 @@ def test_a_model_whose_attention_takes_no_keys(tiny):
     if not TRANSFORMERLENS_4:  # 3.9 loads no such model; taken for one, any is written on with from its first token
         whole.backend.layout = "whole"
     conditions = conditions_for(whole)[:4]
-    together = generate_under(whole, PROMPTS[:3], conditions, **(DRAWN | {"max_new_tokens": 4}))
+    together = generate_under(whole, PROMPTS[:3], conditions, replace(SAMPLED, max_new_tokens=4), progress=False)
     assert whole.layout == "whole"
     for changes, written in zip(conditions, together, strict=True):
         assert of(written) == plain(whole, as_hooks(whole, changes), prompts=PROMPTS[:3], new=4, drawn=True)
@@ -258,7 +261,7 @@ def test_memory_stays_within_the_budget(llama):
     peaks = {}
     for budget in ("1 MB", "4 MB"):
         with PeakBytes() as memory:
-            generate(llama, PROMPTS[2:3] * 100, budget=budget, max_new_tokens=2, progress=False)
+            generate(llama, PROMPTS[2:3] * 100, Sampling(2), budget=budget, progress=False)
         peaks[budget] = memory.peak
     assert peaks["1 MB"] <= 2**20 < peaks["4 MB"] <= 2**22
 
@@ -279,9 +282,7 @@ def test_choice_by_hand():
 
 def test_drawn_tokens_have_the_models_probabilities(llama):
     n = 2000
-    written = generate(
-        llama, [" The capital of"] * n, max_new_tokens=1, temperature=0.7, top_k=5, seed=1, progress=False
-    )
+    written = generate(llama, [" The capital of"] * n, Sampling(1, temperature=0.7, top_k=5, seed=1), progress=False)
     logits = oracles.forward(llama, torch.tensor(rows_of(llama, [" The capital of"])))[0, -1]
     best = logits.topk(5)
     for token, p in zip(best.indices.tolist(), (best.values / 0.7).softmax(-1).tolist(), strict=True):
@@ -291,7 +292,7 @@ def test_drawn_tokens_have_the_models_probabilities(llama):
 
 def test_drawing_repeats_with_its_seed_alone(llama):
     def drawn(seed: int, **given: Any) -> Generated:
-        return generate(llama, PROMPTS, temperature=1.0, seed=seed, **(QUIET | given))
+        return generate(llama, PROMPTS, Sampling(NEW, 1.0, seed=seed, **given), progress=False)
 
     first = drawn(0, top_k=5)
     state = torch.random.get_rng_state()
@@ -300,7 +301,7 @@ def test_drawing_repeats_with_its_seed_alone(llama):
     assert drawn(1, top_k=5) != first
     assert drawn(0) != first
     assert drawn(0, top_k=1) == generate(llama, PROMPTS, **QUIET)
-    same = generate_under(llama, PROMPTS, [[], []], temperature=1.0, top_k=5, **QUIET)
+    same = generate_under(llama, PROMPTS, [[], []], Sampling(NEW, temperature=1.0, top_k=5), progress=False)
     assert same == [first, first]
 
 
@@ -335,7 +336,7 @@ def test_a_bridge_knows_its_generation_config_and_a_hooked_transformer_has_none(
 def test_the_default_model_ends_its_turn(model):
     assert [model.tokenizer.decode(end) for end in end_tokens(model)] == ["<|im_end|>"]
     chat = [{"role": "user", "content": "Say yes."}]
-    written = generate(model, [chat, "The capital of France is"], max_new_tokens=3, progress=False)
+    written = generate(model, [chat, "The capital of France is"], Sampling(3), progress=False)
     assert of(written) == plain(model, prompts=[chat, "The capital of France is"], new=3)
     assert written.texts[1].startswith(" Paris")
 
@@ -376,7 +377,7 @@ def test_interrupted_it_gives_what_is_there(llama, at):
 
 def test_every_condition_says_that_the_writing_was_interrupted(llama):
     prompts = [" The capital of France is", " The capital of Italy is"]
-    whole = generate_under(llama, prompts, [[], []], max_new_tokens=6, progress=False)
+    whole = generate_under(llama, prompts, [[], []], Sampling(6), progress=False)
     assert not any(each.interrupted or each.unfinished for each in whole)
     calls = 0
 
@@ -389,7 +390,7 @@ def test_every_condition_says_that_the_writing_was_interrupted(llama):
 
     conditions = [[], [HeadChange(0, 0, "z", stop)]]
     with pytest.warns(UserWarning, match="interrupted after 0 of 4 answers"):
-        part = generate_under(llama, prompts, conditions, max_new_tokens=6, progress=False)
+        part = generate_under(llama, prompts, conditions, Sampling(6), progress=False)
     assert [each.ids for each in part] == [tuple(ids[:3] for ids in each.ids) for each in whole]
     assert [(each.interrupted, each.unfinished) for each in part] == [(True, (0, 1))] * 2
     assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
@@ -410,11 +411,11 @@ def test_context(llama):
         match=rf"max_new_tokens is {room + 1}, and prompt 2 has {longest} tokens; this model's context holds 64: "
         rf"give at most {room},",
     ):
-        generate(llama, PROMPTS, max_new_tokens=room + 1)
+        generate(llama, PROMPTS, Sampling(room + 1))
     with pytest.raises(ValueError, match=f"give at most {room},"):
-        check_writing(llama, PROMPTS, max_new_tokens=room + 1)
-    check_writing(llama, PROMPTS, max_new_tokens=room)
-    written = generate(llama, PROMPTS[2:3], max_new_tokens=room, progress=False)
+        check_writing(llama, PROMPTS, Sampling(room + 1))
+    check_writing(llama, PROMPTS, Sampling(room))
+    written = generate(llama, PROMPTS[2:3], Sampling(room), progress=False)
     assert of(written) == plain(llama, prompts=PROMPTS[2:3], new=room)
 
 
@@ -426,16 +427,20 @@ def test_context(llama):
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"top_k": 0, "temperature": 1.0}, "top_k is 0; it must be at least 1"),
         ({"top_k": 5}, "top_k is 5, but temperature 0 draws nothing; give temperature=1.0"),
-        ({"budget": "much"}, "budget is 'much'"),
-        ({"hooks": [("blocks.0.attn.hook_y", print)]}, "hooks: the model has no hook 'blocks.0.attn.hook_y'"),
     ],
 )
-def test_bad_arguments(llama, given, message):
+def test_bad_sampling(given, message):
     with pytest.raises(ValueError, match=message):
-        generate(llama, PROMPTS, **given)
-    if "hooks" not in given:
-        with pytest.raises(ValueError, match=message):
-            check_writing(llama, PROMPTS, **({"max_new_tokens": NEW} | given))
+        Sampling(**given)
+
+
+def test_bad_arguments(llama):
+    with pytest.raises(ValueError, match=r"hooks: the model has no hook 'blocks\.0\.attn\.hook_y'"):
+        generate(llama, PROMPTS, hooks=[("blocks.0.attn.hook_y", print)])
+    with pytest.raises(ValueError, match="budget is 'much'"):
+        generate(llama, PROMPTS, budget="much")
+    with pytest.raises(ValueError, match="budget is 'much'"):
+        check_writing(llama, PROMPTS, Sampling(NEW), budget="much")
 
 
 def mean_over_rows(z: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from benchmarks import families
 from benchmarks.families import Trial, markdown, verdict
 from benchmarks.tiny_families import FAMILIES, NOT_TRIED, build
 from mechheads.generation.generate import generate
+from mechheads.generation.sampling import Sampling
 
 TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
 ROUNDING = 2e-4
@@ -132,7 +133,7 @@ if TRANSFORMERLENS_4:
         with pytest.raises(ValueError, match=r"prompt 1 has 17 tokens; beyond 16 tokens this model changes"):
             model.cache([[5] * 4, [5] * 17], progress=False)
         with pytest.raises(ValueError, match=r"prompt 0 has 10 tokens; beyond 16 .* Give at most 6"):
-            generate(model, [[5] * 10], max_new_tokens=7, progress=False)
+            generate(model, [[5] * 10], Sampling(7), progress=False)
 
     @pytest.mark.transformerlens
     def test_other_rotations_are_the_same_in_every_context(tmp_path):

@@ -24,6 +24,7 @@ import torch
 
 import mechheads as mh
 from mechheads.generation.generate import generate
+from mechheads.generation.sampling import Sampling
 from support import tiny
 
 ARCHITECTURES = ("llama", "gpt2", "gemma", "neox")
@@ -69,7 +70,7 @@ FUNCTIONS: dict[str, Callable[[mh.Model], Any]] = {
         m, ["L1H1"], HARMFUL, HARMLESS, texts=[" one two three"], **_ANSWERS
     ),
     "attack_curve": lambda m: mh.safety.attack_curve(m, ["L1H1", "L2H2"], HARMFUL, HARMLESS, most=2, **_ANSWERS),
-    "generate": lambda m: generate(m, HARMFUL, max_new_tokens=8, **_QUIET),
+    "generate": lambda m: generate(m, HARMFUL, Sampling(8), **_QUIET),
     "fit_gates": lambda m: mh.fit_gates(m, TASK, seeds=2, updates=3, **_QUIET),
 }
 """Every kind of change that the package makes on a model: hooks, other forwards, weights without gradients."""

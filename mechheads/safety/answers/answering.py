@@ -11,6 +11,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechheads.generation.generate import Generated, check_writing, generate_under
+from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId
 from mechheads.limits import Budget
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -20,16 +21,6 @@ from mechheads.runs.cache import HeadCache
 from mechheads.safety.answers.verdicts import AnswerJudge, Verdict, verdicts
 from mechheads.safety.heads.ablations import Ablation
 from mechheads.safety.requests.sides import Sides
-
-
-@dataclass(frozen=True)
-class Writing:
-    """The settings for generating answers; the attributes are arguments of ``generate``."""
-
-    max_new_tokens: int
-    temperature: float
-    top_k: int | None
-    seed: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +41,7 @@ class Answering:
     sides: Sides
     way: Ablation
     judge: AnswerJudge
-    writing: Writing
+    sampling: Sampling
     budget: Budget
     progress: bool
 
@@ -59,7 +50,7 @@ class Answering:
         if not callable(self.judge):
             raise ValueError(f"judge is {self.judge!r}; give a function of request and answer, such as rule_judge")
         for prompts in (self.sides.harmful, self.sides.harmless):
-            check_writing(self.model, prompts, budget=self.budget, **asdict(self.writing))
+            check_writing(self.model, prompts, self.sampling, budget=self.budget)
 
     def mean_run(self) -> HeadCache | None:
         """A run of the prompts over which a mean ablation averages; None for other ablations."""
@@ -78,14 +69,15 @@ class Answering:
             and answers that are unfinished or not judged have no verdict (None).
         """
         conditions = [self.way.changes(self.model, heads, run) for heads in sets.values()]
-        options: dict[str, Any] = {"budget": self.budget, "progress": self.progress} | asdict(self.writing)
         parts, work = [], until_interrupted()
         for kind, prompts, requests in self.sides.by_kind():
             n = len(requests)
             written = [Generated(("",) * n, (), (), unfinished=tuple(range(n)))] * len(sets)
             with work:
                 if not work.interrupted:
-                    written = generate_under(self.model, prompts, conditions, **options)
+                    written = generate_under(
+                        self.model, prompts, conditions, self.sampling, budget=self.budget, progress=self.progress
+                    )
                     stop_if(written[0].interrupted)
             part = pd.concat([_table(name, kind, requests, each) for name, each in zip(sets, written, strict=True)])
             parts.append(part.assign(verdict=_judge(part, self.judge, work)).drop(columns="done"))
@@ -96,7 +88,7 @@ class Answering:
         return make_provenance(
             self.model,
             self.way.about(self.model),
-            asdict(self.writing),
+            asdict(self.sampling),
             template=self.sides.template,
             judge=_name(self.judge),
             prompts=[side.tokens(self.model) for side in (self.sides.harmful, self.sides.harmless)],

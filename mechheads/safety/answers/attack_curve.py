@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId, HeadLike, check_head, matched_heads
 from mechheads.limits import Budget
 from mechheads.messages.interrupted import interrupted_after
@@ -19,7 +20,7 @@ from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import share_interval
 from mechheads.results.tables import TableResult
-from mechheads.safety.answers.answering import Answering, Writing, is_verdict
+from mechheads.safety.answers.answering import Answering, is_verdict
 from mechheads.safety.answers.verdicts import AnswerJudge, rule_judge
 from mechheads.safety.heads.ablations import Ablation, Kind
 from mechheads.safety.requests.requests import Requests, Template
@@ -126,8 +127,8 @@ def attack_curve(
     }
     sets = {_condition(which, k): line[:k] for which, line in lines.items() for k in range(len(line) + 1)}
     sides = Sides.of(model, harmful, harmless, template)
-    writing = Writing(max_new_tokens, temperature, top_k, seed)
-    asked = Answering(model, sides, way, judge, writing, budget, progress)
+    sampling = Sampling(max_new_tokens, temperature, top_k, seed)
+    asked = Answering(model, sides, way, judge, sampling, budget, progress)
     answers, interrupted = asked.answers(sets, asked.mean_run())
     if interrupted:
         judged = int(answers["verdict"].notnull().to_numpy().sum())

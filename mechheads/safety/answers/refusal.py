@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId, HeadLike, check_heads, matched_heads
 from mechheads.limits import Budget
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -27,7 +28,7 @@ from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import share_interval, sign_flip_p
 from mechheads.results.tables import TableResult
-from mechheads.safety.answers.answering import Answering, Writing, is_verdict
+from mechheads.safety.answers.answering import Answering, is_verdict
 from mechheads.safety.answers.verdicts import AnswerJudge, rule_judge
 from mechheads.safety.heads.ablations import Ablation, Kind
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
@@ -157,8 +158,8 @@ def refusal_test(
     sides = Sides.of(model, harmful, harmless, template)
     text_tokens(model, texts)
     begins = None if opening is None else find_opening(model, sides.harmful, opening)
-    writing = Writing(max_new_tokens, temperature, top_k, seed)
-    asked = Answering(model, sides, way, judge, writing, budget, progress)
+    sampling = Sampling(max_new_tokens, temperature, top_k, seed)
+    asked = Answering(model, sides, way, judge, sampling, budget, progress)
     metric = OpeningLogProb(begins or find_opening(model, sides.harmful))
     begun = with_opening(model, sides.harmful, metric.opening)
     begun.tokens(model)

@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.generation.generate import generate
+from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId
 from mechheads.messages.progress import Bar
 from mechheads.model.deltas import SIDES, Delta
@@ -211,7 +212,7 @@ def _ids(tokenizer: Any, requests: Sequence[str]) -> list[list[int]]:
 def _own_answers(prompts: Sequence[list[int]]) -> list[list[int]]:
     """The beginnings of the default model's answers."""
     model = load()
-    written = generate(model, Prompts(prompts), max_new_tokens=_ANSWER_TOKENS, progress=False)
+    written = generate(model, Prompts(prompts), Sampling(_ANSWER_TOKENS), progress=False)
     end = [model.tokenizer.eos_token_id]
     return [[*ids, *(end if done else [])] for ids, done in zip(written.ids, written.finished, strict=True)]
 

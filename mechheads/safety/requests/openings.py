@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.generation.generate import end_tokens, generate
+from mechheads.generation.sampling import Sampling
 from mechheads.messages.interrupted import stop_if
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import MetricContext
@@ -75,7 +76,7 @@ def with_answer(model: Model, prompts: Prompts, n: int) -> Prompts:
     """
     if not n:
         return prompts
-    written = generate(model, prompts, max_new_tokens=n, progress=False)
+    written = generate(model, prompts, Sampling(n), progress=False)
     stop_if(written.interrupted)
     return _followed_by(model, prompts, [[*ids, *end_tokens(model)[:1] * (n - len(ids))] for ids in written.ids])
 
@@ -102,7 +103,7 @@ def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> 
         raise ValueError("this model has no tokenizer to tokenise an opening; give one: mh.wrap(model, tokenizer=...)")
     if opening is None:
         some = Prompts(prompts.items[:_ASKED])
-        written = generate(model, some, max_new_tokens=_ANSWER_TOKENS, progress=False)
+        written = generate(model, some, Sampling(_ANSWER_TOKENS), progress=False)
         stop_if(written.interrupted)
         answers = zip(written.ids, written.texts, strict=True)
         refused = [ids[:_OPENING_TOKENS] for ids, text in answers if verdict(text) == "refused"]

@@ -19,6 +19,7 @@ import mechheads.safety.answers.answering
 import mechheads.safety.answers.refusal
 import mechheads.safety.requests.texts
 from mechheads.generation.generate import Generated, end_tokens
+from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId, matched_heads
 from mechheads.interventions.head_change import HeadChange
 from mechheads.limits import Limits
@@ -70,10 +71,12 @@ class Stub:
         monkeypatch.setattr(mechheads.safety.answers.refusal, "text_loss", self.text_loss)
         return self
 
-    def generate_under(self, model: Any, prompts: mh.Prompts, conditions: Any, **options: Any) -> list[Generated]:
+    def generate_under(
+        self, model: Any, prompts: mh.Prompts, conditions: Any, sampling: Sampling, **options: Any
+    ) -> list[Generated]:
         harmful = not self.conditions
         self.conditions.append(conditions)
-        self.options.append(options)
+        self.options.append({"sampling": sampling} | options)
         found = []
         for i in range(len(conditions)):
             if harmful:
@@ -261,9 +264,9 @@ def stopping(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
             raise KeyboardInterrupt
         return z
 
-    def generate_under(model: Any, prompts: Any, conditions: Any, **options: Any) -> list[Generated]:
+    def generate_under(model: Any, prompts: Any, conditions: Any, *args: Any, **options: Any) -> list[Generated]:
         first, *others = conditions
-        return original(model, prompts, [[*first, HeadChange(0, 0, "z", stop)], *others], **options)
+        return original(model, prompts, [[*first, HeadChange(0, 0, "z", stop)], *others], *args, **options)
 
     monkeypatch.setattr(mechheads.safety.answers.answering, "generate_under", generate_under)
 
@@ -422,10 +425,7 @@ def test_table_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert one["request"].tolist() == HARMFUL
     assert one["verdict"].tolist() == [COMPLIED] * 7 + [DEGENERATE] * 2 + [REFUSED]
     assert answers.loc[answers["kind"] == "harmless", "request"].tolist() == HARMLESS * 4
-    assert (
-        stub.options
-        == [{"max_new_tokens": 7, "temperature": 0.5, "top_k": 5, "seed": 3, "budget": None, "progress": False}] * 2
-    )
+    assert stub.options == [{"sampling": Sampling(7, 0.5, 5, 3), "budget": None, "progress": False}] * 2
     own = (HeadId(0, 0), HeadId(1, 2))
     random = tuple(matched_heads(own, own, 3, 4, [3, i]) for i in range(2))
     assert (found.heads, found.random) == (own, random)

@@ -15,6 +15,7 @@ from torch import Tensor
 import mechheads as mh
 from mechheads.engine.run import finals
 from mechheads.generation.generate import end_tokens, generate_under
+from mechheads.generation.sampling import Sampling
 from mechheads.interventions.base import site_of
 from mechheads.interventions.basic import Scale, UniformAttention
 from mechheads.runs.cache import HeadCache
@@ -231,7 +232,7 @@ def test_a_model_writes_under_changes_as_a_copy_with_scaled_weights_does(
     model, folder = architecture
     which = weight_of(kind, "q")
     intact, found = generate_under(
-        model, PROMPTS, [(), Ablation(kind, 0.2).changes(model, HEADS)], max_new_tokens=6, progress=False
+        model, PROMPTS, [(), Ablation(kind, 0.2).changes(model, HEADS)], Sampling(6), progress=False
     )
     copy = copy_of(model, folder, which)
     rows, ends = weight_surgery.rows(model, PROMPTS), end_tokens(model)

@@ -17,6 +17,7 @@ import mechheads as mh
 import mechheads.safety.heads.contribution
 import mechheads.safety.requests.openings
 from mechheads.generation.generate import Generated
+from mechheads.generation.sampling import Sampling
 from mechheads.metrics.base import MetricContext
 from mechheads.results.stats import clustered_interval
 from mechheads.safety import OPENING, OpeningLogProb, find_opening, refusal_contribution, with_opening
@@ -227,8 +228,8 @@ def test_the_log_probability_of_an_opening_by_hand(llama: mh.Model):
 
 
 def test_an_answer_that_ends_sooner_is_filled_up(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    def generate(model: mh.Model, prompts: mh.Prompts, *, max_new_tokens: int, **options: Any) -> Any:
-        assert max_new_tokens == 3
+    def generate(model: mh.Model, prompts: mh.Prompts, sampling: Sampling, **options: Any) -> Any:
+        assert sampling == Sampling(3)
         return Generated(("", ""), ((7, 8, 9), (5,)), (False, True))
 
     monkeypatch.setattr(mechheads.safety.requests.openings, "generate", generate)
@@ -241,7 +242,7 @@ def test_an_answer_that_ends_sooner_is_filled_up(llama: mh.Model, monkeypatch: p
 def test_the_opening_is_that_of_most_refusals(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     answers = {"a": [1, 2, 3, 4, 5, 6, 7, 8], "b": [1, 2, 3, 4, 5, 6, 9], "c": [9] * 8, "d": [5] * 8}
 
-    def generate(model: mh.Model, prompts: mh.Prompts, **options: Any) -> Any:
+    def generate(model: mh.Model, prompts: mh.Prompts, sampling: Sampling, **options: Any) -> Any:
         texts = ["Sure: here you are." if item == "d" else f"I cannot do {item}, sorry." for item in prompts.items]
         return Generated(tuple(texts), tuple(tuple(answers[str(item)]) for item in prompts.items), (True,))
 
