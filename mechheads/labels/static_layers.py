@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Side = Literal[1, -1]
 """Whether a score counts the largest entries of a row (1) or the smallest (-1)."""
-_SIDES: tuple[Side, Side] = (1, -1)
 
 TIES = {"target": "count for the target", "index": "count for the larger token id"}
 
@@ -172,7 +171,8 @@ class LayerScorer:
             found.hits[:, layer, :, relation, : own.shape[-1]] = most
             found.reading[:, layer, :, relation] = np.where(most.any(-1), places[best], -1)
             many = (most.sum(-1) >= 2) & (most.mean(-1) >= self.scoring.min_effect)
-            tested += [(_SIDES[side], head, relation) for side, head in np.argwhere(many).tolist()]
+            for side, head in np.argwhere(many).tolist():
+                tested.append((-1 if side else 1, head, relation))
         return sorted(tested, key=lambda each: each[1])
 
     def _test(
@@ -184,7 +184,7 @@ class LayerScorer:
         )
         for side, head, relation in tested:
             of_pairs = np.stack([table.cpu().numpy() for table in islice(tables, len(paths[head]))])
-            at = _SIDES.index(side), layer, head, relation
+            at = int(side < 0), layer, head, relation
             found.p[at], found.null[at] = matching_null(of_pairs, self._drawn)
 
 
