@@ -1,1 +1,1 @@
-"""The engine: every experiment is a job, and only what a change reaches is computed again."""
+"""The engine: runs every experiment as a job and recomputes only what a change can reach."""

@@ -1,4 +1,4 @@
-"""Warnings about the answers of prompts, from what the clean run says of them."""
+"""Warnings if the clean run contradicts the answers that were given with the prompts."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from mechheads.messages.warn import warn
 from mechheads.metrics.base import read_positions, try_metric
 from mechheads.prompts.tokens import single_token, token_strings
 
-_FAR_LIKELIER = 10.0
+_MUCH_MORE_LIKELY = 10.0
 _SHOWN = 3
 _PROMPT_SHOWN = 60
 _LOGITS_AT_ONCE = 2**22
 
 
 class AnswerWarning(UserWarning):
-    """The clean run contradicts the answers of its prompts."""
+    """Warns that the clean run contradicts the given answers."""
 
 
 def warn_of_answers(job: Job) -> None:
-    """Warn if the clean run contradicts the answers of its prompts; nothing if the metric reads no answers.
+    """Warn if the clean run contradicts the given answers; does nothing if the metric reads no answers.
 
-    Two mistakes give numbers that look like any others: an answer without the space that tokens in the middle of a
-    sentence begin with, which the model never meant to say; and prompts for which it prefers the wrong answer, so
-    that there is nothing right to patch or to take away.
+    Two mistakes give numbers that look plausible. An answer without its leading space is a token that the model
+    would not say in the middle of a sentence. And if the model prefers the wrong answer, there is no right answer
+    to restore or to remove.
     """
     tokens = job.clean.tokens
     read = try_metric(job.spec.metric, tokens, job.model.d_vocab)
@@ -38,11 +38,11 @@ def warn_of_answers(job: Job) -> None:
     columns = [tokens.answer, tokens.answer if tokens.wrong is None else tokens.wrong, spaced]
     right, wrong, with_space = _probabilities(job, torch.stack(columns, dim=1)).unbind(1)
     prompts = ["".join(strings)[-_PROMPT_SHOWN:] for strings in tokens.strings]
-    if (far := with_space > _FAR_LIKELIER * right).any():
-        shown = _shown(far, prompts, (spaced, with_space), (tokens.answer, right), job)
+    if (no_space := with_space > _MUCH_MORE_LIKELY * right).any():
+        shown = _shown(no_space, prompts, (spaced, with_space), (tokens.answer, right), job)
         warn(
-            f"answer: with a leading space it is far likelier for {shown}. Write the answers as they follow the "
-            'prompt, such as answer=[" Paris"]',
+            f"answer: the token with a leading space is much more likely for {shown}. Write answers exactly as they "
+            'continue the prompt, such as answer=[" Paris"]',
             AnswerWarning,
         )
     if "wrong" in read and tokens.wrong is not None and (prefers := wrong > right).any():
@@ -55,7 +55,7 @@ def warn_of_answers(job: Job) -> None:
 
 
 def _with_space(answer: Int[Tensor, " prompt"], job: Job) -> Int[Tensor, " prompt"]:
-    """The tokens of the same words after a space; those given where there are no others."""
+    """The tokens of the same words with a leading space; an answer stays as it is if it has no such token."""
     if (tokenizer := job.model.tokenizer) is None:
         return answer
     found = {}
@@ -68,7 +68,7 @@ def _with_space(answer: Int[Tensor, " prompt"], job: Job) -> Int[Tensor, " promp
 
 @torch.no_grad()
 def _probabilities(job: Job, ids: Int[Tensor, "prompt token"]) -> Float[Tensor, "prompt token"]:
-    """How likely some next tokens are in the clean run, at the last position that the metric reads."""
+    """Probabilities of the given next tokens in the clean run, at the last position that the metric reads."""
     at, mask = read_positions(job.spec.metric, job.clean.tokens)
     final = job.clean.final_at(at.gather(1, mask.sum(1, keepdim=True) - 1))[:, 0]
     parts = zip(*(each.split(max(1, _LOGITS_AT_ONCE // job.model.d_vocab)) for each in (final, ids)), strict=True)
@@ -78,7 +78,7 @@ def _probabilities(job: Job, ids: Int[Tensor, "prompt token"]) -> Float[Tensor, 
 def _shown(
     which: Tensor, prompts: list[str], more: tuple[Tensor, Tensor], less: tuple[Tensor, Tensor], job: Job
 ) -> str:
-    """The number of prompts, and of the first few the two tokens with their probabilities."""
+    """How many prompts, and for the first few both tokens with their probabilities."""
 
     def lines() -> Iterator[str]:
         for index in which.nonzero()[:_SHOWN, 0].tolist():

@@ -1,4 +1,4 @@
-"""The cached runs of one model's prompts: each side of pairs is run once, for all analyses that are given them."""
+"""Cached runs of one model's prompts: each side of the pairs runs once, and several analyses share it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ AnyPrompts = Prompts | PromptPairs | Sequence[PromptLike]
 
 
 class CachedRuns:
-    """The runs of some prompts, kept as they are asked for.
+    """Cached runs of some prompts, each computed when it is first needed.
 
     Attributes:
-        tokens: of each side; plain prompts have the side "clean" alone.
+        tokens: the tokens of each side; plain prompts have only the side "clean".
     """
 
     def __init__(self, model: Model, prompts: AnyPrompts) -> None:
@@ -31,13 +31,13 @@ class CachedRuns:
         self._kept: dict[str, HeadCache] = {}
 
     def sides(self, base: str) -> tuple[Tokens, Tokens | None]:
-        """The prompts that are intervened on and, for pairs, the others."""
+        """The tokens of the base run and, for pairs, of the source run."""
         if len(self.tokens) == 1:
             return self.tokens["clean"], None
         return self.tokens[base], self.tokens[other_side(base)]
 
     def run(self, side: str, sites: Sequence[str], limits: Limits, progress: bool) -> HeadCache:
-        """The run of a side with at least these activations; run again only if it was kept without some of them."""
+        """The cached run of a side with at least these activations; the model runs again only if some are missing."""
         kept = self._kept.get(side)
         if kept is None or not set(sites) <= set(kept.stores):
             wanted = dict.fromkeys((*sites, *(() if kept is None else kept.stores)))
@@ -46,7 +46,7 @@ class CachedRuns:
         return kept
 
     def source(self, base: HeadCache, side: str, sites: Sequence[str], limits: Limits, progress: bool) -> HeadCache:
-        """The run that values are taken from; if only its z is wanted, it is computed from its first new token."""
+        """The source run; if only its z is needed, tokens that it shares with the base run are not computed again."""
         kept = self._kept.get(side)
         if kept is None and set(sites) <= {"z"}:
             kept = run_sharing_prefix(base, self.tokens[side], limits=limits, progress=progress)
@@ -54,7 +54,7 @@ class CachedRuns:
         return self.run(side, sites, limits, progress)
 
     def bytes(self, sites: Mapping[str, Sequence[str]]) -> int:
-        """What runs with these activations of each side take."""
+        """Memory that runs with these activations of each side take, in bytes."""
         return sum(HeadCache.estimate(self.model, self.tokens[side], sites=each).total for side, each in sites.items())
 
 

@@ -1,7 +1,7 @@
-"""The first run of path patching: heads stay as they were, so that a change travels through MLPs alone.
+"""The first run of path patching: all other heads are frozen, so a change travels through MLPs only.
 
-With every other head's z frozen, attention does nothing and positions do not mix. So only the positions that
-are wanted are computed, and of each block no more than what stands around its attention.
+If every other head's z is frozen, attention does not react and positions do not mix. So only the wanted positions
+are computed, and in each block everything except the attention.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MLPs = Literal["recomputed", "frozen"]
 class Receiver:
     """Where a path ends: the ``q``, ``k`` or ``v`` of a head, or an MLP (``mlp_out``, no head).
 
-    Replacing the input of an MLP is replacing what the MLP makes of it.
+    The input of an MLP is replaced by replacing the MLP's output.
     """
 
     layer: int
@@ -41,12 +41,12 @@ class Receiver:
 
 @dataclass(frozen=True)
 class Arrived:
-    """What comes of the changes of some senders.
+    """The effect of each sender's change on the receivers and on the final states.
 
     Attributes:
-        inputs: for each receiver its new q, k or v, or what its MLP makes of the new input, of those senders that
-            come before it, which are the first ones [sender, prompt, position, d].
-        final: the states after the final norm, where asked for.
+        inputs: each receiver's new q, k or v, or its MLP's output for the new input [sender, prompt, position, d].
+            It holds the senders that come before the receiver; these are the first ones in the order.
+        final: the states after the final norm, or None if they were not asked for.
     """
 
     inputs: dict[Receiver, Float[Tensor, "sender prompt position d"]]
@@ -54,17 +54,17 @@ class Arrived:
 
 
 class _Seen(Exception):
-    """Raised inside a block once all that is wanted of it was noted."""
+    """Raised inside a block to stop it once the wanted activations are recorded."""
 
 
 class Frozen:
-    """Carries the changes of senders on, for some prompts of a cached run.
+    """Propagates the changes of senders through the layers with all other heads frozen, for some prompts.
 
     Args:
         base: a run that kept ``z`` and ``resid_pre``.
         rows: the prompts.
         where: the positions that are computed [prompt, position].
-        mlps: ``"recomputed"``, or ``"frozen"``: then a change goes along the residual stream alone.
+        mlps: ``"recomputed"``, or ``"frozen"``: the change then travels along the residual stream only.
     """
 
     def __init__(self, base: HeadCache, rows: slice, where: Int[Tensor, "prompt position"], mlps: MLPs) -> None:
@@ -80,10 +80,10 @@ class Frozen:
         *,
         final: bool = False,
     ) -> Arrived:
-        """Give one sender after the other its new z, and see what arrives.
+        """Change one sender at a time and return what reaches the receivers and the final states.
 
         Args:
-            senders: heads in the order of their layers, with their new z at the positions.
+            senders: heads in layer order, each with its new z at the positions.
         """
         n_layers = self.model.n_layers
         end = n_layers if final else max(receiver.layer for receiver in receivers) + 1
@@ -98,7 +98,7 @@ class Frozen:
     def _carry_whole(
         self, senders: Sequence[tuple[HeadId, Tensor]], receivers: Sequence[Receiver], begin: int, end: int
     ) -> tuple[dict[Receiver, Tensor], Tensor]:
-        """Every sender's residual stream through the blocks."""
+        """Run every sender's residual stream through the blocks, MLPs included."""
         inputs: dict[Receiver, Tensor] = {}
         stream = self._residual(begin)[None][:0]
         for layer in range(begin, end):
@@ -117,7 +117,7 @@ class Frozen:
     def _carry_change(
         self, senders: Sequence[tuple[HeadId, Tensor]], receivers: Sequence[Receiver], begin: int, end: int
     ) -> tuple[dict[Receiver, Tensor], Tensor]:
-        """With the MLPs frozen too the change that a sender makes stays the same: no later block is computed."""
+        """With the MLPs frozen too, a sender's change stays the same in later layers, so their blocks are skipped."""
         inputs: dict[Receiver, Tensor] = {}
         after = self._residual(begin)
         change = after[None][:0]
@@ -155,7 +155,10 @@ class Frozen:
         see_mlp: bool,
         give_mlp: Float[Tensor, "1 prompt position d_model"] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """A block whose heads together give ``attention``; and what its MLP made, before another's was put in."""
+        """A block's output if its heads together give ``attention``, and its MLP's own output.
+
+        ``give_mlp`` replaces the output of the MLP in the block.
+        """
         backend, rows = self.model.backend, stream.flatten(0, 1)
         seen: list[Tensor] = []
 
@@ -172,7 +175,7 @@ class Frozen:
         return out.view(stream.shape), seen[0].view(stream.shape) if seen else None
 
     def _head_inputs(self, layer: int, stream: Tensor, receivers: Sequence[Receiver]) -> dict[Receiver, Tensor]:
-        """What the heads of a layer would take from a stream as their q, k or v."""
+        """The q, k or v that the receivers of a layer compute from a residual stream."""
         wanted = [r for r in receivers if r.layer == layer and r.head is not None]
         if not wanted or not len(stream):
             return {}
@@ -212,7 +215,7 @@ class Frozen:
         return self._take(self.base.stores["resid_pre"][layer])
 
     def _attention(self, layer: int) -> Float[Tensor, "prompt position d_model"]:
-        """What the heads of a layer write together in the base run, b_O included."""
+        """The attention output of a layer in the base run, b_O included."""
         z = self._take(self.base.z.layer(layer).transpose(1, 2))
         out = z.flatten(-2) @ self.model.W_O[layer].flatten(0, 1)
         bias = self.model.b_O(layer)
@@ -221,7 +224,7 @@ class Frozen:
     def _difference(
         self, senders: Sequence[tuple[HeadId, Float[Tensor, "prompt position d_head"]]]
     ) -> Float[Tensor, "sender prompt position d_model"]:
-        """What each sender's new z writes more than the old one."""
+        """How much each sender's new z changes what it adds to the residual stream."""
         written = []
         for head, new in senders:
             old = self._take(self.base.z[head])
@@ -230,10 +233,10 @@ class Frozen:
 
 
 def check_frozen(base: HeadCache, at: Int[Tensor, "prompt position"]) -> None:
-    """Make sure that a change of nothing leaves the run as it was.
+    """Check that freezing the heads of a run reproduces it if nothing is changed.
 
     Raises:
-        ValueError: if it does not, as where heads reach the residual stream in another way than by W_O and b_O.
+        ValueError: if it does not, for example because heads reach the residual stream other than by W_O and b_O.
     """
     model, same = base.need_model(), HeadId(0, 0)
     frozen = Frozen(base, slice(0, 1), at[:1], "recomputed")
@@ -241,4 +244,7 @@ def check_frozen(base: HeadCache, at: Int[Tensor, "prompt position"]) -> None:
     old = base.final_at(at)[:1].float()
     off = float((final.float() - old).abs().max() / old.std()) if final is not None else torch.inf
     if not off < (1e-3 if model.dtype == torch.float32 else 0.3):
-        raise ValueError(f"model: {model.name!r} cannot be path patched: freezing its heads changes what it gives")
+        raise ValueError(
+            f"model {model.name!r} does not support path patching: freezing its heads changes its output; use "
+            "mh.activation_patch"
+        )

@@ -1,4 +1,4 @@
-"""A metric applied to what a sweep gives back, prompt by prompt, against the unchanged run."""
+"""The metric of a sweep's final states, prompt by prompt, compared with the base run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mechheads.runs.cache import HeadCache
 
 
 class Evaluator:
-    """Applies a metric to final states, as many at a time as memory allows, against the base run.
+    """Computes the metric of final states and its difference from the base run, in parts that fit into memory.
 
     Args:
-        base: the run that is intervened on; ``source`` the other one, where there is one.
+        base: the base run; ``source``: the source run, if there is one.
 
     Raises:
-        ValueError: if the metric's value for the base run is not finite or not one number a prompt.
+        ValueError: if the metric of the base run is not finite or is not one number per prompt.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Evaluator:
         self.metric, self.base, self.source, self._logits_at_once = metric, base, source, limits.logits
         self.model = base.need_model()
         self.at, self.mask = read_positions(metric, base.tokens)
-        self._tokens, self._vocab = _answers_alone(base.tokens) if _needs_answers(metric) else (base.tokens, None)
+        self._tokens, self._vocab = _answer_vocab(base.tokens) if _needs_answers(metric) else (base.tokens, None)
         self._logits_a_prompt = self.at.shape[1] * (self.model.d_vocab if self._vocab is None else len(self._vocab))
         step = max(1, self._logits_at_once // self._logits_a_prompt)
         self._rows = [slice(start, start + step) for start in range(0, len(base.tokens), step)]
@@ -42,9 +42,9 @@ class Evaluator:
         self.base_value = self._finite(self.value(self._base_final[None])[0], "the unchanged run")
 
     def __call__(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[np.ndarray, "copy prompt"]:
-        """The metric of changed final states, less that of the base run: 0 where they are the base run's.
+        """metric(final) - metric(base) for each copy and prompt; exactly 0 for a copy that equals the base run.
 
-        Where it is not finite for any prompt of a copy, all of that copy are NaN.
+        If the metric is not finite for one prompt of a copy, the whole copy is NaN.
         """
         change = torch.zeros(len(final), len(self.mask), dtype=torch.float64, device=final.device)
         changed = (final != self._base_final).flatten(1).any(1)
@@ -53,7 +53,7 @@ class Evaluator:
         return change.masked_fill(~change.isfinite().all(1, keepdim=True), torch.nan).cpu().numpy()
 
     def value(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[Tensor, "copy prompt"]:
-        """The metric itself."""
+        """The metric of each copy and prompt."""
         parts = []
         for rows in self._rows:
             base = self._base_logits(rows) if self._kept is None else self._kept
@@ -75,17 +75,20 @@ class Evaluator:
         return value
 
     def distance(self) -> float:
-        """The metric of the source run less that of the base run, averaged over prompts.
+        """metric(source) - metric(base), averaged over prompts.
 
         Raises:
-            ValueError: if there is no source run, or both give the same.
+            ValueError: if there is no source run, or the metric is the same for both runs.
         """
         if self.source is None:
-            raise ValueError("normalize needs two runs; give PromptPairs")
+            raise ValueError("normalize=True needs two runs; give mh.PromptPairs, or leave normalize out")
         source = self._finite(self.value(self.source.final_at(self.at)[None])[0], "the other run")
         distance = float((source - self.base_value).mean())
         if abs(distance) < 1e-6:
-            raise ValueError("normalize: the metric is the same for both runs, so there is nothing to restore")
+            raise ValueError(
+                f"normalize=True: metric {name_of(self.metric)} is the same for both runs, so there is no difference "
+                "to divide by; leave normalize out, or give other prompts"
+            )
         return distance
 
     def _base_logits(self, rows: slice) -> Tensor:
@@ -96,8 +99,8 @@ def _needs_answers(metric: Metric) -> bool:
     return MetricInfo.of(metric).vocab == "answers"
 
 
-def _answers_alone(tokens: Tokens) -> tuple[Tokens, Int[Tensor, " some"]]:
-    """Prompts whose answers count in a vocabulary of nothing but answers, and that vocabulary."""
+def _answer_vocab(tokens: Tokens) -> tuple[Tokens, Int[Tensor, " some"]]:
+    """The prompts with their answers renumbered within the answer tokens, and these tokens."""
     given = {name: ids for name in ("answer", "wrong") if (ids := getattr(tokens, name)) is not None}
     vocab = torch.cat(list(given.values())).unique() if given else tokens.ids.new_zeros(1)
     return replace(tokens, **{name: torch.searchsorted(vocab, ids) for name, ids in given.items()}), vocab

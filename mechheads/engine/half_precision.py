@@ -1,4 +1,4 @@
-"""What half precision costs: a few heads once more in float32, beside the results."""
+"""The error of half precision, measured by running a few heads again in float32."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _SAMPLE = 4
 def with_precision(
     model: Model, result: HeadScores, again: Callable[[Model, Sequence[HeadId]], HeadScores]
 ) -> HeadScores:
-    """The result, with the difference from float32 on a sample in ``provenance["precision"]``.
+    """The result, with the difference from float32 on a sample of heads in ``provenance["precision"]``.
 
-    The sample is half the heads furthest from 0 and half others, evenly spread. A model in float32 or wider
-    gives the result as it is.
+    Half of the sample are the heads with the largest absolute scores; the other half is spread evenly over the
+    rest. For a model in float32 or wider the result is returned unchanged.
 
     Args:
-        again: the same analysis of some heads on another model.
+        again: runs the same analysis for some heads on another model.
     """
     if model.dtype.itemsize >= 4:
         return result
@@ -44,7 +44,7 @@ def with_precision(
     if not sample:
         return result
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AnswerWarning)  # the first run has said it
+        warnings.simplefilter("ignore", AnswerWarning)  # the first run has already warned
         exact = np.asarray(again(wide, sample).values)
     pick = tuple(zip(*((head.layer, head.head) for head in sample), strict=True))
     off = np.abs(values[pick] - exact[pick])

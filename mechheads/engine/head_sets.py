@@ -1,4 +1,4 @@
-"""Runs in which the heads of a set are changed together, many sets at once."""
+"""Runs in which all heads of a set are changed together, many sets at once."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from mechheads.runs.sites import KEY_SITES
 
 
 class SetRuns:
-    """Runs with the z of sets of heads replaced.
+    """Computes the metric with the z of whole sets of heads replaced.
 
     Args:
-        spec: what is asked; its heads are those that sets may hold, None for all.
-        runs: of the same prompts, if some are cached already.
+        spec: the request; ``spec.heads`` are the heads that sets may contain, None for all.
+        runs: cached runs of the same prompts, if there are any.
     """
 
     def __init__(self, model: Model, spec: Spec, *, runs: CachedRuns | None = None, progress: bool = True) -> None:
@@ -54,10 +54,10 @@ class SetRuns:
     def values(
         self, replaced: Sequence[Set[HeadId]], done: Callable[[int], object] = lambda n: None
     ) -> Float[np.ndarray, "set prompt"]:
-        """The metric when all these heads are replaced together; that of the base run where there are none.
+        """The metric with all heads of each set replaced together; an empty set gives the metric of the base run.
 
         Args:
-            done: told how many sets were finished, as they come.
+            done: called with a number of sets whenever that many more are finished.
         """
         values = np.tile(self.base_value, (len(replaced), 1))
         changed = [i for i, heads in enumerate(replaced) if heads]
@@ -76,7 +76,7 @@ class SetRuns:
         return torch.cat(parts, dim=1)
 
     def _wave(self, begin: int) -> tuple[Wave, dict[HeadId, Edit]]:
-        """The wave of some prompts and every head's edit in it; kept until others are asked for."""
+        """The wave of the prompts from ``begin`` on, and every head's edit in it; the last one is kept."""
         if self._ready is None or self._ready[0] != begin:
             job, rows = self.job, slice(begin, begin + self.job.plan.rows)
             pos = job.tokens.ids.shape[1]
@@ -89,7 +89,7 @@ class SetRuns:
         return self._ready[1], self._ready[2]
 
     def provenance(self) -> dict[str, Any]:
-        """What all results of these runs remember."""
+        """The provenance that all results of these runs share."""
         return self.job.model.provenance() | {
             "intervention": describe_intervention(self.job.intervention),
             "metric": name_of(self.job.spec.metric),
@@ -99,7 +99,7 @@ class SetRuns:
 
 
 def replaced_z(job: Job) -> tuple[LayerStore, Int[Tensor, " prompt"]]:
-    """The new z of the heads of a job, layer by layer [prompt, head, pos, d_head], and where it first differs."""
+    """The new z of a job's heads, by layer [prompt, head, pos, d_head], and the first position that changes."""
     layers, site, altered = sorted({head.layer for head in job.heads}), site_of(job.intervention), None
     if site != "z":
         at = job.places[0].at if site in KEY_SITES else None
@@ -116,34 +116,37 @@ def replaced_z(job: Job) -> tuple[LayerStore, Int[Tensor, " prompt"]]:
 
 
 def check_intervention(name: str, intervention: object, prompts: AnyPrompts) -> None:
-    """Make sure that it is an intervention and that the prompts have what it takes.
+    """Check that this is an intervention and that the prompts have the runs it needs.
 
     Raises:
-        ValueError: if it is a name or a class, or a patch without pairs.
+        ValueError: if it is a name or a class, or a patch of plain prompts.
     """
     if not callable(intervention) or isinstance(intervention, type):
         raise ValueError(
             f"{name} is {intervention!r}; give an intervention, such as mh.Patch(), mh.Mean() or mh.Zero()"
         )
     if isinstance(intervention, Patch) and not isinstance(prompts, PromptPairs):
-        raise ValueError(f"{name} takes z from the other run; give mh.PromptPairs, or another one, such as mh.Mean()")
+        raise ValueError(
+            f"{name} is {intervention!r}, which takes values from the source run of a pair; give mh.PromptPairs, or "
+            f"an {name} for plain prompts, such as mh.Mean()"
+        )
 
 
 def head_set(heads: Iterable[HeadLike], model: Model, name: str) -> tuple[HeadId, ...]:
     """Parse a set of heads, which may be empty.
 
     Raises:
-        ValueError: if it is no list, or holds what is no head of the model or the same head twice.
+        ValueError: if it is not a list, or contains a head that the model does not have or the same head twice.
     """
     if isinstance(heads, (str, HeadId)) or not isinstance(heads, Iterable):
         raise ValueError(f'{name} is {heads!r}; give a list of heads, such as ["L9H6", "L10H0"]')
     parsed = sorted(check_head(head, model.n_layers, model.n_heads) for head in heads)
     if twice := [head for head, after in pairwise(parsed) if head == after]:
-        raise ValueError(f"{name} holds {twice[0]} twice")
+        raise ValueError(f"{name} contains {twice[0]} twice; name each head once")
     return tuple(parsed)
 
 
 def set_bar(total: int, what: str, progress: bool) -> Bar:
-    """A progress bar that counts sets."""
+    """A progress bar that counts sets of heads."""
     form = "{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go"
     return Bar(total=total, desc=what, disable=not progress, leave=False, bar_format=form)

@@ -1,4 +1,4 @@
-"""A sweep made ready: a ``Spec`` says what is asked, a ``Job`` has everything checked, cached and planned."""
+"""The request of a sweep (``Spec``), and the sweep ready to run (``Job``): checked, cached and planned."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ Unit = tuple[HeadId, int]
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """All that a sweep is, besides the model.
+    """Everything that defines a sweep, except the model.
 
     Attributes:
         prompts, intervention, metric, heads, positions, base, normalize, seed: as in ``mh.sweep``.
-        limits: what its ``budget`` stands for.
+        limits: the sizes that follow from its ``budget``.
     """
 
     prompts: AnyPrompts
@@ -60,10 +60,10 @@ class Spec:
     limits: Limits = DEFAULT_LIMITS
 
     def check(self, model: Model) -> None:
-        """Make sure that the model can be asked this.
+        """Check that the model supports this request.
 
         Raises:
-            ValueError: if the base or the intervention does not fit.
+            ValueError: if the base or the intervention is not valid for it.
         """
         if self.base not in ("clean", "corrupted"):
             raise ValueError(f'base is {self.base!r}; choose "clean" or "corrupted"')
@@ -73,28 +73,28 @@ class Spec:
             )
         if (site := site_of(self.intervention)) in model.backend.read_only:
             raise ValueError(
-                f"site {site!r} of model {model.name!r} can be read but not changed: its attention does not use what a "
-                "hook gives back; patch z, q, k or v"
+                f"site {site!r} of model {model.name!r} can be read but not changed: its attention ignores what a "
+                'hook returns; use site="z", "q", "k" or "v"'
             )
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A sweep made ready: everything checked, both runs cached, the cost planned.
+    """A sweep that is ready to run: everything is checked, both runs are cached, the cost is planned.
 
-    Made by ``mh.prepare``. Every analysis of the same prompts takes it in place of the model and the prompts, so that
-    both runs are cached once: ``mh.activation_patch(job)``, ``mh.path_patch(job, receivers=["L9H1.q"])``.
+    ``mh.prepare`` makes a job. Every analysis of the same prompts takes it in place of the model and the prompts, so
+    that the prompts run only once: ``mh.activation_patch(job)``, ``mh.path_patch(job, receivers=["L9H1.q"])``.
 
     Attributes:
-        model: the model; ``spec``: what was asked of it.
-        runs: the cached runs, which other jobs share.
-        base: the run that is changed; ``source``: the run that values are taken from, if prompts are pairs.
+        model: the model; ``spec``: the request.
+        runs: the cached runs, which other jobs can share.
+        base: the base run; ``source``: the source run, None for plain prompts.
         heads, places: what is changed, one head at one place at a time.
         at: the positions that the metric reads.
-        plan: what the sweep costs.
-        seconds: how long the cached runs took.
-        ledger: where finished units are kept.
-        together: how many neighbouring query heads change at once, from each head of ``heads`` on.
+        plan: the cost of the sweep.
+        seconds: the time that the cached runs took.
+        ledger: stores finished units; None without ``store``.
+        together: how many neighbouring query heads change at once, starting from each head of ``heads``.
     """
 
     model: Model
@@ -119,7 +119,7 @@ class Job:
 
     @property
     def backend(self) -> Any:
-        """The model's, so that an analysis that is given the job has the model for itself."""
+        """The model's backend, which ``@alone`` reserves if an analysis gets a job in place of a model."""
         return self.model.backend
 
     @property
@@ -132,7 +132,7 @@ class Job:
 
     @property
     def clean(self) -> HeadCache:
-        """The run of the clean side; plain prompts have no other."""
+        """The run of the clean prompts; for plain prompts, their only run."""
         return self.source if self.source is not None and self.spec.base == "corrupted" else self.base
 
     @property
@@ -140,11 +140,11 @@ class Job:
         return [(head, place) for place in range(len(self.places)) for head in self.heads]
 
     def intervening(self, intervention: Intervention) -> Job:
-        """The same job with another intervention, which must not need more of the cached runs."""
+        """The same job with another intervention, which may only need activations that are already cached."""
         return replace(self, spec=replace(self.spec, intervention=intervention))
 
     def fingerprint(self) -> str:
-        """Of the prompts; for pairs the same in both directions."""
+        """The fingerprint of the prompts; pairs have the same one in both directions."""
         runs = (self.base, self.source)
         return "+".join(sorted(run.tokens.fingerprint() for run in runs if run is not None))
 
@@ -152,24 +152,24 @@ class Job:
 def given(
     model: Model | Job, prompts: AnyPrompts | Job | None, name: str = "prompts"
 ) -> tuple[Model, Any, CachedRuns | None]:
-    """The model, the prompts and the cached runs, if a job brings them.
+    """The model, the prompts and, if a job is given, its cached runs.
 
     Raises:
-        ValueError: if prompts are missing, given beside a job, or the job is of another model.
+        ValueError: if prompts are missing, both prompts and a job are given, or the job belongs to another model.
     """
     if isinstance(model, Job):
         if prompts is not None:
             raise ValueError(
-                f"{name} and a job are given; a job brings its own prompts: leave {name} out, and give other arguments "
-                "by name, such as heads=[...]"
+                f"both {name} and a job are given, but a job has its own prompts; leave {name} out, and give the other "
+                "arguments by name, such as heads=[...]"
             )
         return model.model, model.spec.prompts, model.runs
     if isinstance(prompts, Job):
         if prompts.model is not model:
-            raise ValueError(f"{name} is a job of another model; give mh.prepare(model, ...) of this one")
+            raise ValueError(f"{name} is a job of another model; give a job of this model, from mh.prepare(model, ...)")
         return model, prompts.spec.prompts, prompts.runs
     if prompts is None:
-        raise ValueError(f"{name} is missing; give prompts, or a job of mh.prepare in place of the model")
+        raise ValueError(f"{name} is missing; give prompts, or a job from mh.prepare in place of the model")
     return model, prompts, None
 
 
@@ -182,21 +182,20 @@ def prepare(
     budget: Budget = None,
     progress: bool = True,
 ) -> Job:
-    """Cache the runs of prompts once, for every analysis of them.
+    """Run prompts once and cache the runs for several analyses.
 
     Args:
         prompts: prompts, or pairs.
-        sites: the activations to keep, among z, q, k, v and pattern. An analysis that needs another runs the prompts
-            once more, and the job keeps that as well.
-        budget: memory, bytes or "2 GB" (default 4 GB); runs that need more are kept on disk.
-        progress: show a bar.
+        sites: the activations to keep, among z, q, k, v and pattern. If an analysis needs another one, it runs the
+            prompts again, and the job keeps that activation too.
+        budget: memory, in bytes or as text such as "2 GB" (default 4 GB); runs that need more are kept on disk.
+        progress: show a progress bar.
 
     Returns:
-        A job, which analyses take in place of the model and the prompts. Its scores are those that the prompts give,
-        to rounding.
+        A job, which analyses take in place of the model and the prompts. The scores are the same up to rounding.
 
     Raises:
-        ValueError: for prompts that cannot be run, an unknown site, or a budget that makes no sense.
+        ValueError: if the prompts cannot be run, a site is unknown, or the budget is not valid.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
     >>> job = mh.prepare(model, pairs, progress=False)
@@ -223,15 +222,15 @@ def make_ready(
     store: Store = NO_STORE,
     progress: bool = True,
 ) -> Job:
-    """Check everything, cache the runs and plan the work.
+    """Check a request, cache its runs and plan the work.
 
     Args:
-        runs: of the same prompts, where some are cached already.
-        sites: activations that the base run keeps besides, for other interventions on the same job.
-        store: where finished units are kept.
+        runs: cached runs of the same prompts, if there are any.
+        sites: further activations that the base run keeps, for other interventions on the same job.
+        store: where finished units are stored.
 
     Raises:
-        ValueError: if anything does not fit, before the model is run.
+        ValueError: if an argument is not valid; before the model runs.
     """
     spec.check(model)
     heads = check_heads(spec.heads, model.n_layers, model.n_heads)
@@ -258,9 +257,9 @@ def make_ready(
     plan = make_plan(base, source, site_of(spec.intervention), heads, windows, spec.limits, packing)
     if plan.over_budget:
         warn(
-            f"budget is {show_bytes(spec.limits.memory)}, and this sweep takes about {show_bytes(plan.bytes)} besides "
-            "the model even with one copy of one prompt at a time; it goes on with that. Give fewer prompts, or "
-            "shorter ones"
+            f"budget is {show_bytes(spec.limits.memory)}, but this sweep needs about {show_bytes(plan.bytes)} besides "
+            "the model, even with one copy of one prompt at a time. It runs anyway; give fewer or shorter prompts to "
+            "use less memory"
         )
     if ledger is not None:
         rows, stack, width, groups = ledger.remember("waves", [plan.rows, plan.stack, plan.width, plan.groups])
@@ -271,7 +270,7 @@ def make_ready(
 def _cache(
     model: Model, spec: Spec, runs: CachedRuns, sites: Sequence[str], progress: bool
 ) -> tuple[HeadCache, HeadCache | None]:
-    """The base run and, for pairs, the run that values are taken from."""
+    """The base run and, for pairs, the source run."""
     tokens, other = runs.sides(spec.base)
     site, needed = site_of(spec.intervention), needs_of(spec.intervention)
     kept = ("z", *_resumed(model), *((site,) if site != "z" else ()), *needed, *sites)
@@ -285,22 +284,22 @@ def _cache(
 
 
 def _resumed(model: Model) -> tuple[str, ...]:
-    """What a run keeps so that it can be resumed in the middle."""
+    """The activations that a run must keep so that it can be resumed at any layer."""
     return RUN_SITES if model.layout != "whole" else RUN_SITES[:1]
 
 
 def _room(fits: bool) -> int:
-    """Bytes that leave a cached run in memory if it fits, and send it to disk if it does not."""
+    """A memory limit that keeps a cached run in memory if it fits, and on disk if it does not."""
     return 2**62 if fits else 1
 
 
 def _first_change(
     intervention: Intervention, place: Place, base: HeadCache, source: HeadCache | None, heads: Sequence[HeadId]
 ) -> Int[Tensor, " prompt"]:
-    """The first position that changes, so that a plan carries as many heads as it can.
+    """The first position that changes in each prompt; the later it is, the more heads fit into a wave.
 
-    It is the first position of the place. For a patch it is not before the first token that differs between the runs;
-    for another intervention on z between two runs, not before the first change that a sample of the heads shows.
+    It is the first position of the place. A patch changes nothing before the first token that differs between the
+    runs. For any other intervention on z between two runs, a sample of the heads shows where changes begin.
     """
     ids = base.tokens.ids
     first = torch.zeros(len(ids), dtype=torch.long, device=ids.device)

@@ -1,4 +1,4 @@
-"""How much memory a piece of work takes, counted tensor by tensor."""
+"""How much memory a computation takes, counted tensor by tensor."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 UNSEEN = 40 * 2**20
-"""What libraries take besides on a CPU: room for matrix products, statistics, what the allocator cannot give back."""
+"""Memory on a CPU that ``PeakBytes`` does not count: buffers of matrix products, statistics, allocator overhead."""
 
 _KEPT = 31 * 2**20
 
 
 def keep_freed_memory() -> None:
-    """Let a CPU's allocator keep memory that work frees, instead of giving it back and fetching it anew each time.
+    """Make a CPU's allocator keep freed memory, instead of returning it to the system and requesting it again.
 
-    The allocator of Linux keeps free up to twice the largest block, of at most 32 MB, that it has seen freed. Left
-    alone it has seen none of this size, and every block of a model fetches its activations' pages from the system.
+    The allocator of Linux keeps up to twice the size of the largest block, of at most 32 MB, that it has seen freed.
+    Without this call it has seen no block that large, and every layer requests its activations from the system.
     """
     torch.empty(_KEPT, dtype=torch.uint8)
 
@@ -35,7 +35,7 @@ def keep_freed_memory() -> None:
 class PeakBytes(TorchDispatchMode):
     """Counts the bytes of all tensors made in a ``with`` block, on any device; ``peak`` is the most at one time.
 
-    What an operation takes while it runs, and does not give out, is not seen.
+    Memory that an operation uses internally and does not return is not counted.
     """
 
     def __init__(self) -> None:
@@ -65,11 +65,11 @@ class PeakBytes(TorchDispatchMode):
 
 T = TypeVar("T")
 _FAST_ON_A_CPU = 1536
-"""Tokens that go through a block together: fewer leave its matrix products small, more only take memory."""
+"""Tokens that go through a block together: fewer make its matrix products slow, more only take memory."""
 
 
 def tokens_in_flight(model: Model, room: int, pos: int, limits: Limits) -> int:
-    """How many tokens to carry at once: what the device is fast with, as far as memory goes."""
+    """How many tokens to compute at once: as many as the device needs to be fast, if the memory allows it."""
     wanted = limits.tokens or _FAST_ON_A_CPU
     if limits.tokens is None and model.device.type == "cuda":
         wanted = torch.cuda.mem_get_info(model.device)[0] // (2 * token_bytes(model, pos))
@@ -77,12 +77,12 @@ def tokens_in_flight(model: Model, room: int, pos: int, limits: Limits) -> int:
 
 
 def token_bytes(model: Model, pos: int) -> int:
-    """Memory of one token in flight inside a block."""
+    """Memory that one token needs inside a block, in bytes."""
     return model.dtype.itemsize * (6 * model.d_model + 4 * model.backend.d_mlp + 3 * model.n_heads * pos)
 
 
 def in_halves(run: Callable[[Sequence[T]], list[Tensor]], items: Sequence[T]) -> list[Tensor]:
-    """What ``run`` gives for the items, along the first dimension; where memory runs out, half after half."""
+    """``run(items)``, joined along the first dimension; if memory runs out, the items are run in halves."""
     try:
         return run(items)
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
@@ -94,5 +94,5 @@ def in_halves(run: Callable[[Sequence[T]], list[Tensor]], items: Sequence[T]) ->
 
 
 def logit_bytes(model: Model, rows: int, n_read: int, limits: Limits) -> int:
-    """Memory that a metric takes: the logits, and what it makes of them."""
+    """Memory for the logits and for what a metric computes from them, in bytes."""
     return 3 * 4 * min(max(limits.logits, n_read * model.d_vocab), rows * n_read * model.d_vocab)

@@ -1,4 +1,4 @@
-"""Several prompts or copies in one row, so that what they share is computed once."""
+"""Several prompts in one row, so that the tokens they share are computed once."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from torch import Tensor
 from mechheads.engine.rows import Window
 
 _PACKED_WIDTH = 256
-"""Tokens of a row of packed prompts, at most."""
+"""The most tokens in a row of packed prompts."""
 _ATTENTION_DOUBLES = 2048
-"""Wider rows share more, and attention, which looks at all of a row, costs more: at this width as much as the rest."""
+"""The row width at which attention costs as much as the rest: wider rows share more tokens but cost more attention."""
 _ROW_COSTS = 8
-"""As much as so many tokens, as narrow rows give small products."""
+"""The fixed cost of a row, in tokens: many narrow rows make small, slow matrix products."""
 _WORTH_PACKING = 0.9
 
 
 @dataclass(frozen=True)
 class Packed:
-    """One row that holds several prompts: what they all begin with once, then the rest of each.
+    """One row that holds several prompts: their shared first tokens once, then the rest of each prompt.
 
     Attributes:
-        n_past: the first position that changes, the same for all.
-        shared: how many positions, from 0 on, they have in common.
+        n_past: the first position that changes, the same for all prompts.
+        shared: how many positions, from 0 on, the prompts share.
         at: the positions that are read [prompt, position].
-        prompt, position: which token each place of the row holds [width].
-        first: where in the row the rest of each prompt begins [prompt].
+        prompt, position: the prompt and the position of each token in the row [width].
+        first: the index in the row where the rest of each prompt begins [prompt].
     """
 
     n_past: int
@@ -40,7 +40,7 @@ class Packed:
 
     @classmethod
     def of(cls, start: int, shared: int, at: Int[Tensor, "prompt position"]) -> Packed:
-        """Prompts that have their first ``shared`` tokens, and what becomes of them, in common.
+        """Pack prompts whose first ``shared`` tokens, and their activations, are the same.
 
         Args:
             start: the first position that changes.
@@ -79,7 +79,7 @@ class Packed:
 
     @property
     def inside(self) -> Int[Tensor, "1 read"]:
-        """Those of one prompt after those of the other."""
+        """The index in the row of each read position, prompt after prompt."""
         common = (self.at - self.n_past).clamp_min(0)
         return torch.where(self.at < self.shared, common, self.first[:, None] + self.at - self.shared).view(1, -1)
 
@@ -103,7 +103,7 @@ class Packed:
 
 
 def shared_start(values: Shaped[Tensor, "prompt pos *rest"], noise: float = 0.0) -> int:
-    """How many positions, from 0 on, all prompts have in common: tokens, or activations to within ``noise``."""
+    """How many positions, from 0 on, all prompts share: equal tokens, or activations no further than ``noise`` apart."""
     alike = (values - values[:1]).abs() <= noise
     return int(alike.reshape(*alike.shape[:2], -1).all(-1).all(0).long().cumprod(0).sum()) if values.shape[1] else 0
 
@@ -113,8 +113,8 @@ class Packing:
     """Which prompts share a row.
 
     Attributes:
-        groups: the prompts of each row, widest first, so that the others fit in the memory that it leaves.
-        width: tokens of the widest row; ``tokens``: of all rows.
+        groups: the prompts of each row, widest row first, so that the other rows fit into the memory that it frees.
+        width: the number of tokens in the widest row; ``tokens``: in all rows.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -123,9 +123,9 @@ class Packing:
 
     @classmethod
     def find(cls, ids: Int[Tensor, "prompt pos"], window: Window) -> Packing | None:
-        """Prompts in the order of their tokens, cut into rows where that costs least.
+        """The cheapest way to pack the prompts into rows, or None if one row per prompt costs about as little.
 
-        None where a row for each prompt costs about as little.
+        The prompts are sorted by their tokens, and the sorted list is cut into rows.
         """
         start, last = int(window.start.amin()), window.at.amax(1).tolist()
         texts = [row[: end + 1] for row, end in zip(ids.tolist(), last, strict=True)]

@@ -19,17 +19,17 @@ Positions = Literal["all", "each"] | str | Sequence[str | int]
 
 @dataclass(frozen=True)
 class Place:
-    """Where z changes: a label for the result and the positions [prompt, pos], None for all."""
+    """Where a head is changed: a label for the result, and the positions [prompt, pos] or None for all."""
 
     label: int | str | None
     at: Bool[Tensor, "prompt pos"] | None
 
 
 def find_places(positions: Positions, tokens: Tokens) -> tuple[Place, ...]:
-    """Where z changes, one entry for each separate change.
+    """The places that ``positions`` asks for, one for each separate change.
 
     Raises:
-        ValueError: if the prompts have no position of a given name, or one is given twice.
+        ValueError: if the prompts have no position of that name, or a position is given twice.
     """
     pos = torch.arange(tokens.ids.shape[1], device=tokens.ids.device)
     if positions == "all":
@@ -46,7 +46,7 @@ def find_places(positions: Positions, tokens: Tokens) -> tuple[Place, ...]:
             f'positions: {unknown[0]!r} is not known; these prompts have {known} (or "all", "each").{meant}'
         )
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"positions: {twice[0]!r} is given twice")
+        raise ValueError(f"positions: {twice[0]!r} is given twice; name each position once")
     labels = [None] if isinstance(positions, str) else names
     if len({type(label) for label in labels}) > 1:
         labels = [str(label) for label in labels]
@@ -60,7 +60,7 @@ def find_places(positions: Positions, tokens: Tokens) -> tuple[Place, ...]:
 def by_place(
     places: Sequence[Place], values: Float[np.ndarray, "*rest place prompt"]
 ) -> tuple[Float[np.ndarray, "*found prompt"], dict[str, list[int | str]] | None]:
-    """Values as results hold them, and the labels of the places if they have any."""
+    """The values in the shape of a result, and the labels of the places if they have any."""
     labels = [place.label for place in places if place.label is not None]
     return (where_reached(places, values), {"pos": labels}) if labels else (values[..., 0, :], None)
 
@@ -68,7 +68,7 @@ def by_place(
 def where_reached(
     places: Sequence[Place], values: Float[np.ndarray, "*rest place prompt"]
 ) -> Float[np.ndarray, "*rest place prompt"]:
-    """Values with NaN where a prompt is too short to have the place."""
+    """The values, with NaN for every prompt that is too short to have the place."""
     if any(place.label is None or place.at is None for place in places):
         return values
     return np.where(

@@ -1,4 +1,4 @@
-"""What a sweep costs, before it is paid."""
+"""The cost of a sweep, before it runs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from mechheads.engine.memory import logit_bytes, token_bytes, tokens_in_flight
 from mechheads.units import show_seconds
 
 _WHY = {
-    "queries": "copies of a prompt share rows over its cached keys",
-    "rows": "a row for each copy, over cached keys",
-    "whole": "a row for each copy from the first token on: this architecture's attention takes no cached keys",
+    "queries": "copies of a prompt share rows and its cached keys",
+    "rows": "one row per copy, with cached keys",
+    "whole": "one row per copy, from the first token on: this architecture's attention takes no cached keys",
 }
 
 
@@ -34,20 +34,20 @@ class Plan:
     """The cost of a sweep.
 
     Attributes:
-        units: separate changes, heads times places.
-        blocks: how often a block is run for them, from each head's own layer on.
-        heads, places: what they are made of.
-        prompts, pos: the size of the batch of one unit; ``width``: positions computed, of the widest place; or of a
-            row that prompts share.
-        stack: units carried through the layers together; ``rows``: prompts run at once; ``groups``: which, where
-            they share rows.
-        layout: how they are laid out: ``queries``, ``rows`` or ``whole``.
+        units: the number of units, heads times places.
+        blocks: how many times a block runs, summed over units; a unit starts at its head's layer.
+        heads, places: the heads, and the number of places.
+        prompts, pos: the number of prompts and of positions.
+        width: positions computed for the widest place, or tokens in the widest row that prompts share.
+        stack: how many units a wave holds; ``rows``: how many prompts run at once; ``groups``: the prompts of each
+            row, if they share rows.
+        layout: how copies are laid out in rows: ``queries``, ``rows`` or ``whole``.
         forwards: the work in full forward passes of the prompts, the cached runs included.
         flops: floating-point operations.
-        bytes: the largest amount of memory besides the model.
+        bytes: the most memory used at one time, besides the model.
         on_disk: whether the cached runs are kept on disk.
-        seconds: the estimated time, None until probed.
-        budget: the memory that was allowed; where ``bytes`` is more, that is the least that the sweep takes.
+        seconds: the estimated time; None until it is measured.
+        budget: the memory that was allowed; if ``bytes`` is larger, the sweep cannot run with less.
     """
 
     units: int
@@ -76,10 +76,10 @@ class Plan:
 
     @property
     def over_budget(self) -> str:
-        """What to say where the least possible is more than was allowed; else nothing."""
+        """A remark for the repr if the sweep needs more memory than was allowed, else empty."""
         if self.budget is None or self.bytes <= self.budget:
             return ""
-        return f", the least that is possible, where the budget is {show_bytes(self.budget)}"
+        return f" (the least possible; the budget is {show_bytes(self.budget)})"
 
     def __repr__(self) -> str:
         places = "1 place" if self.places == 1 else f"{self.places} places"
@@ -88,7 +88,7 @@ class Plan:
         waves = math.ceil(self.units / self.stack)
         rows = "" if self.rows >= self.prompts else f", {self.rows} prompts at a time"
         computed = (
-            f"rows of up to {self.width} tokens hold up to {self.rows} prompts, what these begin with alike once"
+            f"rows of up to {self.width} tokens hold up to {self.rows} prompts, their shared first tokens only once"
             if self.packed
             else f"{self.width} of {self.pos} positions computed, from the first that changes to the last that is read"
         )
@@ -113,10 +113,10 @@ def make_plan(
     limits: Limits,
     packing: Packing | None = None,
 ) -> Plan:
-    """Plan a sweep over cached runs: how much to carry at once, and what it costs.
+    """Plan a sweep over cached runs: how much to compute at once, and what it costs.
 
     Args:
-        windows: what each place computes; ``packing``: how the prompts of the only place share rows.
+        windows: the window of each place; ``packing``: how prompts share rows, if there is only one place.
     """
     model, budget = base.need_model(), limits.memory
     prompts, pos = base.tokens.ids.shape
@@ -172,12 +172,12 @@ def make_plan(
 
 
 def _in_flight(model: Model, tokens: int, keys: int, rows: int, n_read: int, limits: Limits) -> int:
-    """Memory of a wave: its tokens inside a block, and what the metric takes for its rows."""
+    """Memory of a wave in bytes: its tokens inside a block, and the logits of its rows."""
     return tokens * token_bytes(model, keys) + logit_bytes(model, rows, n_read, limits)
 
 
 def least_in_flight(model: Model, tokens: Tokens, n_read: int, limits: Limits) -> int:
-    """Memory that a sweep takes besides its cached runs, with one copy of one prompt at a time."""
+    """The least memory that a sweep needs besides its cached runs: with one copy of one prompt at a time."""
     prompts, pos = tokens.ids.shape
     return prompts * n_read * model.d_vocab * 4 + _in_flight(model, pos, pos, prompts, n_read, limits)
 

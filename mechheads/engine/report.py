@@ -1,4 +1,4 @@
-"""What a job measured, as ``HeadScores``."""
+"""The measured values of a job as ``HeadScores``."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mechheads.results.scores import HeadScores
 
 @dataclass(frozen=True)
 class About:
-    """How a result names itself.
+    """The name, kind, dimensions and further provenance of a result.
 
     Attributes:
-        name: of the result.
-        kind: of analysis; tells ``HeadScores.citation`` which papers to name.
-        share: what a normalised score is a share of.
+        name: the name of the result.
+        kind: the kind of analysis; ``HeadScores.citation`` uses it to choose the papers.
+        share: the unit of normalised scores.
         extra: further dimensions, each with its labels.
-        more: what else the provenance remembers.
+        more: further entries of the provenance.
     """
 
     name: str
@@ -39,7 +39,7 @@ class About:
 def report(
     job: Job, values: Float[np.ndarray, "layer head *extra prompt"], evaluator: Evaluator, about: About
 ) -> HeadScores:
-    """Means over prompts, with the metric's unit and null, and what it takes to repeat them."""
+    """Means over prompts with intervals and p values, in the metric's unit, and the provenance to repeat them."""
     spec, metric = job.spec, MetricInfo.of(job.spec.metric)
     return HeadScores.from_values(
         values,
@@ -58,16 +58,16 @@ def report(
 
 
 def describe_intervention(intervention: Intervention) -> str:
-    """An intervention as results name it: a dataclass with its fields, a function by its name."""
+    """The name of an intervention in results: a dataclass with its fields, or a function's name."""
     return name_of(intervention) if hasattr(intervention, "__name__") else repr(intervention)
 
 
 def describe_heads(job: Job) -> str | list[str]:
-    """The heads that were asked for, as results name them."""
+    """The requested heads, as the provenance stores them."""
     return "all" if job.spec.heads is None else [str(head) for head in job.heads]
 
 
 def describe_positions(job: Job) -> Any:
-    """The positions that were asked for, as results name them."""
+    """The requested positions, as the provenance stores them."""
     positions = job.spec.positions
     return positions if isinstance(positions, str) else list(positions)

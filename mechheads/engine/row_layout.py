@@ -1,4 +1,4 @@
-"""How altered copies of a run are laid out in rows: the cheapest way that a model takes."""
+"""The cheapest layout of changed copies in rows that a model supports."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from mechheads.runs.cache import HeadCache
 
 
 def choose_layout(model: Model) -> Layout:
-    """The cheapest way of laying out rows that gives a run back unchanged when nothing is changed.
+    """The cheapest layout that reproduces a run if nothing is changed.
 
-    ``queries``: several copies in a row, told apart by a mask, over the prompt's cached keys; ``rows``: a row for
-    each copy, over cached keys; ``whole``: a row for each copy from the first token on, for models whose
-    attention takes neither.
+    ``queries``: several copies share a row and the prompt's cached keys, and a mask keeps them apart. ``rows``: one
+    row per copy, with cached keys. ``whole``: one row per copy from the first token on, for models whose attention
+    takes no cached keys.
 
     Raises:
-        ValueError: if none does.
+        ValueError: if no layout does.
     """
     ids = model.backend.trial_tokens(2, 6).tolist()
     run = HeadCache.run(model, ids, sites=("z", "resid_pre"), progress=False)
     run.check_finite()
     for layout in model.backend.layouts:
-        if _gives_back(run, layout) < (1e-3 if model.dtype.itemsize >= 4 else 0.3):
+        if _resume_error(run, layout) < (1e-3 if model.dtype.itemsize >= 4 else 0.3):
             return layout
     raise ValueError(
-        f"{model.backend.about} cannot be resumed: a run of its later layers that changes nothing does not give itself "
-        "back"
+        f"{model.backend.about} cannot be resumed: running its later layers from cached activations, with nothing "
+        "changed, does not reproduce its output"
     )
 
 
-def _gives_back(run: HeadCache, layout: Layout) -> float:
-    """How far a run that is resumed with two heads' own z is from itself, in standard deviations of its states."""
+def _resume_error(run: HeadCache, layout: Layout) -> float:
+    """The error of a run resumed with two heads' own z, in standard deviations of its final states."""
     model = run.need_model()
     at = run.tokens.lengths[:, None] - torch.tensor([[2, 1]], device=model.device)
     window = Window.from_start(torch.tensor([2, 3], device=model.device), at, layout, run.tokens.ids.shape[1])

@@ -1,8 +1,7 @@
-"""Which positions of which prompts a wave computes, and how they lie in its rows.
+"""Which positions of which prompts a wave computes, and how its rows hold them.
 
-A ``Window`` has a row for each prompt, as wide as the widest needs. ``Packed`` puts prompts side by side in one
-row: the tokens that all of them begin with, such as a chat template's, are there once, and none is computed for the
-sake of a longer prompt.
+A ``Window`` has one row per prompt, each as wide as the widest prompt needs. ``Packed`` puts several prompts into one
+row: their shared first tokens, such as those of a chat template, are there once, and short prompts need no padding.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from mechheads.model.backends.base import Layout
 
 @runtime_checkable
 class Rows(Protocol):
-    """What a wave needs to know of its rows.
+    """What a wave needs to know about its rows.
 
     Attributes:
         start: the first position that changes [prompt].
         at: the positions that are read [prompt, position].
-        n: how many rows there are; ``width``: tokens of each.
-        n_past: cached positions that come before a row.
-        alike: whether all rows stand at the same positions.
-        positions: of each token; ``inside``: where in its row each read position is, and ``read_positions`` what
-            position that is.
+        n: the number of rows; ``width``: the tokens in each.
+        n_past: how many cached positions come before a row.
+        alike: whether all rows hold the same positions.
+        positions: the position of each token.
+        inside: the index in its row of each read position; ``read_positions``: its position in the prompt.
     """
 
     @property
@@ -51,7 +50,7 @@ class Rows(Protocol):
     def read_positions(self) -> Int[Tensor, "row read"]: ...
 
     def take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "row width *rest"]:
-        """The part of full-length values that is computed."""
+        """The values at the positions that are computed."""
         ...
 
     def past(self, values: Float[Tensor, "prompt kv pos d_head"]) -> Float[Tensor, "row kv past d_head"]:
@@ -61,16 +60,16 @@ class Rows(Protocol):
     def seen(
         self, visible: Bool[Tensor, "query key"]
     ) -> tuple[Bool[Tensor, "row width past"], Bool[Tensor, "row width width"]]:
-        """Which of the past, and of its row, each token sees, if position ``query`` may see position ``key``."""
+        """Which past positions and which tokens of its row each token sees; ``visible`` gives it for positions."""
         ...
 
 
 @dataclass(frozen=True)
 class Window:
-    """A row for each prompt, from the first position that changes to the last that is read.
+    """One row per prompt, from the first position that changes to the last that is read.
 
     Attributes:
-        start: the first that changes [prompt]; ``width``: how many from there on.
+        start: the first position that changes [prompt]; ``width``: the number of positions from there on.
         at: the positions that are read [prompt, position].
     """
 
@@ -82,7 +81,7 @@ class Window:
     def from_start(
         cls, start: Int[Tensor, " prompt"], at: Int[Tensor, "prompt position"], layout: Layout, pos: int
     ) -> Window:
-        """As wide as the changes need, or wider where the layout wants all rows to start alike."""
+        """The narrowest window for these changes; wider if the layout needs all rows to start at one position."""
         if layout == "whole":
             return cls(torch.zeros_like(start), pos, at)
         last = at.amax(1)
@@ -105,7 +104,7 @@ class Window:
 
     @property
     def positions(self) -> Int[Tensor, "prompt width"]:
-        """Each computed position; beyond the last that a prompt reads, that one again."""
+        """The computed positions; after the last position that a prompt reads, that position is repeated."""
         ahead = torch.arange(self.width, device=self.start.device)
         return torch.minimum(self.start[:, None] + ahead, self.at.amax(1, keepdim=True))
 
@@ -135,5 +134,5 @@ class Window:
         return past, own | torch.eye(self.width, dtype=torch.bool, device=where.device)
 
     def rows(self, rows: slice) -> Window:
-        """The same for some of the prompts."""
+        """The same window for some of the prompts."""
         return Window(self.start[rows], self.width, self.at[rows])

@@ -1,4 +1,4 @@
-"""A job carried out: wave after wave, the final states of every unit."""
+"""Running a job, wave by wave, to the final states of every unit."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Measured:
 
     Attributes:
         values: metric(changed) - metric(base); NaN for units that were not reached.
-        reached: the units that were.
-        interrupted: whether Ctrl-C ended it.
+        reached: the units that were reached.
+        interrupted: whether Ctrl-C stopped the sweep.
     """
 
     values: Float[np.ndarray, "layer head place prompt"]
@@ -49,7 +49,7 @@ class Measured:
 
 
 def run(job: Job, evaluator: Evaluator, *, progress: bool = True) -> Measured:
-    """Carry out a job: what the metric changes by, for every unit; units that its ledger knows are not run again."""
+    """Run a job and measure the change of the metric for every unit; units in the job's ledger do not run again."""
     model = job.model
     scale = evaluator.distance() if job.spec.normalize else 1.0
     found = Measured(np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan))
@@ -70,14 +70,17 @@ def run(job: Job, evaluator: Evaluator, *, progress: bool = True) -> Measured:
 
 
 def _key(unit: Unit) -> str:
-    """A unit's name in a ledger."""
+    """The name of a unit in a ledger."""
     return f"{unit[0]} {unit[1]}"
 
 
 def finals(
     job: Job, *, progress: bool = True, done: Set[Unit] = frozenset()
 ) -> Iterator[tuple[list[Unit], Float[Tensor, "unit prompt position d_model"]]]:
-    """Run the sweep wave by wave, but for those all done: some units and their final states at the read positions."""
+    """Run the sweep wave by wave, and yield units with their final states at the read positions.
+
+    Groups of waves are skipped if all their units are in ``done``.
+    """
     keep_freed_memory()
     bar = Bar(
         total=job.plan.blocks,
@@ -102,27 +105,27 @@ def finals(
                         bar.update(sum(job.model.n_layers - head.layer for head, _ in wave))
                 except KeyboardInterrupt as interrupt:
                     stopped = interrupt
-                if units and (stopped is None or job.ledger is None):  # a ledger takes whole groups, for the same bits
+                if units and (stopped is None or job.ledger is None):  # whole groups give the same bits when resumed
                     yield units, torch.cat(carried)
                 if stopped is not None:
                     raise stopped
 
 
 def passes(job: Job) -> list[list[int]]:
-    """Places that share one altered run: new keys and values at one place change z at every later token."""
+    """Places that share the same new z. Keys and values need one pass per place: they change z at all later tokens."""
     places = list(range(len(job.places)))
     return [[place] for place in places] if site_of(job.intervention) in KEY_SITES else [places]
 
 
 def _groups(job: Job, places: list[int]) -> Iterator[list[list[Unit]]]:
-    """Waves whose logits are computed together: few at a time would make slow products of them."""
+    """Waves whose logits are computed together, because small matrix products are slow."""
     size = max(1, job.spec.limits.logit_rows // (job.plan.stack * len(job.tokens)))
     every = list(waves(job, places))
     yield from (every[start : start + size] for start in range(0, len(every), size))
 
 
 def waves(job: Job, places: list[int]) -> Iterator[list[Unit]]:
-    """The units that go through the layers together: those of one place, in the order of their layers."""
+    """The units of each wave: heads in layer order at one place."""
     heads = sorted(job.heads)
     for place in places:
         for start in range(0, len(heads), job.plan.stack):
@@ -130,7 +133,7 @@ def waves(job: Job, places: list[int]) -> Iterator[list[Unit]]:
 
 
 def alter(job: Job, places: list[int]) -> Altered | None:
-    """Every head's new z where the intervention does not act on z itself."""
+    """Every head's new z if the intervention acts on q, k, v or the pattern; None if it acts on z."""
     site = site_of(job.intervention)
     if site == "z":
         return None
@@ -140,7 +143,7 @@ def alter(job: Job, places: list[int]) -> Altered | None:
 
 
 def carry(job: Job, units: list[Unit], altered: Altered | None) -> Float[Tensor, "unit prompt position d_model"]:
-    """Final states of some units."""
+    """The final states of some units at the read positions."""
 
     def carry(some: Sequence[Unit]) -> list[Tensor]:
         return [_carry_at_once(job, [_changed_heads(job, head, place, altered) for head, place in some])]
@@ -149,7 +152,7 @@ def carry(job: Job, units: list[Unit], altered: Altered | None) -> Float[Tensor,
 
 
 def _changed_heads(job: Job, head: HeadId, place: int, altered: Altered | None) -> list[tuple[HeadId, Tensor, Tensor]]:
-    """The heads that a unit changes, each with its new z and where that first differs."""
+    """The heads that a unit changes, each with its new z and the first position that changes."""
     members = [HeadId(head.layer, head.head + i) for i in range(job.together)]
     return [(member, *new_z(job, member, place, altered)) for member in members]
 
@@ -173,7 +176,7 @@ def _rows(
     first: Int[Tensor, " prompt"],
     new: Sequence[tuple[HeadId, Float[Tensor, "prompt pos d_head"]]],
 ) -> Rows:
-    """How some prompts lie in rows; packed ones share what is alike in them, the new z included."""
+    """The rows of some prompts; packed prompts share their first positions while tokens and new z are equal."""
     ids, at = job.tokens.ids[rows], job.at[rows]
     if not job.plan.packed:
         return Window.from_start(first, at, job.model.layout, ids.shape[1])
@@ -184,7 +187,7 @@ def _rows(
 
 
 def _rounding(z: Float[Tensor, "prompt shared d_head"]) -> float:
-    """By how much z of the same tokens may differ among prompts that a model computes together: as it is seen to do."""
+    """How much z of the same tokens may differ between prompts by rounding, estimated from the base run."""
     if not z.shape[1]:
         return 0.0
     return float(4 * (z - z[:1]).abs().amax() + 8 * torch.finfo(torch.float32).eps * z.abs().amax())
@@ -193,5 +196,5 @@ def _rounding(z: Float[Tensor, "prompt shared d_head"]) -> float:
 def new_z(
     job: Job, head: HeadId, place: int, altered: Altered | None
 ) -> tuple[Float[Tensor, "prompt pos d_head"], Int[Tensor, " prompt"]]:
-    """A head's z with the change at the place, and where it first differs from the old one."""
+    """A head's new z for a place, and the first position at which it differs from the old z."""
     return changed_z(job.intervention, job.base, job.source, head, job.places[place].at, altered)

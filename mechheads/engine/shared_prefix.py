@@ -1,4 +1,4 @@
-"""A run whose prompts begin like those of a cached one, computed from the first token that differs."""
+"""A run whose prompts share their first tokens with a cached run, computed from the first token that differs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mechheads.runs.layer_store import LayerStore
 
 
 def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits, progress: bool) -> HeadCache:
-    """z of every head, as ``HeadCache.run`` gives it; what both runs share is taken from ``base``.
+    """A run that keeps every head's z, as ``HeadCache.run`` returns it; shared first tokens are copied from ``base``.
 
     Args:
-        base: a run that kept ``z`` and what resuming needs, where the model's attention takes cached keys.
-        tokens: as many prompts, each as long as its partner in ``base``.
+        base: a run that kept ``z`` and, if the model's attention takes cached keys, what resuming needs.
+        tokens: the same number of prompts, each as long as its counterpart in ``base``.
     """
     model, ids = base.need_model(), tokens.ids
     last = (tokens.lengths - 1)[:, None]

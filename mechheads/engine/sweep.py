@@ -1,8 +1,8 @@
-"""The engine: one intervention on every head, one metric, at the least cost.
+"""Sweeps: one intervention on every head, one head at a time, measured by one metric.
 
-A new ``z`` at layer l and position p changes nothing below l and nothing before p. So the base run is cached
-once; the heads' altered copies join a wavefront (``wave``) at their own layers, compute the positions from p
-on, and unembed only those that the metric reads.
+A new ``z`` at layer l and position p changes nothing below l and nothing before p. So the base run is cached once.
+Changed copies of it join a wave at their heads' layers, compute the positions from p on, and unembed only the
+positions that the metric reads.
 """
 
 from __future__ import annotations
@@ -57,32 +57,32 @@ def sweep(
     """Apply an intervention to one head at a time and measure what it does.
 
     Args:
-        prompts: prompts, or pairs where the intervention reads the other run.
-        intervention: what the head's activation becomes; see ``mechheads.interventions.base``.
-        metric: what is measured, a function or the name of one of ``mechheads.metrics.base``, such as "log_prob".
-        heads: the heads to try; left out, every head.
-        positions: ``"all"``; ``"each"`` token on its own (the result gains ``pos``); the name of one
-            position; or a list of names or token indices (the result gains ``pos`` with these labels). For ``k`` and
-            ``v`` these are the positions attended to, else those that attend.
-        base: which side of pairs is intervened on; the other is the source.
-        normalize: divide by the difference between the two runs, averaged over prompts, so that 0 is
-            nothing and 1 is all of it.
-        budget: memory, bytes or "2 GB" (default 4 GB).
-        seed: of the random sign patterns of p.
-        progress: show a bar.
-        store: a file that keeps finished units as they come: the same call goes on where an interrupted or
-            killed one stopped, and ends with the same bits. Anything that changes the numbers, a line of the
-            metric's code or the model's weights too, starts anew beside it in the same file.
-        name: of the result; left out, made from the intervention.
-        kind: of analysis; tells ``HeadScores.citation`` which papers to name.
+        prompts: prompts, or pairs if the intervention reads the source run.
+        intervention: computes the head's new activation; see ``mechheads.interventions.base``.
+        metric: what is measured: a function, or the name of a built-in metric such as "log_prob".
+        heads: the heads to try; every head by default.
+        positions: ``"all"``; ``"each"`` token on its own (adds the dimension ``pos``); the name of one position; or a
+            list of names or token indices (adds ``pos`` with these labels). For ``k`` and ``v`` these are the
+            positions attended to, otherwise the positions that attend.
+        base: which side of the pairs is changed; the other side is the source run.
+        normalize: divide by the difference between the two runs, averaged over prompts: 0 is no effect, 1 is the
+            whole difference.
+        budget: memory, in bytes or as text such as "2 GB" (default 4 GB).
+        seed: for the random sign flips of the p values.
+        progress: show a progress bar.
+        store: a file that keeps finished units. The same call resumes an interrupted or killed sweep and gives the
+            same bits. If anything that affects the numbers has changed, such as a line of the metric's code or the
+            model's weights, the sweep starts again and keeps its units separately in the same file.
+        name: the name of the result; by default, the intervention and the metric.
+        kind: the kind of analysis; ``HeadScores.citation`` uses it to choose the papers.
 
     Returns:
-        metric(intervened) - metric(base) [layer, head(, pos), prompt], in the metric's unit, with p values
-        against the metric's ``null``. Interrupted
-        by Ctrl-C, it holds what was done; the heads not reached are NaN and in ``.missing``.
+        metric(intervened) - metric(base) [layer, head(, pos), prompt], in the metric's unit, with p values against
+        the metric's ``null``. After Ctrl-C it holds the heads that were finished; the others are NaN and listed in
+        ``.missing``.
 
     Raises:
-        ValueError: for heads, positions, prompts, metric or intervention that do not fit, before the sweep.
+        ValueError: if heads, positions, prompts, metric or intervention are not valid; before the sweep starts.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def run_spec(
     store: str | PathLike[str] | None = None,
     progress: bool = True,
 ) -> HeadScores:
-    """A sweep from what is asked to the result."""
+    """Run a sweep from its request to its result."""
     with Store(store) as kept:
         job = make_ready(model, spec, runs=runs, store=kept, progress=progress)
         evaluator = Evaluator(spec.metric, job.base, job.source, spec.limits)
@@ -116,7 +116,7 @@ def run_spec(
         measured = run(job, evaluator, progress=progress)
     if undefined := measured.undefined:
         shown = ", ".join(map(str, undefined[:5])) + (", ..." if len(undefined) > 5 else "")
-        warn(f"metric {name_of(spec.metric)} gave values that are not finite for {shown}: NaN")
+        warn(f"metric {name_of(spec.metric)} gave values that are not finite for {shown}; their scores are NaN")
     more = {
         "intervention": describe_intervention(spec.intervention),
         "base": spec.base if isinstance(spec.prompts, PromptPairs) else None,
@@ -146,10 +146,10 @@ def plan(
     base: Literal["clean", "corrupted"] = "clean",
     budget: Budget = None,
 ) -> Plan:
-    """What a sweep would cost, before it is run: the same arguments as ``sweep``.
+    """Estimate what a sweep with these arguments would cost, before running it.
 
     Runs the prompts once and a wave of heads from the middle layers twice: once to count the memory, tensor by
-    tensor, and once to take the time.
+    tensor, and once to measure the time. The arguments are those of ``mh.sweep``.
 
     >>> print(mh.plan(model, ["The capital of France is"], intervention=mh.Zero()))  # doctest: +ELLIPSIS
     270 units (270 heads x 1 place, 1 prompt of up to 5 tokens)
@@ -166,7 +166,7 @@ def plan(
 
 
 def _probe(job: Job, evaluator: Evaluator) -> float:
-    """Seconds that the sweep will take: its parts and a wave of the middle layers are run once."""
+    """The estimated seconds of the sweep, from running its setup and one wave of the middle layers."""
     start = time.perf_counter()
     altered = alter(job, passes(job)[0])
     altering = (time.perf_counter() - start) * len(passes(job))

@@ -1,9 +1,9 @@
-"""The wavefront: altered copies of a cached run, carried through the layers together.
+"""Waves: changed copies of a cached run that go through the layers together.
 
-A copy joins at the first layer where it is altered and shares every later block's call with the copies that
-joined before it. Only a window of positions is computed, from the first that changes to the last that is
-read; keys and values of earlier positions come from the cached run. The last block computes the positions
-that are read, and of the others no more than keys and values.
+A copy joins at the first layer where it is changed. From there on it shares every block's call with the copies that
+joined before it. Only a window of positions is computed: from the first that changes to the last that is read. Keys
+and values of earlier positions come from the cached run. The last block computes keys and values for the whole
+window, and the rest for the read positions only.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _KEYS_A_ROW = 64
 
 @dataclass(frozen=True)
 class Edit:
-    """One activation that an altered copy gets, at the positions of the window.
+    """A new activation for a changed copy, at the positions of the window.
 
     Attributes:
-        site: ``z``, ``q``, ``k`` or ``v`` of one query head, or ``mlp_out``, what the block's MLP gives.
+        site: ``z``, ``q``, ``k`` or ``v`` of one query head, or ``mlp_out``, the output of the block's MLP.
         head: the query head; None for ``mlp_out``.
     """
 
@@ -48,11 +48,11 @@ class Edit:
 
 
 Copy = Sequence[Edit]
-"""An altered copy of the run: its edits."""
+"""The edits of one changed copy of the run."""
 
 
 class _Past:
-    """Keys and values of the positions before the window, put in front of each row's own."""
+    """Puts the cached keys and values of the positions before the window in front of each row's own."""
 
     def __init__(self, wave: Wave, groups: int) -> None:
         self.wave, self.groups = wave, groups
@@ -66,7 +66,7 @@ class _Past:
 
 @dataclass(frozen=True)
 class _Fold:
-    """Copies laid out as rows: ``per_row`` copies of a prompt follow each other in a row and share its past."""
+    """How copies are laid out in rows: ``per_row`` copies of a prompt follow each other in a row, sharing its past."""
 
     copies: int
     per_row: int
@@ -88,24 +88,24 @@ class _Fold:
         return stream[: self.copies]
 
     def region(self, copy: int, edit: Edit) -> Region:
-        """Where a copy lies in the rows."""
+        """The part of the rows that holds an edit of a copy."""
         first, begin = copy // self.per_row * self.prompts, copy % self.per_row * edit.value.shape[1]
         return region(slice(first, first + self.prompts), slice(begin, begin + edit.value.shape[1]))
 
     def part(self, rows: Float[Tensor, "row pos_of_row *rest"], copy: int) -> Float[Tensor, "prompt pos *rest"]:
-        """A view of one copy, in rows that lie in memory one after the other."""
+        """A view of one copy in contiguous rows."""
         split = rows.view(self.groups, self.prompts, self.per_row, -1, *rows.shape[2:])
         return split[copy // self.per_row, :, copy % self.per_row]
 
 
 class Wave:
-    """Carries copies of some prompts of a cached run through the layers.
+    """Runs changed copies of some prompts of a cached run through the layers.
 
     Args:
         base: a run that kept ``resid_pre``, ``keys`` and ``values``.
         rows: the prompts.
-        window: how these prompts lie in rows.
-        layout: how copies lie in them; left out, as chosen for the model.
+        window: the positions that are computed for these prompts, in rows.
+        layout: how copies are laid out in rows; by default, the layout chosen for the model.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Wave:
         self._old_final = base.final[rows].gather(1, index)
 
     def run(self, copies: Sequence[Copy]) -> Float[Tensor, "copy prompt position d_model"]:
-        """Final states at the positions that are read, copy by copy."""
+        """The final states of each copy at the positions that are read."""
         with torch.no_grad():
             order = sorted(range(len(copies)), key=lambda i: _joins(copies[i]))
             final = self._run([copies[i] for i in order])
@@ -131,7 +131,11 @@ class Wave:
     def follow(
         self, residual: Float[Tensor, "prompt width d_model"], keep: Callable[[int, Tensor], None]
     ) -> Float[Tensor, "prompt width d_model"]:
-        """Final states of other tokens behind the cached past; ``keep`` gets each layer and its z, head before d."""
+        """The final states of other tokens after the cached past.
+
+        Args:
+            keep: called as ``keep(layer, z)`` for each layer, with z [prompt, width, head, d_head].
+        """
         backend, stream = self.model.backend, residual[None]
         for layer in range(self.model.n_layers):
 
@@ -173,7 +177,7 @@ class Wave:
         return values.gather(-2, index)
 
     def _may_cut(self, edits: list[tuple[int, Edit]]) -> bool:
-        """Whether the last block may compute less than the window."""
+        """Whether the last block may compute fewer positions than the window."""
         narrower = self.window.inside.shape[1] < self.window.width
         return narrower and self.layout == "queries" and not self._apart([edit for _, edit in edits])
 
@@ -185,7 +189,7 @@ class Wave:
         return fold.unfold(self.model.backend.under(self._hooks(layer, edits, fold), call))
 
     def _last_block(self, layer: int, stream: Tensor, edits: list[tuple[int, Edit]]) -> Tensor:
-        """Keys and values of the whole window first, then the block for the positions that are read."""
+        """Compute keys and values of the whole window, then the block for the positions that are read."""
         fold = self._fold(len(stream))
         keys = Noted(_Past(self, fold.groups))
         kv = [(i, edit) for i, edit in edits if edit.site in ("k", "v")]
@@ -202,7 +206,7 @@ class Wave:
         return self._blocks(fold, read)(layer, rows, keys, self._mask(layer, fold, read))
 
     def _fold(self, copies: int) -> _Fold:
-        """Rows of about equal length, so that few of their places stay spare."""
+        """Choose how many copies share a row, so that rows are wide enough and few slots stay empty."""
         per_row = 1
         if self.layout == "queries":
             wanted = max(_KEYS_A_ROW, min(self.n_past, 2 * _KEYS_A_ROW))
@@ -226,7 +230,7 @@ class Wave:
         return self._ready[key]
 
     def _mask(self, layer: int, fold: _Fold, read: bool) -> Float[Tensor, "row 1 query key"] | None:
-        """Which keys each query sees: the prompt's past and, of the window, its own copy up to itself."""
+        """Which keys each query sees: the prompt's past and, in the window, its own copy up to itself."""
         if self.layout != "queries":
             return None
         visible = self.model.backend.visible(layer, self.base.tokens.ids.shape[1])
@@ -250,7 +254,7 @@ class Wave:
         return k, v
 
     def _hooks(self, layer: int, edits: list[tuple[int, Edit]], fold: _Fold) -> list[Hook]:
-        """Hooks that give copies their new values."""
+        """Hooks that put the new values into the copies."""
         return change_hooks(self.model, [(self._change(layer, edit), fold.region(i, edit)) for i, edit in edits])
 
     def _change(self, layer: int, edit: Edit) -> HeadChange:
@@ -260,14 +264,14 @@ class Wave:
         return HeadChange(layer, head, edit.site, lambda old: edit.value)
 
     def _apart(self, edits: Sequence[Edit]) -> bool:
-        """Whether a key or value is changed for one query head and others read the same."""
+        """Whether an edit changes a key or value that other query heads share."""
         return self.model.n_kv_heads < self.model.n_heads and any(edit.site in ("k", "v") for edit in edits)
 
     def _own_z(self, layer: int, fold: _Fold, rows: Tensor, edits: list[tuple[int, Edit]]) -> list[tuple[int, Edit]]:
-        """Where query heads share keys and values, turn edits of q, k and v into the z that the head makes of them.
+        """Turn edits of q, k and v into edits of z if query heads share keys and values.
 
-        The heads of a group would all see a new key or value, so attention is run once for each query head
-        whose inputs change, up to its z.
+        A new key or value would reach all heads of its group. So attention is run up to z once for each query head
+        whose inputs change.
         """
         if not self._apart([edit for _, edit in edits]):
             return edits
@@ -290,5 +294,5 @@ class Wave:
 
 
 def _joins(copy: Copy) -> int:
-    """The layer where a copy is first altered."""
+    """The first layer where a copy is changed."""
     return min(edit.layer for edit in copy)

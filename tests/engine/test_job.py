@@ -187,11 +187,11 @@ def other_jobs(tiny) -> dict[int, Job]:
 @pytest.mark.parametrize(("prompts", "name"), ASKED, ids=NAMES)
 def test_a_job_beside_prompts_or_of_another_model_is_an_error_and_so_are_no_prompts(llama, other_jobs, prompts, name):
     ask, job = analysis(prompts, name), other_jobs[id(prompts)]
-    with pytest.raises(ValueError, match=r"(pairs|prompts) and a job are given; a job brings its own prompts"):
+    with pytest.raises(ValueError, match=r"both (pairs|prompts) and a job are given, but a job has its own prompts"):
         ask(job, prompts)
     with pytest.raises(ValueError, match=r"(pairs|prompts) is a job of another model; give mh.prepare\(model, ...\)"):
         ask(llama, job)
-    with pytest.raises(ValueError, match=r"(pairs|prompts) is missing; give prompts, or a job of mh.prepare"):
+    with pytest.raises(ValueError, match=r"(pairs|prompts) is missing; give prompts, or a job from mh.prepare"):
         ask(llama)
 
 

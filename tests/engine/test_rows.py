@@ -167,7 +167,7 @@ def test_a_plan_says_so(tiny):
     if model.layout != "queries":
         assert not planned.packed and "positions computed" in str(planned)
         return
-    assert "rows of" in str(planned) and "what these begin with alike once" in str(planned)
+    assert "rows of" in str(planned) and "their shared first tokens only once" in str(planned)
     lengths = mh.Prompts(PROMPTS).tokens(model).lengths
     shared = mh.Prompts([BEGINNING]).tokens(model).lengths[0]
     assert planned.packed and planned.width == int(shared + (lengths - shared).sum())

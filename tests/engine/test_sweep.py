@@ -402,7 +402,7 @@ def test_plan_counts_the_work(small):
         ({"budget": "lots"}, "budget is 'lots'"),
         ({"metric": mh.logit_diff}, "needs answers"),
         ({"intervention": mh.Patch()}, "give PromptPairs"),
-        ({"normalize": True}, "normalize needs two runs"),
+        ({"normalize": True}, "normalize=True needs two runs; give mh.PromptPairs"),
         ({"metric": lambda logits, context: logits.mean() * torch.nan}, r"gave shape \[\] for 2 prompts"),
         ({"metric": lambda logits, context: logits[:, 0, 0] * torch.nan}, "not finite for the unchanged run"),
         ({"intervention": lambda z, context: z[:1]}, "must give a tensor of shape"),

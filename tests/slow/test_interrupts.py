@@ -129,7 +129,7 @@ def test_what_several_interrupts_leave_the_next_analysis_takes_off(llama, monkey
 def test_an_interrupted_choice_of_a_layout_is_made_anew(llama, monkeypatch):
     chosen = llama.layout
     llama.backend.layout = None
-    monkeypatch.setattr(row_layout, "_gives_back", _interrupt)
+    monkeypatch.setattr(row_layout, "_resume_error", _interrupt)
     with pytest.raises(KeyboardInterrupt):
         mh.ablate(llama, HARMFUL, progress=False)
     assert llama.backend.layout is None
