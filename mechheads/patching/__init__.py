@@ -1,4 +1,4 @@
-"""Patching: from one run into another."""
+"""Patching experiments: activations of one run replaced by values of another, or ablated."""
 
 from mechheads.engine.job import Job, prepare
 from mechheads.engine.plan import Plan

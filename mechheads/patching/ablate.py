@@ -40,15 +40,15 @@ def ablate(
     progress: bool = True,
     store: str | PathLike[str] | None = None,
 ) -> HeadScores:
-    """Take one head out at a time and measure what changes.
+    """Ablate one head at a time and measure how the metric changes.
 
     Args:
-        prompts: prompts; of pairs the clean side is used.
-        kind: ``"zero"``; ``"mean"`` (over all tokens of these prompts); ``"resample"`` (another prompt's
-            z); ``"scale"`` (z times ``factor``); ``"uniform"`` (q times ``factor``: at 0 every token so
-            far is attended to alike).
+        prompts: prompts; for pairs, the clean side is used.
+        kind: ``"zero"``; ``"mean"`` (over all tokens of these prompts); ``"resample"`` (another prompt's z);
+            ``"scale"`` (z times ``factor``); ``"uniform"`` (q times ``factor``; with 0, the head attends equally to
+            every token so far).
         factor: for ``"scale"`` and ``"uniform"``.
-        metric: what is measured; KL(intact || ablated) at the last token by default.
+        metric: what is measured; by default, KL(intact || ablated) at the last token.
         heads, positions, budget, progress, store: as in ``mh.sweep``.
         seed: for ``"resample"`` and the intervals.
 
@@ -56,7 +56,7 @@ def ablate(
         metric(ablated) - metric(intact) [layer, head(, pos), prompt], in the metric's unit.
 
     Raises:
-        ValueError: if an argument does not fit; before the sweep.
+        ValueError: if an argument is not valid; before the sweep starts.
 
     >>> kl = mh.ablate(model, ["The capital of France is"], heads=["L23H4", "L0H0"], progress=False)
     >>> bool(kl.scores.sel(layer=23, head=4) > 0)
@@ -70,10 +70,10 @@ def ablate(
 
 
 def make_ablation(kind: str, factor: float = 0.0, seed: int = 0) -> Intervention:
-    """The intervention of that name.
+    """The ablation of that name, as an intervention.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is no such ablation.
     """
     kinds: dict[str, Any] = {
         "zero": Zero(),

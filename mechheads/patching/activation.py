@@ -1,4 +1,4 @@
-"""Activation patching, of every head or of those that a screening finds; ablation of every head."""
+"""Activation patching of every head, or of the heads that a screening selects."""
 
 from __future__ import annotations
 
@@ -43,34 +43,33 @@ def activation_patch(
     store: str | PathLike[str] | None = None,
     screen: float | Screen | None = None,
 ) -> HeadScores:
-    """Put one head's activation from one run of a pair into the other, head by head.
+    """Replace one head's activation in one run of each pair by its value in the other run, head by head.
 
-    Denoising asks what is enough: the corrupted run with one head restored from the clean run. Noising
-    asks what is needed: the clean run with one head taken from the corrupted run.
+    Denoising restores one head of the corrupted run from the clean run: is this head enough for the answer? Noising
+    corrupts one head of the clean run from the corrupted run: is this head needed?
 
     Args:
         pairs: clean and corrupted prompts that align token for token.
-        site: the activation that is moved: ``z`` (the head's output before W_O), ``q``, ``k``, ``v``
-            (before rotation) or ``pattern``. With grouped-query attention k and v are moved for this
-            query head alone.
+        site: the activation that is replaced: ``z`` (the head's output before W_O), ``q``, ``k``, ``v`` (before
+            rotation) or ``pattern``. With grouped-query attention, k and v are replaced for this query head only.
         metric: what is measured, as in ``mh.sweep``; ``logit_diff`` needs ``answer`` and ``wrong``.
         direction: ``"denoising"`` or ``"noising"``.
         heads, positions, normalize, budget, seed, progress, store: as in ``mh.sweep``.
         screen: run only the heads with the largest absolute attribution (see ``mh.attribution_patch``): a share of
-            them, such as 0.2, their number, or a ``Screen``. Attribution is averaged over prompts, as the score is;
-            with several places the largest counts. Some of the others are drawn at random and run as well, to
-            estimate how many of those screened out have a larger absolute score than the median head that was
-            kept: 0% if the screening is perfect, 50% if it is no better than chance.
+            the heads, such as 0.2, their number, or a ``Screen``. Attribution is averaged over prompts, like the
+            score; with several places, the largest counts. A random sample of the other heads runs as well. It
+            estimates how many heads that were screened out have a larger absolute score than the median head that
+            was kept: 0% if the screening is perfect, 50% if it is no better than chance.
 
     Returns:
-        metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit; with
-        ``normalize`` the share of the difference between the runs: 0 nothing, 1 restored. With ``screen`` the heads
-        that were not run are NaN; the variables ``attribution`` (layer, head(, pos)) and ``screened_out`` (layer,
-        head) tell of all, ``provenance["screen"]`` of what was missed, and q values count the heads not run as
-        tested with p = 1.
+        metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit. With ``normalize``, the
+        share of the difference between the runs: 0 is no effect, 1 is fully restored. With ``screen``, heads that
+        were not run are NaN. The variables ``attribution`` (layer, head(, pos)) and ``screened_out`` (layer, head)
+        cover all heads, ``provenance["screen"]`` estimates what was missed, and q values count the heads that were
+        not run as tests with p = 1.
 
     Raises:
-        ValueError: if the pairs do not align, or an argument does not fit; before the sweep.
+        ValueError: if the pairs do not align, or an argument is not valid; before the sweep starts.
 
     Vig et al. 2020 (causal mediation analysis); Meng et al. 2022; Heimersheim & Nanda 2024.
 

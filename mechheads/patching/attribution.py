@@ -1,13 +1,13 @@
-"""Attribution: what activation patching would give, estimated for all heads at once from one gradient.
+"""Attribution: an estimate of activation patching for all heads at once, from one gradient.
 
-The effect of a new z is taken as linear: (new z - old z) . d metric / d z, the gradient being that of the base
-run. One forward and one backward pass serve every head. What a new q, k, v or pattern makes of the head's own z
-is computed exactly; only what follows from z on is linear (the "QK fix" of Kramár et al. 2024).
+The effect of a new z is approximated as linear: (new z - old z) . d metric / d z, with the gradient at the base run.
+One forward and one backward pass serve every head. How a new q, k, v or pattern changes the head's own z is computed
+exactly; only the effect of z is linear (the "QK fix" of Kramár et al. 2024).
 
-``transformer_lens.tools.analysis.attribution_patch`` gives the same numbers for z, and the tests hold ours
-against it. It is not what runs here: it takes bridges alone, pairs one by one and of one length, keeps a Python
-number for each head and token, averages over prompts, so that no interval can follow, and fails where every
-parameter is frozen.
+``transformer_lens.tools.analysis.attribution_patch`` gives the same numbers for z, and the tests compare ours with it.
+It is not used here for several reasons. It takes only bridges, and only pairs of one length, one by one. It keeps a
+Python number for each head and token. It averages over prompts, so that no interval can be computed. And it fails if
+every parameter is frozen.
 """
 
 from __future__ import annotations
@@ -66,23 +66,23 @@ def attribution_patch(
 ) -> HeadScores:
     """Estimate ``mh.activation_patch`` for all heads from one forward and one backward pass.
 
-    The estimate is (new z - old z) . d metric / d z, summed over positions. It is exact where all that follows
-    is linear and good for small changes; it misleads where later norms or attention saturate, and where
-    effects cancel. ``mh.activation_patch(..., screen=0.2)`` runs exactly what it finds large.
+    The estimate is (new z - old z) . d metric / d z, summed over positions. It is exact if the model is linear after
+    z, and good for small changes. It is misleading if later norms or attention saturate, or if effects cancel.
+    ``mh.activation_patch(..., screen=0.2)`` patches exactly the heads with the largest estimates.
 
     Args:
-        pairs, site, direction: as in ``mh.activation_patch``. What a new q, k, v or pattern makes of z is
-            computed exactly, with grouped-query attention for each query head alone.
-        metric: one with a gradient at the base run. Accuracy has none; that of a divergence from the base run
-            is 0 there.
+        pairs, site, direction: as in ``mh.activation_patch``. How a new q, k, v or pattern changes z is computed
+            exactly; with grouped-query attention, for each query head separately.
+        metric: a metric with a gradient at the base run. Accuracy has none, and the gradient of a divergence from
+            the base run is 0 there.
         heads, positions, seed, progress: as in ``mh.sweep``.
-        budget: memory, bytes or "2 GB" (default 4 GB); prompts are run in parts that fit.
+        budget: memory, in bytes or as text such as "2 GB" (default 4 GB); prompts are run in parts that fit.
 
     Returns:
         The estimate of metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit.
 
     Raises:
-        ValueError: if the pairs do not align, the metric has no gradient, or an argument does not fit.
+        ValueError: if the pairs do not align, the metric has no gradient, or an argument is not valid.
 
     Nanda 2023 ("Attribution Patching"); Syed et al. 2023 (arXiv 2310.10348); Kramár et al. 2024 (arXiv 2403.00745).
 
@@ -107,10 +107,10 @@ def attribution_patch(
 
 
 def base_of(pairs: PromptPairs, direction: str) -> Literal["clean", "corrupted"]:
-    """Which run of the pairs is patched.
+    """The side of the pairs that is patched.
 
     Raises:
-        ValueError: if they are no pairs, or there is no such direction.
+        ValueError: if these are not pairs, or there is no such direction.
     """
     if not isinstance(pairs, PromptPairs):
         raise ValueError(f"pairs is a {type(pairs).__name__}; activation patching needs mh.PromptPairs")
@@ -121,12 +121,12 @@ def base_of(pairs: PromptPairs, direction: str) -> Literal["clean", "corrupted"]
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """An estimate for every head, and what it was made from.
+    """The estimate for every head, with the runs it was computed from.
 
     Attributes:
-        values: NaN for heads that were not asked for, and where a prompt has no such place.
+        values: NaN for heads that were not requested, and for prompts that do not have the place.
         job: the prepared runs.
-        evaluator: the metric of the unchanged run.
+        evaluator: holds the metric of the base run.
     """
 
     values: Float[np.ndarray, "layer head place prompt"]
@@ -139,7 +139,7 @@ def estimate(model: Model, spec: Spec, *, runs: CachedRuns | None = None, progre
     """The linear estimate of what a sweep of the same spec measures.
 
     Raises:
-        ValueError: also if the metric, or the model, has no gradient.
+        ValueError: if the request is not valid, or the metric or the model has no gradient.
     """
     runs = CachedRuns(model, spec.prompts) if runs is None else runs
     check_gradient(spec.metric, runs.sides(spec.base)[0], model.d_vocab)
@@ -150,7 +150,7 @@ def estimate(model: Model, spec: Spec, *, runs: CachedRuns | None = None, progre
 
 
 def attribute(job: Job, progress: bool = True) -> Float[np.ndarray, "layer head place prompt"]:
-    """(new z - old z) . d metric / d z, whatever the intervention; NaN for heads that the job does not have."""
+    """(new z - old z) . d metric / d z for the job's intervention; NaN for heads that are not in the job."""
     model, base, site = job.model, job.base, site_of(job.intervention)
     layers = sorted({head.layer for head in job.heads})
     gradient = z_gradients(base, job.spec.metric, layers, _rows_at_once(job), progress)
@@ -176,7 +176,7 @@ def attribute(job: Job, progress: bool = True) -> Float[np.ndarray, "layer head 
 
 
 def _new_z(job: Job, layer: int, heads: Sequence[int]) -> Float[Tensor, "prompt head pos d_head"]:
-    """What an intervention on z makes of some heads of a layer."""
+    """The new z of some heads of a layer, for an intervention on z."""
     old = job.base.z.layer(layer)
     news = [
         apply(job.intervention, old[:, head], Context(HeadId(layer, head), job.base, job.source, job.tokens.mask))
@@ -186,16 +186,17 @@ def _new_z(job: Job, layer: int, heads: Sequence[int]) -> Float[Tensor, "prompt 
 
 
 def z_gradients(base: HeadCache, metric: Metric, layers: Sequence[int], rows: int, progress: bool = True) -> LayerStore:
-    """d metric / d z of a run, for some layers: [prompt, head, pos, d_head] each.
+    """d metric / d z at a run, for some layers [prompt, head, pos, d_head].
 
-    A prompt's metric depends on its own z alone, so the gradient of their sum holds that of each.
+    A prompt's metric depends only on that prompt's z, so the gradient of the sum over prompts gives every prompt's
+    gradient.
 
     Args:
         layers: in ascending order.
         rows: how many prompts to run at once.
 
     Raises:
-        ValueError: if it is 0 everywhere, or not finite.
+        ValueError: if the gradient is 0 everywhere, or not finite.
     """
     model, tokens = base.need_model(), base.tokens
     at, mask = read_positions(metric, tokens)
@@ -222,9 +223,9 @@ def _gradients(
     metric: Metric,
     layers: Sequence[int],
 ) -> tuple[Float[Tensor, "prompt pos head d_head"], ...]:
-    """The gradient at each of the layers, for a batch of prompts.
+    """The gradient with respect to z of each layer, for a batch of prompts.
 
-    Nothing else is asked for a gradient: the weights may want theirs or not, and keep those they have.
+    No other gradient is computed: the weights keep their ``requires_grad`` and ``grad``.
     """
     z: dict[int, Tensor] = {}
 
@@ -242,7 +243,7 @@ def _gradients(
 
 
 def _rows_at_once(job: Job) -> int:
-    """How many prompts to run at once: each layer keeps half as much again as it has in flight until the way back."""
+    """How many prompts to run at once. Each layer keeps 1.5 times its working memory until the backward pass."""
     model, pos, limit = job.model, job.tokens.ids.shape[1], job.spec.limits.memory
     runs = [(run, tuple(run.stores)) for run in (job.base, job.source) if run is not None]
     kept = [HeadCache.estimate(model, run.tokens, sites=sites).total for run, sites in [*runs, (job.base, ("z",))]]
@@ -255,10 +256,10 @@ def _rows_at_once(job: Job) -> int:
 
 
 def check_gradient(metric: Metric, tokens: Tokens, d_vocab: int) -> None:
-    """Try on two prompts with random logits whether a metric has a gradient, and has one where nothing is changed.
+    """Check that a metric has a gradient, also at the base run, on two prompts with random logits.
 
     Raises:
-        ValueError: if it has not.
+        ValueError: if it has none.
     """
     few = tokens.rows(slice(0, 2))
     at, mask = read_positions(metric, few)
@@ -275,6 +276,6 @@ def check_gradient(metric: Metric, tokens: Tokens, d_vocab: int) -> None:
 
     if slope(here) < 1e-3 * slope(elsewhere):
         raise ValueError(
-            f"metric {name_of(metric)} is a distance from the base run, so its gradient there is 0 and tells nothing "
-            f"of the heads; {_INSTEAD}"
+            f"metric {name_of(metric)} is a distance from the base run, so its gradient there is 0 and says nothing "
+            f"about the heads; {_INSTEAD}"
         )

@@ -1,15 +1,15 @@
-"""How well a set of heads, a circuit, stands for the whole model.
+"""How well a set of heads, a circuit, does what the whole model does.
 
-A circuit C is judged by taking out all the heads that are not in it; MLPs stay and see what is left. M is
-all heads, F(C) the mean over prompts of the metric when all heads outside C are ablated.
+A circuit C is tested by ablating all heads that are not in it. MLPs are not ablated; they run on what is left. M is
+the set of all heads. F(C) is the mean of the metric over prompts when all heads outside C are ablated.
 
 | paper | here |
 |---|---|
 | faithfulness, F(C) against F(M) | ``faithfulness``, on a scale from F(no heads) = 0 to F(M) = 1 |
 | incompleteness for a part K of C, F(C without K) against F(M without K) | ``completeness`` |
 
-Wang et al. 2022 (arXiv 2211.00593), section 4. The numbers are about one way of ablating, and another
-may give quite others (Miller et al. 2024, arXiv 2407.08734): every result says which was used.
+Wang et al. 2022 (arXiv 2211.00593), section 4. The numbers depend on the kind of ablation and can differ much between
+kinds (Miller et al. 2024, arXiv 2407.08734), so every result records which one was used.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _LEVEL = 0.95
 
 @dataclass(frozen=True, eq=False)
 class Faithfulness(TableResult):
-    """How much of what the model does a set of heads does by itself.
+    """The share of the model's metric that a set of heads keeps without the other heads.
 
     Attributes:
-        score: (F(C) - F(no heads)) / (F(M) - F(no heads)): 1 all of it, 0 nothing; it may lie beyond both.
-        ci_low, ci_high: its 95% interval, from the spread over clusters of prompts; NaN with fewer than three.
+        score: (F(C) - F(no heads)) / (F(M) - F(no heads)): 1 is all of it, 0 is nothing; it can exceed both.
+        ci_low, ci_high: its 95% interval over clusters of prompts; NaN with fewer than three clusters.
         heads: the circuit C.
-        table: one row a prompt: cluster, and the metric of the ``full`` model, the ``circuit`` and with
+        table: one row per prompt: its cluster, and the metric of the ``full`` model, of the ``circuit`` and with
             ``no heads``.
-        metric, ablation: what was measured, and how the other heads were taken out.
-        provenance: what it takes to repeat it.
+        metric, ablation: what was measured, and how the other heads were ablated.
+        provenance: what is needed to repeat it.
     """
 
     KIND = "faithfulness"
@@ -74,23 +74,23 @@ class Faithfulness(TableResult):
         ends = "too few clusters for an interval" if few else f"{self.ci_low:.3g} to {self.ci_high:.3g}"
         return (
             f"<Faithfulness {self.score:.3g} ({ends}) of {len(self.heads)} heads, the "
-            f"others ablated by {self.ablation}: {self.metric} {mean['circuit']:.3g}, of the full model "
-            f"{mean['full']:.3g}, of no heads {mean['no heads']:.3g}>"
+            f"others ablated by {self.ablation}: {self.metric} {mean['circuit']:.3g}, full model {mean['full']:.3g}, "
+            f"no heads {mean['no heads']:.3g}>"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Completeness(TableResult):
-    """Whether a circuit does without some of its heads what the model does without them.
+    """How much a circuit and the whole model differ after the same heads are removed from both.
 
     Attributes:
-        table: one row for each subset K of the circuit: its heads, ``kind`` (none, head, random or given),
-            n_heads, ``circuit`` F(C without K), ``model`` F(M without K), difference, ci_low, ci_high, and
-            incompleteness, the absolute difference; in the metric's unit.
+        table: one row per subset K of the circuit: its heads, ``kind`` (none, head, random or given), n_heads,
+            ``circuit`` F(C without K), ``model`` F(M without K), difference, ci_low, ci_high, and incompleteness, the
+            absolute difference; in the metric's unit.
         heads: the circuit C.
-        metric, ablation: what was measured, and how heads were taken out.
-        unit: the metric's.
-        provenance: what it takes to repeat it.
+        metric, ablation: what was measured, and how heads were ablated.
+        unit: the metric's unit.
+        provenance: what is needed to repeat it.
     """
 
     KIND = "completeness"
@@ -105,15 +105,15 @@ class Completeness(TableResult):
 
     @property
     def worst(self) -> dict[str, Any]:
-        """The row of the subset where circuit and model differ the most."""
+        """The row of the subset for which circuit and model differ most."""
         return self.table.loc[self.table["incompleteness"].idxmax()].to_dict()
 
     def __repr__(self) -> str:
         worst = self.worst
         return (
-            f"<Completeness of {len(self.heads)} heads, ablated by {self.ablation}: of {len(self.table)} subsets K the "
-            f"worst is {worst['heads'] or 'none'}, where {self.metric} is {worst['circuit']:.3g} of the circuit and "
-            f"{worst['model']:.3g} of the model>"
+            f"<Completeness of {len(self.heads)} heads, ablated by {self.ablation}: the worst of {len(self.table)} "
+            f"subsets K is {worst['heads'] or 'none'}; without it {self.metric} is {worst['circuit']:.3g} for the "
+            f"circuit and {worst['model']:.3g} for the model>"
         )
 
 
@@ -131,15 +131,15 @@ def faithfulness(
     """The share of the metric that a circuit keeps when all other heads are ablated.
 
     Args:
-        prompts: pairs, whose clean side is run; or, with another ablation than a patch, plain prompts.
+        prompts: pairs, whose clean side is run; or plain prompts, if the ablation is not a patch.
         heads: the circuit; it may be empty.
         metric: what is measured, as in ``mh.sweep``.
-        ablation: what the z of every other head becomes: that of the corrupted run, or any intervention of
-            ``mh.sweep``, such as ``mh.Mean()``, worked out from the base run.
+        ablation: the intervention on every other head. By default it gives them their z of the corrupted run; any
+            other, such as ``mh.Mean()``, is computed from the base run.
         budget, progress: as in ``mh.sweep``.
 
     Raises:
-        ValueError: if an argument does not fit, or the metric is the same with all heads and with none.
+        ValueError: if an argument is not valid, or the metric is the same with all heads and with none.
 
     Wang et al. 2022 (arXiv 2211.00593), section 4; Miller et al. 2024 (arXiv 2407.08734).
 
@@ -167,19 +167,19 @@ def completeness(
     seed: int = 0,
     progress: bool = True,
 ) -> Completeness:
-    """Compare the circuit with the whole model while both lack the same heads.
+    """Compare a circuit with the whole model after removing the same heads from both.
 
-    A circuit that misses a backup of one of its heads falls further without that head than the model does.
-    K is nothing, each single head, and ``subsets``.
+    If a circuit misses a backup of one of its heads, its metric drops further without that head than the model's.
+    The removed set K is empty, each single head, and each of ``subsets``.
 
     Args:
         heads: the circuit.
-        subsets: how many random subsets, each head in with probability 1/2; or the subsets themselves.
-        seed: of the random subsets.
+        subsets: the number of random subsets, which contain each head with probability 1/2; or the subsets themselves.
+        seed: for the random subsets.
         prompts, metric, ablation, budget, progress: as in ``mh.patching.faithfulness``.
 
     Raises:
-        ValueError: if an argument does not fit, as a subset that is not part of the circuit.
+        ValueError: if an argument is not valid, for example a subset that is not part of the circuit.
 
     Wang et al. 2022 (arXiv 2211.00593), section 4.1.
 
@@ -191,7 +191,7 @@ def completeness(
     model, asked, cached = given(model, prompts)
     circuit = _circuit(heads, model)
     if not circuit:
-        raise ValueError("heads is empty; a circuit without heads has no subsets")
+        raise ValueError("heads is empty; give at least one head, because an empty circuit has no subsets")
     chosen = _subsets(circuit, subsets, model, seed)
     runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, budget), cached, progress)
     without = [frozenset(heads) for _, heads in chosen]
@@ -225,10 +225,10 @@ def _circuit(heads: Iterable[HeadLike] | None, model: Model) -> tuple[HeadId, ..
 
 
 def circuit_spec(prompts: AnyPrompts, metric: Metric | str, ablation: Intervention, budget: Budget) -> Spec:
-    """What runs of circuits ask of a model.
+    """The request for runs of circuits.
 
     Raises:
-        ValueError: if the ablation or the metric does not fit.
+        ValueError: if the ablation or the metric is not valid.
     """
     measured = as_metric(metric)
     check_intervention("ablation", ablation, prompts)
@@ -236,11 +236,11 @@ def circuit_spec(prompts: AnyPrompts, metric: Metric | str, ablation: Interventi
 
 
 class CircuitRuns:
-    """The metric of circuits: runs in which all heads outside a set are ablated.
+    """Computes the metric of circuits, with all heads outside each circuit ablated.
 
     Attributes:
         all: every head; ``full`` and ``empty``: the metric with all of them and with none [prompt].
-        cluster: of each prompt.
+        cluster: the cluster of each prompt.
     """
 
     def __init__(self, model: Model, spec: Spec, cached: CachedRuns | None, progress: bool) -> None:
@@ -255,21 +255,21 @@ class CircuitRuns:
         """The metric of each circuit."""
         values = self._runs.values([self.all - circuit for circuit in circuits], done)
         if np.isnan(values).any():
-            warn(f"metric {name_of(self.metric)} gave values that are not finite: NaN")
+            warn(f"metric {name_of(self.metric)} gave values that are not finite; their scores are NaN")
         return values
 
     def share(self, values: Float[np.ndarray, "*circuit prompt"]) -> Float[np.ndarray, "*circuit"]:
-        """Faithfulness.
+        """The faithfulness of circuits with these values of the metric.
 
         Raises:
-            ValueError: if it is not defined, as the metric is the same with all heads and with none.
+            ValueError: if it is not defined, because the metric is the same with all heads and with none.
         """
         full, empty = self.full.mean(), self.empty.mean()
         gap = full - empty
         if not abs(gap) > 1e-6:
             raise ValueError(
-                f"metric {name_of(self.metric)} is {full:.3g} with all heads and {empty:.3g} with none, so there is "
-                "nothing that a circuit could keep; choose another metric or ablation"
+                f"metric {name_of(self.metric)} is {full:.3g} with all heads and {empty:.3g} with none, so the share "
+                "that a circuit keeps is not defined; choose another metric or ablation"
             )
         return np.asarray((values - self.empty).mean(-1) / gap)
 
@@ -284,23 +284,25 @@ class CircuitRuns:
         )
 
     def provenance(self) -> dict[str, Any]:
-        """What all results of these runs remember."""
+        """The provenance that all results of these runs share."""
         return self._runs.provenance()
 
 
 def _subsets(
     circuit: tuple[HeadId, ...], subsets: int | Sequence[Iterable[HeadLike]], model: Model, seed: int
 ) -> list[tuple[str, tuple[HeadId, ...]]]:
-    """Each K with its kind; no random one is empty, a single head, or drawn twice."""
+    """Each subset K with its kind; random subsets differ and have at least two heads."""
     always: list[tuple[str, tuple[HeadId, ...]]] = [("none", ()), *(("head", (head,)) for head in circuit)]
     if not isinstance(subsets, int):
         given = [head_set(heads, model, f"subsets[{i}]") for i, heads in enumerate(subsets)]
         for i, heads in enumerate(given):
             if outside := sorted(set(heads) - set(circuit)):
-                raise ValueError(f"subsets[{i}] holds {outside[0]}, which is not in the circuit")
+                raise ValueError(
+                    f"subsets[{i}] contains {outside[0]}, which is not in the circuit; give subsets of heads="
+                )
         return always + [("given", heads) for heads in given]
     if subsets < 0:
-        raise ValueError(f"subsets is {subsets}; give how many random subsets, 0 or more, or the subsets themselves")
+        raise ValueError(f"subsets is {subsets}; give the number of random subsets, 0 or more, or a list of subsets")
     rng = np.random.default_rng(seed)
     drawn: dict[tuple[HeadId, ...], None] = {}
     wanted = min(subsets, 2 ** len(circuit) - 1 - len(circuit))
@@ -314,7 +316,7 @@ def _subsets(
 def _ratio_interval(
     part: Float[np.ndarray, " prompt"], whole: Float[np.ndarray, " prompt"], cluster: Sequence[str]
 ) -> tuple[float, float]:
-    """Interval of mean(part) / mean(whole): of the mean of what each prompt adds to its error, to first order."""
+    """The interval of mean(part) / mean(whole), from each prompt's first-order contribution to its error."""
     share = part.mean() / whole.mean()
     low, high = share + np.stack(clustered_interval((part - share * whole) / whole.mean(), cluster, level=_LEVEL))
     return float(low), float(high)

@@ -1,7 +1,7 @@
 """Patching and ablating sets of heads together, many sets at once.
 
-Each set is one copy of the base run with an edit of z for every head of the set. The copies of many sets
-go through the layers as one wave, so that a set costs no more than its first layer asks for.
+Each set is one copy of the base run with an edit of z for every head of the set. The copies of many sets go through
+the layers as one wave, and each copy joins at the layer of its first head.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class SetScores(TableResult):
     """The effect of each of several sets of heads, with intervals, per-prompt values and provenance.
 
     Attributes:
-        sets: the heads of each set, in order of layer and head.
-        values: of each set and prompt; NaN where the metric was not finite.
-        table: one row a set: heads, n_heads, score, ci_low, ci_high, p_value, q_value.
-        name, unit: of the scores.
-        provenance: what it takes to repeat them.
+        sets: the heads of each set, sorted by layer and head.
+        values: the effect of each set on each prompt; NaN if the metric was not finite.
+        table: one row per set: heads, n_heads, score, ci_low, ci_high, p_value, q_value.
+        name, unit: the name and the unit of the scores.
+        provenance: what is needed to repeat them.
     """
 
     KIND = "set_scores"
@@ -75,29 +75,29 @@ def patch_sets(
     seed: int = 0,
     progress: bool = True,
 ) -> SetScores:
-    """Patch or ablate the heads of a set all at once, set by set.
+    """Patch or ablate all heads of a set together, set by set.
 
-    Every head's new z is worked out from the runs as they are, before anything is changed, and all those of
-    a set are put in together. For a patch, zero or a mean that is all there is to it; ``mh.Scale`` of a late
-    head, for one, is a share of the z it had in the base run, whatever the set does to the heads before it.
+    Every head's new z is computed from the cached runs, and all heads of a set are replaced together. So
+    ``mh.Scale`` scales a head's z in the base run, although the set may change heads before it. A patch, zero and a
+    mean do not depend on earlier heads.
 
     Args:
-        prompts: pairs, or with an ablation plain prompts too.
-        sets: each a list of heads.
-        intervention: what each head's activation becomes, as in ``mh.sweep``; left out, z of the other run.
+        prompts: pairs; or plain prompts, if the intervention is not a patch.
+        sets: the sets, each a list of heads.
+        intervention: computes each head's new activation, as in ``mh.sweep``; by default, its z in the source run.
         metric: what is measured, as in ``mh.sweep``.
-        direction: of pairs, ``"denoising"`` changes the corrupted run, ``"noising"`` the clean one.
+        direction: for pairs, ``"denoising"`` changes the corrupted run, ``"noising"`` the clean run.
         positions: ``"all"`` or the name of one position.
         normalize, budget, progress: as in ``mh.sweep``.
-        seed: of the random sign patterns of p.
+        seed: for the random sign flips of the p values.
 
     Returns:
-        metric(changed) - metric(base) of each set, in the metric's unit, or as a share of the difference
-        between the runs.
+        metric(changed) - metric(base) of each set, in the metric's unit; with ``normalize``, as a share of the
+        difference between the runs.
 
     Raises:
-        ValueError: for a set that is empty, names a head twice or one that is not there, and for other
-            arguments that do not fit; before anything is run.
+        ValueError: if a set is empty, contains a head twice or one that the model does not have, or another
+            argument is not valid; before the sweep starts.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
     >>> effect = mh.patching.patch_sets(model, pairs, [["L23H4"], ["L23H4", "L20H1"]], progress=False)
@@ -115,7 +115,7 @@ def patch_sets(
     parsed = tuple(head_set(heads, model, f"sets[{i}]") for i, heads in enumerate(sets))
     if not parsed or not all(parsed):
         raise ValueError(
-            "sets is empty" if not parsed else f"sets[{parsed.index(())}] is empty; name at least one head"
+            "sets is empty; give at least one set" if not parsed else f"sets[{parsed.index(())}] is empty; name a head"
         )
     on_pairs = isinstance(asked, PromptPairs)
     base = "corrupted" if on_pairs and direction == "denoising" else "clean"
@@ -126,7 +126,7 @@ def patch_sets(
     with set_bar(len(parsed), "sets of heads", progress) as bar:
         changes = (runs.values([frozenset(heads) for heads in parsed], bar.update) - runs.base_value) / scale
     if undefined := [i for i, change in enumerate(changes) if np.isnan(change).any()]:
-        warn(f"metric {info.name} gave values that are not finite for sets {undefined[:5]}: NaN")
+        warn(f"metric {info.name} gave values that are not finite for sets {undefined[:5]}; their scores are NaN")
     cluster = runs.job.tokens.cluster
     low, high = clustered_interval(changes, cluster)
     untested = np.full(len(parsed), np.nan)

@@ -1,4 +1,4 @@
-"""The smallest circuit that still does what the model does, by removing heads one after the other."""
+"""A minimal circuit that does what the model does, found by removing one head after another."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ from mechheads.results.tables import TableResult
 
 @dataclass(frozen=True, eq=False)
 class Circuit(TableResult):
-    """A small set of heads that does what the model does, as ``minimal_circuit`` found it.
+    """A small set of heads that does what the model does, found by ``minimal_circuit``.
 
     Attributes:
-        heads: the set.
-        faithfulness: of the set, on the prompts it was chosen by, and so a little flattered.
-        trace: one row a trial: the head, the faithfulness without it, whether it was ``removed``, n_heads left.
-        interrupted: whether the search was stopped; then more heads might go.
-        provenance: what it takes to repeat it.
+        heads: the circuit.
+        faithfulness: its faithfulness on the prompts that it was selected on, so slightly too optimistic.
+        trace: one row per trial: the head, the faithfulness without it, whether it was ``removed``, and n_heads, the
+            heads left.
+        interrupted: whether the search was stopped by Ctrl-C; then it may be possible to remove more heads.
+        provenance: what is needed to repeat it.
     """
 
     KIND = "minimal_circuit"
@@ -76,29 +77,29 @@ def minimal_circuit(
     budget: Budget = None,
     progress: bool = True,
 ) -> Circuit:
-    """Remove head after head as long as what is left does what the model does.
+    """Remove one head after another as long as the remaining circuit does what the model does.
 
-    A head may go if faithfulness then lies within 1 - ``threshold`` of 1, on either side: a circuit that
-    does better than the model because the heads against the answer are gone is not what the model does.
+    A head is removed if the faithfulness without it is within 1 - ``threshold`` of 1, on either side. A circuit that
+    beats the model, because the heads that oppose the answer are gone, does not do what the model does either.
 
     Args:
-        heads: where to start; left out, all heads.
+        heads: the heads to start from; all heads by default.
         threshold: the share of faithfulness to keep, between 0 and 1.
-        order: ``"once"``: every head is tried once, in the order of what its removal alone changes, as ACDC
-            goes through a graph once: about 2 n runs for n heads. A head that had to stay is not tried again,
-            though it might go later. ``"each"``: in each round the head whose removal leaves faithfulness
-            closest to 1 goes, and all are tried anew, until none can go: up to n (n + 1) / 2 runs.
+        order: ``"once"`` tries every head once, beginning with those whose removal alone changes least: about 2 n
+            runs for n heads. A head that has to stay is not tried again, even if it could be removed later.
+            ``"each"`` tries all heads in each round and removes the one that leaves faithfulness closest to 1, until
+            none can be removed: up to n (n + 1) / 2 runs.
         prompts, metric, ablation, budget, progress: as in ``mh.patching.faithfulness``.
 
     Returns:
-        The set with the trace of its search; interrupted by Ctrl-C, what is left by then. To know how well it
-        stands for the model, try it on other prompts with ``mh.patching.faithfulness``.
+        The circuit with the trace of the search; after Ctrl-C, the heads left by then. To find out how well the
+        circuit generalizes, run ``mh.patching.faithfulness`` on other prompts.
 
     Raises:
-        ValueError: if an argument does not fit, or the heads to start from do not reach the threshold.
+        ValueError: if an argument is not valid, or the heads to start from do not reach the threshold.
 
-    Faithfulness as in Wang et al. 2022 (arXiv 2211.00593); the one pass as in Conmy et al. 2023 (ACDC, arXiv
-    2304.14997), over heads in place of edges.
+    Faithfulness as in Wang et al. 2022 (arXiv 2211.00593). The single pass is the one of Conmy et al. 2023 (ACDC,
+    arXiv 2304.14997), over heads instead of edges.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
     >>> start = [(layer, head) for layer in (23, 29) for head in range(9)]
@@ -122,8 +123,8 @@ def minimal_circuit(
 
     if not fits(values):
         raise ValueError(
-            f"heads: their faithfulness is {runs.share(values):.3g}, at the start already further than "
-            f"{1 - threshold:.3g} from 1; start from more heads or lower the threshold"
+            f"the heads to start from have faithfulness {runs.share(values):.3g}, further than {1 - threshold:.3g} "
+            "from 1; give more heads, or a lower threshold"
         )
     search, n = (_once, 2 * len(kept)) if order == "once" else (_each, len(kept) * (len(kept) + 1) // 2)
     trace: list[dict[str, Any]] = []
@@ -134,7 +135,7 @@ def minimal_circuit(
                 values = without
             share = float(runs.share(without))
             trace.append({"head": str(head), "faithfulness": share, "removed": removed, "n_heads": len(kept)})
-    work.warn(f"{len(trace)} trials", "more heads might go")
+    work.warn(f"{len(trace)} trials", "it may be possible to remove more heads")
     circuit = tuple(sorted(kept))
     found = runs.faithfulness(circuit, values)
     about = {
@@ -153,10 +154,10 @@ Fits = Callable[[Float[np.ndarray, " prompt"]], bool]
 
 
 def _once(runs: CircuitRuns, start: frozenset[HeadId], fits: Fits, bar: Bar) -> Iterator[Trial]:
-    """Every head once, those first whose removal alone changes the least.
+    """Try every head once, beginning with those whose removal alone changes least.
 
-    While heads can go, the next few are tried ahead, each together with those before it: what comes before
-    the first that cannot go is as if tried one by one.
+    As long as heads can be removed, the next few removals are tried in one batch, each on top of the ones before it.
+    Trials up to the first head that has to stay count; the heads after it are tried again.
     """
     heads = sorted(start)
     whole = runs.share(runs.values([start])[0])
@@ -175,7 +176,7 @@ def _once(runs: CircuitRuns, start: frozenset[HeadId], fits: Fits, bar: Bar) -> 
 
 
 def _each(runs: CircuitRuns, start: frozenset[HeadId], fits: Fits, bar: Bar) -> Iterator[Trial]:
-    """In each round the head whose removal leaves faithfulness closest to 1, until none can go."""
+    """Try in each round the head whose removal leaves faithfulness closest to 1, until none can be removed."""
     kept = start
     while kept:
         heads = sorted(kept)

@@ -1,8 +1,8 @@
-"""Path patching: what one head tells another, or the logits, along the paths that lead straight there.
+"""Path patching: the effect of one head on another, or on the logits, through no other head.
 
-Two runs (Wang et al. 2022; Goldowsky-Dill et al. 2023). In the first, one sender's z comes from the other
-run, every other head's z stays frozen, and the inputs of the receivers are noted. In the second, the base
-run gets these inputs of the receivers in place of its own, and everything else follows.
+It takes two runs (Wang et al. 2022; Goldowsky-Dill et al. 2023). In the first, one sender's z comes from the source
+run, every other head's z is frozen, and the inputs of the receivers are recorded. In the second, the receivers of the
+base run get these inputs, and everything after them is recomputed.
 """
 
 from __future__ import annotations
@@ -65,25 +65,25 @@ def path_patch(
 
     Args:
         pairs: clean and corrupted prompts that align token for token.
-        receivers: ``"final"``, the residual stream before the final norm, so the direct way to the logits; or
-            the ``q``, ``k`` or ``v`` of heads (``"L26H2.q"``), or the inputs of MLPs (``"L5.mlp"``), all
-            those of a list together. With grouped-query attention k and v are those of this query head alone.
-        senders: the heads to try; left out, every head. One that comes before none of the receivers has no path
-            to them: its score is 0, by the architecture and not by measurement.
+        receivers: ``"final"``, the residual stream before the final norm, which is the direct path to the logits; or
+            the ``q``, ``k`` or ``v`` of heads (``"L26H2.q"``) and the inputs of MLPs (``"L5.mlp"``). All receivers of
+            a list are patched together. With grouped-query attention, k and v are patched for this query head only.
+        senders: the heads to try; every head by default. A sender that comes before no receiver has no path to them,
+            so its score is 0 without a measurement.
         metric: what is measured, as in ``mh.sweep``.
-        direction: ``"noising"``: the clean run with paths from the corrupted one, what is needed;
-            ``"denoising"``: the corrupted run with paths from the clean one, what is enough.
-        mlps: ``"recomputed"``: paths may lead through MLPs; ``"frozen"``: the direct edges alone.
+        direction: ``"noising"`` takes the paths of the clean run from the corrupted run: which paths are needed?
+            ``"denoising"`` takes the paths of the corrupted run from the clean run: which paths are enough?
+        mlps: ``"recomputed"``: paths may go through MLPs; ``"frozen"``: direct edges only.
         positions: where the sender's z changes, as in ``mh.sweep``.
         normalize, budget, seed, progress, store: as in ``mh.sweep``.
 
     Returns:
-        metric(patched) - metric(base) of each sender [layer, head(, pos), prompt], in the metric's unit; with
-        ``normalize`` divided by the mean difference of the other run from the base run.
+        metric(patched) - metric(base) of each sender [layer, head(, pos), prompt], in the metric's unit. With
+        ``normalize``, it is divided by the mean difference between the source run and the base run.
 
     Raises:
-        ValueError: if the pairs do not align, a receiver comes before every sender, or an argument does not fit;
-            before anything is run.
+        ValueError: if the pairs do not align, a receiver comes before every sender, or an argument is not valid;
+            before the sweep starts.
 
     Wang et al. 2022 (arXiv 2211.00593), section 3.1; Goldowsky-Dill et al. 2023 (arXiv 2304.05969).
 
@@ -96,7 +96,10 @@ def path_patch(
     names = [receivers] if isinstance(receivers, str) else list(receivers)
     group = parse_receivers(names, model)
     if len(names) > 1 and FINAL in names:
-        raise ValueError(f'receivers: "final" must stand alone, got {names}; mh.path_matrix takes them one by one')
+        raise ValueError(
+            f'receivers is {names}; "final" cannot be combined with others: give it alone, or use mh.path_matrix for '
+            "one receiver at a time"
+        )
     groups = [tuple(receiver for receiver in group if receiver is not None) or None]
     limits = Limits.of(budget)
     spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base_of(direction), normalize, seed, limits)
@@ -120,18 +123,18 @@ def path_matrix(
     progress: bool = True,
     store: str | PathLike[str] | None = None,
 ) -> HeadScores:
-    """The paths from every sender to every receiver, each receiver on its own.
+    """Patch the path from every sender to every receiver, one receiver at a time.
 
     Args:
-        receivers: two or more names as in ``mh.path_patch``, ``"final"`` among them if you like.
+        receivers: names as in ``mh.path_patch``; ``"final"`` can be one of them.
         senders, metric, direction, mlps, normalize, budget, seed, progress, store: as in ``mh.path_patch``.
 
     Returns:
-        As ``mh.path_patch``, with one more dimension, ``receiver``; 0 where there is no path.
-        ``mh.plots.path_matrix`` draws it.
+        As ``mh.path_patch``, with the further dimension ``receiver``; 0 if there is no path. ``mh.plots.path_matrix``
+        draws it.
 
     Raises:
-        ValueError: as ``mh.path_patch``.
+        ValueError: as in ``mh.path_patch``.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
     >>> matrix = mh.path_matrix(
@@ -150,7 +153,7 @@ def path_matrix(
 
 
 def base_of(direction: str) -> Literal["clean", "corrupted"]:
-    """Which run of pairs the paths are patched in.
+    """The side of the pairs that is patched.
 
     Raises:
         ValueError: if there is no such direction.
@@ -162,11 +165,11 @@ def base_of(direction: str) -> Literal["clean", "corrupted"]:
 
 @dataclass(frozen=True)
 class _Question:
-    """Which paths are asked for.
+    """Which paths to patch.
 
     Attributes:
-        name, kind: of the result.
-        receivers: as they were named; ``groups``: those that are replaced together.
+        name, kind: the name and the kind of the result.
+        receivers: the names of the receivers; ``groups``: the receivers that are replaced together.
     """
 
     name: str
@@ -192,7 +195,7 @@ def _run(
     store: str | PathLike[str] | None = None,
     progress: bool = True,
 ) -> HeadScores:
-    """Every sender's effect through every group of receivers, as a result."""
+    """The result: every sender's effect through every group of receivers."""
     question.check(model, spec)
     groups = [[FINAL] if group is None else [str(receiver) for receiver in group] for group in question.groups]
     with Store(store, receivers=groups, mlps=question.mlps) as kept:
@@ -224,7 +227,7 @@ def _run(
 def _measure(
     job: Job, evaluator: Evaluator, paths: _Paths, progress: bool
 ) -> tuple[Float[np.ndarray, "layer head group place prompt"], bool]:
-    """What the metric changes by along every path, and whether Ctrl-C ended the work."""
+    """The change of the metric along every path, and whether Ctrl-C stopped the work."""
     shape = (job.model.n_layers, job.model.n_heads, len(paths.groups), len(job.places), len(job.tokens))
     scale = evaluator.distance() if job.spec.normalize else 1.0
     values = np.full(shape, np.nan)
@@ -248,7 +251,7 @@ def _measure(
 
 
 class _Paths:
-    """Both runs of path patching for some senders at a time."""
+    """Does both runs of path patching, for some senders at a time."""
 
     def __init__(self, job: Job, groups: Sequence[Group], mlps: MLPs) -> None:
         self.job, self.groups = job, groups
@@ -257,7 +260,7 @@ class _Paths:
         self.receivers = sorted({r for group in groups if group for r in group}, key=str)
 
     def waves(self) -> list[list[Unit]]:
-        """Senders that go together: of one place, in the order of their layers."""
+        """The senders of each wave: heads in layer order at one place."""
         stack = self.job.plan.stack
         if not self.receivers:
             stack *= max(1, self.job.plan.width // self.job.at.shape[1])
@@ -269,7 +272,7 @@ class _Paths:
         ]
 
     def run(self, units: Sequence[Unit]) -> list[Float[Tensor, "sender prompt position d_model"]]:
-        """Final states of the second run, for each group of receivers."""
+        """The final states of the second run, for each group of receivers."""
         news, starts = zip(*(new_z(self.job, head, place, None) for head, place in units), strict=True)
         first, step = torch.stack(starts).amin(0), self.job.plan.rows
         parts = []
@@ -301,7 +304,7 @@ class _Paths:
 def _second_run(
     wave: Wave, unchanged: Tensor, senders: int, group: tuple[Receiver, ...], inputs: dict[Receiver, Tensor]
 ) -> Float[Tensor, "sender prompt position d_model"]:
-    """The base run with the inputs of a group of receivers replaced; as it is for senders without a path."""
+    """Final states of the base run with the inputs of a group of receivers replaced; unchanged without a path."""
     copies = [
         [Edit(r.layer, r.site, r.head, inputs[r][i]) for r in group if r in inputs and i < len(inputs[r])]
         for i in range(senders)

@@ -1,4 +1,4 @@
-"""The receivers of path patching: how they are named, and which senders reach them."""
+"""The receivers of path patching: their names, and which senders reach them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Group = tuple[Receiver, ...] | None
 
 
 def parse_receivers(names: Sequence[str], model: Model) -> list[Receiver | None]:
-    """Receivers by their names; None for ``"final"``."""
+    """The receivers with these names; None for ``"final"``."""
     if not names:
-        raise ValueError('receivers is empty; give "final", heads\' inputs such as "L26H2.q", or "L5.mlp"')
+        raise ValueError('receivers is empty; give "final", inputs of heads such as "L26H2.q", or "L5.mlp"')
     if twice := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"receivers: {sorted(twice)[0]!r} is given twice")
+        raise ValueError(f"receivers: {sorted(twice)[0]!r} is given twice; name each receiver once")
     return [None if name == FINAL else _receiver(name, model) for name in names]
 
 
@@ -29,8 +29,8 @@ def _receiver(name: str, model: Model) -> Receiver:
     match = re.fullmatch(r"L(\d+)(?:H(\d+)\.([qkv])|\.mlp)", name) if isinstance(name, str) else None
     if match is None:
         raise ValueError(
-            f'receivers: {name!r} is no receiver; give "final", a head\'s input such as "L26H2.q" (or .k, .v), or an '
-            f'MLP\'s such as "L5.mlp".{_meant(name)}'
+            f'receivers: {name!r} is not a receiver; give "final", an input of a head such as "L26H2.q" (or .k, .v), '
+            f'or of an MLP such as "L5.mlp".{_meant(name)}'
         )
     layer, head = int(match[1]), None if match[2] is None else int(match[2])
     if layer >= model.n_layers or (head is not None and head >= model.n_heads):
@@ -44,7 +44,7 @@ def _receiver(name: str, model: Model) -> Receiver:
 
 
 def _meant(name: object) -> str:
-    """A question after the receiver that a name may stand for."""
+    """The sentence ``Did you mean "..."?`` for the receiver that a name may stand for, or nothing."""
     if not isinstance(name, str):
         return ""
     numbers, sites = re.findall(r"\d+", name), re.findall(r"[qkv](?=$|[^a-z])", name.lower())
@@ -56,10 +56,10 @@ def _meant(name: object) -> str:
 
 
 def check_reached(receivers: Sequence[Receiver], senders: Any, model: Model) -> None:
-    """Make sure that every receiver comes after one of the senders.
+    """Check that every receiver comes after at least one of the senders.
 
     Raises:
-        ValueError: if one does not; it says which heads could reach it.
+        ValueError: if one does not; the message says which heads could reach it.
     """
     first = min(head.layer for head in check_heads(senders, model.n_layers, model.n_heads))
     for receiver in receivers:
@@ -67,5 +67,7 @@ def check_reached(receivers: Sequence[Receiver], senders: Any, model: Model) -> 
         if first <= last:
             continue
         given = "no head" if senders is None else "none of the senders"
-        could = "" if last < 0 else f"; heads of layer{'s 0..' + str(last) if last else ' 0'} do"
-        raise ValueError(f'receivers: {given} comes before "{receiver}", so there is no path to it{could}')
+        other = "choose another receiver"
+        if last >= 0:
+            other = f"give senders of layer{'s 0..' + str(last) if last else ' 0'}"
+        raise ValueError(f'receivers: {given} comes before "{receiver}", so there is no path to it; {other}')

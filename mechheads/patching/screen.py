@@ -1,4 +1,4 @@
-"""Screening: patch exactly only the heads that a cheap estimate finds."""
+"""Screening: patch only the heads that a cheap estimate selects."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Screen:
     """Which heads ``mh.activation_patch(..., screen=...)`` runs.
 
     Attributes:
-        keep: those with the largest attribution: a share between 0 and 1, or their number.
-        sample: how many of the others to run as well, drawn at random, to estimate what is missed.
+        keep: how many of the heads with the largest attribution to run: a share between 0 and 1, or a number.
+        sample: how many of the other heads to run as well, drawn at random, to estimate what is missed.
 
     Raises:
-        ValueError: if one does not fit.
+        ValueError: if one of them is not valid.
 
     >>> mh.patching.Screen(0.1)
     Screen(keep=0.1, sample=24)
@@ -47,26 +47,27 @@ class Screen:
         share = isinstance(self.keep, Real) and not isinstance(self.keep, Integral) and 0 < self.keep < 1
         if not (number or share):
             raise ValueError(
-                f"screen keeps {self.keep!r}; give a share of the heads between 0 and 1, such as 0.2, or their number"
+                f"screen keeps {self.keep!r}; give a share of the heads between 0 and 1, such as 0.2, or a number of "
+                "heads"
             )
         if isinstance(self.sample, bool) or not isinstance(self.sample, Integral) or self.sample < 1:
             raise ValueError(f"sample is {self.sample!r}; it must be a number of heads, 1 or more")
 
     def count(self, heads: int) -> int:
-        """How many of so many heads are kept.
+        """How many of ``heads`` heads are kept.
 
         Raises:
-            ValueError: if that is all of them.
+            ValueError: if all of them are kept.
         """
         kept = int(self.keep) if isinstance(self.keep, Integral) else max(1, round(self.keep * heads))
         if kept >= heads:
-            raise ValueError(f"screen keeps {kept} of {heads} heads, which screens nothing out; leave screen out")
+            raise ValueError(f"screen keeps {kept} of {heads} heads, so none is screened out; leave screen out")
         return kept
 
 
 @dataclass(frozen=True, eq=False)
 class Screened:
-    """The heads that a screening kept, those it screened out and a sample of these, and its attribution."""
+    """The heads that a screening kept, the heads it screened out, a sample of these, and the attribution."""
 
     kept: tuple[HeadId, ...]
     out: tuple[HeadId, ...]
@@ -79,7 +80,7 @@ class Screened:
         return tuple(sorted((*self.kept, *self.sampled)))
 
     def report(self, exact: HeadScores, progress: bool) -> HeadScores:
-        """The exact scores with the attribution beside them and, in the provenance, an estimate of what is missed."""
+        """The exact scores together with the attribution and, in the provenance, an estimate of what is missed."""
         data = exact.dataset
         out = np.zeros((exact.n_layers, exact.n_heads), dtype=bool)
         out[_index(self.out)] = True
@@ -88,7 +89,7 @@ class Screened:
         q = np.where(np.isnan(p), np.nan, q_values(np.where(untested, 1.0, p)))
         found = self.missed(exact)
         if progress:
-            print(_told(found), file=sys.stderr)
+            print(_line(found), file=sys.stderr)
         attribution = self.attribution if exact.extra_dims else self.attribution[:, :, 0]
         variables: dict[str, Any] = {
             "q_value": (data["p_value"].dims, q),
@@ -98,9 +99,9 @@ class Screened:
         return HeadScores(data.assign(variables)).with_provenance(screen=found)
 
     def missed(self, exact: HeadScores) -> dict[str, Any]:
-        """How many heads of the sample have a larger absolute score than the median kept one, and so of all the others.
+        """The share of screened-out heads with a larger absolute score than the median kept head, from the sample.
 
-        The median is that of the kept alone, so that the sample's heads are independent draws against it.
+        The median is over the kept heads only, so that the heads of the sample are independent draws.
         """
         found: dict[str, Any] = {
             "kept": len(self.kept),
@@ -135,17 +136,17 @@ def screen_heads(
     store: str | PathLike[str] | None,
     progress: bool,
 ) -> Screened:
-    """Choose the heads with the largest attribution and a sample of the others; as before if a store knows them.
+    """Choose the heads with the largest attribution and a sample of the others, or read the choice from a store.
 
     Raises:
-        ValueError: if none or all heads would be screened out, or attribution is 0 for every head.
+        ValueError: if no head would be screened out, or the attribution of every head is 0.
     """
     wanted = check_heads(spec.heads, model.n_layers, model.n_heads)
     count = screen.count(len(wanted))
     attribution = mean_over_prompts(estimate(model, replace(spec, heads=wanted), runs=runs, progress=progress).values)
     size = largest(attribution)
     if not (size[_index(wanted)] > 0).any():
-        raise ValueError("the attribution of every head is 0 and cannot tell which to keep; leave screen out")
+        raise ValueError("screen: the attribution of every head is 0, so it cannot rank them; leave screen out")
     ranked = sorted(wanted, key=lambda head: -size[head.layer, head.head])
     kept, out = sorted(ranked[:count]), sorted(ranked[count:])
     drawn = np.random.default_rng(spec.seed).choice(len(out), min(screen.sample, len(out)), replace=False)
@@ -169,7 +170,7 @@ def screen_heads(
 
 
 def largest(score: Float[np.ndarray, "layer head place"]) -> Float[np.ndarray, "layer head"]:
-    """The absolute value at the place where that is largest; NaN where there is none."""
+    """The largest absolute score over places; NaN if a head has none."""
     size = np.where(np.isnan(score), -1.0, np.abs(score)).max(axis=2)
     return np.where(size < 0, np.nan, size)
 
@@ -178,14 +179,14 @@ def _index(heads: Sequence[HeadId]) -> tuple[list[int], list[int]]:
     return [head.layer for head in heads], [head.head for head in heads]
 
 
-def _told(found: dict[str, Any]) -> str:
-    """The estimate in one line."""
+def _line(found: dict[str, Any]) -> str:
+    """The estimate of what was missed, in one line."""
     begin = f"screen: {found['kept']} of {found['kept'] + found['screened_out']} heads kept; "
     if found["false_negatives"] is None:
-        return f"{begin}what is missed is not estimated, as some heads have no value"
+        return f"{begin}what was missed could not be estimated, because some heads have no value"
     low, high = found["interval"]
     return (
         f"{begin}about {found['rate']:.0%} of the other {found['screened_out']} ({found['level']:.0%} interval "
-        f"{low:.0%} to {high:.0%}) have a larger effect than the median kept head: {found['false_negatives']} of "
-        f"{len(found['sampled'])} drawn at random and run"
+        f"{low:.0%} to {high:.0%}) have a larger effect than the median kept head: {found['false_negatives']} of a "
+        f"random sample of {len(found['sampled'])}"
     )

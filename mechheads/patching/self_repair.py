@@ -1,4 +1,4 @@
-"""Self-repair: what later layers put back when a head is taken out."""
+"""Self-repair: how later layers compensate for an ablated head."""
 
 from __future__ import annotations
 
@@ -44,27 +44,27 @@ def self_repair(
     seed: int = 0,
     progress: bool = True,
 ) -> HeadScores:
-    """What ablating a head changes in all, what it changes by itself, and what the layers after it make of that.
+    """Measure the total and the direct effect of ablating each head, and how far later layers repair it.
 
-    The head's ablated z takes the place of its own. ``total``: everything after the head runs on, as in
-    ``mh.ablate``. ``direct``: all other heads and MLPs stay as they were, and only the final norm and the logits
-    see it. ``repair``: total - direct, what later heads and MLPs do about it.
+    ``total``: everything after the head is recomputed, as in ``mh.ablate``. ``direct``: all other heads and MLPs are
+    frozen, and only the final norm and the logits see the ablated z. ``repair``: total - direct, the reaction of later
+    heads and MLPs.
 
-    Each is metric(ablated) - metric(base). Where a head helps, direct is below 0, and a repair above 0 says that
-    later layers stand in for it; with the sign of direct they pass its loss on.
+    ``total`` and ``direct`` are metric(ablated) - metric(base). If a head helps, its direct effect is negative. Then
+    a positive repair says that later layers compensate for the loss, and a negative one that they amplify it.
 
     Args:
-        prompts: pairs, whose clean side is run; or, with another ablation than a patch, plain prompts.
+        prompts: pairs, whose clean side is run; or plain prompts, if the ablation is not a patch.
         metric: what is measured, as in ``mh.sweep``.
-        ablation: what the head's z becomes: that of the corrupted run, or any intervention of ``mh.sweep``, such
-            as ``mh.Mean()`` or ``mh.Resample()``.
+        ablation: the intervention on the head. By default it gives the head its z of the corrupted run; it can be
+            any of ``mh.sweep``, such as ``mh.Mean()`` or ``mh.Resample()``.
         heads, budget, seed, progress: as in ``mh.sweep``.
 
     Returns:
         The three effects [layer, head, effect, prompt], in the metric's unit.
 
     Raises:
-        ValueError: if an argument does not fit; before the sweep.
+        ValueError: if an argument is not valid; before the sweep starts.
 
     McGrath et al. 2023 (the Hydra effect, arXiv 2307.15771); Rushing & Nanda 2024 (arXiv 2402.15390).
 
@@ -98,7 +98,7 @@ def self_repair(
 
 
 def _direct(job: Job, heads: Sequence[HeadId], z: LayerStore) -> Float[Tensor, "head prompt position d_model"]:
-    """Final states when nothing but the final norm sees a head's new z; heads in the order of their layers."""
+    """The final states if only the final norm sees each head's new z; heads in layer order."""
     parts = []
     for begin in range(0, len(job.tokens), job.plan.rows):
         rows = slice(begin, begin + job.plan.rows)

@@ -48,9 +48,11 @@ def test_each_is_warned_of_once_a_call(model, name):
 
 def test_an_answer_without_its_space(model):
     (message,) = said(ANALYSES["activation_patch"], model, pairs(["Paris", " Moscow"], [" Rome", " Rome"]))
-    assert message.startswith("answer: the token with a leading space is much more likely for 1 of 2 prompts: 'The capital of Fr")
+    assert message.startswith(
+        "answer: the token with a leading space is much more likely for 1 of 2 prompts: 'The capital of Fr"
+    )
     assert " is' (' Paris' 0." in message and " against 'Paris' 0.000" in message
-    assert message.endswith('). Write the answers as they follow the prompt, such as answer=[" Paris"]')
+    assert message.endswith('). Write answers exactly as they continue the prompt, such as answer=[" Paris"]')
 
 
 @pytest.mark.parametrize(

@@ -137,14 +137,17 @@ def effects(model: mh.Model, pairs: mh.PromptPairs) -> mh.HeadScores:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"receivers": "L0H1.q"}, 'receivers: no head comes before "L0H1.q", so there is no path to it'),
+        (
+            {"receivers": "L0H1.q"},
+            'receivers: no head comes before "L0H1.q", so there is no path to it; choose another receiver',
+        ),
         (
             {"receivers": ["L2H0.v", "L1H3.k"], "senders": ["L1H0", "L2H2"]},
-            'receivers: none of the senders comes before "L1H3.k", so there is no path to it; heads of layer 0 do',
+            'receivers: none of the senders comes before "L1H3.k", so there is no path to it; give senders of layer 0',
         ),
         (
             {"receivers": "L1.mlp", "senders": "L2H0"},
-            'receivers: none of the senders comes before "L1.mlp", so there is no path to it; heads of layers 0..1 do',
+            'receivers: none of the senders comes before "L1.mlp", so there is no path to it; give senders of layers 0..1',
         ),
     ],
 )
@@ -162,7 +165,7 @@ def test_heads_reach_the_mlp_beside_them_unless_it_runs_in_parallel(tiny, pairs,
     given = {"receivers": "L1.mlp", "senders": ["L1H0", "L1H1"], "progress": False}
     if name == "neox":
         assert re.search(
-            "none of the senders comes before .*; heads of layer 0 do", said(mh.path_patch, model, pairs, **given)
+            "none of the senders comes before .*; give senders of layer 0", said(mh.path_patch, model, pairs, **given)
         )
         given["senders"] = ["L0H0", "L1H1"]
     effect = mh.path_patch(model, pairs, **given)

@@ -189,7 +189,7 @@ def test_a_job_beside_prompts_or_of_another_model_is_an_error_and_so_are_no_prom
     ask, job = analysis(prompts, name), other_jobs[id(prompts)]
     with pytest.raises(ValueError, match=r"both (pairs|prompts) and a job are given, but a job has its own prompts"):
         ask(job, prompts)
-    with pytest.raises(ValueError, match=r"(pairs|prompts) is a job of another model; give mh.prepare\(model, ...\)"):
+    with pytest.raises(ValueError, match=r"(pairs|prompts) is a job of another model; give a job of this model"):
         ask(llama, job)
     with pytest.raises(ValueError, match=r"(pairs|prompts) is missing; give prompts, or a job from mh.prepare"):
         ask(llama)

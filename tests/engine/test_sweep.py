@@ -465,7 +465,7 @@ def test_a_metric_that_breaks_on_one_head_loses_that_head_alone(tiny):
     def broken(z, context):
         return z * 50 if context.head == mh.HeadId(2, 1) else z
 
-    with pytest.warns(UserWarning, match="not finite for L2H1: NaN"):
+    with pytest.warns(UserWarning, match="not finite for L2H1; their scores are NaN"):
         result = mh.sweep(small, CLEAN, intervention=broken, metric=overflowing, progress=False)
     assert result.missing == (mh.HeadId(2, 1),)
 

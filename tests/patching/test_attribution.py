@@ -419,7 +419,7 @@ def test_the_estimate_is_told_in_one_line(llama, pairs, capsys):
     mh.activation_patch(llama, pairs, screen=Screen(4, sample=3), progress=True)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "screen:" in line]
     assert "screen: 4 of 12 heads kept; about 0% of the other 8 (95% interval 0% to 56%) have a larger effect" in line
-    assert "0 of 3 drawn at random and run" in line
+    assert "0 of a random sample of 3" in line
 
 
 def test_the_seed_decides_the_sample(llama, pairs):
@@ -472,7 +472,7 @@ def test_an_interrupted_screening_goes_on_with_the_same_heads(llama, pairs, tmp_
         (float("nan"), "screen keeps nan"),
         (True, "screen keeps True"),
         ("half", "screen keeps 'half'"),
-        (12, "screen keeps 12 of 12 heads, which screens nothing out"),
+        (12, "screen keeps 12 of 12 heads, so none is screened out"),
         (500, "screen keeps 500 of 12 heads"),
         (0.99, "screen keeps 12 of 12 heads"),
     ],
@@ -491,7 +491,7 @@ def test_a_sample_that_does_not_fit(sample):
 
 def test_attribution_of_zero_cannot_screen(llama):
     same = mh.PromptPairs(CLEAN, CLEAN, answer=[" Paris", " Madrid"], wrong=[" Rome", " Berlin"])
-    with pytest.raises(ValueError, match="attribution of every head is 0 and cannot tell which to keep"):
+    with pytest.raises(ValueError, match="attribution of every head is 0, so it cannot rank them"):
         mh.activation_patch(llama, same, screen=0.5, progress=False)
     np.testing.assert_array_equal(attribution_patch(llama, same, progress=False).values, 0)
 

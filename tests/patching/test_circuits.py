@@ -467,14 +467,17 @@ NOTHING = mh.PromptPairs(CLEAN, CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)
         (lambda m: faithfulness(m, PAIRS, ["L0H0", "L0H0"]), "heads contains L0H0 twice"),
         (lambda m: faithfulness(m, PROMPTS, ["L0H0"]), r"ablation is Patch\(.*\), which takes values from the source"),
         (lambda m: faithfulness(m, PAIRS, ["L0H0"], ablation=mh.Zero), "ablation is <class"),
-        (lambda m: faithfulness(m, NOTHING, ["L0H0"]), "nothing that a circuit could keep"),
+        (lambda m: faithfulness(m, NOTHING, ["L0H0"]), "the share that a circuit keeps is not defined"),
         (lambda m: completeness(m, PAIRS, []), "heads is empty"),
         (lambda m: completeness(m, PAIRS, ["L0H0"], subsets=-1), "subsets is -1"),
-        (lambda m: completeness(m, PAIRS, ["L0H0"], subsets=[["L0H1"]]), r"subsets\[0\] holds L0H1, which is not in"),
+        (
+            lambda m: completeness(m, PAIRS, ["L0H0"], subsets=[["L0H1"]]),
+            r"subsets\[0\] contains L0H1, which is not in",
+        ),
         (lambda m: minimal_circuit(m, PAIRS, []), "heads is empty; name the heads to start from"),
         (lambda m: minimal_circuit(m, PAIRS, threshold=1.5), r"threshold is 1\.5"),
         (lambda m: minimal_circuit(m, PAIRS, order="twice"), "order is 'twice'"),
-        (lambda m: minimal_circuit(m, PAIRS, ["L0H3"], threshold=0.999), "start from more heads or lower the thresh"),
+        (lambda m: minimal_circuit(m, PAIRS, ["L0H3"], threshold=0.999), "give more heads, or a lower threshold"),
         (lambda m: self_repair(m, PROMPTS), r"ablation is Patch\(.*\), which takes values from the source"),
         (lambda m: self_repair(m, PAIRS, heads="L9H0"), "head L9H0 is out of range"),
     ],
@@ -489,7 +492,7 @@ def test_a_metric_that_breaks_is_nan_with_a_warning(llama: mh.Model) -> None:
         changed = (logits[:, -1] - context.base_logits[:, -1]).abs().amax(-1)
         return torch.where(changed > 1e-6, torch.nan, mh.logit_diff(logits, context))
 
-    with pytest.warns(UserWarning, match=r"not finite for sets \[0\]: NaN"):
+    with pytest.warns(UserWarning, match=r"not finite for sets \[0\]; their scores are NaN"):
         effect = patch_sets(llama, PROMPTS, [["L1H2"]], intervention=mh.Zero(), metric=fragile, progress=False)
     assert np.isnan(effect.values).all()
 
