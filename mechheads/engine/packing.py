@@ -103,7 +103,7 @@ class Packed:
 
 
 def shared_start(values: Shaped[Tensor, "prompt pos *rest"], noise: float = 0.0) -> int:
-    """How many positions, from 0 on, all prompts share: equal tokens, or activations no further than ``noise`` apart."""
+    """How many positions, from 0 on, all prompts share: equal tokens, or activations at most ``noise`` apart."""
     alike = (values - values[:1]).abs() <= noise
     return int(alike.reshape(*alike.shape[:2], -1).all(-1).all(0).long().cumprod(0).sum()) if values.shape[1] else 0
 

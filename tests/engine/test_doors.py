@@ -147,7 +147,8 @@ def effects(model: mh.Model, pairs: mh.PromptPairs) -> mh.HeadScores:
         ),
         (
             {"receivers": "L1.mlp", "senders": "L2H0"},
-            'receivers: none of the senders comes before "L1.mlp", so there is no path to it; give senders of layers 0..1',
+            'receivers: none of the senders comes before "L1.mlp", so there is no path to it; '
+            "give senders of layers 0..1",
         ),
     ],
 )
