@@ -1,4 +1,4 @@
-"""The command line: a thin shell over the Python functions."""
+"""The command line, ``mechheads``: each command calls Python functions and writes their results to a folder."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 ModelName = Annotated[
     str | None,
-    typer.Option(help="Hub name, Hugging Face folder or GGUF file; left out, SmolLM2-135M-Instruct, fetched once."),
+    typer.Option(help="Hub name, Hugging Face folder or GGUF file. Default: SmolLM2-135M-Instruct, downloaded once."),
 ]
-Device = Annotated[str, typer.Option(help='Where the model runs: "cpu", "cuda", "mps"; "auto": a GPU if there is one.')]
+Device = Annotated[
+    str, typer.Option(help='Device of the model: "cpu", "cuda", "mps" or "auto" (a GPU if there is one).')
+]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 
 main = typer.Typer(
@@ -55,7 +57,7 @@ def atlas(
     device: Device = "cpu",
     quick: Annotated[bool, typer.Option(help="Fewer relations, pairs and requests, no roles: a first look.")] = False,
 ) -> None:
-    """Label every head, patch, find safety heads and roles; write tables and one page of figures."""
+    """Labels, patching effects, safety heads and roles of every head, as tables and one page of figures."""
     from mechheads.model.load import load
     from mechheads.studies.atlas import build_atlas
     from mechheads.studies.report import write_page
@@ -69,32 +71,35 @@ def label(
     model: ModelName = None,
     relations: Annotated[
         list[str] | None,
-        typer.Option(help="A relation's name or a JSON file; give it several times. Left out, all of the package."),
+        typer.Option(help="A relation's name or a JSON file; can be repeated. Default: all relations of the package."),
     ] = None,
     out: Out = Path("labels"),
-    rule: Annotated[str, typer.Option(help='"null": above shuffled targets; "maps": phi >= 0.15.')] = "null",
+    rule: Annotated[
+        str, typer.Option(help='What gives a label: "null", more hits than shuffled targets; "maps", phi >= 0.15.')
+    ] = "null",
     source: Annotated[
         str,
         typer.Option(
-            help='How heads read a token: "embedding", "first_mlp" (the paper\'s), "carried" or "all" of them.'
+            help='The form in which heads read a token: "embedding", "first_mlp" (as in the paper), "carried", or '
+            '"all" for the best of the three.'
         ),
     ] = "all",
     device: Device = "cpu",
     min_pairs: Annotated[int, typer.Option(help="Relations with fewer single-token pairs are skipped.")] = 30,
     on_disk: Annotated[
-        bool, typer.Option(help="Read weights from safetensors layer by layer; the model is never loaded.")
+        bool, typer.Option(help="Read weights from safetensors layer by layer, without loading the model.")
     ] = False,
 ) -> None:
-    """Label every head from its weights; write scores, table and category map."""
+    """Labels of every head from its weights, as scores, a table and a category map."""
     from mechheads.labels import label_heads, relation_scores
     from mechheads.model.load import load
     from mechheads.model.stored_weights import open_weights
 
     with _results(out) as results:
         if on_disk and model is None:
-            raise ValueError("--on-disk needs --model, a folder of safetensors or a hub name")
+            raise ValueError("--on-disk needs --model: a folder of safetensors or a hub name")
         if on_disk and device not in ("cpu", "auto"):
-            raise ValueError(f"--on-disk computes on the CPU; leave out --device {device}, or --on-disk")
+            raise ValueError(f"--on-disk computes on the CPU; leave out --device {device} or --on-disk")
         weights = open_weights(model) if on_disk and model else load(model, device=device)
         scores = relation_scores(weights, relations or None, min_pairs=min_pairs, source=source)  # type: ignore[arg-type]
         labels = label_heads(scores, rule=rule)  # type: ignore[arg-type]
@@ -115,17 +120,17 @@ def safety(
     model: Annotated[
         str | None,
         typer.Option(
-            help="Hub name, Hugging Face folder or GGUF file; left out, the default model taught to refuse, "
-            "smollm2-135m-refusal."
+            help="Hub name, Hugging Face folder or GGUF file. Default: smollm2-135m-refusal, the default model "
+            "trained to refuse."
         ),
     ] = None,
     out: Out = Path("safety"),
     device: Device = "cpu",
-    k: Annotated[int, typer.Option(help="How many heads count as the first.")] = 10,
+    k: Annotated[int, typer.Option(help="Number of heads at the top of each ranking.")] = 10,
     quick: Annotated[bool, typer.Option(help="A few requests and short answers: a first look.")] = False,
-    seed: Annotated[int, typer.Option(help="Of resampling and random heads.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for resampling, random heads and sampling.")] = 0,
 ) -> None:
-    """Find safety heads by every score, test whether refusing hangs on them; write tables and one page of figures."""
+    """Safety heads by every score, and a test of whether refusals depend on them, as tables and a page of figures."""
     from mechheads.model.load import load
     from mechheads.model.sources import REFUSING_MODEL
     from mechheads.studies.report import write_safety_page
@@ -140,20 +145,20 @@ def safety(
 @main.command()
 def roles(
     task: Annotated[
-        str, typer.Option(help="capitals, syntax, common_sense, math, aba_abb, a relation's name, or a JSONL file.")
+        str, typer.Option(help="capitals, syntax, common_sense, math, aba_abb, a relation's name or a JSONL file.")
     ] = "capitals",
     model: ModelName = None,
     device: Device = "cpu",
-    seeds: Annotated[int, typer.Option(help="Fits from different starts.")] = 10,
-    updates: Annotated[int, typer.Option(help="Of each of the three fits, at most.")] = 500,
-    batch: Annotated[int, typer.Option(help="Items of an update.")] = 64,
-    n: Annotated[int | None, typer.Option(help="Items of the task; left out, all there are.")] = None,
-    most: Annotated[int, typer.Option(help="Heads to gate off at most in the curves.")] = 50,
-    out: Annotated[Path, typer.Option(help="Folder for the results, and for the checkpoint of Ctrl-C.")] = Path(
-        "roles"
-    ),
+    seeds: Annotated[int, typer.Option(help="Number of fits from different starts.")] = 10,
+    updates: Annotated[int, typer.Option(help="Largest number of updates in each of the three fits.")] = 500,
+    batch: Annotated[int, typer.Option(help="Number of items in an update.")] = 64,
+    n: Annotated[int | None, typer.Option(help="Number of items of the task. Default: all.")] = None,
+    most: Annotated[int, typer.Option(help="Largest number of heads to gate off in the curves.")] = 50,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the results, and for the checkpoint that Ctrl-C leaves.")
+    ] = Path("roles"),
 ) -> None:
-    """Tell heads that facilitate a task, interfere with it or do not matter; the same command goes on after Ctrl-C."""
+    """Which heads facilitate a task, interfere with it or do not matter. After Ctrl-C, the same command continues."""
     from mechheads.gating import fit_gates, head_roles, role_curve
     from mechheads.gating.tasks.shipped import load_task
     from mechheads.gating.tasks.task_files import read_task
@@ -169,7 +174,7 @@ def roles(
         gates = fit_gates(loaded, fitted_on, seeds=seeds, updates=updates, batch=batch, checkpoint=checkpoint)
         results.files.append(gates.save(out / "gates.nc"))
         if gates.interrupted:
-            raise KeyboardInterrupt(f"Interrupted; the same command goes on from {checkpoint}.")
+            raise KeyboardInterrupt(f"Interrupted; the same command continues from {checkpoint}.")
         found = head_roles(gates)
         curves = role_curve(loaded, tried_on, gates, found, most=most)
         results.interrupted = curves.interrupted
@@ -185,13 +190,13 @@ def roles(
 
 @dataclass
 class _Results:
-    """What a command found.
+    """The results of a command.
 
     Attributes:
-        out: the folder.
-        lines: what to say of it.
-        files: where it lies.
-        interrupted: whether there would be more without Ctrl-C.
+        out: folder for the results.
+        lines: text to print.
+        files: paths of the files that were written.
+        interrupted: whether Ctrl-C ended the work.
     """
 
     out: Path
@@ -200,10 +205,10 @@ class _Results:
     interrupted: bool = False
 
     def take(self, found: Atlas | SafetyStudy, write_page: Callable[[Any, Path], Path]) -> None:
-        """Save what was found, with its page.
+        """Save an atlas or a study, with its page.
 
         Raises:
-            KeyboardInterrupt: if it was ended before there was a result.
+            KeyboardInterrupt: if it was interrupted before there was a result.
         """
         if not found.results:
             raise KeyboardInterrupt
@@ -220,12 +225,12 @@ class _Results:
 
 @contextmanager
 def _results(out: Path) -> Iterator[_Results]:
-    """Run a command's work on its folder, and say what was found and where it lies, or what was wrong."""
+    """Run a command's work, then print the results and the paths of the files, or the error."""
     start = time.perf_counter()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        why = "is a file" if out.is_file() else f"cannot be made ({error.strerror})"
+        why = "is a file" if out.is_file() else f"cannot be created ({error.strerror})"
         typer.echo(f"Error: --out {out} {why}; give a folder", err=True)
         raise typer.Exit(2) from error
     results = _Results(out)
@@ -243,7 +248,7 @@ def _results(out: Path) -> Iterator[_Results]:
     typer.echo("Files      " + ", ".join(map(str, results.files)))
     seconds = f"{time.perf_counter() - start:.0f} s"
     if results.interrupted:
-        typer.echo(f"Interrupted after {seconds}; {page} shows what was done until then.")
+        typer.echo(f"Interrupted after {seconds}; {page} shows the results until then.")
         raise typer.Exit(130)
     typer.echo(f"Done in {seconds}; open {page} in a browser.")
 

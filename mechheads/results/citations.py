@@ -24,6 +24,15 @@ PAPERS = {
   eprint = {2410.13708},
   archivePrefix = {arXiv}
 }""",
+    "arditi2024refusal": """@inproceedings{arditi2024refusal,
+  title = {Refusal in Language Models Is Mediated by a Single Direction},
+  author = {Arditi, Andy and Obeso, Oscar and Syed, Aaquib and Paleka, Daniel and Panickssery, Nina
+            and Gurnee, Wes and Nanda, Neel},
+  booktitle = {Advances in Neural Information Processing Systems},
+  year = {2024},
+  eprint = {2406.11717},
+  archivePrefix = {arXiv}
+}""",
     "nam2025chg": """@inproceedings{nam2025chg,
   title = {Causal Head Gating: A Framework for Interpreting Roles of Attention Heads in Transformers},
   author = {Nam, Andrew and Conklin, Henry and Yang, Yukang and Griffiths, Thomas and Cohen, Jonathan

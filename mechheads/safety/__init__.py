@@ -1,4 +1,4 @@
-"""Which heads a model's refusals depend on: requests, Ships, Sahara, Refusal Contribution, answers without heads."""
+"""Which heads a model's refusals depend on: scores (Ships, Refusal Contribution), groups, answers, requests."""
 
 from mechheads.results.agreement import overlap
 from mechheads.safety.answers.attack_curve import RefusalCurve, attack_curve

@@ -1,4 +1,4 @@
-"""The atlas: what every head of one model does, from weights, patching, ablation and gates, in one table."""
+"""The atlas: labels, patching, safety heads and roles of every head of one model, in one table."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _COLUMNS = {
     "generalized_ships_low": "generalized_{}_ci_low",
     "generalized_ships_high": "generalized_{}_ci_high",
 }
-"""What a view holds of each head, and its name in the table."""
+"""The variables of a view, and the names of their columns in the table."""
 _CAPITALS = "country_to_capital"
 _GATED_PROMPTS = 8
 _GATES: dict[str, Any] = {
@@ -64,24 +64,26 @@ _GATES: dict[str, Any] = {
     "lr_regularised": (0.5, 0.05),
     "tolerance": None,
 }
-"""All prompts in each update and large steps: as far as gates get in a minute or two."""
+"""All prompts in each update, and large steps: the fits take a minute or two."""
 _QUICK_RELATIONS = ("country_to_capital", "adjective_to_comparative", "name_copying", "english_to_spanish")
 
 
 @dataclass
 class Atlas(Stages):
-    """Everything known of one model's heads.
+    """Labels, patching effects, safety scores and roles of every head of one model, from ``mh.build_atlas``.
 
     Attributes:
-        model: its name.
+        model: name of the model.
         relations: phi of every head and relation, from weights.
-        labels: the categories that follow.
-        patching: how far each head's z carries a capital from the clean run to the corrupted one; 0 nothing,
-            1 all of the logit difference.
-        safety: for each ablation, Ships with Generalized Ships beside it.
+        labels: categories of the heads, from ``relations``.
+        patching: activation patching of prompts about capitals: the share of the logit difference that each head's z
+            restores, 0 for none and 1 for all of it.
+        safety: Ships and Generalized Ships of every head, for each ablation.
         roles: which heads facilitate naming capitals, interfere with it or do not matter, by a short fit of gates.
-        patterns: attention patterns of the heads that patching names first, and their tokens.
-        seconds, notes, interrupted: of its stages; heads not reached are NaN.
+        patterns: attention patterns of the three heads with the largest patching effect, and their tokens.
+        seconds: time that each stage took.
+        notes: what was left out, and why.
+        interrupted: whether Ctrl-C ended the work. Heads that were not reached are NaN.
     """
 
     model: str
@@ -94,7 +96,7 @@ class Atlas(Stages):
 
     @property
     def results(self) -> dict[str, HeadScores]:
-        """Every result by the name of its file."""
+        """Every result, by the name of its file without ``.nc``."""
         parts: dict[str, HeadScores | None] = {
             "relations": self.relations,
             "labels": self.labels,
@@ -115,12 +117,13 @@ class Atlas(Stages):
         return views | dict(self.roles or {})
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row a head: its categories and best relation, and every view's score with its interval.
+        """One row per head: categories, best relation, and each view's score with its interval.
 
         Columns: layer, head, categories, best_relation, then ``phi`` (of the best relation), ``patching``,
-        ``ships_undifferentiated``, ``ships_scaling``, ``facilitation``, ``interference`` and ``irrelevance``, each with
-        ``_ci_low`` and ``_ci_high`` (of two clusters, such as two seeds, ``_range_low`` and ``_range_high``);
-        ``generalized_ships_...`` beside Ships. Those that were not run are left out.
+        ``ships_undifferentiated``, ``ships_scaling``, ``generalized_ships_undifferentiated``,
+        ``generalized_ships_scaling``, ``facilitation``, ``interference`` and ``irrelevance``. Each score also has
+        ``_ci_low`` and ``_ci_high``, or ``_range_low`` and ``_range_high`` if there are two clusters, such as two
+        seeds. Analyses that were not run have no columns.
         """
         sizes = next(iter(self.results.values()))
         heads = check_heads(None, sizes.n_layers, sizes.n_heads)
@@ -135,14 +138,14 @@ class Atlas(Stages):
         return table.set_index(pd.Index(head_names(table)))
 
     def agreement(self) -> pd.DataFrame:
-        """How far the views order the heads alike: Spearman's rank correlation of every two.
+        """Spearman's rank correlation of every two views, with intervals over layers.
 
-        The views are those of the table, and ``|patching|``: Ships, for one, tell how much a head changes and not which
-        way. The three roles are made of the same gates, and so is their correlation with each other.
+        The views are the scores of the table, and ``|patching|``, the absolute value: some views, such as Ships, have
+        no sign. The three roles come from the same gates, so they are bound to correlate with each other.
 
         Returns:
-            One row for every two: view, other, spearman, ci_low, ci_high and n, as ``mh.gating.compare_roles`` gives
-            them: intervals are over layers. No rows where there are fewer than two views.
+            One row for every two views, with view, other, spearman, ci_low, ci_high and n, as in
+            ``mh.gating.compare_roles``. No rows if there are fewer than two views.
         """
         views = self.views
         if self.patching is not None:
@@ -158,9 +161,12 @@ class Atlas(Stages):
         return pd.concat(rows, ignore_index=True).drop(columns="label").rename(columns={"role": "view"})
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write every result (.nc), the table (heads.csv) and the agreement of its views (agreement.csv) to a folder.
+        """Write every result (.nc), the table (heads.csv) and ``agreement()`` (agreement.csv) to a folder.
 
-        ``mh.studies.write_page`` draws the figures.
+        ``mh.studies.write_page`` writes the figures.
+
+        Returns:
+            The paths of the files.
         """
         return save_parts(folder, self.results, {"heads": self.to_dataframe(), "agreement": self.agreement()})
 
@@ -201,17 +207,17 @@ class Atlas(Stages):
 
 @alone
 def build_atlas(model: Model, *, quick: bool = False, updates: int = 60, progress: bool = True) -> Atlas:
-    """Find out what every head of a model does: labels from weights, activation patching, safety heads, roles.
+    """Labels from weights, activation patching, safety heads and roles of every head of a model.
 
-    Ctrl-C ends it early and returns what is done. ``mechheads atlas`` does the same from a shell.
+    Ctrl-C ends the work early and returns what is done. ``mechheads atlas`` does the same from a shell.
 
     Args:
         quick: fewer relations, pairs and requests, and no roles: a first look.
-        updates: of each fit of the gates for the roles.
-        progress: say what is being done, how long it will take, and show bars; on stderr.
+        updates: number of updates in each fit of the gates, from which the roles follow.
+        progress: print the stages and an estimate of the time, and show progress bars, on stderr.
 
-    What a model cannot be asked, for want of words in its vocabulary or of room in its context, is left out and
-    told in ``notes``. So is how far the gates behind the roles were fitted: ``mh.fit_gates`` goes further.
+    An analysis is left out if its words are not in the model's vocabulary, or its prompts are too long for the model's
+    context. ``notes`` says which and why. The gates are fitted briefly; ``mh.fit_gates`` fits them for longer.
     """
     atlas = Atlas(model.name)
     say: Callable[[str], Any] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
@@ -222,7 +228,7 @@ def build_atlas(model: Model, *, quick: bool = False, updates: int = 60, progres
     with atlas.interruptible():
         seconds = _estimate(model, atlas, pairs, requests, 0 if quick else updates)
         say(
-            f"first labels, then {', '.join(seconds) or 'no more'}, about {show_seconds(sum(seconds.values()))}; "
+            f"labels first, then {', '.join(seconds) or 'nothing else'}, about {show_seconds(sum(seconds.values()))}; "
             "Ctrl-C keeps what is done"
         )
         with atlas.or_left_out("labels"), atlas.stage("labels", progress):
@@ -245,17 +251,17 @@ def build_atlas(model: Model, *, quick: bool = False, updates: int = 60, progres
                 gates = _fit(model, updates=updates, progress=progress)
                 atlas.roles = head_roles(gates)
                 atlas.notes.append(
-                    f"roles are a first look, from {len(gates.seeds)} seeds and {updates} updates of each fit on "
-                    f"{gates.provenance['n_items']} prompts for capitals; mechheads roles fits longer"
+                    f"roles are a first look: {len(gates.seeds)} seeds and {updates} updates of each fit on "
+                    f"{gates.provenance['n_items']} prompts for capitals; `mechheads roles` fits longer"
                 )
     return atlas
 
 
 def capital_pairs(model: Model, n: int) -> PromptPairs | None:
-    """Up to ``n`` pairs of prompts that ask for a capital; the corrupted one names the next country.
+    """Up to ``n`` pairs of prompts that ask for a capital; the corrupted prompt names the next country.
 
-    Countries and capitals are those of the relation ``country_to_capital`` that are one token each in the
-    model's vocabulary; None where fewer than two are.
+    Countries and capitals come from the relation ``country_to_capital``, and are one token each in the model's
+    vocabulary. None if there are fewer than two.
     """
     capitals_of = Relation.load(_CAPITALS).pairs
     known = [(country, f" {capital}") for country, capital in capitals_of if _is_known(model, country, capital)][:n]
@@ -270,11 +276,11 @@ def capital_pairs(model: Model, n: int) -> PromptPairs | None:
 def _estimate(
     model: Model, atlas: Atlas, pairs: PromptPairs | None, requests: list[str], updates: int
 ) -> dict[str, float]:
-    """Seconds of each analysis that the model can be asked for; the atlas notes the others. No updates: no roles."""
+    """Estimated seconds of each analysis that can run; the atlas notes the others. No updates: no roles."""
     seconds: dict[str, float] = {}
     with atlas.or_left_out("patching"):
         if pairs is None:
-            raise ValueError("fewer than 2 countries and capitals are one token each here")
+            raise ValueError("fewer than 2 countries have a name and a capital of one token each")
         cost = plan(model, pairs, intervention=Patch(), metric=logit_diff, base="corrupted")
         seconds["patching"] = cost.seconds or 0.0
     with atlas.or_left_out("safety heads"):
@@ -282,7 +288,7 @@ def _estimate(
         seconds["safety heads"] = len(ABLATIONS) * (cost.seconds or 0.0)
     with atlas.or_left_out("roles"):
         if not updates:
-            raise ValueError("gates that are fitted as briefly as a quick look wants tell nothing yet")
+            raise ValueError("gates need more updates than a quick look allows")
         start = time.perf_counter()
         _fit(model, updates=1, progress=False)
         seconds["roles"] = updates * (time.perf_counter() - start)
@@ -295,13 +301,13 @@ def _is_known(model: Model, *words: str) -> bool:
 
 
 def _in_vocabulary(model: Model, names: Sequence[str]) -> list[Relation]:
-    """The relations of which the model's vocabulary holds at least one pair."""
+    """The relations with at least one pair of single tokens in the model's vocabulary."""
     relations = [Relation.load(name) for name in names]
     return [relation for relation in relations if any(_is_known(model, *pair) for pair in relation.pairs)]
 
 
 def _relations(model: Model, relations: list[Relation] | None, atlas: Atlas, progress: bool) -> HeadScores:
-    """Relation scores, with what was left out told in the atlas' notes."""
+    """Relation scores; the atlas notes the warnings about what was left out."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         scores = relation_scores(model, relations, progress=progress)
@@ -310,10 +316,10 @@ def _relations(model: Model, relations: list[Relation] | None, atlas: Atlas, pro
 
 
 def _fit(model: Model, *, updates: int, progress: bool) -> Gates:
-    """Gates for naming capitals; an interruption ends the atlas too, and a loss that breaks leaves the roles out.
+    """Gates for naming capitals.
 
     Raises:
-        ValueError: if the model cannot be asked, or the loss is not finite.
+        ValueError: if the model cannot do the task, or the loss is not finite.
         KeyboardInterrupt: if the fit was interrupted.
     """
     task = relation_task(model, _CAPITALS, shots=0, n=_GATED_PROMPTS)
@@ -338,7 +344,7 @@ def _phi(labels: HeadLabels) -> HeadScores:
 
 
 def _patterns(model: Model, pairs: PromptPairs, patching: HeadScores) -> tuple[dict[HeadLike, np.ndarray], list[str]]:
-    """The attention of the three heads that patching names first, on the first clean prompt."""
+    """Attention patterns of the three heads with the largest patching effect, on the first clean prompt."""
     run = model.cache(pairs.clean[:1], sites=("pattern",), progress=False)
     heads = patching.heads(3)
     return {h: run.pattern[h][0].float().cpu().numpy() for h in heads}, list(run.tokens.strings[0])

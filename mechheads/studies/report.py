@@ -1,4 +1,4 @@
-"""An atlas, or a study of safety heads, as one HTML page that opens from disk, without a network."""
+"""HTML pages of an atlas, a study of safety heads, or roles: one file each, readable without a network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Part(NamedTuple):
-    """A section to come: a result, or None where there is none, what to say of it, and how to draw it."""
+    """A section of the page: a result (None if there is none), its title and text, and how to draw it."""
 
     result: Any
     title: str
@@ -40,11 +40,14 @@ details { margin-top: 0.5rem; } summary { cursor: pointer; }
 
 
 def write_page(atlas: Atlas, path: str | Path) -> Path:
-    """Write every figure of an atlas to one HTML file that holds plotly's script too (about 5 MB).
+    """Write the figures of an atlas to one HTML file, together with plotly's script (about 5 MB).
 
     Args:
         atlas: from ``mh.build_atlas``.
-        path: of the file, such as ``"atlas/index.html"``; its folder must be there.
+        path: the file, such as ``"atlas/index.html"``; its folder must exist.
+
+    Returns:
+        The path.
     """
     return _write(
         Path(path),
@@ -56,13 +59,16 @@ def write_page(atlas: Atlas, path: str | Path) -> Path:
 
 
 def write_safety_page(study: SafetyStudy, path: str | Path) -> Path:
-    """Write a study of safety heads to one HTML file that holds plotly's script too (about 5 MB).
+    """Write a study of safety heads to one HTML file, together with plotly's script (about 5 MB).
 
-    The texts of requests and answers are folded: somebody has to open them.
+    The texts of requests and answers are folded, and show after a click.
 
     Args:
         study: from ``mh.studies.safety_study``.
-        path: of the file, such as ``"safety/index.html"``; its folder must be there.
+        path: the file, such as ``"safety/index.html"``; its folder must exist.
+
+    Returns:
+        The path.
     """
     sections = _sections(_safety_parts(study))
     for name, test in study.tests.items():
@@ -72,7 +78,8 @@ def write_safety_page(study: SafetyStudy, path: str | Path) -> Path:
         )
     if len(agreement := study.overlap()):
         shown = html_table(agreement)
-        sections.append(_section("Agreement", f"Heads that two rankings share among their first {study.k}.", shown))
+        text = f"The heads that two rankings share among their first {study.k}, and their rank correlation."
+        sections.append(_section("Agreement", text, shown))
     return _write(
         Path(path),
         f"{study.model}: safety heads",
@@ -83,41 +90,44 @@ def write_safety_page(study: SafetyStudy, path: str | Path) -> Path:
 
 
 def write_roles_page(model: str, roles: Roles, curves: RoleCurves, path: str | Path) -> Path:
-    """Write the roles of heads for a task, and the curves that check them, to one HTML file.
+    """Write the roles of heads in a task, and the curves that check them, to one HTML file.
 
     Args:
-        model: its name.
+        model: name of the model.
         roles, curves: from ``mh.head_roles`` and ``mh.gating.role_curve``.
-        path: of the file; its folder must be there.
+        path: the file; its folder must exist.
+
+    Returns:
+        The path.
     """
     parts = [
         _Part(
             curves,
-            "What happens as heads go",
-            "Log-probability of the targets with the first k heads of a role gated off, less that with them gated on, "
-            "from the gates that were pulled open. Grey: random orders.",
+            "The effect of gating heads off",
+            "The change in the log-probability of the targets when the first k heads of a role are gated off rather "
+            "than on. All other gates come from the fit that pulls gates open. Grey: random orders.",
             plots.role_curves,
         ),
         *(_Part(scores, role.capitalize(), "Mean over seeds.", plots.heatmap) for role, scores in roles.items()),
     ]
-    title = f"Roles of the heads of {model} for {curves.name}"
+    title = f"Roles of the heads of {model} in {curves.name}"
     return _write(Path(path), title, title, "\n".join([*role_shares(roles), repr(curves)]), _sections(parts))
 
 
 def role_shares(roles: Roles) -> list[str]:
-    """A line for each role: how many heads have it."""
+    """One line per role: the share of heads that have it in every seed, and in some seed."""
     always, some = roles.always(), roles.any()
     return [f"{role}: {always[role]:.1%} of heads in every seed, {some[role]:.1%} in some" for role in roles]
 
 
 def _answers(test: RefusalTest) -> str:
-    """Requests and answers of a test, folded."""
+    """The requests and answers of a test, folded."""
     table = html_table(test.answers.loc[test.answers["condition"].isin(["intact", "ablated"])])
     return f"<details><summary>Requests and answers (texts folded)</summary>{table}</details>"
 
 
 def _sections(parts: Iterable[_Part]) -> list[str]:
-    """A section for each result that there is."""
+    """A section for each result that is not None."""
     return [_section(p.title, p.text, _drawn(p.draw(p.result))) for p in parts if p.result is not None]
 
 
@@ -130,7 +140,7 @@ def _drawn(figure: go.Figure) -> str:
 
 
 def _write(path: Path, name: str, title: str, summary: str, sections: Sequence[str]) -> Path:
-    """A page of sections, written whole or not at all."""
+    """Write a page of sections; no file is left half written."""
     page = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(name)}</title>'
         f"<style>{_STYLE}</style><script>{_script()}</script></head><body>"
@@ -155,57 +165,57 @@ def _atlas_parts(atlas: Atlas) -> list[_Part]:
         _Part(
             atlas.labels,
             "Categories",
-            "What each head does by its weights: a head has a category if it maps more pairs of one of its "
-            "relations from source to target (phi, among its ten strongest outputs) than shuffled targets "
-            "explain, at a false discovery rate of 5%, and by at least a tenth of the pairs. Hover for the relation, "
-            "its share of pairs and q, and for what is below that floor.",
+            "What each head does according to its weights. phi is the share of a relation's pairs whose target is "
+            "among the ten strongest outputs of the head for the source. A head gets a category if phi of one of the "
+            "category's relations exceeds the phi of shuffled targets by at least 0.1, at a false discovery rate of "
+            "5%. Hover over a head to see the relation, phi and q, and evidence below this floor.",
             lambda labels: plots.category_map({atlas.model: labels}),
         ),
-        _Part(atlas.relations, "Relations", "The relation score phi behind the categories.", plots.heatmap),
+        _Part(atlas.relations, "Relations", "The relation scores phi behind the categories.", plots.heatmap),
         _Part(
             atlas.patching,
-            "Activation patching: who carries the capital?",
-            "The corrupted prompt names another country. One head's output is restored from the clean run: 0 "
-            "changes nothing, 1 restores the whole logit difference between the two capitals.",
+            "Activation patching: which heads carry the capital?",
+            "The corrupted prompt names another country. One head's z is replaced with its value in the clean run: 0 "
+            "means no change, 1 means that the whole logit difference between the two capitals is restored.",
             plots.heatmap,
         ),
         _Part(
             atlas.patterns,
-            "Where these heads look",
+            "What these heads attend to",
             "Attention patterns of the three heads with the largest patching effect, on the first prompt.",
             lambda patterns: plots.attention(*patterns),
         ),
         _Part(
             list(atlas.safety.values()) or None,
             "Safety heads",
-            "The ten heads whose ablation moves the answer to harmful requests most (Ships), coloured by "
-            "Generalized Ships. Both measure any change, not safety alone: a model that refuses nothing has "
-            "heads here too.",
+            "The ten heads whose ablation changes the answer to harmful requests most (Ships), coloured by "
+            "Generalized Ships. Both measure any change of the answer, not only a change in refusing: a model that "
+            "refuses nothing has heads here too.",
             plots.safety_map,
         ),
         *(
             _Part(
                 scores,
                 f"Ships under {ablation} ablation",
-                "KL divergence at the last token of the request.",
+                "KL divergence of the next-token distribution after the request, in nats.",
                 plots.heatmap,
             )
             for ablation, scores in atlas.safety.items()
         ),
         _Part(
             atlas.roles,
-            "Roles: who is needed to name a capital?",
-            "All heads get a gate at once, fitted so that capitals become likely. Facilitation: the gate stays open "
-            "even where gates are pulled shut. Interference: it shuts even where they are pulled open. Irrelevance: "
-            "it goes wherever it is pulled. Means over a few short fits, a first look.",
+            "Roles: which heads are needed to name a capital?",
+            "Every head gets a gate, and all gates are fitted together so that capitals become likely. Facilitation: "
+            "the gate stays open in the fit that pulls gates shut. Interference: it stays shut in the fit that pulls "
+            "gates open. Irrelevance: it follows the pull in both. Means over a few short fits, a first look.",
             plots.role_map,
         ),
         _Part(
             agreement if len(agreement) else None,
             "Do these views agree?",
-            "Each cell says how far two views put the heads in the same order: 1 in the same, -1 in the opposite, and "
-            "0 in unrelated ones. Pale cells with a grey number have an interval that holds 0. The three roles are "
-            "made of the same gates, so they are bound to go together or against each other.",
+            "Each cell is the rank correlation of two views: 1 if they put the heads in the same order, -1 if in the "
+            "opposite order, and 0 if the orders are unrelated. Pale cells with a grey number have an interval that "
+            "contains 0. The three roles come from the same gates, so they are bound to correlate with each other.",
             plots.view_agreement,
         ),
     ]
@@ -216,29 +226,30 @@ def _safety_parts(study: SafetyStudy) -> list[_Part]:
         _Part(
             list(study.ships.values()) or None,
             "Ships",
-            f"The {study.k} heads whose ablation moves the answer to harmful requests most, coloured by "
-            "Generalized Ships. Both count any change of the answer, not refusing alone.",
+            f"The {study.k} heads whose ablation changes the answer to harmful requests most, coloured by "
+            "Generalized Ships. Both measure any change of the answer, not only a change in refusing.",
             lambda ships: plots.safety_map(ships, k=study.k),
         ),
         _Part(
             study.contribution,
             "Refusal Contribution",
-            "How much log-probability of beginning a refusal a harmful request loses without the head, less how far "
-            "the same ablation moves the answer to its harmless look-alike (Ships); in nats. Above 0 the head makes "
-            "the model refuse.",
+            "How much less likely the opening of a refusal becomes when the head is ablated on a harmful request, "
+            "minus Ships of the same ablation on its harmless look-alike; in nats. Above 0, the head makes the model "
+            "refuse.",
             plots.heatmap,
         ),
         _Part(
             study.direction,
-            "Written along the refusal direction",
-            "What each head itself writes along the difference between requests and look-alikes, last token.",
+            "Output along the refusal direction",
+            "What each head itself writes at the last token, along the mean difference between the residual streams of "
+            "requests and look-alikes.",
             plots.heatmap,
         ),
         _Part(
             study.curve,
             "Attack success",
-            "Harmful requests complied with as the heads with the largest Refusal Contribution are ablated "
-            "together, against as many random heads from the same layers.",
+            "The share of harmful requests that the model answers when the heads with the largest Refusal Contribution "
+            "are ablated together, compared with as many random heads from the same layers.",
             lambda curve: curve.plot(),
         ),
     ]

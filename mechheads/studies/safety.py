@@ -1,4 +1,4 @@
-"""Everything about a model's safety heads: which they are by each score, and whether refusing hangs on them."""
+"""A model's safety heads by every score, and a test of whether its refusals depend on them."""
 
 from __future__ import annotations
 
@@ -38,18 +38,20 @@ CONTRIBUTION = "refusal contribution"
 
 @dataclass
 class SafetyStudy(Stages):
-    """What ``mechheads safety`` finds out.
+    """The safety heads of one model by every score, and tests of them, from ``mh.studies.safety_study``.
 
     Attributes:
-        model: its name.
-        k: how many heads count as the first.
-        ships: for each ablation, Ships with Generalized Ships and stability.
+        model: name of the model.
+        k: number of heads at the top of each ranking.
+        ships: Ships, Generalized Ships and the stability of the first k heads, for each ablation.
         contribution: Refusal Contribution, total and direct.
-        direction: what heads write along the refusal direction.
-        tests: for each ranking, whether refusing hangs on its first heads together.
-        curve: attack success as the heads of Refusal Contribution go one by one.
-        has_refusal: whether the model refuses enough to speak of; None where that was not reached.
-        seconds, notes, interrupted: of its stages.
+        direction: what each head writes along the refusal direction.
+        tests: for each ranking, whether refusals depend on its first heads together.
+        curve: attack success with more and more heads ablated, in the order of Refusal Contribution.
+        has_refusal: whether the model refuses enough harmful requests for a test; None if no test was run.
+        seconds: time that each stage took.
+        notes: what was left out, and why.
+        interrupted: whether Ctrl-C ended the work.
     """
 
     model: str
@@ -63,7 +65,7 @@ class SafetyStudy(Stages):
 
     @property
     def results(self) -> dict[str, HeadScores]:
-        """Every result by the name of its file."""
+        """Every result, by the name of its file without ``.nc``."""
         parts: dict[str, HeadScores | None] = {f"ships_{kind}": scores for kind, scores in self.ships.items()}
         parts |= {"refusal_contribution": self.contribution, "refusal_direction": self.direction}
         return {name: part for name, part in parts.items() if part is not None}
@@ -79,11 +81,11 @@ class SafetyStudy(Stages):
         return ranked
 
     def overlap(self) -> pd.DataFrame:
-        """How far the rankings agree; see ``mh.safety.overlap``."""
+        """The heads that every two rankings share among their first ``k``; see ``mh.safety.overlap``."""
         return overlap(self.rankings, self.k) if len(self.rankings) > 1 else pd.DataFrame()
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row a head: each score with its interval and rank, the first being 1."""
+        """One row per head: each score with its interval and its rank; rank 1 is the largest score."""
         sizes = next(iter(self.results.values()))
         layer, head = np.divmod(np.arange(sizes.n_layers * sizes.n_heads), sizes.n_heads)
         table = pd.DataFrame({"layer": layer, "head": head})
@@ -97,7 +99,11 @@ class SafetyStudy(Stages):
         return table.set_index(pd.Index(head_names(table)))
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write every result (.nc), tables (heads.csv, tests.csv, curve.csv, overlap.csv) to a folder."""
+        """Write every result (.nc) and the tables (heads.csv, tests.csv, curve.csv, overlap.csv) to a folder.
+
+        Returns:
+            The paths of the files.
+        """
         tables = {"heads": self.to_dataframe(), "overlap": self.overlap()}
         if self.tests:
             tables["tests"] = pd.concat([test.table.assign(heads=name) for name, test in self.tests.items()])
@@ -128,20 +134,20 @@ class SafetyStudy(Stages):
 def safety_study(
     model: Model, k: int = 10, *, quick: bool = False, critical: int = 6, seed: int = 0, progress: bool = True
 ) -> SafetyStudy:
-    """Find a model's safety heads by every score, and test whether its refusals hang on them.
+    """A model's safety heads by every score, and a test of whether its refusals depend on them.
 
-    Ctrl-C ends it early and returns what is done. ``mechheads safety`` does the same from a shell.
+    Ctrl-C ends the work early and returns what is done. ``mechheads safety`` does the same from a shell.
 
     Args:
-        k: how many heads count as the first.
+        k: number of heads at the top of each ranking.
         quick: a few requests and short answers: a first look.
         critical: how many of each ranking's first heads are ablated together in the tests.
-        seed: of resampling, random heads and sampling.
-        progress: say what is being done, how long it will take, and show bars; on stderr.
+        seed: for resampling, random heads and sampling.
+        progress: print the stages and an estimate of the time, and show progress bars, on stderr.
 
-    The requests are the package's: heads are ranked on their train part and tested on the other, under the paper's
-    template for Ships and the model's own chat template, where it has one, for all that needs the model to refuse.
-    Where it refuses next to nothing, what ranks by refusals is left out.
+    Heads are ranked on the train part of the package's requests and tested on the test part. Ships uses the paper's
+    template. Everything about refusals uses the model's own chat template, if it has one. If the model refuses hardly
+    any request, the scores of refusals are left out, and ``notes`` says so.
     """
     say: Callable[[str], Any] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
     study = SafetyStudy(model.name, k)
@@ -164,7 +170,7 @@ def safety_study(
     say(f"{model!r}")
     with study.interruptible():
         cost = plan(model, request_prompts(model, ranked_on[0]), intervention=UniformAttention())
-        say(f"first Ships, about {show_seconds(len(ABLATIONS) * (cost.seconds or 0.0))}; Ctrl-C keeps what is done")
+        say(f"Ships first, about {show_seconds(len(ABLATIONS) * (cost.seconds or 0.0))}; Ctrl-C keeps what is done")
         with study.stage("Ships", progress):
             study.ships = compare_ablations(model, ranked_on[0], k, ablations=ABLATIONS, seed=seed, progress=progress)
         for scores in study.ships.values():
@@ -173,7 +179,7 @@ def safety_study(
         if not study.has_refusal:
             study.notes.append(
                 f"{model.name} refuses less than {LEAST_REFUSAL:.0%} of the harmful requests: there is no refusal to "
-                "ablate, and the heads above are no safety heads"
+                "ablate, and the heads above are not safety heads"
             )
             return study
         with study.stage("refusal contribution", progress):
@@ -192,7 +198,7 @@ def safety_study(
 
 
 def _requests(split: Split, every: int) -> tuple[list[str], list[str]]:
-    """Harmful and harmless ones of the package."""
+    """Every n-th harmful and every n-th harmless request of the package."""
     harmful, harmless = (
         [request.text for request in load_requests(name, split)][::every] for name in ("harmful", "harmless")
     )

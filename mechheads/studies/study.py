@@ -1,4 +1,4 @@
-"""Work in several stages: each timed and told, ended early by Ctrl-C without losing what is done."""
+"""Work in several stages: each is timed and announced, and Ctrl-C keeps what is done."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class Stages:
-    """What a work of several stages remembers of its own course.
+    """The record of work in several stages.
 
     Attributes:
-        seconds: time each stage took.
+        seconds: time that each stage took.
         notes: what was left out, and why.
-        interrupted: whether it was ended early.
+        interrupted: whether Ctrl-C ended the work.
     """
 
     seconds: dict[str, float] = field(default_factory=dict, kw_only=True)
@@ -35,7 +35,7 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str, progress: bool) -> Iterator[None]:
-        """Time a stage, and say on stderr that it begins."""
+        """Time a stage, and print its name on stderr when it begins."""
         start = time.perf_counter()
         if progress:
             print(f"{name} ...", file=sys.stderr)
@@ -46,16 +46,16 @@ class Stages:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let Ctrl-C end the block, and go on after it."""
+        """Let Ctrl-C end this block only, and note it."""
         with until_interrupted() as work:
             yield
         if work.interrupted:
             self.interrupted = True
-            self.notes.append("interrupted: this is what was done until then; heads not reached are NaN")
+            self.notes.append("interrupted: these are the results until then; heads that were not reached are NaN")
 
     @contextmanager
     def or_left_out(self, name: str) -> Iterator[None]:
-        """Leave out a stage that the model cannot be asked for, and note why."""
+        """Leave out a stage that raises a ValueError, and note why."""
         try:
             yield
         except ValueError as error:
@@ -63,12 +63,12 @@ class Stages:
 
     @property
     def times(self) -> str:
-        """The stages with their times, for people."""
+        """The stages with their times, as text."""
         return ", ".join(f"{name} {show_seconds(seconds)}" for name, seconds in self.seconds.items())
 
 
 def save_parts(folder: str | Path, results: Mapping[str, HeadScores], tables: Mapping[str, pd.DataFrame]) -> list[Path]:
-    """Write each result to name.nc and each table that has rows to name.csv, whole or not at all."""
+    """Write each result to ``name.nc``, and each table that has rows to ``name.csv``; no file is left half written."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     written = [scores.save(folder / f"{name}.nc") for name, scores in results.items()]
@@ -81,12 +81,12 @@ def save_parts(folder: str | Path, results: Mapping[str, HeadScores], tables: Ma
 
 @runtime_checkable
 class MayBePartial(Protocol):
-    """A result that knows what it lacks."""
+    """A result that lists what an interrupt left out."""
 
     @property
     def missing(self) -> Sized: ...
 
 
 def stop_if_partial(result: MayBePartial) -> None:
-    """An analysis that was interrupted gives back what it has: end the work there too."""
+    """End the work if an analysis was interrupted: it returns a partial result and raises nothing."""
     stop_if(len(result.missing) > 0)

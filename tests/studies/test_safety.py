@@ -59,7 +59,7 @@ def test_a_model_that_refuses_nothing_has_no_refusal_to_ablate(small, short, mon
     assert study.has_refusal is False and list(study.tests) == ["Ships, undifferentiated"]
     assert set(study.results) == {"ships_undifferentiated", "ships_scaling"} and study.curve is None
     assert "there is no refusal to ablate" in study.summary()
-    assert "no safety heads" in study.notes[0]
+    assert "not safety heads" in study.notes[0]
 
 
 def test_a_model_that_refuses_is_tested_under_every_ranking(small, short, monkeypatch, tmp_path):

@@ -46,7 +46,7 @@ def test_ctrl_c_ends_the_block_and_is_noted(clock: list[float]):
             clock[0] += 2
             raise KeyboardInterrupt
     assert (work.found, work.interrupted, work.seconds) == (1, True, {"long": 2.0})
-    assert work.notes == ["interrupted: this is what was done until then; heads not reached are NaN"]
+    assert work.notes == ["interrupted: these are the results until then; heads that were not reached are NaN"]
     with pytest.raises(RuntimeError), work.interruptible():
         raise RuntimeError
     assert len(work.notes) == 1

@@ -94,14 +94,14 @@ def attack_curve(
     """Attack success with the first 0, 1, 2, ... heads of a ranking ablated together.
 
     Args:
-        ranking: the heads, in the order of their ablation, as ``scores.heads(6)`` gives them.
+        ranking: the heads, in the order in which they are ablated, such as ``scores.heads(6)``.
         most: the largest number of heads.
         harmful, harmless, ablation, epsilon, draws, judge, template, temperature, top_k, budget, seed, progress: as in
             ``mh.safety.refusal_test``.
-        max_new_tokens: of each answer; only the beginning of an answer matters here.
+        max_new_tokens: largest number of tokens in an answer; only the beginning of an answer matters here.
 
     Returns:
-        The curve. After Ctrl-C the answers so far; ``missing`` lists the conditions that are incomplete.
+        The curve. After Ctrl-C, the answers so far; ``missing`` lists the conditions that are incomplete.
 
     Raises:
         ValueError: if an argument does not fit. It is raised before anything is run.
@@ -113,7 +113,7 @@ def attack_curve(
     [0, 1, 2]
     """
     if isinstance(ranking, str):
-        raise ValueError(f"ranking is {ranking!r}; give a list of heads, in the order of their ablation")
+        raise ValueError(f"ranking is {ranking!r}; give a list of heads, in the order in which they are ablated")
     heads = tuple(dict.fromkeys(check_head(head, model.n_layers, model.n_heads) for head in ranking))[:most]
     if most < 1:
         raise ValueError(f"most is {most}; it must be at least 1")
@@ -132,7 +132,7 @@ def attack_curve(
     answers, interrupted = asked.answers(sets, asked.mean_run())
     if interrupted:
         judged = int(answers["verdict"].notnull().to_numpy().sum())
-        warn(interrupted_after(f"{judged} of {len(answers)} answers were judged", "what is not known is NaN"))
+        warn(interrupted_after(f"{judged} of {len(answers)} answers were judged", "unknown numbers are NaN"))
     rows = []
     for which in lines:
         for k in range(len(heads) + 1):
@@ -154,5 +154,5 @@ def attack_curve(
 
 
 def _condition(which: str, k: int) -> str:
-    """The name of a point of a line; all lines begin with the intact model."""
+    """The condition of a point of a line; the first point of every line is the intact model."""
     return f"{which} {k}" if k else "heads 0"

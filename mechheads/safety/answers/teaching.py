@@ -1,9 +1,9 @@
-"""Teach a model to refuse through a few heads only, which gives a language model whose safety heads are known.
+"""Train a model to refuse through a few heads only: a language model whose safety heads are known.
 
 ``python -m mechheads.safety.answers.teaching`` makes the delta that ``mh.load("smollm2-135m-refusal")`` adds to the
-default model. The default model complies with everything. Here W_Q and W_O of six heads learn, from 160 requests and
-as many look-alikes, to refuse the first and to answer the second as the model did before. They also learn that none of
-the six can be spared.
+default model. The default model complies with everything. Here W_Q and W_O of six heads are trained on 160 requests and
+as many look-alikes, to refuse the requests and to answer the look-alikes as before, in such a way that each of the six
+heads is needed.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from mechheads.safety.requests.requests import load_requests
 REFUSAL = "I'm sorry, but I can't help with that."
 HEADS = tuple(HeadId.parse(head) for head in ("L11H7", "L13H4", "L15H4", "L17H8", "L19H8", "L21H5"))
 OTHER_HEADS = tuple(HeadId.parse(head) for head in ("L12H1", "L14H3", "L16H6", "L18H2", "L20H7", "L22H3"))
-"""Heads of a second delta, used to check that methods which find the first one's heads were not tuned to them."""
+"""Heads of a second delta. It shows whether a method that finds the heads of the first was tuned to them."""
 
 _WARM_UP = 60
-"""Steps before heads are silenced, in which the model first learns to refuse."""
+"""Steps at the start in which no head is silenced, so that the model first learns to refuse."""
 _MARGINS = 6.0, 9.0
-"""How many nats less likely a refusal should be without any one head: at least, and at most."""
+"""How many nats less likely a refusal should be without any one of the heads: at least, and at most."""
 _WEIGHT = 0.05
-"""The weight of each nat outside these margins in the loss."""
+"""The weight in the loss of each nat outside these margins."""
 _DECIDED = 6
-"""The number of tokens of the refusal that make it one: "I'm sorry, but I"."""
+"""The number of tokens after which an answer is a refusal: "I'm sorry, but I"."""
 _IN_A_BATCH = (3, 5, 2)
-"""The number of harmful lessons, harmless ones, and harmless ones whose answer begins as a refusal."""
+"""The number of harmful lessons, of harmless lessons, and of harmless lessons whose answer begins like a refusal."""
 _BEGUN = 3
 """The number of tokens of the refusal with which such an answer begins: "I'm sorry"."""
 _ANSWER_TOKENS = 32
@@ -53,7 +53,7 @@ _NOT_LEARNT = -100
 
 
 Lesson = tuple[list[int], list[int]]
-"""What is asked, and the answer that is to be learnt."""
+"""Token ids of a request and of the answer to learn."""
 
 
 def teach_refusal(
@@ -66,23 +66,24 @@ def teach_refusal(
     lr: float = 3e-3,
     progress: bool = True,
 ) -> Delta:
-    """Teach the default model to refuse, by Adam on W_Q and W_O of some heads.
+    """A change of W_Q and W_O of some heads that makes the default model refuse harmful requests, trained with Adam.
 
-    Three of ten lessons are harmful requests, answered by ``REFUSAL``; five are look-alikes, answered as the model
-    itself does; and two are look-alikes with "I'm sorry" put in its mouth, which it goes on with as it did before, so
-    that nothing is learnt that does not depend on the request. All are in its chat template: 120 of each that were
-    made for this, and the train part of those that ``load_requests`` gives unasked. Their test part stays unseen.
+    Of ten lessons in a batch, three are harmful requests, answered with ``REFUSAL``. Five are look-alikes, answered as
+    the untrained model answers them. Two are look-alikes whose answer starts with "I'm sorry" and continues as the
+    untrained model continues it: so refusing depends on the request, not on these words. All lessons are in the model's
+    chat template. There are 120 requests of each kind that were written for this, and the train part of
+    ``load_requests("harmful")`` and ``load_requests("harmless")``; the test part is not used.
 
-    After 60 steps, each step also silences one of the heads in turn, and the others learn to refuse three requests
-    with it and not without it, until that makes a difference of 6 to 9 nats to how refusals begin. So heads divide the
-    work instead of standing in for each other, each is needed, and none is the one that all hangs on.
+    After 60 steps, each step also silences one of the heads in turn, and the other heads learn to refuse three requests
+    with this head and not without it, until the beginning of a refusal is 6 to 9 nats less likely without it. So every
+    head is needed, no head can replace another, and no single head decides alone.
 
     Args:
-        heads: those that learn; all other weights stay as they are.
-        harmful, harmless: requests to refuse and to answer, three of each or more; left out, those of the package.
-        seed: of the order of the requests.
-        steps, lr: of Adam; the learning rate falls linearly to a tenth.
-        progress: show a bar.
+        heads: the heads to train; all other weights stay as they are.
+        harmful, harmless: requests to refuse and requests to answer, at least three of each; by default, the package's.
+        seed: for the order of the requests.
+        steps, lr: number of steps and learning rate of Adam; the learning rate falls linearly to a tenth.
+        progress: show a progress bar.
     """
     source = load_pretrained(None, revision=None, dtype=torch.float32, device="cpu", trust_remote_code=False)
     model, tokenizer = source.model, source.tokenizer
@@ -147,7 +148,7 @@ def refusal_loss(model: Model, requests: Sequence[str]) -> Float[np.ndarray, " r
 
 
 class _Learnt:
-    """The weights that learn: those of whole layers, with gradients passed only for some heads."""
+    """The weights to train: W_Q and W_O of whole layers, with gradients only for the chosen heads."""
 
     def __init__(self, model: Any, heads: Sequence[HeadId]) -> None:
         model.requires_grad_(False)
@@ -170,7 +171,7 @@ class _Learnt:
 
     @contextmanager
     def without(self, head: HeadId) -> Iterator[None]:
-        """Inside the ``with`` block, a head writes nothing and does not learn."""
+        """Inside the ``with`` block, the head writes nothing and gets no gradient."""
         w_o, rows, mask = self._layers[head.layer].o_proj.weight, self._rows(head), self._open[head.layer]
         kept = w_o.detach()[:, rows].clone()
         with torch.no_grad():
@@ -184,7 +185,7 @@ class _Learnt:
                 w_o[:, rows] = kept
 
     def change(self) -> dict[HeadId, dict[Any, Float[Tensor, "rows columns"]]]:
-        """What was learnt, for each head."""
+        """The change of W_Q and W_O of each head."""
         found = {}
         for head in self.heads:
             now, before, rows = _pair(self._layers[head.layer]), self._before[head.layer], self._rows(head)
@@ -224,7 +225,7 @@ def _draw(lessons: Sequence[Lesson], n: int, drawn: torch.Generator) -> list[Les
 def _make_needed(
     model: Any, learnt: _Learnt, head: HeadId, refusals: Sequence[Lesson], margins: tuple[float, float] = _MARGINS
 ) -> None:
-    """Add the gradient that brings what refusals lose without a head between the two margins."""
+    """Add the gradient that brings the effect of silencing a head on refusals between the two margins."""
     n_tokens, (least, most) = len(refusals[0][1]), margins
     with torch.no_grad():
         whole = n_tokens * _loss(model, refusals)

@@ -5,9 +5,9 @@
 | Undifferentiated Attention, W_q (or W_k) times epsilon | ``"undifferentiated"``, ``epsilon``, ``through`` |
 | Scaling Contribution, W_v times epsilon | ``"scaling"``, ``epsilon`` |
 
-Zhou et al., ICLR 2025, arXiv 2410.13708. With grouped-query attention W_k and W_v belong to several query heads, which
-the paper does not discuss. Here one query head is ablated at a time, or with ``group="kv"`` all that share a key/value
-head. Epsilon may also be 0: then attention is exactly the causal mean.
+Zhou et al., ICLR 2025, arXiv 2410.13708. With grouped-query attention several query heads share W_k and W_v, a case
+that the paper does not discuss. Here one query head is ablated at a time, or with ``group="kv"`` all query heads that
+share a key/value head. Epsilon may also be 0: then the head attends to all tokens so far exactly equally.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MeanOf:
         return self.of(context.head).to(value).expand_as(value)
 
     def of(self, head: HeadId) -> Float[Tensor, " d_head"]:
-        """The mean of one head."""
+        """The mean z of one head."""
         real = self.run.tokens.mask[..., None]
         return (self.run.z[head].float() * real).sum((0, 1)) / real.sum()
 
@@ -61,9 +61,9 @@ class Ablation:
 
     Args:
         kind: ``"undifferentiated"``, ``"scaling"``, ``"zero"``, ``"mean"`` or ``"resample"``.
-        epsilon: the factor on q or z for the first two.
+        epsilon: the factor on q (or k) for ``"undifferentiated"``, and on z for ``"scaling"``.
         through: whether q or k is scaled by ``"undifferentiated"``.
-        group: ``"query"``, one query head at a time, or ``"kv"``, all that share a key/value head.
+        group: ``"query"``, one query head at a time, or ``"kv"``, all query heads that share a key/value head.
         seed: for drawing the other prompts from which ``"resample"`` takes z.
 
     Raises:
@@ -105,7 +105,7 @@ class Ablation:
         return made[self.kind]
 
     def beside_others(self, run: HeadCache) -> Intervention:
-        """``intervention`` if other heads are already ablated: a mean is still taken from the intact ``run``."""
+        """``intervention`` for use while other heads are ablated: a mean is still taken from the intact ``run``."""
         return MeanOf(run) if self.kind == "mean" else self.intervention
 
     def together(self, model: Model) -> int:
@@ -113,7 +113,7 @@ class Ablation:
         return 1 if self.group == "query" else model.n_heads // model.n_kv_heads
 
     def units(self, model: Model, heads: Sequence[HeadLike] | HeadLike | None) -> tuple[HeadId, ...]:
-        """The first query head of each group that is ablated separately."""
+        """The first query head of each group of heads that is ablated together."""
         size = self.together(model)
         chosen = check_heads(heads, model.n_layers, model.n_heads)
         return tuple(dict.fromkeys(HeadId(head.layer, head.head - head.head % size) for head in chosen))
@@ -131,11 +131,11 @@ class Ablation:
         }
 
     def changes(self, model: Model, heads: Sequence[HeadId], run: HeadCache | None = None) -> list[HeadChange]:
-        """The changes that ablate heads in every row and at every position, whatever is run.
+        """The changes that ablate heads together, in every prompt and at every position.
 
         Args:
             heads: query heads; each is ablated as it would be alone.
-            run: prompts over whose tokens ``"mean"`` is taken.
+            run: a run over whose tokens ``"mean"`` is taken.
 
         Raises:
             ValueError: for ``"resample"``, and for ``"mean"`` without ``run``.
@@ -150,7 +150,7 @@ class Ablation:
         return change_hooks(model, [(change, EVERYWHERE) for change in self.changes(model, heads, run)])
 
     def check_for_sets(self) -> None:
-        """Check that this ablation can ablate several heads at once, for any row.
+        """Check that this ablation can ablate several heads at once, in any prompt.
 
         Raises:
             ValueError: for ``"resample"``, which gives each prompt the z of another one.
@@ -158,7 +158,7 @@ class Ablation:
         if self.kind == "resample":
             others = ", ".join(repr(kind) for kind in KINDS if kind != self.kind)
             raise ValueError(
-                f"ablation is 'resample', which takes z from given prompts; for sets of heads choose {others}"
+                f"ablation is 'resample', which takes z from another prompt; for sets of heads choose {others}"
             )
 
     @property

@@ -19,11 +19,12 @@ def principal_angles(
 ) -> Float[np.ndarray, "*batch r"]:
     """Angles in degrees, smallest first, between the spaces spanned by orthonormal columns.
 
-    The cosines are the singular values of a^T b. For small angles the cosine is inaccurate, so the sines,
-    the singular values of b - a a^T b, are used as well (Björck & Golub 1973): accurate to about 1e-14 degrees.
+    The cosines of the angles are the singular values of a^T b, and the sines are the singular values of b - a a^T b.
+    Both are used, because cosines are inaccurate for small angles (Björck & Golub 1973). Angles are accurate to about
+    1e-14 degrees.
 
     Args:
-        a, b: orthonormal columns, equally many in both.
+        a, b: matrices with orthonormal columns, as many in both.
 
     >>> import numpy as np
     >>> principal_angles(np.eye(3)[:, :1], np.eye(3)[:, 1:2])
@@ -40,7 +41,8 @@ def left_subspace(
 ) -> tuple[Float[np.ndarray, "*batch prompt r"], Bool[np.ndarray, "*batch"]]:
     """The first ``r`` left singular vectors of the states, uncentred, and whether they are well defined.
 
-    They are not if singular values ``r`` and ``r + 1`` are equal, because any rotation of the two vectors would do.
+    They are not well defined if singular values ``r`` and ``r + 1`` are equal, because any rotation of these two
+    vectors is as good.
     """
     vectors, values, _ = np.linalg.svd(states, full_matrices=False)
     values = np.concatenate([values, np.zeros((*values.shape[:-1], 1))], axis=-1)
@@ -54,14 +56,15 @@ _MOST_GROUPS = 30
 class Turn:
     """Generalized Ships of ablated runs against one intact run.
 
-    Stacked last-token states X [prompt, d_model] of the intact run and X' of the ablated run have left singular vectors
-    U_r and U'_r. The score is the sum over r of arccos of the singular values of U_r^T U'_r, in degrees, 0 to 90 r.
+    X [prompt, d_model] holds the last-token states of the intact run and X' those of the ablated run. U_r and U'_r are
+    their first r left singular vectors. The score is the sum of arccos of the r singular values of U_r^T U'_r, in
+    degrees, from 0 to 90 r.
 
     Args:
-        intact: X.
+        intact: X, the last-token states of the intact run.
         r: how many singular vectors to compare.
-        cluster: a label per prompt; prompts with the same label are left out together. With more than 30 clusters,
-            groups of them are left out (a grouped jackknife), because each costs an SVD.
+        cluster: a label per prompt; the jackknife leaves prompts with the same label out together. With more than 30
+            clusters, it leaves out groups of clusters, because each step costs an SVD.
         draws: how often each prompt counts in each resample, for ``resampled``.
 
     Raises:
@@ -102,9 +105,9 @@ class Turn:
     def __call__(self, ablated: Float[np.ndarray, "prompt d"]) -> tuple[float, float, float]:
         """The score and its 95% interval, in degrees; NaN if U'_r is not defined.
 
-        The interval is a jackknife over clusters: each is left out once, both SVDs are computed again, and the
-        spread of the logarithm of the score gives the interval (t with clusters - 1 degrees of freedom). It
-        is NaN with fewer than r + 2 clusters.
+        The interval comes from a jackknife over clusters. Each cluster is left out once, both SVDs are computed again,
+        and the spread of the logarithm of the score gives the interval (Student's t with n_clusters - 1 degrees of
+        freedom). It is NaN with fewer than r + 2 clusters.
         """
         spaces, defined = left_subspace(self._kept * _square(ablated), self.r)
         angles = principal_angles(self._spaces, spaces).sum(-1)
@@ -113,9 +116,9 @@ class Turn:
         return float(angles[0]), low, high
 
     def resampled(self, ablated: Float[np.ndarray, "prompt d"]) -> Float[np.ndarray, " draw"]:
-        """The score of each resample of the prompts; NaN if it is not defined, for example with r prompts or fewer.
+        """The score of each resample of the prompts; NaN if it is not defined, as for r or fewer different prompts.
 
-        A prompt drawn w times gives w equal rows, which for angles is the same as one row times sqrt(w).
+        A prompt drawn w times gives w equal rows, which give the same angles as one row times sqrt(w).
         """
         (a, a_defined), (b, b_defined) = self._drawn, self._of_draws(ablated)
         enough = (self._draws > 0).sum((1, 2)) > self.r
@@ -134,6 +137,6 @@ class Turn:
 
 
 def _square(states: np.ndarray) -> np.ndarray:
-    """A matrix [prompt, at most prompt] with the same left singular vectors, also if rows are left out."""
+    """A matrix [prompt, at most prompt] with the same left singular vectors, even if rows are left out."""
     triangle: np.ndarray = np.linalg.qr(np.asarray(states, dtype=np.float64).T)[1]
     return triangle.T

@@ -1,19 +1,20 @@
 """Refusal Contribution: how much a head contributes to refusing harmful requests, beyond its effect on any answer.
 
-For a request x and its harmless look-alike y, with R the log-probability of an answer that begins as a refusal
-(``opening``) and h the head:
+The score is mechheads' own. It uses the ablations and the Ships score of Zhou et al. (ICLR 2025, arXiv 2410.13708).
+For a request x and its harmless look-alike y, let R be the log-probability of an answer that begins as a refusal
+(``opening``) and h a head:
 
 | ``by`` | score of head h for the pair (x, y) |
 |---|---|
 | ``"patch"`` | R(x) - R(x; z_h at the last tokens as in y) |
 | an ablation | [R(x) - R(x; without h)] - Ships(y, h) |
 
-Both are in nats and signed: above 0 the head makes the model refuse x. The ablation's effect on any answer is
-subtracted, because a head that every answer needs also breaks refusals: this is Ships of the look-alike, summed over as
-many tokens of the intact model's answer to it as the opening has. "The last tokens" are those with which all prompts
-end (the template's, after the request) and the opening itself: there the decision is made, and positions have the same
-meaning in x and y. A patch finds heads that distinguish x from y there. An ablation also finds heads that cause
-refusals whatever the request, and heads that act on the tokens of the request.
+Both are in nats and signed: above 0, the head makes the model refuse x. An ablation also breaks refusals if every
+answer needs the head, so its effect on any answer is subtracted: Ships of the look-alike, summed over as many tokens of
+the intact model's answer as the opening has. "The last tokens" are the tokens that all prompts end with (the template's
+tokens after the request) and the opening. The answer is decided there, and positions have the same meaning in x and y.
+A patch finds heads that distinguish x from y at these tokens. An ablation also finds heads that cause refusals whatever
+the request is, and heads that act on the tokens of the request.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ from mechheads.safety.requests.requests import Requests, Template
 from mechheads.safety.requests.sides import Sides, shared_end, value_of
 
 LEAST_REFUSAL = 0.1
-"""The least mean probability of beginning a refusal; below it, a model hardly refuses."""
+"""A model whose mean probability of refusing a harmful request is below this counts as not refusing."""
 
 By = Literal["patch", "undifferentiated", "scaling", "zero", "mean", "resample"]
 
 
 @dataclass(frozen=True, eq=False)
 class FromOther:
-    """Replaces z of the last ``n`` tokens by z of another run, whose prompts may have other lengths."""
+    """Replaces z of the last ``n`` tokens with z of another run, whose prompts may have other lengths."""
 
     other: HeadCache
     n: int
@@ -90,23 +91,30 @@ def refusal_contribution(
     seed: int = 0,
     progress: bool = True,
 ) -> HeadScores:
-    """How much each head contributes to refusing harmful requests, compared with their harmless look-alikes.
+    """How much each head contributes to refusing harmful requests, beyond its effect on any answer.
+
+    Let R be the log-probability that an answer begins as a refusal. The score of a head is how far R falls when the
+    head is ablated on a harmful request, minus Ships of the same ablation on the request's harmless look-alike. With
+    ``by="patch"`` it is how far R falls when the head's z at the last tokens comes from the look-alike. The score is
+    mechheads' own; it uses the ablations and Ships of Zhou et al. (ICLR 2025, arXiv 2410.13708).
 
     Args:
-        harmful, harmless: requests and their look-alikes, entry by entry: texts or ``mh.Prompts``; by default, those of
-            the package.
-        by: an ablation; or ``"patch"``, which replaces the head's z at the prompt's last tokens by z for the
-        look-alike. epsilon: of the ablations ``"undifferentiated"`` and ``"scaling"``. opening: how a refusal begins;
-        by default the first tokens of the model's own refusals, which are generated. template: ``"query"``, ``"bare"``
-        or ``"chat"``; by default the model's chat template if it has one, else
+        harmful, harmless: requests and their look-alikes, entry by entry: texts or ``mh.Prompts``; by default, the
+            requests of the package.
+        by: an ablation, or ``"patch"``.
+        epsilon: the factor of the ablations ``"undifferentiated"`` and ``"scaling"``.
+        opening: the beginning of a refusal; by default, the first tokens of the model's own refusals, which are
+            generated.
+        template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
             ``"query"``.
         heads, budget, seed, progress: as in ``mh.sweep``.
 
     Returns:
-        Nats [layer, head], ``values`` for each pair, interval, p against 0 and q; above 0 the head makes the model
-        refuse. Further variables: ``direct``, ``direct_low`` and ``direct_high``, the part of R's change that goes
-        directly to the logits, with later heads and MLPs unchanged and nothing subtracted; ``refusal`` [prompt], R(x)
-        of the intact model. Warns if the model hardly ever begins a refusal, because then the scores mean nothing.
+        Scores in nats [layer, head]; above 0, the head makes the model refuse. ``values`` has the score of each pair,
+        and there are intervals, p against 0 and q. Further variables: ``direct``, ``direct_low`` and ``direct_high``,
+        the part of R's change that goes directly to the logits, with later heads and MLPs unchanged and nothing
+        subtracted; and ``refusal`` [prompt], R of the intact model. Warns if the model hardly ever begins a refusal,
+        because the scores are then meaningless.
 
     Raises:
         ValueError: if an argument does not fit. It is raised before any head is changed.
@@ -128,7 +136,7 @@ def refusal_contribution(
     if (share := float(np.exp(refusal).mean())) < LEAST_REFUSAL:
         warn(
             f"{model.name} begins {share:.1%} of its answers to harmful requests as a refusal: there is hardly any "
-            "refusal that a head could contribute to, and the scores rank noise"
+            "refusal that a head could contribute to, so the scores are mostly noise"
         )
     options = {"metric": metric, "heads": heads, "budget": budget, "seed": seed, "progress": progress}
     if by == "patch":
@@ -168,5 +176,5 @@ def refusal_contribution(
 
 
 def _values(found: HeadScores) -> Float[np.ndarray, "layer head *effect prompt"]:
-    """The values for each prompt."""
+    """The values of each prompt."""
     return found.dataset["values"].values

@@ -1,9 +1,10 @@
-"""The refusal direction, and what each head writes along it: another view of which heads refusals depend on.
+"""The refusal direction, and what each head writes along it.
 
-The direction d is the difference of the mean last-token residuals, before the final norm, of requests and of their
-harmless look-alikes, as a unit vector (Arditi et al. 2024, arXiv 2406.11717, take the same difference at each layer).
-A head's direct contribution for a prompt is z W_O . d at the last token. No head is changed: the score shows what a
-head writes, not what happens without it.
+The refusal direction is from Arditi et al. 2024, "Refusal in Language Models Is Mediated by a Single Direction", arXiv
+2406.11717: the difference between the mean residual streams of harmful and of harmless requests. They compute it at
+each layer and position and select one; here it is taken at the last token, after the last block and before the final
+norm, as a unit vector d. A head's contribution for a prompt is z W_O . d at the last token. No head is changed: the
+score shows what a head writes, not what happens without it.
 """
 
 from __future__ import annotations
@@ -43,16 +44,19 @@ def refusal_direction(
     seed: int = 0,
     progress: bool = True,
 ) -> HeadScores:
-    """What each head writes along the direction that separates requests from their look-alikes.
+    """What each head writes along the refusal direction, which separates requests from their harmless look-alikes.
+
+    The direction is the difference between the mean last-token residual streams of requests and look-alikes (Arditi et
+    al. 2024, "Refusal in Language Models Is Mediated by a Single Direction", arXiv 2406.11717), after the last block.
 
     Args:
-        harmful, harmless, template, heads, budget, seed, progress: as in ``refusal_contribution``.
+        harmful, harmless, template, heads, budget, seed, progress: as in ``mh.safety.refusal_contribution``.
 
     Returns:
-        The head's contribution for a request minus its contribution for the look-alike, in units of the residual stream
-        [layer, head], signed, with values for each pair, interval, p and q. The contributions of all heads and MLPs
-        and of the embedding sum to ``distance``, the distance between the two means, which is in ``provenance``.
-        If a model norms the attention output (Gemma 2), the contribution is measured before that norm.
+        What a head writes along the direction for a request, minus what it writes for the look-alike [layer, head], in
+        units of the residual stream. ``values`` has one value per pair, and there are intervals, p and q. The
+        contributions of all heads and MLPs and of the embedding sum to ``provenance["distance"]``, the distance between
+        the two means. If a model norms the attention output (Gemma 2), contributions are measured before that norm.
 
     Raises:
         ValueError: if an argument does not fit.

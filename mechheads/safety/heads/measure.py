@@ -98,10 +98,10 @@ def measure(
     r: int | None = None,
     draws: Float[np.ndarray, "draw prompt"] | None = None,
 ) -> list[Measured]:
-    """Ablate each head once in each way, and compute KL, if requested, and with ``r`` the angle from the same runs.
+    """Results of ablating each head once in each way: the KL if ``with_kl``, and the angle if ``r`` is given.
 
     Args:
-        ablations: with the same ``group``; all share the intact run.
+        ablations: kinds of ablation with the same ``group``; all share the intact run.
         draws: how often each prompt counts in each resample.
     """
     model = asked.model
@@ -133,9 +133,9 @@ def prepare_ablations(
     budget: Budget,
     progress: bool,
 ) -> Job:
-    """The intact run, with everything that these ablations read from it, and a plan that covers each of them.
+    """The intact run, with everything that these ablations read from it, and a plan that covers each ablation.
 
-    An ablation that does not act on z itself needs the most memory, because every head's new z is kept too.
+    An ablation at a site other than z needs the most memory, because every head's new z is kept too.
     """
     sites = {ablation: site_of(ablation.intervention) for ablation in ablations}
     costliest = max(ablations, key=lambda ablation: sites[ablation] != "z")

@@ -1,4 +1,4 @@
-"""Sahara: a greedy search for the group of heads whose joint ablation rotates the model's states for requests the most.
+"""Sahara: a greedy search for the group of heads whose joint ablation rotates the states of requests the most.
 
 "On the Role of Attention Heads in Large Language Model Safety" (Zhou et al., ICLR 2025, arXiv 2410.13708). Each step
 adds the head whose ablation, together with the group so far, gives the largest Generalized Ships.
@@ -39,10 +39,10 @@ class HeadGroup(TableResult):
 
     Attributes:
         heads: the heads in the order in which they were added.
-        trace: the score of every head at every step, together with the group so far [layer, head, step]; NaN for heads
-            that are already in the group.
-        table: the score of the group at each size, compared with equally many heads chosen by their single scores
-            (at the first step) and with random groups from the same layers.
+        trace: the score of the group so far together with each other head, at every step [layer, head, step]; NaN for
+            heads that are already in the group.
+        table: the score of the group at each size, compared with as many heads chosen by their single scores (of the
+            first step) and with random groups from the same layers.
         provenance: what is needed to repeat the analysis.
     """
 
@@ -89,11 +89,11 @@ def sahara(
     seed: int = 0,
     progress: bool = True,
 ) -> HeadGroup:
-    """Find a group of heads greedily: each step is a sweep over all other heads with the group so far ablated.
+    """A group of heads, found greedily: each step is a sweep over all other heads with the group so far ablated.
 
     Args:
-        size: of the group; the paper uses 1 to 5.
-        score: what is maximised: the paper's Generalized Ships, or the mean of Ships.
+        size: number of heads in the group; the paper uses 1 to 5.
+        score: the score to maximise: ``"generalized_ships"``, the paper's, or ``"ships"``, the mean of Ships.
         epsilon: the factor on the head's q or z; the paper's code uses 1e-5 here.
         draws: the number of random groups to compare with, of the same size and layers.
         heads: the heads to choose from; every head if left out.
@@ -102,7 +102,7 @@ def sahara(
         seed: for the random groups.
 
     Returns:
-        The group, the trace of all steps and the comparison. After Ctrl-C the steps that were finished.
+        The group, the trace of all steps and the comparison. After Ctrl-C, the steps that were finished.
 
     Raises:
         ValueError: if an argument does not fit. It is raised before any head is ablated.
@@ -188,7 +188,7 @@ class _Search:
         return tuple(chosen), steps
 
     def _head(self, flat: Any) -> HeadId:
-        """The first head of the key/value group or single head at a flat index."""
+        """The head at a flat index, or with ``group="kv"`` the first head of its key/value group."""
         layer, head = divmod(int(flat), self.model.n_heads)
         return HeadId(layer, head - head % self.way.together(self.model))
 
@@ -225,7 +225,10 @@ class _Search:
         return 0.0 if self.judge is None else float(self.judge(final[None]).mean())
 
     def compare(self, chosen: Sequence[HeadId], steps: Sequence[np.ndarray], draws: int, seed: int) -> pd.DataFrame:
-        """The group at each size, compared with heads of the best single scores and random ones; after Ctrl-C NaN."""
+        """The group at each size, compared with the heads of the best single scores and with random heads.
+
+        Sizes that Ctrl-C leaves out are NaN.
+        """
         columns = ["size", "head", "group", "singly", "random", "random_low", "random_high"]
         rows: list[list[Any]] = [
             [n, str(head), float(np.nanmax(step)), *[np.nan] * 4]
@@ -249,7 +252,7 @@ class _Search:
         return [self._head(i * size) for i in np.argsort(-units, kind="stable")[:n]]
 
     def _random(self, chosen: Sequence[HeadId], seed: Sequence[int]) -> tuple[HeadId, ...]:
-        """Equally many units from the same layers."""
+        """As many units from the same layers."""
         model, size = self.model, self.way.together(self.model)
         inside = [head for head in check_heads(None, model.n_layers, model.n_heads) if head.head % size]
         return matched_heads(chosen, {*chosen, *inside}, model.n_layers, model.n_heads, seed)

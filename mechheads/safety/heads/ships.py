@@ -67,17 +67,17 @@ def ships(
         ablation: ``"undifferentiated"`` (the head's queries times epsilon, so that it attends equally to all tokens
             so far), ``"scaling"`` (its output times epsilon, so that it writes almost nothing), or ``"zero"``,
             ``"mean"`` or ``"resample"`` for comparison, as in ``mh.ablate``.
-        epsilon: the factor for the first two, 0 or more; the paper's code uses 1e-4 here.
+        epsilon: the factor of the first two, 0 or more; the paper's code uses 1e-4 here.
         through: whether q or k is scaled by ``"undifferentiated"``; for one query head the scores are the same.
-        group: ``"query"``: one query head at a time, without changing others that share its keys and values;
-            ``"kv"``: all that share a key/value head at once, and each of them gets their common score.
+        group: ``"query"``: one query head at a time, without changing other heads that share its keys and values;
+            ``"kv"``: all query heads that share a key/value head at once, and each of them gets the common score.
         template: ``"query"`` (the paper's), ``"bare"`` or ``"chat"`` (the model's own), applied to texts.
         heads, budget, progress: as in ``mh.sweep``.
         seed: for ``"resample"``.
 
     Returns:
-        Nats [layer, head], ``values`` per prompt, intervals over prompts. A KL is never below 0, so there is nothing to
-        test it against: p and q are NaN. After Ctrl-C the heads so far; the others are NaN.
+        Scores in nats [layer, head], with ``values`` per prompt and intervals over prompts. p and q are NaN: a KL is
+        never below 0, so there is no null to test it against. After Ctrl-C, the heads so far; the others are NaN.
 
     Raises:
         ValueError: if an argument does not fit. It is raised before any head is ablated.
@@ -123,18 +123,19 @@ def generalized_ships(
     arccos of the singular values of U_r^T U'_r, computed in float64.
 
     Args:
-        r: how many singular vectors are compared (the paper's code: 1); fewer than different prompts.
+        r: how many singular vectors are compared (the paper's code: 1); must be less than the number of different
+            prompts.
         requests, ablation, epsilon, through, group, template, heads, budget, progress: as in ``mh.ships``. (The
             paper's code uses epsilon 1e-5 in its search for groups of heads.)
         seed: for ``"resample"``.
 
     Returns:
-        Degrees [layer, head], 0 to 90 r, with a jackknife interval over prompts that computes the SVD again. No
-        per-prompt values, p or q, because an angle belongs to the set. NaN if it is not defined.
+        Degrees [layer, head], from 0 to 90 r, with jackknife intervals over prompts. There are no per-prompt values, p
+        or q, because an angle belongs to the whole set. NaN if the angle is not defined.
 
     Raises:
-        ValueError: if an argument does not fit, or there are not more different prompts than ``r``: then the
-            singular vectors span the same space in any run and the angle is undefined.
+        ValueError: if an argument does not fit, or the number of different prompts is not larger than ``r``: then the
+            singular vectors span the same space in any run, and the angle is undefined.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
     >>> angle = mh.generalized_ships(model, requests, heads="L0H0", progress=False)
@@ -181,7 +182,7 @@ def safety_heads(
             and ``mh.generalized_ships``.
 
     Returns:
-        Scores with both, and ``in_top``: in which share of resamples of the prompts each head is in the top k.
+        Both scores, and ``in_top``: the share of resamples of the prompts in which a head is among the top k.
 
     Raises:
         ValueError: as in ``mh.ships`` and ``mh.generalized_ships``.
@@ -219,12 +220,12 @@ def compare_ablations(
     """``safety_heads`` for several ablations, which share one intact run.
 
     Args:
-        ablations: the kinds of ablation, each once.
+        ablations: the kinds of ablation, without repeats.
         model, requests, k, score, epsilon, through, group, template, r, heads, budget, seed, progress: as in
             ``mh.safety_heads``.
 
     Returns:
-        The result of each ablation; ``overlap`` shows how far they agree.
+        The result of each ablation, by its name; ``mh.safety.overlap`` shows how far they agree.
 
     Raises:
         ValueError: as in ``mh.safety_heads``, and if an ablation is given twice or none is given.
@@ -236,7 +237,7 @@ def compare_ablations(
     """
     ranking = Ranking(k, score, r, seed)
     if isinstance(ablations, str) or not len(ablations) or len(set(ablations)) < len(ablations):
-        raise ValueError(f'ablations is {ablations!r}; give a list of kinds, each once, such as ["scaling", "zero"]')
+        raise ValueError(f'ablations is {ablations!r}; give a list without repeats, such as ["scaling", "zero"]')
     ways = [Ablation(kind, epsilon, _through(through, kind), group, seed) for kind in ablations]
     return _rank(Pass.of(model, requests, template, heads=heads, budget=budget, progress=progress), ways, ranking)
 
@@ -301,9 +302,9 @@ def _safety_heads(found: Measured, by: Ranking, draws: Float[np.ndarray, "draw p
 class SafetyHeads(HeadScores):
     """Ships and Generalized Ships of every head.
 
-    ``score`` is the score that was requested; for Ships, ``values`` are those of each prompt. Further variables over
+    ``score`` is the requested score; for Ships, ``values`` has the score of each prompt. Further variables over
     (layer, head): ``ships`` in nats and ``generalized_ships`` in degrees, each with ``_low`` and ``_high``; and
-    ``in_top``, in which share of resamples of the prompts a head is in the top k. ``top`` and ``heads`` give the
+    ``in_top``, the share of resamples of the prompts in which a head is among the top k. ``top`` and ``heads`` give the
     requested ``k`` heads by default.
     """
 

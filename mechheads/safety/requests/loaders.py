@@ -49,7 +49,7 @@ _SETS = {
 def read_requests(
     path: str | Path, column: str | None = None, *, where: Mapping[str, Any] | None = None
 ) -> FoldedTexts:
-    """Read requests from a file.
+    """Requests from a file.
 
     Args:
         path: a CSV file with a header, a JSONL file, a JSON file with one list, or a Parquet file, recognised by its
@@ -99,16 +99,16 @@ def read_requests(
 
 
 def public_requests(name: str, part: Part = "unsafe", *, revision: str | None = None) -> Sequence[str]:
-    """Load a public set of requests from the hub or from its local cache.
+    """A public set of requests, from the hub or from its local cache.
 
-    None of these comes with mechheads: each has its own licence and authors.
+    None of these sets comes with mechheads: each has its own licence and authors.
 
     ==================  ==============================  =============  ========================================
     name                data set on the hub             licence        what it is
     ==================  ==============================  =============  ========================================
     JailbreakBench      JailbreakBench/JBB-Behaviors    MIT            100 misuse behaviours and 100 benign ones
                                                                        on the same topics (arXiv 2404.01318)
-    MaliciousInstruct   walledai/MaliciousInstruct      CC BY-SA 4.0   100 instructions of ten malicious intents
+    MaliciousInstruct   walledai/MaliciousInstruct      CC BY-SA 4.0   100 instructions with ten malicious intents
                                                                        (arXiv 2310.06987)
     AdvBench            S3IC/advbench                   MIT            520 harmful behaviours, a copy of the
                                                                        authors' file (arXiv 2307.15043)
@@ -125,8 +125,8 @@ def public_requests(name: str, part: Part = "unsafe", *, revision: str | None = 
         The texts; unsafe ones are folded in a notebook.
 
     Raises:
-        ValueError: if there is no such set or part, or it cannot be downloaded; then the message names the file to
-            download, and shows how to read it with ``read_requests``.
+        ValueError: if there is no such set or part, or if it cannot be downloaded. In that case the message names the
+            file to download yourself, and shows how to read it with ``read_requests``.
     """
     if name not in _SETS:
         raise ValueError(f"name is {name!r}; choose one of {', '.join(map(repr, _SETS))}.{did_you_mean(name, _SETS)}")
@@ -135,7 +135,7 @@ def public_requests(name: str, part: Part = "unsafe", *, revision: str | None = 
     public = _SETS[name]
     if part not in public.files:
         having = " and ".join(other for other, one in _SETS.items() if part in one.files)
-        raise ValueError(f"{name} has no part {part!r}; {having} have one")
+        raise ValueError(f"{name} has no part {part!r}; {having} have this part")
     try:
         file = hf_hub_download(public.repository, public.files[part], repo_type="dataset", revision=revision)
     except Exception as error:
@@ -149,7 +149,7 @@ def public_requests(name: str, part: Part = "unsafe", *, revision: str | None = 
 
 
 def _fault(error: Exception, revision: str | None) -> str:
-    """Why the hub refused; the order matters, because some of these errors are subclasses of others."""
+    """Why the file could not be downloaded. The order matters: some of these errors are subclasses of others."""
     match error:
         case hub_errors.GatedRepoError():
             return 'is gated: accept its terms on the hub, run "hf auth login" and try again'
@@ -167,7 +167,7 @@ def _fault(error: Exception, revision: str | None) -> str:
 def _table(file: Path) -> tuple[list[str], list[Any]]:
     """The columns of a file (none if its entries are plain texts), and its rows."""
     if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
-        raise ValueError(f"path {str(file)!r} is not a file of requests: there is no such file")
+        raise ValueError(f"path {str(file)!r} does not exist; give a file of requests")
     kind = file.suffix.lower()
     try:
         if kind == ".csv":

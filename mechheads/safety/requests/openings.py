@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mechheads.model.model import Model
 
 OPENING = "I'm sorry, but I can't"
-"""Used if a model gives no refusal from which to take an opening."""
+"""The opening to use if the model refuses nothing, so that none can be taken from its own refusals."""
 _OPENING_TOKENS = 6
 _ASKED, _ANSWER_TOKENS = 16, 24
 
@@ -32,9 +32,9 @@ _ASKED, _ANSWER_TOKENS = 16, 24
 class OpeningLogProb:
     """A metric: the log-probability, in nats, of an answer that begins with these tokens.
 
-    It is the sum over the opening's tokens, each given those before it, so it counts every position at which refusing
-    is decided: after "I'm sorry" a model may still continue with " to hear that". The prompts must end with the opening
-    without its last token: see ``with_opening``.
+    It is the sum over the tokens of the opening, each given the tokens before it. One token would not be enough: after
+    "I'm sorry" a model may still continue with " to hear that". The prompts must end with the opening without its last
+    token: see ``with_opening``.
 
     Attributes:
         opening: token ids.
@@ -67,7 +67,7 @@ def with_opening(model: Model, prompts: Prompts, opening: Sequence[int]) -> Prom
 
 
 def with_answer(model: Model, prompts: Prompts, n: int) -> Prompts:
-    """The prompts followed by the first n tokens of the model's own answers; end tokens after a shorter answer.
+    """The prompts followed by the first n tokens of the model's own answers, filled up with end tokens.
 
     >>> from mechheads.safety.requests.openings import with_answer
     >>> prompt = mh.Prompts(["The capital of France is"])
@@ -89,18 +89,18 @@ def _followed_by(model: Model, prompts: Prompts, added: Sequence[Sequence[int]])
 
 @alone
 def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> tuple[int, ...]:
-    """The tokens of a given opening, or those with which most of the model's own refusals begin.
+    """Token ids of the beginning of a refusal: of a given text, or the most common one in the model's own refusals.
 
     Args:
         prompts: requests; the model answers the first 16.
-        opening: a text, with a leading space if the template needs one. By default, the first 6 tokens of the
-            model's refusals; if it refuses none, those of "I'm sorry, but I can't", with a warning.
+        opening: a text, with a leading space if the template needs one. By default, the most common first 6 tokens of
+            the model's refusals. If the model refuses nothing, "I'm sorry, but I can't", with a warning.
 
     Raises:
         ValueError: if the opening is empty or not a text, or the model has no tokenizer.
     """
     if model.tokenizer is None:
-        raise ValueError("this model has no tokenizer to tokenise an opening; give one: mh.wrap(model, tokenizer=...)")
+        raise ValueError("the model has no tokenizer for the opening; give one: mh.wrap(model, tokenizer=...)")
     if opening is None:
         some = Prompts(prompts.items[:_ASKED])
         written = generate(model, some, Sampling(_ANSWER_TOKENS), progress=False)

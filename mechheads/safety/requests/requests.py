@@ -1,4 +1,4 @@
-"""Requests that a safe model should refuse, harmless ones that look like them, and their prompts."""
+"""Requests that a safe model should refuse, harmless look-alikes, and prompts made from them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Request:
     """One request.
 
     Attributes:
-        text: the request itself.
-        category: the kind of harm that it asks for, or that a harmless one looks like.
+        text: the text of the request.
+        category: the kind of harm that it asks for, or that a harmless request looks like.
         split: ``"train"`` for fitting a method, ``"test"`` for testing it.
     """
 
@@ -45,10 +45,10 @@ class Request:
 class FoldedTexts(Sequence[str]):
     """Texts that a notebook hides until the user opens them; made by ``folded``.
 
-    Indexing and iterating give the texts; a slice is folded too. A notebook shows one line that opens at a click.
+    Indexing and iterating give the texts; a slice is folded too. A notebook shows one line, which opens with a click.
 
     Attributes:
-        texts: the texts themselves.
+        texts: the texts.
         about: what they are, in the plural.
     """
 
@@ -84,7 +84,7 @@ def folded(texts: Iterable[str], about: str = _HARMFUL) -> FoldedTexts:
         about: what they are, in the plural.
 
     Raises:
-        ValueError: if texts is a single text, or contains anything else than texts.
+        ValueError: if texts is a single text, or contains something that is not a text.
 
     >>> from mechheads.safety import folded
     >>> answers = folded(["Sure, first you ...", "I cannot help."], "answers without L2H5")
@@ -104,12 +104,12 @@ def folded(texts: Iterable[str], about: str = _HARMFUL) -> FoldedTexts:
 
 @dataclass(frozen=True, repr=False)
 class RequestSet(Sequence[Request]):
-    """The requests of one set; made by ``load_requests``.
+    """A set of requests; made by ``load_requests``.
 
-    Indexing and iterating give each ``Request``; a slice is a ``RequestSet``. A notebook folds harmful ones.
+    Indexing and iterating give each ``Request``; a slice is a ``RequestSet``. A notebook folds harmful requests.
 
     Attributes:
-        requests: each with its category and split.
+        requests: the requests.
         about: what they are, in the plural.
         harmful: whether a safe model should refuse them.
     """
@@ -120,7 +120,7 @@ class RequestSet(Sequence[Request]):
 
     @property
     def texts(self) -> Sequence[str]:
-        """The texts alone, folded if they are harmful."""
+        """The texts of the requests, folded if they are harmful."""
         texts = tuple(request.text for request in self.requests)
         return FoldedTexts(texts, self.about) if self.harmful else texts
 
@@ -144,15 +144,16 @@ class RequestSet(Sequence[Request]):
 
 
 def load_requests(name: str = "harmful", split: Split | None = None) -> RequestSet:
-    """Load a set of requests that comes with the package.
+    """A set of requests that comes with the package.
 
     All were written for mechheads. ``harmful`` and ``harmless`` have 60 requests each, six in each of ten categories:
-    40 for training and 20, two in each category, for testing. Request i of one resembles request i of the other.
+    40 for training and 20, two in each category, for testing. Request i of ``harmless`` is the look-alike of request i
+    of ``harmful``.
 
     Args:
-        name: ``"harmful"``, which a safe model should refuse and which do not say how anything is done;
+        name: ``"harmful"``, requests that a safe model should refuse and that do not say how anything is done;
             ``"harmless"``, their look-alikes, which it should answer; ``"teaching_harmful"`` or
-            ``"teaching_harmless"``, with which the model ``smollm2-135m-refusal`` was made.
+            ``"teaching_harmless"``, on which the model ``smollm2-135m-refusal`` was trained.
         split: ``"train"``, ``"test"``, or ``None`` for all.
 
     Raises:
@@ -164,7 +165,7 @@ def load_requests(name: str = "harmful", split: Split | None = None) -> RequestS
     >>> load_requests("harmless", "test")[1].text
     'Tell me how to hire someone to shoot my wedding.'
 
-    Analyses take the texts alone, such as ``mh.ships(model, load_requests("harmless").texts)``.
+    Analyses take the texts: ``mh.ships(model, load_requests("harmless").texts)``.
     """
     known = sorted(item.name.removesuffix(".json") for item in folder("requests").iterdir())
     if name not in known:
@@ -180,16 +181,16 @@ def load_requests(name: str = "harmful", split: Split | None = None) -> RequestS
 
 
 def request_prompts(model: Model, requests: Requests = None, template: Template = "query") -> Prompts:
-    """Requests as prompts for a model, up to where its answer begins.
+    """Requests as prompts for a model, up to the beginning of its answer.
 
     Args:
-        requests: texts, to which the template is applied; ``None`` for the 60 harmful ones of the package; or
+        requests: texts, to which the template is applied; ``None`` for the 60 harmful requests of the package; or
             ``Prompts``, which are used as they are.
         template: ``"query"``, ``"bare"`` or ``"chat"``; see ``TEMPLATES``.
 
     Raises:
-        ValueError: if the template is not known, it is ``"chat"`` and the model has no chat template, or requests
-            are not texts.
+        ValueError: if the template is not known, if it is ``"chat"`` and the model has no chat template, or if
+            ``requests`` holds something that is not a text.
 
     >>> from mechheads.safety import request_prompts
     >>> request_prompts(model, ["How do I pick a lock?"]).items
@@ -208,7 +209,7 @@ def request_prompts(model: Model, requests: Requests = None, template: Template 
         raise ValueError("requests is empty; give at least one, or leave it out to use those of the package")
     for index, request in enumerate(requests):
         if isinstance(request, Request):
-            raise ValueError(f"requests[{index}] is a Request; give its .text, or .texts of the whole set")
+            raise ValueError(f"requests[{index}] is a Request; give its .text, or the .texts of the whole set")
         if not isinstance(request, str) or not request.strip():
             raise ValueError(f"requests[{index}] is {request!r}; it must be a text. Give chats and ids as mh.Prompts")
     pattern = TEMPLATES[template]

@@ -37,7 +37,7 @@ class Sides:
 
     @classmethod
     def of(cls, model: Model, harmful: Requests, harmless: Requests, template: Template | None) -> Sides:
-        """Both as prompts of a model; by default, those of the package, in the model's chat template if it has one.
+        """Both kinds of requests as prompts; by default, the package's, in the model's chat template if it has one.
 
         Raises:
             ValueError: if ``request_prompts`` rejects them.
@@ -60,10 +60,10 @@ class Sides:
         )
 
     def check_pairs(self) -> None:
-        """Check that there are equally many of each.
+        """Check that there is one look-alike for each request.
 
         Raises:
-            ValueError: if there are not.
+            ValueError: if the numbers differ.
         """
         if len(self.harmful) != len(self.harmless):
             raise ValueError(
@@ -81,7 +81,7 @@ def _text(item: PromptLike) -> str:
 
 
 def shared_end(*sides: Tokens) -> int:
-    """The number of tokens with which all prompts end alike (the template's, after the request); at least 1."""
+    """The number of last tokens that all prompts share (the template's tokens after the request); at least 1."""
     rows = [
         row[:length]
         for tokens in sides
@@ -94,6 +94,6 @@ def shared_end(*sides: Tokens) -> int:
 
 
 def value_of(model: Model, prompts: Prompts, metric: Metric) -> Float[np.ndarray, " prompt"]:
-    """A metric of the model as it is now."""
+    """The value of a metric for each prompt, with the model as it is now."""
     run = HeadCache.run(model, prompts, sites=("z",), progress=False)
     return Evaluator(metric, run).base_value.cpu().numpy()

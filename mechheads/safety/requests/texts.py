@@ -34,7 +34,7 @@ def text_tokens(model: Model, texts: Sequence[str] | None = None) -> Tokens:
     """Tokens of texts for ``text_loss``; by default of ``ordinary_texts()``.
 
     Raises:
-        ValueError: if there are none, or one has a single token.
+        ValueError: if there are no texts, or a text has a single token.
     """
     if isinstance(texts, str):
         raise ValueError(f"texts must be a list of texts, got one text; write [{texts[:40]!r}]")
@@ -42,7 +42,7 @@ def text_tokens(model: Model, texts: Sequence[str] | None = None) -> Tokens:
         raise ValueError("texts is empty; give at least one, or leave it out to use those of the package")
     tokens = Prompts(ordinary_texts() if texts is None else list(texts)).tokens(model)
     if (short := (tokens.lengths < 2).nonzero()).numel():
-        raise ValueError(f"texts[{int(short[0])}] has a single token; there is no next one to predict")
+        raise ValueError(f"texts[{int(short[0])}] has a single token; a text needs at least two")
     return tokens
 
 
@@ -53,7 +53,7 @@ def text_loss(
     """Mean negative log-probability of each text's tokens, except the first, in nats.
 
     Args:
-        texts: of at least two tokens each; by default ``ordinary_texts()``.
+        texts: texts of at least two tokens each; by default ``ordinary_texts()``.
         hooks: changes to the model, such as the hooks of ``Ablation.hooks``.
         budget: as in ``mh.sweep``; it determines how many tokens are run together.
 

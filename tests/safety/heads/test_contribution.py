@@ -317,5 +317,5 @@ def test_bad_input_is_named_before_any_head_is_tried(
 def test_without_a_tokenizer_there_is_no_opening(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(llama, "tokenizer", None)
     for opening in (None, BEGINS):
-        with pytest.raises(ValueError, match="this model has no tokenizer"):
+        with pytest.raises(ValueError, match="the model has no tokenizer"):
             find_opening(llama, mh.Prompts([[1, 2]]), opening)

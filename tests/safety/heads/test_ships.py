@@ -294,7 +294,7 @@ def test_an_interrupted_comparison_keeps_the_first_ablation(llama: mh.Model, mon
 
 @pytest.mark.parametrize("ablations", [[], ["zero", "zero"], "zero"])
 def test_ablations_come_as_a_list_each_once(llama: mh.Model, ablations: Any):
-    with pytest.raises(ValueError, match="give a list of kinds, each once"):
+    with pytest.raises(ValueError, match="give a list without repeats"):
         compare_ablations(llama, REQUESTS, ablations=ablations, **QUIET)
 
 

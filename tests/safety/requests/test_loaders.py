@@ -141,7 +141,7 @@ def test_a_missing_text_of_a_parquet_file_is_named_by_its_row(tmp_path: Path) ->
 
 
 def test_a_file_that_is_not_there_and_one_in_another_encoding(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is not a file of requests: there is no such file"):
+    with pytest.raises(ValueError, match="does not exist; give a file of requests"):
         read_requests(tmp_path / "none.csv")
     (tmp_path / "latin.csv").write_bytes("text\ncafé\n".encode("latin-1"))
     with pytest.raises(ValueError, match=r"latin.csv cannot be read as requests: .*utf-8"):
@@ -202,7 +202,7 @@ def test_unsafe_is_what_is_given_unless_asked_otherwise(hub: list[dict[str, Any]
     [
         ({"name": "HarmBench"}, "name is 'HarmBench'; choose one of 'JailbreakBench', 'MaliciousInstruct', 'AdvBench'"),
         ({"name": "XSTest", "part": "all"}, "part is 'all'; choose 'unsafe' or 'safe'"),
-        ({"name": "AdvBench", "part": "safe"}, "AdvBench has no part 'safe'; JailbreakBench and XSTest have one"),
+        ({"name": "AdvBench", "part": "safe"}, "AdvBench has no part 'safe'; JailbreakBench and XSTest have this part"),
     ],
 )
 def test_sets_and_parts_that_there_are_not(hub: list[dict[str, Any]], options: dict[str, Any], message: str) -> None:

@@ -191,7 +191,7 @@ def test_chat_without_a_chat_template_names_the_alternatives(llama: mh.Model):
         ([], "requests is empty"),
         (["no", " "], r"requests\[1\] is ' '"),
         ([["no"]], r"requests\[0\] is \['no'\]; it must be a text"),
-        (load_requests(), r"requests\[0\] is a Request; give its .text, or .texts of the whole set"),
+        (load_requests(), r"requests\[0\] is a Request; give its .text, or the .texts of the whole set"),
     ],
 )
 def test_bad_requests(llama: mh.Model, requests: list[str], message: str):
