@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 import subprocess
 import sys
@@ -89,21 +88,15 @@ def libraries(path: Path) -> set[str]:
     return {name.split(".")[0] for name in imported(path, lazy=True)}
 
 
-def test_import_is_fast_and_light() -> None:
+def test_import_loads_no_heavy_library() -> None:
     code = """
-import json, sys, time
-start = time.perf_counter()
+import sys
 import mechheads
-seconds = time.perf_counter() - start
-heavy = {"torch", "transformer_lens", "transformers", "plotly", "xarray", "pandas"} & set(sys.modules)
-print(json.dumps([seconds, sorted(heavy)]))
+heavy = {"torch", "transformer_lens", "transformers", "plotly", "xarray", "pandas", "numpy", "scipy"}
+print(*sorted(heavy & set(sys.modules)))
 """
-    runs = [
-        json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
-        for _ in range(3)
-    ]
-    assert [heavy for _, heavy in runs] == [[], [], []]
-    assert min(seconds for seconds, _ in runs) < 0.3
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
 
 
 def test_imports_run_down_only() -> None:

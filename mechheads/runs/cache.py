@@ -90,7 +90,11 @@ class HeadCache:
 
         >>> print(mh.patching.HeadCache.estimate(model, ["The capital of France is"]))
         375 KB (z 338 KB, pattern 26.4 KB, final 11.2 KB, ids 40 B)
+
+        Raises:
+            ValueError: if a site is not known.
         """
+        sites = _check_sites(sites)
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
         n, pos = tokens.ids.shape
         item = model.dtype.itemsize

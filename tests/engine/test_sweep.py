@@ -1,8 +1,7 @@
-"""The engine against a slow loop, TransformerLens' own functions, and laws; on every tiny architecture."""
+"""The engine against a slow loop and TransformerLens' own functions, on every tiny architecture."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import warnings
 from dataclasses import dataclass
 from itertools import takewhile
@@ -10,18 +9,17 @@ from itertools import takewhile
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings, strategies as st
 
 import mechheads as mh
 from mechheads.interventions.new_z import altered_z
 from mechheads.limits import Limits
 from support import oracles
+from support.releases import only_on_4
 
 pytestmark = pytest.mark.transformerlens
 
 ARCHITECTURES = ("gpt2", "llama", "neox", "gemma")
 TOLERANCE = 1e-4
-TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
 CLEAN = [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"]
 CORRUPTED = [
     " The capital of Italy is",
@@ -206,35 +204,6 @@ def test_transformerlens_own_patching_gives_the_same(small):
     np.testing.assert_allclose(ours.scores.transpose("layer", "pos", "head"), by_pos.numpy() - before, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
-def test_a_run_patched_into_itself_changes_nothing(small, site):
-    same = mh.PromptPairs(CLEAN, CLEAN, answer=[" Paris"] * 3, wrong=[" Rome"] * 3)
-    effect = mh.activation_patch(small, same, site=site, progress=False)
-    np.testing.assert_allclose(effect.values, 0, atol=1e-5)
-
-
-def test_all_heads_at_all_positions_restore_the_attention_output(small, pairs):
-    """z of every head of a layer together is the layer's attention output, of the other run."""
-    clean, corrupted = pairs.tokens(small)
-    source, base = small.cache(clean, sites=("z",)), small.cache(corrupted, sites=("z", "resid_pre"))
-    mask = clean.mask[..., None]
-    for layer in range(small.n_layers):
-        seen = {}
-
-        def give(z, hook, layer=layer):
-            return source.z.layer(layer).transpose(1, 2)
-
-        def see(value, hook, seen=seen):
-            seen["out"] = value.clone()
-
-        out = f"blocks.{layer}.hook_attn_out"
-        small.backend.run(clean.ids, [(out, see)])
-        wanted = seen["out"]
-        small.backend.run(corrupted.ids, [(small.hook_name("z", layer), give), (out, see)])
-        torch.testing.assert_close(seen["out"] * mask, wanted * mask, atol=1e-5, rtol=1e-5)
-    assert len(base.tokens) == 3
-
-
 def test_uniform_attention_at_zero_is_the_causal_mean_of_v(small):
     tokens = mh.Prompts(CLEAN).tokens(small)
     base = small.cache(tokens, sites=("z", "v", "scored_q"))
@@ -253,25 +222,6 @@ def test_attention_spreads_evenly_also_where_a_norm_would_undo_a_factor_on_q(tin
     for layer, head in heads_of(model):
         wanted = oracles.causal_mean(base.v[layer, head][0])
         torch.testing.assert_close(store[layer][0, head], wanted, atol=1e-5, rtol=1e-4)
-
-
-WORDS = [" The", " capital", " of", " France", " Italy", " and", " store", " yes", " dog", " three"]
-sentences = st.lists(st.sampled_from(WORDS), min_size=1, max_size=9).map("".join)
-
-
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(prompts=st.lists(sentences, min_size=2, max_size=5), data=st.data())
-def test_laws_of_batching_and_kl(tiny, prompts, data):
-    small = mh.load(tiny("llama"))
-    order = data.draw(st.permutations(range(len(prompts))))
-    whole = mh.ablate(small, prompts, progress=False)
-    assert float(whole.values.min()) >= 0
-    shuffled = mh.ablate(small, [prompts[i] for i in order], progress=False)
-    np.testing.assert_allclose(whole.values[..., list(order)], shuffled.values, atol=1e-5)
-    tight = mh.ablate(small, prompts, budget=data.draw(st.sampled_from(["60 KB", "200 KB", "1 MB"])), progress=False)
-    np.testing.assert_allclose(whole.values, tight.values, atol=1e-5)
-    some = mh.ablate(small, prompts, heads=["L2H1"], progress=False)
-    np.testing.assert_allclose(whole.values[2, 1], some.values[2, 1], atol=1e-5)
 
 
 def test_prompts_of_different_length_give_the_numbers_of_each_alone(small):
@@ -552,22 +502,21 @@ def test_where_memory_runs_out_halves_go_one_after_the_other(small, pairs, monke
         mh.activation_patch(small, pairs, progress=False)
 
 
-if TRANSFORMERLENS_4:  # 3.9 does not load Bloom without a name that it lists
-
-    def test_an_architecture_without_cached_keys_is_carried_whole(tiny, pairs):
-        """Bloom adds its positions to the scores, by the place of a key in its row."""
-        bloom = mh.load(tiny("bloom"))
-        effect = mh.activation_patch(bloom, pairs, heads=["L0H1", "L2H3"], progress=False)
-        assert bloom.layout == "whole"
-        clean, corrupted = pairs.tokens(bloom)
-        for prompt in range(len(pairs)):
-            ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
-            runs = [oracles.activations(bloom, each) for each in (ids, other)]
-            before = oracles.logit_diff(oracles.forward(bloom, ids)[0], corrupted, prompt)
-            for layer, head in ((0, 1), (2, 3)):
-                logits = oracles.patched_logits(bloom, ids, *runs, layer, head, "z")
-                expected = oracles.logit_diff(logits, corrupted, prompt) - before
-                assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
+@only_on_4
+def test_an_architecture_without_cached_keys_is_carried_whole(tiny, pairs):
+    """Bloom adds its positions to the scores, by the place of a key in its row."""
+    bloom = mh.load(tiny("bloom"))
+    effect = mh.activation_patch(bloom, pairs, heads=["L0H1", "L2H3"], progress=False)
+    assert bloom.layout == "whole"
+    clean, corrupted = pairs.tokens(bloom)
+    for prompt in range(len(pairs)):
+        ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
+        runs = [oracles.activations(bloom, each) for each in (ids, other)]
+        before = oracles.logit_diff(oracles.forward(bloom, ids)[0], corrupted, prompt)
+        for layer, head in ((0, 1), (2, 3)):
+            logits = oracles.patched_logits(bloom, ids, *runs, layer, head, "z")
+            expected = oracles.logit_diff(logits, corrupted, prompt) - before
+            assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
 
 
 @pytest.mark.filterwarnings("ignore:A forward hook edited hook_scale")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from mechheads.generation.sampling import Sampling
 from mechheads.interventions.head_change import HeadChange
 from mechheads.limits import Limits
 from support import oracles
+from support.releases import TRANSFORMERLENS_4
 
 pytestmark = pytest.mark.transformerlens
 
@@ -40,7 +40,6 @@ SAMPLED = Sampling(NEW, temperature=2.0, top_k=5, seed=3)
 QUIET: dict[str, Any] = {"sampling": Sampling(NEW), "progress": False}
 DRAWN: dict[str, Any] = {"sampling": SAMPLED, "progress": False}
 """Tiny models repeat themselves when greedy; drawn tokens tell whether all probabilities are right."""
-TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)

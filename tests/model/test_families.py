@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import warnings
 from pathlib import Path
@@ -16,8 +15,8 @@ from benchmarks.families import Trial, markdown, verdict
 from benchmarks.tiny_families import FAMILIES, NOT_TRIED, build
 from mechheads.generation.generate import generate
 from mechheads.generation.sampling import Sampling
+from support.releases import TRANSFORMERLENS_4, only_on_4
 
-TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
 ROUNDING = 2e-4
 """HookedTransformer rounds five times as much as transformers; the faults that were found are above 1e-2."""
 
@@ -119,33 +118,36 @@ def test_the_docs_tell_of_every_architecture():
     assert all(f"| {name} |" in markdown(results) for name in (*FAMILIES, *NOT_TRIED))
 
 
-if TRANSFORMERLENS_4:
+@only_on_4
+@pytest.mark.transformerlens
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rotations_that_depend_on_the_longest_position_are_refused_beyond_it(tmp_path, dtype):
+    """LongRoPE turns every position otherwise in a text of more than 16 tokens; patching was off by 4 to 6."""
+    model = mh.load(built("phi3-longrope", tmp_path), dtype=dtype)
+    rotations = model.model.original_model.model.rotary_emb.inv_freq.clone()
+    assert model.n_ctx == 64 and model.alike_up_to == 16
+    assert torch.equal(model.model.original_model.model.rotary_emb.inv_freq, rotations)
+    assert model.cache([[5] * 16], progress=False).z["L0H0"].shape == (1, 16, 8)
+    with pytest.raises(ValueError, match=r"prompt 1 has 17 tokens; beyond 16 tokens this model changes"):
+        model.cache([[5] * 4, [5] * 17], progress=False)
+    with pytest.raises(ValueError, match=r"prompt 0 has 10 tokens; beyond 16 .* Give at most 6"):
+        generate(model, [[5] * 10], Sampling(7), progress=False)
 
-    @pytest.mark.transformerlens
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_rotations_that_depend_on_the_longest_position_are_refused_beyond_it(tmp_path, dtype):
-        """LongRoPE turns every position otherwise in a text of more than 16 tokens; patching was off by 4 to 6."""
-        model = mh.load(built("phi3-longrope", tmp_path), dtype=dtype)
-        rotations = model.model.original_model.model.rotary_emb.inv_freq.clone()
-        assert model.n_ctx == 64 and model.alike_up_to == 16
-        assert torch.equal(model.model.original_model.model.rotary_emb.inv_freq, rotations)
-        assert model.cache([[5] * 16], progress=False).z["L0H0"].shape == (1, 16, 8)
-        with pytest.raises(ValueError, match=r"prompt 1 has 17 tokens; beyond 16 tokens this model changes"):
-            model.cache([[5] * 4, [5] * 17], progress=False)
-        with pytest.raises(ValueError, match=r"prompt 0 has 10 tokens; beyond 16 .* Give at most 6"):
-            generate(model, [[5] * 10], Sampling(7), progress=False)
 
-    @pytest.mark.transformerlens
-    def test_other_rotations_are_the_same_in_every_context(tmp_path):
-        for name in ("llama-dynamic", "llama-yarn", "gemma3", "opt"):
-            model = mh.load(built(name, tmp_path))
-            assert model.alike_up_to == model.n_ctx
+@only_on_4
+@pytest.mark.transformerlens
+def test_other_rotations_are_the_same_in_every_context(tmp_path):
+    for name in ("llama-dynamic", "llama-yarn", "gemma3", "opt"):
+        model = mh.load(built(name, tmp_path))
+        assert model.alike_up_to == model.n_ctx
 
-    @pytest.mark.transformerlens
-    def test_a_pattern_that_cannot_be_changed_is_not_patched_in_silence(tmp_path):
-        pairs = mh.PromptPairs([[5, 6, 7]], [[5, 8, 7]], [9], [10])
-        model = mh.load(built("gpt-neo", tmp_path))
-        with pytest.raises(ValueError, match=r"site 'pattern' of model .* can be read but not changed"):
-            mh.activation_patch(model, pairs, site="pattern", progress=False)
-        usual = mh.load(built("gpt2", tmp_path))
-        assert mh.activation_patch(usual, pairs, site="pattern", progress=False).scores.notnull().all()
+
+@only_on_4
+@pytest.mark.transformerlens
+def test_a_pattern_that_cannot_be_changed_is_not_patched_in_silence(tmp_path):
+    pairs = mh.PromptPairs([[5, 6, 7]], [[5, 8, 7]], [9], [10])
+    model = mh.load(built("gpt-neo", tmp_path))
+    with pytest.raises(ValueError, match=r"site 'pattern' of model .* can be read but not changed"):
+        mh.activation_patch(model, pairs, site="pattern", progress=False)
+    usual = mh.load(built("gpt2", tmp_path))
+    assert mh.activation_patch(usual, pairs, site="pattern", progress=False).scores.notnull().all()

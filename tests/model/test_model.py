@@ -14,11 +14,11 @@ from torch import Tensor
 
 import mechheads as mh
 from mechheads.model.sources import default_folder
+from support.releases import TRANSFORMERLENS_4
 
 pytestmark = pytest.mark.transformerlens
 
 ARCHITECTURES = ("gpt2", "llama", "neox", "gemma")
-TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
 TEXTS = [" The capital of France is", " When John and Mary went to the store"]
 SITES = ("z", "pattern", "q", "k", "v", "resid_pre")
 

@@ -26,10 +26,10 @@ import mechheads as mh
 from mechheads.model.sources import ModelSourceError
 from mechheads.model.stored_weights import open_weights
 from support import tiny as tiny_models
+from support.releases import TRANSFORMERLENS_4
 
 KINDS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt_neox", "phi", "phi3")
 _TINY_NAMES = {"gpt2": "gpt2", "llama": "llama", "gpt_neox": "neox", "gemma2": "gemma", "qwen3": "qwen"}
-TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
 LOADABLE = [kind for kind in KINDS if TRANSFORMERLENS_4 or kind not in ("gemma", "gemma3_text", "phi")]
 """What the installed TransformerLens loads."""
 

@@ -13,10 +13,10 @@ import transformers
 from torch import Tensor
 
 import mechheads as mh
+from support.releases import TRANSFORMERLENS_4, only_on_3, only_on_4
 
 pytestmark = pytest.mark.transformerlens
 
-TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
 TEXTS = [" The capital of France is", " When John and Mary went to the store"]
 SITES = ("z", "pattern", "q", "k", "v", "resid_pre")
 
@@ -104,109 +104,120 @@ def test_wrap_of_a_transformers_model_says_what_to_do(tiny):
         mh.wrap(transformers.AutoModelForCausalLM.from_pretrained(tiny("gpt2")))
 
 
-if TRANSFORMERLENS_4:
-
-    @pytest.mark.parametrize("name", ["granite", "bloom"])
-    def test_scaled_logits_and_blocks_that_give_tuples(tiny, name):
-        scaled = mh.load(tiny(name))
-        run = scaled.cache(TEXTS, sites=("resid_pre",))
-        reference = transformers.AutoModelForCausalLM.from_pretrained(tiny(name)).eval()
-        for row, length in enumerate(run.tokens.lengths.tolist()):
-            with torch.no_grad():
-                wanted = reference(run.tokens.ids[row : row + 1, :length]).logits[0]
-            same(run.logits[row, :length], wanted, 1e-4)
-        for layer in range(3):
-            same(scaled.backend.resume(run.stores["resid_pre"][layer], layer), run.final, 1e-5)
-
-    def native() -> Any:
-        """The same of TransformerLens 4: a bridge with no transformers model in it."""
-        from transformer_lens.config import TransformerBridgeConfig
-        from transformer_lens.model_bridge import TransformerBridge
-
-        kind = {"architecture": "TransformerLensNative", "act_fn": "relu"}
-        return TransformerBridge.boot_native(
-            TransformerBridgeConfig(n_layers=2, d_model=16, n_ctx=20, d_head=4, n_heads=4, d_vocab=50, **kind)
-        )
-
-    def test_a_bridge_that_processed_its_weights_is_taken_as_it_is(tiny):
-        theirs = mh.load(tiny("gpt2")).model
-        theirs.enable_compatibility_mode()
-        wrapped, raw = mh.wrap(theirs), mh.load(tiny("gpt2"))
-        ids = [[5, 6, 7, 8]]
-        run = wrapped.cache(ids, sites=("z", "resid_pre"))
+@only_on_4
+@pytest.mark.parametrize("name", ["granite", "bloom"])
+def test_scaled_logits_and_blocks_that_give_tuples(tiny, name):
+    scaled = mh.load(tiny(name))
+    run = scaled.cache(TEXTS, sites=("resid_pre",))
+    reference = transformers.AutoModelForCausalLM.from_pretrained(tiny(name)).eval()
+    for row, length in enumerate(run.tokens.lengths.tolist()):
         with torch.no_grad():
-            same(run.logits, theirs(torch.tensor(ids)), 1e-5)
-        same(run.logits.log_softmax(-1), raw.cache(ids).logits.log_softmax(-1), 1e-4)
-        assert not torch.allclose(wrapped.W_Q[1], raw.W_Q[1], atol=1e-2)  # the norm is folded in
-        for layer in range(3):
-            same(wrapped.backend.resume(run.stores["resid_pre"][layer], layer), run.final, 1e-5)
+            wanted = reference(run.tokens.ids[row : row + 1, :length]).logits[0]
+        same(run.logits[row, :length], wanted, 1e-4)
+    for layer in range(3):
+        same(scaled.backend.resume(run.stores["resid_pre"][layer], layer), run.final, 1e-5)
 
-    def test_a_bridge_around_no_transformers_model_is_one_clear_error():
-        with pytest.raises(ValueError, match=r"is a bridge around a NativeModel; mechheads reads"):
-            mh.wrap(native())
 
-    def test_hooked_is_gone_and_the_error_says_what_to_do(tiny):
-        with pytest.raises(ValueError) as caught:
-            mh.load(tiny("gpt2"), backend="hooked")
-        version = importlib.metadata.version("transformer-lens")
-        assert str(caught.value) == (
-            f'backend="hooked": TransformerLens {version} no longer has HookedTransformer. Leave backend out to use '
-            'TransformerBridge, or install the last release that has it: pip install "transformer-lens>=3.9,<4"'
+def native() -> Any:
+    """The same of TransformerLens 4: a bridge with no transformers model in it."""
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge import TransformerBridge
+
+    kind = {"architecture": "TransformerLensNative", "act_fn": "relu"}
+    return TransformerBridge.boot_native(
+        TransformerBridgeConfig(n_layers=2, d_model=16, n_ctx=20, d_head=4, n_heads=4, d_vocab=50, **kind)
+    )
+
+
+@only_on_4
+def test_a_bridge_that_processed_its_weights_is_taken_as_it_is(tiny):
+    theirs = mh.load(tiny("gpt2")).model
+    theirs.enable_compatibility_mode()
+    wrapped, raw = mh.wrap(theirs), mh.load(tiny("gpt2"))
+    ids = [[5, 6, 7, 8]]
+    run = wrapped.cache(ids, sites=("z", "resid_pre"))
+    with torch.no_grad():
+        same(run.logits, theirs(torch.tensor(ids)), 1e-5)
+    same(run.logits.log_softmax(-1), raw.cache(ids).logits.log_softmax(-1), 1e-4)
+    assert not torch.allclose(wrapped.W_Q[1], raw.W_Q[1], atol=1e-2)  # the norm is folded in
+    for layer in range(3):
+        same(wrapped.backend.resume(run.stores["resid_pre"][layer], layer), run.final, 1e-5)
+
+
+@only_on_4
+def test_a_bridge_around_no_transformers_model_is_one_clear_error():
+    with pytest.raises(ValueError, match=r"is a bridge around a NativeModel; mechheads reads"):
+        mh.wrap(native())
+
+
+@only_on_4
+def test_hooked_is_gone_and_the_error_says_what_to_do(tiny):
+    with pytest.raises(ValueError) as caught:
+        mh.load(tiny("gpt2"), backend="hooked")
+    version = importlib.metadata.version("transformer-lens")
+    assert str(caught.value) == (
+        f'backend="hooked": TransformerLens {version} no longer has HookedTransformer. Leave backend out to use '
+        'TransformerBridge, or install the last release that has it: pip install "transformer-lens>=3.9,<4"'
+    )
+
+
+def toy(*, attn_only: bool) -> Any:
+    """A small model that TransformerLens makes itself: no tokenizer, perhaps no MLP."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+    kind: dict[str, Any] = {"attn_only": True} if attn_only else {"act_fn": "relu", "d_mlp": 32}
+    return HookedTransformer(
+        HookedTransformerConfig(n_layers=2, d_model=16, n_ctx=20, d_head=4, n_heads=4, d_vocab=50, seed=1, **kind)
+    )
+
+
+@only_on_3
+@pytest.mark.parametrize("attn_only", [True, False])
+def test_a_toy_without_tokenizer_and_mlp_can_be_studied(attn_only):
+    theirs = toy(attn_only=attn_only)
+    wrapped, ids = mh.wrap(theirs), [[1, 2, 3, 4], [5, 6, 7]]
+    run = wrapped.cache(ids)
+    assert run.tokens.strings == (("1", "2", "3", "4"), ("5", "6", "7"))
+    with torch.no_grad():
+        same(run.logits[:1], theirs(torch.tensor(ids[:1])), 1e-5)
+    effect = mh.ablate(wrapped, mh.Prompts(ids, answer=[7, 8]), metric=mh.log_prob, progress=False)
+    with torch.no_grad():
+        off = theirs.run_with_hooks(
+            torch.tensor(ids[:1]),
+            fwd_hooks=[("blocks.0.attn.hook_z", lambda z, hook: z * (torch.arange(4) != 2)[:, None])],
         )
+    wanted = (off[0, -1].log_softmax(-1) - run.logits[0, 3].log_softmax(-1))[7]
+    assert float(effect.values[0, 2, 0]) == pytest.approx(float(wanted), abs=1e-5)
+    if attn_only:
+        with pytest.raises(ValueError, match="consists of attention only: it has no first MLP"):
+            wrapped.first_mlp(wrapped.W_E[:2])
 
-else:
 
-    def toy(*, attn_only: bool) -> Any:
-        """A small model that TransformerLens makes itself: no tokenizer, perhaps no MLP."""
-        from transformer_lens import HookedTransformer, HookedTransformerConfig
+@only_on_3
+def test_text_for_a_model_without_tokenizer_is_an_error():
+    wrapped = mh.wrap(toy(attn_only=True))
+    with pytest.raises(ValueError, match="this model has no tokenizer; give prompts as token ids, or wrap"):
+        wrapped.cache(["hello"])
+    with pytest.raises(ValueError, match=r"answer\[0\] = ' Paris': this model has no tokenizer; give a token id"):
+        mh.Prompts([[1, 2]], answer=[" Paris"]).tokens(wrapped)
+    assert wrapped.chat_template is None
 
-        kind: dict[str, Any] = {"attn_only": True} if attn_only else {"act_fn": "relu", "d_mlp": 32}
-        return HookedTransformer(
-            HookedTransformerConfig(n_layers=2, d_model=16, n_ctx=20, d_head=4, n_heads=4, d_vocab=50, seed=1, **kind)
-        )
 
-    @pytest.mark.parametrize("attn_only", [True, False])
-    def test_a_toy_without_tokenizer_and_mlp_can_be_studied(attn_only):
-        theirs = toy(attn_only=attn_only)
-        wrapped, ids = mh.wrap(theirs), [[1, 2, 3, 4], [5, 6, 7]]
-        run = wrapped.cache(ids)
-        assert run.tokens.strings == (("1", "2", "3", "4"), ("5", "6", "7"))
-        with torch.no_grad():
-            same(run.logits[:1], theirs(torch.tensor(ids[:1])), 1e-5)
-        effect = mh.ablate(wrapped, mh.Prompts(ids, answer=[7, 8]), metric=mh.log_prob, progress=False)
-        with torch.no_grad():
-            off = theirs.run_with_hooks(
-                torch.tensor(ids[:1]),
-                fwd_hooks=[("blocks.0.attn.hook_z", lambda z, hook: z * (torch.arange(4) != 2)[:, None])],
-            )
-        wanted = (off[0, -1].log_softmax(-1) - run.logits[0, 3].log_softmax(-1))[7]
-        assert float(effect.values[0, 2, 0]) == pytest.approx(float(wanted), abs=1e-5)
-        if attn_only:
-            with pytest.raises(ValueError, match="consists of attention only: it has no first MLP"):
-                wrapped.first_mlp(wrapped.W_E[:2])
-
-    def test_text_for_a_model_without_tokenizer_is_an_error():
-        wrapped = mh.wrap(toy(attn_only=True))
-        with pytest.raises(ValueError, match="this model has no tokenizer; give prompts as token ids, or wrap"):
-            wrapped.cache(["hello"])
-        with pytest.raises(ValueError, match=r"answer\[0\] = ' Paris': this model has no tokenizer; give a token id"):
-            mh.Prompts([[1, 2]], answer=[" Paris"]).tokens(wrapped)
-        assert wrapped.chat_template is None
-
-    def test_both_backends_of_the_last_release_that_has_both(small):
-        folder = Path(small.name)
-        assert type(mh.load(folder, backend="hooked").model).__name__ == "HookedTransformer"
-        bridge = mh.load(folder, backend="bridge")
-        assert type(bridge.model).__name__ == "TransformerBridge"
-        mine, other = small.cache(TEXTS, sites=SITES), bridge.cache(TEXTS, sites=SITES)
-        same(mine.logits, other.logits, 1e-4)
-        for site in SITES:
-            for layer in range(small.n_layers):
-                same(mine.stores[site][layer], other.stores[site][layer], 1e-4)
-        same(small.W_E, bridge.W_E)
-        same(small.W_K[1], bridge.W_K[1])
-        effects = [mh.ablate(m, TEXTS, kind="uniform", progress=False).values for m in (small, bridge)]
-        same(*(torch.as_tensor(effect.to_numpy()) for effect in effects), 1e-4)
+@only_on_3
+def test_both_backends_of_the_last_release_that_has_both(small):
+    folder = Path(small.name)
+    assert type(mh.load(folder, backend="hooked").model).__name__ == "HookedTransformer"
+    bridge = mh.load(folder, backend="bridge")
+    assert type(bridge.model).__name__ == "TransformerBridge"
+    mine, other = small.cache(TEXTS, sites=SITES), bridge.cache(TEXTS, sites=SITES)
+    same(mine.logits, other.logits, 1e-4)
+    for site in SITES:
+        for layer in range(small.n_layers):
+            same(mine.stores[site][layer], other.stores[site][layer], 1e-4)
+    same(small.W_E, bridge.W_E)
+    same(small.W_K[1], bridge.W_K[1])
+    effects = [mh.ablate(m, TEXTS, kind="uniform", progress=False).values for m in (small, bridge)]
+    same(*(torch.as_tensor(effect.to_numpy()) for effect in effects), 1e-4)
 
 
 @pytest.mark.parametrize("name", ["", "Bridge", "vllm"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-
 import numpy as np
 import pytest
 import torch
@@ -11,11 +9,11 @@ import torch
 import mechheads as mh
 from mechheads.limits import Limits
 from support import oracles
+from support.releases import only_on_4
 
 pytestmark = pytest.mark.transformerlens
 
 TOLERANCE = 1e-4
-TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
 CLEAN = [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"]
 CORRUPTED = [
     " The capital of Italy is",
@@ -113,28 +111,27 @@ def test_one_prompt_at_a_time_and_one_sender_at_a_time_change_nothing(small, pai
     np.testing.assert_allclose(piecewise.values, whole.values, atol=1e-5)
 
 
-if TRANSFORMERLENS_4:
+@only_on_4
+@pytest.mark.parametrize(("name", "site"), [("gpt2", "q"), ("gpt2", "k"), ("gpt2", "v"), ("llama", "q")])
+def test_transformerlens_own_direct_paths_are_the_same(tiny, name, site):
+    from transformer_lens import patching
 
-    @pytest.mark.parametrize(("name", "site"), [("gpt2", "q"), ("gpt2", "k"), ("gpt2", "v"), ("llama", "q")])
-    def test_transformerlens_own_direct_paths_are_the_same(tiny, name, site):
-        from transformer_lens import patching
+    model = mh.load(tiny(name))
+    pairs = mh.PromptPairs(CLEAN[:1] * 2, CORRUPTED[:1] * 2, [" Paris", " Madrid"], [" Rome", " Berlin"])
+    receivers = [f"L{layer}H{head}.{site}" for layer in (1, 2) for head in range(model.n_heads)]
+    ours = mh.path_matrix(
+        model, pairs, receivers=receivers, direction="denoising", mlps="frozen", senders=["L0H1"], progress=False
+    )
+    clean, corrupted = pairs.tokens(model)
+    (_, clean_cache), (_, corrupted_cache) = (model.model.run_with_cache(t.ids) for t in (clean, corrupted))
 
-        model = mh.load(tiny(name))
-        pairs = mh.PromptPairs(CLEAN[:1] * 2, CORRUPTED[:1] * 2, [" Paris", " Madrid"], [" Rome", " Berlin"])
-        receivers = [f"L{layer}H{head}.{site}" for layer in (1, 2) for head in range(model.n_heads)]
-        ours = mh.path_matrix(
-            model, pairs, receivers=receivers, direction="denoising", mlps="frozen", senders=["L0H1"], progress=False
+    def metric(logits):
+        row = torch.arange(len(logits))
+        return (logits[row, -1, clean.answer] - logits[row, -1, clean.wrong]).mean()
+
+    with torch.no_grad():
+        theirs = patching.get_act_patch_direct_path(
+            model.model, corrupted.ids, clean_cache, corrupted_cache, metric, 0, 1, component=site, verbose=False
         )
-        clean, corrupted = pairs.tokens(model)
-        (_, clean_cache), (_, corrupted_cache) = (model.model.run_with_cache(t.ids) for t in (clean, corrupted))
-
-        def metric(logits):
-            row = torch.arange(len(logits))
-            return (logits[row, -1, clean.answer] - logits[row, -1, clean.wrong]).mean()
-
-        with torch.no_grad():
-            theirs = patching.get_act_patch_direct_path(
-                model.model, corrupted.ids, clean_cache, corrupted_cache, metric, 0, 1, component=site, verbose=False
-            )
-            before = metric(model.model(corrupted.ids))
-        np.testing.assert_allclose(ours.scores[0, 1], (theirs[1:] - before).flatten(), atol=TOLERANCE)
+        before = metric(model.model(corrupted.ids))
+    np.testing.assert_allclose(ours.scores[0, 1], (theirs[1:] - before).flatten(), atol=TOLERANCE)

@@ -173,9 +173,10 @@ def test_a_site_that_was_not_kept_is_an_error(llama):
     ],
 )
 def test_unknown_sites_are_refused(llama, sites, message):
-    with pytest.raises(ValueError) as caught:
-        llama.cache(TEXTS, sites=sites)
-    assert str(caught.value) == message
+    for ask in (llama.cache, lambda texts, sites: mh.patching.HeadCache.estimate(llama, texts, sites=sites)):
+        with pytest.raises(ValueError) as caught:
+            ask(TEXTS, sites=sites)
+        assert str(caught.value) == message
 
 
 def test_messages_and_reprs_name_no_site_of_the_engine(llama):

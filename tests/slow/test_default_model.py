@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.metadata
 
 import numpy as np
 import pytest
@@ -11,10 +10,10 @@ import torch
 
 import mechheads as mh
 from support import oracles
+from support.releases import only_on_4
 
 pytestmark = pytest.mark.transformerlens
 
-TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
 SAMPLE = [(0, 2), (12, 7), (23, 4), (29, 1)]
 CLEAN = ["The capital of France is", "Everyone knows that the capital of Spain is"]
 CORRUPTED = ["The capital of Italy is", "Everyone knows that the capital of Japan is"]
@@ -77,33 +76,32 @@ def test_float32_is_good_enough_for_trial_runs(model):
     assert 0 < float(off) < 1e-4
 
 
-if TRANSFORMERLENS_4:
+@only_on_4
+def test_direct_paths_are_those_of_transformerlens(model):
+    from transformer_lens import patching
 
-    def test_direct_paths_are_those_of_transformerlens(model):
-        from transformer_lens import patching
+    pairs = mh.PromptPairs(
+        ["The capital of France is", "The capital of Spain is"],
+        ["The capital of Italy is", "The capital of Japan is"],
+        [" Paris", " Madrid"],
+        [" Rome", " Tokyo"],
+    )
+    receivers = [f"L{layer}H{head}.q" for layer in (28, 29) for head in range(model.n_heads)]
+    ours = mh.path_matrix(
+        model, pairs, receivers=receivers, direction="denoising", mlps="frozen", senders=["L27H3"], progress=False
+    )
+    clean, corrupted = pairs.tokens(model)
+    (_, clean_cache), (_, corrupted_cache) = (model.model.run_with_cache(t.ids) for t in (clean, corrupted))
 
-        pairs = mh.PromptPairs(
-            ["The capital of France is", "The capital of Spain is"],
-            ["The capital of Italy is", "The capital of Japan is"],
-            [" Paris", " Madrid"],
-            [" Rome", " Tokyo"],
+    def metric(logits):
+        row = torch.arange(len(logits))
+        return (logits[row, -1, clean.answer] - logits[row, -1, clean.wrong]).mean()
+
+    with torch.no_grad():
+        theirs = patching.get_act_patch_direct_path(
+            model.model, corrupted.ids, clean_cache, corrupted_cache, metric, 27, 3, component="q", verbose=False
         )
-        receivers = [f"L{layer}H{head}.q" for layer in (28, 29) for head in range(model.n_heads)]
-        ours = mh.path_matrix(
-            model, pairs, receivers=receivers, direction="denoising", mlps="frozen", senders=["L27H3"], progress=False
-        )
-        clean, corrupted = pairs.tokens(model)
-        (_, clean_cache), (_, corrupted_cache) = (model.model.run_with_cache(t.ids) for t in (clean, corrupted))
-
-        def metric(logits):
-            row = torch.arange(len(logits))
-            return (logits[row, -1, clean.answer] - logits[row, -1, clean.wrong]).mean()
-
-        with torch.no_grad():
-            theirs = patching.get_act_patch_direct_path(
-                model.model, corrupted.ids, clean_cache, corrupted_cache, metric, 27, 3, component="q", verbose=False
-            )
-            before = metric(model.model(corrupted.ids))
-        expected = (theirs[28:] - before).flatten()
-        assert float(expected.abs().max()) > 1e-3
-        np.testing.assert_allclose(ours.scores[27, 3], expected, atol=1e-4)
+        before = metric(model.model(corrupted.ids))
+    expected = (theirs[28:] - before).flatten()
+    assert float(expected.abs().max()) > 1e-3
+    np.testing.assert_allclose(ours.scores[27, 3], expected, atol=1e-4)

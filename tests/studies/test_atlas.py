@@ -327,8 +327,9 @@ def atlas_module_request(text):
     return Request(text, "made up")
 
 
-def test_a_folder_that_cannot_be_made_is_said_before_any_work():
-    done = CliRunner().invoke(main, ["atlas", "--out", "/proc/no/such/place"])
+def test_a_folder_that_cannot_be_made_is_said_before_any_work(tmp_path):
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(main, ["atlas", "--out", str(tmp_path / "file" / "atlas")])
     assert done.exit_code == 2
     assert "cannot be created" in done.output
 

@@ -120,6 +120,7 @@ def test_the_command_writes_a_page(tiny, short, monkeypatch, tmp_path: Path):
     assert {"ships_scaling_in_top", "ships_undifferentiated_generalized_ships"} <= set(heads.columns)
 
 
-def test_the_command_says_what_is_wrong():
-    done = CliRunner().invoke(main, ["safety", "--model", "/nowhere", "--out", "/proc/no/such/place"])
+def test_the_command_says_what_is_wrong(tmp_path: Path):
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(main, ["safety", "--model", "/nowhere", "--out", str(tmp_path / "file" / "safety")])
     assert done.exit_code == 2 and "--out" in done.output

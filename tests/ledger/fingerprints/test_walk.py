@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections import Counter, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -423,11 +422,10 @@ def test_a_named_tuple_is_its_values_and_its_class() -> None:
     assert fingerprint(namedtuple("Pair", "x y")(1, 2)) != fingerprint(namedtuple("Other", "x y")(1, 2))
 
 
-def test_many_functions_that_call_each_other_take_no_time() -> None:
+def test_many_functions_that_call_each_other_are_read_once_each() -> None:
+    """Along every path of calls there would be more than 60! of them."""
     calls = " + ".join(f"f{i}(x)" for i in range(60))
-    start = time.perf_counter()
     assert fingerprint(define("\n".join(f"def f{i}(x): return {i} + {calls}" for i in range(60)) + "\nthing = f0"))
-    assert time.perf_counter() - start < 2
 
 
 def net() -> Any:
@@ -464,9 +462,7 @@ def test_weights_that_lie_otherwise_in_memory_are_the_same() -> None:
 
 @pytest.mark.transformerlens
 def test_the_weights_of_the_default_model(model: mh.Model) -> None:
-    start = time.perf_counter()
     found = weights_fingerprint(model.model)
-    assert time.perf_counter() - start < 1
     model.cache(["The capital of France is"], progress=False)
     assert weights_fingerprint(model.model) == found
 

@@ -1,0 +1,85 @@
+"""Laws of sweeps: a run changes nothing in itself, all of another run brings it back, and batching changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+import mechheads as mh
+
+pytestmark = [
+    pytest.mark.transformerlens,
+    pytest.mark.filterwarnings("ignore:budget is", "ignore:the .* run prefers"),
+]
+
+CLEAN = [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"]
+CORRUPTED = [" The capital of Italy is", " The capital of Germany is the small", " When Mary and John gave to the"]
+WORDS = [" The", " capital", " of", " France", " Italy", " and", " store", " yes", " dog", " three"]
+sentences = st.lists(st.sampled_from(WORDS), min_size=1, max_size=9).map("".join)
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama", "neox", "gemma"])
+def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+@pytest.fixture(scope="module")
+def pairs() -> mh.PromptPairs:
+    return mh.PromptPairs(CLEAN, CORRUPTED, answer=[" Paris", " Madrid", " store"], wrong=[" Rome", " Berlin", " book"])
+
+
+@pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
+def test_a_run_patched_into_itself_changes_nothing(small, site):
+    same = mh.PromptPairs(CLEAN, CLEAN, answer=[" Paris"] * 3, wrong=[" Rome"] * 3)
+    effect = mh.activation_patch(small, same, site=site, progress=False)
+    np.testing.assert_allclose(effect.values, 0, atol=1e-5)
+
+
+def test_all_heads_at_all_positions_restore_the_attention_output(small, pairs):
+    """z of every head of a layer together is the layer's attention output, of the other run."""
+    clean, corrupted = pairs.tokens(small)
+    source = small.cache(clean, sites=("z",))
+    mask = clean.mask[..., None]
+    for layer in range(small.n_layers):
+        seen = {}
+
+        def give(z, hook, layer=layer):
+            return source.z.layer(layer).transpose(1, 2)
+
+        def see(value, hook, seen=seen):
+            seen["out"] = value.clone()
+
+        out = f"blocks.{layer}.hook_attn_out"
+        small.backend.run(clean.ids, [(out, see)])
+        wanted = seen["out"]
+        small.backend.run(corrupted.ids, [(small.hook_name("z", layer), give), (out, see)])
+        torch.testing.assert_close(seen["out"] * mask, wanted * mask, atol=1e-5, rtol=1e-5)
+
+
+@settings(max_examples=8, deadline=None)
+@given(prompts=st.lists(sentences, min_size=2, max_size=5), data=st.data())
+def test_order_budget_and_choice_of_heads_change_no_number(llama: mh.Model, prompts: list[str], data: st.DataObject):
+    order = data.draw(st.permutations(range(len(prompts))))
+    whole = mh.ablate(llama, prompts, progress=False)
+    shuffled = mh.ablate(llama, [prompts[i] for i in order], progress=False)
+    np.testing.assert_allclose(whole.values[..., list(order)], shuffled.values, atol=1e-5)
+    tight = mh.ablate(llama, prompts, budget=data.draw(st.sampled_from(["60 KB", "200 KB", "1 MB"])), progress=False)
+    np.testing.assert_allclose(whole.values, tight.values, atol=1e-5)
+    some = mh.ablate(llama, prompts, heads=["L2H1"], progress=False)
+    np.testing.assert_allclose(whole.values[2, 1], some.values[2, 1], atol=1e-5)
+
+
+@settings(max_examples=10, deadline=None)
+@given(prompts=st.lists(sentences, min_size=1, max_size=4))
+def test_a_divergence_is_never_negative(llama: mh.Model, prompts: list[str]):
+    assert float(mh.ablate(llama, prompts, progress=False).values.min()) >= 0
