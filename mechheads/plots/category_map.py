@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from colorsys import hsv_to_rgb
+from dataclasses import dataclass
 from itertools import count
 from math import ceil, isfinite
 from typing import TYPE_CHECKING
@@ -66,8 +67,6 @@ def category_map(
     >>> figure.layout.annotations[0].text
     'SmolLM2'
     """
-    import plotly.graph_objects as go
-
     panels = dict(labels) if isinstance(labels, Mapping) else {"": labels}
     if not panels:
         raise ValueError("labels is empty; give a result of label_heads, or several in {model name: result}")
@@ -75,69 +74,21 @@ def category_map(
         _check(name, part)
     if title is None and not isinstance(labels, Mapping):
         title = str(labels.provenance.get("model", labels.name))
-    columns = 2 if len(panels) == 4 else min(len(panels), 3)
-    rows = ceil(len(panels) / columns)
-    inner_width = columns * _PANEL_WIDTH + (columns - 1) * _GAP_ACROSS
-    height = min(_PANEL_HEIGHT, max(180, 20 * max(part.n_heads for part in panels.values())))
-    inner_height = rows * height + (rows - 1) * _GAP_DOWN
-    figure = grid_of(
-        rows=rows,
-        cols=columns,
-        subplot_titles=[plain(name) for name in panels] if isinstance(labels, Mapping) else None,
-        horizontal_spacing=_GAP_ACROSS / inner_width,
-        vertical_spacing=_GAP_DOWN / inner_height,
-    )
     palette = _colours(panels, colours or {})
     classes = {name: _classes(part) for name, part in panels.items()}
+    grid = _Grid.of(panels)
+    figure = grid_of(
+        rows=grid.rows,
+        cols=grid.columns,
+        subplot_titles=[plain(name) for name in panels] if isinstance(labels, Mapping) else None,
+        horizontal_spacing=_GAP_ACROSS / grid.width,
+        vertical_spacing=_GAP_DOWN / grid.height,
+    )
     used = {what for part in classes.values() for what in part.ravel().tolist()}
     used |= {what for part in panels.values() for what in part.dataset["category"].values.tolist()}
-    for what in (what for what in palette if what in used):
-        marker = {"symbol": "square", "size": 14, "color": palette[what]}
-        key = {"name": plain(what), "legendgroup": what}
-        figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", marker=marker, **key), row=1, col=1)
+    _add_legend(figure, {what: colour for what, colour in palette.items() if what in used})
     for i, (name, part) in enumerate(panels.items()):
-        row, column = i // columns + 1, i % columns + 1
-        line = 1 if min(_PANEL_WIDTH / part.n_layers, height / part.n_heads) >= 6 else 0.4
-        hover = np.array(_hover(part)).T
-        for what in dict.fromkeys(classes[name].ravel().tolist()):
-            if not what:
-                continue
-            here = what == classes[name].T
-            figure.add_trace(
-                go.Heatmap(
-                    z=np.where(here, 1.0, np.nan),
-                    x=np.arange(part.n_layers),
-                    y=np.arange(part.n_heads),
-                    name=plain(what),
-                    legendgroup=what,
-                    showlegend=False,
-                    showscale=False,
-                    colorscale=[[0, palette[what]], [1, palette[what]]],
-                    zmin=0,
-                    zmax=1,
-                    text=np.where(here, hover, ""),
-                    hovertemplate="%{text}<extra></extra>",
-                    hoverongaps=False,
-                    xgap=line,
-                    ygap=line,
-                ),
-                row=row,
-                col=column,
-            )
-        figure.update_xaxes(
-            title_text="Layer",
-            range=[-0.5, part.n_layers - 0.5],
-            **count_ticks(part.n_layers, _PANEL_WIDTH),
-            row=row,
-            col=column,
-        )
-        figure.update_yaxes(
-            title_text="Head" if column == 1 else None,
-            range=[-0.5, part.n_heads - 0.5],
-            **count_ticks(part.n_heads, height),
-            row=row,
-            col=column,
-        )
+        _add_panel(figure, part, classes[name], palette, grid, i)
     figure.update_xaxes(title_standoff=4, **_FRAME)
     figure.update_yaxes(title_standoff=6, **_FRAME)
     figure.update_annotations(font_size=15)
@@ -147,11 +98,82 @@ def category_map(
         paper_bgcolor="white",
         font={"color": "#222222"},
         legend={"font": {"size": 13}, "itemwidth": 30, "tracegroupgap": 2},
-        width=inner_width + 240,
-        height=inner_height + (130 if title else 110),
+        width=grid.width + 240,
+        height=grid.height + (130 if title else 110),
         margin={"l": 60, "r": 180, "t": 70 if title else 50, "b": 60},
     )
     return figure
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """The panels in rows and columns; lengths are in pixels."""
+
+    rows: int
+    columns: int
+    panel_height: int
+
+    @classmethod
+    def of(cls, panels: Mapping[str, HeadScores]) -> _Grid:
+        columns = 2 if len(panels) == 4 else min(len(panels), 3)
+        height = min(_PANEL_HEIGHT, max(180, 20 * max(part.n_heads for part in panels.values())))
+        return cls(ceil(len(panels) / columns), columns, height)
+
+    @property
+    def width(self) -> int:
+        return self.columns * _PANEL_WIDTH + (self.columns - 1) * _GAP_ACROSS
+
+    @property
+    def height(self) -> int:
+        return self.rows * self.panel_height + (self.rows - 1) * _GAP_DOWN
+
+
+def _add_legend(figure: go.Figure, colours: Mapping[str, str]) -> None:
+    """One entry per class, which hides or shows the class in every panel."""
+    import plotly.graph_objects as go
+
+    for what, colour in colours.items():
+        marker = {"symbol": "square", "size": 14, "color": colour}
+        key = {"name": plain(what), "legendgroup": what}
+        figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", marker=marker, **key), row=1, col=1)
+
+
+def _add_panel(
+    figure: go.Figure, labels: HeadScores, classes: np.ndarray, palette: Mapping[str, str], grid: _Grid, i: int
+) -> None:
+    """The heads of one model in the i-th panel, one trace per class."""
+    import plotly.graph_objects as go
+
+    row, column = i // grid.columns + 1, i % grid.columns + 1
+    n_layers, n_heads = labels.n_layers, labels.n_heads
+    line = 1 if min(_PANEL_WIDTH / n_layers, grid.panel_height / n_heads) >= 6 else 0.4
+    hover = np.array(_hover(labels)).T
+    for what in dict.fromkeys(classes.ravel().tolist()):
+        if not what:
+            continue
+        here = what == classes.T
+        trace = go.Heatmap(
+            z=np.where(here, 1.0, np.nan),
+            x=np.arange(n_layers),
+            y=np.arange(n_heads),
+            name=plain(what),
+            legendgroup=what,
+            showlegend=False,
+            showscale=False,
+            colorscale=[[0, palette[what]], [1, palette[what]]],
+            zmin=0,
+            zmax=1,
+            text=np.where(here, hover, ""),
+            hovertemplate="%{text}<extra></extra>",
+            hoverongaps=False,
+            xgap=line,
+            ygap=line,
+        )
+        figure.add_trace(trace, row=row, col=column)
+    layers, heads = count_ticks(n_layers, _PANEL_WIDTH), count_ticks(n_heads, grid.panel_height)
+    figure.update_xaxes(title_text="Layer", range=[-0.5, n_layers - 0.5], **layers, row=row, col=column)
+    title = "Head" if column == 1 else None
+    figure.update_yaxes(title_text=title, range=[-0.5, n_heads - 0.5], **heads, row=row, col=column)
 
 
 def _check(name: str, labels: HeadScores) -> None:
