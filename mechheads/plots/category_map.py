@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from colorsys import hsv_to_rgb
-from dataclasses import dataclass
 from itertools import count
 from math import ceil, isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mechheads.plots.parts.axes import count_ticks
-from mechheads.plots.parts.figure import grid_of
+from mechheads.plots.parts.figure import Panels
 from mechheads.plots.parts.text import plain
 
 if TYPE_CHECKING:
@@ -76,19 +75,13 @@ def category_map(
         title = str(labels.provenance.get("model", labels.name))
     palette = _colours(panels, colours or {})
     classes = {name: _classes(part) for name, part in panels.items()}
-    grid = _Grid.of(panels)
-    figure = grid_of(
-        rows=grid.rows,
-        cols=grid.columns,
-        subplot_titles=[plain(name) for name in panels] if isinstance(labels, Mapping) else None,
-        horizontal_spacing=_GAP_ACROSS / grid.width,
-        vertical_spacing=_GAP_DOWN / grid.height,
-    )
+    grid = _place_panels(panels)
+    figure = grid.figure(subplot_titles=[plain(name) for name in panels] if isinstance(labels, Mapping) else None)
     used = {what for part in classes.values() for what in part.ravel().tolist()}
     used |= {what for part in panels.values() for what in part.dataset["category"].values.tolist()}
     _add_legend(figure, {what: colour for what, colour in palette.items() if what in used})
     for i, (name, part) in enumerate(panels.items()):
-        _add_panel(figure, part, classes[name], palette, grid, i)
+        _add_panel(figure, part, classes[name], palette, grid.place(i), grid.panel_height)
     figure.update_xaxes(title_standoff=4, **_FRAME)
     figure.update_yaxes(title_standoff=6, **_FRAME)
     figure.update_annotations(font_size=15)
@@ -105,27 +98,10 @@ def category_map(
     return figure
 
 
-@dataclass(frozen=True)
-class _Grid:
-    """The panels in rows and columns; lengths are in pixels."""
-
-    rows: int
-    columns: int
-    panel_height: int
-
-    @classmethod
-    def of(cls, panels: Mapping[str, HeadScores]) -> _Grid:
-        columns = 2 if len(panels) == 4 else min(len(panels), 3)
-        height = min(_PANEL_HEIGHT, max(180, 20 * max(part.n_heads for part in panels.values())))
-        return cls(ceil(len(panels) / columns), columns, height)
-
-    @property
-    def width(self) -> int:
-        return self.columns * _PANEL_WIDTH + (self.columns - 1) * _GAP_ACROSS
-
-    @property
-    def height(self) -> int:
-        return self.rows * self.panel_height + (self.rows - 1) * _GAP_DOWN
+def _place_panels(panels: Mapping[str, HeadScores]) -> Panels:
+    columns = 2 if len(panels) == 4 else min(len(panels), 3)
+    height = min(_PANEL_HEIGHT, max(180, 20 * max(part.n_heads for part in panels.values())))
+    return Panels(ceil(len(panels) / columns), columns, _PANEL_WIDTH, height, _GAP_ACROSS, _GAP_DOWN)
 
 
 def _add_legend(figure: go.Figure, colours: Mapping[str, str]) -> None:
@@ -139,14 +115,18 @@ def _add_legend(figure: go.Figure, colours: Mapping[str, str]) -> None:
 
 
 def _add_panel(
-    figure: go.Figure, labels: HeadScores, classes: np.ndarray, palette: Mapping[str, str], grid: _Grid, i: int
+    figure: go.Figure,
+    labels: HeadScores,
+    classes: np.ndarray,
+    palette: Mapping[str, str],
+    place: dict[str, Any],
+    height: int,
 ) -> None:
-    """The heads of one model in the i-th panel, one trace per class."""
+    """The heads of one model in a panel, one trace per class."""
     import plotly.graph_objects as go
 
-    row, column = i // grid.columns + 1, i % grid.columns + 1
     n_layers, n_heads = labels.n_layers, labels.n_heads
-    line = 1 if min(_PANEL_WIDTH / n_layers, grid.panel_height / n_heads) >= 6 else 0.4
+    line = 1 if min(_PANEL_WIDTH / n_layers, height / n_heads) >= 6 else 0.4
     hover = np.array(_hover(labels)).T
     for what in dict.fromkeys(classes.ravel().tolist()):
         if not what:
@@ -169,11 +149,11 @@ def _add_panel(
             xgap=line,
             ygap=line,
         )
-        figure.add_trace(trace, row=row, col=column)
-    layers, heads = count_ticks(n_layers, _PANEL_WIDTH), count_ticks(n_heads, grid.panel_height)
-    figure.update_xaxes(title_text="Layer", range=[-0.5, n_layers - 0.5], **layers, row=row, col=column)
-    title = "Head" if column == 1 else None
-    figure.update_yaxes(title_text=title, range=[-0.5, n_heads - 0.5], **heads, row=row, col=column)
+        figure.add_trace(trace, **place)
+    layers, heads = count_ticks(n_layers, _PANEL_WIDTH), count_ticks(n_heads, height)
+    figure.update_xaxes(title_text="Layer", range=[-0.5, n_layers - 0.5], **layers, **place)
+    title = "Head" if place["col"] == 1 else None
+    figure.update_yaxes(title_text=title, range=[-0.5, n_heads - 0.5], **heads, **place)
 
 
 def _check(name: str, labels: HeadScores) -> None:

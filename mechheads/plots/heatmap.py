@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechheads.plots.parts.axes import count_ticks
-from mechheads.plots.parts.figure import grid_of
+from mechheads.plots.parts.figure import Panels
 from mechheads.plots.parts.text import plain
 from mechheads.results.dataset import RANGE
 
@@ -57,18 +57,10 @@ def heatmap(scores: HeadScores, *, title: str | None = None, select: Mapping[str
     columns = _columns(len(panels), scores.n_heads)
     rows = ceil(len(panels) / columns)
     cell_width, cell_height = _cell(scores, columns, rows)
-    panel_width = max(cell_width * scores.n_heads, 240 // columns)
-    panel_height = max(cell_height * scores.n_layers, 160)
-    inner_width = columns * panel_width + (columns - 1) * _GAP_ACROSS
-    inner_height = rows * panel_height + (rows - 1) * _GAP_DOWN
+    width, height = max(cell_width * scores.n_heads, 240 // columns), max(cell_height * scores.n_layers, 160)
+    grid = Panels(rows, columns, width, height, _GAP_ACROSS, _GAP_DOWN)
     line = 1 if min(cell_width, cell_height) >= 10 else 0
-    figure = grid_of(
-        rows=rows,
-        cols=columns,
-        subplot_titles=[label for label, _ in panels] if scores.extra_dims else None,
-        horizontal_spacing=_GAP_ACROSS / inner_width,
-        vertical_spacing=_GAP_DOWN / inner_height,
-    )
+    figure = grid.figure(subplot_titles=[label for label, _ in panels] if scores.extra_dims else None)
     for i, (label, part) in enumerate(panels):
         figure.add_trace(
             go.Heatmap(
@@ -82,18 +74,17 @@ def heatmap(scores: HeadScores, *, title: str | None = None, select: Mapping[str
                 xgap=line,
                 ygap=line,
             ),
-            row=i // columns + 1,
-            col=i % columns + 1,
+            **grid.place(i),
         )
-    figure.update_xaxes(title_text="head", title_standoff=4, **count_ticks(scores.n_heads, panel_width))
-    figure.update_yaxes(**count_ticks(scores.n_layers, panel_height), range=[scores.n_layers - 0.5, -0.5])
+    figure.update_xaxes(title_text="head", title_standoff=4, **count_ticks(scores.n_heads, width))
+    figure.update_yaxes(**count_ticks(scores.n_layers, height), range=[scores.n_layers - 0.5, -0.5])
     figure.update_yaxes(title_text="layer", title_standoff=6, col=1)
     figure.update_layout(
         title={"text": plain(scores.name if title is None else title), "x": 0.01, "xanchor": "left"},
         coloraxis=_colours(scores),
         plot_bgcolor=_GREY,
-        width=inner_width + 170,
-        height=inner_height + 150,
+        width=grid.width + 170,
+        height=grid.height + 150,
         margin={"l": 60, "r": 110, "t": 80, "b": 70},
     )
     return figure

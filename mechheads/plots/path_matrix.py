@@ -43,58 +43,20 @@ def path_matrix(scores: HeadScores, *, top: int = 20, title: str | None = None) 
     >>> list(mh.plots.path_matrix(scores).layout.yaxis.ticktext)
     ['L0H1', 'L0H0']
     """
-    import plotly.graph_objects as go
-
     if top < 1:
         raise ValueError(f"top is {top}; it must be at least 1")
     if scores.extra_dims != ("receiver",):
         raise ValueError(f"the scores ({scores.name!r}) have no receivers; give what mh.path_matrix returned")
     senders, measured = _strongest(scores, top)
     receivers = scores.dataset["receiver"].values.tolist()
-    labels = [plain(receiver) for receiver in receivers]
-    value, low, high = (
-        scores.dataset[name].values.reshape(-1, len(receivers))[senders] for name in ("score", "ci_low", "ci_high")
-    )
-    texts = [
-        np.ravel(hover(scores.select(receiver=receiver), f"to {label}"))[senders]
-        for receiver, label in zip(receivers, labels, strict=True)
-    ]
-    sure_row, sure_column = np.nonzero((low > 0) | (high < 0))
     cell = int(np.clip(_WIDTH // len(receivers), 5, 72))
-    width, height = max(cell * len(receivers), 280), _CELL_HEIGHT * len(senders)
+    figure = figure_of([_effects(scores, senders, cell), _dots(scores, senders, cell)])
     step = -(-14 // cell)
-    line = 1 if cell >= 10 else 0
-    level = "interval" if scores.level is None else f"{100 * scores.level:g}% interval"
-    furthest = float(np.nanmax(np.abs(value))) or 1.0
-    figure = figure_of(
-        [
-            go.Heatmap(
-                z=value,
-                x=np.arange(len(receivers)),
-                y=np.arange(len(senders)),
-                text=np.array(texts).T,
-                hovertemplate="%{text}<extra></extra>",
-                hoverongaps=False,
-                coloraxis="coloraxis",
-                xgap=line,
-                ygap=line,
-            ),
-            go.Scatter(
-                x=sure_column,
-                y=sure_row,
-                mode="markers",
-                marker={"size": min(6, max(cell - 2, 2)), "color": "#444444", "line": {"width": 1, "color": "white"}},
-                name=f"{level} excludes 0",
-                hoverinfo="skip",
-                showlegend=bool(len(sure_row)),
-            ),
-        ]
-    )
     figure.update_xaxes(
         title_text="receiver",
         range=[-0.5, len(receivers) - 0.5],
         tickvals=np.arange(0, len(receivers), step),
-        ticktext=labels[::step],
+        ticktext=[plain(receiver) for receiver in receivers[::step]],
         tickangle=0 if cell * step >= 8 * max(map(len, receivers)) else -60,
     )
     figure.update_yaxes(
@@ -106,6 +68,7 @@ def path_matrix(scores: HeadScores, *, top: int = 20, title: str | None = None) 
     )
     for axes in (figure.update_xaxes, figure.update_yaxes):
         axes(tickmode="array", ticklabelstandoff=4, showgrid=False, zeroline=False)
+    furthest = float(np.nanmax(np.abs(_values(scores, "score", senders)))) or 1.0
     figure.update_layout(
         title={"text": plain(scores.name if title is None else title), "x": 0.01, "xanchor": "left"},
         coloraxis={
@@ -116,11 +79,54 @@ def path_matrix(scores: HeadScores, *, top: int = 20, title: str | None = None) 
         },
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "itemclick": False},
         plot_bgcolor=_GREY,
-        width=width + 220,
-        height=max(height, 160) + 200,
+        width=max(cell * len(receivers), 280) + 220,
+        height=max(_CELL_HEIGHT * len(senders), 160) + 200,
         margin={"l": 100, "r": 120, "t": 100, "b": 100},
     )
     return figure
+
+
+def _effects(scores: HeadScores, senders: np.ndarray, cell: int) -> go.Heatmap:
+    """The effect of each sender on each receiver."""
+    import plotly.graph_objects as go
+
+    receivers = scores.dataset["receiver"].values.tolist()
+    texts = [np.ravel(hover(scores.select(receiver=name), f"to {plain(name)}"))[senders] for name in receivers]
+    line = 1 if cell >= 10 else 0
+    return go.Heatmap(
+        z=_values(scores, "score", senders),
+        x=np.arange(len(receivers)),
+        y=np.arange(len(senders)),
+        text=np.array(texts).T,
+        hovertemplate="%{text}<extra></extra>",
+        hoverongaps=False,
+        coloraxis="coloraxis",
+        xgap=line,
+        ygap=line,
+    )
+
+
+def _dots(scores: HeadScores, senders: np.ndarray, cell: int) -> go.Scatter:
+    """A dot in each cell whose interval excludes 0."""
+    import plotly.graph_objects as go
+
+    rows, columns = np.nonzero((_values(scores, "ci_low", senders) > 0) | (_values(scores, "ci_high", senders) < 0))
+    level = "interval" if scores.level is None else f"{100 * scores.level:g}% interval"
+    return go.Scatter(
+        x=columns,
+        y=rows,
+        mode="markers",
+        marker={"size": min(6, max(cell - 2, 2)), "color": "#444444", "line": {"width": 1, "color": "white"}},
+        name=f"{level} excludes 0",
+        hoverinfo="skip",
+        showlegend=bool(len(rows)),
+    )
+
+
+def _values(scores: HeadScores, name: str, senders: np.ndarray) -> np.ndarray:
+    """One of the statistics, [sender, receiver]."""
+    values = scores.dataset[name].values
+    return values.reshape(-1, values.shape[-1])[senders]
 
 
 def _strongest(scores: HeadScores, top: int) -> tuple[np.ndarray, int]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mechheads.heads import HeadId
 from mechheads.plots.heatmap import heatmap
-from mechheads.plots.parts.figure import grid_of
+from mechheads.plots.parts.figure import Panels
 from mechheads.plots.parts.text import plain
 from mechheads.plots.parts.traces import band_trace, line_trace
 from mechheads.results.dataset import RANGE
@@ -80,18 +80,9 @@ def role_curves(
 
     grid = _grid(curves)
     models = list(dict.fromkeys(model for row in grid.values() for model in row))
-    width, height = _sizes(len(grid), len(models))
-    inner_width = len(models) * width + (len(models) - 1) * _GAP_ACROSS
-    inner_height = len(grid) * height + (len(grid) - 1) * _GAP_DOWN
-    figure = grid_of(
-        rows=len(grid),
-        cols=len(models),
-        column_titles=[plain(model) for model in models],
-        shared_xaxes=True,
-        shared_yaxes=True,
-        horizontal_spacing=_GAP_ACROSS / inner_width,
-        vertical_spacing=_GAP_DOWN / inner_height,
-    )
+    panels = Panels(len(grid), len(models), *_sizes(len(grid), len(models)), _GAP_ACROSS, _GAP_DOWN)
+    titles = [plain(model) for model in models]
+    figure = panels.figure(column_titles=titles, shared_xaxes=True, shared_yaxes=True)
     named: set[str] = set()
     for row, (task, across) in enumerate(grid.items(), 1):
         for column, model in enumerate(models, 1):
@@ -116,10 +107,10 @@ def role_curves(
         title={"text": plain(heading), "x": 0.01, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 20}},
         plot_bgcolor="white",
         font={"color": "#222222"},
-        legend={"orientation": "h", "x": 0, "y": 1 + 30 / inner_height, "yanchor": "bottom"},
+        legend={"orientation": "h", "x": 0, "y": 1 + 30 / panels.height, "yanchor": "bottom"},
         showlegend=True,
-        width=inner_width + 130,
-        height=inner_height + 175,
+        width=panels.width + 130,
+        height=panels.height + 175,
         margin={"l": 90, "r": 40, "t": 115, "b": 60},
     )
     return figure

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechheads.plots.parts.axes import count_ticks
-from mechheads.plots.parts.figure import grid_of
+from mechheads.plots.parts.figure import Panels
 from mechheads.plots.parts.text import plain
 
 if TYPE_CHECKING:
@@ -164,91 +164,85 @@ def _top(scores: HeadScores, k: int | None) -> pd.DataFrame:
 
 def _draw(panels: Mapping[str, Sequence[_Series]], marks: Mapping[str, tuple[str, int]], title: str) -> go.Figure:
     """One panel for each entry, which maps a heading to its series."""
-    import plotly.graph_objects as go
-
     every = [one for series in panels.values() for one in series]
     n_layers = max(one.scores.n_layers for one in every)
     n_heads = max(one.scores.n_heads for one in every)
-    columns, width, height = _sizes(len(panels), n_layers, n_heads)
-    rows = ceil(len(panels) / columns)
-    inner_width = columns * width + (columns - 1) * _GAP_ACROSS
-    inner_height = rows * height + (rows - 1) * _GAP_DOWN
-    figure = grid_of(
-        rows=rows,
-        cols=columns,
-        subplot_titles=[plain(name) for name in panels],
-        horizontal_spacing=_GAP_ACROSS / inner_width,
-        vertical_spacing=_GAP_DOWN / inner_height,
-    )
-    scale = float(np.clip(min(width / n_layers, height / n_heads) / 20, 0.7, 1))
+    grid = _place_panels(len(panels), n_layers, n_heads)
+    figure = grid.figure(subplot_titles=[plain(name) for name in panels])
+    scale = float(np.clip(min(grid.panel_width / n_layers, grid.panel_height / n_heads) / 20, 0.7, 1))
     named: set[str] = set()
     for i, series in enumerate(panels.values()):
-        place: dict[str, Any] = {"row": i // columns + 1, "col": i % columns + 1}
         ordered = sorted(series, key=lambda one: list(marks).index(one.name))
         for one, texts in zip(ordered, _hover(ordered), strict=True):
             symbol, size = marks[one.name]
-            figure.add_trace(
-                go.Scatter(
-                    x=one.top["layer"].to_numpy(),
-                    y=one.top["head"].to_numpy(),
-                    mode="markers",
-                    name=plain(one.name),
-                    legendgroup=one.name,
-                    showlegend=one.name not in named,
-                    marker={
-                        "symbol": symbol,
-                        "size": size * scale,
-                        "color": one.top["generalized_ships"].to_numpy(),
-                        "coloraxis": "coloraxis",
-                        "line": {"width": 2.5 if symbol.endswith("open") else 1.3, "color": "white"},
-                    },
-                    text=texts,
-                    hovertemplate="%{text}<extra></extra>",
-                ),
-                **place,
-            )
+            trace = _markers(one, texts, symbol, size * scale)
+            trace.showlegend = one.name not in named
             named.add(one.name)
+            figure.add_trace(trace, **grid.place(i))
         across, up = max(one.scores.n_layers for one in series), max(one.scores.n_heads for one in series)
-        figure.update_xaxes(**_axis(across, width, 24), **place)
-        figure.update_yaxes(**_axis(up, height, 16), **place)
+        figure.update_xaxes(**_axis(across, grid.panel_width, 24), **grid.place(i))
+        figure.update_yaxes(**_axis(up, grid.panel_height, 16), **grid.place(i))
     figure.update_xaxes(title_text="Layer", title_standoff=4)
     figure.update_yaxes(title_text="Head", title_standoff=6, col=1)
     figure.update_annotations(font_size=15)
     headings = 28 * any(panels)
-    legend = 22 * _legend_rows(named, inner_width) + 12
+    legend = 22 * _legend_rows(named, grid.width) + 12
     top = 56 + legend + headings
     figure.update_layout(
         title={"text": plain(title), "x": 0.01, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 22}},
-        coloraxis=_colours(np.concatenate([one.top["generalized_ships"].to_numpy() for one in every]), inner_height),
+        coloraxis=_colours(np.concatenate([one.top["generalized_ships"].to_numpy() for one in every]), grid.height),
         legend={
             "orientation": "h",
             "x": 0,
             "xanchor": "left",
-            "y": 1 + (headings + 6) / inner_height,
+            "y": 1 + (headings + 6) / grid.height,
             "yanchor": "bottom",
             "itemsizing": "trace",
         },
         showlegend=True,
         plot_bgcolor="white",
         font={"color": "#222222"},
-        width=inner_width + 190,
-        height=inner_height + top + 60,
+        width=grid.width + 190,
+        height=grid.height + top + 60,
         margin={"l": 60, "r": 130, "t": top, "b": 60},
     )
     return figure
 
 
-def _sizes(n_panels: int, n_layers: int, n_heads: int) -> tuple[int, int, int]:
-    """The number of panels side by side, and the width and height of one in pixels."""
+def _markers(series: _Series, texts: Sequence[str], symbol: str, size: float) -> go.Scatter:
+    """A marker at each head of a series."""
+    import plotly.graph_objects as go
+
+    return go.Scatter(
+        x=series.top["layer"].to_numpy(),
+        y=series.top["head"].to_numpy(),
+        mode="markers",
+        name=plain(series.name),
+        legendgroup=series.name,
+        marker={
+            "symbol": symbol,
+            "size": size,
+            "color": series.top["generalized_ships"].to_numpy(),
+            "coloraxis": "coloraxis",
+            "line": {"width": 2.5 if symbol.endswith("open") else 1.3, "color": "white"},
+        },
+        text=texts,
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def _place_panels(n_panels: int, n_layers: int, n_heads: int) -> Panels:
+    """As many panels side by side as fit, large for small models."""
     if n_panels == 1:
-        return 1, 710, int(np.clip(34 * n_heads, 300, 900))
+        return Panels(1, 1, 710, int(np.clip(34 * n_heads, 300, 900)), _GAP_ACROSS, _GAP_DOWN)
     fitting = max(1, (_WIDEST + _GAP_ACROSS) // (max(380, 7 * n_layers) + _GAP_ACROSS))
     columns = min(fitting, 2 if n_panels == 4 else n_panels)
     widest = (_WIDEST - (columns - 1) * _GAP_ACROSS) // columns
-    return columns, min(widest, max(380, 24 * n_layers)), int(np.clip(18 * n_heads, 240, 560))
+    width, height = min(widest, max(380, 24 * n_layers)), int(np.clip(18 * n_heads, 240, 560))
+    return Panels(ceil(n_panels / columns), columns, width, height, _GAP_ACROSS, _GAP_DOWN)
 
 
-def _legend_rows(names: set[str], width: int) -> int:
+def _legend_rows(names: set[str], width: float) -> int:
     """The number of legend rows: one if all names fit, otherwise in columns as wide as the longest name."""
     widths = [6.2 * len(name) + 45 for name in names]
     return 1 if sum(widths) <= width else ceil(len(names) / max(1, width // max(widths)))
@@ -267,7 +261,7 @@ def _axis(n: int, pixels: int, most: int) -> dict[str, Any]:
     }
 
 
-def _colours(degrees: np.ndarray, height: int) -> dict[str, Any]:
+def _colours(degrees: np.ndarray, height: float) -> dict[str, Any]:
     top = float(np.nanmax(degrees)) if np.isfinite(degrees).any() else 1.0
     return {
         "colorscale": [[i / (len(_COLOURS) - 1), colour] for i, colour in enumerate(_COLOURS)],

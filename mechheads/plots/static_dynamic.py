@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.plots.parts.figure import grid_of
+from mechheads.plots.parts.figure import Panels
 from mechheads.plots.parts.text import plain
 from mechheads.results.agreement import shared_relations
 
@@ -97,18 +98,10 @@ def relation_panels(
         across, up: the titles of the axes, also escaped.
         title: the title of the figure.
     """
-
     columns = min(len(headings), 4)
-    rows = -(-len(headings) // columns)
-    width, height = columns * _PANEL + (columns - 1) * _GAP, rows * _PANEL + (rows - 1) * 1.6 * _GAP
-    figure = grid_of(
-        rows=rows,
-        cols=columns,
-        subplot_titles=headings,
-        horizontal_spacing=_GAP / width if columns > 1 else 0,
-        vertical_spacing=1.6 * _GAP / height if rows > 1 else 0,
-    )
-    places: list[dict[str, Any]] = [{"row": i // columns + 1, "col": i % columns + 1} for i in range(len(headings))]
+    panels = Panels(ceil(len(headings) / columns), columns, _PANEL, _PANEL, _GAP, 1.6 * _GAP)
+    figure = panels.figure(subplot_titles=headings)
+    places = [panels.place(i) for i in range(len(headings))]
     frame: dict[str, Any] = {"showline": True, "linecolor": "#888888", "mirror": True}
     figure.update_xaxes(**frame)
     figure.update_yaxes(**frame)
@@ -121,8 +114,8 @@ def relation_panels(
         title={"text": plain(title or ""), "x": 0.01, "xanchor": "left"},
         plot_bgcolor="white",
         font={"color": "#222222"},
-        width=width + 240,
-        height=height + top + 60,
+        width=panels.width + 240,
+        height=panels.height + top + 60,
         margin={"l": 60, "r": 180, "t": top, "b": 60},
     )
     return figure, places
