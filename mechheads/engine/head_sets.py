@@ -28,6 +28,7 @@ from mechheads.messages.progress import Bar
 from mechheads.metrics.base import name_of
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.provenance import make_provenance
 from mechheads.runs.layer_store import LayerStore
 from mechheads.runs.sites import KEY_SITES
 
@@ -90,12 +91,13 @@ class SetRuns:
 
     def provenance(self) -> dict[str, Any]:
         """The provenance that all results of these runs share."""
-        return self.job.model.provenance() | {
-            "intervention": describe_intervention(self.job.intervention),
-            "metric": name_of(self.job.spec.metric),
-            "prompts": self.job.fingerprint(),
-            "n_prompts": len(self.job.tokens),
-        }
+        return make_provenance(
+            self.job.model,
+            intervention=describe_intervention(self.job.intervention),
+            metric=name_of(self.job.spec.metric),
+            prompts=self.job,
+            n_prompts=len(self.job.tokens),
+        )
 
 
 def replaced_z(job: Job) -> tuple[LayerStore, Int[Tensor, " prompt"]]:

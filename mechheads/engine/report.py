@@ -14,6 +14,7 @@ from mechheads.engine.job import Job
 from mechheads.interventions.base import Intervention
 from mechheads.metrics.base import MetricInfo, name_of
 from mechheads.results.dataset import Label
+from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 
 
@@ -50,9 +51,11 @@ def report(
         extra=about.extra,
         null=metric.null,
         seed=spec.seed,
-        provenance=job.model.provenance()
-        | {"metric": metric.name, "prompts": job.fingerprint(), "n_prompts": len(job.tokens), "seed": spec.seed}
-        | dict(about.more),
+        provenance=make_provenance(
+            job.model,
+            {"metric": metric.name, "prompts": job, "n_prompts": len(job.tokens), "seed": spec.seed},
+            about.more,
+        ),
         variables={"base_metric": (("prompt",), evaluator.base_value.cpu().numpy())},
     )
 

@@ -36,6 +36,7 @@ from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.head_sets import PATCH
 from mechheads.results.kinds import KINDS
+from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import LEAST_CLUSTERS, clustered_interval
 from mechheads.results.tables import TableResult
 
@@ -213,9 +214,9 @@ def completeness(
         "incompleteness": np.abs(mean),
     }
     table = pd.DataFrame(columns)
-    about = {"heads": [str(head) for head in circuit], "subsets": len(chosen), "seed": seed}
+    about = make_provenance(runs, heads=circuit, subsets=len(chosen), seed=seed)
     said, info = describe_intervention(ablation), MetricInfo.of(runs.metric)
-    return Completeness(table, circuit, info.name, said, info.unit, runs.provenance() | about)
+    return Completeness(table, circuit, info.name, said, info.unit, about)
 
 
 def _circuit(heads: Iterable[HeadLike] | None, model: Model) -> tuple[HeadId, ...]:
@@ -278,7 +279,7 @@ class CircuitRuns:
         score = float(self.share(values))
         low, high = _ratio_interval(values - self.empty, self.full - self.empty, self.cluster)
         table = pd.DataFrame({"cluster": self.cluster, "full": self.full, "circuit": values, "no heads": self.empty})
-        about = self.provenance() | {"heads": [str(head) for head in heads]}
+        about = make_provenance(self, heads=heads)
         return Faithfulness(
             score, low, high, heads, table, name_of(self.metric), describe_intervention(self.ablation), about
         )

@@ -28,6 +28,7 @@ from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import clustered_interval, mean_over_prompts, q_values, sign_flip_p
 from mechheads.results.tables import TableResult
 
@@ -146,6 +147,11 @@ def patch_sets(
         pd.DataFrame(columns),
         name=f"{describe_intervention(intervention)} of sets of heads" + (f", {direction}" if on_pairs else ""),
         unit="share restored" if normalize else info.unit,
-        provenance=runs.provenance()
-        | {"positions": positions, "direction": direction if on_pairs else None, "normalize": normalize, "seed": seed},
+        provenance=make_provenance(
+            runs,
+            positions=positions,
+            direction=direction if on_pairs else None,
+            normalize=normalize,
+            seed=seed,
+        ),
     )

@@ -25,6 +25,7 @@ from mechheads.model.model import Model
 from mechheads.patching.circuits import CircuitRuns, Faithfulness, circuit_spec
 from mechheads.patching.head_sets import PATCH
 from mechheads.results.kinds import KINDS
+from mechheads.results.provenance import make_provenance
 from mechheads.results.tables import TableResult
 
 
@@ -138,14 +139,15 @@ def minimal_circuit(
     work.warn(f"{len(trace)} trials", "it may be possible to remove more heads")
     circuit = tuple(sorted(kept))
     found = runs.faithfulness(circuit, values)
-    about = {
-        "start": "all" if start is None else [str(head) for head in start],
-        "threshold": threshold,
-        "order": order,
-        "interrupted": work.interrupted,
-    }
+    about = make_provenance(
+        found.provenance,
+        start="all" if start is None else start,
+        threshold=threshold,
+        order=order,
+        interrupted=work.interrupted,
+    )
     columns = ["head", "faithfulness", "removed", "n_heads"]
-    return Circuit(circuit, found, pd.DataFrame(trace, columns=columns), found.provenance | about)
+    return Circuit(circuit, found, pd.DataFrame(trace, columns=columns), about)
 
 
 Trial = tuple[HeadId, Float[np.ndarray, " prompt"]]
