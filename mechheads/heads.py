@@ -1,4 +1,4 @@
-"""``HeadId`` names a head; checks that a head exists, which key/value head it reads, random heads to compare with."""
+"""``HeadId``, the name of a head; functions that check heads, find their key/value heads and draw random heads."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def kv_head(head: int, n_heads: int, n_kv_heads: int) -> int:
 def matched_heads(
     heads: Sequence[HeadId], excluded: Collection[HeadId], n_layers: int, n_heads: int, seed: Sequence[int]
 ) -> tuple[HeadId, ...]:
-    """Random heads to compare with, one for each given head: from its layer, or from the nearest layer with heads left.
+    """Random heads for comparison, one for each given head: from its layer, or from the nearest layer with heads left.
 
     Args:
         excluded: heads that must not be drawn, including the given ones.

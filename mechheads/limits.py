@@ -1,4 +1,4 @@
-"""``Limits``: how much memory an analysis may take, and into what pieces it is cut."""
+"""``Limits``: how much memory an analysis may use, and how its work is split."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def budget_bytes(budget: int | str | None) -> int:
 
 @dataclass(frozen=True)
 class Limits:
-    """How much memory an analysis may take, and into what pieces it is cut.
+    """How much memory an analysis may use, and how its work is split.
 
-    The pieces change speed and memory, and results by rounding only. The public functions take ``Limits`` as
+    The split affects speed and memory, and changes results only by rounding. The public functions take ``Limits`` as
     ``budget=``, in place of a number of bytes or a text such as "2 GB".
 
     Attributes:
-        memory: bytes for everything besides the model: cached runs, activations, logits.
-        tokens: how many tokens go through a block together; None for as many as the device is fast with.
+        memory: bytes for everything except the model: cached runs, activations, logits.
+        tokens: how many tokens go through a block together; None for as many as the device needs to be fast.
         logits: how many logits are computed together (2**24 take 64 MB in float32).
-        logit_rows: how many rows of logits are collected before they are computed, so that products are not small.
-        run_tokens: how many tokens a cached run takes at a time.
+        logit_rows: how many rows of logits are collected and computed together, because small products are slow.
+        run_tokens: how many tokens a cached run computes at a time.
 
     >>> Limits.of("2 GB").memory == 2 * 2**30
     True
@@ -54,10 +54,10 @@ class Limits:
 
     @classmethod
     def of(cls, budget: Budget) -> Limits:
-        """The limits that a ``budget`` argument stands for.
+        """The limits for a ``budget`` argument.
 
         Raises:
-            ValueError: if it is less than a byte, not finite, or cannot be read.
+            ValueError: if the budget is less than one byte, not finite, or cannot be read.
         """
         return budget if isinstance(budget, Limits) else cls(memory=budget_bytes(budget))
 
@@ -65,4 +65,4 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 Budget = int | str | Limits | None
-"""What public functions take as ``budget``: bytes, a text such as "2 GB", ``Limits``, or None for 4 GB."""
+"""The type of ``budget`` arguments: bytes, a text such as "2 GB", ``Limits``, or None for 4 GB."""

@@ -18,12 +18,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A kind of safetensors file: its format, what it must hold, and how an error names it.
+    """A kind of safetensors file: its format, what it must contain, and how an error names it.
 
     Attributes:
         format: the format's name and version, as stored in the file.
         foreign: how a message about a file of another kind begins; ``{path}`` stands for the file's path.
-        texts: names of the texts that a file must hold besides its tensors.
+        texts: names of the texts that a file must contain besides its tensors.
     """
 
     format: str

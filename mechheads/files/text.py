@@ -29,7 +29,8 @@ def parse_json(text: str, what: str) -> Any:
     """The content of JSON text. ``what`` is the text's name in error messages.
 
     Raises:
-        ValueError: if the text is not JSON, is nested too deeply, or holds strings that are not valid Unicode.
+        ValueError: if the text is not JSON, is nested too deeply, or contains strings that are not valid Unicode.
+
     >>> parse_json('{"pairs": [["big", "small"]]}', "antonyms.json")
     {'pairs': [['big', 'small']]}
     """
@@ -50,11 +51,11 @@ def check_unicode(text: str, what: str) -> str:
     """Return the text if it is valid Unicode.
 
     Raises:
-        ValueError: if it holds half of a surrogate pair, which no file and no tokenizer accepts.
+        ValueError: if it contains half of a surrogate pair, which no file and no tokenizer accepts.
     """
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         shown = text[max(0, error.start - 20) : error.end + 20]
-        raise ValueError(f"{what} holds {shown!r}, which is not valid Unicode: half of a surrogate pair") from error
+        raise ValueError(f"{what} contains {shown!r}, which is not valid Unicode: half of a surrogate pair") from error
     return text

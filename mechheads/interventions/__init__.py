@@ -1,1 +1,1 @@
-"""What becomes of a head: every intervention is a new value for its z."""
+"""Interventions: rules that give a head a new activation, and so a new z."""

@@ -1,10 +1,9 @@
-"""Interventions: what one head's activation becomes.
+"""Interventions: rules that give a head a new activation.
 
-An intervention is a function ``(value, context) -> value`` of one head's activation, or a frozen
-dataclass with such a ``__call__``. Without more, the value is ``z`` [prompt, pos, d_head]. A class may
-set ``site`` to ``"q"``, ``"k"``, ``"v"`` or ``"pattern"`` [prompt, query, key]: then the head's new ``z``
-is what attention makes of the new value. It may set ``needs`` to the activations it reads from the
-cached runs (default: all), which saves memory.
+An intervention is a function ``(value, context) -> value`` of one head's activation, or a frozen dataclass with such a
+``__call__``. By default, the value is ``z`` [prompt, pos, d_head]. A class may set ``site`` to ``"q"``, ``"k"``,
+``"v"`` or ``"pattern"`` [prompt, query, key]: then the head's new ``z`` is computed from the new value. It may set
+``needs`` to the activations that it reads from the cached runs (default: all), which saves memory.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from mechheads.runs.cache import HeadCache
 from mechheads.runs.sites import HEAD_SITES, SITES
 
 Site = Literal["z", "q", "k", "v", "pattern", "scored_q", "scored_k"]
-"""``scored_q`` and ``scored_k`` are q and k as they meet: after norm and rotation in a model that norms them, else the
-same as q and k."""
+"""``scored_q`` and ``scored_k`` are the q and k that are multiplied with each other. In a model that norms q and k,
+they are taken after norm and rotation; in other models they are the same as q and k."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What an intervention may look at.
+    """What an intervention can use besides the head's activation.
 
     Attributes:
-        head: the head it acts on. For ``k`` and ``v`` under grouped-query attention it is called once
-            for each key/value head, with the first query head of its group.
-        base: the run that is intervened on.
-        source: the other run, where prompts come as pairs.
-        mask: True where a token is real, False where it is padding [prompt, pos].
+        head: the head that is changed. For ``k`` and ``v`` under grouped-query attention, the intervention is called
+            once for each key/value head, with the first query head of its group.
+        base: the base run.
+        source: the source run; None for plain prompts.
+        mask: True for real tokens, False for padding [prompt, pos].
     """
 
     head: HeadId
@@ -45,16 +44,16 @@ class Context:
 
 @runtime_checkable
 class Intervention(Protocol):
-    """What a sweep takes: see the module's docstring."""
+    """The type of an intervention; see the module's docstring."""
 
     def __call__(self, value: Float[Tensor, "prompt ..."], context: Context, /) -> Float[Tensor, "prompt ..."]: ...
 
 
 def site_of(intervention: Intervention) -> Site:
-    """The activation that an intervention acts on; ``z`` where it does not say.
+    """The activation that an intervention replaces; ``z`` if it declares no ``site``.
 
     Raises:
-        ValueError: if it names none that there is.
+        ValueError: if the site is not known.
     """
     site = getattr(intervention, "site", "z")
     if site not in HEAD_SITES:
@@ -64,5 +63,5 @@ def site_of(intervention: Intervention) -> Site:
 
 
 def needs_of(intervention: Intervention) -> tuple[str, ...]:
-    """The activations that an intervention reads from the cached runs; all where it does not say."""
+    """The activations that an intervention reads from the cached runs; all if it declares no ``needs``."""
     return tuple(getattr(intervention, "needs", ("z", "pattern", "q", "k", "v")))

@@ -14,7 +14,7 @@ from mechheads.interventions.base import Context, Site
 
 @dataclass(frozen=True)
 class Zero:
-    """z becomes zero: the head writes nothing but its share of b_O."""
+    """z becomes zero: the head adds nothing to the residual stream. The layer's b_O stays."""
 
     needs: ClassVar = ()
 
@@ -24,7 +24,7 @@ class Zero:
 
 @dataclass(frozen=True)
 class Mean:
-    """z becomes its mean over all real tokens of all prompts: the head says the same everywhere."""
+    """z becomes its mean over all real tokens of all prompts: the head adds the same vector at every token."""
 
     needs: ClassVar = ()
 
@@ -36,10 +36,10 @@ class Mean:
 
 @dataclass(frozen=True)
 class Resample:
-    """z becomes that of another prompt of the set, position by position from the start.
+    """z becomes the head's z on another of the prompts, position by position from the start.
 
-    Where the other prompt is shorter, its last token stands in for the rest. Each prompt gives its z to
-    exactly one other, in an order drawn from ``seed``.
+    If the other prompt is shorter, the z of its last token is used for the remaining positions. Each prompt gives its
+    z to exactly one other prompt, in a random order drawn from ``seed``.
     """
 
     seed: int = 0
@@ -48,7 +48,7 @@ class Resample:
     def __call__(self, value: Float[Tensor, "prompt pos d_head"], context: Context) -> Tensor:
         n, pos = context.mask.shape
         if n < 2:
-            raise ValueError("Resample needs at least two prompts: there is no other to take z from")
+            raise ValueError("Resample takes z from another prompt; give at least two prompts")
         order = torch.randperm(n, generator=torch.Generator().manual_seed(self.seed))
         donor = torch.empty(n, dtype=torch.long)
         donor[order] = order.roll(1)
@@ -60,7 +60,7 @@ class Resample:
 
 @dataclass(frozen=True)
 class Scale:
-    """z becomes ``factor`` times z: Scaling Contribution of the safety-head paper (W_v times epsilon)."""
+    """z becomes ``factor`` times z: Scaling Contribution (Zhou et al., ICLR 2025), which multiplies W_v by epsilon."""
 
     factor: float
     needs: ClassVar = ()
@@ -71,12 +71,12 @@ class Scale:
 
 @dataclass(frozen=True)
 class UniformAttention:
-    """q, or k, becomes ``epsilon`` times itself, so that attention spreads evenly over the tokens so far.
+    """q or k becomes ``epsilon`` times itself, so that attention spreads evenly over the tokens so far.
 
-    Undifferentiated Attention of the safety-head paper (W_q or W_k, and its bias, times epsilon); at 0, the default,
-    row i of the pattern is 1/i over the first i tokens and z the causal mean of v; with a sliding window,
-    over the tokens inside it. Where a model norms q and k, which would undo a factor on the weights, they shrink
-    after the norm. Scores are products of q and k, so for one query head both ways are the same.
+    This is Undifferentiated Attention (Zhou et al., ICLR 2025), which multiplies W_q or W_k and its bias by epsilon. At
+    0, the default, row i of the pattern is 1/i over the first i tokens, and z is the causal mean of v; with a sliding
+    window, the mean over the window. If a model norms q and k, the norm would undo a factor on the weights, so q or k
+    is multiplied after the norm. Scores are products of q and k, so for one query head both choices give the same.
     """
 
     epsilon: float = 0.0
@@ -93,7 +93,7 @@ class UniformAttention:
 
 @dataclass(frozen=True)
 class Patch:
-    """The activation at ``site`` becomes that of the other run: activation patching."""
+    """The activation at ``site`` becomes its value in the source run: activation patching."""
 
     site: Site = "z"
 
@@ -103,5 +103,5 @@ class Patch:
 
     def __call__(self, value: Float[Tensor, "prompt ..."], context: Context) -> Tensor:
         if context.source is None:
-            raise ValueError("Patch takes the value from the other run; give PromptPairs, not single prompts")
+            raise ValueError("Patch takes values from the source run of a pair; give mh.PromptPairs, not plain prompts")
         return context.source.site(self.site)[context.head]

@@ -1,4 +1,4 @@
-"""``HeadChange``: how a new activation is put into a run, in sweeps, generation, Sahara and gates alike."""
+"""``HeadChange``: how sweeps, generation, Sahara and gates put a new activation into a run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from mechheads.model.model import Model
 
 @dataclass(frozen=True)
 class HeadChange:
-    """An activation that becomes another one.
+    """Replaces one activation by a function of it.
 
     Attributes:
-        layer, head: which head; for the sites ``k``, ``v`` and ``scored_k`` the key/value head. None stands for all
-            heads together, or for ``mlp_out``, which has none.
+        layer, head: which head; for the sites ``k``, ``v`` and ``scored_k`` the key/value head. None means all heads
+            together, or ``mlp_out``, which has no heads.
         site: ``z``, ``q``, ``k``, ``v``, ``scored_q``, ``scored_k`` or ``mlp_out``.
-        function: makes the new activation [row, pos, d_head] of the old one. When text is generated, it is called for
-            one token at a time after the prompt, so it must treat every row and every position on its own.
+        function: computes the new activation [row, pos, d_head] from the old one. When text is generated, it is called
+            for one token at a time after the prompt, so it must treat every row and every position independently.
     """
 
     layer: int
@@ -36,12 +36,12 @@ class HeadChange:
 
 Rows = slice | Tensor | None
 Region = tuple[Callable[[], Rows], slice]
-"""The rows and positions of a batch that a change applies to. The rows are asked for in every forward, as rows leave a
-batch when they are finished; None says that there are none."""
+"""The rows and positions of a batch that a change applies to. The function that gives the rows is called in every
+forward pass, because rows leave a batch when they are finished; None means no rows."""
 
 
 def region(rows: Rows = slice(None), positions: slice = slice(None)) -> Region:
-    """A region that stays the same; everywhere, if nothing is given."""
+    """A region that stays the same; by default, all rows and positions."""
     return (lambda: rows), positions
 
 
@@ -49,7 +49,7 @@ EVERYWHERE = region()
 
 
 def change_hooks(model: Model, changes: Iterable[tuple[HeadChange, Region]]) -> list[Hook]:
-    """Hooks that put the new activations in, one for each layer and site; changes of one head apply in their order."""
+    """Hooks that apply the changes, one for each layer and site; changes of one head are applied in order."""
     at: dict[tuple[int, str], list[tuple[HeadChange, Region]]] = {}
     for change, where in changes:
         at.setdefault((change.layer, change.site), []).append((change, where))

@@ -1,4 +1,4 @@
-"""What an intervention makes of a head: its new z, whatever activation it acts on."""
+"""The new z of a head under an intervention, whichever activation the intervention replaces."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from mechheads.runs.sites import KEY_SITES
 
 @dataclass(frozen=True)
 class Altered:
-    """What comes of a changed q, k, v or pattern: ``altered[layer]`` is the new z [prompt, head, pos, d_head].
+    """The new z that follows from a changed q, k, v or pattern: ``altered[layer]`` is [prompt, head, pos, d_head].
 
     Attributes:
         z: the new z of each layer.
-        changed: of each layer, where its q, k, v or pattern is another [prompt, stored head, pos].
+        changed: for each layer, whether its q, k, v or pattern differs from the base run [prompt, stored head, pos].
     """
 
     z: LayerStore
@@ -46,13 +46,13 @@ def altered_z(
 ) -> Altered:
     """Every head's z when its q, k, v or pattern is changed, in one run of the model.
 
-    Heads of a layer do not see each other, so changing all of them at once gives each its own new z;
-    the old z is put back behind it, so that later layers stay at the base run.
+    Heads of a layer do not see each other, so changing all of them at once gives each its own new z. The old z is
+    restored after it is read, so that later layers stay as in the base run.
 
     Args:
         base: a run that kept z and the site of the intervention.
-        at: the positions changed; None changes all.
-        layers: those wanted.
+        at: the positions to change; None changes all.
+        layers: the layers to compute.
         rows: how many prompts to run at once.
     """
     site = site_of(intervention)
@@ -102,10 +102,10 @@ def changed_z(
     at: Bool[Tensor, "prompt pos"] | None,
     altered: Altered | None = None,
 ) -> tuple[Float[Tensor, "prompt pos d_head"], Int[Tensor, " prompt"]]:
-    """A head's z with the change, and where it first differs from the old one; the row's width where it never does.
+    """A head's new z, and the first position where it differs from the old one; the row's width if it never does.
 
     Args:
-        at: the positions changed; None changes all.
+        at: the positions to change; None changes all.
         altered: from ``altered_z``, for an intervention that does not act on z itself.
     """
     old = base.z.layer(head.layer)[:, head.head]
@@ -124,17 +124,17 @@ def changed_z(
 
 
 def apply(intervention: Intervention, value: Tensor, context: Context) -> Tensor:
-    """Call an intervention and check what it gives back.
+    """Call an intervention and check what it returns.
 
     Raises:
-        ValueError: if the result is no tensor of the same shape, or not finite at a real token.
+        ValueError: if the result is not a tensor of the same shape, or not finite at a real token.
     """
     new = intervention(value.clone(), context)
     name = getattr(intervention, "__name__", None) or type(intervention).__name__
     if not isinstance(new, torch.Tensor) or new.shape != value.shape:
         got = list(new.shape) if isinstance(new, torch.Tensor) else type(new).__name__
         raise ValueError(
-            f"intervention {name} gave {got} for {context.head}; it must give a tensor of shape {list(value.shape)}"
+            f"intervention {name} gave {got} for {context.head}; it must return a tensor of shape {list(value.shape)}"
         )
     if not new[context.mask].isfinite().all():
         raise ValueError(f"intervention {name} gave values that are not finite for {context.head}")

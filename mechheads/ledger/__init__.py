@@ -1,1 +1,1 @@
-"""The ledger: results in a file, so that a killed run resumes where it stopped."""
+"""The ledger: a file of finished results, so that a killed run resumes where it stopped."""

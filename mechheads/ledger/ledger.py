@@ -42,7 +42,7 @@ class Ledger:
 
     Committed units survive the end of the process, however it ends. After a power failure the last commits may be
     missing, but a commit is never stored in part. Several processes may use one file at once, on a local disk. While
-    they do, and after one was killed, the files ``-wal`` and ``-shm`` beside it are part of it.
+    they do, and after one was killed, the files ``-wal`` and ``-shm`` next to it are part of it.
 
     Args:
         path: the file; created if it does not exist.
@@ -231,7 +231,7 @@ def _create(path: Path) -> None:
 
 
 def _check(path: Path) -> list[tuple[str, str, str, int]]:
-    """Check that a file is an undamaged ledger, without writing to it or creating files beside it.
+    """Check that a file is an undamaged ledger, without writing to it or creating files next to it.
 
     Returns:
         Its sweeps: key, about, started and number of units.

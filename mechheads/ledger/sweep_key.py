@@ -38,11 +38,11 @@ def open_ledger(path: str | PathLike[str], model: Model, runs: Mapping[str, Toke
 
 
 class Store:
-    """The file in which an analysis keeps what it has finished; closed with the ``with`` block.
+    """The file in which an analysis stores its finished units; a context manager that closes it.
 
     Args:
-        path: the file; None keeps nothing.
-        about: what else tells the analysis apart, besides what ``open`` is given.
+        path: the file; None stores nothing.
+        about: further settings that identify the analysis, in addition to the arguments of ``open``.
     """
 
     def __init__(self, path: str | PathLike[str] | None, **about: object) -> None:
@@ -57,7 +57,7 @@ class Store:
             self._ledger.close()
 
     def open(self, model: Model, runs: Mapping[str, Tokens | None], **parts: object) -> Ledger | None:
-        """The ledger; None if nothing is kept. See ``open_ledger``."""
+        """The ledger, or None if nothing is stored; see ``open_ledger``."""
         if self._path is not None:
             self._ledger = open_ledger(self._path, model, runs, **parts, **self._about)
         return self._ledger

@@ -1,4 +1,4 @@
-"""Ctrl-C ends long work early, and what was done by then is kept."""
+"""Ctrl-C ends long work early and keeps what is finished."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from mechheads.messages.warn import warn
 
 
 class until_interrupted:
-    """Run a block to its end or until Ctrl-C, and go on after it with what was done.
+    """Run a ``with`` block to its end or until Ctrl-C, and continue after it in both cases.
 
-    The same object may guard several blocks, one after the other. Any other error leaves the block as usual, and so
-    does a second Ctrl-C that comes before the code after the block is reached.
+    One object can guard several blocks, one after another. Other exceptions leave the block as usual, and so does a
+    second Ctrl-C before the code after the block is reached.
 
     Attributes:
         interrupted: whether Ctrl-C ended a block.
@@ -37,12 +37,12 @@ class until_interrupted:
         return stopped
 
     def warn(self, done: str, rest: str = "the rest are NaN") -> None:
-        """Say how far the work came, if Ctrl-C ended it."""
+        """Warn how far the work came, if Ctrl-C ended it."""
         if self.interrupted:
             warn(interrupted_after(done, rest))
 
     def stop_unless(self, anything: object) -> None:
-        """End the caller's work too, if Ctrl-C came before there was anything to give back."""
+        """Stop the caller too, if Ctrl-C came before there was anything to return."""
         stop_if(self.interrupted and not anything)
 
 
@@ -57,10 +57,10 @@ def interrupted_after(done: str, rest: str = "") -> str:
 
 
 def stop_if(interrupted: bool) -> None:
-    """End the caller's work too, if an analysis that it called was interrupted and gave back what it had.
+    """Stop the caller too, if an analysis that it called was interrupted and returned what it had.
 
     Raises:
-        KeyboardInterrupt: if so.
+        KeyboardInterrupt: if ``interrupted`` is true.
     """
     if interrupted:
         raise KeyboardInterrupt

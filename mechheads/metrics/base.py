@@ -76,7 +76,7 @@ class Metric(Protocol):
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """What a metric says of itself; see ``metric``. A bare function has the defaults."""
+    """What a metric declares about itself; see ``metric``. A bare function has the defaults."""
 
     name: str
     reads: str | int = "last"
@@ -100,10 +100,10 @@ def metric(
     Args:
         reads: ``"last"``, a number of last tokens, ``"all"``, or the name of one of the prompts' positions.
         unit: the unit of its values, for axes and tables.
-        null: the change in the metric under the null hypothesis that a head does nothing; p values test against
-            it. None if there is no such test, as for a divergence, which is never below 0.
-        vocab: ``"answers"`` if the metric reads only the logits of ``context.answer`` and ``context.wrong``: then
-            only these are computed, and d_vocab is smaller.
+        null: the change of the metric under the null hypothesis that a head does nothing; p values test against it.
+            None if there is no such test, for example for a divergence, which is never below 0.
+        vocab: ``"answers"`` if the metric reads only the logits of ``context.answer`` and ``context.wrong``. Then only
+            these are computed, and d_vocab is smaller.
 
     >>> @mh.metric(reads="all", unit="nats")
     ... def mean_entropy(logits, context):
@@ -138,7 +138,8 @@ def read_positions(
     if isinstance(where, int):
         if not 1 <= where <= int(tokens.lengths.min()):
             raise ValueError(
-                f"metric reads the last {where} tokens; the shortest prompt has {int(tokens.lengths.min())}"
+                f"metric reads the last {where} tokens, but the shortest prompt has {int(tokens.lengths.min())}; give "
+                "longer prompts, or a metric with a smaller reads="
             )
         at = tokens.lengths[:, None] - where + torch.arange(where, device=tokens.lengths.device)
         return at, torch.ones_like(at, dtype=torch.bool)
@@ -192,7 +193,7 @@ def check_value(metric: Metric, value: object, n: int) -> Tensor:
     if isinstance(value, Tensor) and value.shape == (n,):
         return value
     got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-    raise ValueError(f"metric {name_of(metric)} gave {got} for {n} prompts; it must give one value each, shape [{n}]")
+    raise ValueError(f"metric {name_of(metric)} gave {got} for {n} prompts; it must return one value each, shape [{n}]")
 
 
 def name_of(thing: object) -> str:

@@ -40,9 +40,9 @@ def kl_divergence(logits: Float[Tensor, "prompt position d_vocab"], context: Met
     """KL(base || intervened) of the next-token distributions at the last token, over the whole vocabulary.
 
     If it is declared to read more tokens, as in ``mh.metric(reads=6, unit="nats", null=None)(mh.kl_divergence)``, it is
-    the sum over them. If the intervention ablates a head, this is Ships of the safety-head paper (Zhou et al., ICLR
-    2025). With d = log q - log p, the sum is taken over p (exp(d) - 1 - d). This is the same number, as probabilities
-    sum to one, and rounding cannot push a term below 0.
+    the sum over them. If the intervention ablates a head, this is Ships (Zhou et al., ICLR 2025). With
+    d = log q - log p, the sum is taken over p (exp(d) - 1 - d). This is the same number, because probabilities sum to
+    one, and rounding cannot push a term below 0.
     """
     at_once = len(logits) if logits.is_cuda else max(1, _IN_CACHE // max(1, logits[0].numel()))
     parts = zip(*(x.split(at_once) for x in (logits, context.base_log_probs, context.base_probs)), strict=True)

@@ -26,7 +26,7 @@ class Delta:
     """Changes to the weights W_Q [d_model, d_head] and W_O [d_head, d_model] of some heads.
 
     Attributes:
-        weights: for each head, what is added to its W_Q and to its W_O.
+        weights: for each head, the changes that are added to its W_Q and W_O.
         about: where the delta comes from: the model it belongs to, seed, settings.
     """
 
@@ -73,7 +73,7 @@ class Delta:
 
 
 def shipped(name: str) -> Path | None:
-    """The file of a delta that comes with the package; None if there is none of that name.
+    """The file of a delta that comes with the package; None if there is no delta with this name.
 
     >>> from mechheads.model.deltas import Delta, shipped
     >>> len(Delta.load(shipped("smollm2-135m-refusal")).heads)

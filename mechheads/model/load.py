@@ -28,10 +28,10 @@ def load(
     """Load a model: the default one, a hub name, a local Hugging Face folder, or a GGUF file.
 
     Args:
-        name_or_path: if left out, the default model SmolLM2-135M-Instruct, which is downloaded once.
+        name_or_path: by default, the model SmolLM2-135M-Instruct, which is downloaded once.
             ``"smollm2-135m-refusal"`` is the same model with six heads changed so that it refuses harmful requests.
         revision: a hub revision.
-        dtype: of the weights.
+        dtype: the dtype of the weights.
         device: where the weights go, such as ``"cuda:1"``. ``"auto"`` is ``"cuda"`` if available, else ``"mps"`` if
             available, else ``"cpu"``.
         backend: ``"bridge"`` (TransformerBridge) or ``"hooked"`` (HookedTransformer, TransformerLens 3.9 only).

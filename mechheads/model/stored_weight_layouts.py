@@ -53,7 +53,7 @@ class WeightLayout:
         attention_norm, mlp_norm: the norms before the attention and before the MLP of a layer.
         attention_out_norm: the norm after attention, if there is one.
         value, output: the modules that hold W_V and W_O.
-        fused: how V is stored: ``"no"`` in a tensor of its own, ``"all heads"`` after the rows of all Q and K,
+        fused: how V is stored: ``"no"`` as a separate tensor, ``"all heads"`` after the rows of all Q and K,
             ``"each head"`` after Q and K of each head.
         mlp_in, mlp_out: the MLP's modules. For a gated MLP, ``mlp_in`` is the gate and then the other half, or both
             in one tensor.
@@ -211,14 +211,14 @@ def read_json(file: Path, name: str) -> dict[str, Any]:
     """The object in a JSON file of a model.
 
     Raises:
-        ModelSourceError: if the file is not JSON, or holds no object.
+        ModelSourceError: if the file is not JSON, or does not contain an object.
     """
     try:
         content = text_files.read_json(file)
     except ValueError as error:
         raise ModelSourceError(f"folder_or_repo {name!r}: {error}") from error
     if not isinstance(content, dict):
-        raise ModelSourceError(f"folder_or_repo {name!r}: {file.name} does not hold a JSON object")
+        raise ModelSourceError(f"folder_or_repo {name!r}: {file.name} does not contain a JSON object")
     return content
 
 
@@ -235,7 +235,7 @@ def read_tokenizer(folder: Path, name: str) -> Any:
     except Exception as error:
         if "trust_remote_code" in str(error):
             raise ModelSourceError(
-                f"the tokenizer of {name!r} needs Python code of its own, which open_weights never runs. Read that "
-                "code; if you trust it, use mh.load with trust_remote_code=True"
+                f"the tokenizer of {name!r} needs its own Python code, which open_weights never runs. Read that code; "
+                "if you trust it, use mh.load with trust_remote_code=True"
             ) from error
         raise ModelSourceError(f"the tokenizer of {name!r} cannot be read: {error}") from error

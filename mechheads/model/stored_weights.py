@@ -63,7 +63,7 @@ def open_weights(folder_or_repo: str | Path, *, revision: str | None = None) -> 
         raise ModelSourceError(f"revision {revision!r} is for names on the hub; {name!r} is a folder, so leave it out")
     if not path.is_dir():
         raise ModelSourceError(
-            f"folder_or_repo {name!r} is not a folder; name one that holds config.json and {_WHOLE} or {_INDEX}"
+            f"folder_or_repo {name!r} is not a folder; give a folder with config.json and {_WHOLE} or {_INDEX}"
         )
     return StoredWeights(*read_config(path, name), _Folder(path, name), name, None, read_tokenizer(path, name))
 
@@ -87,16 +87,16 @@ class StoredWeights:
 
     Attributes:
         name, revision: where they come from.
-        tokenizer: the model's tokenizer; None if there is none beside the weights.
+        tokenizer: the model's tokenizer; None if none is stored with the weights.
         n_layers, n_heads, n_kv_heads, d_head, d_model, d_vocab: the model's sizes.
-        dtype: of the embedding as stored; ``device`` is the CPU.
+        dtype: the dtype of the stored embedding; ``device`` is the CPU.
         bytes_read: how many bytes of tensors have been read so far.
         piece_bytes: how many bytes of a matrix are read and converted at a time (64 MB).
         W_V, W_O: the weights of each layer, one entry for each *query* head, in float32, without any norm folded in.
             They are read from the file each time: ``W_V[l]`` is [head, d_model, d_head] and ``W_O[l]``
             [head, d_head, d_model].
 
-    Reading a tensor that holds NaN or infinite numbers raises a ``ValueError`` that names it.
+    Reading a tensor that contains NaN or infinite numbers raises a ``ValueError`` that names it.
     """
 
     device = torch.device("cpu")
@@ -140,7 +140,7 @@ class StoredWeights:
             ValueError: if an id is outside the vocabulary.
         """
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.d_vocab:
-            raise ValueError(f"ids holds token ids outside 0..{self.d_vocab - 1}")
+            raise ValueError(f"ids contains token ids outside 0..{self.d_vocab - 1}")
         wanted, back = torch.unique(ids, return_inverse=True)
         gap = self._store.gap // (self.d_model * self.dtype.itemsize)
         breaks = ((wanted.diff() > gap + 1).nonzero()[:, 0] + 1).tolist()
@@ -282,7 +282,7 @@ class _Stored:
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def pieces(self, piece_bytes: int) -> Iterator[tuple[int, int]]:
-        """Ranges of rows that hold so many bytes each."""
+        """Ranges of rows of about ``piece_bytes`` bytes each."""
         rows = max(1, piece_bytes // self.row_bytes)
         for start in range(0, self.shape[0], rows):
             yield start, min(start + rows, self.shape[0])
@@ -399,5 +399,5 @@ def _check(store: _Store, tensor: str, shape: tuple[int, ...], name: str, kind: 
 
 def _finite(read: Tensor, tensor: str) -> Tensor:
     if not torch.isfinite(read).all():
-        raise ValueError(f"the tensor {tensor} holds NaN or infinite numbers: the weights are damaged")
+        raise ValueError(f"the tensor {tensor} contains NaN or infinite numbers, so the weights are damaged")
     return read

@@ -62,7 +62,7 @@ class Prompts:
         for index, item in enumerate(self.items):
             if not isinstance(item, Sized) or isinstance(item, Mapping):
                 raise ValueError(
-                    f"items[{index}] is {item!r}; each prompt is a string, a chat (a list of messages) or a list of ids"
+                    f"items[{index}] is {item!r}; give a string, a chat (a list of messages) or a list of token ids"
                 )
         columns = {"answer": self.answer, "wrong": self.wrong, "cluster": self.cluster}
         columns |= {f"positions[{name!r}]": column for name, column in self.positions.items()}
@@ -146,7 +146,7 @@ class PromptPairs:
                 raise ValueError(f"{name} must be a list of prompts, got one string; write [{items[:40]!r}]")
         if len(self.clean) != len(self.corrupted):
             raise ValueError(
-                f"clean has {len(self.clean)} prompts and corrupted has {len(self.corrupted)}; give one of each a pair"
+                f"clean has {len(self.clean)} prompts, but corrupted has {len(self.corrupted)}; give one of each a pair"
             )
         self.side("clean")
         self.side("corrupted")
@@ -226,7 +226,7 @@ class PromptPairs:
                 raise ValueError(f"fields[{name!r}] has {len(column)} rows, but answer has {n_rows}; give one per row")
             for template in templates:
                 if template.count("{" + name + "}") != 1:
-                    raise ValueError(f"template {template!r} must hold {{{name}}} exactly once")
+                    raise ValueError(f"template {template!r} must contain {{{name}}} exactly once")
         filled: tuple[list[str], list[str]] = ([], [])
         spans: dict[str, tuple[list, list]] = {name: ([], []) for name in fields}
         for template in templates:

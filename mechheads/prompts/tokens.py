@@ -138,7 +138,7 @@ def encode(item: PromptLike, index: int, model: Reader) -> tuple[list[int], str 
             raise ValueError(f"prompt {index} must be text, a chat, or a list of integer token ids; got {item!r}")
         ids = [int(token) for token in item]  # type: ignore[arg-type]
         if ids and not 0 <= min(ids) <= max(ids) < model.d_vocab:
-            raise ValueError(f"prompt {index} holds token ids outside 0..{model.d_vocab - 1}")
+            raise ValueError(f"prompt {index} contains token ids outside 0..{model.d_vocab - 1}")
     if not ids:
         raise ValueError(f"prompt {index} is empty; a prompt needs at least one token")
     if len(ids) > model.n_ctx:
@@ -161,7 +161,7 @@ def _chat_text(chat: Any, tokenizer: Any) -> str:
 
 
 def locate(where: PositionLike, name: str, index: int, ids: list[int], text: str | None, offsets: Any) -> int:
-    """The token index of a named position: for a span, its last token."""
+    """The token index of a named position; the position of a span is its last token."""
     if isinstance(where, SupportsIndex):
         where = int(where)
         if not -len(ids) <= where < len(ids):

@@ -1,1 +1,1 @@
-"""One run of a model: the cached activations of every head."""
+"""Cached runs of a model: the activations of every head."""

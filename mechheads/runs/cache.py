@@ -51,9 +51,9 @@ class HeadCache:
     Attributes:
         pattern: [prompt, layer, head, query, key]; rows sum to 1, padding is zero.
         z: each head's output before W_O, [prompt, layer, head, pos, d_head].
-        result: z @ W_O, what the head writes, [prompt, layer, head, pos, d_model]. Summed over heads, plus
-            b_O, it is the attention output of the layer, before any norm or scale that the model applies
-            (Gemma 2 norms it, Granite scales it) before adding it to the residual stream.
+        result: z @ W_O, what the head adds to the attention output, [prompt, layer, head, pos, d_model]. Its sum over
+            heads plus b_O is the attention output of the layer, before any norm (Gemma 2) or scale (Granite) that the
+            model applies before adding it to the residual stream.
         q, k, v: before rotation [prompt, layer, head, pos, d_head], if ``sites`` includes them.
         logits: [prompt, pos, d_vocab], computed from ``final`` [prompt, pos, d_model].
         tokens: the prompts as tokenised for the run.
@@ -127,7 +127,7 @@ class HeadCache:
             model: from ``mh.load`` or ``mh.wrap``.
             prompts: a list of strings, chats or ids, ``Prompts``, or ``Tokens``.
             sites: which of z, pattern, q, k and v to keep.
-            budget: bytes, or a text such as "2 GB" (default 4 GB). A run that needs more keeps its
+            budget: memory, in bytes or as text such as "2 GB" (default 4 GB). A run that needs more keeps its
                 activations in temporary safetensors files and reads them layer by layer.
             progress: show a progress bar if there is more than one batch.
 
@@ -251,7 +251,7 @@ class HeadCache:
         tensors, texts = _FILE.read(Path(path))
         meta: dict[str, Any] = json.loads(texts["run"])
         if model is not None and meta["model"] not in (None, model.name):
-            raise ValueError(f"{path} is a run of {meta['model']!r}, but the model given is {model.name!r}")
+            raise ValueError(f"{path} is a run of {meta['model']!r}, not of {model.name!r}; give the model of the run")
         if model is not None:
             tensors = {name: tensor.to(model.device) for name, tensor in tensors.items()}
         prefix = "positions."

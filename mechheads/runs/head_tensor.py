@@ -52,7 +52,7 @@ class HeadTensor:
 
 
 class HeadResult(HeadTensor):
-    """What every head writes to the residual stream, z @ W_O, computed on demand."""
+    """z @ W_O of every head, which it adds to the attention output; computed on demand."""
 
     def __init__(self, z: LayerStore, n_heads: int, model: Model) -> None:
         super().__init__(z, n_heads, n_heads)
@@ -71,8 +71,9 @@ class Attention:
     """The attention patterns of a run, ready to plot.
 
     Attributes:
+        pattern: the attention patterns.
         strings: the tokens of each prompt.
-        sizes: numbers of layers and heads.
+        sizes: the numbers of layers and heads.
     """
 
     pattern: HeadTensor
@@ -83,7 +84,7 @@ class Attention:
         """Plot one prompt's attention patterns with its tokens; a menu selects among several heads.
 
         Args:
-            heads: one or several heads; every head if left out.
+            heads: one or several heads; every head by default.
             prompt: the index of the prompt.
 
         Raises:

@@ -15,9 +15,9 @@ class LayerStore:
     """One tensor for each layer, [prompt, ...], added part by part along the prompts.
 
     Args:
-        layers, prompts: how many there will be. In memory, all layers share one allocation, so that kept tensors do
-            not fragment the memory that temporary tensors use.
-        on_disk: whether parts go to a temporary folder instead, which is removed with the store.
+        layers, prompts: the numbers of layers and prompts. In memory, all layers share one allocation, so that stored
+            tensors do not fragment the memory that temporary tensors use.
+        on_disk: store the parts in a temporary folder instead, which is removed with the store.
     """
 
     def __init__(self, layers: int, prompts: int, on_disk: bool = False) -> None:

@@ -8,4 +8,4 @@ HEAD_SITES = (*SITES, "scored_q", "scored_k")
 KEY_SITES = ("k", "v", "scored_k")
 """The sites with one entry for each key/value head; a change at one position affects every later token."""
 RUN_SITES = ("resid_pre", "keys", "values")
-"""What resuming a run needs besides: the residual stream, and keys and values after rotation."""
+"""Further activations that resuming a run needs: the residual stream, and keys and values after rotation."""

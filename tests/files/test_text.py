@@ -35,7 +35,7 @@ def test_json_is_read_as_it_is(tmp_path: Path) -> None:
         ("[1", "x is not JSON: Expecting ',' delimiter: line 1"),
         ("", "x is not JSON"),
         ("9" * 10_000, "x is not JSON: Exceeds the limit"),
-        (r'["\ud800"]', f"x holds .* which is not valid Unicode: {HALF}"),
+        (r'["\ud800"]', f"x contains .* which is not valid Unicode: {HALF}"),
         (r'{"\uDC00 x": 1}', HALF),
     ],
 )
@@ -95,7 +95,7 @@ def test_what_is_no_pair(pairs: list[Any]) -> None:
 
 def test_text_given_in_python_is_checked_too(tiny: Callable[[str], Path]) -> None:
     model = mh.load(tiny("gpt2"))
-    with pytest.raises(ValueError, match=f"prompt 1 holds .*{HALF}"):
+    with pytest.raises(ValueError, match=f"prompt 1 contains .*{HALF}"):
         model.cache([" The", " \ud800"])
     with pytest.raises(ValueError, match=f"relation 'r' holds .*{HALF}"):
         mh.Relation("r", None, [("a", "\udfff")])

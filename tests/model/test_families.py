@@ -74,8 +74,8 @@ REFUSED = {
 REFUSED_ON_3 = {
     "bloom": r"TransformerLens \S+ does not support it: 'BloomConfig' object has no attribute",
     "gemma3": r"TransformerLens \S+ does not support it: Gemma3ForCausalLM is not currently supported",
-    "llama-yarn": r"HookedTransformer gives other logits than transformers; use backend=\"bridge\"",
-    "phi3-longrope": r"HookedTransformer gives other logits than transformers; use backend=\"bridge\"",
+    "llama-yarn": r"HookedTransformer and transformers give different logits; use backend=\"bridge\"",
+    "phi3-longrope": r"HookedTransformer and transformers give different logits; use backend=\"bridge\"",
 }
 
 

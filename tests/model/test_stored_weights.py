@@ -302,7 +302,7 @@ def test_of_the_embedding_only_the_rows_asked_for_are_read(copied: Callable[...,
     weights = open_weights(folder)
     same(weights.embed(IDS), tensors["model.embed_tokens.weight"][IDS])  # 7 and 300, but not 8
     assert weights.embed(IDS[:0]).shape == (0, 32)
-    with pytest.raises(ValueError, match=r"the tensor model\.embed_tokens\.weight holds NaN or infinite"):
+    with pytest.raises(ValueError, match=r"the tensor model\.embed_tokens\.weight contains NaN or infinite"):
         weights.embed(torch.tensor([7, 8]))
 
 
@@ -339,7 +339,7 @@ def test_damaged_numbers_are_named(tensor: str, read: Callable, bad: float, copi
     save_file(tensors, folder / "model.safetensors")
     weights = open_weights(folder)
     weights.W_V[0], weights.W_O[0], weights.attention_scale(0)  # other layers are sound
-    with pytest.raises(ValueError, match=f"the tensor {re.escape(tensor)} holds NaN or infinite numbers"):
+    with pytest.raises(ValueError, match=f"the tensor {re.escape(tensor)} contains NaN or infinite numbers"):
         read(weights)
 
 
@@ -347,7 +347,7 @@ def test_what_lies_outside_is_refused(made: Callable[..., Path]) -> None:
     weights = open_weights(made("llama"))
     last = weights.d_vocab
     for ids in ([-1], [2, last]):
-        with pytest.raises(ValueError, match=rf"ids holds token ids outside 0\.\.{last - 1}"):
+        with pytest.raises(ValueError, match=rf"ids contains token ids outside 0\.\.{last - 1}"):
             weights.embed(torch.tensor(ids))
     for start, stop in ((-1, 3), (5, 4), (0, last + 1)):
         with pytest.raises(ValueError, match=rf"columns {start}\.\.{stop} are outside the vocabulary 0\.\.{last}"):
@@ -440,14 +440,14 @@ def test_quantised_weights_are_refused(copied: Callable[..., Path]) -> None:
 def test_a_folder_that_is_no_model_is_refused(copied: Callable[..., Path], tmp_path: Path) -> None:
     folder = copied("llama")
     refused(folder, "revision 'main' is for names on the hub", revision="main")
-    refused(folder / "model.safetensors", "is not a folder; name one that holds config.json")
+    refused(folder / "model.safetensors", "is not a folder; give a folder with config.json")
     refused(folder / "nowhere", "is not a folder")
     (folder / "model.safetensors").unlink()
     refused(folder, "has no safetensors: neither model.safetensors nor model.safetensors.index.json")
     (folder / "config.json").write_text("{")
     refused(folder, "config.json is not JSON")
     (folder / "config.json").write_text("[]")
-    refused(folder, "config.json does not hold a JSON object")
+    refused(folder, "config.json does not contain a JSON object")
     (folder / "config.json").unlink()
     refused(folder, "is not a model: it has no config.json")
 
@@ -462,7 +462,7 @@ def test_a_tokenizers_own_code_is_neither_run_nor_asked_about(
     own = {"auto_map": {"AutoTokenizer": ["own.Own", None]}, "tokenizer_class": "Own"}
     settings.write_text(json.dumps(json.loads(settings.read_text()) | own))
     (folder / "own.py").write_text("raise SystemExit('this code ran')\n")
-    with pytest.raises(ModelSourceError, match="needs Python code of its own, which open_weights never runs"):
+    with pytest.raises(ModelSourceError, match="needs its own Python code, which open_weights never runs"):
         open_weights(folder)
     assert asked == []
 

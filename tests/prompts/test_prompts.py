@@ -271,7 +271,7 @@ def test_a_prompt_longer_than_the_context_is_refused(small):
 
 @pytest.mark.parametrize("row", [[-1, 4], [4, 10**6]])
 def test_ids_outside_the_vocabulary_are_refused(small, row):
-    with refused(f"prompt 1 holds token ids outside 0..{small.d_vocab - 1}"):
+    with refused(f"prompt 1 contains token ids outside 0..{small.d_vocab - 1}"):
         mh.Prompts([[4], row]).tokens(small)
 
 
@@ -395,7 +395,7 @@ def test_positions_that_move_are_refused(gpt2):
 
 
 def test_lists_of_different_length_are_refused():
-    with refused("clean has 2 prompts and corrupted has 1; give one of each a pair"):
+    with refused("clean has 2 prompts, but corrupted has 1; give one of each a pair"):
         mh.PromptPairs([FRANCE] * 2, [FRANCE])
     with refused("answer needs one entry for each of the 1 prompts, got 2 entries"):
         mh.PromptPairs([FRANCE], [FRANCE], answer=[" Paris", " Rome"])
@@ -487,7 +487,7 @@ def test_every_field_is_where_it_was_put(gpt2, pieces, fields, values):
 
 @pytest.mark.parametrize("template", [" The capital is", " The{country} of{country} is", ""])
 def test_a_template_must_hold_each_field_once(template):
-    with refused(f"template {template!r} must hold {{country}} exactly once"):
+    with refused(f"template {template!r} must contain {{country}} exactly once"):
         mh.PromptPairs.from_templates([" of{country}", template], {"country": ROWS}, answer=ANSWERS)
 
 
@@ -504,7 +504,7 @@ def test_a_template_without_rows_is_refused():
 @pytest.mark.parametrize(
     ("items", "message"),
     [
-        ([1, 2, 3], r"items\[0\] is 1; each prompt is a string"),
+        ([1, 2, 3], r"items\[0\] is 1; give a string"),
         ([None], r"items\[0\] is None"),
         ([{"role": "user", "content": "no"}], r"items\[0\] is \{'role'"),
     ],

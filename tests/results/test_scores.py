@@ -347,8 +347,8 @@ def test_files_that_are_not_ours_are_refused_and_left_alone(tmp_path):
         ({"shape": (2, 3, 2, 6), "extra": {"pos": ["x", 1]}}, "must be all text or all numbers"),
         ({"shape": (2, 3, 1, 6), "extra": {"prompt": ["x"]}}, "prompt cannot name an extra dimension"),
         ({"variables": {"score": 1}}, "score cannot name an extra dimension or variable"),
-        ({"name": "\ud800"}, "name holds .* not valid Unicode"),
-        ({"shape": (2, 3, 1, 6), "extra": {"pos": ["\udfff"]}}, "pos holds .* not valid Unicode"),
+        ({"name": "\ud800"}, "name contains .* not valid Unicode"),
+        ({"shape": (2, 3, 1, 6), "extra": {"pos": ["\udfff"]}}, "pos contains .* not valid Unicode"),
     ],
 )
 def test_bad_input_is_named(options, message):

@@ -384,7 +384,8 @@ def test_a_run_of_another_model_is_refused(llama, tiny, tmp_path):
     other = mh.load(tiny("gpt2"))
     with pytest.raises(ValueError) as caught:
         mh.patching.HeadCache.load(tmp_path / "run", other)
-    assert str(caught.value) == f"{tmp_path / 'run'} is a run of {llama.name!r}, but the model given is {other.name!r}"
+    named = f"{tmp_path / 'run'} is a run of {llama.name!r}, not of {other.name!r}; give the model of the run"
+    assert str(caught.value) == named
 
 
 def foreign_files(folder: Path, run: mh.patching.HeadCache) -> dict[str, Path]:

@@ -238,9 +238,9 @@ BROKEN_METRICS = [
     ("callable", mh.HeadId, "is the class HeadId; expected an instance, HeadId(...)"),
     ("callable", "kl", "is 'kl', which cannot be called; expected a function of (logits, context)"),
     ("callable", lambda logits: logits, "takes (logits); expected (logits, context)"),
-    ("reads", mh.metric(reads=99)(no_position), "reads the last 99 tokens; the shortest prompt has"),
+    ("reads", mh.metric(reads=99)(no_position), "reads the last 99 tokens, but the shortest prompt has"),
     ("runs", raises, "it raised KeyError: 'nothing there'"),
-    ("value", lambda logits, context: logits.mean(), "gave shape [] for 3 prompts; it should give one value each"),
+    ("value", lambda logits, context: logits.mean(), "gave shape [] for 3 prompts; it should return one value each"),
     ("value", lambda logits, context: 1.0, "gave float for 3 prompts"),
     (
         "finite",

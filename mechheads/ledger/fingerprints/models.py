@@ -1,4 +1,4 @@
-"""The fingerprint of a model in its present state: its weights and its modules; a model with hooks is refused."""
+"""The fingerprint of a model in its present state: its weights and its modules. A model with hooks is an error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def model_fingerprint(module: torch.nn.Module, what: str) -> str:
         what: the argument that needs the fingerprint, for messages, such as ``"store"``.
 
     Raises:
-        ValueError: if the model carries hooks or a ``forward`` of its own, which may compute anything, or a module's
+        ValueError: if the model carries hooks or a replaced ``forward``, which may compute anything, or a module's
             code cannot be fingerprinted.
 
     >>> from mechheads.ledger.fingerprints import model_fingerprint
@@ -117,7 +117,7 @@ def _refuse_hooks(module: torch.nn.Module, what: str) -> None:
             ]
         kept = [vars(part).get("forward"), vars(part).get("_hf_hook")]
         if not all(value is None or _is_booted(value) for value in kept):
-            found.append(f"a forward of its own in {where}")
+            found.append(f"a replaced forward in {where}")
     if found:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         raise ValueError(

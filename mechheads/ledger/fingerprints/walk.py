@@ -2,10 +2,9 @@
 
 A fingerprint covers what decides the result: a function's bytecode and constants, its defaults and closure, and the
 global values it reads; a frozen dataclass's fields and slots, and the code of its class, bases and metaclass. Names
-from installed libraries count by name and version, unless something else was put in their place. Line numbers, file
-paths, addresses and Python's hash seed do not count. Code that reads files, the environment or names computed at run
-time (``open``, ``os.environ``, ``eval``, ``globals``) is refused. What a library's function looks up by itself is not
-covered.
+from installed libraries count by name and version, unless they were replaced. Line numbers, file paths, addresses and
+Python's hash seed do not count. Code that reads files, the environment or names computed at run time (``open``,
+``os.environ``, ``eval``, ``globals``) is an error. What a library's function looks up by itself is not covered.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class Backend(ABC):
         self.read_only: frozenset[str] = frozenset()  # sites whose hooks fire but change nothing; see ``readable``
         cfg = module.cfg
         if not getattr(cfg, "n_heads", 0) or getattr(cfg, "attn_only", None) is None:
-            raise ValueError(f"model: {cfg.model_name!r} has no attention heads to study")
+            raise ValueError(f"model: {cfg.model_name!r} has no attention heads; load a transformer")
         if getattr(cfg, "attention_dir", "causal") != "causal":
             raise ValueError(f"model: {cfg.model_name!r} is not causal; mechheads reads causal decoders")
         if getattr(cfg, "ungroup_grouped_query_attention", False):
@@ -127,7 +127,7 @@ class Backend(ABC):
 
     @cached_property
     def _adapted(self) -> dict[str, tuple[Point, int]]:
-        """Hook points whose values have another shape, by name, with their numbers of heads."""
+        """The hook points in ``_found_points``, by name, with their numbers of heads."""
         heads = {"q": self.sizes.n_heads, "k": self.sizes.n_kv_heads}
         return {point.name: (point, heads[site[-1]]) for (site, _), point in self._found_points.items()}
 
@@ -225,7 +225,7 @@ class Backend(ABC):
 
     @abstractmethod
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
-        """What the architecture does to its logits after unembedding: a soft cap, a scale, or nothing."""
+        """Apply what the architecture does after unembedding: a soft cap, a scale, or nothing."""
 
     @property
     @abstractmethod
@@ -261,7 +261,7 @@ class Backend(ABC):
 
     @cached_property
     def alike_up_to(self) -> int:
-        """The largest number of tokens up to which each position is treated as in every shorter run."""
+        """The largest prompt length up to which runs of different lengths are comparable."""
         return self.sizes.n_ctx
 
     @cached_property
@@ -287,7 +287,7 @@ class Backend(ABC):
         Args:
             into: memory to write the logits to, with at least as many rows; on a CPU, allocating that much memory
                 takes half as long as the product.
-            tokens: the tokens whose logits are wanted; all if left out.
+            tokens: the tokens whose logits are computed; by default, the whole vocabulary.
         """
         weight, bias = self._unembedding
         if tokens is not None:

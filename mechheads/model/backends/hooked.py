@@ -106,7 +106,7 @@ class HookedBackend(Backend):
         off = float((ours.log_softmax(-1) - theirs.log_softmax(-1)).abs().max() / theirs.std().clamp_min(1e-6))
         if not off < (1e-2 if self.parameter.dtype.itemsize >= 4 else 0.5):
             raise ValueError(
-                f"{self.about} cannot be read: HookedTransformer gives other logits than transformers; use "
+                f"{self.about} cannot be read: HookedTransformer and transformers give different logits; use "
                 'backend="bridge"'
             )
 

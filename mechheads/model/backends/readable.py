@@ -71,7 +71,7 @@ def _check(backend: Backend) -> None:
     ids = backend.trial_tokens(1, trial_length(backend))
     own = backend.own_logits(ids).float()
     if not own.isfinite().all():
-        raise _Unreadable("its own logits hold NaN or infinity, so its weights are damaged")
+        raise _Unreadable("its logits contain NaN or infinity, so its weights are damaged")
     _check_hooks_exist(backend)
     seen: dict[tuple[str, int], Tensor] = {}
     final = backend.run(ids, [*_watch(backend, seen, _READ)])
@@ -212,7 +212,7 @@ def _check_values(usual: Tensor, louder: Tensor, backend: Backend) -> None:
 
 
 class _Trial:
-    """A run in which q, k, v and the pattern of every layer are replaced by given ones, and z by that of the usual run.
+    """A run in which q, k, v and the pattern of every layer are replaced by given values, and z by its usual value.
 
     Attributes:
         patterns: for each layer, the patterns that its heads compute from q and k.

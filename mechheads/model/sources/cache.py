@@ -30,8 +30,8 @@ def kept_folder(name: str, make: Callable[[Path], Path], *, what: str, task: str
     Processes that start at the same time wait for one another.
 
     Args:
-        name: of the folder.
-        make: is given an empty folder to work in, and returns the folder that is to be kept.
+        name: the name of the folder.
+        make: receives an empty folder to work in, and returns the folder to keep.
         what: what is kept, for messages.
         task: a description of the work, printed to stderr before it begins.
         size: the largest number of bytes that the folder may take.
@@ -53,8 +53,8 @@ def kept_folder(name: str, make: Callable[[Path], Path], *, what: str, task: str
                 _make(folder, make)
     except (OSError, SafetensorError) as error:
         raise ModelSourceError(
-            f"{what} cannot be kept in {cache}: {error}; free {size / 1e9:.1f} GB there, or name another folder "
-            "in the environment variable MECHHEADS_CACHE"
+            f"{what} cannot be stored in {cache}: {error}; free {size / 1e9:.1f} GB there, or set the environment "
+            "variable MECHHEADS_CACHE to another folder"
         ) from error
     return folder
 

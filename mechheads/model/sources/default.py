@@ -29,8 +29,8 @@ class Wheel:
     Attributes:
         requirement: its name and version, as pip takes them.
         file: its file name.
-        sha256: of the file.
-        member: the GGUF file in it.
+        sha256: the SHA-256 of the wheel.
+        member: the GGUF file in the wheel.
     """
 
     requirement: str

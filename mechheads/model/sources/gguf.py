@@ -18,8 +18,8 @@ def converted_folder(file: Path) -> Path:
     """The weights, config and tokenizer of a GGUF file, as a folder in the cache that is made at the first call.
 
     The key is the file's SHA-256 together with the version of transformers, which decides how the file is read.
-    Whatever the file's own types are, the numbers kept are those that transformers reads from it, each tensor in the
-    smallest dtype that holds them exactly: float32 for quantised weights, 4 bytes a number.
+    The folder stores the numbers that transformers reads from the file, each tensor in the smallest dtype that
+    represents them exactly: float32 for quantised weights, 4 bytes per number.
 
     Raises:
         ModelSourceError: if the file is not a GGUF file, is damaged or does not describe a model, or the cache cannot
@@ -52,7 +52,7 @@ def count_numbers(file: Path) -> int:
     name = f"name_or_path {str(file)!r}"
     with file.open("rb") as content:
         if content.read(4) != b"GGUF":
-            raise ModelSourceError(f"{name} is not a model: it does not begin as a GGUF file")
+            raise ModelSourceError(f"{name} is not a model: it does not begin like a GGUF file")
     try:
         return sum(int(tensor.n_elements) for tensor in GGUFReader(file).tensors)
     except (ValueError, IndexError, KeyError, OverflowError, RecursionError) as error:

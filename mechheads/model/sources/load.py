@@ -57,7 +57,7 @@ def load_pretrained(
             default model changed to refuse, a local Hugging Face folder, a file that ends in ``.gguf``, or a name on
             the hub.
         revision: a branch, tag or commit; for names on the hub only.
-        dtype: of the weights.
+        dtype: the dtype of the weights.
         device: where the weights go.
         trust_remote_code: whether code that comes with a model may run.
 

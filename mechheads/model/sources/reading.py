@@ -47,7 +47,7 @@ def read(source: str, *, dtype: torch.dtype, trust_remote_code: bool = False, **
     if missing := sorted(report["missing_keys"]):
         raise ModelSourceError(
             f"model {source!r} is incomplete: {len(missing)} of its weights are missing from its files, the first is "
-            f"{missing[0]}; they would be random numbers"
+            f"{missing[0]}, and would be random numbers; download the model again"
         )
     if "gguf_file" in options:
         _forget_quantisation(model)
@@ -87,12 +87,12 @@ def own_error(source: str, error: BaseException) -> ModelSourceError | None:
         return error
     if "trust_remote_code" in str(error):
         return ModelSourceError(
-            f"model {source!r} needs Python code of its own, and trust_remote_code is off. Read that code; "
-            "if you trust it, load with trust_remote_code=True"
+            f"model {source!r} needs its own Python code, and trust_remote_code is off. Read that code; if you trust "
+            "it, load with trust_remote_code=True"
         )
     if "Weights only load failed" in str(error):
         return ModelSourceError(
-            f"model {source!r} has weights in a pickle (.bin) that holds more than tensors and could run code, so "
+            f"model {source!r} has weights in a pickle (.bin) that contains more than tensors and could run code, so "
             "it is not loaded. If you trust it, convert it to safetensors"
         )
     return None

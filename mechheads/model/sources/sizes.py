@@ -17,7 +17,7 @@ from mechheads.files.text import read_json
 from mechheads.model.sources.errors import ModelSourceError
 
 _SLACK = 2**20
-"""How many numbers a model may have beyond those in its files, such as computed positions."""
+"""How many numbers a model may have that are not in its files, such as computed positions."""
 
 
 def count_stored(folder: Path) -> int:

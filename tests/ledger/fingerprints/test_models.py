@@ -79,7 +79,7 @@ def test_a_model_with_hooks_is_refused(model: mh.Model, tmp_path: Path, name: st
     task = mh.Task([" The capital of France is", " The capital of Italy is"], [" Paris", " Rome"])
     before = found(model)
     remove = HOOKS[name](model)
-    kind = "a forward of its own in" if "a " in name and "point" not in name else "a (torch|TransformerLens) hook on"
+    kind = "a replaced forward in" if "a " in name and "point" not in name else "a (torch|TransformerLens) hook on"
     with pytest.raises(ValueError, match=f"^store: the model carries {kind} .*Remove it .* or leave store out"):
         mh.ablate(model, PROMPTS, progress=False, store=tmp_path / "store")
     with pytest.raises(ValueError, match=f"^checkpoint: the model carries {kind} .* or leave checkpoint out"):

@@ -102,7 +102,7 @@ def test_a_file_is_known_by_its_content(kept: Path, file: Path, tmp_path: Path) 
     ("fault", "raised", "message"),
     [
         (OSError(errno.ENOSPC, "No space left on device"), ModelSourceError, "No space left on device; free 0.0 GB"),
-        (SafetensorError("I/O error: No space left"), ModelSourceError, "No space left; free 0.0 GB there, or name"),
+        (SafetensorError("I/O error: No space left"), ModelSourceError, "No space left; free 0.0 GB there, or set"),
         (KeyboardInterrupt(), KeyboardInterrupt, None),
     ],
 )
@@ -136,7 +136,9 @@ def test_a_full_disk_is_told_before_the_work(kept: Path, file: Path, monkeypatch
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: usage(10**9, 10**9 - 10**6, 10**6))
     monkeypatch.setattr(gguf, "convert", None)
-    with pytest.raises(ModelSourceError, match=r"tiny\.gguf cannot be kept in .*: 0\.0 GB are free; free .* MECHHEADS"):
+    with pytest.raises(
+        ModelSourceError, match=r"tiny\.gguf cannot be stored in .*: 0\.0 GB are free; free .* MECHHEADS"
+    ):
         load(file)
 
 

@@ -142,7 +142,7 @@ def test_a_python_without_pip_is_named(cache: Path, monkeypatch: pytest.MonkeyPa
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MECHHEADS_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(ModelSourceError, match="name another folder in the environment variable MECHHEADS_C"):
+    with pytest.raises(ModelSourceError, match="set the environment variable MECHHEADS_C"):
         load(None)
 
 
@@ -229,7 +229,7 @@ def test_paths_that_are_no_model(tmp_path: Path) -> None:
         ("nowhere.gguf", "there is no such file or folder"),
         (tmp_path / "empty", "the folder has no config.json"),
         (tmp_path / "notes.txt", "a file must be GGUF"),
-        (tmp_path / "text.gguf", "does not begin as a GGUF file"),
+        (tmp_path / "text.gguf", "does not begin like a GGUF file"),
     ]:
         with pytest.raises(ModelSourceError, match=why) as caught:
             load(path)
