@@ -24,12 +24,12 @@ def attention(
 ) -> go.Figure:
     """Attention pattern as a heatmap, query tokens down and key tokens across, with a menu if there are several heads.
 
-    Zeros above the diagonal, where a causal model cannot look, are left blank. Everything else is drawn as it is, on
-    one scale from 0 to 1. Equal tokens at different positions have their own rows and columns, and whitespace in
-    tokens is made visible.
+    Zeros above the diagonal, which a causal model cannot attend to, are left blank. All other values are drawn on one
+    scale from 0 to 1. Equal tokens at different positions have their own rows and columns, and whitespace in tokens is
+    made visible.
 
     Args:
-        pattern: attention probabilities [query, key] of one head, or a mapping from several heads to theirs.
+        pattern: attention probabilities [query, key] of one head, or a mapping from heads to their patterns.
         tokens: one string per position.
         title: the title; with several heads, the head's name is appended.
 

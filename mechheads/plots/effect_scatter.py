@@ -33,15 +33,15 @@ _NAMED, _APART = 8, (0.16, 0.05)
 def effect_scatter(table: pd.DataFrame, *, title: str | None = None) -> go.Figure:
     """Total effect of every head on every relation, against its relation score; ``CausalEvidence.plot`` draws it.
 
-    If the table has verdicts, points are coloured by verdict, and otherwise by whether the interval of the total
-    effect excludes 0 (with fewer than three clusters there is no interval). Without relation scores the x axis is the
-    direct effect; on the dotted line, all of the effect is direct. Points that are not grey have their intervals as
-    bars, and those furthest from the origin are named. The hover text shows all numbers of a head.
+    If the table has verdicts, points are coloured by verdict. Otherwise they are coloured by whether the interval of
+    the total effect excludes 0 (with fewer than three clusters there is no interval). Without relation scores, the x
+    axis is the direct effect; on the dotted line, all of the effect is direct. Points that are not grey have their
+    intervals as bars, and the points furthest from the origin are named. The hover text shows all numbers of a head.
 
     Args:
-        table: a row for each head and relation with ``head``, ``relation``, and ``total`` and ``direct`` with their
-            intervals, ``total_low`` and so on; also ``phi`` with its interval, and ``verdict``, if they are known.
-            Rows without a total effect are left out.
+        table: a row for each head and relation. Columns: ``head``, ``relation``, and ``total`` and ``direct`` with
+            their intervals, ``total_low`` and so on; optionally ``phi`` with its interval, and ``verdict``. Rows
+            without a total effect are left out.
         title: the title.
 
     Raises:
@@ -94,7 +94,7 @@ def _kinds_of(table: pd.DataFrame) -> np.ndarray:
 
 
 def _named(rows: Any, across: str, x_range: list[float], y_range: list[float]) -> dict[str, str]:
-    """The heads to name, furthest from the origin first, each with the side of its point on which the name stands."""
+    """The heads to name, furthest from the origin first, each with the position of its name next to its point."""
     at = rows[[across, "total"]].to_numpy()
     low, high = np.array([x_range, y_range]).T
     places = (at - low) / (high - low)
@@ -156,7 +156,7 @@ def _hover(rows: pd.DataFrame, kind: str) -> list[str]:
 
 
 def _range(*columns: Any) -> list[float]:
-    """From the lowest to the highest value, and at least from 0 to 0.2, with some margin."""
+    """An axis range from the lowest to the highest value, at least from 0 to 0.2, with some margin."""
     values = np.concatenate([column.to_numpy() for column in columns])
     low, high = min(0.0, np.nanmin(values)), max(0.2, np.nanmax(values))
     room = 0.08 * (high - low)

@@ -22,10 +22,10 @@ _WIDTH, _CELL_HEIGHT = 900, 26
 def path_matrix(scores: HeadScores, *, top: int = 20, title: str | None = None) -> go.Figure:
     """Heatmap of the effect of each sender on each receiver, for the strongest senders.
 
-    Senders go down, starting with the one with the largest absolute effect on any receiver; receivers go across in the
-    order of the result. Colours are centred at 0 with equal ends, red for positive and blue for negative. A dot marks
-    the cells whose interval excludes 0; the hover text shows the value and the interval. Cells without a score show
-    the grey background.
+    Senders go down, sorted by their largest absolute effect on any receiver; receivers go across in the order of the
+    result. Colours are centred at 0 with equal ends, red for positive and blue for negative. A dot marks the cells
+    whose interval excludes 0. The hover text shows the value and the interval. Cells without a score show the grey
+    background.
 
     Args:
         scores: the result of ``mh.path_matrix``.
@@ -46,7 +46,7 @@ def path_matrix(scores: HeadScores, *, top: int = 20, title: str | None = None) 
     if top < 1:
         raise ValueError(f"top is {top}; it must be at least 1")
     if scores.extra_dims != ("receiver",):
-        raise ValueError(f"the scores ({scores.name!r}) have no receivers; give what mh.path_matrix returned")
+        raise ValueError(f"the scores ({scores.name!r}) have no receivers; give the result of mh.path_matrix")
     senders, measured = _strongest(scores, top)
     receivers = scores.dataset["receiver"].values.tolist()
     cell = int(np.clip(_WIDTH // len(receivers), 5, 72))
@@ -130,10 +130,10 @@ def _values(scores: HeadScores, name: str, senders: np.ndarray) -> np.ndarray:
 
 
 def _strongest(scores: HeadScores, top: int) -> tuple[np.ndarray, int]:
-    """The senders to draw, as flat indices, the strongest first; and how many were measured."""
+    """The senders to draw, as flat indices, the strongest first, and the number of senders that were measured."""
     effects = np.abs(scores.scores.values).reshape(scores.n_layers * scores.n_heads, -1)
     strength = np.nan_to_num(effects, nan=-1.0).max(1)
     measured, at_work = int((strength >= 0).sum()), int((strength > 0).sum())
     if not measured:
-        raise ValueError(f"the scores ({scores.name!r}) hold no sender that was measured: all are NaN")
+        raise ValueError(f"the scores ({scores.name!r}) have no sender that was measured: all are NaN")
     return np.argsort(-strength, kind="stable")[: max(1, min(top, at_work))], measured

@@ -20,8 +20,8 @@ def refusal_curve(table: pd.DataFrame, *, title: str | None = None) -> go.Figure
 
     The line of the ranked heads has its interval as a band. Random heads are drawn as their mean, with a band from the
     lowest draw to the highest. The dotted line is the share of degenerate answers to the same requests with the ranked
-    heads ablated: where it rises, the model breaks. The hover text shows the numbers, including over-refusal. Points
-    that an interrupted run did not reach are left out.
+    heads ablated: if it rises, the model breaks. The hover text shows the numbers, including over-refusal. Points that
+    an interrupted run did not reach are left out.
 
     Args:
         table: the table of a ``RefusalCurve``.
@@ -37,10 +37,10 @@ def refusal_curve(table: pd.DataFrame, *, title: str | None = None) -> go.Figure
     ['random heads, 1 draw', 'degenerate answers', 'heads of the ranking']
     """
     if absent := [name for name in _COLUMNS if name not in table]:
-        raise ValueError(f"table has no column {absent[0]!r}; give the table of mh.safety.attack_curve's result")
+        raise ValueError(f"table has no column {absent[0]!r}; give mh.safety.attack_curve(...).table")
     lines = {str(which): rows.sort_values("k") for which, rows in table.groupby("which", sort=False)}
     if "heads" not in lines:
-        raise ValueError("table has no line 'heads'; give the table of mh.safety.attack_curve's result")
+        raise ValueError("table has no rows for 'heads'; give mh.safety.attack_curve(...).table")
     own = lines.pop("heads")
     traces: list[Any] = []
     if lines:

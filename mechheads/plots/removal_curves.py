@@ -28,20 +28,21 @@ def removal_curves(
 ) -> go.Figure:
     """Accuracy on a relation as its heads are removed, best first; ``Removal.plot`` draws it.
 
-    The relation's own curve has its interval as a band. Random heads are drawn as their mean, with a band from the
-    worst draw to the best. Control relations, tested without the same heads, are dashed lines. The hover text shows
-    the head removed last and the accuracy with its interval. Points that an interrupted run did not reach are left out.
+    The curve of the relation has its interval as a band. Random heads are drawn as their mean, with a band from the
+    worst draw to the best. Control relations, tested with the same heads removed, are dashed lines. The hover text
+    shows the head removed last and the accuracy with its interval. Points that an interrupted run did not reach are
+    left out.
 
     Args:
-        table: rows with ``k`` (heads removed), ``which``, ``accuracy``, ``ci_low`` and ``ci_high``; ``which`` is
-            "relation" for the relation's own curve.
+        table: rows with ``k`` (number of heads removed), ``which``, ``accuracy``, ``ci_low`` and ``ci_high``; ``which``
+            is "relation" for the curve of the relation.
         relation: the name of the relation.
-        heads: the heads in the order of their removal.
-        random, controls: the ``which`` of draws of random heads and of control relations.
+        heads: the heads in the order in which they are removed.
+        random, controls: the values of ``which`` for draws of random heads and for control relations.
         title: the title; by default made from the relation.
 
     Raises:
-        ValueError: if the table lacks one of these lines.
+        ValueError: if the table has no rows for one of these values.
 
     >>> removal = mh.labels.cumulative_removal(
     ...     model, "country_to_capital", ["L23H4"], draws=2, n=4, shots=1, progress=False
@@ -51,7 +52,7 @@ def removal_curves(
     """
     lines = {which: rows.sort_values("k") for which, rows in table.groupby("which", sort=False)}
     if absent := [which for which in ("relation", *random, *controls) if which not in lines]:
-        raise ValueError(f"table has no line {absent[0]!r}; it has {', '.join(map(repr, lines))}")
+        raise ValueError(f"table has no rows for {absent[0]!r}; it has rows for {', '.join(map(repr, lines))}")
     own = lines["relation"]
     shown = f"<b>{plain(relation)}</b><br>"
     traces: list[Any] = []

@@ -1,4 +1,4 @@
-"""Role curves (what a task loses as heads of each role are gated off) and maps of which heads have which role."""
+"""Role curves (how a task changes as heads of each role are gated off) and maps of the heads with each role."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ def role_curves(
 ) -> go.Figure:
     """Change in a target's log-probability as the top heads of each role are gated off: a panel per task and model.
 
-    Rows are tasks and columns models, and the panels of a row share their scale. Light bands are intervals. The grey
+    Rows are tasks and columns are models; the panels of a row share their scale. Light bands are intervals. The grey
     band covers all random orders of the heads, around their mean. The hover text shows the head gated off last, the
     change and its interval. Points that an interrupted run did not reach are left out.
 
     Args:
-        curves: results of ``mh.gating.role_curve``: one, several (placed by the names of their task and model), or
-            ``{task: {model: curves}}``. A task that was not measured on a model leaves its panel empty.
+        curves: results of ``mh.gating.role_curve``: one result, a list (placed by the names of task and model), or
+            ``{task: {model: curves}}``. If a task was not measured on a model, the panel is empty.
         title: the title; by default a general one.
 
     Raises:
-        ValueError: if there is nothing to draw, two curves have the same task and model, or one lacks a role.
+        ValueError: if there is nothing to draw, two results have the same task and model, or one lacks a role.
 
     After Nam et al. 2025 (arXiv 2505.13737).
 
@@ -117,7 +117,7 @@ def role_curves(
 
 
 def role_map(roles: Mapping[str, HeadScores], *, title: str | None = None) -> go.Figure:
-    """Heatmaps of how strongly each head has each role, from 0 to 1, one per role, side by side.
+    """Heatmaps of how strongly each head has each role, from 0 to 1: one panel per role.
 
     The hover text shows a head's name, score and interval.
 
@@ -134,7 +134,7 @@ def role_map(roles: Mapping[str, HeadScores], *, title: str | None = None) -> go
     'Roles of heads, capitals'
     """
     if not isinstance(roles, Mapping) or not roles:
-        raise ValueError("roles holds nothing to draw; give what mh.head_roles returned")
+        raise ValueError("roles must be the result of mh.head_roles, or some of its roles")
     first = next(iter(roles.values()))
     score, low, high = (
         np.stack([one.dataset[name].values for one in roles.values()], -1) for name in ("score", "ci_low", "ci_high")
@@ -163,14 +163,16 @@ def _grid(curves: Any) -> Grid:
         several = curves if isinstance(curves, Sequence) else [curves]
         given = [(one.name, one.model, one) for one in several]
     if not given:
-        raise ValueError("curves holds nothing to draw; give what mh.gating.role_curve returned")
+        raise ValueError("curves is empty; give the result of mh.gating.role_curve")
     grid: Grid = {}
     for task, model, one in given:
         row = grid.setdefault(_TITLES.get(task, str(task)), {})
         if model in row:
-            raise ValueError(f"two of the curves are of task {task!r} and model {model!r}; give one, or name them")
+            raise ValueError(
+                f"two of the curves are of task {task!r} and model {model!r}; give one, or {{task: {{name: curves}}}}"
+            )
         if absent := [role for role in _LINES if role not in set(one.table["which"])]:
-            raise ValueError(f"the curves of task {task!r} and model {model!r} have no line {absent[0]!r}")
+            raise ValueError(f"the curves of task {task!r} and model {model!r} have no rows for {absent[0]!r}")
         row[model] = one
     return grid
 
@@ -200,7 +202,7 @@ def _nothing() -> go.Scatter:
 
 
 def _traces(curves: Curves, where: str) -> list[go.Scatter]:
-    """The traces of a panel: the band of random orders below the roles' bands, and all bands below the lines."""
+    """The traces of a panel: first the band of random orders, then the bands of the roles, then the lines."""
     band, lines = curves.band, {which: part.sort_values("k") for which, part in curves.table.groupby("which")}
     bands, drawn = [], []
     if len(band):
@@ -225,7 +227,7 @@ def _traces(curves: Curves, where: str) -> list[go.Scatter]:
 
 
 def _texts(line: pd.DataFrame, curves: Curves, role: str, where: str) -> list[str]:
-    """The hover text of each point. Averages over seeds name no last head, as each seed has its own order."""
+    """The hover text of each point. Averages over seeds name no last head, because each seed has its own order."""
     order = curves.heads[role] if curves.provenance.get("over") == "items" else ()
     texts = []
     for k, change, low, high in line[["k", "change", "ci_low", "ci_high"]].itertuples(index=False):

@@ -1,4 +1,4 @@
-"""Safety map: the heads with the largest effect on a model's answers to requests, by layer and head."""
+"""Safety map: the heads with the largest effect on a model's answers to requests, by layer and head number."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _NAMES = {
 }
 _SCORES = {"ships": ("Ships", "nats"), "generalized_ships": ("Generalized Ships", "degrees")}
 _MARKS = (("circle", 26), ("x", 13), ("square-open", 25), ("diamond-open", 25), ("triangle-up-open", 29))
-"""Symbol and size of the first series, the second and so on; drawn in this order, all are visible at one head."""
+"""Symbol and size of each series. Drawn in this order, the markers of one head are all visible."""
 _COLOURS = ("#f5c542", "#f4873f", "#dd4a4a", "#b3305f", "#5c1a6b")
 _GAP_ACROSS, _GAP_DOWN, _WIDEST = 66, 84, 1300
 
 
 @dataclass(frozen=True)
 class _Series:
-    """Scores drawn with one marker: their names in the legend and the hover text, and the heads to show."""
+    """Scores that are drawn with one marker: names for the legend and the hover text, and the heads to show."""
 
     name: str
     about: str
@@ -46,16 +46,16 @@ class _Series:
 def safety_map(
     scores: HeadScores | Sequence[HeadScores], *, k: int | None = None, title: str | None = None
 ) -> go.Figure:
-    """Map of the ``k`` heads with the largest score, at their layer and head, coloured by Generalized Ships.
+    """Map of the ``k`` heads with the largest score, layers across and heads up, coloured by Generalized Ships.
 
     Undifferentiated Attention is drawn as circles, Scaling Contribution as crosses, and zero, mean and resample
-    ablation as squares, diamonds and triangles; a head in the top ``k`` of several has all their markers. The hover
-    text shows the head, its rank, scores and intervals, and how often it is in the top ``k`` when the requests are
-    resampled.
+    ablation as squares, diamonds and triangles. A head in the top ``k`` of several ablations has several markers. The
+    hover text shows the head, its rank, scores and intervals, and how often it is in the top ``k`` when the requests
+    are resampled.
 
     Args:
-        scores: the result of ``mh.safety_heads`` for one ablation, or a list for several.
-        k: how many heads of each result; by default, the ``k`` given to ``mh.safety_heads``.
+        scores: the result of ``mh.safety_heads`` for one ablation, or a list of results for several.
+        k: the number of heads from each result; by default, the ``k`` given to ``mh.safety_heads``.
         title: the title; by default made from ``k`` and the model.
 
     Raises:
@@ -77,15 +77,15 @@ def safety_map(
 def safety_grid(
     panels: Mapping[str, Mapping[str, HeadScores]], *, k: int | None = None, title: str | None = None
 ) -> go.Figure:
-    """Several panels of ``safety_map`` on one scale: models under each ablation, or ablations on each data set.
+    """Several panels of ``safety_map`` on one scale, for example one per model or one per set of requests.
 
     The first series is drawn as circles, the others as crosses, squares, diamonds and triangles, the same in all
-    panels. A head in the top ``k`` of several series has all their markers, and its hover text covers each. Models of
-    different sizes may share a panel: its axes cover the largest.
+    panels. A head in the top ``k`` of several series has several markers, and its hover text covers all of them. Models
+    of different sizes can share a panel: its axes cover the largest.
 
     Args:
         panels: for each panel and series, the result of ``mh.safety_heads``; names of ablations are written out.
-        k: how many heads of each series; by default, the ``k`` given to ``mh.safety_heads``.
+        k: the number of heads from each series; by default, the ``k`` given to ``mh.safety_heads``.
         title: the title; by default made from ``k``.
 
     Raises:
@@ -114,7 +114,7 @@ def safety_grid(
 
 def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
     if not scores:
-        raise ValueError("scores is empty; give what mh.safety_heads returned")
+        raise ValueError("scores is empty; give the result of mh.safety_heads")
     series: dict[str, HeadScores] = {}
     for one in scores:
         _check(repr(one.name), one)
@@ -132,17 +132,17 @@ def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
 
 def _check_panels(panels: Mapping[str, Mapping[str, HeadScores]]) -> None:
     if not isinstance(panels, Mapping) or not panels:
-        raise ValueError("panels holds nothing to draw; give {panel: {series: what mh.safety_heads returned}}")
+        raise ValueError("panels must be {panel: {series: mh.safety_heads(...)}}, with at least one panel")
     for panel, series in panels.items():
         if not isinstance(series, Mapping) or not series:
-            raise ValueError(f"panels[{panel!r}] holds no series; give {{series: what mh.safety_heads returned}}")
+            raise ValueError(f"panels[{panel!r}] must be {{series: mh.safety_heads(...)}}, with at least one series")
         for name, one in series.items():
             _check(f"panels[{panel!r}][{name!r}]", one)
 
 
 def _check(where: str, scores: HeadScores) -> None:
     if scores.kind != "safety" or "generalized_ships" not in scores.dataset:
-        raise ValueError(f"{where} has no Generalized Ships to colour by; give what mh.safety_heads returned")
+        raise ValueError(f"{where} has no Generalized Ships to colour by; give the result of mh.safety_heads")
 
 
 def _title(name: str) -> str:
@@ -155,7 +155,7 @@ def _about(series: str, panel: str, scores: HeadScores) -> str:
 
 
 def _top(scores: HeadScores, k: int | None) -> pd.DataFrame:
-    """The first ``k`` heads, with both scores, their intervals and ``in_top``, as far as the dataset has them."""
+    """The first ``k`` heads, with both scores, intervals and ``in_top``, if the dataset has them."""
     top = scores.top(scores.provenance.get("k", 10) if k is None else k)
     at = (top["layer"].to_numpy(), top["head"].to_numpy())
     names = [f"{name}{end}" for name in _SCORES for end in ("", "_low", "_high")]
@@ -163,7 +163,7 @@ def _top(scores: HeadScores, k: int | None) -> pd.DataFrame:
 
 
 def _draw(panels: Mapping[str, Sequence[_Series]], marks: Mapping[str, tuple[str, int]], title: str) -> go.Figure:
-    """One panel for each entry, which maps a heading to its series."""
+    """A figure with one panel for each entry of ``panels``, which maps headings to series."""
     every = [one for series in panels.values() for one in series]
     n_layers = max(one.scores.n_layers for one in every)
     n_heads = max(one.scores.n_heads for one in every)
@@ -279,7 +279,7 @@ def _colours(degrees: np.ndarray, height: float) -> dict[str, Any]:
 
 
 def _hover(series: Sequence[_Series]) -> list[list[str]]:
-    """The hover texts of each series, by head: its own numbers, then those of the panel's other series."""
+    """The hover texts of each series, by head: the numbers of this series, then of the panel's other series."""
     texts = [
         {
             (row["layer"], row["head"]): _describe(one, rank, row)

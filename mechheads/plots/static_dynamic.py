@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MARKS = {"with": ("with context", "#1f77b4", "circle"), "without": ("without context", "#ff7f0e", "diamond")}
 _PANEL, _GAP = 300, 56
 DIAGONAL = {"color": "#bbbbbb", "dash": "dot"}
-"""The line on which both axes are equal."""
+"""Style of the line on which x and y are equal."""
 
 
 def static_dynamic(
@@ -31,17 +31,19 @@ def static_dynamic(
     *,
     title: str | None = None,
 ) -> go.Figure:
-    """Scatter plot of static (weights) against dynamic (in context) scores, one panel per relation that both have.
+    """Scatter plot of relation scores in context (dynamic) against relation scores from weights (static).
+
+    There is one panel for each relation that both have, with a point for each head and template.
 
     Args:
-        static: from ``relation_scores``.
-        dynamic: from ``dynamic_scores`` of the same model.
-        correlations: from ``score_correlations``; each panel then shows its correlation, templates pooled, with the
-            interval.
+        static: from ``mh.relation_scores``.
+        dynamic: from ``mh.labels.dynamic_scores`` of the same model.
+        correlations: from ``mh.labels.score_correlations``; each panel then shows the correlation over all templates,
+            with its interval.
         title: the title.
 
     Raises:
-        ValueError: if a result is of another kind, they are of models of different sizes, or share no relation.
+        ValueError: if a result is of another kind, the models have different sizes, or there is no common relation.
 
     >>> import numpy as np
     >>> phi = np.linspace(0, 1, 12).reshape(4, 3, 1)
@@ -91,7 +93,7 @@ def static_dynamic(
 def relation_panels(
     headings: Sequence[str], *, across: str, up: str, title: str | None
 ) -> tuple[go.Figure, list[dict[str, Any]]]:
-    """An empty figure with a square panel under each heading, and the row and column of each.
+    """An empty figure with a square panel for each heading, and the row and column of each panel.
 
     Args:
         headings: the titles of the panels, already escaped for plotly.

@@ -1,4 +1,4 @@
-"""How far several views of the same heads agree: a cell with the rank correlation for every two views."""
+"""How far several views of the same heads agree: a cell with the rank correlation of every two views."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _CELL_WIDTH, _CELL_HEIGHT, _FAINT = 86, 44, 0.25
 def view_agreement(correlations: pd.DataFrame, *, title: str | None = None) -> go.Figure:
     """Rank correlations of every two views: red if they order heads alike, blue if in opposite order.
 
-    Pairs whose interval includes 0, or that have no interval, are pale with a grey number: they may not be related at
-    all. A dash means that no correlation is defined. The hover text shows the interval and the number of heads.
+    Pairs whose interval includes 0, or that have no interval, are pale with a grey number: the views may be unrelated.
+    A dash means that no correlation is defined. The hover text shows the interval and the number of heads.
 
     Args:
-        correlations: a row for every two views, as ``Atlas.agreement`` gives them: view, other, spearman, ci_low,
-            ci_high and n.
+        correlations: a row for every two views, such as ``Atlas.agreement()``: view, other, spearman, ci_low, ci_high
+            and n.
         title: the title; by default a general one.
 
     Raises:
@@ -88,13 +88,13 @@ def _cells(correlations: pd.DataFrame) -> dict[tuple[str, str], tuple[float, flo
     """Correlation, interval and number of heads of every two views.
 
     Raises:
-        ValueError: if there are none, a column is missing, or two views occur twice.
+        ValueError: if there are no rows, a column is missing, or two views occur twice.
     """
     columns = ["view", "other", "spearman", "ci_low", "ci_high", "n"]
     if absent := [name for name in columns if name not in correlations]:
-        raise ValueError(f"correlations has no column {absent[0]!r}; give what Atlas.agreement returned")
+        raise ValueError(f"correlations has no column {absent[0]!r}; give the result of Atlas.agreement")
     if not len(correlations):
-        raise ValueError("correlations has no rows: agreement needs at least two views")
+        raise ValueError("correlations has no rows; give a row for every two views, from at least two views")
     found: dict[tuple[str, str], tuple[float, float, float, int]] = {}
     for view, other, *rest in correlations[columns].itertuples(index=False):
         if view == other or (view, other) in found or (other, view) in found:
@@ -110,7 +110,7 @@ def _hover(one: str, other: str, r: float, low: float, high: float, n: int) -> s
 
 
 def _lay_out(figure: go.Figure, names: list[str]) -> None:
-    """Put the second to last view down and the first to last but one across: the half below the diagonal."""
+    """Set the axes: all views but the first down, all but the last across, which is the half below the diagonal."""
     n = len(names) - 1
     ticks = {
         "tickmode": "array",

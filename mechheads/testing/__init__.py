@@ -1,4 +1,4 @@
-"""Tools for testing extensions: checks of what the engine assumes about them, and models with known heads.
+"""Tests of your own interventions and metrics, models whose heads are known, and checks of exercises.
 
 >>> from mechheads.testing import check_intervention, check_metric
 >>> check_intervention(mh.Scale(0.5)).passed and check_metric(mh.log_prob).passed

@@ -39,8 +39,8 @@ class Report:
     """The result of checking an intervention or a metric; prints as a short list.
 
     Attributes:
-        of: the name of what was checked.
-        checks: each with its name, ``"passed"``, ``"failed"`` or ``"not run"``, and what was found.
+        of: the name of the intervention or metric.
+        checks: the checks, each with its name, ``"passed"``, ``"failed"`` or ``"not run"``, and what was found.
         notes: observations that are not failures.
     """
 
@@ -71,7 +71,7 @@ _SIGN = {"passed": "", "failed": " FAILED", "not run": " (not run)"}
 
 
 class CheckFailed(AssertionError):
-    """Some checks failed. The message lists them all; ``report`` holds the other checks too."""
+    """Some checks failed. The message lists these; ``report`` holds all checks."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -80,23 +80,24 @@ class CheckFailed(AssertionError):
 
 
 def check_intervention(intervention: Any, model: Model | None = None, prompts: AnyPrompts | None = None) -> Report:
-    """Test that an intervention behaves as the engine assumes.
+    """A report of whether an intervention behaves as the engine assumes.
 
-    The intervention must take (value, context); name a site that exists; return a finite tensor with the shape, dtype
-    and device of its input, the same one each time; not write to the cached runs; declare in ``needs`` everything that
-    it reads; not depend on padding; and, if it is a dataclass, be hashable and equal to itself after pickling. Finally,
-    ``mh.sweep`` with it must agree, to 1e-4, with full forward passes of each prompt alone in which TransformerLens
-    hooks set the new z.
+    These are the checks. The intervention takes (value, context) and names a site that exists. It returns a finite
+    tensor with the shape, dtype and device of its input, and the same tensor when it is called again. It does not write
+    to the cached runs, and ``needs`` declares everything that it reads. It does not depend on padding. If it is a
+    dataclass, it is hashable and equal to itself after pickling. Finally, ``mh.sweep`` agrees to 1e-4 with full forward
+    passes of each prompt alone, in which TransformerLens hooks set the new z.
 
-    If it looks at other prompts or at later tokens, or cannot be used with ``store=``, this is noted but not a failure.
+    The report also notes if the intervention looks at other prompts or at later tokens, or cannot be used with
+    ``store=``. These are not failures.
 
     Args:
         model: by default, a tiny random Llama with grouped keys and values in which every byte is a token.
-        prompts: by default, three pairs of random tokens. Best give a few of different lengths, as pairs if the
-            intervention reads the source run.
+        prompts: by default, three pairs of random tokens. If you give your own, give a few of different lengths, and
+            pairs if the intervention reads the source run.
 
     Raises:
-        CheckFailed: an AssertionError that lists every check that failed.
+        CheckFailed: an AssertionError that lists every failed check.
         ValueError: if the prompts cannot be run, or the model is in half precision.
 
     >>> from mechheads.testing import check_intervention
@@ -106,7 +107,7 @@ def check_intervention(intervention: Any, model: Model | None = None, prompts: A
       ...
       engine: mh.sweep of L0H1 and L1H3 agrees with full forward passes to ...
 
-    An intervention that ignores that short prompts are padded:
+    An intervention that wrongly reads the padding of short prompts:
 
     >>> def flatten(z, context):
     ...     return z.mean(1, keepdim=True).expand_as(z)
@@ -138,21 +139,22 @@ def check_intervention(intervention: Any, model: Model | None = None, prompts: A
 
 
 def check_metric(metric: Any, model: Model | None = None, prompts: AnyPrompts | None = None) -> Report:
-    """Test that a metric behaves as the engine assumes.
+    """A report of whether a metric behaves as the engine assumes.
 
-    The metric must take (logits, context); read a position that the prompts have; return one finite value per prompt,
-    the same each time; not write to tokens and mask; and not depend on the other prompts of the batch, on padding, or
-    on rounding in an unchanged run. Finally, ``mh.sweep`` with it must agree with full forward passes of each prompt
-    alone.
+    These are the checks. The metric takes (logits, context) and reads a position that the prompts have. It returns one
+    finite value per prompt, and the same values when it is called again. It does not write to tokens and mask. It does
+    not depend on the other prompts of the batch, on padding, or on rounding in an unchanged run. Finally, ``mh.sweep``
+    agrees with full forward passes of each prompt alone.
 
-    If it writes to the logits, and whether it can be used with ``screen=`` or ``store=``, is noted but not a failure.
+    The report also notes whether the metric writes to the logits, and whether it can be used with ``screen=`` or
+    ``store=``. These are not failures.
 
     Args:
         model, prompts: as in ``check_intervention``. The default prompts have answers, wrong answers, and the named
             position that the metric reads.
 
     Raises:
-        CheckFailed: an AssertionError that lists every check that failed.
+        CheckFailed: an AssertionError that lists every failed check.
         ValueError: if the prompts cannot be run, or the model is in half precision.
 
     >>> from mechheads.testing import check_metric
@@ -185,7 +187,7 @@ def check_metric(metric: Any, model: Model | None = None, prompts: AnyPrompts | 
 
 
 class _Checks:
-    """Runs checks one by one. After a vital one has failed, the others are not run: they would fail for its reason."""
+    """Runs checks one by one. If a vital check fails, later checks are not run: they would fail for the same reason."""
 
     def __init__(self, of: object) -> None:
         self.of = name_of(of)
@@ -213,7 +215,7 @@ class _Checks:
         try:
             note = None if self.stopped else test()
         except Exception as error:
-            note = f"could not be tested any further: {type(error).__name__}: {error}"
+            note = f"could not be tested further: {type(error).__name__}: {error}"
         self.notes += [note] if note else []
 
     def report(self) -> Report:

@@ -1,4 +1,4 @@
-"""``check_answer``: tells the reader of a notebook whether an exercise is solved."""
+"""``check_answer``: print whether the exercise of a notebook is solved."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 def check_answer(answer: Any, is_right: Callable[[Any], Any], *, right: str, hint: str) -> None:
-    """Print whether an answer is right, and if it is not, a hint.
+    """Print whether an answer is right, and a hint if it is wrong.
 
     Args:
-        answer: what the reader gives; ``None`` or ``...`` while there is none yet.
-        is_right: takes the answer and says whether it is right. If it raises, the answer counts as wrong.
-        right: printed with a right answer.
-        hint: printed with a wrong one.
+        answer: the reader's answer; ``None`` or ``...`` if there is none yet.
+        is_right: a function that takes the answer and returns whether it is right. If it raises, the answer is wrong.
+        right: printed after a right answer.
+        hint: printed after a wrong answer.
 
     >>> mh.testing.check_answer("L23H4", lambda head: head == "L23H4", right="It copies.", hint="Look at layer 23.")
     Right: It copies.

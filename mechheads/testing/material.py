@@ -1,4 +1,4 @@
-"""Fixtures of the checks: a tiny random model, prompts of different lengths, changed runs, and a slow reference."""
+"""Fixtures for the checks: a tiny random model, prompts of different lengths, changed runs, and a slow reference."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Runs:
 
     @classmethod
     def of(cls, model: Model, prompts: Prompts | PromptPairs) -> Runs:
-        """Run the prompts and keep everything."""
+        """The runs of the prompts, with the activations of all sites."""
         sites = (*HEAD_SITES, "resid_pre")
         base, source = prompts.tokens(model) if isinstance(prompts, PromptPairs) else (prompts.tokens(model), None)
         return cls(
@@ -147,13 +147,13 @@ class Runs:
         return replace(self, base=made_over(self.base), source=None if self.source is None else made_over(self.source))
 
     def copied(self, sites: tuple[str, ...] | None = None) -> Runs:
-        """Copies, as if only these sites had been kept."""
+        """Copies of the runs with these sites only; by default all."""
         return self.made_over(
             lambda _, value: value.clone(), copied, None if sites is None else sites or ("resid_pre",)
         )
 
     def padded(self) -> Runs:
-        """The same prompts with more padding and, in all padding, numbers other than zero.
+        """The same prompts with more padding, and numbers other than zero at all padding.
 
         A pattern keeps its zeros at keys that are padding, because no real token can attend to one.
         """
@@ -167,7 +167,7 @@ class Runs:
         return self.made_over(change, lambda tokens: widened(tokens, generator))
 
     def with_other(self, row: int) -> Runs:
-        """The runs with other activations and tokens in one of the prompts, which keeps its length."""
+        """The runs with other activations and tokens in one prompt, which keeps its length."""
         generator = torch.Generator().manual_seed(0)
         this = torch.arange(len(self.tokens), device=self.tokens.ids.device) == row
 
@@ -237,7 +237,7 @@ class SlowRun:
 
 
 def slow_sweep(runs: Runs, intervention: Intervention, head: HeadId) -> list[SlowRun]:
-    """What a sweep must give for a head, from full forward passes of one prompt at a time."""
+    """The reference for a sweep of one head: full forward passes of one prompt at a time."""
     model, site, shown = runs.model, site_of(intervention), runs.copied()
     new = intervention(shown.value(intervention, head), shown.context(intervention, head))
     found = []

@@ -1,4 +1,4 @@
-"""Planted models: small transformers in which it is known what every head does, because its weights were built for it.
+"""Planted models: small transformers in which the function of every head is known, because its weights were computed.
 
 ``planted_model`` builds a GPT-2 whose weights are computed instead of trained. Its residual stream is divided into
 mutually orthogonal parts, in a random basis:
@@ -6,7 +6,7 @@ mutually orthogonal parts, in a random basis:
 | part | written by | read by |
 |---|---|---|
 | shared | embeddings, the same in all, ten times as large as everything else | W_K, as a constant |
-| flags | embeddings: the relation of which a word is a source, which word is ``<bos>``; positions | W_K |
+| flags | embeddings: the relation in which a word is a source, which word is ``<bos>``; positions | W_K |
 | words | embeddings and the first MLP; a little by the later MLPs | W_V, MLPs |
 | codes | heads that tag | W_V of heads that work in context |
 | outputs | heads; a little by the later MLPs | W_U, later MLPs |
@@ -15,17 +15,17 @@ The shared part makes every norm a fixed scale, near 1. So a head reads a word i
 would read it: E' = W_E[s] in layer 0, and MLP_0(ln2_0(W_E[s])) later. The final norm removes the shared part.
 
 **Values.** A head that implements pairs (s_i, t_i) has a code c_i for each pair. The codes are as nearly orthogonal as
-d_head allows. W_V = pinv(E'[s]) C and W_O = C^T T, where row i of T is the direction to which W_U answers with t_i.
-With the final norm's scale, looking at s_i adds about 8 to the logit of t_i. All b_V and b_O are zero.
+d_head allows. W_V = pinv(E'[s]) C and W_O = C^T T; row i of T is the direction that W_U maps to t_i. With the final
+norm's scale, attending to s_i adds about 8 to the logit of t_i. All b_V and b_O are zero.
 
 **Noise** is Gaussian, on W_V and on W_O, scaled so that W_V W_O is off by ``noise`` times its Frobenius norm.
 
-**Attention** depends only on the token that is looked at: W_Q is zero and b_Q constant. Scores are so far apart that a
-head looks at one token: the latest source of its relations so far, including the present token. If there is none, it
-looks at ``<bos>``, which the tokenizer puts before every text and whose values are all zero, so that the head writes
-nothing. (In token ids with neither a source nor ``<bos>`` it may look anywhere.) An "unattended" head always looks at
-the first token. A head with nothing planted looks at the sources of one relation, drawn at random, as if it
-implemented that relation.
+**Attention** depends only on the key token: W_Q is zero and b_Q is constant. Scores are so far apart that a head
+attends to one token: the latest source of its relations so far, including the present token. If there is none, it
+attends to ``<bos>``, which the tokenizer puts before every text and whose values are all zero, so the head writes
+nothing. (In token ids with neither a source nor ``<bos>`` it may attend to any token.) An "unattended" head always
+attends to the first token. A head with nothing planted attends to the sources of one relation, drawn at random, as if
+it implemented this relation.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class PlantedHead:
 
             - ``"implements"``: maps each source to its target, by its weights and in context.
             - ``"suppresses"``: the same with the opposite sign: it lowers the target's logit below all others.
-            - ``"unattended"``: has the weights of a head that implements, but always looks at the first token.
+            - ``"unattended"``: has the weights of a head that implements, but always attends to the first token.
             - ``"tags"``: writes a code of each source that W_U does not read; by its weights, a random map.
-            - ``"in context"``: also a random map by its weights. But if a head of an earlier layer tagged the
-              source that it looks at, it reads the code and writes the target.
+            - ``"in context"``: by its weights, also a random map. But if a head of an earlier layer tagged the source
+              that it attends to, it reads the code and writes the target.
         relations: names of the relations.
 
     Raises:
@@ -100,10 +100,11 @@ class PlantedModel:
 
     Attributes:
         model: the model, in float32 on the CPU.
-        relations: all eight, planted or not. Their words are single tokens, and no word is a source in two of them.
-        heads: what is planted in which head. Every other head is a random map as large as a planted one.
-        looks_at: for every head, the relations whose sources it looks at; if none, it looks at the first token.
-        noise, seed: as given.
+        relations: all eight relations, planted or not. Their words are single tokens, and no word is a source in two
+            relations.
+        heads: what is planted in which head. Every other head is a random map of the same size.
+        looks_at: for every head, the relations whose sources it attends to; if empty, it attends to the first token.
+        noise, seed: the arguments of ``planted_model``.
     """
 
     model: Model
@@ -115,9 +116,10 @@ class PlantedModel:
 
     @property
     def categories(self) -> dict[HeadId, tuple[str, ...]]:
-        """What labels should find: the categories of heads that implement, are unattended, or work in context.
+        """What labels should find: the categories of all heads that implement, are unattended, or work in context.
 
-        A head "in context" reads a tag that is not in the weights alone, but is in the residual stream of a token.
+        A head "in context" reads a tag that another head writes: it is not in the weights of this head alone, but it is
+        in the residual stream of a token.
 
         >>> planted = mh.testing.planted_model(plant={"L2H3": ["capitals"], "L4H1": ["plurals", "capitals"]})
         >>> planted.categories[mh.HeadId(4, 1)]
@@ -144,29 +146,30 @@ def planted_model(
     noise: float = 0.5,
     plant: Plant | None = None,
 ) -> PlantedModel:
-    """A small transformer in which it is known what every head does, for testing an analysis.
+    """A small transformer in which the function of every head is known, for testing an analysis.
 
     It has a made-up language of 2,048 words, with eight relations of 36 pairs each, two in every category of MAPS
     (Elhelo & Geva 2024, arXiv 2412.11965): capitals and founders, plurals and opposites, copies and doubles, to_north
     and to_south. Words and relations are always the same; heads and weights change with the seed.
-    ``help(mh.testing.planted)`` describes how the weights are made and what each head looks at.
+    ``help(mh.testing.planted)`` describes how the weights are made and what each head attends to.
 
     Args:
-        seed: of heads and weights; no global seed is set. The vocabulary, and the weights of a head, do not depend on
+        seed: for heads and weights; no global seed is set. The vocabulary, and the weights of a head, do not depend on
             what is planted in other heads.
-        n_layers, n_heads: how many. The size of a head is ``d_head = d_model / n_heads``.
+        n_layers, n_heads: the number of layers, and of heads in each. The size of a head is
+            ``d_head = d_model / n_heads``.
         d_model: the width of the residual stream. A head has room for about d_model / 2 pairs.
-        noise: how far W_V W_O of a planted head is off, as a share of its Frobenius norm. It matters more if the
-            number of pairs in a head is close to that room, or above ``d_head``.
+        noise: the error of W_V W_O of a planted head, as a share of its Frobenius norm. It matters more if a head has
+            nearly as many pairs as it has room for, or more than ``d_head``.
         plant: which heads implement which relations, as in ``{"L2H3": ["capitals"]}``; a ``PlantedHead`` instead of
-            the names makes a head do something else. ``{}`` plants nothing, as a null model. By default, these are
-            planted in random heads: 12 heads that implement, with every relation in one or two and two heads with two
-            relations of different categories; 2 that suppress what two others implement; 1 unattended; 1 in context and
-            1 that tags for it.
+            the names makes a head do something else. ``{}`` plants nothing, as a null model. By default, random heads
+            get 12 plants that implement, 2 that suppress what two others implement, 1 unattended, 1 in context, and 1
+            that tags for it. Every relation is in one or two of the 12 heads, and two of them have two relations of
+            different categories.
 
     Raises:
         ValueError: if sizes do not fit together, a relation is not known, a head does not exist or is named
-            twice, a head has more pairs than ``d_model`` has room for, or a head "in context" has none that tags.
+            twice, a head has more pairs than ``d_model`` has room for, or no earlier head tags for a head "in context".
 
     >>> planted = mh.testing.planted_model()
     >>> planted
@@ -222,7 +225,7 @@ def _check_room(what: str, n_relations: int, d_model: int, n_heads: int) -> None
     if pairs > room:
         raise ValueError(
             f"{what} {pairs} pairs, but d_model={d_model} with n_heads={n_heads} has room for {max(room, 0)} in a "
-            f"head; {'give it fewer relations, or ' if n_relations > 1 else ''}make d_model larger"
+            f"head; {'give it fewer relations, or ' if n_relations > 1 else ''}use a larger d_model"
         )
 
 
@@ -249,7 +252,7 @@ def _draw_heads(n_layers: int, n_heads: int, rng: Generator) -> dict[HeadId, Pla
     if n_layers < 2 or n_layers * n_heads < _N_DEFAULT:
         raise ValueError(
             f"the default plant needs {_N_DEFAULT} heads in 2 or more layers; n_layers={n_layers} with "
-            f"n_heads={n_heads} has too few. Choose what to plant with plant=, or make the model larger"
+            f"n_heads={n_heads} has too few. Choose what to plant with plant=, or use a larger model"
         )
     categories = rng.permutation(list(dict.fromkeys(category for _, category, *_ in RELATIONS))).tolist()
     of = {at: rng.permutation([name for name, kind, *_ in RELATIONS if kind == at]).tolist() for at in categories}

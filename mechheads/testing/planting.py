@@ -23,10 +23,10 @@ Matrix = Float64[np.ndarray, "row column"]
 
 PAIRS, _VOCABULARY, _CONTEXT = 36, 2048, 128
 _WORD, _MEANING, _WRITTEN, _LATER_MLP = 0.25, 1.5, 0.25, 0.1
-"""Norms in the residual stream: of a word's embedding, and of what the first MLP, a head and a later MLP write."""
+"""Norms in the residual stream: of a word's embedding, and of the outputs of the first MLP, a head and a later MLP."""
 _UNEMBEDDING, _FINAL_SCALE = 2.0, 16.0
 _STEP = 12.0
-"""How many nats the attention score of a token exceeds the score of the one before, if their flags are equal."""
+"""How many nats the attention score of a token is above the score of the token before it, if their flags are equal."""
 _SPECIAL = ("<bos>", "<eos>", "<pad>", "<unk>")
 _OTHER = (
     ". , : ; ? ! The the A a of is are was in on and to by for one two One no No not When I think it It This this "
@@ -47,7 +47,7 @@ NAMES = tuple(name for name, *_ in RELATIONS)
 
 
 def widths(d_model: int, d_head: int) -> dict[str, int]:
-    """The widths of the residual stream's parts. Two axes hold the shared part; one is lost to the norm's mean."""
+    """The widths of the parts of the residual stream. The shared part takes two axes, and the mean of the norm one."""
     flags, codes = len(RELATIONS) + 3, d_head // 2
     rest = d_model - 3 - flags - codes
     return {"flags": flags, "codes": codes, "words": rest * 9 // 16, "outputs": rest - rest * 9 // 16}
@@ -95,8 +95,8 @@ class Writer:
 
     Attributes:
         parts: the axes of each part of the residual stream, [axis, d_model].
-        flag, sources, wanted, tags: for each relation, the axis of its flag, the ids of its sources, what a head
-            writes for each (in the outputs), and the code with which each is tagged.
+        flag, sources, wanted, tags: for each relation, the axis of its flag, the ids of its sources, the output of a
+            head for each source, and the code with which each source is tagged.
         first_mlp: weights of the first MLP.
         seen: the words part of every token's residual stream, as layer 0 and as later layers read it.
     """
@@ -137,7 +137,7 @@ class Writer:
         self.seen = words, scale * meanings
 
     def write_mlp(self, layer: int, rng: Generator) -> None:
-        """Write the first MLP, which gives words their meaning, or a later one, which is small and random."""
+        """Write the first MLP, which maps words to the vectors that later heads read, or a later, small random MLP."""
         read, write = self.first_mlp
         if layer:
             both = np.concatenate([self.parts["words"], self.parts["outputs"]])
@@ -149,7 +149,7 @@ class Writer:
             self.weights[f"transformer.h.{layer}.{name}.weight"][:] = 1
 
     def write_key(self, head: HeadId, looks_at: Sequence[str]) -> None:
-        """Write W_K: scores are about 0 at sources, ``apart / 2`` less at <bos>, ``apart`` less elsewhere."""
+        """Write W_K: scores are about 0 at sources, ``apart / 2`` lower at <bos>, and ``apart`` lower elsewhere."""
         block, first, apart = f"transformer.h.{head.layer}.attn", head.head * self.d_head, 4 * _STEP * _CONTEXT
         self.weights[f"{block}.c_attn.bias"][first] = np.sqrt(self.d_head)
         key = apart * self.first
@@ -161,8 +161,8 @@ class Writer:
     def write_map(self, head: HeadId, kind: Kind | None, names: Sequence[str], noise: float, rng: Generator) -> None:
         """Write W_V, which reads words and codes, and W_O, which writes codes and outputs.
 
-        Heads that tag or read tags use half of d_head for it and have a random map in the other half. Neither that map
-        nor noise brings words into the half that reads tags: its targets would rise for any word.
+        Heads that write or read tags use half of d_head for tags, and have a random map in the other half. Neither this
+        map nor noise writes words into the half that reads tags, because the targets would then rise for any word.
         """
         words, codes, outputs = (self.parts[name] for name in ("words", "codes", "outputs"))
         W_V, W_O = np.zeros((len(words) + len(codes), self.d_head)), np.zeros((self.d_head, len(codes) + len(outputs)))
@@ -219,7 +219,7 @@ def _codes(n: int, width: int, rng: Generator) -> Matrix:
 
 
 def _random(free_V: Matrix, free_O: Matrix, size: float, rng: Generator) -> tuple[Matrix, Matrix]:
-    """Gaussian W_V and W_O, where they may be written, whose product has a given Frobenius norm."""
+    """Gaussian W_V and W_O, zero outside the free entries, whose product has a given Frobenius norm."""
     W_V, W_O = rng.normal(size=free_V.shape) * free_V, rng.normal(size=free_O.shape) * free_O
     scale = np.sqrt(size / np.linalg.norm(W_V @ W_O))
     return W_V * scale, W_O * scale
@@ -228,7 +228,7 @@ def _random(free_V: Matrix, free_O: Matrix, size: float, rng: Generator) -> tupl
 def _with_noise(
     W_V: Matrix, W_O: Matrix, free_V: Matrix, free_O: Matrix, noise: float, rng: Generator
 ) -> tuple[Matrix, Matrix]:
-    """W_V and W_O with Gaussian noise, where they may be written, which moves their product by a share of its norm."""
+    """W_V and W_O with Gaussian noise in the free entries, which changes their product by a given share of its norm."""
     add_V, add_O = (
         rng.normal(size=free.shape) * free * np.linalg.norm(weight) / np.linalg.norm(free)
         for weight, free in ((W_V, free_V), (W_O, free_O))

@@ -1,6 +1,6 @@
 """The checks of an intervention and of a metric, one method for each check and note.
 
-A check returns a sentence that says what was found, or raises ``Wrong`` with one that also says what it should be.
+A check returns a sentence that says what was found, or raises ``Wrong`` with a sentence that also says what it expects.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class InterventionTrial:
         return self.intervention(value, runs.context(self.intervention, head))
 
     def apart(self, new: Tensor, head: HeadId, mask: Tensor) -> tuple[float, tuple[int, int]] | None:
-        """How far a result is from the first one at some tokens, and where; None if it differs only by rounding."""
+        """How far a result is from the first result at some tokens, and where; None if only rounding differs."""
         return _apart(self.first[head], new, mask)
 
     def site(self) -> str:
@@ -79,7 +79,7 @@ class InterventionTrial:
             if found := self.apart(self.call(head), head, self.mask):
                 raise Wrong(
                     f"a second call for {head} differs by up to {found[0]:.3g}; it should be the same each time (draw "
-                    "with torch.Generator().manual_seed(self.seed))"
+                    "random numbers with torch.Generator().manual_seed(self.seed))"
                 )
         return "a second call gives the same"
 
@@ -124,7 +124,7 @@ class InterventionTrial:
                     f"{head} at token {token} of prompt {row}, a real token, changes by {by:.3g} if the padding after "
                     "the prompts changes; it should read only real tokens, where context.mask is True"
                 )
-        return "does not depend on the amount or the content of padding"
+        return "does not depend on the length or the content of padding"
 
     def engine(self) -> str:
         return _agrees(self.runs, self.prompts, self.intervention, self.heads, [_log_prob_of_0, _log_probs_of_0])
@@ -137,7 +137,7 @@ class InterventionTrial:
             for head in self.heads:
                 if self.apart(self.call(head, changed), head, others):
                     return (
-                        "looks at other prompts: its result for a prompt depends on the others in the sweep, "
+                        "looks at other prompts: its result for a prompt depends on the other prompts of the sweep, "
                         "as with mh.Mean and mh.Resample"
                     )
         return None
@@ -148,7 +148,7 @@ class InterventionTrial:
         earlier[:, last + 1 :] = False
         changed = self.runs.with_later(last)
         if any(self.apart(self.call(head, changed), head, earlier) for head in self.heads):
-            return "looks ahead: its result for a token depends on later tokens, which the model itself never sees"
+            return "looks ahead: its result for a token depends on later tokens, which a causal model does not see"
         return None
 
 
@@ -224,9 +224,9 @@ class MetricTrial:
             if _gap(alone, self.first[only]) > _TOLERANCE:
                 raise Wrong(
                     f"the value of prompt {row} is {float(alone):.6g} alone and {float(self.first[row]):.6g} with the "
-                    "others; it should be the same, because the engine splits prompts into batches"
+                    "other prompts; it should be the same, because the engine splits prompts into batches"
                 )
-        return "the value of a prompt does not depend on the others"
+        return "the value of a prompt does not depend on the other prompts"
 
     def padding(self) -> str:
         tokens, base, changed, mask = widened(self.tokens, self.generator), self.base, self.changed, self.mask
@@ -239,7 +239,7 @@ class MetricTrial:
                 f"values change by up to {by:.3g} if the padding after the prompts changes; it should read only "
                 "positions where context.mask is True"
             )
-        return "does not depend on the amount or the content of padding"
+        return "does not depend on the length or the content of padding"
 
     def _in_padding(self, logits: Tensor, mask: Tensor) -> Tensor:
         wide = logits.new_zeros(*mask.shape, logits.shape[-1])
@@ -250,10 +250,10 @@ class MetricTrial:
         by = _gap(self.call(self.rounded), self.unchanged_value)
         if by > 100 * _TOLERANCE:
             raise Wrong(
-                f"with rounding errors of a millionth in its logits, the unchanged run differs from itself by "
-                f"{by:.3g}; it should differ only by rounding"
+                f"with rounding errors of a millionth in the logits, the value of the unchanged run changes by "
+                f"{by:.3g}; it should change only by rounding"
             )
-        return "the unchanged run differs from itself only by rounding"
+        return "the value of the unchanged run is stable under rounding errors in the logits"
 
     def engine(self) -> str:
         return _agrees(self.runs, self.prompts, Zero(), some_heads(self.model), [self.metric])
@@ -310,14 +310,15 @@ def _agrees(
                 if not off <= _TOLERANCE:
                     raise Wrong(
                         f"mh.sweep changes {name_of(each)} of prompt {row} by {ours:.6g} at {head}, but a full forward "
-                        f"pass of it alone with the same z by {after - before:.6g}; they should agree to 1e-4"
+                        f"pass of this prompt alone with the same z changes it by {after - before:.6g}; they should "
+                        "agree to 1e-4"
                     )
                 furthest = max(furthest, off)
     return f"mh.sweep of {_of_heads(heads)} agrees with full forward passes to {furthest:.1g}"
 
 
 def _apart(old: Tensor, new: Tensor, mask: Tensor) -> tuple[float, tuple[int, int]] | None:
-    """How far two results differ at some tokens, and where; None if only by rounding."""
+    """How far two results differ at some tokens, and where; None if only rounding differs."""
     if not mask.any():
         return None
     by = (old.double() - new.double()).abs().nan_to_num(torch.inf).flatten(2).amax(-1).masked_fill(~mask, 0)

@@ -142,8 +142,12 @@ def test_scores_with_receivers_draw_themselves_so_and_others_as_before():
     ("scores", "options", "message"),
     [
         (matrix(EFFECTS), {"top": 0}, "top is 0; it must be at least 1"),
-        (matrix(EFFECTS).select(receiver="final"), {}, r"\('paths'\) have no receivers; give what mh.path_matrix ret"),
-        (matrix(EFFECTS * np.nan), {}, r"\('paths'\) hold no sender that was measured: all are NaN"),
+        (
+            matrix(EFFECTS).select(receiver="final"),
+            {},
+            r"\('paths'\) have no receivers; give the result of mh",
+        ),
+        (matrix(EFFECTS * np.nan), {}, r"\('paths'\) have no sender that was measured: all are NaN"),
     ],
 )
 def test_what_cannot_be_drawn(scores, options, message):

@@ -107,9 +107,9 @@ def test_what_a_stopped_run_did_not_reach_is_left_out() -> None:
 
 
 def test_a_table_of_something_else_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"no column 'ci_low'; give the table of mh\.safety\.attack_curve's result"):
+    with pytest.raises(ValueError, match=r"no column 'ci_low'; give mh\.safety\.attack_curve"):
         refusal_curve(TABLE.drop(columns="ci_low"))
-    with pytest.raises(ValueError, match="table has no line 'heads'"):
+    with pytest.raises(ValueError, match="table has no rows for 'heads'"):
         refusal_curve(TABLE[TABLE["which"] != "heads"])
 
 

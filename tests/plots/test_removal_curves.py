@@ -90,7 +90,7 @@ def test_a_removal_draws_itself() -> None:
 
 
 def test_a_line_that_is_not_there_is_named() -> None:
-    with pytest.raises(ValueError, match="table has no line 'random 3'; it has 'relation', 'random 1'"):
+    with pytest.raises(ValueError, match="table has no rows for 'random 3'; it has rows for 'relation', 'random 1'"):
         plots.removal_curves(TABLE, "it", HEADS, random=["random 3"])
 
 

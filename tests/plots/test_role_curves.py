@@ -139,11 +139,11 @@ def test_without_random_orders_or_intervals() -> None:
 
 def test_what_cannot_be_drawn() -> None:
     for nothing in ([], {}, {"math": {}}):
-        with pytest.raises(ValueError, match="curves holds nothing to draw"):
+        with pytest.raises(ValueError, match="curves is empty"):
             role_curves(nothing)
     with pytest.raises(ValueError, match="two of the curves are of task 'math' and model 'demo'"):
         role_curves([made(), made()])
-    with pytest.raises(ValueError, match="the curves of task 'math' and model 'demo' have no line 'irrelevance'"):
+    with pytest.raises(ValueError, match="the curves of task 'math' and model 'demo' have no rows for 'irrelevance'"):
         role_curves(without("irrelevance"))
 
 
@@ -185,7 +185,7 @@ def test_a_map_for_each_role_from_0_to_1() -> None:
     assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (0, 1)
     assert figure.layout.title.text == "Roles of heads, &lt;b&gt;"
     assert role_map(roles, title="mine").layout.title.text == "mine"
-    with pytest.raises(ValueError, match="roles holds nothing to draw"):
+    with pytest.raises(ValueError, match="roles must be the result of"):
         role_map({})
 
 

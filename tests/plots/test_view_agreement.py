@@ -83,8 +83,8 @@ def test_title() -> None:
 @pytest.mark.parametrize(
     ("correlations", "said"),
     [
-        (table([]), "no rows: agreement needs at least two views"),
-        (table().drop(columns="ci_low"), "no column 'ci_low'; give what Atlas.agreement returned"),
+        (table([]), "has no rows; give a row for every two views"),
+        (table().drop(columns="ci_low"), "no column 'ci_low'; give the result of Atlas.agreement"),
         (table([*ROWS, ("patching", "phi", 0.1, 0.0, 0.2)]), "'patching' and 'phi' twice"),
         (table([("phi", "phi", 1.0, 1.0, 1.0)]), "'phi' and 'phi' twice"),
     ],

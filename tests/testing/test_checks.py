@@ -192,7 +192,7 @@ BROKEN_INTERVENTIONS = [
     ("padding", cut_last, "L0H1 at token 6 of prompt 1, a real token, changes by"),
     ("padding", Does(spread, "pattern"), "if the padding after the prompts changes; it should read only real tokens"),
     ("padding", over_length, "where context.mask is True"),
-    ("engine", Does(undefined_in_padding, "v"), "by nan at L0H1, but a full forward pass of it alone"),
+    ("engine", Does(undefined_in_padding, "v"), "by nan at L0H1, but a full forward pass of this prompt alone"),
 ]
 
 

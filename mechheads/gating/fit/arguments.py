@@ -55,7 +55,7 @@ def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
     """
     listed: list[Any] = list(seeds) if isinstance(seeds, Iterable) else list(range(seeds))
     if not listed or len(set(listed)) < len(listed) or not all(isinstance(s, Integral) and int(s) >= 0 for s in listed):
-        raise ValueError(f"seeds is {seeds!r}; give how many, at least 1, or a list of different ones from 0 up")
+        raise ValueError(f"seeds is {seeds!r}; give a number, at least 1, or a list of different integers from 0 up")
     return tuple(map(int, listed))
 
 

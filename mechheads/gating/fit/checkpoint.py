@@ -57,7 +57,8 @@ class Checkpoint:
     Args:
         path: the file; None to keep nothing.
         marks: returns what identifies this fit; called only if there is a file.
-        rows: how many rows to run at once: the number of the first call, as another one would change the last bits.
+        rows: how many rows to run at once. A file keeps the number of its first call, because another number would
+            change the last bits of the result.
         device: the device of the descents.
 
     Raises:
@@ -113,7 +114,7 @@ class Checkpoint:
             if there.get(name) != mark:
                 raise ValueError(
                     f"checkpoint {path} is from another fit: its {name} is {there.get(name)}, but now it is {mark}; "
-                    "repeat the call that made it, delete it, or give another path"
+                    "repeat the call that wrote it, delete the file, or give another path"
                 )
         self.rows = Rows(**json.loads(about["rows"]))
         for name in {key.split(".")[0] for key in tensors}:

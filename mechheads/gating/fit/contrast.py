@@ -2,9 +2,9 @@
 
     maximise  min(log p(y_R | x_R) - log p(y_F | x_F), 5)  +  lambda R(clip(logit))
 
-R is the variant to *retain*, F the variant to *forget*. Which letter means which, and with it the signs, differs
-between texts; here the arguments are named after what happens to the variant. With lambda > 0 gates are pulled open, so
-a gate that ends shut had to be shut: its head serves F and not R.
+R is the variant to *retain*, F the variant to *forget*. The paper, its appendix and its code use the letters and signs
+differently; here the arguments are named after what happens to the variant. With lambda > 0 gates are pulled open. A
+gate that is shut at the end is shut because its head serves F and not R.
 
 | | paper's text | its appendix | released code | here |
 |---|---|---|---|---|
@@ -70,20 +70,18 @@ def contrast_gates(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Gates:
-    """Fit gates under which a model still does one variant of a task but not the other.
+    """Gates under which a model still does one variant of a task but not the other.
 
     Args:
-        retain, forget: the two variants, item by item: the same questions in two forms.
-        regularisation: lambda; above 0 pulls gates open, below 0 shut.
-        clip_difference: in nats; once the two log-probabilities of a pair differ by this much, increasing the
-            difference further earns nothing.
+        retain, forget: the two variants of the task; item i of both is the same question in two forms.
+        regularisation: lambda; above 0 pulls gates open, below 0 pulls them shut.
+        clip_difference: the largest difference between the two log-probabilities of a pair that counts, in nats.
         seeds, updates, batch, lr, regulariser, reduce, clip_logits, clip_side: as in ``fit_gates``.
         clip_gradient, tolerance, order_seed, budget, checkpoint, progress: as in ``fit_gates``.
 
     Returns:
         Gates of one fit, "contrast", for every seed. ``1 - gates.scores("contrast")`` is high for heads that the
-        forgotten variant needs and the retained one does not.
-        forgotten variant needs and the retained one does not.
+        forgotten variant needs and the retained variant does not.
 
     Raises:
         ValueError: if the tasks differ in length, no pair can be used, or an argument does not fit.
@@ -117,7 +115,9 @@ def contrast_gates(
     )
     rate, made = check_rate(lr, "lr"), check_updates(updates, 1)
     if not (isinstance(regularisation, Real) and math.isfinite(regularisation) and regularisation):
-        raise ValueError(f"regularisation is {regularisation!r}; give a number above 0 (open) or below 0 (shut)")
+        raise ValueError(
+            f"regularisation is {regularisation!r}; give a number above 0 (pulls gates open) or below 0 (shut)"
+        )
     check_positive(clip_difference, "clip_difference")
     retained, forgotten = _pair_up(retain.tokens(model), forget.tokens(model))
     rows = _rows_of_pairs(model, retained, forgotten, budget)
@@ -144,7 +144,7 @@ def _pair_up(retain: TaskTokens, forget: TaskTokens) -> tuple[TaskTokens, TaskTo
     """The items that can be used in both variants, in order of length.
 
     Raises:
-        ValueError: if there are none.
+        ValueError: if there are no such items.
     """
     both = sorted(set(retain.kept) & set(forget.kept))
     if not both:
@@ -156,7 +156,7 @@ def _pair_up(retain: TaskTokens, forget: TaskTokens) -> tuple[TaskTokens, TaskTo
 
 
 def _rows_of_pairs(model: Model, retain: TaskTokens, forget: TaskTokens, budget: Budget) -> Rows:
-    """Half the rows that fit for the longer variant, because each pair takes a row of both."""
+    """Half the rows that fit for the longer variant, because each pair takes one row of each variant."""
     longer = max((retain, forget), key=lambda side: side.ids.shape[1])
     rows = rows_at_once(model, longer, budget)
     return Rows(max(1, rows.rows // 2), rows.recompute)

@@ -2,11 +2,11 @@
 
     minimise  loss(g)  -  strength * R(clip(logit)),    g = sigmoid(logit)
 
-for each set separately: a positive strength pulls gates open, a negative one shut. R is the mean or the sum over heads,
-and beyond the clip a logit is no longer pulled. Sets share only the mini-batches: the gradient is clipped for each set,
-and Adam works element by element.
+for each set separately. A positive strength pulls gates open, a negative strength pulls them shut. R is the mean or the
+sum over heads; a logit beyond the clip is no longer pulled. Sets share nothing but the mini-batches: the gradient is
+clipped for each set, and Adam works element by element.
 
-A step makes a new ``State`` from the old one, so that an interruption between any two lines leaves a complete state.
+A step makes a new ``State`` from the old one, so an interruption between any two lines leaves a complete state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mechheads.messages.progress import Bar
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 """Adam's parameters, as in torch.optim."""
 _WINDOW = 50
-"""A plateau is detected in means over at least this many updates, rounded up to whole passes over the items."""
+"""The least number of updates in each mean from which a plateau is detected; rounded up to whole passes over items."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Pull:
     """The settings of one set of gates.
 
     Attributes:
-        strength: of the regulariser; positive pulls open, negative shut.
+        strength: the strength of the regulariser; positive pulls gates open, negative pulls them shut.
         updates: the largest number of updates.
         lr: the learning rate at the start and at the end, linear in between.
     """
@@ -54,9 +54,9 @@ class State:
         good: the last logits whose loss was finite.
         first, second: Adam's running means of the gradient and of its square.
         done: the number of updates made.
-        stopped: after how many updates each set was done; 0 if it is not.
-        loss: without the regulariser; NaN for updates that were not made.
-        objective: with the regulariser; NaN for updates that were not made.
+        stopped: the number of updates after which each set was done; 0 if it is still running.
+        loss: the loss without the regulariser; NaN for updates that were not made.
+        objective: the loss with the regulariser; NaN for updates that were not made.
     """
 
     logits: Float[Tensor, "set layer head"]
@@ -98,9 +98,9 @@ class Descent:
     """What is minimised, and how.
 
     Attributes:
-        objective: the loss of some items. Neighbours are run together, so order items by length.
+        objective: the loss of some items. Neighbouring items are run together, so order them by length.
         n_items: the number of items.
-        pulls: one for each set of gates.
+        pulls: the settings of each set of gates.
         rules: the settings that all sets share.
         rows: how many rows to run at once.
     """
@@ -131,10 +131,10 @@ class NotFinite(Exception):
 
 
 def descend(descent: Descent, state: State, *, seen: Callable[[State], None], name: str, progress: bool) -> State:
-    """Fit until every set has made its updates or reached a plateau.
+    """The state after every set has made its updates or reached a plateau.
 
     Args:
-        state: where to begin or continue.
+        state: the state to start from.
         seen: called with the state after every update.
         name: the text of the progress bar.
 
@@ -162,7 +162,7 @@ def descend(descent: Descent, state: State, *, seen: Callable[[State], None], na
 
 
 def _mini_batch(update: int, n_items: int, per_round: int, seed: int) -> Int[np.ndarray, " some"]:
-    """The items of an update, sorted; each pass covers all items once, in another order."""
+    """The items of an update, sorted; each pass covers all items once, in a new random order."""
     number, part = divmod(update, per_round)
     order = np.random.default_rng([seed, number]).permutation(n_items)
     return np.sort(np.array_split(order, per_round)[part])
@@ -232,7 +232,7 @@ def _rate(pull: Pull, done: int) -> float:
 
 
 def _on_plateau(objective: Float[Tensor, "set update"], window: int, tolerance: float) -> Bool[Tensor, " set"]:
-    """Which sets had no mean in the last two windows that is lower by ``tolerance`` than the lowest before them."""
+    """Which sets are on a plateau: neither of the last two means is below all earlier means by ``tolerance``."""
     if objective.shape[1] < 3 * window:
         return torch.zeros(len(objective), dtype=torch.bool)
     means = objective.unflatten(1, (-1, window)).mean(-1)

@@ -1,9 +1,9 @@
-"""Causal head gating: fit a gate to every head, in three fits.
+"""Causal head gating: a gate for every head, from three fits.
 
 | symbol | argument or result |
 |---|---|
 | g = sigmoid(logit), multiplied into z of a head at all positions | ``gates[fit]`` |
-| lambda | ``regularisation``: 0 in the first fit, then + (keep, G+) and - (drop, G-), both from the first |
+| lambda | ``regularisation``: 0 in the first fit, then + (keep, G+) and - (drop, G-), both starting from the first |
 | log p(target) | ``reduce`` over the target's tokens, then the mean over the items of a mini-batch |
 | the regulariser, of logits clipped to +-4 | ``regulariser`` over heads, ``clip_logits`` |
 
@@ -12,10 +12,10 @@ Differences between the paper and its released code, and the default here:
 | | paper | released code | default |
 |---|---|---|---|
 | ``reduce`` | sum | mean | mean |
-| ``regulariser`` | sum | mean | mean: a sum would drown a mean log-probability |
+| ``regulariser`` | sum | mean | mean: a sum over heads is hundreds of times as large as a mean log-probability |
 | ``lr`` | 0.1 to 0.01 | 1.0 | 0.1 to 0.01 |
 | ``lr_regularised`` | 0.5 to 0.1 | 1.0 | 0.5 to 0.1 |
-| ``clip_side`` | both | both | pulled; else a head that does nothing, but starts shut, seems to hurt |
+| ``clip_side`` | both | both | pulled; with both, a head that does nothing but starts shut counts as interfering |
 | ``batch`` | 64 | 32 | 64 |
 | ``clip_gradient`` | not given | 1.0, over all seeds together | none; a number clips each seed by itself |
 | ``updates`` | 500 each | 500 each | 500 each, fewer on a plateau; see ``tolerance`` |
@@ -98,12 +98,12 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """What is fitted to which model.
+    """A model, and what is fitted to it.
 
     Attributes:
-        objective: the loss of some items. Neighbours are run together, so order items by length.
+        objective: the loss of some items. Neighbouring items are run together, so order them by length.
         n_items: the number of items.
-        stages: run one after the other, each from the end of the one before.
+        stages: fits that run one after the other, each from the end of the one before.
         rules: the settings that all stages share.
         name: the name of the task.
         provenance: what is needed to repeat the fit.
@@ -141,45 +141,47 @@ def fit_gates(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Gates:
-    """Fit a gate to every head so that a task's targets become likely: freely, pulled open, and pulled shut.
+    """A gate for every head, fitted so that a task's targets become likely: freely, pulled open, and pulled shut.
 
-    The fit "none" maximises only the targets' log-probability, from gates drawn uniformly from 0 to 1. From its end,
-    the fit "keep" continues with a pull towards open gates, so that it shuts only heads that hurt, and the fit "drop"
-    with a pull towards shut gates, so that it leaves open only heads that help. All seeds run at once, and "keep" and
-    "drop" together; the model's weights are not changed.
+    The fit "none" starts from gates drawn uniformly from 0 to 1 and maximises only the log-probability of the targets.
+    Two fits continue from there. "keep" pulls gates open, so that it shuts only heads that hurt. "drop" pulls gates
+    shut, so that only heads that help stay open. All seeds run at once, and so do "keep" and "drop". The model's
+    weights are not changed.
 
     Args:
-        task: what is to be predicted; rejected items are left out (see ``Task.tokens``).
+        task: prompts and targets; rejected items are left out (see ``Task.tokens``).
         seeds: the number of fits from different starts, or the seeds of the starts.
         updates: the largest number of updates of each fit; one number, or one for each of the three fits.
-        batch: items per update; each pass goes through all items in a new random order.
+        batch: number of items in an update; each pass goes through all items in a new random order.
         lr, lr_regularised: learning rates of the first fit and of the other two: one number, or (start, end), linear in
             between.
         regularisation: lambda, the strength of the pull.
-        regulariser: whether the pull is on the mean or the sum of the logits over heads.
-        reduce: whether the log-probability of a target is the mean or the sum over its tokens.
+        regulariser: whether the pull acts on the ``"mean"`` or the ``"sum"`` of the logits over heads.
+        reduce: whether the log-probability of a target is the ``"mean"`` or the ``"sum"`` over its tokens.
         clip_logits: a logit is pulled only until it reaches + or - this value.
-        clip_side: with ``"pulled"`` the pull ends only at the side to which logits are pulled. With ``"both"`` logits
-            beyond the other side are not pulled either, and a gate that starts or drifts there (1 in 28 of those drawn)
-            hardly ever comes back.
+        clip_side: with ``"pulled"``, logits beyond the value are left alone only on the side to which they are pulled.
+            With ``"both"``, logits beyond it on the other side are not pulled either, and a gate that starts there (1
+            in 28) or drifts there hardly ever comes back.
         clip_gradient: the norm to which a seed's gradient is clipped; None for no clipping.
-        tolerance: a seed is done with a fit if its objective, averaged over 50 updates or more, did not improve by
-            this much, in nats, in the last two of these averages; None to make all updates.
+        tolerance: a fit of a seed ends early on a plateau. Its objective is averaged over every 50 updates (or a little
+            more); if neither of the last two averages is better than all before by this many nats, the fit ends. None
+            to make all updates.
         order_seed: for the order of the items.
-        budget: memory, bytes or "2 GB" (default 4 GB): an update is split into parts that fit.
-        checkpoint: a file that stores the progress of the fit: after an interrupt or a kill, the same call continues
-            there, with exactly the same result.
+        budget: memory limit, in bytes or as ``"2 GB"`` (default 4 GB); an update is split into parts that fit.
+        checkpoint: a file that stores the progress of the fit. After an interrupt or a kill, the same call continues
+            from it, with exactly the same result.
         progress: whether to show a progress bar.
 
     Returns:
-        Gates of the fits "none", "keep" and "drop" for every seed, with loss curves. After Ctrl-C the gates so far, NaN
-        for fits that have not begun.
+        Gates of the fits "none", "keep" and "drop" for every seed, with loss curves. After Ctrl-C, the gates so far;
+        NaN for fits that have not begun.
 
     Raises:
         ValueError: if an argument does not fit, no item can be used, or ``checkpoint`` is from another fit.
         LossNotFinite: if a loss is not finite; it names the update, and holds the last gates with a finite loss.
 
-    Nam et al. 2025 (arXiv 2505.13737), section 3; the module's docstring lists how its code differs.
+    Nam et al. 2025 (arXiv 2505.13737), section 3. The docstring of this function's module compares the paper, its
+    released code and the defaults here.
 
     >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
     >>> gates = mh.fit_gates(model, task, seeds=2, updates=1, progress=False)
@@ -229,7 +231,7 @@ def fit_gates(
 
 
 def run_stages(fit: Fit, keep: Checkpoint, *, progress: bool) -> Gates:
-    """Fit one stage after the other, each from the end of the one before.
+    """The gates after all stages, each fitted from the end of the one before.
 
     Args:
         keep: the progress so far; it is updated.
@@ -257,7 +259,7 @@ def run_stages(fit: Fit, keep: Checkpoint, *, progress: bool) -> Gates:
     except NotFinite as error:
         name, seed = stage.fits[error.set // len(seeds)], seeds[error.set % len(seeds)]
         raise LossNotFinite(
-            f"the loss of seed {seed} is not finite at update {error.state.done + 1} of the fit {name!r}; the error's "
+            f"the loss of seed {seed} is not finite at update {error.state.done + 1} of the fit {name!r}; this error's "
             "gates are the last with a finite loss. A lower learning rate, or the model in float32, may help",
             _gather(fit, keep, {stage.name: error.state.good}, interrupted=True),
         ) from error
@@ -272,7 +274,7 @@ def run_stages(fit: Fit, keep: Checkpoint, *, progress: bool) -> Gates:
     stuck = ", ".join(f"seed {seed} of the fit {name!r}" for name, far in gates.stuck.items() for seed in far)
     if stuck and not work.interrupted:
         warn(
-            f"{stuck} ended a nat or more above the other seeds' loss, so its gates say little about heads. "
+            f"{stuck} ended with a loss a nat or more above the other seeds, so these gates say little about heads. "
             "See gates.losses; a lower learning rate or more updates may help"
         )
     return gates

@@ -20,16 +20,16 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 
 _FAR = 1.0
-"""How many nats a seed's loss must be above the median seed's to count as stuck."""
+"""A seed counts as stuck if its loss is this many nats or more above the loss of the median seed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """The course of the fits.
+    """The loss curves of the fits.
 
     Attributes:
-        loss, objective: without and with the regulariser, in nats; NaN after the last update.
-        updates: how many were made.
+        loss, objective: the loss without and with the regulariser, in nats; NaN after the last update.
+        updates: the number of updates made.
     """
 
     loss: Float[np.ndarray, "fit seed update"]
@@ -40,10 +40,10 @@ class Course:
 class Gates(TableResult):
     """The gates of every head, for each fit and seed; made by ``fit_gates`` or ``contrast_gates``.
 
-    ``dataset`` holds ``gate`` (fit, seed, layer, head) in 0..1; the curves ``loss`` and ``objective`` (fit, seed,
-    update), without and with the regulariser, in nats, NaN after the last update; and ``updates`` (fit, seed), how many
-    were made. ``fit_gates`` makes the fits "none", "keep" (G+) and "drop" (G-). Gates are NaN for a fit that has not
-    begun.
+    ``dataset`` holds ``gate`` (fit, seed, layer, head), from 0 to 1; the curves ``loss`` and ``objective`` (fit, seed,
+    update), without and with the regulariser, in nats, NaN after the last update; and ``updates`` (fit, seed), the
+    number of updates made. ``fit_gates`` makes the fits "none", "keep" (G+) and "drop" (G-). Gates are NaN for a fit
+    that has not begun.
 
     >>> task = mh.Task(["The capital of France is"], [" Paris"])
     >>> gates = mh.fit_gates(model, task, seeds=2, updates=1, progress=False)
@@ -118,10 +118,10 @@ class Gates(TableResult):
 
     @property
     def stuck(self) -> dict[str, tuple[int, ...]]:
-        """For each fit, the seeds that ended with a loss a nat or more above the median seed's.
+        """For each fit, the seeds that ended with a loss a nat or more above the median seed.
 
         Such a seed has usually reached gates at which the gradient is nearly zero, and says little about heads. The
-        loss at the end is the mean over the last tenth of the updates. With fewer than three seeds, none counts as
+        loss at the end is the mean over the last tenth of the updates. With fewer than three seeds, no seed counts as
         stuck.
         """
         found = {}
@@ -164,7 +164,7 @@ class Gates(TableResult):
         return HeadScores(scores.dataset.assign(ends))
 
     def save(self, path: str | Path) -> Path:
-        """Save everything to a netCDF file, completely or not at all, and return its path."""
+        """Save everything to a netCDF file, and return its path; no file is left half written."""
         netcdf.write(self.dataset, Path(path))
         return Path(path)
 
@@ -173,8 +173,8 @@ class Gates(TableResult):
         """Load a file that ``save`` wrote.
 
         Raises:
-            FileNotFoundError: if it does not exist.
-            ValueError: if it is something else, damaged, or was written by a newer version.
+            FileNotFoundError: if there is no such file.
+            ValueError: if the file does not hold gates, is damaged, or was written by a newer version.
         """
         dataset = read(Path(path), "gate", "gates")
         if dataset.attrs["kind"] != cls.KIND:

@@ -2,9 +2,9 @@
 
     z_h <- g_h z_h,   g_h in [0, 1]
 
-Many sets of gates run through the model at once, with a row for each set and item. The last block computes only keys
-and values at most positions, and everything else only where the next token belongs to a target; only those positions
-are unembedded. The weights need no gradients, so the backward pass costs no more than the forward pass.
+Many sets of gates run through the model at once, with a row for each set and item. At most positions the last block
+computes only keys and values. Only the positions whose next token belongs to a target are computed in full and
+unembedded. The weights need no gradients, so the backward pass costs no more than the forward pass.
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 
 _KEPT = 1.2
-"""What a block with frozen weights keeps per token for the backward pass, in ``token_bytes``; measured: 0.8 to 0.95."""
+"""Memory per token that a block with frozen weights keeps for the backward pass, in units of ``token_bytes``.
+
+Measured: 0.8 to 0.95.
+"""
 _LEAST_TOKENS = 256
-"""Blocks are run again in the backward pass if otherwise fewer than this many tokens would fit into memory."""
+"""If fewer tokens than this fit into memory, blocks are run again in the backward pass to save memory."""
 
 
 @alone
@@ -52,9 +55,9 @@ def task_log_prob(
     """Log-probability of a task's targets, with some heads gated off.
 
     Args:
-        off: the heads whose z is set to zero at all positions; none if left out.
-        reduce: over the tokens of a target: their ``"mean"``, or their ``"sum"``, the log-probability of the whole.
-        budget: memory, bytes or "2 GB" (default 4 GB).
+        off: the heads whose z is set to zero at all positions; by default none.
+        reduce: ``"mean"`` over the tokens of a target, or ``"sum"``, the log-probability of the whole target.
+        budget: memory limit, in bytes or as ``"2 GB"`` (default 4 GB).
         progress: whether to show a progress bar.
 
     Returns:
@@ -119,7 +122,7 @@ def log_probs(
     """Log-probability of every item's target under each set of gates, all at once and differentiable in the gates.
 
     Args:
-        reduce: over the tokens of a target.
+        reduce: ``"mean"`` or ``"sum"`` over the tokens of a target.
         recompute: run each block again in the backward pass instead of keeping its activations.
     """
     width = int(tokens.lengths.max()) - 1  # the last token predicts nothing that is needed
@@ -213,7 +216,7 @@ def rows_at_once(model: Model, tokens: TaskTokens, budget: Budget, *, gradient: 
 
 
 def parts(n_sets: int, n_items: int, rows: int) -> Iterator[tuple[slice, slice]]:
-    """Parts of about equal size, at most ``rows`` pairs of a set and an item: all sets of some items if they fit."""
+    """Parts of about equal size, with at most ``rows`` pairs of a set and an item; all sets together if they fit."""
     sets_each = math.ceil(n_sets / math.ceil(n_sets / rows))
     items_each = math.ceil(n_items / math.ceil(n_items / max(1, rows // n_sets)))
     for item in range(0, n_items, items_each):
@@ -231,9 +234,9 @@ def value_and_gradient(
     items: Int[Tensor, " some"],
     rows: Rows,
 ) -> tuple[Float[Tensor, " set"], Float[Tensor, "set layer head"]]:
-    """The mean of an objective over some items and its gradient in the gates, for each set, part by part.
+    """The mean of an objective over some items and its gradient in the gates, for each set of gates.
 
-    Each set's loss depends only on its own gates, so the gradient of the sum contains the gradient of each.
+    The loss of each set depends only on its own gates, so the gradient of the sum holds the gradient of each set.
 
     Raises:
         ValueError: if no gradient passes through the model.

@@ -1,4 +1,4 @@
-"""The effect of ablating each head on a task, to compare with roles."""
+"""The effect of ablating each head on a task, for comparison with roles."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def ablation_effects(
     seed: int = 0,
     progress: bool = True,
 ) -> dict[str, HeadScores]:
-    """Change in the log-probability of a task's targets if one head at a time is ablated at all positions.
+    """The change in the log-probability of a task's targets when one head at a time is ablated at all positions.
 
     Args:
-        task: rejected items are left out (see ``Task.tokens``). Targets of several tokens cost more, because the whole
-            vocabulary is then unembedded at every position.
-        kinds: kinds of ``mh.ablate``.
-        heads: the heads to ablate; every head if left out.
-        reduce: over the tokens of a target.
-        budget: memory, bytes or "2 GB" (default 4 GB).
+        task: prompts and targets; rejected items are left out (see ``Task.tokens``). Targets of several tokens cost
+            more, because every position is then unembedded.
+        kinds: kinds of ablation, as in ``mh.ablate``.
+        heads: the heads to ablate; by default all heads.
+        reduce: ``"mean"`` or ``"sum"`` over the tokens of a target.
+        budget: memory limit, in bytes or as ``"2 GB"`` (default 4 GB).
         seed: for drawing the other items from which ``"resample"`` takes z.
         progress: whether to show a progress bar.
 
     Returns:
-        For each kind log p(target | ablated) - log p(target) [layer, head, item], in nats: below 0 the head is
-        needed. After Ctrl-C the kinds that were begun.
+        For each kind, log p(target | ablated) - log p(target) [layer, head, item], in nats; below 0, the task needs
+        the head. After Ctrl-C, the kinds that were begun.
 
     Raises:
         ValueError: if a kind is not known or given twice, an argument does not fit, or no item can be used.
@@ -60,7 +60,7 @@ def ablation_effects(
     """
     check_reduce(reduce)
     if isinstance(kinds, str) or not kinds or len(set(kinds)) < len(kinds):
-        raise ValueError(f'kinds is {kinds!r}; give a list of different ones, such as ["zero", "mean"]')
+        raise ValueError(f'kinds is {kinds!r}; give a list without repeats, such as ["zero", "mean"]')
     ablations = {kind: make_ablation(kind, seed=seed) for kind in kinds}
     tokens = task.tokens(model)
     if "resample" in ablations and len(tokens) < 2:
@@ -86,7 +86,7 @@ def ablation_effects(
 
 
 def _prompts(tokens: TaskTokens) -> Prompts:
-    """Each item without its last token, which is the answer; the position ``target`` is where its target begins."""
+    """Each item without its last token, which is the answer; position ``target`` predicts the target's first token."""
     rows = [ids[:length] for ids, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)]
     return Prompts(
         [row[:-1] for row in rows],
@@ -97,7 +97,7 @@ def _prompts(tokens: TaskTokens) -> Prompts:
 
 
 def _target_metric(tokens: TaskTokens, reduce: Reduce) -> Metric:
-    """A metric: the log-probability of the target's tokens, each given those before it."""
+    """A metric: the log-probability of the target's tokens, each given the tokens before it."""
     several = bool((tokens.is_target.sum(1) > 1).any())
 
     @metric(reads="all" if several else "last", unit="nats")

@@ -1,9 +1,9 @@
-"""Role curves: what happens to a task as the top heads of a role are gated off, compared with the same gated on.
+"""Role curves: the change in a task when the top k heads of a role are gated off rather than on.
 
     change(k) = log p(target | top k gated 0) - log p(target | the same k gated 1),   all other gates at G+
 
-If roles are right, facilitation's curve falls below 0 and interference's rises above it, while irrelevance's stays with
-random orders (Nam et al. 2025, arXiv 2505.13737).
+If the roles order heads well, the curve of facilitation falls below 0, the curve of interference rises above 0, and the
+curve of irrelevance stays near 0 (Nam et al. 2025, arXiv 2505.13737).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class RoleCurves(TableResult):
     """The curve of each role, and of heads in random order.
 
     Attributes:
-        table: one row for each line and number ``k`` of heads: ``which`` (a role, or "random 1" and so on), ``change``
-            in nats with ci_low and ci_high.
+        table: one row for each curve and number ``k`` of heads: ``which`` (a role, or "random 1" and so on), ``change``
+            in nats, ``ci_low`` and ``ci_high``.
         values: for each row of the table, one value per item or per seed; NaN for steps that an interrupted run did
             not reach.
-        heads: for each line, the heads in the order in which they are gated; with ``over="seeds"``, the order of the
+        heads: for each curve, the heads in the order in which they are gated; with ``over="seeds"``, the order of the
             first seed.
         name: the name of the task.
         model: the name of the model.
@@ -66,7 +66,7 @@ class RoleCurves(TableResult):
 
     @property
     def band(self) -> pd.DataFrame:
-        """The curves of random orders at each ``k``: their ``mean``, and ``low`` and ``high``, the extremes."""
+        """The curves of random orders at each ``k``: ``mean``, ``low`` (the least) and ``high`` (the largest)."""
         random = self.table[self.table["which"].str.startswith("random ")]
         return random.groupby("k")["change"].agg(mean="mean", low="min", high="max").reset_index()
 
@@ -95,24 +95,26 @@ def role_curve(
     budget: Budget = None,
     progress: bool = True,
 ) -> RoleCurves:
-    """Gate off the top heads of each role, more and more of them, and measure what the targets lose.
+    """The change in a task's log-probability when the top k heads of each role are gated off, for growing k.
+
+    The change is log p(target | top k gated 0) - log p(target | the same k gated 1).
 
     Args:
-        task: what is measured; items that the gates were not fitted to are better evidence.
+        task: the task to measure; items that the gates were not fitted to are better evidence.
         gates: the result of ``fit_gates``; all other heads stay at their gates of the fit "keep".
         roles: the scores by which heads are ordered; by default ``head_roles(gates)``.
         most: the largest number of heads to gate off.
-        counts: the numbers of heads to gate off; by default each up to 10, then every fifth up to ``most``.
+        counts: the numbers of heads to gate off; by default every number up to 10, then every fifth up to ``most``.
         over: ``"items"``: gates and roles are averaged over seeds, and intervals are over items, by clusters.
             ``"seeds"``: each seed has its own gates and order, and intervals are over seeds.
         draws: the number of random orders of heads to compare with.
-        reduce: over the tokens of a target.
+        reduce: ``"mean"`` or ``"sum"`` over the tokens of a target.
         seed: for the random orders.
-        budget: memory, bytes or "2 GB" (default 4 GB).
+        budget: memory limit, in bytes or as ``"2 GB"`` (default 4 GB).
         progress: whether to show a progress bar.
 
     Returns:
-        The curves. After Ctrl-C the curves so far; the rest is NaN.
+        The curves. After Ctrl-C, the curves so far; the rest is NaN.
 
     Raises:
         ValueError: if an argument does not fit, the gates belong to another model, or their fit was interrupted.
@@ -193,7 +195,7 @@ def _check(
     if over not in ("items", "seeds"):
         raise ValueError(f'over is {over!r}; choose "items" or "seeds"')
     if over == "seeds" and roles["facilitation"].dataset.sizes.get("prompt") != len(gates.seeds):
-        raise ValueError(f'over="seeds" needs roles of the {len(gates.seeds)} seeds of the gates')
+        raise ValueError(f'over="seeds" needs roles with the {len(gates.seeds)} seeds of the gates')
     if draws < 0:
         raise ValueError(f"draws is {draws}; give a number of random orders, 0 or more")
     n_heads = model.n_layers * model.n_heads
@@ -223,7 +225,7 @@ def _changes(
     """log p with the first k heads of an order gated off minus log p with them gated on; 0 for no heads.
 
     Args:
-        run: gives log p of every item under each set of gates [set, layer, head].
+        run: returns log p of every item under each set of gates [set, layer, head].
     """
     tried = [k for k in steps if k > 0]
     sets = np.tile(keep.reshape(-1), (2, len(tried), 1))

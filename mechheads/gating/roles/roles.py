@@ -1,10 +1,10 @@
 """Roles: whether a task needs a head, is hindered by it, or does not depend on it.
 
-    facilitation = G-          open even if gates are pulled shut
-    interference = 1 - G+      shut even if gates are pulled open
-    irrelevance  = G+ (1 - G-) goes wherever it is pulled
+    facilitation = G-          open although gates are pulled shut
+    interference = 1 - G+      shut although gates are pulled open
+    irrelevance  = G+ (1 - G-) follows the pull
 
-G+ are the gates of the fit "keep", G- those of "drop" (Nam et al. 2025, arXiv 2505.13737).
+G+ are the gates of the fit "keep", G- the gates of the fit "drop" (Nam et al. 2025, arXiv 2505.13737).
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ class Roles(TableResult, Mapping[str, HeadScores]):
         return {role: float(self._reached(role, threshold).any(-1).mean()) for role in self}
 
     def shares(self, threshold: float = 0.5) -> pd.DataFrame:
-        """Shares of heads, one row per role: ``always``, ``any``, and ``mean``, the share in one seed, over seeds."""
+        """Shares of heads with each role: ``always`` (in every seed), ``any`` (in some seed), ``mean`` (over seeds)."""
         mean = {role: float(self._reached(role, threshold).mean()) for role in self}
         columns = {"always": self.always(threshold), "any": self.any(threshold), "mean": mean}
         return pd.DataFrame(columns).rename_axis("role").reset_index()
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row per head: layer, head, and for each role the mean over seeds with ``_low`` and ``_high`` ends.
+        """One row per head: layer, head, and for each role the mean over seeds and its interval, ``_low``, ``_high``.
 
-        With two seeds, which give no interval, ``_range_low`` and ``_range_high`` are the smaller and the larger value.
+        Two seeds give no interval: ``_range_low`` and ``_range_high`` are then the smaller and the larger value.
         """
         tables = {role: scores.to_dataframe() for role, scores in self.items()}
         columns = {name: tables[ROLES[0]][name] for name in ("layer", "head")}
@@ -96,7 +96,7 @@ class Roles(TableResult, Mapping[str, HeadScores]):
             ValueError: if the threshold is not between 0 and 1, or the fit of the gates was interrupted.
         """
         if not 0 <= threshold <= 1:
-            raise ValueError(f"threshold is {threshold}; it must be between 0 and 1, as gates are")
+            raise ValueError(f"threshold is {threshold}; it must be between 0 and 1, like gates")
         values = self[role].dataset["values"].values
         if np.isnan(values).any():
             raise ValueError(f"{role} is not known for every head, because the fit was interrupted")
@@ -113,13 +113,14 @@ class Roles(TableResult, Mapping[str, HeadScores]):
 
 
 def head_roles(gates: Gates) -> Roles:
-    """Scores of how strongly a task's heads have each role (facilitation, interference, irrelevance), for every seed.
+    """How strongly a task needs each head, is hindered by it, or does not depend on it: three scores from gates.
 
     Args:
         gates: the result of ``fit_gates``.
 
     Returns:
-        For each role a score of every head in 0..1: the mean over seeds, with its interval and the value of each seed.
+        For facilitation, interference and irrelevance, a score of every head from 0 to 1: the mean over seeds, with its
+        interval and the value of each seed.
 
     Raises:
         ValueError: if the gates do not have the fits "keep" and "drop".

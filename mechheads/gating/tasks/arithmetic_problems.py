@@ -1,4 +1,4 @@
-"""Arithmetic word problems: stories with random numbers and a short whole number as the answer."""
+"""Arithmetic word problems: stories with random numbers, whose answer is a whole number below 100."""
 
 from __future__ import annotations
 
@@ -164,10 +164,10 @@ MOST = 100 * len(STORIES)
 
 
 def arithmetic_problems(n: int = 200, seed: int = 0) -> list[Problem]:
-    """Different problems, in rounds of one problem of each story, in random order.
+    """Different word problems, in rounds of one problem of each story, in random order.
 
     Args:
-        n: how many, up to ``MOST``.
+        n: the number of problems, up to ``MOST``.
         seed: for names, things, numbers and order.
 
     Raises:

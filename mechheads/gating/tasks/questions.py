@@ -18,8 +18,8 @@ class Question:
     Attributes:
         text: the question, which comes after "Question:".
         answer: what should follow "Answer:", without the leading space.
-        cluster: questions with the same cluster are not independent, and none is the worked example of another.
-        kind: the worked example of a question has the same kind.
+        cluster: questions with the same cluster are not independent, and are not each other's worked examples.
+        kind: a label; the worked example of a question has the same kind.
     """
 
     text: str
@@ -50,15 +50,15 @@ def lettered(question: str, options: Sequence[str], rng: np.random.Generator) ->
 def question_task(
     questions: Sequence[Question], name: str, source: str, *, rng: np.random.Generator, n: int | None = None
 ) -> Task:
-    """The questions in random order, each after a worked example; the target is the answer alone.
+    """A task of questions in random order, each after a worked example; the target is the answer alone.
 
-    The example of a question is a random other one of its kind that is not in its cluster.
+    The example is another random question of the same kind and of a different cluster.
 
     Args:
-        n: how many questions, of those drawn first; ``None`` for all.
+        n: the number of questions, drawn at random; ``None`` for all.
 
     Raises:
-        ValueError: if there are fewer than ``n`` questions, or one has no other of its kind.
+        ValueError: if there are fewer than ``n`` questions, or a question has no worked example.
 
     >>> sums = [Question(f"What is {i} + 1?", str(i + 1), cluster=str(i)) for i in (2, 5)]
     >>> print(question_task(sums, "sums", "made up here", rng=np.random.default_rng(0)).prompts[0])

@@ -37,20 +37,20 @@ def task_names() -> tuple[str, ...]:
 
 
 def load_task(name: str, *, model: Model | None = None, n: int | None = None, seed: int = 0) -> Task:
-    """Load a task of the package.
+    """A task of the package, by its name.
 
     ======================  ====================================================================================
     ``syntax``              344 questions about English forms and agreement; half of them ask which of two words
                             fills the gap of a sentence. Cluster: the word, or the two sentences of a pair.
     ``common_sense``        327 everyday questions with five lettered options; the target is the letter.
-    ``common_sense_open``   those of them that can be asked without options; the target is the text of the right
-                            option. For small models, which know answers long before letters: the default model is
-                            no better than chance at letters, but prefers the right text in two of three questions.
+    ``common_sense_open``   the questions of ``common_sense`` that can be asked without options; the target is the text
+                            of the right option. For small models: the default model is no better than chance at
+                            letters, but prefers the right text in two of three questions.
     ``math``                arithmetic word problems (200 unless ``n`` is given); the target is the number.
                             Cluster: the story. Too hard for the default model, which guesses.
-    ``aba_abb``             ``induction_task``: 200 unless ``n`` is given.
-    ``country_to_capital``  and every other name in ``relation_names()``: ``relation_task``. ``capitals`` is
-                            short for this one.
+    ``aba_abb``             word patterns, made by ``induction_task`` (200 unless ``n`` is given).
+    ``country_to_capital``  or any other name in ``relation_names()``: the targets of a relation after worked examples,
+                            made by ``relation_task``. ``capitals`` is short for ``country_to_capital``.
     ======================  ====================================================================================
 
     The first four ask "Question: ... Answer:" after one worked example of the same kind, drawn for each question.
@@ -58,7 +58,7 @@ def load_task(name: str, *, model: Model | None = None, n: int | None = None, se
     Args:
         name: one of ``task_names()``.
         model: needed for ``aba_abb`` and the relations, whose prompts consist of words that are one token.
-        n: how many items; ``None`` for all.
+        n: the number of items; ``None`` for all.
         seed: for the items, their order, the worked examples and the order of options.
 
     Raises:
@@ -83,7 +83,7 @@ def load_task(name: str, *, model: Model | None = None, n: int | None = None, se
         )
     if model is None:
         raise ValueError(
-            f"task {name!r} consists of words that are one token; give a model: load_task({name!r}, model=model)"
+            f"task {name!r} needs a model, to choose words that are one token: load_task({name!r}, model=model)"
         )
     if name == "aba_abb":
         return induction_task(model, n=_DEFAULT_N if n is None else n, seed=seed)
@@ -91,15 +91,15 @@ def load_task(name: str, *, model: Model | None = None, n: int | None = None, se
 
 
 def relation_task(model: Model, relation: RelationLike, *, shots: int = 4, n: int | None = None, seed: int = 0) -> Task:
-    """A task from a relation: its targets after a few worked examples, in each of its few-shot templates.
+    """A task from a relation: name the target of a source after a few worked examples.
 
-    Prompts are as in ``few_shot_prompts``: every source whose target is one token, once in each template.
+    Prompts are made by ``few_shot_prompts``: every source whose target is one token, once in each few-shot template.
     Cluster: the source.
 
     Args:
         relation: a name, a file or a ``Relation`` with few-shot templates.
         shots: the number of worked examples before the question.
-        n: how many prompts; ``None`` for all.
+        n: the number of prompts; ``None`` for all.
         seed: for the sources, their order and the examples.
 
     Raises:
@@ -135,16 +135,16 @@ def induction_task(model: Model, *, patterns: Sequence[str] = PATTERNS, n: int =
 
     A prompt has ten different words, each one token with its leading space, from the first 1,000 lower-case words
     of the model's vocabulary: two in each of four examples, one example per line, and two in the question.
-    Items alternate between the patterns. Tasks with the same seed and different patterns ask about the same words, item
-    by item, so that they are the two variants that a contrast needs.
+    Items alternate between the patterns. Tasks with the same seed and different patterns use the same words, item by
+    item, so they can be the two variants of ``contrast_gates``.
 
     Args:
         patterns: "ABA", "ABB" or both.
-        n: how many prompts.
+        n: the number of prompts.
         seed: for the words.
 
     Raises:
-        ValueError: if a pattern is not known, ``n`` is below 1, or a vocabulary has fewer than ten such words.
+        ValueError: if a pattern is not known, ``n`` is below 1, or the vocabulary has fewer than ten such words.
 
     >>> from mechheads.gating.tasks.shipped import induction_task
     >>> task = induction_task(model, patterns=["ABB"], n=1)
@@ -173,7 +173,7 @@ def _common_words(model: Model) -> list[str]:
     """The lower-case words that are one token each, with a leading space, in the order of the vocabulary."""
     tokenizer: Any = model.tokenizer
     if tokenizer is None:
-        raise ValueError("model has no tokenizer to tokenise the prompts; give one: mh.wrap(model, tokenizer=...)")
+        raise ValueError("the model has no tokenizer for the prompts; give one: mh.wrap(model, tokenizer=...)")
     found: list[str] = []
     for token in range(len(tokenizer)):
         word = tokenizer.decode([token]).strip()
@@ -183,7 +183,7 @@ def _common_words(model: Model) -> list[str]:
                 break
     if len(found) < _IN_PROMPT:
         raise ValueError(
-            f"this model's vocabulary has {len(found)} lower-case English words that are one token; "
+            f"the model's vocabulary has {len(found)} lower-case English words that are one token; "
             f"an induction prompt needs {_IN_PROMPT}"
         )
     return found

@@ -1,4 +1,4 @@
-"""A task (prompts, each with the target that should follow it), and its tokens for one model."""
+"""A task (prompts, each with a target that should follow it), and its tokens for one model."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Task:
     """Prompts and the targets that should follow them.
 
     Args:
-        prompts: texts, tokenised as the model's own tokenizer does it, or lists of token ids.
-        targets: what should follow each prompt, with its leading space if it has one (``" Paris"``); of any length.
+        prompts: texts, which the model's own tokenizer tokenises, or lists of token ids.
+        targets: what should follow each prompt, of any length, with its leading space if it has one (``" Paris"``).
         name: the name in results and figures.
         source: where the task comes from.
         cluster: a label for each item. Items with the same label (an entity, a template) are not independent:
@@ -85,14 +85,14 @@ class Task:
         )
 
     def split(self, *fractions: float, seed: int = 0) -> tuple[Task, ...]:
-        """Split the items at random into parts, with whole clusters in each.
+        """Several tasks, each with a random part of the items; a cluster is never split.
 
         Args:
-            fractions: the share of the clusters that each part gets; if one is given, the second part is the rest.
+            fractions: the share of the clusters in each part. If only one is given, the second part is the rest.
             seed: for the order in which clusters are assigned.
 
         Returns:
-            One task for each fraction, its items in their old order.
+            One task for each part, with its items in the order of this task.
 
         Raises:
             ValueError: if the fractions do not add up to 1, or a part would be empty.
@@ -122,11 +122,11 @@ class Task:
         )
 
     def tokens(self, model: Model) -> TaskTokens:
-        """Tokenise prompt and target together for a model, and check that the tokens can be separated again.
+        """The tokens of the items for a model, prompt and target tokenised together.
 
-        An item is kept if the joint tokens begin with the tokens of the prompt alone and end with those of the target
-        alone. Other items are rejected, with the reason. For example, a prompt that ends in a space loses this space to
-        the target's first token, so there is no position at which the model is asked for the target.
+        An item is kept if the joint tokens begin with the tokens of the prompt alone and end with the tokens of the
+        target alone. Other items are rejected, with the reason. For example, if a prompt ends in a space, the first
+        token of the target may contain this space, so no position of the prompt predicts the target.
 
         Raises:
             ValueError: if every item is rejected.
@@ -171,7 +171,7 @@ class TaskTokens:
         lengths: number of real tokens of each item.
         is_target: True if a token belongs to the target.
         kept: the indices of these items in the task.
-        rejected: why the others are left out: index in the task -> reason.
+        rejected: index in the task -> reason, for the items that are left out.
         cluster: the label of each item's cluster.
     """
 

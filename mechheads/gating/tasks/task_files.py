@@ -20,14 +20,14 @@ _Row = tuple[str, Mapping[str, Any]]
 
 
 def read_task(path: PathLike, prompt: str = "prompt", target: str = "target", *, cluster: str | None = None) -> Task:
-    """Read a task from a JSONL file: one object per line, with a prompt and its target.
+    """A task from a JSONL file with one object per line, which holds a prompt and its target.
 
     Args:
         path: the file; the task is named after it.
         prompt, target, cluster: the keys of the prompt, the target and, optionally, the cluster.
 
     Raises:
-        ValueError: if there is no such file or a line is not such an object; it names file and line.
+        ValueError: if there is no such file or a line is not such an object. The message names the file and the line.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "sums.jsonl")
@@ -46,7 +46,7 @@ def read_task(path: PathLike, prompt: str = "prompt", target: str = "target", *,
 
 
 def read_commonsense_qa(path: PathLike, seed: int = 0) -> Task:
-    """Read multiple-choice questions in the format of CommonsenseQA (Talmor et al., 2019).
+    """A task of multiple-choice questions from a file in the format of CommonsenseQA (Talmor et al., 2019).
 
     An object of the file has one of three forms: ``{"question": {"stem", "choices": [{"label", "text"}]},
     "answerKey"}``, as published; ``{"question", "choices": {"label", "text"}, "answerKey"}``, as on the hub; or
@@ -62,7 +62,7 @@ def read_commonsense_qa(path: PathLike, seed: int = 0) -> Task:
 
     Raises:
         ValueError: if an object has none of these forms, has fewer than 2 options or an answer that is not one of
-            them (it names file and line), or if the file has fewer than 2 questions.
+            them (the message names the file and the line), or if the file has fewer than 2 questions.
     """
     rng = np.random.default_rng(seed)
     questions = [lettered(*_options(row), rng) for row in _rows(path)]
@@ -70,7 +70,7 @@ def read_commonsense_qa(path: PathLike, seed: int = 0) -> Task:
 
 
 def read_gsm8k(path: PathLike, seed: int = 0) -> Task:
-    """Read word problems in the format of GSM8K (Cobbe et al., 2021); the target is the final answer alone.
+    """A task of word problems from a file in the format of GSM8K (Cobbe et al., 2021); targets are the final answers.
 
     An object holds ``question`` and ``answer``, which ends in ``#### 18``. Commas in the number are removed. One
     worked example, another problem of the file, comes before each question.
@@ -80,7 +80,8 @@ def read_gsm8k(path: PathLike, seed: int = 0) -> Task:
         seed: for the order of the problems and for the examples.
 
     Raises:
-        ValueError: if an object is not such a problem (it names file and line), or if the file has fewer than 2.
+        ValueError: if an object is not such a problem (the message names the file and the line), or if the file has
+            fewer than 2 problems.
     """
     questions = []
     for row in _rows(path):
@@ -93,17 +94,17 @@ def read_gsm8k(path: PathLike, seed: int = 0) -> Task:
 
 
 def read_blimp(path: PathLike) -> Task:
-    """Read minimal pairs in the format of BLiMP (Warstadt et al., 2020); the target is the word that makes one good.
+    """A task of minimal pairs from a file in the format of BLiMP (Warstadt et al., 2020).
 
     An object holds ``sentence_good`` and ``sentence_bad``. The prompt is their common beginning up to the first word
-    that differs; the target is that word of the good sentence, without punctuation after it. Cluster: the prompt.
+    that differs. The target is this word of the good sentence, without punctuation after it. Cluster: the prompt.
 
     Args:
         path: a JSONL file, or a JSON file with a list.
 
     Raises:
-        ValueError: if an object is not such a pair, its sentences are equal or have no common beginning, or its file
-            says that the two do not differ in their continuation; it names file and line.
+        ValueError: if an object is not such a pair, if its sentences are equal or have no common beginning, or if
+            ``one_prefix_method`` is false. The message names the file and the line.
     """
     rows = _rows(path)
     pairs = [_continuation(row) for row in rows]
@@ -154,7 +155,7 @@ def _object(fields: Any, where: str) -> _Row:
 def _text(row: _Row, key: str) -> str:
     where, fields = row
     if key not in fields:
-        raise ValueError(f"{where}: there is no {key!r}; there are {', '.join(map(repr, fields)) or 'no keys'}")
+        raise ValueError(f"{where}: there is no key {key!r}; the keys are {', '.join(map(repr, fields)) or '(none)'}")
     if not isinstance(fields[key], str) or not fields[key].strip():
         raise ValueError(f"{where}: {key!r} is {fields[key]!r}; it must be a text")
     return fields[key]
@@ -206,8 +207,8 @@ def _continuation(row: _Row) -> tuple[str, str]:
     good, bad = (_text(row, f"sentence_{kind}").split() for kind in ("good", "bad"))
     if fields.get("one_prefix_method") is False:
         raise ValueError(
-            f'{where}: "one_prefix_method" is false: the sentences of this file do not have one beginning with '
-            "different continuations, so they give no prompt and target"
+            f'{where}: "one_prefix_method" is false: the two sentences are not one beginning with two continuations, '
+            "so they give no prompt and target"
         )
     same = next((i for i, (a, b) in enumerate(zip(good, bad, strict=False)) if a != b), None)
     if same is None:

@@ -20,7 +20,7 @@ def figure_of(traces: Iterable[Any] = ()) -> go.Figure:
 
 
 def grid_of(**options: Any) -> go.Figure:
-    """A figure of several panels; the options are those of ``plotly.subplots.make_subplots``."""
+    """A figure of several panels; ``options`` go to ``plotly.subplots.make_subplots``."""
     from plotly.subplots import make_subplots
 
     return _offline(make_subplots(**options))

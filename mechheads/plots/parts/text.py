@@ -8,7 +8,7 @@ _SPACES = str.maketrans({" ": "·", "\n": "↵", "\r": "␍", "\t": "⇥", "\u00
 
 
 def plain(text: object) -> str:
-    """Text escaped so that plotly shows it literally: no tag, no entity, no formula.
+    """Text escaped so that plotly shows it literally, without tags, entities and formulas.
 
     >>> plain("<b> & $x$")
     '&lt;b&gt; &amp; &#36;x&#36;'

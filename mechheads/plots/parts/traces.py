@@ -1,4 +1,4 @@
-"""Lines over numbers of heads, with bands behind them, shared by several figures."""
+"""Lines over the number of heads, with bands, for several figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 OWN, OWN_BAND = "#b2182b", "rgba(178, 24, 43, 0.13)"
 """Colours of the heads that a figure is about."""
 RANDOM, RANDOM_BAND = "#6b6b6b", "rgba(107, 107, 107, 0.22)"
-"""Colours of the random heads they are compared with."""
+"""Colours of the random heads that they are compared with."""
 _WIDTH, _HEIGHT = 620, 360
 
 
@@ -39,7 +39,7 @@ def line_trace(x: Any, y: Any, name: str, text: list[str], line: dict[str, Any])
 
 
 def band_trace(x: Any, low: Any, high: Any, colour: str, group: str) -> go.Scatter:
-    """The area between two curves, where both are known; ``group`` is the name of the line that it belongs to."""
+    """The area between two curves at the points at which both are finite; ``group`` is the name of the band's line."""
     import plotly.graph_objects as go
 
     known = np.isfinite(np.asarray(low)) & np.isfinite(np.asarray(high))
@@ -60,7 +60,7 @@ def band_trace(x: Any, low: Any, high: Any, colour: str, group: str) -> go.Scatt
 def share_figure(
     traces: Sequence[go.Scatter], most: int, *, title: str, x_title: str, y_title: str, legend_width: int
 ) -> go.Figure:
-    """An empty figure for shares, from 0 to 1, over numbers of heads from 0 to ``most``.
+    """A figure of shares, from 0 to 1, over numbers of heads from 0 to ``most``, with these traces.
 
     Args:
         legend_width: the width of the legend in pixels.

@@ -363,7 +363,7 @@ def test_a_seed_that_is_stuck_is_told_of(micro: mh.Model, monkeypatch: pytest.Mo
     monkeypatch.setattr(fit, "start_logits", started)
     options: dict[str, Any] = {"updates": (60, 1, 1), "lr": 0.3, "clip_side": "pulled", "progress": False}
     with pytest.warns(
-        UserWarning, match="^seed 8 of the fit 'none', .* ended a nat or more above the other seeds' loss"
+        UserWarning, match="^seed 8 of the fit 'none', .* ended with a loss a nat or more above the other seeds"
     ):
         gates = fit_gates(micro, capitals(), seeds=[7, 8, 9], **options)
     assert gates.stuck["none"] == (8,)

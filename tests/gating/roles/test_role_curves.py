@@ -175,5 +175,5 @@ def test_gates_must_be_of_this_model_and_whole(llama: mh.Model, micro: mh.Model)
     part = made_gates(np.ones((1, 3, 4)), np.ones((1, 3, 4)), interrupted=True)
     with pytest.raises(ValueError, match="the fit of gates was interrupted"):
         role_curve(llama, TEXTS, part)
-    with pytest.raises(ValueError, match="needs roles of the 3 seeds"):
+    with pytest.raises(ValueError, match="needs roles with the 3 seeds"):
         role_curve(llama, TEXTS, random_gates(llama), head_roles(random_gates(llama, 2)), over="seeds")

@@ -275,7 +275,7 @@ def test_induction_needs_ten_words(small: mh.Model, monkeypatch: pytest.MonkeyPa
     with pytest.raises(ValueError, match=r"vocabulary has 1 lower-case English words .* needs 10"):
         induction_task(small)
     monkeypatch.setattr(small, "tokenizer", None)
-    with pytest.raises(ValueError, match=r"model has no tokenizer to tokenise the prompts; give one: mh\.wrap"):
+    with pytest.raises(ValueError, match=r"the model has no tokenizer for the prompts; give one: mh\.wrap"):
         induction_task(small)
 
 
@@ -328,7 +328,7 @@ def test_names_and_what_is_said_of_others(small: mh.Model) -> None:
         load_task("sintax")
     for name in ("aba_abb", "capitals"):
         with pytest.raises(
-            ValueError, match=r"consists of words that are one token; give a model: load_task\(.*, model=model\)"
+            ValueError, match=r"needs a model, to choose words that are one token: load_task\(.*, model=model\)"
         ):
             load_task(name)
     assert load_task("aba_abb", model=small) == induction_task(small, n=200)

@@ -66,8 +66,8 @@ def test_other_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"prompt": "x"}, "a.jsonl, line 2: there is no 'target'; there are 'prompt'"),
-        ({}, "a.jsonl, line 2: there is no 'prompt'; there are no keys"),
+        ({"prompt": "x"}, "a.jsonl, line 2: there is no key 'target'; the keys are 'prompt'"),
+        ({}, r"a.jsonl, line 2: there is no key 'prompt'; the keys are \(none\)"),
         ({"prompt": "x", "target": 3}, "a.jsonl, line 2: 'target' is 3; it must be a text"),
         ({"prompt": " ", "target": " y"}, "a.jsonl, line 2: 'prompt' is ' '; it must be a text"),
         (["x", "y"], r"a.jsonl, line 2: \"\['x', 'y'\]\" is not a JSON object"),
@@ -213,7 +213,7 @@ def test_the_good_word_follows_what_both_share(tmp_path: Path) -> None:
         (pair("A b", "A b c"), "line 2: no word differs"),
         (pair("He runs.", "They runs."), "line 2: the sentences differ from the first word on"),
         (pair("A b.", "A c.", one_prefix_method=False), 'line 2: "one_prefix_method" is false'),
-        ({"sentence_good": "A b."}, "line 2: there is no 'sentence_bad'; there are 'sentence_good'"),
+        ({"sentence_good": "A b."}, "line 2: there is no key 'sentence_bad'; the keys are 'sentence_good'"),
     ],
 )
 def test_bad_pairs_are_named(tmp_path: Path, row: Any, message: str) -> None:
