@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import mechheads as mh
+from mechheads.labels import dynamic
 from mechheads.results.scores import HeadScores
 
 TEMPLATES = [" When {source} went to the store", " yes the capital of {source}"]
@@ -81,6 +82,30 @@ def test_some_heads_have_the_numbers_that_they_have_among_all(tiny: Any) -> None
         wanted = whole[layer, head] if (layer, head) in {(2, 3), (0, 1), (2, 0)} else np.full((1, 2, 2), np.nan)
         np.testing.assert_array_equal(some.scores.values[layer, head], wanted)
     assert not some.provenance["interrupted"]
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_ctrl_c_keeps_the_templates_that_are_done(tiny: Any, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    model, read, calls = mh.load(tiny("llama")), dynamic._read, []
+
+    def stop(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return read(*args)
+
+    options: dict[str, Any] = {"k": 60, "templates": TEMPLATES, "min_pairs": 5, "progress": False}
+    whole = mh.labels.dynamic_scores(model, relation(), **options).scores.values
+    monkeypatch.setattr(dynamic, "_read", stop)
+    if at == 1:
+        with pytest.raises(KeyboardInterrupt):
+            mh.labels.dynamic_scores(model, relation(), **options)
+        return
+    with pytest.warns(UserWarning, match="dynamic_scores was interrupted: templates and layers not reached are NaN"):
+        part = mh.labels.dynamic_scores(model, relation(), **options)
+    np.testing.assert_array_equal(part.scores.values[:, :, :, 0], whole[:, :, :, 0])
+    assert np.isnan(part.scores.values[:, :, :, 1]).all()
+    assert part.provenance["interrupted"]
 
 
 @pytest.mark.transformerlens
