@@ -1,1 +1,1 @@
-"""What an analysis gives: scores of heads, tables of sets of heads, and their statistics."""
+"""Results of analyses: scores of heads, tables about sets of heads, and their statistics."""

@@ -1,15 +1,15 @@
-"""Do these rankings of heads agree? Every answer to that question, over ``HeadScores``.
+"""Agreement between scores of heads: every function that compares ``HeadScores`` with each other.
 
-| question | answer |
+| comparison | function |
 |---|---|
 | two scores of the same heads | ``HeadScores.compare`` |
 | several rankings, by the heads that come first | ``overlap`` |
 | one group of scores against another, with intervals | ``compare_roles`` |
 | scores from weights against scores in context | ``score_correlations`` |
 
-MAPS pools all templates and heads into one Pearson correlation and its p. Heads of a layer are not independent, nor
-is a head under one template of the same head under another, so that p is far too small: here every template has its
-own correlation, and intervals come from leaving out whole layers and, if templates are pooled, whole templates.
+MAPS pools all templates and heads into one Pearson correlation with a p value. Heads of one layer are not independent,
+and neither are the scores of one head under different templates, so that p value is far too small. Here every template
+has its own correlation. Intervals come from leaving out whole layers and, if templates are pooled, whole templates.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from mechheads.results.scores import HeadScores
 
 
 def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
-    """Every two results side by side: heads that both have among their first k, and rank correlation over all.
+    """Compare every two results: how many heads both rank among their first k, and the rank correlation over all.
 
     Args:
-        results: by name, over the same layers and heads; of several ablations, sets of requests, scores, or models
-            of one family.
-        k: how many count as the first, of the heads that both measured.
+        results: results by name, over the same layers and heads; for example of several ablations, sets of requests,
+            scores, or models of one family.
+        k: how many heads count as first, among the heads that both measured.
 
     Returns:
-        One row a pair: ``a``, ``b``, ``shared`` (how many of the first k), ``by_chance`` (how many of k would be,
-        drawn blindly), ``spearman``, and ``heads``, those shared.
+        One row per pair: ``a``, ``b``, ``shared`` (how many of the first k both have), ``by_chance`` (how many they
+        would share if drawn at random), ``spearman``, and ``heads``, the shared heads.
 
     Raises:
-        ValueError: for fewer than two results, or results over other heads.
+        ValueError: if there are fewer than two results, or they are not over the same heads.
 
     >>> import numpy as np
     >>> def scores(row):
@@ -48,7 +48,7 @@ def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
     [[1, 1.0, 'L0H0']]
     """
     if len(results) < 2:
-        raise ValueError(f"results holds {len(results)} of them; give at least two to compare")
+        raise ValueError(f"results has length {len(results)}; give at least two results to compare")
     rows = []
     for (a, one), (b, other) in combinations(results.items(), 2):
         found = one.compare(other, k)
@@ -65,17 +65,18 @@ def compare_roles(roles: Mapping[str, HeadScores], others: Mapping[str, HeadScor
     """Rank correlation of each role with each other score, over the heads that both have measured.
 
     Args:
-        roles: of ``mh.head_roles``, or any scores by name.
-        others: scores of the same model by name: of ``ablation_effects``, ``mh.relation_scores``, ``mh.ships``, ...
+        roles: from ``mh.head_roles``, or any scores by name.
+        others: scores of the same model by name: from ``ablation_effects``, ``mh.relation_scores``, ``mh.ships``, ...
 
     Returns:
-        One row for each role, other score, and label where that has a further dimension (a relation, say): role,
-        other, label, spearman, ci_low, ci_high (95%, from leaving out each layer once:
-        ``mechheads.results.stats.correlation_interval``) and n, the number of heads. The correlation is NaN if a
-        score does not vary or fewer than three heads are left, the interval if there are fewer than three layers.
+        One row for each role and other score; if the other score has an extra dimension such as ``relation``, for each
+        of its labels. The columns are role, other, label, spearman, ci_low, ci_high (95%, from leaving out each layer
+        once: ``mechheads.results.stats.correlation_interval``) and n, the number of heads. The correlation is NaN if a
+        score does not vary or fewer than three heads are left. The interval is NaN if there are fewer than three
+        layers.
 
     Raises:
-        ValueError: if there is nothing to compare, or scores are of models of other sizes.
+        ValueError: if there is nothing to compare, or the scores are of models of different sizes.
 
     >>> import numpy as np
     >>> score = lambda values, name: mh.HeadScores.from_scores(values, name=name, unit="", kind="demo")
@@ -99,17 +100,17 @@ def score_correlations(static: HeadScores, dynamic: HeadScores) -> pd.DataFrame:
     """Pearson correlation over heads of static and dynamic relation scores.
 
     Args:
-        static: from ``relation_scores``; dynamic: from ``dynamic_scores`` of the same model. Relations that
-            both hold are compared.
+        static: from ``relation_scores``.
+        dynamic: from ``dynamic_scores`` of the same model. Relations that are in both results are compared.
 
     Returns:
-        One row for each relation, context and template, and with template ``"all"`` for the templates pooled as
-        the paper does: relation, context, template, r, ci_low, ci_high (95%, from leaving out each layer and each
-        template once: ``mechheads.results.stats.correlation_interval``) and n, the number of points that both have.
-        r is NaN if a score does not vary, and the interval is NaN if there are fewer than three layers.
+        One row for each relation, context and template, and one with template ``"all"`` for all templates pooled, as in
+        the paper: relation, context, template, r, ci_low, ci_high (95%, from leaving out each layer and each template
+        once: ``mechheads.results.stats.correlation_interval``) and n, the number of points that both measured. r is
+        NaN if a score does not vary, and the interval is NaN if there are fewer than three layers.
 
     Raises:
-        ValueError: if a result is of another kind, they are of models of other sizes, or share no relation.
+        ValueError: if a result is of the wrong kind, they are of models of different sizes, or share no relation.
 
     >>> import numpy as np
     >>> phi = np.linspace(0, 1, 12).reshape(4, 3, 1)
@@ -138,10 +139,10 @@ def score_correlations(static: HeadScores, dynamic: HeadScores) -> pd.DataFrame:
 
 
 def shared_relations(static: HeadScores, dynamic: HeadScores) -> list[str]:
-    """The relations that static and dynamic scores of one model both hold.
+    """The relations that are in both the static and the dynamic scores of one model.
 
     Raises:
-        ValueError: if one is of another kind, they are of models of different sizes, or share no relation.
+        ValueError: if a result is of the wrong kind, they are of models of different sizes, or share no relation.
     """
     wanted = {"static": ("relation",), "dynamic": ("relation", "template", "context")}
     for (name, dims), scores in zip(wanted.items(), (static, dynamic), strict=True):
@@ -155,33 +156,35 @@ def shared_relations(static: HeadScores, dynamic: HeadScores) -> list[str]:
     theirs = dynamic.dataset["relation"].values.tolist()
     shared = [name for name in static.dataset["relation"].values.tolist() if name in theirs]
     if not shared:
-        raise ValueError("static and dynamic share no relation")
+        raise ValueError("static and dynamic share no relation; score the same relations with both")
     return shared
 
 
 def _check(roles: Mapping[str, HeadScores], others: Mapping[str, HeadScores]) -> None:
-    """Make sure that all scores are of one model's heads.
+    """Check that all scores are of the heads of one model.
 
     Raises:
-        ValueError: naming the first that is not.
+        ValueError: if one is not; the message names the first.
     """
     for name, group in (("roles", roles), ("others", others)):
         if not isinstance(group, Mapping) or not group:
-            raise ValueError(f"{name} must hold scores by name, such as {{'zero': ...}}, got {group!r}")
+            raise ValueError(f"{name} is {group!r}; give scores by name, such as {{'zero': ...}}")
     first = next(iter(roles.values()))
     for name, group in (("roles", roles), ("others", others)):
         for key, one in group.items():
             if one.extra_dims and name == "roles":
-                raise ValueError(f"roles[{key!r}] has the dimensions {one.extra_dims}; select a label of each")
+                raise ValueError(
+                    f"roles[{key!r}] has the extra dimensions {one.extra_dims}; choose one label of each with .select()"
+                )
             if (one.n_layers, one.n_heads) != (first.n_layers, first.n_heads):
                 raise ValueError(
-                    f"{name}[{key!r}] is of {one.n_layers} x {one.n_heads} heads and the roles of {first.n_layers} x "
-                    f"{first.n_heads}; compare scores of one model"
+                    f"{name}[{key!r}] has {one.n_layers} x {one.n_heads} heads, but the roles have {first.n_layers} x "
+                    f"{first.n_heads}; give scores of one model"
                 )
 
 
 def _by_label(scores: HeadScores) -> Iterator[tuple[str, Float[np.ndarray, "layer head"]]]:
-    """A score of every head for each label of the further dimensions; without those one, with an empty label."""
+    """The scores of all heads for each label of the extra dimensions; without these, once with an empty label."""
     labels = [scores.dataset[dim].values.tolist() for dim in scores.extra_dims]
     flat = scores.scores.values.reshape(scores.n_layers, scores.n_heads, -1)
     for i, label in enumerate(product(*labels)):

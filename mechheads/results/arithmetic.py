@@ -1,9 +1,10 @@
 """Sums, differences, products and ratios of the datasets of head scores.
 
 If scores are means over prompts, the values are combined prompt by prompt and every statistic is computed again, with
-the left side's level and seed. A prompt on which a ratio divides by zero counts as not measured. The null goes through
-the same operation (a difference of two untested scores is tested against 0); if that gives no number, there is no p.
-Scores that are no means keep their interval and p under a number, and have none when combined with each other.
+the left side's level and seed. A prompt on which a ratio divides by zero counts as not measured. The null value goes
+through the same operation (a difference of two untested scores is tested against 0); if the result is not a number,
+there are no p values. Scores that are not means keep interval and p value when they are combined with a number, and
+have none when they are combined with each other.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ Side = xr.Dataset | float
 
 
 def check_aligned(left: xr.Dataset, right: xr.Dataset, prompts: bool = False) -> None:
-    """Make sure that two scores have the same heads and labels, and optionally the same prompts.
+    """Check that two scores have the same heads and labels, and optionally the same prompts.
 
     Raises:
-        ValueError: naming the first thing that differs.
+        ValueError: if they do not; the message names the first difference.
     """
     names = f"{left.attrs['name']!r} and {right.attrs['name']!r} do not align"
     for what in (_n_layers, _n_heads, _extra_dims):
@@ -56,14 +57,14 @@ def check_aligned(left: xr.Dataset, right: xr.Dataset, prompts: bool = False) ->
 
 
 def combine(left: Side, right: Side, symbol: str) -> dict[str, Any]:
-    """What ``HeadScores.from_values`` takes (with ``values``), or ``from_scores`` (with ``score``), for a result.
+    """The result as arguments of ``HeadScores.from_values`` (with ``values``) or ``from_scores`` (with ``score``).
 
     Args:
         left, right: the datasets of two scores, or one dataset and a number.
         symbol: "+", "-", "*" or "/".
 
     Raises:
-        ValueError: if the two do not align, their units cannot be joined, or the right side is the number 0 in a ratio.
+        ValueError: if the two do not align, their units cannot be combined, or a score is divided by the number 0.
     """
     op = _OPERATIONS[symbol]
     first, *others = (side for side in (left, right) if isinstance(side, xr.Dataset))
@@ -116,7 +117,7 @@ def _remembered(scores: xr.Dataset) -> dict[str, Any]:
 
 
 def _prompts(scores: xr.Dataset) -> Any:
-    """The fingerprint of the prompts; for one selected relation the fingerprint of its prompts."""
+    """The fingerprint of the prompts; if one relation is selected, the fingerprint of its prompts."""
     provenance = _remembered(scores)
     prompts, chosen = provenance.get("prompts"), provenance.get("selected", {}).get("relation")
     return prompts[chosen] if isinstance(prompts, dict) and isinstance(chosen, str) else prompts
@@ -167,8 +168,8 @@ def _unit(left: Side, right: Side, symbol: str) -> str:
     mine = left.attrs["unit"]
     if symbol in "+-" and mine != theirs:
         raise ValueError(
-            f"{left.attrs['name']!r} is in {mine} and {right.attrs['name']!r} in {theirs}: "
-            f"only scores in one unit can be joined by {symbol!r}"
+            f"{left.attrs['name']!r} is in {mine} and {right.attrs['name']!r} in {theirs}; {symbol!r} needs scores in "
+            "the same unit"
         )
     if symbol in "+-":
         return mine

@@ -1,4 +1,4 @@
-"""Which papers a result rests on, as BibTeX."""
+"""The papers that a result is based on, as BibTeX."""
 
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ _TRANSFORMERLENS = """@misc{nanda2022transformerlens,
 
 
 def citation(kind: str, versions: Mapping[str, str] | None = None) -> str:
-    """BibTeX of the papers behind a kind of result, and a line with the library versions.
+    """BibTeX of the papers that a kind of result is based on, and a line with the library versions.
 
     Args:
-        kind: e.g. ``"ships"``; several joined by ``+`` for results of arithmetic. A kind without a paper of
-            its own gives TransformerLens alone.
-        versions: library name to version, as recorded with the result; by default those installed now.
+        kind: such as ``"ships"``; several joined by ``+`` for results of arithmetic. A kind without papers gives
+            TransformerLens only.
+        versions: library names and versions, as recorded with the result; by default, the installed versions.
 
     >>> "2412.11965" in citation("relations")
     True

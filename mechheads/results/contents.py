@@ -1,8 +1,8 @@
-"""The fields of a result as one dataset and back: numbers, texts, heads, tables, arrays, scores, and results in it.
+"""Convert the fields of a result to one dataset and back.
 
-Arrays and the columns of tables become variables, each under the name of its field: ``values``, ``table.score``.
-Everything else, and what puts the parts together again, is JSON. A field of any other type is refused when it is
-saved, so that reading a file never makes anything but these types.
+Fields can be numbers, texts, heads, tables, arrays, ``HeadScores`` and other results. Arrays and the columns of tables
+become variables named after their fields: ``values``, ``table.score``. Everything else is stored as JSON, together with
+how the parts belong together. A field of any other type cannot be saved, so reading a file creates only these types.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mechheads.results.netcdf import text_array
 from mechheads.results.scores import HeadScores
 
 FIELDS = "fields"
-"""The variable that holds the JSON."""
+"""The name of the variable that contains the JSON."""
 _NUMBERS = "biuf"
 _COLUMN = re.compile(r"\w+( \w+)*")
 
@@ -31,11 +31,11 @@ def to_dataset(fields: Mapping[str, Any], parts: Iterable[type] = ()) -> xr.Data
     """All fields of a result as a dataset.
 
     Args:
-        fields: by name.
+        fields: the fields by name.
         parts: classes of results that may be fields of this one.
 
     Raises:
-        ValueError: naming a field that holds something of another type.
+        ValueError: if a field is of another type; the message names it.
 
     >>> data = to_dataset({"heads": (HeadId(9, 6),), "table": pd.DataFrame({"k": [0, 1]})})
     >>> list(data), from_dataset(data)["heads"]
@@ -51,18 +51,18 @@ def from_dataset(dataset: xr.Dataset, parts: Iterable[type] = ()) -> dict[str, A
     """The fields that ``to_dataset`` wrote.
 
     Raises:
-        ValueError: if the dataset does not hold what its JSON says.
+        ValueError: if the dataset does not contain what its JSON says.
     """
     try:
         content = parse_json(str(dataset[FIELDS].item()), FIELDS)
         known = {part.__name__: part for part in parts}
         return {name: _Unpacked(dataset, known).get(packed) for name, packed in content.items()}
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"its {FIELDS} do not fit what it holds ({type(error).__name__}: {error})") from error
+        raise ValueError(f"its {FIELDS} do not match its variables ({type(error).__name__}: {error})") from error
 
 
 class _Packed:
-    """The variables of a dataset in the making."""
+    """Turns values into JSON and collects their arrays as variables of a dataset."""
 
     def __init__(self, parts: tuple[type, ...]) -> None:
         self.variables: dict[str, Any] = {}
@@ -95,11 +95,11 @@ class _Packed:
 
     def _table(self, name: str, table: pd.DataFrame) -> dict[str, Any]:
         if not table.index.equals(pd.RangeIndex(len(table))):
-            raise ValueError(f"{name} has an index of its own, which cannot be saved; reset it")
+            raise ValueError(f"{name} has an index that is not 0, 1, 2, ..., which cannot be saved; call reset_index()")
         columns = []
         for column in table.columns:
             if not (isinstance(column, str) and _COLUMN.fullmatch(column)):
-                raise ValueError(f"{name} has a column {column!r}; only names of letters and digits can be saved")
+                raise ValueError(f"{name} has a column {column!r}; rename it to letters and digits")
             values, missing = _column(f"{name}.{column}", table[column])
             self.variables[f"{name}.{column}"] = [f"{name}.row"], values
             columns.append({"name": column, "dtype": str(table[column].dtype), "missing": missing})
@@ -112,13 +112,13 @@ class _Packed:
 
 
 class _Unpacked:
-    """A dataset that is taken apart again."""
+    """Turns JSON and the variables of a dataset back into values."""
 
     def __init__(self, dataset: xr.Dataset, parts: Mapping[str, type]) -> None:
         self._dataset, self._parts = dataset, parts
 
     def get(self, packed: Any) -> Any:
-        """The value that ``_Packed.put`` made this JSON of."""
+        """The value that ``_Packed.put`` turned into this JSON."""
         if not isinstance(packed, dict):
             return packed
         kind, content = next(iter(packed.items()))
@@ -165,7 +165,7 @@ class _Unpacked:
 
 
 def _is_json(value: Any) -> bool:
-    """Whether JSON gives back the same: no tuples, no keys but texts, nothing that is not a number."""
+    """Whether a dict or list is the same after JSON: no tuples, only texts as keys, no NaN."""
     try:
         return isinstance(value, (dict, list)) and json.loads(json.dumps(value)) == value
     except (TypeError, ValueError):
@@ -173,10 +173,10 @@ def _is_json(value: Any) -> bool:
 
 
 def _column(name: str, column: Any) -> tuple[np.ndarray, list[tuple[int, Any]]]:
-    """A column's cells, and of a column of texts the places and values of those that are missing.
+    """The cells of a column; for a column of texts, also the indices and values of missing cells.
 
     Raises:
-        ValueError: if it holds neither numbers nor texts.
+        ValueError: if the column contains anything but numbers or texts.
     """
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in _NUMBERS:
         return column.to_numpy(), []
@@ -186,5 +186,5 @@ def _column(name: str, column: Any) -> tuple[np.ndarray, list[tuple[int, Any]]]:
         cells[i] = ""
     for cell in cells:
         if not isinstance(cell, str):
-            raise ValueError(f"{name} holds a {type(cell).__name__}; only texts and numbers can be saved")
+            raise ValueError(f"{name} contains a {type(cell).__name__}; only texts and numbers can be saved")
     return text_array(cells, (len(cells),)), missing

@@ -1,4 +1,4 @@
-"""How far two arrays of scores agree: correlations of values and of ranks, and how sure they are.
+"""Correlations of two arrays of scores, of values and of ranks, with intervals.
 
 Heads of a layer read the same residual stream and are not independent, so intervals come from leaving out whole layers.
 """
@@ -14,7 +14,7 @@ from scipy.stats import rankdata
 from mechheads.results.stats import correlation_interval
 
 _LEAST = 3
-"""Two heads always correlate."""
+"""The fewest points for a correlation, because two points always correlate."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Comparison:
     """Agreement of two scores over the same heads; made by ``HeadScores.compare``.
 
     Attributes:
-        pearson, spearman: correlation over the cells that both measured; NaN where it is not defined.
-        overlap: share of the ``k`` largest of the one that are also among the ``k`` largest of the other.
-        k: how many were taken as the largest.
-        n_heads: how many cells both measured: heads, or heads times labels where there is an extra dimension.
-        names: of the two scores.
+        pearson, spearman: correlation over the cells that both measured; NaN if it is not defined.
+        overlap: the share of the ``k`` largest of one score that are also among the ``k`` largest of the other.
+        k: how many count as the largest.
+        n_heads: how many cells both measured: heads, or heads times labels if there is an extra dimension.
+        names: the names of the two scores.
     """
 
     pearson: float
@@ -85,7 +85,7 @@ def pearson_interval(
 ) -> tuple[float, float]:
     """The interval of Pearson's correlation ``r``, from leaving out each layer and each template once.
 
-    Sums of moments give these correlations, without another pass over the points.
+    These correlations are computed from sums of moments, without another pass over the points.
     """
     measured = np.isfinite(x) & np.isfinite(y)
     x, y = np.where(measured, x, 0.0), np.where(measured, y, 0.0)
@@ -102,7 +102,7 @@ def pearson_interval(
 def spearman(
     left: Float[np.ndarray, " head"], right: Float[np.ndarray, " head"], layer: Int[np.ndarray, " head"]
 ) -> tuple[float, float, float]:
-    """Spearman's correlation and its interval, from what it is without each layer.
+    """Spearman's correlation and its interval, from leaving out each layer once.
 
     The heads are sorted once: leaving some out does not change the order of the others.
     """
@@ -126,7 +126,7 @@ def _correlation(left: np.ndarray, right: np.ndarray) -> float:
 def _weighted_spearman(
     left: Float[np.ndarray, " head"], right: Float[np.ndarray, " head"], counts: Num[np.ndarray, "draw head"]
 ) -> Float[np.ndarray, " draw"]:
-    """Spearman's correlation of heads that count so many times each; NaN where a score does not vary."""
+    """Spearman's correlation if each head counts ``counts`` times; NaN if a score does not vary."""
     total = counts.sum(1, keepdims=True)
     one, other = (_ranks(score, counts) - (total + 1) / 2 for score in (left, right))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -135,7 +135,7 @@ def _weighted_spearman(
 
 
 def _ranks(score: Float[np.ndarray, " head"], counts: Num[np.ndarray, "draw head"]) -> Float[np.ndarray, "draw head"]:
-    """The mean rank, from 1, of each head among heads that count so many times each; equal ones share theirs."""
+    """The mean rank of each head, from 1, if each head counts ``counts`` times; equal scores share their ranks."""
     order = np.argsort(score, kind="stable")
     starts = np.flatnonzero(np.diff(score[order], prepend=-np.inf))
     of_value = np.add.reduceat(counts[:, order], starts, axis=1)

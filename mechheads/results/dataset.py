@@ -1,4 +1,4 @@
-"""How a result lies in its ``xarray.Dataset``: dimensions, labels, variables and attributes."""
+"""The layout of a result in its ``xarray.Dataset``: dimensions, labels, variables and attributes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mechheads.results.stats import q_values
 SCHEMA_VERSION = 1
 STATISTICS = ("score", "ci_low", "ci_high", "p_value", "q_value")
 RANGE = ("range_low", "range_high")
-"""Held only where two clusters, too few for an interval, were measured."""
+"""Present only if some scores have exactly two clusters, which are too few for an interval."""
 _RESERVED = {"layer", "head", "prompt", "values", "cluster", *STATISTICS, *RANGE}
 Label = str | int | float
 
@@ -37,18 +37,21 @@ def build(
     """The dataset of a result from score, ci_low, ci_high and p_value, with labels checked and q computed.
 
     Raises:
-        ValueError: if shapes and labels do not fit together, or a name is taken.
+        ValueError: if shapes and labels do not match, or a name is reserved.
     """
     score, low, high, p = statistics
     labels = {dim: text_or_numbers(dim, known) for dim, known in (extra or {}).items()}
     if taken := sorted({*labels, *(variables or {})} & _RESERVED):
-        raise ValueError(f"{', '.join(taken)} cannot name an extra dimension or variable: HeadScores uses it itself")
+        raise ValueError(
+            f"{', '.join(taken)} cannot name an extra dimension or variable, because HeadScores uses it; choose "
+            "another name"
+        )
     if score.ndim != 2 + len(labels) or score.shape[2:] != tuple(map(len, labels.values())):
         wanted = ", ".join(["layer", "head", *(f"{dim}: {len(known)}" for dim, known in labels.items())])
-        raise ValueError(f"the scores have shape {score.shape}; layers, heads and extra labels ask for ({wanted})")
+        raise ValueError(f"the scores have shape {score.shape}, but layers, heads and extra labels need ({wanted})")
     for dim, known in labels.items():
         if len(set(known.tolist())) < len(known):
-            raise ValueError(f"extra[{dim!r}] holds a label twice; labels must differ, so that one can be selected")
+            raise ValueError(f"extra[{dim!r}] contains a label twice; labels must differ, so that one can be selected")
     dims = ("layer", "head", *labels)
     arrays = dict(zip(STATISTICS, (score, low, high, p, q_values(p)), strict=True))
     return xr.Dataset(
@@ -68,23 +71,23 @@ def read(path: Path, variable: str, what: str) -> xr.Dataset:
     """The dataset of a result from its file.
 
     Args:
-        path: of the file.
-        variable: every such result has it.
-        what: the results that are wanted, in words for messages.
+        path: the file.
+        variable: a variable that every result of this kind has.
+        what: the kind of result that is expected, in words for messages.
 
     Raises:
-        FileNotFoundError: if it is not there.
-        ValueError: if it is something else, damaged, or was written by a newer version.
+        FileNotFoundError: if the file does not exist.
+        ValueError: if it contains something else, is damaged, or was written by a newer version.
     """
     dataset = netcdf.read(path)
     attrs = dataset.attrs
-    foreign = f"was not written by mechheads: it holds no {what}"
+    foreign = f"was not written by mechheads: it contains no {what}"
     if not {"schema_version", "name", "kind", "provenance"} <= attrs.keys():
         raise ValueError(f"{path} {foreign}")
     if variable not in dataset:
-        raise ValueError(f"{path} holds no {what}: it holds a result of the kind {attrs['kind']!r}")
+        raise ValueError(f"{path} contains no {what}, but a result of the kind {attrs['kind']!r}")
     if odd := [name for name in ("name", "kind", "unit", "provenance") if not isinstance(attrs.get(name, ""), str)]:
-        raise ValueError(f"{path} {foreign}: its {odd[0]} is no text")
+        raise ValueError(f"{path} {foreign}: its {odd[0]} is not a text")
     if not isinstance(attrs["schema_version"], (int, np.integer)):
         raise ValueError(f"{path} {foreign}: its schema_version is {attrs['schema_version']!r}")
     found = int(attrs["schema_version"])
@@ -95,7 +98,7 @@ def read(path: Path, variable: str, what: str) -> xr.Dataset:
         )
     for name in ("provenance", "statistics"):
         if not isinstance(parse_json(str(attrs.get(name, "{}")), f"the {name} of {path}"), dict):
-            raise ValueError(f"{path} {foreign}: its {name} is no JSON object")
+            raise ValueError(f"{path} {foreign}: its {name} is not a JSON object")
     return dataset.assign_attrs(schema_version=found)
 
 
@@ -103,7 +106,7 @@ def text_or_numbers(dim: str, labels: Sequence[Label]) -> np.ndarray:
     """Labels as an array: text as Python strings, numbers as numbers.
 
     Raises:
-        ValueError: for a mixture, or text that is not valid Unicode.
+        ValueError: if text and numbers are mixed, or a text is not valid Unicode.
     """
     known = list(labels)
     if all(isinstance(label, str) for label in known):
@@ -114,7 +117,7 @@ def text_or_numbers(dim: str, labels: Sequence[Label]) -> np.ndarray:
 
 
 def like(score: np.ndarray, array: np.ndarray | None, what: str) -> np.ndarray:
-    """``array`` as floats in the shape of ``score``; NaN where there is none.
+    """``array`` as floats in the shape of ``score``; all NaN if ``array`` is None.
 
     Raises:
         ValueError: if it has another shape.
@@ -127,7 +130,7 @@ def like(score: np.ndarray, array: np.ndarray | None, what: str) -> np.ndarray:
 
 
 def shown_ends(row: Mapping[str, Any], form: str = ".3f") -> str:
-    """The interval of a row of ``HeadScores.to_dataframe`` as text, or the range in its place; empty without either.
+    """The interval of a row of ``HeadScores.to_dataframe`` as text, else its range; empty if it has neither.
 
     >>> shown_ends({"ci_low": 0.25, "ci_high": 0.75}), shown_ends({"range_low": 1.0, "range_high": 2.0}, ".0f")
     ('  [0.250, 0.750]', '  range of 2 clusters [1, 2]')

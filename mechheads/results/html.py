@@ -1,4 +1,4 @@
-"""Tables as people read them: heads by their names, no empty columns, no rounding noise."""
+"""Tables in readable form: heads by their names, no empty columns, no rounding noise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 _NOISE = 1e-9
-"""Of the largest value of its column: what lies below is rounding, unless it is a probability."""
+"""Values below this share of the largest value of their column are shown as 0, except probabilities."""
 _LEAST = 1e-15
 _PROBABILITIES = ("p_value", "q_value", "p", "q")
 
@@ -20,7 +20,7 @@ def head_names(table: pd.DataFrame) -> list[str]:
 
 
 def tidy(table: pd.DataFrame) -> pd.DataFrame:
-    """The table as texts: the head's name for layer and head, first; columns without any value left out.
+    """The table as texts, with the names of heads in the first column and without empty columns.
 
     >>> import pandas as pd
     >>> print(tidy(pd.DataFrame({"layer": [23], "head": [4], "score": [0.51234567], "ci_low": [float("nan")]})))
@@ -46,7 +46,7 @@ def html_table(table: pd.DataFrame) -> str:
 
 
 def html_result(about: object, table: pd.DataFrame, *notes: str) -> str:
-    """A result in a notebook: what ``repr`` says, notes, and a table."""
+    """A result as HTML for a notebook: its ``repr``, notes, and a table."""
     lines = "<br>".join(map(escape, (repr(about), *notes)))
     return f"<div><p>{lines}</p>{html_table(table) if len(table.columns) else ''}</div>"
 

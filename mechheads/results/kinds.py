@@ -1,7 +1,7 @@
-"""The kinds of results in one table: the papers each rests on, its unit, its null, and its figure.
+"""The kinds of results in one table: the papers, the unit, the null value and the figure of each.
 
-A figure is named by a text, ``"module:function"``, and imported when it is drawn. Results lie below plots, and imports
-run down only: so a result can draw itself without an import of plots, and nothing loads plotly before it is needed.
+A figure is named by a text, ``"module:function"``, and imported when it is drawn. So a result can draw itself although
+``results`` must not import ``plots``, and plotly is loaded only when it is needed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ HEATMAP = "mechheads.plots.heatmap:heatmap"
 
 @dataclass(frozen=True)
 class Kind:
-    """One analysis.
+    """What all results of one analysis have in common.
 
     Attributes:
         papers: keys of ``mechheads.results.citations.PAPERS``.
-        unit: of its numbers; empty if a metric says it.
-        null: the mean of a head that does nothing, for p and q; ``None``: there is nothing to test against.
-        plot: its figure, as "module:function"; ``None``: a heatmap of head scores, no figure of a table.
+        unit: the unit of the numbers; empty if it depends on the metric.
+        null: the mean score of a head that does nothing, for p and q values; ``None`` if there is no test.
+        plot: the figure, as "module:function"; with ``None``, head scores are drawn as a heatmap and tables not at all.
         dims: the extra dimensions of head scores that the figure draws.
-        needs: variables that it reads besides. Head scores without these are drawn as a heatmap.
+        needs: further variables that the figure reads. Head scores without these are drawn as a heatmap.
     """
 
     papers: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ KINDS: dict[str, Kind] = {
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of this name; one that is not in the table is your own: no papers, no unit, tested against 0.
+    """The kind with this name. A name that is not in the table is your own kind: no papers, no unit, null 0.
 
     >>> kind_of("ships").unit, kind_of("my own").null
     ('nats', 0.0)
@@ -91,6 +91,6 @@ def kind_of(name: str) -> Kind:
 
 
 def draw(figure: str, *what: Any, **options: Any) -> go.Figure:
-    """A figure, by its name in the table."""
+    """Draw the figure with this name, as in ``Kind.plot``."""
     module, _, function = figure.partition(":")
     return getattr(importlib.import_module(module), function)(*what, **options)

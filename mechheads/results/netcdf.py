@@ -1,4 +1,4 @@
-"""Datasets to netCDF files and back, whole or not at all, with any text in their labels."""
+"""Write datasets to netCDF files, completely or not at all, and read them. Labels may contain any text."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from mechheads.messages.warn import warn
 
 _ENCODED = "json:"
 _SEALED = "mechheads_checksum"
-"""An attribute that says that a checksum is there."""
+"""The attribute of a file that has a checksum."""
 _ONLY_A_SIZE = b"This is a netCDF dimension but not a netCDF variable"
-"""How netCDF-4 marks an array that stands for a dimension without labels; it is never read."""
+"""How netCDF-4 marks the array of a dimension without labels; it is never read."""
 
 
 def write(dataset: xr.Dataset, path: Path) -> None:
-    """Write through a temporary file beside ``path``, so that a reader sees the old file or the new one.
+    """Write a file. A reader sees either the old file or the new one, never a part of it.
 
     Raises:
-        FileNotFoundError: if the folder is not there.
+        FileNotFoundError: if the folder does not exist.
     """
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"cannot save to {path}: there is no folder {path.parent}")
+        raise FileNotFoundError(f"cannot save to {path}: there is no folder {path.parent}; create it first")
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         sealed = _map_text(dataset, _encode).assign_attrs({_SEALED: "after the end of the HDF5 data"})
@@ -43,44 +43,47 @@ def write(dataset: xr.Dataset, path: Path) -> None:
 
 
 def read(path: Path) -> xr.Dataset:
-    """Read a file into memory and close it. One without a checksum gets a warning.
+    """Read a file into memory and close it. A file without a checksum gives a warning.
 
     Raises:
-        FileNotFoundError: if it is not there.
-        ValueError: if it is not netCDF-4, damaged, or takes its content from elsewhere.
+        FileNotFoundError: if the file does not exist.
+        ValueError: if it is not netCDF-4, is damaged, or refers to data in other files.
     """
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
     unreadable = f"{path} is not a netCDF file that mechheads can read"
     try:
         checked = checksums.has_appended(path)
-        with h5py.File(path, "r") as file:  # h5netcdf leaves noise behind when it cannot open a file
+        with h5py.File(path, "r") as file:  # h5netcdf may print further errors if it cannot open it
             for name in map(str, file):
                 if fault := _fault(file, name):
                     raise ValueError(f"{unreadable}: its variable {name!r} {fault}")
             if not checked and _SEALED in file.attrs:
-                raise ValueError(f"{path} is damaged, or was changed after it was saved: it lost its checksum")
+                raise ValueError(f"{path} is damaged, or was changed after it was saved: its checksum is missing")
         dataset = xr.load_dataset(path, engine="h5netcdf", decode_times=False)
     except (OSError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         raise ValueError(f"{unreadable}: {error}") from error
     if not checked:
-        warn(f"{path} has no checksum, so that damage goes unnoticed: another program or an early mechheads wrote it")
+        warn(
+            f"{path} has no checksum, so damage would not be noticed: another program or an early version of mechheads "
+            "wrote it. Save it again to add a checksum"
+        )
     dataset.attrs.pop(_SEALED, None)
     return _map_text(dataset, _decode)
 
 
 def _fault(file: h5py.File, name: str) -> str | None:
-    """What keeps a variable from being read; numbers and texts of the file itself are all that is read."""
+    """Why a variable cannot be read, or None. Only numbers and texts that are in the file itself are read."""
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
         return "points to other data"
     part = file[name]
     if not isinstance(part, h5py.Dataset):
-        return "is no array"
+        return "is not an array"
     if part.external or part.is_virtual:
         return "is stored in other files"
     only_a_size = bytes(part.attrs.get("NAME", b"")).startswith(_ONLY_A_SIZE)
     if part.id.get_storage_size() < part.nbytes and not only_a_size:
-        return f"claims {part.nbytes:,} bytes and holds {part.id.get_storage_size():,}"
+        return f"claims {part.nbytes:,} bytes, but the file stores {part.id.get_storage_size():,}"
     return None
 
 
@@ -101,14 +104,14 @@ def _map_text(dataset: xr.Dataset, change: Callable[[str], str]) -> xr.Dataset:
 
 
 def text_array(texts: list[str], shape: tuple[int, ...]) -> np.ndarray:
-    """An array of Python strings: NumPy's own text type would drop trailing NULs."""
+    """An array of Python strings, because NumPy's text type would drop trailing NULs."""
     array = np.empty(len(texts), dtype=object)
     array[:] = texts
     return array.reshape(shape)
 
 
 def _encode(text: str) -> str:
-    """HDF5 text cannot hold NUL: such text is stored as JSON behind a mark."""
+    """The text as it is stored. HDF5 text cannot contain NUL, so such text becomes JSON after a prefix."""
     return _ENCODED + json.dumps(text) if "\0" in text or text.startswith(_ENCODED) else text
 
 

@@ -1,4 +1,4 @@
-"""Provenance: what it takes to repeat a result, as a dict that JSON gives back unchanged."""
+"""Provenance: what is needed to repeat a result, as a dict that JSON can store without a change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mechheads.heads import HeadId
 
 @runtime_checkable
 class Repeatable(Protocol):
-    """What says how to repeat it, such as a model."""
+    """An object that describes itself for the provenance of results, such as a model."""
 
     def provenance(self) -> dict[str, Any]: ...
 
@@ -20,18 +20,18 @@ class Repeatable(Protocol):
 def make_provenance(
     source: Repeatable | Mapping[str, Any], /, *settings: Mapping[str, Any], **more: Any
 ) -> dict[str, Any]:
-    """What it takes to repeat a result: what was run, with which settings, on what.
+    """The provenance of a result: the model, the settings and the data.
 
-    Prompts, tasks and relations become their fingerprints, heads their names, tuples lists, and NumPy's numbers
-    Python's.
+    Prompts, tasks and relations are stored as their fingerprints, heads as their names, tuples as lists, and NumPy
+    numbers as Python numbers.
 
     Args:
-        source: a model, or the provenance of the result that this one is made from.
-        *settings: by name; of two with the same name the later counts.
+        source: a model, or the provenance of the result that this one is computed from.
+        *settings: settings by name; a later one replaces an earlier one of the same name.
         **more: further settings.
 
     Raises:
-        ValueError: naming a setting that JSON cannot hold.
+        ValueError: if JSON cannot store a setting; the message names it.
 
     >>> make_provenance({"model": "gpt2"}, {"seed": 0}, heads=(HeadId(9, 6),), interrupted=False)
     {'model': 'gpt2', 'seed': 0, 'heads': ['L9H6'], 'interrupted': False}
@@ -43,7 +43,7 @@ def make_provenance(
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A value as JSON holds it; ``name`` says in messages where it is."""
+    """A value in a form that JSON can store; ``name`` is its name in messages."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (str, bool, int, float)):
@@ -57,4 +57,4 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: _plain(f"{name}[{key!r}]", item) for key, item in value.items()}
     kind = type(value).__name__
-    raise ValueError(f"provenance cannot hold {name}, a {kind}; give texts, numbers, or lists and dicts of these")
+    raise ValueError(f"provenance cannot store {name}, a {kind}; give texts, numbers, or lists and dicts of these")

@@ -1,4 +1,4 @@
-"""``HeadScores``: what every analysis returns, a value per head with its interval and where it came from."""
+"""``HeadScores``: the result of an analysis, a score for every head with interval and provenance."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _S = TypeVar("_S", bound="HeadScores")
 class HeadScores:
     """Scores of every head, with intervals, per-prompt values and provenance.
 
-    ``dataset`` holds ``score``, ``ci_low``, ``ci_high``, ``p_value`` and ``q_value`` over (layer, head, and
-    any further labelled dimensions such as ``pos`` or ``relation``), ``values`` and ``cluster`` over
-    prompts where scores are means over prompts, and the attributes ``name``, ``unit``, ``kind``,
-    ``provenance`` and ``schema_version``. NaN is "not measured" or "not defined". Where two clusters of prompts were
-    measured, too few for an interval, ``range_low`` and ``range_high`` hold their means. Scores of two analyses
-    can be added, subtracted, multiplied and divided if they align.
+    ``dataset`` contains ``score``, ``ci_low``, ``ci_high``, ``p_value`` and ``q_value`` over layer, head and any extra
+    labelled dimensions such as ``pos`` or ``relation``. If scores are means over prompts, it also contains ``values``
+    and ``cluster``. Its attributes are ``name``, ``unit``, ``kind``, ``provenance`` and ``schema_version``. NaN means
+    "not measured" or "not defined". If only two clusters of prompts were measured, too few for an interval,
+    ``range_low`` and ``range_high`` are their means. Scores of two analyses can be added, subtracted, multiplied and
+    divided if they align.
 
     >>> import numpy as np
     >>> values = np.arange(12.0).reshape(1, 2, 6)  # [layer, head, prompt]
@@ -52,7 +52,7 @@ class HeadScores:
     """
 
     KIND: ClassVar[str | None] = None
-    """The one kind of scores that a subclass holds."""
+    """The kind of all scores of a subclass."""
 
     def __init__(self, dataset: xr.Dataset) -> None:
         """Wrap a dataset laid out as described above; missing statistics are filled with NaN.
@@ -83,24 +83,24 @@ class HeadScores:
         level: float = 0.95,
         variables: Mapping[str, Any] | None = None,
     ) -> _S:
-        """Scores that are means over prompts, with clustered intervals, p and q.
+        """Scores that are means over prompts, with clustered intervals, p and q values.
 
         Args:
-            values: one value per head and prompt (and extra labels); NaN is "not measured".
-            name: what is measured, e.g. "activation patching, z".
-            unit: e.g. "logits"; left out, that of the kind.
-            kind: the analysis, e.g. "activation_patch"; tells ``citation`` which papers to name.
-            cluster: a label per prompt; prompts that share one are not independent. ``None``: all are.
+            values: one value per head and prompt (and extra labels); NaN means "not measured".
+            name: what is measured, such as "activation patching, z".
+            unit: such as "logits"; by default, the unit of the kind.
+            kind: the analysis, such as "activation_patch"; ``citation`` uses it to choose the papers.
+            cluster: a label per prompt; prompts that share one are not independent. ``None``: one label per prompt.
             extra: further dimensions in the order of the axes of ``values``, each with its labels.
-            null: the mean under "this head does nothing", for p and q; ``None``: no test. Left out, that of the kind,
-                which for kinds of your own is 0.
-            provenance: what it takes to repeat the run; anything JSON can hold.
-            seed: of the random sign patterns of p.
-            level: of the intervals.
+            null: the mean score of a head that does nothing, for p and q values; ``None`` for no test. By default, the
+                null of the kind, which is 0 for kinds of your own.
+            provenance: what is needed to repeat the run, in a form that JSON can store.
+            seed: for the random sign flips of the p values.
+            level: the confidence level of the intervals.
             variables: further variables for the dataset, as ``xarray.Dataset.assign`` takes them.
 
         Raises:
-            ValueError: if shapes, labels and clusters do not fit together.
+            ValueError: if shapes, labels and clusters do not match.
         """
         null = kind_of(kind).null if isinstance(null, str) else null
         values = np.asarray(values, dtype=np.float64)
@@ -138,13 +138,13 @@ class HeadScores:
         provenance: Mapping[str, Any] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> _S:
-        """Scores that are not means over prompts, with whatever interval and p the analysis has.
+        """Scores that are not means over prompts, with the interval and p value that the analysis provides.
 
-        ``ci_low``, ``ci_high`` and ``p_value`` have the shape of ``score``, ``values`` one axis of prompts
-        more; the other arguments are as in ``from_values``. q follows from ``p_value``.
+        ``ci_low``, ``ci_high`` and ``p_value`` have the shape of ``score``; ``values`` has one more axis, for prompts.
+        The other arguments are as in ``from_values``. q values are computed from ``p_value``.
 
         Raises:
-            ValueError: if shapes and labels do not fit together.
+            ValueError: if shapes and labels do not match.
         """
         score = np.asarray(score, dtype=np.float64)
         given = (
@@ -169,7 +169,7 @@ class HeadScores:
 
     @property
     def values(self) -> xr.DataArray | None:
-        """The per-prompt values, (layer, head, extra dimensions, prompt); ``None`` where there are none."""
+        """The per-prompt values, (layer, head, extra dimensions, prompt); ``None`` if there are none."""
         return self.dataset.get("values")
 
     @property
@@ -183,7 +183,7 @@ class HeadScores:
 
     @property
     def extra_dims(self) -> tuple[str, ...]:
-        """Names of the dimensions beyond layer and head."""
+        """The names of the dimensions after layer and head."""
         return tuple(str(dim) for dim in self.scores.dims[2:])
 
     @property
@@ -203,27 +203,27 @@ class HeadScores:
         return json.loads(self.dataset.attrs["provenance"])
 
     def with_provenance(self: _S, **more: Any) -> _S:
-        """The same scores that remember more of where they come from."""
+        """The same scores with further entries in their provenance."""
         return type(self)(self.dataset.assign_attrs(provenance=json.dumps(make_provenance(self.provenance, more))))
 
     @property
     def level(self) -> float | None:
-        """Share of intervals that should hold the true mean, e.g. 0.95; ``None`` if scores are no means."""
+        """The confidence level of the intervals, such as 0.95; ``None`` if the scores are not means."""
         statistics = self.dataset.attrs.get("statistics")
         return None if statistics is None else json.loads(statistics)["level"]
 
     @property
     def missing(self) -> tuple[HeadId, ...]:
-        """Heads without any score, as an interrupted run leaves them; not those that a screening left out."""
+        """Heads without any score, for example after Ctrl-C; heads that a screening left out do not count."""
         absent = self.scores.isnull().all(self.extra_dims)
         if "screened_out" in self.dataset:
             absent &= ~self.dataset["screened_out"]
         return tuple(HeadId(int(layer), int(head)) for layer, head in np.argwhere(absent.values))
 
     def select(self, **labels: Label | Sequence[Label]) -> HeadScores:
-        """The part at some labels of the extra dimensions: one label drops its dimension, a list keeps it.
+        """Select labels of the extra dimensions: one label drops its dimension, a list keeps it.
 
-        q values stay those of the whole result: choosing a part afterwards does not undo the tests made.
+        q values stay as they were: selecting a part afterwards does not undo the tests of the whole result.
 
         Raises:
             ValueError: if there is no such dimension or label.
@@ -231,7 +231,7 @@ class HeadScores:
         index: dict[str, Any] = {}
         for dim, wanted in labels.items():
             if dim not in self.extra_dims:
-                raise ValueError(f"there is no dimension {dim!r} to select from; there is {list(self.extra_dims)}")
+                raise ValueError(f"there is no dimension {dim!r} to select from; choose among {list(self.extra_dims)}")
             known = self.dataset[dim].values.tolist()
             several = isinstance(wanted, (list, tuple))
             for label in wanted if several else [wanted]:
@@ -245,7 +245,7 @@ class HeadScores:
         return HeadScores(part.assign_attrs(provenance=json.dumps({**self.provenance, "selected": chosen})))
 
     def __getitem__(self, head: HeadLike) -> Any:
-        """One head: a dict of its statistics, or with extra dimensions a table with a row per label."""
+        """One head: a dict of its statistics; with extra dimensions, a table with one row per label."""
         found = check_head(head, self.n_layers, self.n_heads)
         part = self._statistics.isel(layer=found.layer, head=found.head)
         if not self.extra_dims:
@@ -255,8 +255,8 @@ class HeadScores:
     def to_dataframe(self) -> pd.DataFrame:
         """One row per head and label: layer, head, labels, score, ci_low, ci_high, p_value, q_value.
 
-        The rows are named after the heads, as in ``table.loc["L23H4"]``. With ``range_low`` and ``range_high`` where
-        two clusters were measured, which have no interval.
+        The rows are named after the heads, as in ``table.loc["L23H4"]``. If only two clusters were measured, the table
+        has ``range_low`` and ``range_high`` in addition, because there is no interval.
         """
         table = _table(self._statistics, ("layer", "head", *self.extra_dims))
         return table.set_index(pd.Index(head_names(table)))
@@ -268,8 +268,8 @@ class HeadScores:
     def top(self, k: int = 10, by: str = "score") -> pd.DataFrame:
         """The ``k`` rows of ``to_dataframe`` with the largest score, or the largest absolute score.
 
-        Rows without a score are left out, and of labels heads that do not have the category; equal scores stay in the
-        order of layer and head.
+        Rows without a score are left out, and for labels also heads that do not have the category. Equal scores stay in
+        the order of layer and head.
 
         Raises:
             ValueError: if ``k`` is below 1 or ``by`` is neither "score" nor "absolute".
@@ -279,7 +279,7 @@ class HeadScores:
         return self._ranked(by).head(k)
 
     def heads(self, k: int = 10, by: str = "score") -> tuple[HeadId, ...]:
-        """The ``k`` heads that rank first, each once even if it ranks under several labels."""
+        """The first ``k`` heads of the ranking, each once even if it ranks under several labels."""
         if k < 1:
             raise ValueError(f"k is {k}; it must be at least 1")
         ranked = self._ranked(by)
@@ -300,7 +300,7 @@ class HeadScores:
         return rows.iloc[kept[order]]
 
     def compare(self, other: HeadScores, k: int = 10) -> Comparison:
-        """Correlations and overlap of the ``k`` largest with another result over the same heads and labels.
+        """Compare with another result over the same heads and labels: correlations and overlap of the ``k`` largest.
 
         Raises:
             ValueError: if layers, heads or extra labels differ.
@@ -310,7 +310,7 @@ class HeadScores:
         return compare(self.scores.values.ravel(), other.scores.values.ravel(), k, names)
 
     def save(self, path: str | Path) -> Path:
-        """Write everything to a netCDF file, whole or not at all, and return its path."""
+        """Write everything to a netCDF file, completely or not at all, and return its path."""
         netcdf.write(self.dataset, Path(path))
         return Path(path)
 
@@ -319,27 +319,28 @@ class HeadScores:
         """Read a file that ``save`` wrote.
 
         Raises:
-            FileNotFoundError: if it is not there.
-            ValueError: if it is something else, damaged, or was written by a newer version.
+            FileNotFoundError: if the file does not exist.
+            ValueError: if it contains something else, is damaged, or was written by a newer version.
         """
         dataset = read(Path(path), "score", "head scores")
         found = dataset.attrs["kind"]
         if cls.KIND not in (None, found):
-            raise ValueError(f"{path} holds {found!r} scores, not {cls.KIND!r}; use mh.HeadScores.load")
+            raise ValueError(f"{path} contains {found!r} scores, not {cls.KIND!r}; use mh.HeadScores.load")
         return cls(dataset)
 
     def plot(self, **options: Any) -> go.Figure:
         """The figure of this kind of scores, or a heatmap over layers and heads.
 
         Path matrices are drawn by ``mechheads.plots.path_matrix``, labels by ``mechheads.plots.category_map``, safety
-        heads by ``mechheads.plots.safety_map``, all else by ``mechheads.plots.heatmap``. Options go to that function.
+        heads by ``mechheads.plots.safety_map``, all others by ``mechheads.plots.heatmap``. Options are passed to that
+        function.
         """
         kind = kind_of(self.kind)
         whole = self.extra_dims == kind.dims and all(name in self.dataset for name in kind.needs)
         return draw(kind.plot if kind.plot and whole else HEATMAP, self, **options)
 
     def citation(self) -> str:
-        """BibTeX of the papers this kind of result rests on, and a line with the library versions."""
+        """BibTeX of the papers that this kind of result is based on, and a line with the library versions."""
         return citation(self.kind, self.provenance.get("versions"))
 
     def __add__(self, other: Any) -> HeadScores:

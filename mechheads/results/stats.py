@@ -1,8 +1,8 @@
-"""How sure we are of a mean over prompts: clustered intervals, cluster sign flips, false discovery rate.
+"""Statistics of means over prompts: clustered intervals, cluster sign flips, false discovery rate.
 
-Prompts made from one template or about one entity are not independent, so whole clusters are compared or
-flipped, never single prompts. All functions are vectorised over every axis but the last, take NaN for "not
-measured", and give NaN where there is nothing to say.
+Prompts made from one template or about one entity are not independent, so whole clusters are compared or flipped, never
+single prompts. All functions are vectorised over every axis but the last, take NaN as "not measured", and return NaN if
+a statistic is not defined.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scipy.stats import false_discovery_control, norm, t as student_t
 
 EXACT_UP_TO = 4096
 LEAST_CLUSTERS = 3
-"""With fewer there is no interval."""
+"""The fewest clusters for an interval."""
 _CELLS_AT_ONCE = 4_000_000
 _NEARLY_ONE = 1 - 1e-12
 
@@ -27,27 +27,27 @@ def clustered_interval(
     *,
     level: float = 0.95,
 ) -> tuple[Float[np.ndarray, "*batch"], Float[np.ndarray, "*batch"]]:
-    """Interval of the mean over prompts, from the spread of whole clusters: t, with its longer tail made longer.
+    """Confidence interval of the mean over prompts, from the spread between clusters: a t interval, wider for skew.
 
-    With w_g the share of the prompts that lie in cluster g and m_g the cluster's mean, u_g = w_g (m_g - m) /
-    sqrt(1 - w_g) and s = sqrt(sum u_g^2) (CR2), the ends are m -+ s q, where q is t's quantile with Satterthwaite's
-    degrees of freedom (Bell & McCaffrey 2002): c - 1 for c clusters of one size, fewer where some are larger. The
-    mean of few skewed effects lies too often on one side; the first term of its Edgeworth expansion (Johnson 1978,
-    Hall 1988) says by how much: s k (2 q^2 + 1) / 6 with k = sum u_g^3 / s^3. It is added to the side of the longer
-    tail and not taken from the other one, as few clusters know their skewness too badly for that.
-    docs/uncertainty.md has the coverage.
+    Let w_g be the share of the prompts in cluster g, m_g the cluster's mean, u_g = w_g (m_g - m) / sqrt(1 - w_g) and
+    s = sqrt(sum u_g^2) (CR2). The ends are m -+ s q, where q is the quantile of t with Satterthwaite's degrees of
+    freedom (Bell & McCaffrey 2002): c - 1 for c clusters of one size, fewer if some are larger. With few, skewed
+    effects, such an interval misses the mean too often on one side. The first term of the Edgeworth expansion (Johnson
+    1978, Hall 1988) says by how much: s k (2 q^2 + 1) / 6 with k = sum u_g^3 / s^3. This term is added on the side of
+    the longer tail. It is not subtracted on the other side, because few clusters give a poor estimate of the skewness.
+    docs/uncertainty.md reports the coverage.
 
     Args:
-        values: one value per prompt on the last axis; NaN is "not measured".
+        values: one value per prompt on the last axis; NaN means "not measured".
         cluster: a label per prompt; ``None`` makes every prompt its own cluster.
-        level: share of such intervals that should hold the true mean.
+        level: the share of such intervals that should contain the true mean.
 
     Returns:
-        Low and high ends, one per row, in the unit of ``values``; NaN where fewer than three clusters were
-        measured (see ``cluster_range``) or a value is infinite.
+        Low and high ends, one per row, in the unit of ``values``; NaN if fewer than three clusters were measured (see
+        ``cluster_range``) or a value is infinite.
 
     Raises:
-        ValueError: for a ``cluster`` of the wrong length or a ``level`` outside (0, 1).
+        ValueError: if ``cluster`` has the wrong length, or ``level`` is not between 0 and 1.
 
     >>> import numpy as np
     >>> low, high = clustered_interval(np.array([1.0, 1.2, 2.0, 2.2, 3.0, 3.2]), ["a", "a", "b", "b", "c", "c"])
@@ -56,7 +56,7 @@ def clustered_interval(
     """
     rows, groups, shape = _rows(values, cluster)
     if not 0 < level < 1:
-        raise ValueError(f"level is {level}; it must lie between 0 and 1, e.g. 0.95")
+        raise ValueError(f"level is {level}; it must be between 0 and 1, such as 0.95")
     totals, counts = _per_cluster(rows, groups)
     low, high = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
     usable = np.flatnonzero(((counts > 0).sum(axis=1) >= LEAST_CLUSTERS) & np.isfinite(totals).all(axis=1))
@@ -82,14 +82,14 @@ def cluster_range(
     """The smaller and the larger mean of two clusters, which are too few for an interval.
 
     Args:
-        values: one value per prompt on the last axis; NaN is "not measured".
+        values: one value per prompt on the last axis; NaN means "not measured".
         cluster: a label per prompt; ``None`` makes every prompt its own cluster.
 
     Returns:
-        Both ends, one per row; NaN where more or fewer than two clusters were measured, or a value is infinite.
+        Both ends, one per row; NaN if more or fewer than two clusters were measured, or a value is infinite.
 
     Raises:
-        ValueError: for a ``cluster`` of the wrong length.
+        ValueError: if ``cluster`` has the wrong length.
 
     >>> import numpy as np
     >>> low, high = cluster_range(np.array([1.0, 2.0, 5.0]), ["a", "a", "b"])
@@ -113,25 +113,26 @@ def sign_flip_p(
     seed: int = 0,
     n: int = 9999,
 ) -> Float[np.ndarray, "*batch"]:
-    """Two-sided p that the mean is ``null``: all deviations of a cluster change sign together.
+    """Two-sided p value of the hypothesis that the mean is ``null``, from flipping the signs of whole clusters.
 
-    It assumes symmetry: if a cluster's deviation from ``null`` is as likely to be x as -x, every pattern of signs is as
-    likely as the one seen; p is the share of patterns whose mean is at least as far from ``null``. Of skewed effects it
-    may be small though their mean is ``null`` (docs/uncertainty.md says how often). With up to 12 clusters all patterns
-    are counted, exactly; beyond that ``n`` random ones, and p = (1 + as far) / (1 + n), never 0.
+    The test assumes symmetry: a cluster's deviation from ``null`` is as likely to be x as -x. Then every pattern of
+    signs is as likely as the observed one, and p is the share of patterns whose mean is at least as far from ``null``.
+    For skewed effects, p can be small although their mean is ``null`` (docs/uncertainty.md says how often). With up to
+    12 clusters, all patterns are counted and p is exact. With more, ``n`` random patterns are drawn, and
+    p = (1 + number at least as far) / (1 + n), which is never 0.
 
     Args:
-        values: one value per prompt on the last axis; NaN is "not measured".
+        values: one value per prompt on the last axis; NaN means "not measured".
         cluster: a label per prompt; ``None`` makes every prompt its own cluster.
         null: the mean to test against, in the unit of ``values``.
-        seed: of the random patterns.
-        n: number of random patterns.
+        seed: seed of the random patterns.
+        n: the number of random patterns.
 
     Returns:
-        p per row; NaN where nothing was measured or a value is infinite.
+        One p value per row; NaN if nothing was measured or a value is infinite.
 
     Raises:
-        ValueError: for a ``cluster`` of the wrong length or ``n`` below 1.
+        ValueError: if ``cluster`` has the wrong length, or ``n`` is below 1.
 
     >>> import numpy as np
     >>> float(sign_flip_p(np.array([1.0, 2.0, 3.0])))  # 2 of the 8 patterns: +++ and ---
@@ -152,13 +153,13 @@ def sign_flip_p(
 
 
 def q_values(p: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    """Benjamini-Hochberg q values over all finite p: of calls at q <= 0.05, 5% are false.
+    """Benjamini-Hochberg q values over all finite p values: of the scores with q <= 0.05, about 5% are false finds.
 
     Args:
         p: p values of any shape; NaN stays NaN and does not count as a test.
 
     Raises:
-        ValueError: if a p lies outside 0..1.
+        ValueError: if a p value is outside 0..1.
 
     >>> import numpy as np
     >>> q_values(np.array([0.01, 0.04, np.nan, 0.03])).round(3).tolist()
@@ -167,7 +168,7 @@ def q_values(p: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     p = np.asarray(p, dtype=np.float64)
     finite = ~np.isnan(p)
     if ((p[finite] < 0) | (p[finite] > 1)).any():
-        raise ValueError("p holds values outside 0..1; give probabilities, with NaN for 'not tested'")
+        raise ValueError("p contains values outside 0..1; give probabilities, with NaN for 'not tested'")
     q = np.full(p.shape, np.nan)
     if finite.any():
         q[finite] = false_discovery_control(p[finite], method="bh")
@@ -177,7 +178,7 @@ def q_values(p: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
 def share_interval(
     share: Float[np.ndarray, "*shape"], n: Int[np.ndarray, "..."], level: float = 0.95
 ) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
-    """Wilson's interval for a share of ``n`` independent cases; never empty, also at 0 and 1.
+    """Wilson's interval for a share of ``n`` independent cases; its width is never 0, even for shares of 0 and 1.
 
     Wilson 1927: the values p with |share - p| <= z sqrt(p (1 - p) / n).
 
@@ -192,7 +193,7 @@ def share_interval(
 
 
 def jackknife_variance(without: Float[np.ndarray, " cluster"]) -> float:
-    """Variance of an estimate, from what it is with each cluster left out once (Tukey 1958).
+    """Jackknife variance of an estimate, from its values with each cluster left out once (Tukey 1958).
 
     >>> jackknife_variance(np.array([3.5, 3.0, 2.5]))  # of the mean of 2, 3 and 4: the square of its standard error
     0.3333333333333333
@@ -202,16 +203,17 @@ def jackknife_variance(without: Float[np.ndarray, " cluster"]) -> float:
 
 
 def correlation_interval(r: float, *without: Float[np.ndarray, " cluster"], level: float = 0.95) -> tuple[float, float]:
-    """Interval of a correlation, from what it is with each cluster left out: a jackknife on Fisher's scale, atanh r.
+    """Interval of a correlation, from leaving out each cluster once: a jackknife on Fisher's scale, atanh r.
 
     Args:
         r: the correlation.
-        *without: for each kind of cluster, such as layers and templates, the correlations with one left out each.
-            Variances of different kinds add up, which is on the safe side; the degrees of freedom are Satterthwaite's.
-        level: share of such intervals that should hold the true correlation.
+        *without: for each kind of cluster, such as layers and templates, the correlations with one cluster left out.
+            The variances of different kinds are added, which makes the interval rather too wide; the degrees of freedom
+            are Satterthwaite's.
+        level: the share of such intervals that should contain the true correlation.
 
     Returns:
-        Both ends; NaN where the first kind has fewer than three clusters, or a correlation is not defined.
+        Both ends; NaN if the first kind has fewer than three clusters, or a correlation is not defined.
 
     >>> low, high = correlation_interval(0.8, np.array([0.7, 0.8, 0.85, 0.82]))
     >>> round(low, 2), round(high, 2)
@@ -245,9 +247,9 @@ def cluster_draws(cluster: Sequence[object] | np.ndarray, n: int, seed: int) -> 
 
 
 def top_shares(scores: Float[np.ndarray, "draw layer head"], k: int) -> Float[np.ndarray, "layer head"]:
-    """In which share of its draws each head is among the ``k`` with the largest score; draws without one do not count.
+    """The share of draws in which each head is among the ``k`` with the largest score.
 
-    NaN for heads without any score.
+    Draws in which a head has no score do not count for it. Heads without any score are NaN.
 
     >>> top_shares(np.array([[[3.0, 2.0, 1.0]], [[3.0, 1.0, 2.0]]]), 2).tolist()
     [[1.0, 0.5, 0.5]]
@@ -263,7 +265,7 @@ def top_shares(scores: Float[np.ndarray, "draw layer head"], k: int) -> Float[np
 
 
 def mean_over_prompts(values: Float[np.ndarray, "*batch prompt"]) -> Float[np.ndarray, "*batch"]:
-    """Mean over the last axis that leaves NaN out; NaN, without a warning, where all are NaN."""
+    """Mean over the last axis without NaN; if all values are NaN, the mean is NaN, without a warning."""
     values = np.asarray(values, dtype=np.float64)
     measured = ~np.isnan(values)
     count = measured.sum(axis=-1)
@@ -276,7 +278,7 @@ def _rows(
 ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     values = np.asarray(values, dtype=np.float64)
     if values.ndim == 0 or values.shape[-1] == 0:
-        raise ValueError(f"values has shape {values.shape}; its last axis must hold at least one prompt")
+        raise ValueError(f"values has shape {values.shape}; it needs at least one prompt on its last axis")
     n_prompts = values.shape[-1]
     labels = [str(c) for c in (range(n_prompts) if cluster is None else cluster)]
     if len(labels) != n_prompts:
@@ -302,9 +304,9 @@ def _parts(index: np.ndarray, width: int) -> Iterator[np.ndarray]:
 
 
 def _degrees_of_freedom(share: np.ndarray) -> np.ndarray:
-    """Satterthwaite's, of CR2 for clusters with these shares of independent prompts, in closed form.
+    """Satterthwaite's degrees of freedom of CR2 in closed form, for clusters with these shares of independent prompts.
 
-    (tr A)^2 / tr A^2 of the quadratic form A that the squared error is; tr A is 1.
+    They are (tr A)^2 / tr A^2, where A is the quadratic form of the squared error; tr A is 1.
     """
     rest = 1 - share
     return 1 / ((share**2 * (1 - 2 * share) / rest**2).sum(axis=1) + (share**2 / rest).sum(axis=1) ** 2)
@@ -316,7 +318,7 @@ def _t_quantile(level: float, freedom: np.ndarray) -> np.ndarray:
 
 
 def _signs(n_clusters: int, n: int, seed: int) -> tuple[np.ndarray, bool]:
-    """Sign patterns as columns, and whether they are all there are."""
+    """Sign patterns as columns, and whether these are all possible patterns."""
     if 2**n_clusters <= EXACT_UP_TO:
         bits = (np.arange(2**n_clusters) >> np.arange(n_clusters)[:, None]) & 1
         return 1.0 - 2.0 * bits, True

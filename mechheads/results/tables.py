@@ -1,4 +1,4 @@
-"""``TableResult``: what is said of sets of heads, as a tidy table with provenance, in a file or a notebook."""
+"""``TableResult``: a result about sets of heads, as a tidy table with provenance."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _T = TypeVar("_T", bound="TableResult")
 
 
 class TableResult:
-    """A tidy table that remembers where it comes from, and can be shown, saved and cited.
+    """A tidy table with provenance that can be shown, saved and cited.
 
-    Results about sets of heads derive from it: each is a frozen dataclass whose fields are numbers, texts, heads,
+    Results about sets of heads are subclasses: each is a frozen dataclass whose fields are numbers, texts, heads,
     tables, arrays, ``HeadScores``, or tuples, lists and dicts of these. ``save`` writes all fields to one file.
 
     Attributes:
         name: what was measured.
-        unit: of the table's numbers.
+        unit: the unit of the table's numbers.
         table: the result, one row for each set of heads, prompt or step.
-        provenance: what it takes to repeat it; anything JSON can hold.
+        provenance: what is needed to repeat it, in a form that JSON can store.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True, eq=False, repr=False)
@@ -55,14 +55,14 @@ class TableResult:
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C ended it, so that a part is missing."""
+        """Whether Ctrl-C stopped the analysis, so that a part is missing."""
         return bool(self.provenance.get("interrupted", False))
 
     def save(self, path: str | Path) -> Path:
-        """Write everything to a netCDF file, whole or not at all, and return its path.
+        """Write everything to a netCDF file, completely or not at all, and return its path.
 
         Raises:
-            FileNotFoundError: if the folder is not there.
+            FileNotFoundError: if the folder does not exist.
             ValueError: if a field is of a type that cannot be saved.
         """
         about = {
@@ -80,30 +80,30 @@ class TableResult:
         """Read a file that ``save`` wrote.
 
         Raises:
-            FileNotFoundError: if it is not there.
-            ValueError: if it is something else, damaged, or was written by a newer version.
+            FileNotFoundError: if the file does not exist.
+            ValueError: if it contains something else, is damaged, or was written by a newer version.
         """
         dataset = read(Path(path), FIELDS, cls.__name__)
         if (kind := dataset.attrs["kind"]) != getattr(cls, "KIND", None):
-            raise ValueError(f"{path} holds {_held(kind)}")
+            raise ValueError(f"{path} contains {_content(kind)}")
         try:
             return cls(**from_dataset(dataset, _classes()))
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path} is damaged, or was changed after it was saved: {error}") from error
 
     def plot(self, **options: Any) -> go.Figure:
-        """The figure of this kind of result; options go to its function in ``mechheads.plots``.
+        """The figure of this kind of result; options are passed to its function in ``mechheads.plots``.
 
         Raises:
-            ValueError: if there is none.
+            ValueError: if this kind has no figure.
         """
         figure = kind_of(self.KIND).plot
         if figure is None:
-            raise ValueError(f"there is no figure of {type(self).__name__}; draw its table")
+            raise ValueError(f"{type(self).__name__} has no figure; plot its .table instead")
         return draw(figure, self, **options)
 
     def citation(self) -> str:
-        """BibTeX of the papers this kind of result rests on, and a line with the library versions."""
+        """BibTeX of the papers that this kind of result is based on, and a line with the library versions."""
         return citation(self.KIND, self.provenance.get("versions"))
 
     def __repr__(self) -> str:
@@ -119,12 +119,12 @@ class TableResult:
 
 
 def _classes() -> list[type[TableResult]]:
-    """Every class of results that was imported: those that can be in a file that can be read."""
+    """Every imported class of results; only these can be loaded."""
     return TableResult.__subclasses__()
 
 
-def _held(kind: str) -> str:
-    """What a file of some kind holds, and how to load it."""
+def _content(kind: str) -> str:
+    """What a file of this kind contains, and how to load it."""
     for known in _classes():
         if kind == known.KIND:
             return f"a {known.__name__}; use {known.__name__}.load"

@@ -97,9 +97,9 @@ def test_text_given_in_python_is_checked_too(tiny: Callable[[str], Path]) -> Non
     model = mh.load(tiny("gpt2"))
     with pytest.raises(ValueError, match=f"prompt 1 contains .*{HALF}"):
         model.cache([" The", " \ud800"])
-    with pytest.raises(ValueError, match=f"relation 'r' holds .*{HALF}"):
+    with pytest.raises(ValueError, match=f"relation 'r' contains .*{HALF}"):
         mh.Relation("r", None, [("a", "\udfff")])
-    with pytest.raises(ValueError, match=rf"targets\[0\] holds .*{HALF}"):
+    with pytest.raises(ValueError, match=rf"targets\[0\] contains .*{HALF}"):
         mh.Task(["a"], ["\ud800"])
     with pytest.raises(ValueError, match=HALF):
         mh.Prompts([" The"], answer=["\ud800"]).tokens(model)

@@ -98,11 +98,11 @@ def test_what_cannot_be_said_is_nan() -> None:
 @pytest.mark.parametrize(
     ("roles", "others", "said"),
     [
-        ({}, {"b": score(drawn(0))}, "roles must hold scores by name"),
-        ({"a": score(drawn(0))}, {}, "others must hold scores by name"),
-        ({"a": score(drawn(0))}, score(drawn(0)), "others must hold scores by name"),
-        ({"a": score(drawn(0))}, {"b": score(drawn(0, (4, 6)))}, r"others\['b'\] is of 4 x 6 heads and the roles"),
-        ({"a": score(drawn(0, (6, 4, 1)), {"x": ["y"]})}, {"b": score(drawn(0))}, r"roles\['a'\] has the dim"),
+        ({}, {"b": score(drawn(0))}, "roles is {}; give scores by name"),
+        ({"a": score(drawn(0))}, {}, "others is {}; give scores by name"),
+        ({"a": score(drawn(0))}, score(drawn(0)), "others is <HeadScores .*>; give scores by name"),
+        ({"a": score(drawn(0))}, {"b": score(drawn(0, (4, 6)))}, r"others\['b'\] has 4 x 6 heads, but the roles"),
+        ({"a": score(drawn(0, (6, 4, 1)), {"x": ["y"]})}, {"b": score(drawn(0))}, r"roles\['a'\] has the extra dim"),
     ],
 )
 def test_what_cannot_be_compared(roles: Any, others: Any, said: str) -> None:
@@ -148,7 +148,7 @@ def test_overlap_by_hand():
     part = scores([np.nan, np.nan, 4.0], [3.0, 2.0, 1.0])
     row = overlap({"one": one, "part": part}, k=2).iloc[0]
     assert (row["shared"], row["heads"], row["by_chance"]) == (2, "L0H2 L1H0", 1.0)  # of the four that both measured
-    with pytest.raises(ValueError, match="results holds 1 of them; give at least two"):
+    with pytest.raises(ValueError, match="results has length 1; give at least two"):
         overlap({"one": one})
     with pytest.raises(ValueError):
         overlap({"one": one, "other": scores([1.0, 2.0])})

@@ -73,6 +73,6 @@ def test_scores_without_what_their_figure_needs_are_a_heatmap() -> None:
 
 def test_a_table_without_a_figure_says_so() -> None:
     sets = mechheads.patching.SetScores((), np.empty((0, 1)), pd.DataFrame(), "n", "u", {})
-    with pytest.raises(ValueError, match="there is no figure of SetScores; draw its table"):
+    with pytest.raises(ValueError, match=r"SetScores has no figure; plot its \.table"):
         sets.plot()
     assert kind_of(sets.KIND).plot is None

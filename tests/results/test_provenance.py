@@ -75,11 +75,11 @@ def test_later_settings_count_and_names_stand_for_things() -> None:
 
 
 def test_what_json_cannot_hold_is_named() -> None:
-    with pytest.raises(ValueError, match=r"provenance cannot hold seeds\[1\], a set; give texts, numbers, or lists"):
+    with pytest.raises(ValueError, match=r"provenance cannot store seeds\[1\], a set; give texts, numbers, or lists"):
         make_provenance({}, seeds=(0, {1}))
-    with pytest.raises(ValueError, match=r"provenance cannot hold k\['a'\]\[0\], a complex"):
+    with pytest.raises(ValueError, match=r"provenance cannot store k\['a'\]\[0\], a complex"):
         make_provenance({}, {"k": {"a": [1j]}})
-    with pytest.raises(ValueError, match="provenance cannot hold limits, a dict"):
+    with pytest.raises(ValueError, match="provenance cannot store limits, a dict"):
         make_provenance({}, limits={1: 2})
 
 

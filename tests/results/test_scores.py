@@ -222,7 +222,7 @@ def test_scores_that_are_no_means_keep_their_interval_under_a_number_only():
         (from_values((2, 3, 1, 6), extra={"pos": [0]}), r"do not align: extra_dims is \(\) and \('pos',\)"),
         (from_values((2, 3, 7)), "do not align: 6 and 7 prompts"),
         (from_values(cluster=list("aabbcc")), "do not align: their prompts' clusters differ"),
-        (from_values(unit="nats"), "'effect' is in logits and 'effect' in nats: only scores in one unit"),
+        (from_values(unit="nats"), "'effect' is in logits and 'effect' in nats; '.' needs scores in the same unit"),
         (HeadScores.from_scores(np.ones((2, 3)), **ABOUT), "only one of them is a mean over prompts"),
     ],
 )
@@ -318,7 +318,7 @@ def test_files_that_are_not_ours_are_refused_and_left_alone(tmp_path):
     refused("is not a netCDF file that mechheads can read")
     xr.Dataset({"rain": ("day", [1.0])}).to_netcdf(path, engine="h5netcdf")
     checksums.append(path)
-    refused("was not written by mechheads: it holds no head scores")
+    refused("was not written by mechheads: it contains no head scores")
     from_values().save(path)
     whole = path.read_bytes()
     path.write_bytes(whole[:2000])
@@ -339,11 +339,11 @@ def test_files_that_are_not_ours_are_refused_and_left_alone(tmp_path):
     [
         (
             {"extra": {"pos": [0, 1]}},
-            r"shape \(2, 3\); layers, heads and extra labels ask for \(layer, head, pos: 2\)",
+            r"shape \(2, 3\), but layers, heads and extra labels need \(layer, head, pos: 2\)",
         ),
         ({"cluster": ["a"]}, "cluster has 1 labels for 6 prompts"),
         ({"shape": (2, 3, 0)}, "needs at least one prompt"),
-        ({"shape": (2, 3, 2, 6), "extra": {"pos": ["x", "x"]}}, r"extra\['pos'\] holds a label twice"),
+        ({"shape": (2, 3, 2, 6), "extra": {"pos": ["x", "x"]}}, r"extra\['pos'\] contains a label twice"),
         ({"shape": (2, 3, 2, 6), "extra": {"pos": ["x", 1]}}, "must be all text or all numbers"),
         ({"shape": (2, 3, 1, 6), "extra": {"prompt": ["x"]}}, "prompt cannot name an extra dimension"),
         ({"variables": {"score": 1}}, "score cannot name an extra dimension or variable"),
@@ -363,7 +363,7 @@ def test_bad_input_is_named(options, message):
         (lambda s: s.heads(0), "k is 0; it must be at least 1"),
         (lambda s: s.compare(s, k=0), "k is 0; it must be at least 1"),
         (lambda s: s.top(by="size"), 'by is \'size\'; it must be "score" or "absolute"'),
-        (lambda s: s.select(layer=1), r"no dimension 'layer' to select from; there is \['relation'\]"),
+        (lambda s: s.select(layer=1), r"no dimension 'layer' to select from; choose among \['relation'\]"),
         (lambda s: s.select(relation="z"), "relation has no label 'z'; it has 'x', 'y'"),
         (lambda s: HeadScores(xr.Dataset()), r"no variable 'score' over \(layer, head"),
         (lambda s: HeadScores(s.dataset.drop_attrs()), "lacks the attributes name, unit, kind, provenance"),

@@ -211,9 +211,9 @@ def test_interval_of_a_share_is_wilsons(hits, n):
         (lambda v: clustered_interval(v, ["a"]), "cluster has 1 labels for 3 prompts"),
         (lambda v: sign_flip_p(v, ["a"]), "cluster has 1 labels for 3 prompts"),
         (lambda v: sign_flip_p(v, n=0), "n is 0; it must be at least 1"),
-        (lambda v: clustered_interval(v, level=95.0), "level is 95.0; it must lie between 0 and 1"),
+        (lambda v: clustered_interval(v, level=95.0), "level is 95.0; it must be between 0 and 1"),
         (lambda v: clustered_interval(v[:0]), "at least one prompt"),
-        (lambda v: q_values(v), "p holds values outside 0..1"),
+        (lambda v: q_values(v), "p contains values outside 0..1"),
     ],
 )
 def test_bad_arguments_are_named(call, message):

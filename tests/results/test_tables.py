@@ -136,16 +136,16 @@ def test_a_file_of_another_result_is_one_clear_error(tmp_path: Path) -> None:
         Made.load(path)
     made().save(path)
     for other in (Other, TableResult):
-        with pytest.raises(ValueError, match=r"result\.nc holds a Made; use Made\.load"):
+        with pytest.raises(ValueError, match=r"result\.nc contains a Made; use Made\.load"):
             other.load(path)
-    with pytest.raises(ValueError, match=r"result\.nc holds no head scores: it holds a result of the kind 'made'"):
+    with pytest.raises(ValueError, match=r"result\.nc contains no head scores, but a result of the kind 'made'"):
         HeadScores.load(path)
     HeadScores.from_scores(np.ones((1, 2)), name="n", unit="u", kind="ships").save(path)
-    with pytest.raises(ValueError, match=r"result\.nc holds no Made: it holds a result of the kind 'ships'"):
+    with pytest.raises(ValueError, match=r"result\.nc contains no Made, but a result of the kind 'ships'"):
         Made.load(path)
     xr.Dataset({"rain": ("day", [1.0])}).to_netcdf(path, engine="h5netcdf")
     checksums.append(path)
-    with pytest.raises(ValueError, match=r"result\.nc was not written by mechheads: it holds no Made"):
+    with pytest.raises(ValueError, match=r"result\.nc was not written by mechheads: it contains no Made"):
         Made.load(path)
 
 
@@ -179,9 +179,9 @@ def test_fields_that_lie_are_refused(change: dict[str, Any], tmp_path: Path) -> 
     [
         ({"more": {1, 2}}, "more is a set, which cannot be saved"),
         ({"more": ({"a": 1j},)}, r"more\.0\.0 is a complex, which cannot be saved"),
-        ({"table": pd.DataFrame({"a/b": [1]})}, "table has a column 'a/b'; only names of letters"),
-        ({"table": pd.DataFrame({"a": [1]}, index=["x"])}, "table has an index of its own"),
-        ({"table": pd.DataFrame({"a": ["x", 1]})}, r"table\.a holds a int; only texts and numbers"),
+        ({"table": pd.DataFrame({"a/b": [1]})}, "table has a column 'a/b'; rename it to letters"),
+        ({"table": pd.DataFrame({"a": [1]}, index=["x"])}, "table has an index that is not 0, 1, 2"),
+        ({"table": pd.DataFrame({"a": ["x", 1]})}, r"table\.a contains a int; only texts and numbers"),
         ({"values": np.array(["x"])}, "values is a ndarray, which cannot be saved"),
     ],
 )
