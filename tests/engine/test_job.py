@@ -13,13 +13,14 @@ import pytest
 import mechheads as mh
 from mechheads.engine import cached_runs
 from mechheads.patching import HeadCache, Job
+from support.architectures import architectures
 
 pytestmark = [
     pytest.mark.transformerlens,
     pytest.mark.filterwarnings("ignore:the .* run prefers"),
 ]
 
-ARCHITECTURES = ("gpt2", "llama", "neox", "gemma")
+ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
 PAIRS = mh.PromptPairs(
     [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"],
     [" The capital of Italy is", " The capital of Germany is the small", " When Mary and John gave to the"],

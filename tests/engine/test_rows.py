@@ -12,6 +12,7 @@ from mechheads.engine import job as jobs
 from mechheads.engine.packing import Packed, Packing, shared_start
 from mechheads.engine.rows import Window
 from support import oracles
+from support.architectures import architectures
 
 pytestmark = pytest.mark.transformerlens
 
@@ -93,7 +94,7 @@ def test_prompts_alike_in_length_alone_are_not_packed():
     assert Packing.find(rows, Window(torch.zeros(2, dtype=torch.long), 3, torch.tensor([[2], [2]]))) is None
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama", "neox", "gemma", "qwen"])
+@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma", "qwen"))
 def small(request, tiny) -> mh.Model:
     return mh.load(tiny(request.param))
 

@@ -14,11 +14,12 @@ import mechheads as mh
 from mechheads.interventions.new_z import altered_z
 from mechheads.limits import Limits
 from support import oracles
+from support.architectures import architectures
 from support.releases import only_on_4
 
 pytestmark = pytest.mark.transformerlens
 
-ARCHITECTURES = ("gpt2", "llama", "neox", "gemma")
+ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
 TOLERANCE = 1e-4
 CLEAN = [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"]
 CORRUPTED = [

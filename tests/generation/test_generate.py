@@ -23,11 +23,12 @@ from mechheads.generation.sampling import Sampling
 from mechheads.interventions.head_change import HeadChange
 from mechheads.limits import Limits
 from support import oracles
+from support.architectures import architectures
 from support.releases import TRANSFORMERLENS_4
 
 pytestmark = pytest.mark.transformerlens
 
-ARCHITECTURES = ("gpt2", "llama", "neox", "gemma")
+ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
 PROMPTS = [
     " The capital of France is",
     " yes",

@@ -21,6 +21,7 @@ from mechheads.labels.removal import base_accuracy, choose_controls, cumulative_
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, q_values, share_interval, sign_flip_p
 from support import oracles
+from support.architectures import architectures
 
 pytestmark = pytest.mark.transformerlens
 
@@ -51,7 +52,7 @@ def two_ways() -> list[mh.Relation]:
 TOO_FEW = mh.Relation("too few", None, [("France", "Paris"), ("Italy", "Zurich")], few_shot=[TEMPLATE])
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama", "gemma"])
+@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "gemma"))
 def small(request: pytest.FixtureRequest, tiny: Callable) -> mh.Model:
     return mh.load(tiny(request.param))
 

@@ -15,6 +15,7 @@ import mechheads as mh
 from mechheads.labels.readings import Readings, neutral_openings
 from mechheads.labels.relations import Relation
 from support import tiny as tiny_models
+from support.architectures import architectures
 
 PAIRS = [
     ("France", "Paris"),
@@ -29,7 +30,7 @@ PAIRS = [
     ("yes", "no"),
 ]
 WORDS = Relation("words", "Knowledge", PAIRS)
-ARCHITECTURES = ("gpt2", "llama", "neox", "gemma", "gemma3")
+ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma", "gemma3")
 BACKENDS: dict[str, Any] = {"gemma3": "bridge"}
 """HookedTransformer never learnt Gemma 3."""
 K = 60

@@ -13,11 +13,12 @@ import torch
 import mechheads as mh
 from mechheads.labels.salient import salient_operations
 from mechheads.limits import Limits
+from support.architectures import architectures
 
 pytestmark = pytest.mark.transformerlens
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama", "neox"])
+@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox"))
 def small(request: pytest.FixtureRequest, tiny: Callable) -> mh.Model:
     return mh.load(tiny(request.param))
 

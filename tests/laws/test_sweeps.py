@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 import mechheads as mh
+from support.architectures import architectures
 
 pytestmark = [
     pytest.mark.transformerlens,
@@ -23,7 +24,7 @@ WORDS = [" The", " capital", " of", " France", " Italy", " and", " store", " yes
 sentences = st.lists(st.sampled_from(WORDS), min_size=1, max_size=9).map("".join)
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama", "neox", "gemma"])
+@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param))
 

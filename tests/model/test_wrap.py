@@ -13,6 +13,7 @@ import transformers
 from torch import Tensor
 
 import mechheads as mh
+from support.architectures import architectures
 from support.releases import TRANSFORMERLENS_4, only_on_3, only_on_4
 
 pytestmark = pytest.mark.transformerlens
@@ -21,7 +22,7 @@ TEXTS = [" The capital of France is", " When John and Mary went to the store"]
 SITES = ("z", "pattern", "q", "k", "v", "resid_pre")
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama", "neox", "gemma"])
+@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
 def small(request, tiny) -> mh.Model:
     return mh.load(tiny(request.param))
 

@@ -18,11 +18,12 @@ from mechheads.patching.attribution import attribution_patch
 from mechheads.patching.screen import Screen, Screened, largest
 from mechheads.runs.cache import HeadCache
 from support import oracles
+from support.architectures import architectures
 from support.micro import DENOISING, NOISING, micro_model
 
 pytestmark = pytest.mark.transformerlens
 
-ARCHITECTURES = ("gpt2", "llama", "neox", "gemma")
+ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
 SITES = ("z", "q", "k", "v", "pattern")
 CLEAN = [" The capital of France is", " The capital of Spain is the big"]
 CORRUPTED = [" The capital of Italy is", " The capital of Germany is the small"]

@@ -23,11 +23,12 @@ from mechheads.patching.minimal import minimal_circuit
 from mechheads.patching.self_repair import self_repair
 from mechheads.results.stats import clustered_interval
 from support import oracles
+from support.architectures import architectures
 from support.micro import FRANCE_RUN, ITALY_RUN, PARIS, ROME, both, micro, micro_model, pair  # noqa: F401
 
 pytestmark = pytest.mark.transformerlens
 
-ARCHITECTURES = ("gpt2", "llama", "neox", "gemma")
+ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
 TOLERANCE = 1e-4
 CLEAN = [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"]
 CORRUPTED = [

@@ -9,6 +9,7 @@ import torch
 import mechheads as mh
 from mechheads.limits import Limits
 from support import oracles
+from support.architectures import architectures
 from support.releases import only_on_4
 
 pytestmark = pytest.mark.transformerlens
@@ -30,7 +31,7 @@ RECEIVERS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama", "neox", "gemma"])
+@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
 def small(request, tiny) -> mh.Model:
     return mh.load(tiny(request.param))
 

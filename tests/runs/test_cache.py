@@ -17,6 +17,7 @@ import mechheads as mh
 from mechheads.limits import Limits
 from mechheads.runs.layer_store import LayerStore
 from mechheads.units import show_bytes
+from support.architectures import architectures
 
 pytestmark = pytest.mark.transformerlens
 
@@ -24,7 +25,7 @@ TEXTS = [" The capital of France is", " When John and Mary went to the store", "
 SITES = ("z", "pattern", "q", "k", "v", "resid_pre")
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama", "neox", "gemma"])
+@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
 def small(request, tiny) -> mh.Model:
     return mh.load(tiny(request.param))
 

@@ -22,6 +22,7 @@ from mechheads.runs.cache import HeadCache
 from mechheads.safety import Ablation, ships
 from mechheads.safety.heads.measure import prepare_ablations
 from support import oracles, weight_surgery
+from support.architectures import architectures
 from support.weight_surgery import Which
 
 pytestmark = pytest.mark.transformerlens
@@ -32,7 +33,7 @@ HEADS = [mh.HeadId(2, 1), mh.HeadId(0, 0), mh.HeadId(1, 3), mh.HeadId(0, 3), mh.
 WAYS = [("undifferentiated", "q"), ("undifferentiated", "k"), ("scaling", "q")]
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama", "neox", "gemma"])
+@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
 def architecture(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> tuple[mh.Model, Path]:
     folder = tiny(request.param)
     return mh.load(folder), folder

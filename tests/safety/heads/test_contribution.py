@@ -25,6 +25,7 @@ from mechheads.safety.answers.verdicts import verdict
 from mechheads.safety.requests.openings import with_answer
 from mechheads.safety.requests.sides import Sides, shared_end, value_of
 from support import oracles, weight_surgery
+from support.architectures import architectures
 from support.micro import micro  # noqa: F401
 
 pytestmark = [pytest.mark.transformerlens, pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning")]
@@ -36,7 +37,7 @@ QUIET: dict[str, Any] = {"progress": False, "opening": BEGINS}
 HEADS = [(0, 0), (1, 3), (2, 1)]
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama", "neox"])
+@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox"))
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param))
 

@@ -36,10 +36,11 @@ from mechheads.safety import (
 from mechheads.safety.heads.angles import Turn, left_subspace, principal_angles
 from mechheads.safety.heads.measure import prepare_ablations
 from support import oracles
+from support.architectures import architectures
 
 pytestmark = pytest.mark.transformerlens
 
-TINY = ["gpt2", "llama", "neox", "gemma"]
+TINY = architectures("gpt2", "llama", "neox", "gemma")
 REQUESTS = [
     "When John went to the store",
     " Paris or Rome",

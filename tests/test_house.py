@@ -1,0 +1,124 @@
+"""How large the parts of the package are: what a reader has to keep in mind at once."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import mechheads
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "mechheads"
+FACES: list[ModuleType] = [
+    mechheads,
+    *(getattr(mechheads, name) for name in ("gating", "labels", "patching", "plots", "safety", "studies", "testing")),
+]
+PUBLIC = {
+    (getattr(value, "__module__", ""), getattr(value, "__qualname__", ""))
+    for face in FACES
+    for value in (getattr(face, name) for name in face.__all__)
+}
+"""Module and qualified name of every public function and class."""
+
+CATCHES = {
+    "mechheads/cli.py": "the exit code of an interrupted command",
+    "mechheads/engine/run.py": "writes what is done to the ledger and raises again",
+}
+"""Files that catch Ctrl-C, and what for."""
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def where(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def functions(node: ast.AST, name: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Every function under a node with its qualified name."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            full = f"{name}{child.name}"
+            if not isinstance(child, ast.ClassDef):
+                yield full, child
+            yield from functions(child, f"{full}.")
+
+
+def is_public(module: str, name: str) -> bool:
+    return any(module == home and f"{name}.".startswith(f"{one}.") for home, one in PUBLIC)
+
+
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+    return len([name for name in names if name not in ("self", "cls")])
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its docstring."""
+    assert function.end_lineno is not None
+    lines = function.end_lineno - function.lineno + 1
+    if ast.get_docstring(function) is None:
+        return lines
+    docstring = function.body[0]
+    assert docstring.end_lineno is not None
+    return lines - (docstring.end_lineno - docstring.lineno + 1)
+
+
+def test_no_function_behind_the_public_face_takes_more_than_seven_parameters() -> None:
+    many = {}
+    for path in sources():
+        if path.name == "cli.py":  # typer makes an option of every parameter of a command
+            continue
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for name, function in functions(ast.parse(path.read_text("utf-8"))):
+            if parameters(function) > 7 and not is_public(module, name):
+                many[f"{module}.{name}"] = parameters(function)
+    assert many == {}
+
+
+def test_no_function_is_long() -> None:
+    long = {}
+    for path in sources():
+        for name, function in functions(ast.parse(path.read_text("utf-8"))):
+            if body_lines(function) > 80:
+                long[f"{where(path)}: {name}"] = body_lines(function)
+    assert long == {}
+
+
+def test_no_file_is_long() -> None:
+    lengths = {where(path): len(path.read_text("utf-8").splitlines()) for path in sources()}
+    assert {path: length for path, length in lengths.items() if length > 400} == {}
+
+
+def test_ctrl_c_is_caught_in_few_places() -> None:
+    catching = {
+        where(path)
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ExceptHandler)
+        and node.type is not None
+        and "KeyboardInterrupt" in ast.unparse(node.type)
+    }
+    assert catching == set(CATCHES)
+
+
+def test_ruff_formats_every_line() -> None:
+    exempt = re.compile(r"#\s*fmt:\s*(skip|off)")
+    files = [path for folder in ("mechheads", "tests", "benchmarks", "docs") for path in (ROOT / folder).rglob("*.py")]
+    assert [where(path) for path in files if exempt.search(path.read_text("utf-8"))] == []
+
+
+def test_the_top_level_is_small() -> None:
+    assert sorted(path.name for path in PACKAGE.glob("*.py")) == [
+        "__init__.py",
+        "__main__.py",
+        "_version.py",
+        "cli.py",
+        "heads.py",
+        "limits.py",
+        "units.py",
+    ]
