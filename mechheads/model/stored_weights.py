@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 import transformers
-from huggingface_hub import HfApi, HfFileSystem, snapshot_download
+from huggingface_hub import HfApi, snapshot_download
 from jaxtyping import Float, Int
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn import functional
 from transformers.activations import ACT2FN
 
 from mechheads.model.model import LayerWeights, describe
 from mechheads.model.sources import ModelSourceError
+from mechheads.model.stored_tensors import DTYPES, INDEX, WHOLE, TensorFolder, TensorRepo, TensorStore
 from mechheads.model.stored_weight_layouts import (
     LAYOUTS,
     StoredSizes,
     WeightLayout,
     read_config,
-    read_json,
     read_tokenizer,
 )
 
-_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _SMALL_FILES = ("config.json", "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json")
-_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def open_weights(folder_or_repo: str | Path, *, revision: str | None = None) -> StoredWeights:
@@ -63,9 +59,9 @@ def open_weights(folder_or_repo: str | Path, *, revision: str | None = None) -> 
         raise ModelSourceError(f"revision {revision!r} is for names on the hub; {name!r} is a folder, so leave it out")
     if not path.is_dir():
         raise ModelSourceError(
-            f"folder_or_repo {name!r} is not a folder; give a folder with config.json and {_WHOLE} or {_INDEX}"
+            f"folder_or_repo {name!r} is not a folder; give a folder with config.json and {WHOLE} or {INDEX}"
         )
-    return StoredWeights(*read_config(path, name), _Folder(path, name), name, None, read_tokenizer(path, name))
+    return StoredWeights(*read_config(path, name), TensorFolder(path, name), name, None, read_tokenizer(path, name))
 
 
 def _open_repo(name: str, revision: str | None) -> StoredWeights:
@@ -73,7 +69,7 @@ def _open_repo(name: str, revision: str | None) -> StoredWeights:
         about = HfApi().model_info(name, revision=revision)
         small = Path(snapshot_download(about.id, revision=about.sha, allow_patterns=list(_SMALL_FILES)))
         config = read_config(small, name)
-        return StoredWeights(*config, _Repo(about.id, about.sha), name, about.sha, read_tokenizer(small, name))
+        return StoredWeights(*config, TensorRepo(about.id, about.sha), name, about.sha, read_tokenizer(small, name))
     except ModelSourceError:
         raise
     except Exception as error:
@@ -105,7 +101,7 @@ class StoredWeights:
         self,
         config: transformers.PreTrainedConfig,
         layout: WeightLayout,
-        store: _Store,
+        store: TensorStore,
         name: str,
         revision: str | None,
         tokenizer: Any,
@@ -264,131 +260,17 @@ class StoredWeights:
         return rows
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """Where a stored tensor is, its dtype and its shape; ``begin`` counts bytes from the end of the file's header."""
-
-    file: str
-    kind: str
-    shape: tuple[int, ...]
-    begin: int = 0
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return _DTYPES[self.kind]
-
-    @property
-    def row_bytes(self) -> int:
-        return math.prod(self.shape[1:]) * self.dtype.itemsize
-
-    def pieces(self, piece_bytes: int) -> Iterator[tuple[int, int]]:
-        """Ranges of rows of about ``piece_bytes`` bytes each."""
-        rows = max(1, piece_bytes // self.row_bytes)
-        for start in range(0, self.shape[0], rows):
-            yield start, min(start + rows, self.shape[0])
-
-
-@runtime_checkable
-class _Store(Protocol):
-    """Tensors that can be read by ranges of rows. Two ranges less than ``gap`` bytes apart are read as one."""
-
-    gap: int
-
-    @property
-    def tensors(self) -> Mapping[str, _Stored]: ...
-
-    def read(self, tensor: str, runs: Sequence[tuple[int, int]]) -> Tensor: ...
-
-
-class _Folder:
-    """Safetensors in a folder. A shard is open only while it is read, because its mapped pages count as memory."""
-
-    gap = 0
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder = folder
-        index = folder / _INDEX
-        if (folder / _WHOLE).is_file():
-            place, files = None, [_WHOLE]
-        elif index.is_file():
-            place = read_json(index, name).get("weight_map")
-            if not isinstance(place, dict) or not all(isinstance(file, str) for file in place.values()):
-                raise ModelSourceError(f"folder_or_repo {name!r}: {_INDEX} has no weight_map from tensors to files")
-            files = sorted(set(place.values()))
-        else:
-            raise ModelSourceError(f"folder_or_repo {name!r} has no safetensors: neither {_WHOLE} nor {_INDEX}")
-        if missing := [file for file in files if not (folder / file).is_file()]:
-            raise ModelSourceError(
-                f"folder_or_repo {name!r} is incomplete: {_INDEX} names {missing[0]}, which does not exist "
-                f"({len(missing)} of {len(files)} shards are missing); download it again"
-            )
-        self.tensors: dict[str, _Stored] = {}
-        for file in files:
-            try:
-                with safe_open(folder / file, framework="pt") as shard:
-                    for tensor in shard.keys():  # noqa: SIM118 (a shard is not a dict)
-                        if place is None or place.get(tensor) == file:
-                            part = shard.get_slice(tensor)
-                            self.tensors[tensor] = _Stored(file, part.get_dtype(), tuple(part.get_shape()))
-            except SafetensorError as error:
-                raise ModelSourceError(
-                    f"folder_or_repo {name!r}: {file} is cut short or damaged ({error}); download it again"
-                ) from error
-
-    def read(self, tensor: str, runs: Sequence[tuple[int, int]]) -> Tensor:
-        with safe_open(self._folder / self.tensors[tensor].file, framework="pt") as shard:
-            part = shard.get_slice(tensor)
-            return torch.cat([part[start:stop] for start, stop in runs])
-
-
-class _Repo:
-    """Safetensors on the hub, read by ranges of bytes."""
-
-    gap = 2**20
-
-    def __init__(self, repo: str, commit: str | None) -> None:
-        self._root, self._files = f"{repo}@{commit}", HfFileSystem()
-        self._headers: dict[str, int] = {}
-        about = HfApi().get_safetensors_metadata(repo, revision=commit)
-        self.tensors = {
-            tensor: _Stored(file, str(info.dtype), tuple(info.shape), info.data_offsets[0])
-            for file, part in about.files_metadata.items()
-            for tensor, info in part.tensors.items()
-            if about.weight_map.get(tensor) == file
-        }
-
-    def read(self, tensor: str, runs: Sequence[tuple[int, int]]) -> Tensor:
-        stored = self.tensors[tensor]
-        if stored.file not in self._headers:
-            self._headers[stored.file] = 8 + int.from_bytes(self._bytes(stored.file, 0, 8), "little")
-        begin, row = self._headers[stored.file] + stored.begin, stored.row_bytes
-        return torch.cat(
-            [
-                torch.frombuffer(
-                    bytearray(self._bytes(stored.file, begin + start * row, begin + stop * row)), dtype=stored.dtype
-                ).view(-1, *stored.shape[1:])
-                for start, stop in runs
-            ]
-        )
-
-    def _bytes(self, file: str, start: int, stop: int) -> bytes:
-        found: Any = self._files.cat_file(f"{self._root}/{file}", start, stop, cache_type="none")
-        if len(found) != stop - start:
-            raise ModelSourceError(f"{self._root}/{file} is cut short: it has no bytes {start}..{stop}")
-        return found
-
-
-def _check(store: _Store, tensor: str, shape: tuple[int, ...], name: str, kind: str) -> None:
+def _check(store: TensorStore, tensor: str, shape: tuple[int, ...], name: str, kind: str) -> None:
     stored = store.tensors.get(tensor)
     if stored is None:
         raise ModelSourceError(
             f"the weights of {name!r} lack the tensor {tensor}, which a model of model_type {kind!r} has. Check if a "
-            f"shard or its entry in {_INDEX} is missing, or if the weights are quantised. Known model types: "
+            f"shard or its entry in {INDEX} is missing, or if the weights are quantised. Known model types: "
             f"{', '.join(LAYOUTS)}"
         )
-    if stored.kind not in _DTYPES:
+    if stored.kind not in DTYPES:
         raise ModelSourceError(
-            f"the tensor {tensor} of {name!r} is stored as {stored.kind}; open_weights reads {', '.join(_DTYPES)}, "
+            f"the tensor {tensor} of {name!r} is stored as {stored.kind}; open_weights reads {', '.join(DTYPES)}, "
             "not quantised weights"
         )
     if stored.shape != shape:

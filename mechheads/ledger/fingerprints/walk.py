@@ -16,17 +16,16 @@ import functools
 import hashlib
 import inspect
 import re
-import struct
 import sys
 import types
 from collections import namedtuple
-from collections.abc import Callable, Iterable
 from pathlib import PurePath
 from typing import Any, NoReturn
 
 import numpy as np
 
 from mechheads.ledger.fingerprints.libraries import is_walked, library_name, release_of
+from mechheads.ledger.fingerprints.plain_types import LEAVES, PARTS
 from mechheads.ledger.fingerprints.reads import (
     LOADS,
     OUTSIDE,
@@ -38,49 +37,6 @@ from mechheads.ledger.fingerprints.reads import (
 )
 
 _ABSENT = object()
-
-# Types that are hashed as bytes.
-_LEAVES: dict[type, Callable[[Any], bytes]] = {
-    **dict.fromkeys((types.NoneType, types.EllipsisType, types.NotImplementedType), lambda _: b""),
-    bool: lambda x: b"%d" % x,
-    int: lambda x: hex(x).encode(),
-    float: lambda x: struct.pack(">d", x),
-    complex: lambda x: struct.pack(">dd", x.real, x.imag),
-    str: lambda x: x.encode("utf-8", "surrogatepass"),
-    bytes: lambda x: x,
-}
-
-# Types that are hashed as their parts.
-_PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
-    tuple: lambda x: x,
-    list: lambda x: x,
-    slice: lambda x: (x.start, x.stop, x.step),
-    range: lambda x: (x.start, x.stop, x.step),
-    re.Pattern: lambda x: (x.pattern, x.flags),
-    property: lambda x: (x.fget, x.fset, x.fdel),
-    staticmethod: lambda x: (x.__func__,),
-    classmethod: lambda x: (x.__func__,),
-    functools.cached_property: lambda x: (x.func,),
-    functools.partialmethod: lambda x: (x.func, x.args, x.keywords),
-    functools.partial: lambda x: (x.func, x.args, x.keywords, vars(x)),
-    type(functools.cache(len)): lambda x: (vars(x),),
-    types.MethodType: lambda x: (x.__func__, x.__self__),
-    types.MethodDescriptorType: lambda x: (x.__objclass__, x.__name__),
-    types.WrapperDescriptorType: lambda x: (x.__objclass__, x.__name__),
-    types.CodeType: lambda x: (
-        x.co_code,
-        x.co_exceptiontable,
-        x.co_flags,
-        x.co_argcount,
-        x.co_posonlyargcount,
-        x.co_kwonlyargcount,
-        x.co_consts,
-        x.co_names,
-        x.co_varnames,
-        x.co_freevars,
-        x.co_cellvars,
-    ),
-}
 
 # Class attributes that Python, dataclass and Enum add by themselves.
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType, type(vars(namedtuple("_", "x"))["x"]), enum.property)
@@ -173,10 +129,10 @@ class Walk:
         if step is not None:
             self.path.append(step)
         kind = type(thing)
-        if kind in _LEAVES:
-            self.put(kind.__name__, _LEAVES[kind](thing))
-        elif kind in _PARTS:
-            parts = tuple(_PARTS[kind](thing))
+        if kind in LEAVES:
+            self.put(kind.__name__, LEAVES[kind](thing))
+        elif kind in PARTS:
+            parts = tuple(PARTS[kind](thing))
             self.put(kind.__name__, str(len(parts)))
             for part in parts:
                 self.add(part)
