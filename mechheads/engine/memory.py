@@ -33,7 +33,7 @@ def keep_freed_memory() -> None:
 
 
 class PeakBytes(TorchDispatchMode):
-    """Counts the bytes of all tensors made in a ``with`` block, on any device; ``peak`` is the most at one time.
+    """Counts the bytes of all tensors made in a ``with`` block, on any device; ``peak`` is the largest sum at one time.
 
     Memory that an operation uses internally and does not return is not counted.
     """

@@ -242,7 +242,7 @@ def _check(path: Path) -> list[tuple[str, str, str, int]]:
     if path.is_dir():
         raise ValueError(f"{path} is a folder; a ledger is a file, such as {path / 'sweeps.ledger'}")
     if not path.exists():
-        raise ValueError(f"there is no ledger {path}")
+        raise ValueError(f"there is no ledger {path}; check the path")
     if not path.is_file():
         raise _foreign(path, "not a regular file")
     while True:

@@ -97,8 +97,8 @@ def path_patch(
     group = parse_receivers(names, model)
     if len(names) > 1 and FINAL in names:
         raise ValueError(
-            f'receivers is {names}; "final" cannot be combined with others: give it alone, or use mh.path_matrix for '
-            "one receiver at a time"
+            f'receivers is {names}; "final" cannot be combined with others: give "final" only, or use mh.path_matrix '
+            "for one receiver at a time"
         )
     groups = [tuple(receiver for receiver in group if receiver is not None) or None]
     limits = Limits.of(budget)

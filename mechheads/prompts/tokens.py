@@ -182,7 +182,7 @@ def locate(where: PositionLike, name: str, index: int, ids: list[int], text: str
         where = (start, start + len(where))
     inside = [i for i, (start, end) in enumerate(offsets) if max(start, where[0]) < min(end, where[1])]
     if not inside:
-        raise ValueError(f"positions[{name!r}] of prompt {index}: no token lies in characters {where} of {text!r}")
+        raise ValueError(f"positions[{name!r}] of prompt {index}: no token is in characters {where} of {text!r}")
     return inside[-1]
 
 

@@ -233,7 +233,7 @@ def test_an_index_into_the_padding_is_refused(gpt2):
 
 @pytest.mark.parametrize("span", [(3, 3), (90, 95)])
 def test_an_empty_span_is_refused(gpt2, span):
-    with refused(f"positions['it'] of prompt 0: no token lies in characters {span} of {FRANCE!r}"):
+    with refused(f"positions['it'] of prompt 0: no token is in characters {span} of {FRANCE!r}"):
         mh.Prompts([FRANCE], positions={"it": [span]}).tokens(gpt2)
 
 

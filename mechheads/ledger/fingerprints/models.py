@@ -30,7 +30,7 @@ def model_fingerprint(module: torch.nn.Module, what: str) -> str:
     """A hash of everything in a model that decides what it computes, as far as this can be seen: 64 hexadecimal digits.
 
     It covers every bit of each weight; the class of every module, the code of classes that do not belong to a library,
-    and methods replaced in a library's class; the numbers, texts and functions that modules hold besides their weights.
+    and methods replaced in a library's class; the numbers, texts and functions that modules store beyond weights.
 
     Args:
         what: the argument that needs the fingerprint, for messages, such as ``"store"``.
