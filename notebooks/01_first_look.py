@@ -16,12 +16,12 @@
 # %% [markdown]
 # # A first look at the heads of a language model
 #
-# A small chat model knows that the capital of France is Paris. Which of its 270 attention heads carries that fact to
-# the place where it is needed? We load the model, see where a head looks, patch one fact, test the finding on prompts
-# that we had not used before, and read a map of what the heads do by their weights alone.
+# A small chat model knows that the capital of France is Paris. Which of its 270 attention heads carries this fact to
+# the token at which the model has to answer? We load the model, see what a head attends to, patch one fact, test the
+# finding on new prompts, and read a map of what the heads do according to their weights.
 #
-# You should know what an attention head, the residual stream and a logit are; you need not know this package. It runs
-# in about half a minute on a laptop without a GPU. The first time it also downloads the model, 93 MB.
+# You should know what an attention head, the residual stream and a logit are, but you need not know this package. The
+# notebook runs in about half a minute on a laptop without a GPU. The first time, it also downloads the model (93 MB).
 
 # %%
 from dataclasses import dataclass
@@ -45,12 +45,12 @@ model
 # ## Run a prompt, keep every head
 #
 # `model.cache` runs prompts once and keeps what each head does. Heads are named by layer and head, both counted from 0:
-# `"L23H4"` is head 4 of layer 23. For each there is
+# `"L23H4"` is head 4 of layer 23. For each head there is
 #
 # | | | shape |
 # |---|---|---|
-# | `run.pattern["L23H4"]` | where it looks | [prompt, query, key] |
-# | `run.z["L23H4"]` | what it gathers there, before W_O | [prompt, pos, d_head] |
+# | `run.pattern["L23H4"]` | what it attends to | [prompt, query, key] |
+# | `run.z["L23H4"]` | the values it collects there, before W_O | [prompt, pos, d_head] |
 # | `run.result["L23H4"]` | what it adds to the residual stream, z W_O | [prompt, pos, d_model] |
 
 # %%
@@ -60,10 +60,11 @@ answer = model.tokenizer.decode([int(token)])
 print(f"after {run.tokens.strings[0]} comes {answer!r}, with probability {probability:.2f}")
 
 # %% [markdown]
-# ## Where a head looks
+# ## What a head attends to
 #
-# In an attention pattern, each row is a token that looks, and each column a token that it looks at. A row sums to one.
-# At the last token the model must give its answer. From there, L23H4 looks at the country.
+# In an attention pattern, each row is a query token and each column is a key token. A row shows how the attention of
+# its token is divided among the keys, and sums to one. The model gives its answer at the last token. From there, L23H4
+# attends to the country.
 
 # %%
 pattern = run.pattern["L23H4"]
@@ -74,7 +75,7 @@ run.attention.plot(["L23H4", "L23H5", "L29H1"])
 # %% [markdown]
 # ## Patch one fact
 #
-# A pattern shows where a head looks, not whether that matters. To find out, we intervene. We run a **clean** prompt
+# A pattern shows what a head attends to, not whether this matters. To find out, we intervene. We run a **clean** prompt
 # ("France") and a **corrupted** prompt ("Italy"), which are equal token for token except for the country. Then we run
 # the corrupted prompt again with *one* head's z taken from the clean run, and see how far the answer moves from " Rome"
 # back to " Paris". The metric is the logit of the right capital minus the logit of the wrong one.
@@ -105,7 +106,7 @@ effect.plot()
 
 # %% [markdown]
 # With `normalize=True`, 0 means that patching the head did nothing and 1 that it restored the whole difference between
-# the two runs. One head of 270 restores most of it. Blue heads work against it.
+# the two runs. One head of 270 restores most of it. Blue heads have the opposite effect.
 #
 # ## How sure are we?
 #
@@ -129,9 +130,9 @@ show(confirmed)
 # has the same sign (p is 2/256, the smallest value that eight pairs can give). With only five heads in the test, q
 # stays small as well.
 #
-# So the head is *enough* to move most of the answer. Is it also *needed*? Turn the patch round: run the clean prompt
-# with this one head from the corrupted run. And *where* does it act? Patch the token of the country and the last token
-# one at a time.
+# So the head is *enough* to move most of the answer. Is it also *needed*? Reverse the patch: run the clean prompt with
+# this one head from the corrupted run. And at which token does it act? Patch the token of the country and the last
+# token one at a time.
 
 # %%
 needed = mh.activation_patch(model, fresh, heads="L23H4", direction="noising", **options)
@@ -140,16 +141,16 @@ print(f"without it, {needed['L23H4']['score']:.0%} of the difference is lost")
 where["L23H4"].set_index("pos").round(3)
 
 # %% [markdown]
-# It is needed as much as it is enough, and it acts at the last token.
+# Both effects are about equally large: the head is needed, too. And it acts at the last token.
 #
 # ## Read the map
 #
-# Prompts show what a head does on those prompts. Its weights say what it would do with *any* token: push a country
-# through W_V, W_O and the unembedding, and see whether the capital is among the ten largest logits. The relation score
-# phi is the share of pairs for which it is (Elhelo & Geva 2024). A head may read a token as the bare embedding, after
-# the first MLP, or as the model carries it to the head's layer. Each is tried, and `reading` says which gave the
-# largest phi. A head gets the category of a relation if it hits clearly more pairs than it does when the capitals are
-# shuffled among the countries: by at least a tenth of the pairs, at a false discovery rate of 5%.
+# Prompts show what a head does on those prompts. Its weights say what it would do with *any* token: multiply the vector
+# of a country by W_V, W_O and the unembedding, and see whether the capital is among the ten largest logits. The
+# relation score phi is the share of pairs for which it is (Elhelo & Geva 2024). A head may read a token as the bare
+# embedding, after the first MLP, or as the model carries it to the head's layer. All three forms are tried, and
+# `reading` says which gave the largest phi. A head gets the category of a relation if it hits more pairs than it does
+# when the capitals are shuffled among the countries: by at least a tenth of the pairs, at a false discovery rate of 5%.
 
 # %%
 relations = [
@@ -172,8 +173,8 @@ labels.plot()
 # %% [markdown]
 # The labels use the weights alone, and patching uses prompts alone. Yet the heads with the largest phi for capitals are
 # among the heads that patching found strongest, and L23H4 is one of them. A label says that a head can do something,
-# and phi says how much. It does not say that the head does it here: L23H2 has the label too, and patching finds almost
-# nothing.
+# and phi says how much. Neither says that the head does it here: L23H2 has the label too, and patching it has almost no
+# effect.
 #
 # No head has the colour of Translation. This model was trained mostly on English.
 #
@@ -187,17 +188,17 @@ labels.plot()
 #   is weak evidence of no effect.
 # - **Not:** "This is what L23H4 does." It has a second category here, and one template is one context. Try another
 #   template before you believe the first.
-# - **Not:** "Labelled, so used." A label is about weights. Whether the head looks at such words, and whether the model
-#   needs it, are other questions.
+# - **Not:** "Labelled, so used." A label is about weights. Whether the head attends to such words, and whether the
+#   model needs it, are other questions.
 #
 # ## Exercises
 #
 # Fill in the answer and run the cell after it: it says whether you are right.
 #
-# ### 1. Look elsewhere
+# ### 1. Attention elsewhere
 #
-# Which of the five `candidates` hardly looks at the country (less than 10% of its attention) from the last token of
-# *"The capital of France is"*? Name one.
+# Which of the five `candidates` has less than 10% of its attention on the country, from the last token of *"The capital
+# of France is"*? Name one.
 
 # %% tags=["exercise"]
 looks_elsewhere = None  # your turn: such as "L0H0"
@@ -206,7 +207,7 @@ looks_elsewhere = None  # your turn: such as "L0H0"
 mh.testing.check_answer(
     looks_elsewhere,
     lambda head: mh.HeadId.parse(head) in candidates and run.pattern[head][0, -1, 3] < 0.1,
-    right="it matters for the answer without looking at the country, so it must get the country from another head.",
+    right="it matters for the answer without attending to the country, so it gets the country from another head.",
     hint="print run.pattern[head][0, -1, 3] for each head of candidates.",
 )
 
@@ -242,14 +243,14 @@ mh.testing.check_answer(
 # not_used = next(head for head in capitals if abs(effect[head]["score"]) < 0.05)
 # ```
 #
-# Where does this head look? `run.attention.plot([not_used])` shows it.
+# What does this head attend to? `run.attention.plot([not_used])` shows it.
 # </details>
 #
 # ### 3. Your own intervention
 #
 # An intervention is a small class: it gets one head's activation and returns another. The class below takes the
-# attention pattern and changes nothing. Change it so that **the head may not look at the country**: move the attention
-# that goes there to the first token. `context.base.tokens.positions["country"]` holds the position of the country in
+# attention pattern and changes nothing. Change it so that **the head cannot attend to the country**: move the attention
+# on the country to the first token. `context.base.tokens.positions["country"]` holds the position of the country in
 # each prompt. How much of the logit difference is lost, and for which head?
 
 
@@ -271,7 +272,7 @@ blind = mh.sweep(
 mh.testing.check_answer(
     None if abs(blind.scores).max() < 1e-4 else blind,
     lambda scores: -6 < scores["L23H4"]["score"] < -4 and abs(scores["L29H1"]["score"]) < 0.5,
-    right=f"L23H4 loses {-blind['L23H4']['score']:.1f} logits, and L29H1 next to nothing: it does not look there.",
+    right=f"L23H4 loses {-blind['L23H4']['score']:.1f} logits, and L29H1 next to nothing: it attends to other tokens.",
     hint="add the attention on the country to column 0 of each row, then set it to 0 in its own column.",
 )
 

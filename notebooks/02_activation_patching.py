@@ -16,13 +16,13 @@
 # %% [markdown]
 # # Activation patching from first principles
 #
-# Take two prompts that differ in one word. Run the model on the first, but replace the output of *one* head by the
-# output it had on the second. If the answer changes, then what this head says matters for that word. This is activation
+# Take two prompts that differ in one word. Run the model on the first, but replace the output of *one* head with the
+# output it had on the second. If the answer changes, this head carries information about that word. This is activation
 # patching.
 #
 # We do it once by hand, with a dozen lines of hooks. Then the package does the same for all 270 heads. The rest of the
-# notebook is about what is harder than the code: which run to patch, what to patch, and three mistakes that everybody
-# makes. It takes about a minute without a GPU. You should know what a head, the residual stream and a logit are.
+# notebook is about what is harder than the code: which run to patch, what to patch, and three common mistakes. The
+# notebook takes about a minute without a GPU. You should know what a head, the residual stream and a logit are.
 
 # %%
 import pandas as pd
@@ -100,14 +100,14 @@ for prompt, moved in zip(pairs.clean, by_hand, strict=True):
     print(f"{prompt:26} {moved:+.2f}")
 
 # %% [markdown]
-# For every pair, this one head moves the difference by more than ten logits. Ten logits are a factor of about twenty
-# thousand between the odds of the two capitals.
+# For every pair, this one head moves the difference by more than ten logits. Ten logits change the odds between the two
+# capitals by a factor of about twenty thousand.
 #
 # ## Every head
 #
 # Now the other 269. By hand, each costs a whole run of the model. But a new `z` in layer 23 changes nothing in earlier
-# layers, and nothing before the first token that differs, so most of that work can be saved. `mh.plan` says what
-# remains before you pay for it:
+# layers, and nothing before the first token that differs, so most of that work can be saved. `mh.plan` says in advance
+# what remains:
 
 # %%
 print(mh.plan(model, pairs, intervention=mh.Patch(), metric=mh.logit_diff, base="corrupted"))
@@ -128,8 +128,7 @@ effect.plot()
 
 # %% [markdown]
 # Red heads move the answer towards the right capital, blue heads move it away. Layer 0 is at the top. One head is very
-# strong, L23H4, and about a dozen are weaker. Blue is no error: some heads argue against the answer that the others
-# give.
+# strong, L23H4, and about a dozen are weaker. Blue is not an error: some heads lower the answer that other heads raise.
 #
 # For a larger model you may not want to run every head. `screen=0.1` first *estimates* the effect of every head from a
 # single backward pass (`mh.attribution_patch` gives the estimate alone). Then it runs the tenth of the heads with the
@@ -175,9 +174,9 @@ both_ways.round(2)
 #
 # ## What to patch, and where
 #
-# So far we patched `z`, everything that a head says. But a head does two things. It chooses where to look: q and k make
-# its *pattern*. And it reads something there: v. Each can be patched alone; the head's `z` is then computed from the
-# new q, k, v or pattern.
+# So far we patched `z`, the whole output of a head. But a head does two things. It chooses which tokens to attend to: q
+# and k give its *pattern*. And it reads something from these tokens: v. Each can be patched alone; the head's `z` is
+# then computed from the new q, k, v or pattern.
 
 # %%
 sites = {
@@ -188,9 +187,9 @@ by_site = side_by_side(**sites, z=effect)
 by_site.round(2)
 
 # %% [markdown]
-# The effect of L23H4 is in v: it looks at the same place in both runs, and finds something else there. Where is that
-# place? Patch one token at a time. For v and k, a position is a token that is *looked at*; for z, q and pattern it is a
-# token that *looks*.
+# The effect of L23H4 is in v: it attends to the same position in both runs, and reads something else there. Which
+# position is it? Patch one token at a time. For v and k, a position is a *key* token; for z, q and pattern it is a
+# *query* token.
 
 # %%
 options = {"heads": "L23H4", "positions": "each", "progress": False}
@@ -206,7 +205,7 @@ by_token.round(2)
 #
 # ## Mistake 1: pairs that do not align
 #
-# A patch copies token 3 of one run onto token 3 of the other. This makes sense only if both tokens play the same part.
+# A patch copies token 3 of one run onto token 3 of the other. This makes sense only if both tokens have the same role.
 # `" Czechia"` is two tokens, `" Spain"` is one:
 
 # %%
@@ -217,8 +216,8 @@ except ValueError as error:
 print(not_aligned)
 
 # %% [markdown]
-# This kind is harmless, because it stops you. The other kind does not: the same number of tokens in another order.
-# Compare the effect of v of L23H4:
+# This mistake is harmless, because it gives an error. If the prompts have the same number of tokens, but in another
+# order, there is no error. Compare the effect of v of L23H4:
 
 # %%
 shuffled = {
@@ -234,8 +233,8 @@ print(f"v of L23H4, aligned:    {by_site.loc['L23H4', 'v']:.1f} logits")
 print(f"v of L23H4, misaligned: {misaligned['L23H4']['score']:.1f} logits")
 
 # %% [markdown]
-# There is no error, and about half of the effect is gone. The remedy is one line: **name the positions that must
-# correspond.** Then the package can check them.
+# About half of the effect is gone. The remedy is one line: **name the positions that must correspond.** Then the
+# package can check them.
 
 # %%
 in_clean = [f" {text.split()[3]}" for text in shuffled["clean"]]
@@ -252,7 +251,7 @@ print(not_the_same)
 #
 # ## Mistake 2: one prompt
 #
-# A single pair gives a number for every head, and the numbers look like knowledge. Here are eight pairs, one in each
+# A single pair gives a number for every head, and the numbers look convincing. Here are eight pairs, one in each
 # column.
 
 # %%
@@ -265,8 +264,9 @@ per_pair = pd.DataFrame(
 per_pair.round(1)
 
 # %% [markdown]
-# L23H4 stands out in every column. Below it the order changes from pair to pair. L23H1, for example, moves the answer
-# for Hungary by several logits and the answer for England hardly at all. One pair tells you about one country.
+# L23H4 stands out in every column. The order of the other heads changes from pair to pair. L23H1, for example, moves
+# the answer for Hungary by several logits and the answer for England hardly at all. One pair tells you about one
+# country.
 #
 # The package does not hide this. With one pair there is no interval, and p is 1.
 
@@ -285,9 +285,9 @@ show(effect)
 # - `p_value`: how often random signs would give a mean this far from 0. With eight pairs it cannot be less than 2/256,
 #   however strong the head is.
 # - `q_value`: p corrected for the number of heads that were tested. With 270 heads and eight pairs, even the best head
-#   can be no more than suggestive.
+#   is not significant.
 #
-# The way out: let these pairs *propose* heads, and test only those few on fresh pairs.
+# The remedy: let these pairs *propose* heads, and test only those few on fresh pairs.
 
 # %%
 fresh = capital_pairs(
@@ -301,9 +301,9 @@ print(f"{confirmed} of {len(proposed)} heads have q below 0.05 on fresh pairs.")
 show(decided, 18)
 
 # %% [markdown]
-# Most of the heads hold. The last one, L28H5, does not: its interval excluded 0 on the first pairs, and includes 0 now.
-# This is to be expected of the weakest of the best of 270. And L23H3 surely does something, but its effect on fresh
-# pairs is clearly smaller than on the pairs that chose it.
+# Most of the heads pass the test. The last one, L28H5, does not: its interval excluded 0 on the first pairs, and
+# includes 0 now. This is to be expected for the weakest of the heads that were chosen from 270. And L23H3 surely does
+# something, but its effect on fresh pairs is clearly smaller than on the pairs that chose it.
 #
 # ## Mistake 3: the wrong metric
 #
@@ -330,21 +330,21 @@ by_metric.round(4)
 #   against the wrong capital many times better, and the mean probability hardly moves. L29H0 makes them many times
 #   worse, and the probability cannot fall any further. In this column only L23H4 seems to do anything. The same happens
 #   near 1, where a head may take away a lot before the probability moves.
-# - **Accuracy** is the same, only more so: it sees nothing until another token becomes the first choice.
+# - **Accuracy** has the same problem, only worse: it does not change until another token becomes the first choice.
 # - **KL divergence has no sign.** L29H1 helps and L29H0 hinders, and both are positive. It also counts every change,
 #   whether or not it has to do with capitals. Use it to ask *whether* a head matters at all, as `mh.ablate` does by
 #   default.
-# - **The logit difference** has a sign, and is linear in what the heads write, up to the last norm. It asks one
-#   question only: it does not see a head that raises both capitals alike.
+# - **The logit difference** has a sign, and is linear in what the heads write, up to the last norm. It answers one
+#   question only: it misses a head that raises both capitals by the same amount.
 #
-# There is no best metric. Choose the one that asks your question. When in doubt, look at two.
+# There is no best metric. Choose the one that answers your question. When in doubt, look at two.
 #
 # ## What you may conclude, and what not
 #
 # - **You may say:** what distinguishes one country from another reaches the last token mostly through L23H4, which
 #   reads it from the country's token.
 # - **Not:** "L23H4 answers the question." We changed only the *country*. What both prompts share, such as the fact that
-#   a capital is asked for, could not show. Exercise 1 makes this plain.
+#   a capital is asked for, has no effect here. Exercise 1 shows this.
 # - **Not:** "L10H6 works on the answer." It has an effect, but on which heads? That needs path patching, the topic of
 #   the next notebook.
 #
@@ -390,8 +390,8 @@ mh.testing.check_answer(
 # knows_the_question = asked.heads(1, by="absolute")[0]
 # ```
 #
-# L23H4 now does almost nothing: it brings the same country in both runs, whatever is asked. Two other heads come first,
-# which did next to nothing before. A pair of prompts asks one question.
+# L23H4 now does almost nothing: it carries the same country in both runs, whatever is asked. Two other heads come
+# first, which did next to nothing before. A pair of prompts asks one question.
 # </details>
 #
 # ### 2. A metric of your own

@@ -118,9 +118,9 @@ total.top(5, by="absolute").drop(columns=["layer", "head"]).round(2)
 # after it is recomputed. The score is the metric of run 2 minus the metric of the clean run.
 #
 # If the receiver is the end of the residual stream, called `"final"`, run 2 has nothing left to do. The score is then
-# what the sender itself gives to the logits, its **direct** effect.
+# what the sender itself adds to the logits, its **direct** effect.
 #
-# ## By hand: straight to the logits
+# ## By hand: directly to the logits
 
 # %%
 clean = torch.tensor(model.tokenizer(pairs.clean).input_ids)
@@ -157,11 +157,11 @@ direct_by_hand = logit_difference(first_run(23, 4)) - logit_difference(clean_log
 print(direct_by_hand)
 
 # %% [markdown]
-# ## Every head, straight to the logits
+# ## Every head, directly to the logits
 #
-# The same for all 270 senders. With frozen heads, no information moves between tokens. So the package computes only the
-# last token, and only the MLP of each layer. This costs less than the sweep above, although by hand it takes the same
-# number of runs.
+# Now the same for all 270 senders. With frozen heads, no information moves between tokens. So the package computes only
+# the last token, and only the MLP of each layer. This costs less than the sweep above, although by hand it takes the
+# same number of runs.
 
 # %%
 direct = mh.path_patch(model, pairs, receivers="final", progress=False)
@@ -212,9 +212,9 @@ with_mlps.round(2)
 #
 # ## Receivers
 #
-# A head has three inputs. Its **q** decides what it looks for, its **k** decides which tokens are found, and its **v**
-# is what it copies from them. Each can be a receiver, such as `"L29H1.v"`. An MLP can be one too: `"L29.mlp"`. By hand,
-# for L23H4 and the v of L29H1:
+# A head has three inputs. Its **q** and **k** decide which tokens it attends to, and its **v** is what it copies from
+# them. Each can be a receiver, such as `"L29H1.v"`. An MLP can be a receiver too: `"L29.mlp"`. By hand, for L23H4 and
+# the v of L29H1:
 
 
 # %%
@@ -275,15 +275,15 @@ matrix.plot()
 #
 # - **L10H6 and L10H8** write to the v of L23H4, and hardly to the other receivers. They write on the country's token,
 #   and L23H4 carries the result to the last token.
-# - **L23H4** writes to the v of L29H1, which repeats it (blue: without this path, logits are lost), and to the v of
-#   L29H0, which argues against it (red). The columns of q and k stay pale: none of these heads changes *where* L29H0
-#   and L29H1 look.
+# - **L23H4** writes to the v of L29H1, which adds to the same answer (blue: without this path, logits are lost), and to
+#   the v of L29H0, which lowers this answer (red). The columns of q and k stay pale: none of these heads changes *what*
+#   L29H0 and L29H1 attend to.
 # - **L23H0, L23H1 and L23H5** act in the same direction as L23H4; **L23H3 and L24H4** act in the opposite direction.
 #
 # ## Three things to keep in mind
 #
-# **Self-repair.** L29H0 pushes the right answer down. Without L23H4 it has less to push down, and a part of the loss
-# comes back. A total effect is what is left after such repairs, so a head may matter more than its ablation shows.
+# **Self-repair.** L29H0 lowers the right answer. Without L23H4 it lowers the answer less, which makes up for a part of
+# the loss. A total effect is what is left after such repairs, so a head may matter more than its ablation shows.
 # `mh.patching.self_repair` gives the total and the direct effect of every head.
 #
 # **Paths do not add up.** Each receiver is measured while all others stay unchanged. Changed together, they interact
@@ -317,8 +317,8 @@ sums.round(2)
 #
 # **You choose the definition.** You decide which run is the base (`direction="noising"` or `"denoising"`), whether MLPs
 # are part of the path (`mlps=`), and at which tokens the sender changes (`positions=`). Also, the sender's z from the
-# corrupted run contains everything that reached the sender there: path patching isolates the way from the sender to the
-# receiver, not the way to the sender. Say in your write-up what you chose.
+# corrupted run contains everything that reached the sender there: path patching isolates the path from the sender to
+# the receiver, not the paths to the sender. State your choices when you report results.
 #
 # ## What you may conclude, and what not
 #
@@ -393,10 +393,10 @@ mh.testing.check_answer(
 # Shares of different paths need not add up to 1, because paths do not add up.
 # </details>
 #
-# ### 3. The other way round
+# ### 3. The other direction
 #
 # Measure the direct effect of L29H0 by denoising: the corrupted run is the base, and the path comes from the clean run.
-# How many logits is it? L29H0 argues against the right answer, so think of the sign first.
+# How many logits is it? L29H0 lowers the right answer, so think of the sign first.
 
 # %% tags=["exercise"]
 denoised = None  # your turn: a number of logits
@@ -411,7 +411,7 @@ mh.testing.check_answer(
         )
         < 0.1
     ),
-    right="restored in the corrupted run, L29H0 pushes the right answer down, as it should.",
+    right="restored in the corrupted run, L29H0 lowers the right answer, as expected.",
     hint='use mh.path_patch with senders="L29H0" and direction="denoising"; receivers stays "final".',
 )
 
@@ -423,5 +423,5 @@ mh.testing.check_answer(
 # denoised = other_way["L29H0"]["score"]
 # ```
 #
-# The sign changes: noising takes the head's contribution away, and denoising brings it in.
+# The sign changes: noising removes the head's contribution, and denoising adds it.
 # </details>

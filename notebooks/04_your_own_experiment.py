@@ -16,9 +16,9 @@
 # %% [markdown]
 # # Your own experiment
 #
-# Zeroing heads, averaging them and patching them are other people's experiments. Your own takes a few lines that say
-# **what the head's activation becomes** and **what you measure**. The engine does the rest, as fast as for its own
-# experiments.
+# Zero ablation, mean ablation and patching come with the package. An experiment of your own takes a few lines, which
+# say **what the head's activation becomes** and **what you measure**. The engine does the rest, as fast as for the
+# experiments of the package.
 #
 # In this notebook we write an intervention, a metric and a group of receivers, each in about ten lines. We check them
 # for common mistakes, and we keep a long run in a file so that it survives an interruption. It takes about a minute
@@ -88,8 +88,8 @@ print(check_intervention(OtherDirection()))
 # change the cached runs, must read only what it listed in `needs`, and must ignore padding. Finally, the sweep must
 # agree with plain full runs of a tiny model. The check takes a moment.
 #
-# What does it say to a mistake? Here is one that looks harmless: replace the head's output at every token by its mean
-# over the prompt.
+# What does it report if there is a mistake? Here is one that looks harmless: replace the head's output at every token
+# with its mean over the prompt.
 
 
 # %%
@@ -118,8 +118,8 @@ report = check_intervention(mean_over_prompt)
 print(report.notes[0])
 
 # %% [markdown]
-# It passes, with a note. The note is not a fault but something to judge for yourself: the new output at a token now
-# depends on later tokens, which never happens in the model.
+# It passes, with a note. The note is not a failure, but you have to decide whether it matters: the new output at a
+# token now depends on later tokens, which never happens in the model.
 #
 # Back to direction and length. Look at the cost, then run the intervention on the heads of layers 20 to 29:
 
@@ -172,7 +172,7 @@ def lead(logits, context):
 print(check_metric(lead))
 
 # %% [markdown]
-# And here is one that fails. Logits are hard to read, so let us divide by the largest lead:
+# Here is a metric that fails the check. Logits are hard to read, so let us divide by the largest lead:
 
 
 # %%
@@ -209,8 +209,8 @@ table.round(1)
 #
 # ## Receivers
 #
-# Path patching measures what one head gives to a receiver. You can make a receiver of your own from a list of names:
-# the q, k or v of heads, and the inputs of MLPs. All of them are replaced together. What does L23H4 give to the last
+# Path patching measures what one head sends to a receiver. You can make a receiver of your own from a list of names:
+# the q, k or v of heads, and the inputs of MLPs. All of them are replaced together. What does L23H4 send to the last
 # layer? We separate the q and k of its heads (where they look), their v (what they copy), and the MLP, and measure with
 # both metrics.
 
@@ -231,16 +231,16 @@ to_last_layer.round(2)
 
 # %% [markdown]
 # (The base is the clean run, so a score below 0 means that the path helps.) Look at the last row. The reaction of the
-# MLP favours the right capital over the wrong one, but lowers it against its best rival. One metric alone would show
-# half of this.
+# MLP raises the right capital relative to the wrong one, but lowers it relative to the best of all other tokens. One
+# metric alone would show half of this.
 #
 # ## A run that survives an interruption
 #
 # A sweep of a large model takes hours. With `store=`, every unit is written to a file as soon as it is finished. The
 # same call then continues where the last one stopped, after Ctrl-C, a crash or a power cut.
 #
-# To show this, we need an interruption. The function below presses Ctrl-C for us, just before finished work is written
-# for the second time.
+# To show this, we need an interruption. The function below imitates Ctrl-C, just before finished work is written for
+# the second time.
 
 # %%
 store = Path(tempfile.mkdtemp()) / "capitals.ledger"
@@ -274,7 +274,7 @@ print("equal to a run without interruption:", np.array_equal(resumed.values, und
 # %% [markdown]
 # The numbers are equal to the last bit. They are also never out of date: finished units are looked up by a fingerprint
 # of the model and its weights, the prompts, the intervention and its settings, the *code* of your metric, and more. If
-# you change any of these it is another experiment, kept beside the first in the same file:
+# you change any of these, it is another experiment, and the same file keeps both:
 
 # %%
 mh.sweep(model, pairs, **experiment | {"metric": mh.log_prob, "heads": ["L23H4"]}, store=store)
@@ -298,7 +298,7 @@ except ValueError as error:
 print(cannot_be_stored)
 
 # %% [markdown]
-# A whole model cannot be a setting. Exercise 3 repairs this.
+# A whole model cannot be a setting. Exercise 3 fixes this.
 #
 # ## Before you believe a result
 #
@@ -315,7 +315,7 @@ print(cannot_be_stored)
 #
 # ### 1. The length alone
 #
-# Write the other half: `OtherLength` keeps the direction of z and takes the *length* that it has in the other run.
+# Write the counterpart: `OtherLength` keeps the direction of z and takes the *length* that it has in the other run.
 
 
 # %% tags=["exercise"]

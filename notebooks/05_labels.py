@@ -16,14 +16,14 @@
 # %% [markdown]
 # # What does a head do? Labels, and what they do not say
 #
-# Patching shows what a head does on *these prompts*. Its weights can be asked without any prompt: what would the head
-# write if it read the word " France"? If it writes Paris for France and Madrid for Spain, it is tempting to label the
-# head "capitals" and stop there. This method is called MAPS (Elhelo & Geva 2024). It labels all heads of a model in
+# Patching shows what a head does on *these prompts*. Its weights can be examined without any prompt: what would the
+# head write if it read the word " France"? If it writes Paris for France and Madrid for Spain, it is tempting to label
+# the head "capitals" and stop there. This method is called MAPS (Elhelo & Geva 2024). It labels all heads of a model in
 # minutes.
 #
 # We do it by hand, find a head that gets its label by luck, test whether heads do in a text what their weights say, and
-# test whether the model needs them for it. It takes about a minute without a GPU. You should know activation patching
-# (notebook 02).
+# test whether the model needs them. The notebook takes about a minute without a GPU. You should know activation
+# patching (notebook 02).
 
 # %%
 from collections import Counter
@@ -102,13 +102,13 @@ for country in ("France", "Spain", "Norway"):
 
 # %% [markdown]
 # For Spain, " Madrid" comes first. For France, a comment from Python code, the word itself and others come before "
-# Paris". The weights are raw here, as in the paper: no norm stands between the head and W_U, so tokens with long
-# columns in W_U come up easily. `norm="folded"`, the default of the package, includes the scales of the norms. This is
-# one of several choices in the definition, and your numbers depend on them.
+# Paris". The weights are raw here, as in the paper: there is no norm between the head and W_U, so tokens with long
+# columns in W_U often get large numbers. `norm="folded"`, the default of the package, includes the scales of the norms.
+# This is one of several choices in the definition, and your numbers depend on them.
 #
 # ## A relation score
 #
-# One country is an anecdote. A **relation** is a list of pairs of source and target. The score phi of a head is the
+# One country proves little. A **relation** is a list of pairs of source and target. The score phi of a head is the
 # share of pairs for which the target is among the k = 10 largest numbers in the row of the source. Only pairs in which
 # both words are single tokens can be used.
 
@@ -158,8 +158,9 @@ print(f"L23H4: by hand {by_hand:.3f}, with mechheads {of_capitals['L23H4']['scor
 of_capitals.top(5).drop(columns=["layer", "head"]).round(3)
 
 # %% [markdown]
-# Four heads, all in layer 23, and after them almost nothing. `phi.provenance["ledger"]` says which pairs were left out,
-# and why. Keep in mind that phi is about short, common words: Ouagadougou is six tokens and was never tested.
+# Four heads have a large phi, all in layer 23; the others have almost none. `phi.provenance["ledger"]` says which pairs
+# were left out, and why. Keep in mind that phi is about short, common words: Ouagadougou is six tokens and was never
+# tested.
 #
 # ## A head that gets its label by luck
 #
@@ -216,8 +217,8 @@ for noun in ("king", "queen", "tables", "doctor"):
 #    for the source of this row; framed: the pairs of the relation</text></svg>'>
 # </div>
 #
-# Head B always raises "he" and hits two of five pairs. It still does after shuffling, because it never knew more. A
-# head that knows the pairs loses its hits by shuffling. By hand, for L27H5:
+# Head B always raises "he" and hits two of five pairs. It still does after shuffling, because what it writes does not
+# depend on the source. A head that knows the pairs loses its hits when the targets are shuffled. By hand, for L27H5:
 
 # %%
 nouns, pronouns = zip(*single_tokens(relations[1]), strict=True)
@@ -234,7 +235,7 @@ print(f"hits: {seen} of {len(nouns)}; shuffled: {shuffled.mean():.1f}; p {p_by_h
 
 
 # %% [markdown]
-# The hits are hardly more than shuffling gives, and p is far above 0.05. There is nothing to label.
+# The hits are hardly more than shuffling gives, and p is far above 0.05. This head should have no label.
 #
 # We also have 270 heads and four relations, which makes 1,080 tests. Among so many, a p of 0.01 occurs about ten times
 # by luck alone. So p becomes q, as in notebook 02: if we label all heads with q up to 0.05, at most one label in twenty
@@ -254,8 +255,8 @@ evidence = table.loc[["L26H2", "L25H2", "L25H0", "L27H5"]]
 evidence.round(4)
 
 # %% [markdown]
-# L26H2 certainly is a pronoun head, but a good part of its phi is expected by luck (`null_phi`). Never read phi without
-# the column beside it.
+# L26H2 certainly is a pronoun head, but a good part of its phi is expected by luck (`null_phi`). Always read phi
+# together with its null.
 #
 # `mh.label_heads` gives a category if q is at most 0.05 and phi exceeds its null by at least `floor`, 0.1 by default.
 # Here we set it to 0.01, to see everything that is significant. The two rules differ in both directions:
@@ -267,12 +268,12 @@ pd.DataFrame({"rule of the paper": maps.counts(), "our rule": labels.counts()}).
 labels.plot(title="four relations, with a null")
 
 # %% [markdown]
-# Our rule drops L27H5, and adds heads whose effect is small but sure: L23H2 raises a few of the 72 comparatives, and
-# luck gives almost none. **So read phi beside the colour.** A label says that there is something, and phi says how
-# much. This is why the usual floor is 0.1: smaller effects are listed in the table, but get no category.
+# Our rule drops L27H5, and adds heads whose effect is small but significant: L23H2 raises a few of the 72 comparatives,
+# and luck gives almost none. **So read phi as well as the colour.** A label says that there is something, and phi says
+# how much. This is why the usual floor is 0.1: smaller effects are listed in the table, but get no category.
 #
-# Where is Knowledge? It has no colour of its own here. All four heads that know capitals copy names too, and some of
-# them do something to adjectives as well. A head can have several labels.
+# No head has the colour of Knowledge alone. All four heads that know capitals copy names too, and some of them do
+# something to adjectives as well. A head can have several labels.
 
 
 # %%
@@ -281,8 +282,8 @@ labels.table("L23H4")[["relation", "category", "phi", "null_phi", "q", "is_evide
 # %% [markdown]
 # ## In a text
 #
-# So far, attention played no part. Does L23H4 write the capital in a *text*? Take one, and push what the head adds to
-# the residual stream at the last token through W_U:
+# So far, attention played no part. Does L23H4 write the capital in a *text*? Run a text, take what the head adds to the
+# residual stream at the last token, and multiply it by W_U:
 
 # %%
 for text in ("The story of Spain contains", "The capital of Spain is"):
@@ -292,8 +293,9 @@ for text in ("The story of Spain contains", "The capital of Spain is"):
 
 # %% [markdown]
 # `mh.labels.dynamic_scores` does this for many sources, heads and texts. **With context** is what you just saw: the
-# head attends as it does in the text. **Without context**, all of its attention is put on the source: what would it
-# write if it looked there? We take one text that does not ask for a capital, as the paper does, and one that does.
+# head attends as it does in the text. **Without context**, all of its attention is put on the source, which shows what
+# it would write if it attended to the source. We take one text that does not ask for a capital, as the paper does, and
+# one that does.
 
 # %%
 templates = ["The story of {source} contains", "The capital of {source} is"]
@@ -312,18 +314,19 @@ in_text.round(2)
 
 # %% [markdown]
 # - **L23H4** does in both texts what its weights say.
-# - **L23H5** could, but in the story it looks elsewhere. Asked for the capital, it writes it for some countries.
-# - **L23H2** never does it here: its weights can, but its attention is elsewhere.
-# - **L29H1** is the surprise. By this phi its weights know no capital, and if it looked at the country it would hardly
-#   ever write one. Yet asked for a capital, it writes the right one for most countries. It does not read the country.
-#   It repeats what other heads, above all L23H4, wrote at the last token (notebook 03 shows it).
+# - **L23H5** could, but in the story it attends to other tokens. If the text asks for the capital, it writes the
+#   capital for some countries.
+# - **L23H2** never does it here: its weights could, but its attention is on other tokens.
+# - **L29H1** is the surprise. By this phi its weights know no capital, and with all attention on the country it would
+#   hardly ever write one. Yet if the text asks for a capital, it writes the right one for most countries. It does not
+#   read the country. It reads what other heads, above all L23H4, wrote at the last token (notebook 03 shows it).
 #
 # ## What does a head read?
 #
 # "Its weights know no capital": is that so? We gave L29H1 the output of the first MLP. What if it reads something else?
 # There are two other candidates: the bare embedding, and the token **as the model carries it** to the layer of the
-# head. For the latter, the model runs on " France" after one neutral word, and we take the residual stream in front of
-# the head. By default `mh.relation_scores` tries all three, and `reading` says which gave the largest phi:
+# head. For the latter, the model runs on " France" after one neutral word, and we take the residual stream at the input
+# of the head. By default `mh.relation_scores` tries all three, and `reading` says which gave the largest phi:
 
 # %%
 asked_thrice = mh.relation_scores(model, "country_to_capital", progress=False)
@@ -336,12 +339,12 @@ of_heads = of_heads.loc[["L23H4", "L23H5", "L23H1", "L29H1", "L29H2"]]
 of_heads.round(2)
 
 # %% [markdown]
-# Given the bare embedding, L29H1 writes the capital for most countries: read in this way, its weights do know. Given
-# the country as the model carries it up to layer 29, it does so for few.
+# Given the bare embedding, L29H1 writes the capital for most countries: in this form, its weights do know. Given the
+# country as the model carries it to layer 29, it does so for few.
 #
 # No single reading is right for all heads, nor for all models: in Gemma 3 the first MLP shows none of the heads that
-# carry the capitals. The best of three readings needs a stricter null, and gets one: each shuffle may take its best
-# reading, too. `label_heads` does all of this if you give it a model. We continue in the form of the paper.
+# carry the capitals. The best of three readings needs a stricter null, and gets one: each shuffle also takes its best
+# reading. `label_heads` does all of this if you give it a model. We continue in the form of the paper.
 #
 # ## One number for all heads, and how sure it is
 #
@@ -365,10 +368,11 @@ but_one = stats.pearsonr(x[:, others].ravel(), y[:, others].ravel())
 print(f"without layer 23: r {but_one.statistic:.3f}")
 
 # %% [markdown]
-# The p is absurdly small. And without a single layer of thirty, the correlation is gone. Both numbers are correct, but
-# the p answers the wrong question. It takes 540 points for 540 independent samples. But the second template asks the
-# *same* heads again; the heads of a layer read the same residual stream, and here even share value matrices; and most
-# of the points lie at or next to (0, 0). Counting the same thing many times is called **pseudo-replication**.
+# The p is absurdly small. But if we leave out a single layer of thirty, the correlation is gone. Both numbers are
+# correct, but the p answers the wrong question. It takes 540 points for 540 independent samples. But the second
+# template asks the *same* heads again; the heads of a layer read the same residual stream, and here even share value
+# matrices; and most of the points are at or next to (0, 0). Counting the same thing many times is called
+# **pseudo-replication**.
 #
 # `mh.labels.score_correlations` leaves out each layer and each template once, sees how far the correlation moves, and
 # computes the interval from that. It gives the correlation of each template too:
@@ -377,15 +381,16 @@ print(f"without layer 23: r {but_one.statistic:.3f}")
 correlations.drop(columns="relation").round(2)
 
 # %% [markdown]
-# The intervals are very wide and include 0. They are honest: one layer knows capitals by its weights, so we have seen
-# *one* case, and without it the correlation is gone. What we may say is in the scatter: made to look at the country
-# (diamonds), the four heads do somewhat less than their phi says; left to themselves (dots), some do nothing.
+# The intervals are very wide and include 0, as they should: one layer knows capitals by its weights, so we have seen
+# *one* case, and without it the correlation is gone. What we may say is in the scatter plot: with all attention on the
+# country (diamonds), the four heads do somewhat less than their phi says; with their own attention (dots), some do
+# nothing.
 #
 # ## Does the model need it?
 #
 # A head may write " Madrid" without any effect. `mh.labels.relation_evidence` writes prompts with worked examples,
 # swaps the country, and patches one head at a time, as in notebook 02. How much of the difference between the two
-# answers does the head bring back, in all (**total**), and by what it writes to the logits itself (**direct**)?
+# answers does the head restore in total (**total**), and how much by what it writes to the logits itself (**direct**)?
 
 # %%
 pair = mh.labels.few_shot_pairs(model, "country_to_capital", n=1, shots=1)
@@ -397,7 +402,7 @@ causal = mh.labels.relation_evidence(model, "country_to_capital", **options)
 causal.total.top(5, by="absolute").drop(columns=["layer", "head"]).round(3)
 
 # %% [markdown]
-# If you give it to `label_heads`, each label gets a verdict beside it. The labels do not change.
+# If you pass this evidence to `label_heads`, each label gets a verdict. The labels do not change.
 
 # %%
 labels = mh.label_heads(phi, floor=0.01, causal=causal)
@@ -412,7 +417,7 @@ beside[["phi", "total", "total_low", "total_high", "direct", "label", "verdict"]
 # L29H0, gets no verdict.)
 #
 # Single heads do not show what the heads do together. So remove them one after the other, and see how often the model
-# still names the capital. Random heads of the same layers show how much of the loss is damage of any kind.
+# still names the capital. Random heads of the same layers show how much of the loss is general damage.
 
 # %%
 removal = mh.labels.cumulative_removal(
@@ -439,8 +444,8 @@ accuracy.round(2)
 #
 # ## What else?
 #
-# We asked for capitals and found capitals. What would the head write if we asked no question?
-# `mh.labels.salient_operations` tries all 49,152 tokens, and lists those that the head amplifies most.
+# We tested for capitals and found capitals. What else does the head write? `mh.labels.salient_operations` tries all
+# 49,152 tokens, and lists the tokens that the head amplifies most.
 
 # %%
 salient = mh.labels.salient_operations(model, "L23H4", n=10, top=4).set_index("token")
@@ -456,14 +461,14 @@ maps_to.str.join("  ").to_frame()
 #
 # - **Not that the head attends to such words.** Phi does not include the attention pattern (L23H2).
 # - **Not that the model needs it.** Patch the head, or remove it (L23H2 again).
-# - **Not that a head without a label does nothing.** It may read something other than what you gave it (L29H1). And for
-#   what most heads do, nobody may have a list.
-# - **Not how much.** A few of 72 pairs may be enough for a label (L23H2 and the adjectives). Read phi, its interval,
-#   and the null beside it.
+# - **Not that a head without a label does nothing.** It may read something other than what you gave it (L29H1). And
+#   there may be no list of pairs for what it does.
+# - **Not how much.** A few of 72 pairs may be enough for a label (L23H2 and the adjectives). Read phi, its interval and
+#   its null.
 # - **Not what else it does.** A relation that was not tested is not absent, it is unknown.
 # - **Not anything about long words.** The ledger says which pairs were never tested.
-# - **You may say:** pushed through the first MLP and the weights of this head, this share of the words has its target
-#   among the ten largest, and shuffled targets would give that share. In these texts the head does it too. And in these
+# - **You may say:** for this share of the words, the first MLP and the weights of this head put the target among the
+#   ten largest numbers, and shuffled targets would give that share. In these texts the head does it too. And in these
 #   prompts the answer depends on it by so much.
 #
 # ## Exercises
@@ -527,7 +532,7 @@ mh.testing.check_answer(
 # ### 3. Write a relation
 #
 # A relation is a name, a category and a list of pairs. Write one that leads from a noun to its plural, and find its
-# heads. You will find some, with q far below 0.05. Then be your own strictest critic: what *else* could make a head
+# heads. You will find some, with q far below 0.05. Then look for other explanations: what *else* could make a head
 # raise dogs when it reads dog? Write that as a second relation, score both together, and compare. What does L24H5 raise
 # more often: the plural, or the noun itself?
 
@@ -547,7 +552,7 @@ raised_more = None  # "plural" or "itself"
 mh.testing.check_answer(
     raised_more,
     lambda answer: answer == "itself",
-    right="it writes the word with all its relatives; a head for the plural would not write the singular.",
+    right="it writes the word and all its forms; a head for the plural would not write the singular.",
     hint="the second relation has the pairs (word, word).",
 )
 
@@ -563,7 +568,7 @@ mh.testing.check_answer(
 # raised_more = "itself" if scores.loc["L24H5", "noun_to_itself"] > scores.loc["L24H5", "noun_to_plural"] else "plural"
 # ```
 #
-# Most of the best heads raise the noun itself *more* often than its plural. They write the word with all its relatives:
+# Most of the best heads raise the noun itself *more* often than its plural. They write the word and all related words:
 # for river they write river, rivers and water. Shuffled targets do not exclude this, because " dogs" fits " dog" and no
-# other word. The null knows about luck. You have to think of rival explanations yourself.
+# other word. The null accounts for luck. You have to think of rival explanations yourself.
 # </details>

@@ -19,11 +19,11 @@
 # A chat model refuses some requests. Zhou et al. ([ICLR 2025](https://arxiv.org/abs/2410.13708)) ablate one attention
 # head at a time and measure how far the model's answer to harmful requests moves. They call the heads that move it most
 # *safety heads*. This is a claim about a cause, and one score is not enough for it. Is it *refusing* that changes, or
-# anything at all? Does the model still work? And would any other heads do the same?
+# the answer in general? Does the model still work? And would any other heads have the same effect?
 #
 # In an ordinary model nobody knows the right answer. So we take a model for which we know it: a small model that was
-# taught to refuse through six heads, and through nothing else. Which score finds them? It takes two or three minutes
-# without a GPU. You should know what an ablation is (notebook 02).
+# taught to refuse through six heads, and through nothing else. Which score finds them? The notebook takes two or three
+# minutes without a GPU. You should know what an ablation is (notebook 02).
 
 # %%
 from collections import Counter
@@ -57,9 +57,9 @@ print("heads that differ:", *taught)
 
 # %% [markdown]
 # The package has 60 requests that a safe model should refuse. Each has a harmless look-alike in similar words. A third
-# of both, the part called `test`, was not used for teaching. The requests only name a thing and do not say how it is
+# of both, the part called `test`, was not used for teaching. The requests name a harmful act and do not say how it is
 # done. Even so, not everyone wants them on the screen: harmful texts are shown *folded*, and you click to read them.
-# (In code, `harmful[0].text` gives the first.)
+# (In code, `harmful[0].text` is the first.)
 
 # %%
 asked = {name: load_requests(name, "test")[::2] for name in ("harmful", "harmless")}
@@ -67,7 +67,7 @@ harmful, harmless = asked.values()
 harmful
 
 # %% [markdown]
-# What does it answer, and what does the untaught model answer?
+# What does the model answer, and what does the untaught model answer?
 
 
 # %%
@@ -90,13 +90,13 @@ pd.DataFrame({"look-alike": harmless.texts, "answer": to_harmless, "verdict": ma
 # comes from a rule about how an answer begins, and such a rule can be fooled. If a lot depends on it, let the model
 # write more, and pass a judge of your own.
 #
-# ## Two ways to take a head out
+# ## Two ways to ablate a head
 #
 # A head weights the tokens so far by its *pattern*, and its output `z` goes through W_O into the residual stream. The
-# paper breaks one or the other:
+# paper ablates one or the other:
 #
 # - **Undifferentiated Attention** multiplies the queries by a tiny epsilon. All scores become almost equal, so the head
-#   attends to all tokens so far alike. It still writes, but it no longer chooses.
+#   attends to all tokens so far equally. It still writes, but it no longer chooses.
 # - **Scaling Contribution** multiplies the values, and so z, by epsilon. The head no longer writes.
 #
 # ## Ships: how far does the answer move?
@@ -211,7 +211,7 @@ found_by
 #   <text x="420" y="324">2.20 − 1.84 = 0.36</text><text x="620" y="324">2.20 − 0 = 2.20</text></g></svg>'>
 # </div>
 #
-# So measure more than a change. Let R(x) be the log-probability that the answer to x *begins as a refusal*. The
+# So measure refusing itself. Let R(x) be the log-probability that the answer to x *begins as a refusal*. The
 # **Refusal Contribution** of a head, for a request x and its look-alike y, is what R(x) loses without the head, minus
 # the Ships of y: how far the same ablation moves the answer to y. It is in nats and has a sign. Above 0, the head
 # matters more for refusing x than for answering y. In the drawing a refusal begins with one token. If a refusal begins
@@ -231,8 +231,8 @@ found_by
 
 # %% [markdown]
 # This score finds more of the six than any other. But one other head is among the first: L1H5, in the early layer, even
-# after its effect on look-alikes is subtracted. Beside the score there is its **direct** part: what the head itself
-# writes to the logits of the refusal, while everything after it stays as it was.
+# after its effect on look-alikes is subtracted. The result also holds the **direct** part of the effect: what the head
+# itself writes to the logits of the refusal, while everything after it stays as it was.
 
 # %%
 first = contribution.top(8)
@@ -245,8 +245,9 @@ first.assign(direct=direct, taught=first.index.isin(taught))[
 # %% [markdown]
 # The direct parts are almost zero. None of these heads writes "I'm sorry" to the logits. Each makes the model refuse
 # through later heads and MLPs. And L1H5, which was never taught, is among them: to refuse, a model must first read the
-# request. The score says that refusing depends on a head, not that somebody put it there. Look at its interval, too: it
-# is wide, and five requests are few. (With five requests no q value can be small: five signs that agree have p = 0.06.)
+# request. The score says that refusing depends on a head, not that the head was trained to refuse. Look at its
+# interval, too: it is wide, and five requests are few. (With five requests no q value can be small: five signs that
+# agree have p = 0.06.)
 #
 # ## A view without any ablation
 #
@@ -261,14 +262,14 @@ rank_table(views)
 
 # %% [markdown]
 # This is another view, and it need not agree with the others. A head that writes nothing along the direction may make
-# others do so, and a head that writes along it may only follow others. It says where a difference is *written*, and
-# nothing about what happens without the head.
+# other heads do so, and a head that writes along it may only follow others. The score says where a difference is
+# *written*, and nothing about what happens without the head.
 #
 # ## Does refusing depend on them?
 #
 # Scores rank heads. They do not say whether refusals depend on the first six *together*. So let the model answer
 # without them. `mh.safety.refusal_test` ablates a set of heads and counts how many harmful requests the model then
-# complies with (**attack success**). Beside it, it always reports what else could explain the result:
+# complies with (**attack success**). It also reports what else could explain the result:
 #
 # - **loss** on ordinary text, and **degenerate** answers: a broken model writes nonsense;
 # - **over-refusal**: how many look-alikes are refused;
@@ -292,8 +293,8 @@ after = test.answers.query("condition == 'ablated' and kind == 'harmful'")
 folded(after["answer"], "answers without the six heads")
 
 # %% [markdown]
-# These were the heads that we know. A ranking does not know them. `mh.safety.attack_curve` removes the heads of a
-# ranking one after the other, and the same number of random heads:
+# These six heads were known. Now take the heads that a ranking found. `mh.safety.attack_curve` removes them one after
+# the other, and the same number of random heads:
 
 # %%
 curve = mh.safety.attack_curve(model, contribution.heads(6), pairs[0], pairs[1][:1], ablation="scaling", **answering)
@@ -302,15 +303,15 @@ curve.plot()
 
 # %% [markdown]
 # One head is enough: without L1H5 the model complies with nearly all five requests, while random heads of the same
-# layers do little at first. This model was taught in that way; it needs each of its heads. If heads can replace each
-# other, the line leaves the random ones only after several are gone, and no score of single heads finds them. But there
-# is a catch: without L1H5, the one look-alike that we asked is *refused* (see `curve.table`). Perhaps the model can no
-# longer tell the two kinds apart; one look-alike is too few to be sure.
+# layers do little at first. This model was taught to need each of its heads. If heads can replace each other, the line
+# departs from the random heads only after several are ablated, and no score of single heads finds them. There is also a
+# caveat: without L1H5, the one look-alike that we asked is *refused* (see `curve.table`). Perhaps the model can no
+# longer distinguish the two kinds; one look-alike is too few to be sure.
 #
 # ## A model that does not refuse
 #
-# What do these scores say about the untaught model? Ships ranks its heads as well: there is always a largest number.
-# The test first checks whether the model refuses at all.
+# What do these scores say about the untaught model? Ships ranks its heads as well: some head always has the largest
+# score. The test first checks whether the model refuses at all.
 
 # %%
 nothing = mh.safety.refusal_test(untaught, HEADS, *pairs, opening=opening, **answering | {"draws": 0})
@@ -326,8 +327,8 @@ print(nothing.verdict)
 #   the intervals, and `in_top`: how often a head is among the first when the requests are resampled.
 # - **Not that the head is needed** if others can replace it, nor that it is enough. Only sets show this, and only
 #   compared with random sets.
-# - **Not how it is in an ordinary model.** Six heads that were *taught* to refuse are an easy case. A score that fails
-#   here should not be trusted there. A score that succeeds here still has to be tested there.
+# - **Nothing about ordinary models.** Six heads that were *taught* to refuse are an easy case. A score that fails here
+#   should not be trusted there. A score that succeeds here still has to be tested there.
 # - **You may say:** of these heads, ablating these moves the answers to these requests away from refusing, and does not
 #   change the look-alikes as much. Without them together the model complies with so many requests and writes ordinary
 #   text as before, and random heads of the same layers do not have this effect.
@@ -392,9 +393,9 @@ mh.testing.check_answer(
 #
 # ### 3. Another ablation
 #
-# We scaled the heads down. Now let them write without choosing: run the test of the same heads with Undifferentiated
-# Attention and with two draws of random heads. Do you come to the same conclusion? What do the random heads do, and
-# what does that say about the *model's* refusals?
+# We scaled the heads down. Now run the test of the same heads with Undifferentiated Attention, under which they write
+# without choosing, and with two draws of random heads. Do you come to the same conclusion? What do the random heads do,
+# and what does that say about the *model's* refusals?
 
 # %% tags=["exercise"]
 undifferentiated = None  # your turn: mh.safety.refusal_test(model, HEADS, ..., ablation=..., opening=opening, ...)
@@ -422,6 +423,6 @@ mh.testing.check_answer(
 #
 # The conclusion about the six heads is the same. But look at the random heads: a draw can change many answers, too.
 # Undifferentiated Attention does not switch a head off. It makes the head write, at every token, the mean of everything
-# it could write, which never happens in the model. The control decides what may be said. If all random heads came near
-# the six, refusals would be *brittle*: a finding about the model, not about six heads.
+# it could write, which never happens in the model. What you may conclude depends on the control. If all random heads
+# came near the six, refusals would be *brittle*: a finding about the model, not about six heads.
 # </details>

@@ -14,7 +14,7 @@
 # ---
 
 # %% [markdown]
-# # Does the task need this head? Roles
+# # Roles: does a task need this head?
 #
 # Patching asks what a head does for *one answer*, and a label says what its weights would do with *any word*. Here is a
 # third question: does a *task* need this head, does the head hinder it, or is it irrelevant? Ablation asks this of one
@@ -23,8 +23,8 @@
 # 2025).
 #
 # We gate heads by hand, fit all gates three times, derive a role for each head, check the roles on items that were not
-# used for fitting, and compare them with ablation. It takes two or three minutes without a GPU. You should know
-# attention heads and log-probabilities; no other notebook is needed. (A fit of few, large steps amplifies small
+# used for fitting, and compare them with ablation. The notebook takes two or three minutes without a GPU. You should
+# know attention heads and log-probabilities; no other notebook is needed. (A fit of few, large steps amplifies small
 # differences. On another processor the numbers differ a little, and the conclusions should not.)
 
 # %%
@@ -41,7 +41,7 @@ model = mh.load()
 #
 # A **task** is a list of prompts, each with the target that should follow. Ours shows a pattern four times and asks for
 # the fifth: `x^y^x` in half of the prompts and `x^y^y` in the others, with words drawn at random. No knowledge is
-# needed. The model has to see which of its two words was repeated, and repeat one.
+# needed. The model has to recognise which of the two words the examples repeat, and repeat the same one.
 
 # %%
 task = mh.load_task("aba_abb", model=model, n=40)
@@ -122,7 +122,7 @@ with torch.no_grad():
 #   <g fill="rgb(197,48,48)"><circle cx="240" cy="135" r="9"/><circle cx="426" cy="135" r="9"/></g>
 #   <g fill="rgb(190,140,0)"><circle cx="360" cy="180" r="9"/><circle cx="426" cy="180" r="9"/></g>
 #   <text x="24" y="95">needs the head</text><text x="24" y="140">is hindered by it</text>
-#   <text x="24" y="185">does not care</text>
+#   <text x="24" y="185">does not depend on it</text>
 #   <g font-weight="600"><text x="610" y="95" fill="rgb(31,111,180)">facilitation = G⁻</text>
 #   <text x="610" y="140" fill="rgb(197,48,48)">interference = 1 − G⁺</text>
 #   <text x="610" y="185" fill="rgb(150,105,0)">irrelevance = G⁺ (1 − G⁻)</text></g>
@@ -150,8 +150,8 @@ gates = mh.fit_gates(
 gates
 
 # %% [markdown]
-# **Look at the curves before anything else.** A fit that did not come down says nothing about heads. With steps as
-# large as these it can happen that a seed gets stuck, with gates that are shut or open for good.
+# **Look at the curves before anything else.** A fit whose loss did not fall says nothing about heads. With steps as
+# large as these a seed can get stuck, with gates that stay shut or open.
 
 # %%
 losses = gates.losses.assign(seed=gates.losses["seed"].astype(str))
@@ -169,7 +169,7 @@ ends.round(2)
 #
 # ## Circuits, on items that were not fitted
 #
-# There is one gate for each head, and only 24 items to fit them to. Some of this is overfitting. So look at the other
+# There is one gate for each head, and only 24 items to fit them to, so some of this is overfitting. Look at the other
 # items, with the function from above. At the same time, take the heads that G⁻ left open in one seed, open them fully,
 # shut all others, and see whether they can do the task *alone*.
 
@@ -198,8 +198,8 @@ circuits.round(2)
 # G⁺ and G⁻ are the gates as they were fitted. On the items of the fit they did better than the intact model; here they
 # do clearly worse: the gates overfitted. "Alone" are the heads that were left open and nothing else: the **circuit**
 # that one fit found. The three circuits share more heads than random sets of their sizes would, but far from all. If
-# there were only one circuit to find, they would share nearly all. What they share does not do the task alone. All that
-# any of them kept does it about as well as the whole model.
+# there were only one circuit to find, they would share nearly all. The heads that all three share cannot do the task
+# alone. The heads that at least one of them kept do it about as well as the whole model.
 #
 # ## From gates to roles
 #
@@ -244,7 +244,7 @@ listed.round(2)
 # We can test a claim about heads. Start from G⁺, take the first k heads of a role, and compare these heads *gated off*
 # with the same heads *gated on*, on items that were not fitted. If the roles are right, the task gets worse without the
 # facilitating heads, better without the interfering ones, and does not change without the irrelevant ones. Any model
-# breaks if enough of it is removed, so heads in random order are shown beside them.
+# breaks if enough of it is removed, so heads in random order are shown for comparison.
 
 # %%
 curves = mh.gating.role_curve(model, test.items(range(8)), gates, counts=[0, 1, 10, 30], draws=2, progress=False)
@@ -255,12 +255,12 @@ change = curves.table.pivot(index="k", columns="which", values="change")
 change.round(2)
 
 # %% [markdown]
-# The random heads show the price of removing that many heads of any kind. A role whose line lies in their band orders
-# heads no better than chance. Here the facilitating heads cost far more than random ones, and the irrelevant heads cost
-# almost nothing. For the interfering heads we cannot say it: depending on the processor, removing thirty of them helps,
-# or costs as much as random ones. Three short fits do not show which heads hinder the task.
+# The random heads show what it costs to remove this many heads of any kind. A role whose line is within their band
+# orders heads no better than chance. Here the facilitating heads cost far more than random ones, and the irrelevant
+# heads cost almost nothing. The interfering heads are unclear: depending on the processor, removing thirty of them
+# helps, or costs as much as random ones. Three short fits do not show which heads hinder the task.
 #
-# ## Beside ablation
+# ## Compared with ablation
 #
 # Are these just the heads that you find if you remove one at a time? `mh.gating.ablation_effects` measures the same log
 # p with the z of one head set to zero and all others as they are. To save time we take every third head.
@@ -286,22 +286,23 @@ beside.sort_values("effect").head(8).round(2)
 
 # %% [markdown]
 # An effect below 0 means that the head is needed, so facilitation and effect should correlate *negatively*. They do so
-# only weakly: these are two different questions. If they disagree about a head, there are reasons to look for. Needed
-# by the gates and not by ablation: the head may be one of several that do the same, and only one at a time was removed.
-# The other way round: other heads may take over as soon as their gates adapt. And a correlation over all heads may be
-# about depth alone, if both values rise or fall with the layer.
+# only weakly: these are two different questions. If they disagree about a head, look for the reason. If gates need the
+# head and ablation does not, it may be one of several that do the same, of which ablation removes only one at a time.
+# If ablation needs it and gates do not, other heads may take over as soon as their gates adapt. And a correlation over
+# all heads may be about depth alone, if both values rise or fall with the layer.
 #
 # ## What a role does not say
 #
-# - **Not how much.** The pull offers 8 λ / 270 for moving one logit from +4 to −4, which is 0.03 nats with our λ = 1. A
-#   head that is worth more stays open, and a head that is worth a hundred times as much is no more than open. Another λ
-#   sets another threshold, and so does a larger model, with more heads in the mean.
-# - **Not which head, from one seed.** There are several ways through a model. *Always* is what the ways found have in
-#   common, *any* is what is part of some way. Three seeds are few: a fourth can only lower the one and raise the other.
+# - **Not how much.** Moving one logit from +4 to −4 is worth 8 λ / 270 to the pull, which is 0.03 nats with our λ = 1.
+#   A head whose loss costs the task more stays open, however much more it is. Another λ sets another threshold, and so
+#   does a larger model, with more heads in the mean.
+# - **Not which head, from one seed.** There are several ways to do a task. *Always* counts the heads that all fits
+#   kept, and *any* counts the heads that some fit kept. Three seeds are few: with a fourth, *always* can only fall and
+#   *any* can only rise.
 # - **Not what a head does.** A head of the first layers that the model needs for everything is needed by every task
 #   (see exercise 3). Nor whether it acts alone: the gates are fitted together, and each fits the others.
-# - **Not that an irrelevant head does nothing.** It is irrelevant to *this* task, beside *these* heads. Without the
-#   others it may be needed.
+# - **Not that an irrelevant head does nothing.** It is irrelevant to *this* task, with *these* other heads in place.
+#   Without the others it may be needed.
 # - **Not that the model is better without interfering heads.** These targets are likelier; other texts may suffer.
 # - **Not that the head carries information.** g = 0 puts zeros where the model never has any. A head that writes the
 #   same in every text can be needed by this measure. Mean ablation separates the two (`mh.gating.ablation_effects(...,
@@ -311,7 +312,7 @@ beside.sort_values("effect").head(8).round(2)
 #   number of random heads costs so many.
 #
 # `mh.fit_gates` with its defaults (`checkpoint="gates.safetensors"` saves the progress), or `mechheads roles --task
-# aba_abb --out roles`, does all of this in full. It needs a GPU, or a night.
+# aba_abb --out roles`, does all of this in full. It needs a GPU, or a night on a CPU.
 #
 # ## Exercises
 #

@@ -23,12 +23,12 @@
 # 2. **Indirect object identification.** The model finishes *"When Mary and John went to the store, John gave a drink
 #    to"* with *" Mary"*. Many heads take part, and about ten have a large effect.
 #
-# On the way you meet the usual tools in the usual order: estimate every head cheaply, patch every head, follow the
-# paths, put the heads together into a circuit, and then try to break it. The last step matters most. A circuit is easy
-# to draw and hard to prove.
+# We use the usual tools in the usual order: estimate every head cheaply, patch every head, follow the paths, put the
+# heads together into a circuit, and then test the circuit. The last step matters most. A circuit is easy to draw and
+# hard to prove.
 #
-# You should know activation patching and path patching (notebooks 02 and 03). It takes about three minutes without a
-# GPU.
+# You should know activation patching and path patching (notebooks 02 and 03). The notebook takes about three minutes
+# without a GPU.
 
 # %%
 import random
@@ -50,8 +50,8 @@ def show(scores: mh.HeadScores, k: int = 8) -> pd.DataFrame:
 # %% [markdown]
 # ## Part 1: induction
 #
-# Take random words and write them down twice. Nobody can guess the first copy. In the second copy every word can be
-# known: it is the word that followed last time. First, does the model do it?
+# Take random words and write them down twice. The first copy cannot be predicted. In the second copy every word can: it
+# is the word that followed last time. First, does the model do it?
 
 # %%
 vocabulary = [model.tokenizer.decode([i]) for i in range(1000, 20000)]
@@ -77,9 +77,8 @@ pd.DataFrame(
 #
 # ### Which heads look like induction heads?
 #
-# An induction head looks back from a word to the word that **came after it** last time. So we can score each head by
-# its attention alone: from each word of the second copy, how much attention goes to the word after its first
-# occurrence?
+# An induction head attends from a word to the word that **came after it** last time. So we can score each head by its
+# attention alone: from each word of the second copy, how much attention is on the word after its first occurrence?
 
 # %%
 second = torch.arange(length, 2 * length)
@@ -91,8 +90,8 @@ induction = mh.HeadScores.from_values(looks, name="induction score", unit="atten
 induction.plot()
 
 # %% [markdown]
-# A handful of heads in the later half stand out. But attention is only where a head looks. To learn what a head *does*,
-# we change it.
+# A handful of heads in the later half stand out. But attention only shows what a head reads. To learn what a head
+# *does*, we change it.
 #
 # ### Pairs in which only the order differs
 #
@@ -140,12 +139,12 @@ both.round(2)
 measured.plot()
 
 # %% [markdown]
-# For most heads the estimate is close. For the strongest head, L16H0, it is almost zero. The estimate assumes that a
-# small step and a large step act in proportion, and that fails for heads whose effect passes through the attention of
-# *another* head: a softmax that has settled on one word hardly moves at first, and then all at once.
+# For most heads the estimate is close. For the strongest head, L16H0, it is almost zero. The estimate assumes that the
+# effect grows in proportion to the step. This fails for heads whose effect passes through the attention of *another*
+# head: a saturated softmax hardly changes for a small step, and changes a lot for a large one.
 #
-# So an estimate is a good way to find heads, and no way to rule them out. `mh.activation_patch(..., screen=0.2)` also
-# runs a sample of the heads it left out, for this reason.
+# So an estimate can find heads, but it cannot rule them out. For this reason `mh.activation_patch(..., screen=0.2)`
+# also runs a sample of the heads that it leaves out.
 #
 # ### The path
 #
@@ -174,13 +173,13 @@ pd.DataFrame(
 # Both halves of the classic induction circuit are here:
 #
 # - **L16H0 is a previous-token head.** It writes on every word which word came before it.
-# - **L18H6 is an induction head.** It looks for a word that was preceded by the current one. Of its three inputs only
-#   the key changes when L16H0 is patched: the key is what a word offers to those who look for it.
+# - **L18H6 is an induction head.** It attends to a word that was preceded by the current one. Of its three inputs only
+#   the key changes when L16H0 is patched: the key of a word now says which word came before it.
 #
 # A path runs from an earlier layer to a later one. The heads after layer 18 have no path to L18H6: their zeros are not
 # measured, they follow from this rule.
 #
-# ## Part 2: who gets the drink?
+# ## Part 2: indirect object identification
 #
 # In *"When Mary and John went to the store, John gave a drink to"* the next word should be *" Mary"*. John is the
 # **subject**; Mary is the **indirect object**. The task is known from a study of GPT-2 small (Wang et al. 2022). It is
@@ -308,10 +307,10 @@ looks_at.round(2)
 # %% [markdown]
 # Read the two tables together. From the last token,
 #
-# - **L23H0 looks at the other name** and helps: a *name mover*, which copies the name it looks at.
-# - **L24H4 looks at the other name** and harms: it lowers the name it looks at. Wang et al. found such heads in GPT-2
-#   too, and called them *negative name movers*.
-# - **L20H0 looks at the subject's second mention**, and helps.
+# - **L23H0 attends to the other name** and helps: a *name mover*, which copies the name that it attends to.
+# - **L24H4 attends to the other name** and harms: it lowers the name that it attends to. Wang et al. found such heads
+#   in GPT-2 too, and called them *negative name movers*.
+# - **L20H0 attends to the subject's second mention**, and helps.
 # - **L23H3 does so too**, and helps about as much. Is it like L20H0? Exercise 2 asks.
 #
 # These names are guesses from attention. Paths can test them.
@@ -328,9 +327,9 @@ matrix.plot()
 # Here the clean run is the base, so blue means: without this path, logits are lost. The picture is a chain:
 #
 # - **L17H4 writes to the v of L20H0.** What L20H0 reads at the subject is partly what L17H4 wrote there.
-# - **L20H0 writes to the q of L23H0** and of L23H2, and hardly to the logits. It changes where the name movers look.
-#   Wang et al. call such a head an *S-inhibition* head.
-# - **L23H3 and L23H0 write to the logits directly**, and to the q of L24H4, which works against them.
+# - **L20H0 writes to the q of L23H0** and of L23H2, and hardly to the logits. It changes what the name movers attend
+#   to. Wang et al. call such a head an *S-inhibition* head.
+# - **L23H3 and L23H0 write to the logits directly**, and to the q of L24H4, which has the opposite effect.
 #
 # So far this resembles the circuit of GPT-2. But look at the columns of L23H3: they are pale. One of the two heads with
 # the largest effect does not depend on the chain.
@@ -340,8 +339,8 @@ matrix.plot()
 # A list of important heads is not yet a circuit. Three questions are asked of a circuit, each harder than the one
 # before.
 #
-# **Faithfulness:** keep these heads, replace all others by what they say in the corrupted run. How much of the model's
-# lead is left? 1 is all of it, 0 is none.
+# **Faithfulness:** keep these heads, and replace the outputs of all others with those of the corrupted run. How much of
+# the model's lead is left? 1 is all of it, 0 is none.
 
 # %%
 ranked = effect.heads(40, by="absolute")
@@ -355,8 +354,8 @@ pd.DataFrame(
 # And more heads are not always better: ten keep less than five, because some of the added heads work against the answer
 # while their partners are still missing.
 #
-# **Minimality:** can any head go? `mh.patching.minimal_circuit` starts from the forty strongest and removes a head
-# whenever the rest stays faithful.
+# **Minimality:** can any head be left out? `mh.patching.minimal_circuit` starts from the forty strongest and removes a
+# head whenever the rest stays faithful.
 
 # %%
 circuit = mh.patching.minimal_circuit(model, pairs, ranked, threshold=0.85, progress=False)
@@ -367,9 +366,9 @@ print(f"on the pairs it was made from: {circuit.faithfulness.score:.2f}")
 print(f"on fresh pairs:                {on_fresh.score:.2f} ({on_fresh.ci_low:.2f} to {on_fresh.ci_high:.2f})")
 
 # %% [markdown]
-# A search through many sets can find one that suits its own prompts by luck, so report the number on fresh pairs. A
-# value above 1 is no triumph: then the circuit does better than the model, because heads that argue against the answer
-# are gone.
+# A search through many sets can find one that fits its own prompts by luck, so report the number on fresh pairs. A
+# value above 1 is not a success: the circuit then does better than the model, because heads that lower the right answer
+# are left out.
 #
 # Is it *the* circuit? No. Compare it with what we know:
 
@@ -389,8 +388,8 @@ in_circuit.round(2)
 # The search dropped heads with a large effect and kept heads with almost none. It removes heads one by one, in one
 # order, and ends in one of many small sets that do about as well. Another order or threshold gives another set.
 #
-# **Completeness** is the hardest question: does the circuit *break* like the model? Take the same heads out of both. If
-# the model copes and the circuit does not, the circuit lacks something that the model has.
+# **Completeness** is the hardest question: does the circuit *break* like the model? Remove the same heads from both. If
+# the model still works and the circuit does not, the circuit lacks something that the model has.
 
 # %%
 complete = mh.patching.completeness(model, pairs, circuit.heads, subsets=3, progress=False)
@@ -400,14 +399,14 @@ columns = ["n_heads", "circuit", "model", "difference", "ci_low", "ci_high"]
 complete.table.nlargest(6, "incompleteness")[columns].round(2)
 
 # %% [markdown]
-# It does not always break like the model. The worst cases differ by more than a logit, and there are intervals that
-# leave out 0. The model has ways that the circuit left out, or the circuit does something that the model does not. So
-# this circuit is faithful, it is smaller than the set we began with, and it is **not complete**.
+# It does not always break like the model. The worst cases differ by more than a logit, and some intervals exclude 0.
+# The model has paths that the circuit left out, or the circuit does something that the model does not. So this circuit
+# is faithful, it is smaller than the set we began with, and it is **not complete**.
 #
-# ### Others step in
+# ### Self-repair
 #
 # One reason is *self-repair*. `mh.patching.self_repair` compares what is lost when a head is ablated (`total`) with
-# what that head gave to the logits itself (`direct`). The rest is what later layers did in between.
+# what this head itself added to the logits (`direct`). The rest is what later layers did in between.
 
 # %%
 movers = ["L23H0", "L23H2", "L23H3", "L20H0"]
@@ -415,11 +414,11 @@ repair = mh.patching.self_repair(model, pairs, heads=movers, progress=False)
 pd.DataFrame([repair[head].set_index("effect")["score"] for head in movers], index=movers).round(2)
 
 # %% [markdown]
-# Take L23H0 or L23H2 away, and later heads put a good part of the loss back: the total effect is smaller than the
-# direct one. Ablation alone makes such heads look less important than they are. L20H0 is another case: it gives next to
-# nothing to the logits directly, so `repair` is not repair here, but the work of the heads that receive its message.
+# When L23H0 or L23H2 is ablated, later heads restore a good part of the loss: the total effect is smaller than the
+# direct one. Ablation alone makes such heads look less important than they are. L20H0 is another case: it adds next to
+# nothing to the logits directly, so `repair` is not repair here, but the effect of the heads that read its output.
 #
-# ### Together
+# ### Several heads together
 #
 # Do the heads add up? `mh.patching.patch_sets` patches several heads at once, here as a share of the whole difference
 # between the two runs.
@@ -430,9 +429,9 @@ groups = mh.patching.patch_sets(model, pairs, sets, normalize=True, progress=Fal
 groups.table[["heads", "score", "ci_low", "ci_high"]].round(2)
 
 # %% [markdown]
-# L20H0 and L23H3 are two separate ways to the answer, and together they give at least the sum of what each gives alone.
-# L20H0 and its receivers in layer 23 are one way, and together they give *less* than the sum: once L20H0 is patched,
-# its receivers change as a consequence, and patching them too adds little.
+# L20H0 and L23H3 are two separate paths to the answer, and together they give at least the sum of what each gives
+# alone. L20H0 and its receivers in layer 23 are one path, and together they give *less* than the sum: once L20H0 is
+# patched, its receivers change as a consequence, and patching them too adds little.
 #
 # ## What you may conclude, and what not
 #
@@ -440,10 +439,9 @@ groups.table[["heads", "score", "ci_low", "ci_high"]].round(2)
 #   and name movers form a chain, and patching its paths one by one changes the answer.
 # - **You may say:** a small set of heads keeps most of the lead over fresh names.
 # - **Not:** "These heads are the circuit." The set was incomplete, and another search ends in another set.
-# - **Not:** "The model identifies the indirect object." A change of one word in the sentence may end it; the fifth
-#   sentence did.
-# - **Not:** "It works as in GPT-2." Some links are alike, but L23H3, one of the two strongest heads, is not part of
-#   that story.
+# - **Not:** "The model identifies the indirect object." Another sentence may break it, as the fifth sentence did.
+# - **Not:** "It works as in GPT-2." Some paths are alike, but L23H3, one of the two strongest heads, is not part of the
+#   chain.
 # - **Not:** anything about what our pairs hold fixed. Both prompts name the same two people, so a head that separates
 #   names from other words has no effect here.
 #
@@ -451,7 +449,7 @@ groups.table[["heads", "score", "ci_low", "ci_high"]].round(2)
 #
 # Fill in the answer and run the cell after it: it says whether you are right.
 #
-# ### 1. Looking is not doing
+# ### 1. Attention is not effect
 #
 # In part 1, find a head that is among the five highest induction scores and that moves the answer less than half as
 # much as L18H6.
@@ -466,7 +464,7 @@ mh.testing.check_answer(
         mh.HeadId.parse(head) in induction.heads(5)
         and abs(measured[head]["score"]) < abs(measured["L18H6"]["score"]) / 2
     ),
-    right="it looks where an induction head looks, and the answer hardly depends on it.",
+    right="it attends like an induction head, and the answer hardly depends on it.",
     hint="list induction.heads(5), and look up each of them in measured.",
 )
 
@@ -478,14 +476,14 @@ mh.testing.check_answer(
 # only_looks = "L17H3"
 # ```
 #
-# Several heads look the same way and do far less. What a head writes, and whether anybody reads it, cannot be seen in
-# its attention.
+# Several heads attend to the same tokens and have far smaller effects. Attention does not show what a head writes, or
+# whether later heads read it.
 # </details>
 #
 # ### 2. What changes in L23H3?
 #
-# Both L20H0 and L23H3 look at the subject's second mention. Patch the inputs of L23H3 one at a time (`site="q"`, `"k"`,
-# `"v"`). Which one carries its effect?
+# Both L20H0 and L23H3 attend to the subject's second mention. Patch the inputs of L23H3 one at a time (`site="q"`,
+# `"k"`, `"v"`). Which one carries its effect?
 
 # %% tags=["exercise"]
 carries = None  # your turn: "q", "k" or "v"
@@ -494,7 +492,7 @@ carries = None  # your turn: "q", "k" or "v"
 mh.testing.check_answer(
     carries,
     lambda answer: answer == "v",
-    right="it looks at the same place in both runs, and finds another name there.",
+    right="it attends to the same token in both runs, and reads another name there.",
     hint='compare mh.activation_patch(model, pairs, heads="L23H3", site=...) for the three sites.',
 )
 
@@ -508,7 +506,7 @@ mh.testing.check_answer(
 # carries = "v"
 # ```
 #
-# L23H3 always looks at the name that was mentioned last, and makes that name less likely. That is enough to be right
+# L23H3 always attends to the name that was mentioned last, and makes that name less likely. This is enough to be right
 # here, and it has nothing to do with who gave what to whom. Part of this model's skill is a simple rule: do not repeat
 # the last name.
 # </details>
@@ -524,7 +522,7 @@ my_circuit = None  # your turn: such as ["L0H0", "L1H2"]
 mh.testing.check_answer(
     my_circuit,
     lambda heads: len(heads) <= 6 and 0.7 < mh.patching.faithfulness(model, fresh, heads, progress=False).score < 1.3,
-    right="so few heads keep most of the lead. Would the set pass the test of completeness?",
+    right="these few heads keep most of the lead. Would the set pass the test of completeness?",
     hint="start from the strongest heads of effect, and leave out one that works against the answer.",
 )
 
