@@ -154,6 +154,12 @@ def test_results_know_no_model() -> None:
             assert libraries(path) & {"torch", "transformer_lens", "transformers"} == set(), path
 
 
+def test_plotly_is_imported_only_to_draw() -> None:
+    figures = [f"mechheads.plots.{path.stem}" for path in (PACKAGE / "plots").glob("[!_]*.py")]
+    code = f"import sys, {', '.join(figures)}\nsys.exit('plotly' in sys.modules or 'torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_plots_know_only_scores_and_arrays() -> None:
     for path in modules():
         if part(path) == "plots":

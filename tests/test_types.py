@@ -11,6 +11,7 @@ import pytest
 pytestmark = pytest.mark.transformerlens
 
 
+@pytest.mark.slow
 def test_main_paths_hold_their_annotations(tiny):
     script = Path(__file__).parent / "support" / "typed_run.py"
     done = subprocess.run([sys.executable, script, tiny("llama")], capture_output=True, text=True, check=False)

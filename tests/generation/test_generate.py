@@ -333,6 +333,7 @@ def test_a_bridge_knows_its_generation_config_and_a_hooked_transformer_has_none(
     assert end_tokens(llama) == ([1, 7] if TRANSFORMERLENS_4 else [1])
 
 
+@pytest.mark.slow
 def test_the_default_model_ends_its_turn(model):
     assert [model.tokenizer.decode(end) for end in end_tokens(model)] == ["<|im_end|>"]
     chat = [{"role": "user", "content": "Say yes."}]

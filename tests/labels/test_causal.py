@@ -507,6 +507,7 @@ def test_how_many_heads_are_removed() -> None:
     assert {n: removal_limit(n) for n in sizes} == sizes
 
 
+@pytest.mark.slow
 def test_capitals_on_the_default_model(model: mh.Model) -> None:
     """L23H4 tells capitals, and the five heads that rank first in the weights take accuracy with them."""
     relation = mh.Relation.load("country_to_capital")

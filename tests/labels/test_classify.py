@@ -288,6 +288,7 @@ def test_a_relation_without_category_fails_before_the_model_is_read() -> None:
         label_heads(None, Relation("mine", None, [("a", "b")]))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_labels_of_the_default_model(model: mechheads.Model) -> None:
     labels = label_heads(model, ["country_to_capital", "english_to_spanish"], progress=False)
     assert labels.of("L23H4")[0] == "Knowledge"

@@ -108,6 +108,7 @@ def test_ctrl_c_keeps_the_templates_that_are_done(tiny: Any, monkeypatch: pytest
     assert part.provenance["interrupted"]
 
 
+@pytest.mark.slow
 @pytest.mark.transformerlens
 def test_capitals_are_read_where_the_weights_say(model: mh.Model) -> None:
     capitals = mh.Relation("capitals", "Knowledge", mh.Relation.load("country_to_capital").pairs[:60])

@@ -116,6 +116,7 @@ def test_damaged_weights_are_named(llama: mh.Model, monkeypatch: pytest.MonkeyPa
         salient_operations(llama, "L0H0")
 
 
+@pytest.mark.slow
 def test_the_capital_head_of_the_default_model(model: mh.Model) -> None:
     found = salient_operations(model, "L23H4", n=40, top=10).set_index("token")
     assert "' Italian'" in found.index

@@ -170,6 +170,7 @@ def test_equals_the_plain_loop_on_real_models(name: str, tiny: Callable[[str], P
     assert 0 < hits.mean() < 1
 
 
+@pytest.mark.slow
 @pytest.mark.transformerlens
 @pytest.mark.parametrize("ties", ["target", "index"])
 def test_the_default_model_does_what_the_plain_loop_says(ties: Any, model: mechheads.Model) -> None:

@@ -57,6 +57,7 @@ def whole(llama: mh.Model) -> dict[str, Any]:
     return {name: ask(llama, None) for name, ask in ANALYSES.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:budget is", "ignore:the .* run prefers")
 @pytest.mark.parametrize("name", ANALYSES)
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -84,6 +84,7 @@ def built(name: str, folder: Path) -> Path:
     return folder / name
 
 
+@pytest.mark.slow
 @pytest.mark.transformerlens
 @pytest.mark.parametrize("name", EXACT if TRANSFORMERLENS_4 else EXACT_ON_3)
 def test_every_analysis_gives_the_numbers_of_plain_transformers(name, tmp_path):

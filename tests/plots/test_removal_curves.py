@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -255,11 +253,3 @@ def test_figures_are_json_and_names_are_no_markup() -> None:
     written = json.loads(plots.effect_scatter(table).to_json())
     assert written["layout"]["annotations"][0]["text"] == "&lt;b&gt;r"
     assert written["data"][0]["hovertext"][0].startswith("<b>L0H0</b> &lt;b&gt;r<br>")
-
-
-def test_plotly_is_imported_only_to_draw() -> None:
-    code = (
-        "import sys, mechheads.plots.removal_curves, mechheads.plots.effect_scatter\n"
-        "sys.exit('plotly' in sys.modules or 'torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -191,8 +189,3 @@ def test_a_map_for_each_role_from_0_to_1() -> None:
 
 def test_figures_are_valid_json() -> None:
     assert json.loads(role_curves(made()).to_json())["data"][-1]["type"] == "scatter"
-
-
-def test_plotly_is_imported_only_to_draw() -> None:
-    code = "import sys, mechheads.plots.role_curves; sys.exit('plotly' in sys.modules or 'torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

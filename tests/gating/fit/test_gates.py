@@ -272,6 +272,7 @@ def torch_adam(model: mh.Model, task: Task, gates: np.ndarray, strength: float, 
     return logits.sigmoid().detach()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -35,6 +35,7 @@ def found(fitted: Gates) -> Roles:
     return head_roles(fitted)
 
 
+@pytest.mark.slow
 def test_needed_hurting_and_dead_heads_are_told_apart_for_every_seed(found: Roles) -> None:
     values = {role: found[role].dataset["values"].values for role in ROLES}
     assert values["facilitation"].shape == (2, 4, 10)
@@ -63,6 +64,7 @@ def test_the_ranking_is_that_of_the_roles(found: Roles) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_on_random_targets_no_head_facilitates_in_all_seeds(micro: mh.Model) -> None:
     rng = np.random.default_rng(0)
     words = [f" {word}" for word in tiny_models.WORDS.split()]

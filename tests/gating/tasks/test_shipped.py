@@ -350,6 +350,7 @@ def test_no_item_is_rejected(model: mh.Model, name: str) -> None:
     assert task.tokens(model).rejected == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["syntax", "common_sense_open", "aba_abb", "capitals"])
 def test_targets_are_likelier_than_those_of_other_items(model: mh.Model, name: str) -> None:
     task = load_task(name, model=model, n=8)

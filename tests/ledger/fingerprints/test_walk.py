@@ -105,6 +105,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_the_same_in_another_process(tmp_path: Path) -> None:
     started = []
     for seed, folder, above in (("1", "here", ""), ("2", "there", "# a line\n\n\n")):

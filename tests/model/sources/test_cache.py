@@ -158,6 +158,7 @@ def test_a_file_that_changes_while_it_is_converted_is_not_kept(
     assert folders(kept) == []
 
 
+@pytest.mark.slow
 def test_processes_that_start_at_once_convert_once(kept: Path, file: Path) -> None:
     code = "import sys; from pathlib import Path; from mechheads.model.sources.gguf import converted_folder; "
     code += "print(converted_folder(Path(sys.argv[1])))"

@@ -89,6 +89,7 @@ def test_the_default_model_is_fetched_and_converted_once(fresh_cache: tuple[Path
     assert {"model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"} <= files
 
 
+@pytest.mark.slow
 def test_the_default_model_knows_paris(
     fresh_cache: tuple[Path, str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
