@@ -1,4 +1,4 @@
-"""mechheads against other tools, and against what arithmetic demands: ``python -m benchmarks --out results.json``.
+"""mechheads compared with other tools and with the arithmetic limit: ``python -m benchmarks --out results.json``.
 
 mechheads runs each sweep over all heads. The other tools take one or two forward passes for each head, and every head
 costs the same. So they run a sample of heads spread evenly over the layers, and their time, without their cached runs,
@@ -35,7 +35,7 @@ def main() -> None:
                 _run_model(spec, args, results["models"])
     except KeyboardInterrupt:
         results["interrupted"] = True
-        _say("interrupted: what was measured until here is kept")
+        _say("interrupted: the results so far are kept")
     finally:
         _finish(results, args.out)
 
@@ -47,14 +47,19 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workloads", nargs="+", choices=tuple(workloads.TITLES), default=list(workloads.TITLES))
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--tools", nargs="+", choices=tuple(NAMES), default=list(NAMES))
-    parser.add_argument("--repeats", type=int, default=5, help="interleaved runs of each tool; medians are told")
-    parser.add_argument("--heads", type=int, help="heads that the other tools run (18, and 9 for W3 and W6)")
+    parser.add_argument("--repeats", type=int, default=5, help="interleaved runs of each tool; medians are reported")
     parser.add_argument(
-        "--tl3", metavar="PYTHON", type=Path, help="an interpreter with TransformerLens 3.9; else one is made"
+        "--heads", type=int, help="number of heads that the other tools run; default: 18, and 9 for W3 and W6"
+    )
+    parser.add_argument(
+        "--tl3",
+        metavar="PYTHON",
+        type=Path,
+        help="an interpreter with TransformerLens 3.9; default: an environment is created",
     )
     parser.add_argument("--device", default="cpu", help='"cpu" or "cuda"')
     parser.add_argument("--out", type=Path, help="write the results to this JSON file")
-    parser.add_argument("--quick", action="store_true", help="once, 2 heads and 2 prompts: to see that it works")
+    parser.add_argument("--quick", action="store_true", help="one run of 2 heads and 2 prompts, to see that it works")
     args = parser.parse_args()
     if args.quick:
         args.repeats, args.heads = 1, args.heads or 2
@@ -64,7 +69,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run_model(spec: workloads.ModelSpec, args: argparse.Namespace, models: list[dict[str, Any]]) -> None:
-    """Every workload on one model; its entry grows as they end, so that an interruption loses nothing."""
+    """Run every workload on one model. Results are added as workloads end, so an interruption loses nothing."""
     from transformers import AutoConfig
 
     from benchmarks.tools.base import mechheads_model

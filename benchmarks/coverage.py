@@ -1,8 +1,9 @@
-"""How often intervals hold the truth: ``python -m benchmarks.coverage --out benchmarks/coverage.json``.
+"""How often intervals hold the true mean: ``python -m benchmarks.coverage --out benchmarks/coverage.json``.
 
-Effects with a known mean of 0, many times over, for 3 to 30 clusters: the share of 95% intervals that hold the mean,
-for clusters of one size and of unequal ones (1, 2, 3 and 4 prompts in turn, which share all, half or nothing of what
-varies). For two clusters the share of ranges that do. And the share of sign-flip p of 0.05 or less at a mean of 0.
+Many experiments are simulated, with effects of mean 0 in 3 to 30 clusters. The benchmark measures the share of 95%
+intervals that hold the mean, for clusters of equal and of unequal size (1, 2, 3 and 4 prompts in turn, which share all,
+half or nothing of what varies). For two clusters, it measures the share of ranges that hold the mean. It also measures
+the share of sign-flip p of 0.05 or less.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mechheads.results.stats import cluster_range, clustered_interval, sign_flip
 
 CLUSTERS = (3, 4, 5, 6, 8, 10, 12, 16, 20, 30)
 SIZES = (1, 2, 3, 4)
-"""Prompts of the clusters, in turn, where they are unequal."""
+"""The number of prompts in unequal clusters, in turn."""
 CLUSTERS_OF_P = (8, 12, 20)
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Float[np.ndarray, "..."]]
@@ -30,9 +31,9 @@ EFFECTS: dict[str, Draw] = {
     "exponential": lambda rng, shape: rng.exponential(size=shape) - 1,
     "rare and large": lambda rng, shape: np.where(rng.random(shape) < 0.05, 19.0, -1.0),
 }
-"""All with mean 0; the last is 19 with a chance of 5%, and else -1."""
+"""Distributions of effects, all with mean 0; the last is 19 with a probability of 5%, and otherwise -1."""
 SHARED = {"all": (1.0, 0.0), "half": (0.5**0.5, 0.5**0.5), "nothing": (0.0, 1.0)}
-"""How much the prompts of a cluster share: the factors of the cluster's own effect and of each prompt's."""
+"""How much the prompts of a cluster share: the factor of the cluster's effect, and of each prompt's effect."""
 
 
 def holds(ends: tuple[np.ndarray, np.ndarray]) -> float:
@@ -41,7 +42,7 @@ def holds(ends: tuple[np.ndarray, np.ndarray]) -> float:
 
 
 def equal(effects: str, clusters: int, draws: int) -> float:
-    """Coverage with clusters of one size."""
+    """Coverage with clusters of equal size."""
     return holds(clustered_interval(EFFECTS[effects](_rng(clusters), (draws, clusters))))
 
 
@@ -55,12 +56,12 @@ def unequal(effects: str, clusters: int, draws: int, shared: str) -> float:
 
 
 def false_positives(effects: str, clusters: int, draws: int) -> float:
-    """The share of sign-flip p of 0.05 or less, though the mean is 0."""
+    """The share of sign-flip p of 0.05 or less if the mean is 0."""
     return float((sign_flip_p(EFFECTS[effects](_rng(clusters), (draws, clusters))) <= 0.05).mean())
 
 
 def measure(draws: int) -> dict[str, Any]:
-    """All of it."""
+    """All results."""
     of_mean = ("normal", "exponential")
     result: dict[str, Any] = {
         "draws": draws,
@@ -77,7 +78,7 @@ def measure(draws: int) -> dict[str, Any]:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The table of coverage; a column a kind of effects and clusters."""
+    """The table of coverage: one column for each kind of effects and clusters."""
     columns = {f"{name}, equal clusters": result["equal"][name] for name in result["equal"]}
     for name, kinds in result["unequal"].items():
         for shared, values in kinds.items():

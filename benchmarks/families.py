@@ -2,7 +2,7 @@
 
 A tiny random model of each architecture that transformers and TransformerLens both know (``tiny_families``) is loaded,
 and analysed twice: by mechheads, and by one full forward pass of plain transformers for each head and prompt
-(``plain``), in float64. What is told of each analysis is the largest difference, as a share of the largest value.
+(``plain``), in float64. The result of each analysis is the largest difference, as a share of the largest value.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from mechheads.engine.direct_paths import MLPs
 from mechheads.interventions.base import Site
 
 LIMIT = 1e-5
-"""A larger difference in float32 is looked at again in float64."""
+"""If a difference in float32 is larger, the analysis is repeated in float64."""
 _ROUNDED = 1e-3
-"""No rounding in float32 makes a larger one."""
+"""A difference in float32 that is larger than this is not due to rounding."""
 
 _CLEAN = ((5, 40, 17, 88, 23, 141, 9, 66), (31, 77, 12, 200, 150, 8))
 _CORRUPTED = ((5, 40, 90, 88, 23, 141, 30, 66), (31, 77, 12, 201, 150, 8))
@@ -44,7 +44,7 @@ _RELATION = mh.Relation(
 
 
 class Head(NamedTuple):
-    """A head, as two numbers that can be handed on."""
+    """A head, as a tuple of two numbers."""
 
     layer: int
     head: int
@@ -54,7 +54,7 @@ class Trial:
     """One model, analysed in both ways.
 
     Args:
-        heads: of each layer, those analysed; left out, all.
+        heads: the heads of each layer to analyse; by default all.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Trial:
         return [self.plain.see(ids) for ids in _CORRUPTED]
 
     def differences(self) -> dict[str, float]:
-        """Of each analysis the largest difference between the two ways, as a share; see ``_apart``."""
+        """The largest difference between the two ways, as a share, for each analysis; see ``_apart``."""
         last = self.model.n_layers - 1
         analyses: dict[str, Callable[[], tuple[np.ndarray, np.ndarray]]] = {
             "logits": self.logits,
@@ -95,7 +95,7 @@ class Trial:
         return {name: float(f"{self._apart(*analysis(), name):.1e}") for name, analysis in analyses.items()}
 
     def _apart(self, ours: np.ndarray, theirs: np.ndarray, name: str) -> float:
-        """A share of the largest value; of changes of a logit difference, of the largest that patching z makes."""
+        """The difference as a share of the largest value; for patching, of the largest effect of patching z."""
         most = float(np.abs(theirs).max())
         if name == "patch z":
             self._largest_effect = most
@@ -122,7 +122,7 @@ class Trial:
         return self._picked(ours), self._each(lambda head, i: self._effect(_CORRUPTED[i], i, change(head, i)))
 
     def _through(self, ids: Sequence[int], head: Head, values: dict[str, Tensor | float]) -> tuple[Spot, Change]:
-        """The change of a head's z when what it reads as its q, k or v has other values."""
+        """The change of a head's z when its q, k or v has other values."""
         given = [self.plain.of_head(site, *head, value) for site, value in values.items()]
         return self.plain.z_of(*head, self.plain.z_when(ids, head.layer, given))
 
@@ -226,11 +226,11 @@ class Trial:
 
 
 def _give(value: Tensor) -> Change:
-    return lambda old: value.reshape(old.shape).clone()  # blocks add into what their parts give
+    return lambda old: value.reshape(old.shape).clone()  # blocks add to the outputs of their parts in place
 
 
 def try_family(name: str, heads: Sequence[int] | None = None) -> dict[str, Any]:
-    """Load and analyse one: ``refused`` with the error's text, or ``differences``."""
+    """Load and analyse one architecture: ``refused`` with the text of the error, or ``differences``."""
     about = {"config": FAMILIES[name].kind, "about": FAMILIES[name].about}
     with tempfile.TemporaryDirectory(prefix="mh") as made, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -247,7 +247,7 @@ def try_family(name: str, heads: Sequence[int] | None = None) -> dict[str, Any]:
 
 
 def verdict(found: dict[str, Any]) -> str:
-    """``exact``, ``refused`` or ``wrong``; what is right in float64 and differs in float32 differs by rounding."""
+    """``exact``, ``refused`` or ``wrong``; a difference in float32 that is gone in float64 is rounding."""
     if "refused" in found:
         return "refused"
     most, rounding = max(found["differences"].values()), max(found.get("in_float64", {"none": 1.0}).values())
@@ -255,7 +255,7 @@ def verdict(found: dict[str, Any]) -> str:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Tables of what is exact, and of what is refused and why."""
+    """Tables of the architectures that are exact, and of those that are refused, with the reason."""
     families = results["families"]
     about = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
     exact = sum(verdict(found) == "exact" for found in families.values())
@@ -273,9 +273,9 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    """Try them, print a line each, write the results; 1 if one is neither exact nor refused."""
+    """Try the architectures, print a line for each, write the results; 1 if one is neither exact nor refused."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"some of {', '.join(FAMILIES)}; left out, all")
+    parser.add_argument("names", nargs="*", help=f"some of {', '.join(FAMILIES)}; default: all")
     parser.add_argument("--out", type=Path, help="write the results to this JSON file")
     given = parser.parse_args(None if arguments is None else list(arguments))
     found = {}

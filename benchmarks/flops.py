@@ -1,17 +1,17 @@
-"""How many floating-point operations a workload needs at the least.
+"""The least number of floating-point operations that a workload needs.
 
-Only matrix products are counted (a product of [a, b] and [b, c] is 2abc), as norms, softmax and activations are
-small beside them. What is counted is what cannot be avoided by an exact method that runs every head on its own:
+Only matrix products are counted (a product of [a, b] and [b, c] is 2abc), because norms, softmax and activations are
+small in comparison. The count is what an exact method that runs every head separately cannot avoid:
 
-- a change in layer l at positions p..t touches nothing below l and nothing before p;
-- in block l only the changed head's share of the output projection and the MLP follow from it; queries, keys, values
-  and patterns of that block stay as they are;
-- each later block runs in full at positions p..t against the keys and values of 0..p-1, which are known;
-- the last block needs keys and values at p..t, and everything else only where logits are read;
-- logits are read, and so unembedded, at the last position t alone: all of them for a KL, two for a difference of two;
+- a change in layer l at positions p..t changes nothing below l and nothing before p;
+- in block l only the changed head's share of the output projection and the MLP are computed again; queries, keys,
+  values and patterns of this block stay as they are;
+- each later block runs in full at positions p..t, with known keys and values at 0..p-1;
+- the last block needs keys and values at p..t, and everything else only at positions whose logits are read;
+- logits are read, and so unembedded, at the last position t only: all of them for a KL, two for a logit difference;
 - path patching freezes every other head, so positions do not mix: only MLPs run, at the receiver's positions.
 
-To this come the cached runs: all of the base run, and of the other run what lies behind the first token that differs.
+The cached runs are added: all of the base run, and the other run from the first token that differs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a model that decide its cost. ``mlp_matrices`` is 3 for a gated MLP, else 2."""
+    """The sizes of a model that determine its cost. ``mlp_matrices`` is 3 for a gated MLP, otherwise 2."""
 
     n_layers: int
     n_heads: int
@@ -36,7 +36,7 @@ class Shape:
 
     @classmethod
     def of(cls, config: Any) -> Shape:
-        """The sizes in a transformers configuration of a GPT-2 or a Llama.
+        """The sizes in the transformers configuration of a GPT-2 or Llama model.
 
         Raises:
             ValueError: for another kind of model.
@@ -58,49 +58,49 @@ class Shape:
 
     @property
     def head_query(self) -> int:
-        """One head's query at one position; as much as one head's share of the output projection."""
+        """FLOPs of one head's query at one position; equal to one head's share of the output projection."""
         return 2 * self.d_model * self.d_head
 
     @property
     def queries(self) -> int:
-        """All heads' queries at one position; as much as the output projection."""
+        """FLOPs of all heads' queries at one position; equal to the output projection."""
         return self.n_heads * self.head_query
 
     @property
     def keys_values(self) -> int:
-        """All keys and values at one position."""
+        """FLOPs of all keys and values at one position."""
         return 2 * self.n_kv_heads * self.head_query
 
     @property
     def mlp(self) -> int:
-        """The MLP at one position."""
+        """FLOPs of the MLP at one position."""
         return 2 * self.mlp_matrices * self.d_model * self.d_mlp
 
     @property
     def unembed(self) -> int:
-        """The logits at one position."""
+        """FLOPs of the logits at one position."""
         return 2 * self.d_model * self.d_vocab
 
 
 def head_attention(shape: Shape, first: int, end: int) -> int:
-    """Scores and weighted values of one head for the queries at first..end-1; query t sees t + 1 keys."""
+    """FLOPs of one head's scores and weighted values for the queries at first..end-1; query t has t + 1 keys."""
     keys = (first + 1 + end) * (end - first) // 2
     return 4 * shape.d_head * keys
 
 
 def attention(shape: Shape, first: int, end: int) -> int:
-    """The same for all heads: 4 * heads * d_head * keys, where heads * d_head is d_model in most models."""
+    """The same for all heads: 4 * heads * d_head * keys; heads * d_head is d_model in most models."""
     return shape.n_heads * head_attention(shape, first, end)
 
 
 def block(shape: Shape, first: int, end: int) -> int:
-    """One whole block at positions first..end-1."""
+    """FLOPs of one whole block at positions first..end-1."""
     each = 2 * shape.queries + shape.keys_values + shape.mlp
     return (end - first) * each + attention(shape, first, end)
 
 
 def last_block(shape: Shape, first: int, end: int, *, finish: bool = True) -> int:
-    """The last block, read at end-1: keys and values at first..end-1, the rest at end-1.
+    """FLOPs of the last block, read at end-1: keys and values at first..end-1, the rest at end-1.
 
     Without ``finish`` it ends with every head's z, before the output projection.
     """
@@ -109,7 +109,7 @@ def last_block(shape: Shape, first: int, end: int, *, finish: bool = True) -> in
 
 
 def cone(shape: Shape, layer: int, first: int, end: int) -> int:
-    """What follows from one head's changed z in ``layer`` at first..end-1, up to the logits at end-1."""
+    """FLOPs from one head's changed z in ``layer`` at first..end-1 to the logits at end-1."""
     if layer == shape.n_layers - 1:
         return shape.head_query + shape.mlp + shape.unembed
     own = (end - first) * (shape.head_query + shape.mlp)
@@ -118,15 +118,15 @@ def cone(shape: Shape, layer: int, first: int, end: int) -> int:
 
 
 def path_to_final(shape: Shape, layer: int) -> int:
-    """One sender in ``layer`` to the logits at one position, other heads frozen: MLPs alone."""
+    """FLOPs from one sender in ``layer`` to the logits at one position, with other heads frozen: MLPs only."""
     return shape.head_query + (shape.n_layers - layer) * shape.mlp + shape.unembed
 
 
 def path_to_query(shape: Shape, layer: int, receiver: int, first: int, end: int) -> int:
-    """One sender in ``layer`` to one head's query in layer ``receiver`` at first..end-1, and on to the logits.
+    """FLOPs from one sender in ``layer`` to one head's query in layer ``receiver`` at first..end-1, and to the logits.
 
-    MLPs of layers layer..receiver-1, the receiver's query and attention, then the cone of its z. In the last layer
-    only the query at end-1 is read.
+    These are the MLPs of layers layer..receiver-1, the receiver's query and attention, and the cone of its z. In the
+    last layer only the query at end-1 is read.
     """
     if receiver == shape.n_layers - 1:
         first = end - 1
@@ -135,12 +135,12 @@ def path_to_query(shape: Shape, layer: int, receiver: int, first: int, end: int)
 
 
 def base_run(shape: Shape, end: int) -> int:
-    """The run that is changed: every block, and the logits at the last position."""
+    """FLOPs of the run that is changed: every block, and the logits at the last position."""
     return (shape.n_layers - 1) * block(shape, 0, end) + last_block(shape, 0, end) + shape.unembed
 
 
 def source_run(shape: Shape, first: int, end: int) -> int:
-    """The run that z is taken from: z of every layer; before ``first`` it is the base run."""
+    """FLOPs of the run that z is taken from: z of every layer; before ``first`` it equals the base run."""
     return (shape.n_layers - 1) * block(shape, first, end) + last_block(shape, first, end, finish=False)
 
 
@@ -154,11 +154,11 @@ def needed(
     receiver: tuple[int, int] | str | None = None,
     logits: int | None = None,
 ) -> int:
-    """FLOPs of a whole workload over these (layer, head).
+    """FLOPs of a whole workload over these heads (layer, head).
 
     Args:
-        differ: for each prompt the first position where the other run differs; None where there is no other run.
-        changed: for each prompt the first position where z changes.
+        differ: for each prompt the first position at which the other run differs; None if there is no other run.
+        changed: for each prompt the first position at which z changes.
         end: number of tokens of every prompt.
         receiver: None patches z itself; ``"final"`` or a (layer, head) is the receiver of a path.
         logits: how many tokens' logits are read; None for all.

@@ -1,10 +1,10 @@
-"""Fitting gates on the default model against the plain loop: ``python -m benchmarks.gating``.
+"""Fitting gates on the default model, compared with a plain loop: ``python -m benchmarks.gating``.
 
-The plain loop is the method as one would write it down: weights frozen, z times the gates in a hook of TransformerLens,
-logits of the whole vocabulary at every position, the targets' log-probabilities gathered from them, torch.optim.Adam.
-Both fit the same few-shot prompts, two updates from the same gates in turn, each time with another seed: what else the
-machine does then slows both alike. Their gates must agree. Then several seeds at once are timed against the same seeds
-one after the other.
+The plain loop implements the method directly: frozen weights, z times the gates in a hook of TransformerLens, logits of
+the whole vocabulary at every position, the targets' log-probabilities gathered from them, and torch.optim.Adam. Both
+fit the same few-shot prompts. They take turns of two updates from the same gates, with a new seed each turn, so that
+other work on the machine slows both equally. Their gates must agree. Then several seeds at once are compared with the
+same seeds one after the other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ IN_TURN = 2
 
 
 def main() -> None:
-    """Run each in turn and print medians, ratios, and memory."""
+    """Run both in turns, and print medians, ratios and memory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--updates", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=4)
@@ -47,9 +47,9 @@ def main() -> None:
     prompts = few_shot_prompts(model, "country_to_capital", shots=SHOTS, n=N_PROMPTS)
     task = Task(list(map(str, prompts.items)), list(map(str, prompts.answer or ())), name="capitals")
     tokens = task.tokens(model)
-    print(f"{len(tokens)} prompts of {int(tokens.lengths.min())} to {int(tokens.lengths.max())} tokens, all in a batch")
+    print(f"{len(tokens)} prompts of {int(tokens.lengths.min())} to {int(tokens.lengths.max())} tokens, in one batch")
     turns = math.ceil(options.updates / IN_TURN)
-    print(f"{turns * IN_TURN} updates each, {IN_TURN} in turn")
+    print(f"{turns * IN_TURN} updates each, in turns of {IN_TURN}")
     compare(
         {
             "mechheads": lambda turn: ours(model, task, [turn], IN_TURN),
@@ -58,7 +58,7 @@ def main() -> None:
         turns,
     )
     turns = math.ceil(options.updates / IN_TURN / options.seeds)
-    print(f"{options.seeds} seeds, {turns * IN_TURN} updates each, {IN_TURN} in turn")
+    print(f"{options.seeds} seeds, {turns * IN_TURN} updates each, in turns of {IN_TURN}")
     seeds = range(options.seeds)
     compare(
         {
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def compare(ways: dict[str, Callable[[int], np.ndarray]], turns: int) -> None:
-    """Two ways to the same gates, in turn."""
+    """Time two ways to compute the same gates, in turns, and print the comparison."""
     for way in ways.values():
         way(0)  # to warm up
     runs: dict[str, list[machine.Measured]] = {name: [] for name in ways}
@@ -81,20 +81,20 @@ def compare(ways: dict[str, Callable[[int], np.ndarray]], turns: int) -> None:
             runs[name].append(machine.measured(partial(ways[name], turn), "cpu"))
     for name in ways:
         seconds, peak = (statistics.median(getattr(run, of) for run in runs[name]) for of in ("seconds", "peak"))
-        print(f"{name}: median {seconds:.2f} s a turn, peak {peak / 2**20:.0f} MB, the model's among them")
+        print(f"{name}: median {seconds:.2f} s per turn, peak memory {peak / 2**20:.0f} MB, with the model")
     first, second = (runs[name] for name in ways)
     pairs = list(zip(first, second, strict=True))
     ratios = [b.seconds / a.seconds for a, b in pairs]
     low, middle, high = statistics.quantiles(ratios)
     off = max(float(np.abs(a.result - b.result).max()) for a, b in pairs)
     print(
-        f"{middle:.2f} times as fast (quartiles {low:.2f} and {high:.2f}), in all "
+        f"{middle:.2f} times as fast (quartiles {low:.2f} and {high:.2f}), over all turns "
         f"{sum(b.seconds for _, b in pairs) / sum(a.seconds for a, _ in pairs):.2f}; gates differ by at most {off:.2g}"
     )
 
 
 def ours(model: mh.Model, task: Task, seeds: list[int], updates: int) -> np.ndarray:
-    """The first fit of ``fit_gates``, alone."""
+    """Gates after the first fit of ``fit_gates``."""
     tokens = task.tokens(model)
 
     def objective(gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
@@ -107,7 +107,7 @@ def ours(model: mh.Model, task: Task, seeds: list[int], updates: int) -> np.ndar
 
 
 def plain_loop(model: mh.Model, task: Task, seed: int, updates: int) -> np.ndarray:
-    """The first fit of one seed, as it is written down."""
+    """Gates after the first fit of one seed, by a direct implementation."""
     tokens = task.tokens(model)
     for weight in model.model.parameters():
         weight.requires_grad_(False)

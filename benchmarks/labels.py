@@ -1,8 +1,8 @@
-"""Relation scores of the default model against the obvious loop: ``python -m benchmarks.labels``.
+"""Relation scores of the default model, compared with a plain loop: ``python -m benchmarks.labels``.
 
-The loop is the paper's formula as it stands: for every relation and head E' @ W_V @ W_O @ W_U, then topk, with tokens
-through the first MLP and raw weights. It is run on a sample of heads spread over the layers and scaled to all; its hits
-on these must be ours.
+The loop computes the paper's formula directly: for every relation and head E' @ W_V @ W_O @ W_U, then topk, with tokens
+through the first MLP and raw weights. It runs on a sample of heads spread over the layers, and its time is scaled to
+all heads. Its hits must be the same as ours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MIN_PAIRS = 30
 
 
 def main() -> None:
-    """Run both in turn and print medians, the ratio, and memory."""
+    """Run both in turns, and print medians, the ratio and memory."""
     model = mh.load()
     kept = [one for one in keep_pairs(load_relations(), model.tokenizer) if len(one.pairs) >= MIN_PAIRS]
     sources = len({source for one in kept for source, _ in one.tokens})
@@ -62,7 +62,7 @@ def ours_of(model: mh.Model, **options: Any) -> mh.HeadScores:
 
 
 def obvious_loop(model: mh.Model, relations: list[KeptPairs]) -> dict[tuple[int, int, str], np.ndarray]:
-    """Hits of the sampled heads, relation by relation."""
+    """The hits of the sampled heads on each relation."""
     found = {}
     with torch.no_grad():
         for layer, head in HEADS:
@@ -76,7 +76,7 @@ def obvious_loop(model: mh.Model, relations: list[KeptPairs]) -> dict[tuple[int,
 
 
 def compare(scores: mh.HeadScores, loop: dict[tuple[int, int, str], np.ndarray]) -> int:
-    """How many hits are not the same."""
+    """The number of hits that differ."""
     values = scores.dataset["values"]
     return sum(
         int((values.sel(relation=name).values[layer, head, : len(hits)] != hits).sum())

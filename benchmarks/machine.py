@@ -1,4 +1,4 @@
-"""What the machine can do: the speed of its matrix products, and the memory that a call takes."""
+"""Measurements of the machine: the speed of matrix products, and the time and memory of a call."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import psutil
 import torch
 
 SHAPES = ((1024, 576, 1536), (1024, 768, 3072), (2048, 2048, 2048))
-"""Matrix products [a, b] x [b, c] of sizes that models have; the fastest counts."""
+"""Matrix products [a, b] x [b, c] of sizes that occur in models; the fastest counts."""
 
 LIBRARIES = ("mechheads", "transformer-lens", "transformers", "torch", "nnsight", "pyvene", "numpy")
 
 
 def matmul_speed(device: str, tries: int = 3) -> dict[str, float]:
-    """FLOP/s of float32 products of each shape, the best of some tries; the first one only warms up."""
+    """FLOP/s of float32 products of each shape, the best of some tries after a warm-up."""
     speeds = {}
     for a, b, c in SHAPES:
         left, right = torch.randn(a, b, device=device), torch.randn(b, c, device=device)
@@ -38,14 +38,14 @@ def matmul_speed(device: str, tries: int = 3) -> dict[str, float]:
 
 
 def clock(device: str) -> float:
-    """Seconds, once all work on the device is done."""
+    """The clock in seconds, after all work on the device is done."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def memory_level(device: str) -> int:
-    """Bytes in use: on a GPU by tensors, else by this process, once it has given back what it no longer needs."""
+    """Bytes in use: by tensors on a GPU, otherwise by this process, after it has released memory that it can."""
     gc.collect()
     if device.startswith("cuda"):
         return torch.cuda.memory_allocated(device)
@@ -55,7 +55,7 @@ def memory_level(device: str) -> int:
 
 
 class PeakMemory:
-    """The most memory in use while it is open, in bytes: ``with PeakMemory(device) as memory: ...; memory.peak``."""
+    """The peak memory of a block in bytes: ``with PeakMemory(device) as memory: ...; memory.peak``."""
 
     _EVERY = 0.005
 
@@ -92,7 +92,7 @@ class PeakMemory:
 
 @dataclass(frozen=True)
 class Measured:
-    """One call: its result, its seconds, and the most memory in use (bytes, not above any level)."""
+    """One call: its result, its time in seconds, and the peak of memory in use in bytes."""
 
     result: Any
     seconds: float
@@ -100,7 +100,7 @@ class Measured:
 
 
 def measured(call: Callable[[], Any], device: str) -> Measured:
-    """Run a call with the clock on and memory watched."""
+    """Run a call, and measure its time and peak memory."""
     with PeakMemory(device) as memory:
         start = clock(device)
         result = call()
@@ -109,7 +109,7 @@ def measured(call: Callable[[], Any], device: str) -> Measured:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the libraries that are installed here."""
+    """Versions of Python and of the libraries that are installed here."""
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -120,7 +120,7 @@ def versions() -> dict[str, str]:
 
 
 def description(device: str) -> dict[str, Any]:
-    """Of this machine, for the results."""
+    """A description of this machine, for the results."""
     about = {
         "processor": _processor(),
         "cores": psutil.cpu_count(logical=False),

@@ -1,4 +1,4 @@
-"""Measures workloads: tools in turn, again and again, and what follows from their times."""
+"""Measure workloads: the tools run in turns, several times, and their times are compared."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from benchmarks.workloads import Head, Workload
 
 OURS = "mechheads"
 SAMPLE = {"W3": 9, "W6": 9}
-"""Heads that the other tools are run on; 18 where it does not say."""
+"""The number of heads that the other tools run; 18 for workloads that are not listed."""
 
 Say = Callable[[str], None]
 
 
 @dataclass
 class Measurement:
-    """One workload on one model, filled as runs end: an interrupted one holds what there was.
+    """The measurement of one workload on one model. Runs are added as they end; an interruption keeps them.
 
     Attributes:
-        heads: all heads of the sweep, which mechheads runs; ``sampled``: those that the others run.
-        runs: of each tool by its key, without warm-ups; ``errors``: why a tool gave no result.
-        speeds: the matrix products' FLOP/s, measured once a repeat.
+        heads: all heads of the sweep, which mechheads runs.
+        sampled: the heads that the other tools run.
+        runs: the runs of each tool, by its key, without warm-ups.
+        errors: why a tool gave no result.
+        speeds: FLOP/s of matrix products, measured once per repeat.
     """
 
     workload: Workload
@@ -41,11 +43,11 @@ class Measurement:
     speeds: list[dict[str, float]] = field(default_factory=list)
 
     def heads_of(self, key: str) -> list[Head]:
-        """The heads that a tool is run on."""
+        """The heads that a tool runs."""
         return self.heads if key == OURS else self.sampled
 
     def to_json(self) -> dict[str, Any]:
-        """Everything measured, and medians, differences and distances to the limit."""
+        """All measured values, with medians, differences and ratios to the limit."""
         needed = self.workload.flops(self.shape, self.heads)
         speed = statistics.median(max(each.values()) for each in self.speeds) if self.speeds else None
         limit = needed / speed if speed else None
@@ -91,7 +93,7 @@ class Measurement:
         return about
 
     def _sampled(self, key: str) -> np.ndarray:
-        """The last run's values of the sampled heads."""
+        """The values of the sampled heads in the last run."""
         ran = self.heads_of(key)
         return self.runs[key][-1].values[[ran.index(head) for head in self.sampled]]
 
@@ -99,9 +101,9 @@ class Measurement:
 def measure(
     measurement: Measurement, runners: Mapping[str, Runner], repeats: int, device: str, say: Say
 ) -> Measurement:
-    """Run every tool once on two heads to warm up, then all in turn, ``repeats`` times over.
+    """Run every tool once on two heads to warm up, then all tools in turns, ``repeats`` times.
 
-    A tool that raises is left out from there on, and its error is kept.
+    A tool that raises an error is left out from then on, and its error is kept.
     """
     workload = measurement.workload
     for key, runner in runners.items():
@@ -129,7 +131,7 @@ def _attempt(measurement: Measurement, key: str, runner: Runner, heads: Sequence
 
 
 def told(error: Exception) -> str:
-    """An error as its class and message; a worker has put both into the message already."""
+    """The class and the message of an error; the message of a ``ToolError`` has both already."""
     return str(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {error}"
 
 
@@ -139,4 +141,4 @@ def _line(measurement: Measurement, key: str, run: Run) -> str:
     if part == total:
         return f"{NAMES[key]} {seconds:.2f} s for {total} heads"
     scaled = run.prepare_seconds + run.run_seconds * total / part
-    return f"{NAMES[key]} {seconds:.2f} s for {part} heads, which makes {scaled:.1f} s for {total}"
+    return f"{NAMES[key]} {seconds:.2f} s for {part} heads, scaled to {scaled:.1f} s for {total}"

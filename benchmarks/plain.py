@@ -1,8 +1,8 @@
 """The slow and plain way: analyses of heads in transformers alone, one full forward pass for each head and prompt.
 
-Nothing here pads, stacks, resumes or knows TransformerLens. Torch hooks on the modules of transformers' own model put
-values in: z where it enters the output projection, q, k and v where they leave theirs, an MLP where it leaves the last
-matrix of it.
+Nothing here pads, stacks, resumes or uses TransformerLens. Torch hooks on the modules of transformers' own model
+replace values: z at the input of the output projection, q, k and v at the outputs of their projections, and an MLP's
+output at its last matrix.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ _MLPS = (
 
 @dataclass(frozen=True)
 class Attention:
-    """Where a layer's heads are: its output projection, and of q, k and v which outputs of which module are whose.
+    """The modules of a layer's heads.
 
     Attributes:
-        outputs: for q, k and v a module and the numbers of its outputs [stored head, d_head].
+        out: the output projection.
+        outputs: for q, k and v, a module and the indices of its outputs for each head [stored head, d_head].
     """
 
     out: nn.Module
@@ -47,7 +48,7 @@ class Attention:
 
 
 class Plain:
-    """A causal language model of transformers in eager attention, in float64 if it is not asked for in another."""
+    """A causal language model of transformers with eager attention, by default in float64."""
 
     def __init__(self, folder: Path, dtype: torch.dtype = torch.float64) -> None:
         self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(
@@ -68,7 +69,7 @@ class Plain:
         return at.out if kind == "z" else at.outputs[kind][0]
 
     def run(self, ids: Sequence[int], changes: Sequence[tuple[Spot, Change]] = ()) -> Tensor:
-        """Logits [pos, d_vocab] with activations changed; a change gets the whole of what enters or leaves."""
+        """Logits [pos, d_vocab] with changed activations; a change gets a module's whole input or output."""
         handles = [self._hook(spot, change) for spot, change in changes]
         try:
             with torch.no_grad():
@@ -88,7 +89,7 @@ class Plain:
         return module.register_forward_pre_hook(enters) if spot[0] == "z" else module.register_forward_hook(leaves)
 
     def see(self, ids: Sequence[int], changes: Sequence[tuple[Spot, Change]] = ()) -> tuple[Tensor, dict[Spot, Tensor]]:
-        """Logits and every activation, with some changed."""
+        """Logits and all activations, with changed activations."""
         seen: dict[Spot, Tensor] = {}
         spots = [(kind, layer) for layer in range(self.n_layers) for kind in ("z", "q", "k", "v", "mlp")]
         watch = [(spot, partial(_keep, seen=seen, spot=spot)) for spot in spots]
@@ -106,7 +107,7 @@ class Plain:
         return ("z", layer), change
 
     def of_head(self, kind: str, layer: int, head: int, value: Tensor | float) -> tuple[Spot, Change]:
-        """The change that gives the q, k or v that one head reads the numbers it has in ``value``."""
+        """The change that gives the q, k or v of one head its numbers in ``value``."""
         columns = self.columns(kind, layer, head)
 
         def change(out: Tensor) -> Tensor:
@@ -127,7 +128,7 @@ class Plain:
         return seen["z", layer]
 
     def first_mlp(self, x: Tensor) -> Tensor:
-        """What block 0's MLP makes of rows of a residual stream if its heads write nothing."""
+        """The output of block 0's MLP for rows of the residual stream, if its heads write nothing."""
         seen: dict[Spot, Tensor] = {}
 
         def enter(_module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -163,7 +164,7 @@ def _keep(value: Tensor, seen: dict[Spot, Tensor], spot: Spot) -> Tensor:
 
 
 def _find(block: nn.Module, names: Sequence[str]) -> nn.Module:
-    """The first of some modules that a block has."""
+    """The first of these modules that the block has."""
     inside = dict(block.named_modules())
     return next(inside[name] for name in names if name in inside)
 
@@ -174,7 +175,7 @@ def _find_blocks(model: nn.Module, n_layers: int) -> list[nn.Module]:
 
 
 def _find_attention(block: nn.Module, config: Any) -> Attention:
-    """The module that holds the output projection, by the names that transformers gives it, and what is beside it."""
+    """The output projection, found by the names that transformers uses, and the modules of q, k and v."""
     holders = [
         (module, out)
         for path, module in block.named_modules()
@@ -193,11 +194,11 @@ def _matrix(module: Any) -> Tensor:
 
 
 def _outputs(at: nn.Module, config: Any, n_heads: int, d_head: int) -> dict[str, tuple[nn.Module, Tensor]]:
-    """Which outputs of which module are q, k and v; fused ones lie as transformers cuts them."""
+    """Which outputs of which module are q, k and v; fused projections are split as transformers splits them."""
     if hasattr(at, "q_proj"):
         separate = {kind: getattr(at, f"{kind}_proj") for kind in "qkv"}
         size = {kind: _matrix(module).shape[1] for kind, module in separate.items()}
-        for kind in "qk":  # where a norm spans all heads, q and k are what it gives
+        for kind in "qk":  # if a norm spans all heads, q and k are its outputs
             norm = getattr(at, f"{kind}_norm", None)
             weight = getattr(norm, "weight", None)
             if weight is not None and weight.ndim == 1 and d_head < len(weight) == size[kind]:

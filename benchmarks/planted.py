@@ -1,7 +1,7 @@
-"""How right labels are where the truth is known: ``python -m benchmarks.planted --out benchmarks/planted.json``.
+"""Precision and recall of labels on planted models: ``python -m benchmarks.planted --out benchmarks/planted.json``.
 
-Planted models with growing noise: precision and recall of labels, over seeds. Models with nothing planted, and planted
-models whose pairs are shuffled: how many get any label of a category, all of them false.
+Planted models with growing noise give precision and recall of labels, over seeds. Models with nothing planted, and
+planted models with shuffled pairs, show how often there is any label: in these models every label is false.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def found(planted: PlantedModel, relations: Iterable[mh.Relation] | None = None,
 
 
 def truth(planted: PlantedModel) -> set[Any]:
-    """Those that the first MLP shows: not the heads that read in context what an earlier head wrote."""
+    """The true (head, category) pairs, without heads "in context", which the first MLP cannot show."""
     return {
         (head, category)
         for head, categories in planted.categories.items()
@@ -44,7 +44,7 @@ def truth(planted: PlantedModel) -> set[Any]:
 
 
 def shuffled(planted: PlantedModel) -> list[mh.Relation]:
-    """The relations with their targets dealt out anew."""
+    """The relations with shuffled targets."""
     rng = np.random.default_rng(planted.seed)
     dealt = []
     for relation in planted.relations:
@@ -55,7 +55,7 @@ def shuffled(planted: PlantedModel) -> list[mh.Relation]:
 
 
 def precision_recall(planted: PlantedModel, **options: Any) -> tuple[float, float]:
-    """Of the labels found the share that is right, and of the right ones the share that is found."""
+    """Precision (the share of found labels that are true) and recall (the share of true labels that are found)."""
     said, true = found(planted, **options), truth(planted)
     right = len(said & true)
     return right / len(said) if said else 1.0, right / len(true)
@@ -132,7 +132,7 @@ def main() -> None:
             for category in {category for _, category in said}:
                 falsely[category] += 1
         result["null"][what] = falsely
-        print(f"{what}: models of {given.seeds} with a false label, by category: {falsely}", file=sys.stderr)
+        print(f"{what}: number of {given.seeds} models with a false label, by category: {falsely}", file=sys.stderr)
     if given.out:
         given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 

@@ -1,11 +1,11 @@
-"""How well static scores rank heads by cause: ``python -m benchmarks.readings LABEL=MODEL ... --effects FOLDER``.
+"""How well static scores rank heads by effect: ``python -m benchmarks.readings LABEL=MODEL ... --effects FOLDER``.
 
 The causal evidence of ``mh.labels.relation_evidence`` (total and direct effect, few-shot prompts) says which eight
-heads move the answer to a relation most, up or down. AUROC is how likely a static score puts one of these before
-another head: phi and the size of ``contrast``, by each reading, with raw and with folded norms. The paper's form is phi
-through the first MLP with raw weights. Intervals draw relations anew.
+heads move the answer to a relation most, up or down. AUROC is the probability that a static score puts one of these
+before another head. The static scores are phi and the size of ``contrast``, by each reading, with raw and with folded
+norms. The paper's form is phi through the first MLP with raw weights. Intervals come from resampling the relations.
 
-Effects take minutes a relation, so they are kept in a folder and computed once.
+Effects take minutes per relation, so they are stored in a folder and computed once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PAPER = "phi first_mlp raw"
 
 
 def effects_of(model: mh.Model, label: str, relation: str, folder: Path) -> dict[str, np.ndarray]:
-    """Total and direct effect of every head [layer, head], from the folder if they are there."""
+    """Total and direct effect of every head [layer, head], from the folder if it has them."""
     files = {what: folder / f"{label}_{relation}_{what}.nc" for what in EFFECTS}
     if not all(file.exists() for file in files.values()):
         print(f"{label}: effects on {relation}", file=sys.stderr)
@@ -52,12 +52,12 @@ def effects_of(model: mh.Model, label: str, relation: str, folder: Path) -> dict
             getattr(found, what).save(file)
     loaded = {what: mh.HeadScores.load(file) for what, file in files.items()}
     if any(scores.provenance["model"] != model.name for scores in loaded.values()):
-        raise ValueError(f"--effects {folder} holds effects of another model under the name {label}")
+        raise ValueError(f"--effects {folder} holds effects of another model with the label {label}; use another label")
     return {what: scores.scores.sel(relation=relation).values for what, scores in loaded.items()}
 
 
 def static_of(model: mh.Model, relations: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
-    """Every static score of every relation [layer, head], by its name: what, which reading, which norm."""
+    """Every static score of every relation [layer, head], by its name: the score, the reading and the norm."""
     found: dict[str, dict[str, np.ndarray]] = {name: {} for name in relations}
     for norm in NORMS:
         scores = mh.relation_scores(model, relations, norm=norm, min_pairs=10, min_effect=1.0, progress=False)
@@ -73,7 +73,7 @@ def static_of(model: mh.Model, relations: Sequence[str]) -> dict[str, dict[str, 
 
 
 def auroc(score: np.ndarray, effect: np.ndarray) -> float:
-    """How likely one of the heads with the strongest effect scores above another one; a tie counts half."""
+    """The probability that one of the heads with the strongest effects scores above another head; ties count half."""
     size = np.abs(effect).ravel()
     strong = np.zeros(len(size), dtype=bool)
     strong[np.argsort(-size, kind="stable")[:STRONGEST]] = True
@@ -82,14 +82,14 @@ def auroc(score: np.ndarray, effect: np.ndarray) -> float:
 
 
 def over_relations(values: np.ndarray) -> tuple[float, float, float]:
-    """The mean over relations, and 95% of the means of relations drawn anew."""
+    """The mean over relations, and its 95% interval from resampling the relations."""
     drawn = np.random.default_rng(0).integers(len(values), size=(DRAWS, len(values)))
     low, high = np.quantile(values[drawn].mean(1), (0.025, 0.975))
     return float(values.mean()), float(low), float(high)
 
 
 def carriers_of(model: mh.Model) -> list[dict[str, Any]]:
-    """The heads that patching says carry a tenth of the capitals or more, and what the labels say of them."""
+    """The heads that carry a tenth of the capitals or more by activation patching, with their labels."""
     pairs = capital_pairs(model, 8)
     if pairs is None:
         return []
@@ -114,7 +114,7 @@ def carriers_of(model: mh.Model) -> list[dict[str, Any]]:
 
 
 def measured(model: mh.Model, label: str, relations: Sequence[str], folder: Path) -> dict[str, Any]:
-    """Both effects of every relation that can be asked, AUROC of every static score, and the carriers of capitals."""
+    """AUROC of every static score for both effects, for each relation that can be used, and carriers of capitals."""
     static = static_of(model, relations)
     effects = {}
     for name in relations:
@@ -142,10 +142,12 @@ def measured(model: mh.Model, label: str, relations: Sequence[str], folder: Path
 def main() -> None:
     """Measure the models named, print the table, and write the numbers."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", help="LABEL=MODEL, such as gemma=path/to/gemma.gguf; the default one")
-    parser.add_argument("--effects", type=Path, required=True, help="a folder that keeps causal evidence")
+    parser.add_argument(
+        "models", nargs="*", help="LABEL=MODEL, such as gemma=path/to/gemma.gguf; default: the default model"
+    )
+    parser.add_argument("--effects", type=Path, required=True, help="a folder that stores causal evidence")
     parser.add_argument("--relations", nargs="+", default=list(RELATIONS))
-    parser.add_argument("--out", type=Path, help="write the results to this JSON file, beside those of other models")
+    parser.add_argument("--out", type=Path, help="add the results to this JSON file")
     given = parser.parse_args()
     given.effects.mkdir(parents=True, exist_ok=True)
     result = json.loads(given.out.read_text(encoding="utf-8")) if given.out and given.out.exists() else {}

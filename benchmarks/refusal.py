@@ -1,8 +1,9 @@
 """Which score finds the heads that a model was taught to refuse with: ``python -m benchmarks.refusal``.
 
-Two deltas, each confined to six heads of the default model: the shipped one, and another with other heads, taught anew
-here. For each: what taking a head's delta out, alone, costs the refusal; the rank of every head of the delta under
-every score; and whether ablating them brings compliance back while the model still works.
+There are two deltas, each confined to six heads of the default model: the shipped one, and one with other heads, which
+is trained here. For each delta, the benchmark measures how much less likely the refusal becomes when one head's delta
+is removed, the rank of every head of the delta by every score, and whether the model complies, and still works, when
+all six heads are ablated.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ PLACE = Path(__file__).with_name("refusal.json")
 
 
 def main() -> None:
-    """Rank the known heads of both deltas under every score and write the table."""
+    """Rank the known heads of both deltas by every score, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=PLACE)
-    parser.add_argument("--delta", type=Path, help="a delta made earlier, in place of the second one")
-    parser.add_argument("--only", choices=("shipped", "second"), help="one of the two; the other stays as it is")
+    parser.add_argument("--delta", type=Path, help="a file with the second delta, instead of training it")
+    parser.add_argument("--only", choices=("shipped", "second"), help="measure one delta, keep the other's results")
     given = parser.parse_args()
     path = shipped(REFUSING_MODEL)
     if path is None:
@@ -47,7 +48,7 @@ def main() -> None:
 
 
 def study(delta: Delta) -> dict[str, Any]:
-    """Everything about one delta, on requests that it was not made from."""
+    """All results for one delta, on requests that it was not trained on."""
     model = taught_model(delta)
     harmful, harmless = ([r.text for r in load_requests(name, "test")] for name in ("harmful", "harmless"))
     intact = refusal_loss(model, harmful)
@@ -78,7 +79,7 @@ def study(delta: Delta) -> dict[str, Any]:
 
 
 def rank_of(values: np.ndarray, head: HeadId) -> int:
-    """1 for the largest score."""
+    """The rank of a head's score; 1 is the largest."""
     return int((values > values[head.layer, head.head]).sum()) + 1
 
 

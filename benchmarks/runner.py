@@ -1,4 +1,4 @@
-"""Runs a tool, timed and with its memory watched: in this process, or in a worker with any interpreter."""
+"""Run a tool and measure time and memory: in this process, or in a worker with any interpreter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).absolute().parent.parent
 
 
 class ToolError(RuntimeError):
-    """A tool could not do what it was asked; the message is its own."""
+    """A tool raised an error or its worker ended; the message is the tool's."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,9 @@ class Run:
 
     Attributes:
         values: the change of the metric [head].
-        prepare_seconds: the cached runs; ``run_seconds``: the heads.
-        peak_bytes: the most memory in use above what was in use before.
+        prepare_seconds: time of the cached runs.
+        run_seconds: time of the heads.
+        peak_bytes: peak memory, minus the memory in use before.
     """
 
     values: np.ndarray
@@ -39,7 +40,7 @@ class Run:
 
 
 class Runner(Protocol):
-    """A tool that has taken up a model."""
+    """A tool that has loaded a model."""
 
     about: dict[str, Any]
     """How the tool is used (``how``) and the versions of its libraries (``versions``)."""
@@ -69,7 +70,7 @@ class Local:
 
 
 class Remote:
-    """A tool in a worker process, spoken to in lines of JSON.
+    """A tool in a worker process, which is controlled by lines of JSON.
 
     Raises:
         ToolError: if the worker ends or the tool raises.
@@ -118,13 +119,13 @@ class Remote:
 
 
 def tl3_python() -> str:
-    """The interpreter of an environment with TransformerLens 3.9, made in mechheads' cache the first time."""
+    """The interpreter of an environment with TransformerLens 3.9, created in mechheads' cache the first time."""
     from mechheads.model.sources import cache_directory
 
     folder = cache_directory() / "benchmark-tl3"
     python, ready = folder / "bin" / "python", folder / "ready"
     if not ready.exists():
-        print(f"making an environment with TransformerLens 3.9 in {folder}, once", file=sys.stderr, flush=True)
+        print(f"creating an environment with TransformerLens 3.9 in {folder}, once", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
         wanted = ["-r", str(ROOT / "benchmarks" / "requirements-tl3.txt"), str(ROOT)]
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *wanted], check=True)

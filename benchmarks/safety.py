@@ -1,15 +1,15 @@
-"""Ships of every head of the default model against one full forward pass a head: ``python -m benchmarks.safety``.
+"""Ships of every head of the default model, compared with a forward pass per head: ``python -m benchmarks.safety``.
 
-32 requests of the package under the paper's template, padded on the right. The plain way is TransformerLens' own
-``run_with_hooks``, as documented: q of one head times epsilon for Undifferentiated Attention, z for Scaling
-Contribution, KL at the last token. It is run on a few heads spread over the layers and scaled to all; its numbers must
-be ours.
+The prompts are 32 requests of the package in the paper's template, padded on the right. The plain way is
+TransformerLens' own ``run_with_hooks``, as documented: q of one head times epsilon for Undifferentiated Attention, z
+for Scaling Contribution, KL at the last token. It runs on a few heads spread over the layers, and its time is scaled to
+all heads. Its numbers must be the same as ours.
 
-The limit is what an exact method needs that ablates each head at all tokens of all prompts, over the speed of the
-best matrix product. As that speed changes within seconds, it is measured every few seconds between the parts of the
-same pass: the limit's share of the time is the work needed over what could have been computed meanwhile. A second,
-lower limit grants that what all prompts begin with is computed once. Memory is compared with what ``mh.plan`` says, in
-a process of its own.
+The limit is the number of operations that an exact method needs to ablate each head at all tokens of all prompts,
+divided by the speed of the best matrix product. This speed changes within seconds, so it is measured every few seconds,
+between the parts of the same pass. "Times the limit" is the number of operations that products could have done during
+the pass, divided by the number needed. A second, lower limit assumes that the tokens with which all prompts begin are
+computed once. Memory is compared with ``mh.plan``, in a process of its own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SITES: dict[Kind, str] = {"undifferentiated": "q", "scaling": "z"}
 
 
 def main() -> None:
-    """Run both in turn and print medians, ratios, and memory."""
+    """Run both in turns, and print medians, ratios and memory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     repeats = parser.parse_args().repeats
@@ -70,7 +70,7 @@ def main() -> None:
         middle, room = statistics.median(ours[kind]), statistics.median(could[kind])
         print(
             f"{kind}: {middle:.1f} s, {statistics.median(plain[kind]) / middle:.1f} times faster, "
-            f"{room / limits[0]:.2f} times the limit, {room / limits[1]:.2f} times that with the common beginning once"
+            f"{room / limits[0]:.2f} times the limit, {room / limits[1]:.2f} times the limit with a shared beginning"
         )
     both = machine.measured(lambda: mh.safety.compare_ablations(model, requests, progress=False), "cpu")
     print(f"both in one pass, with Generalized Ships: {both.seconds:.1f} s")
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def paced(model: mh.Model, requests: list[str], kind: Kind) -> tuple[np.ndarray, float, float]:
-    """The pass of ``mh.ships``: KL [layer, head, prompt], seconds, and the FLOPs that products could do meanwhile."""
+    """The pass of ``mh.ships``: KL [layer, head, prompt], seconds, and the FLOPs that products can do in this time."""
     speed, seconds, flops = _best_speed(), 0.0, 0.0
     start = machine.clock("cpu")
     prompts, way = request_prompts(model, requests), Ablation(kind, EPSILON)
@@ -101,7 +101,7 @@ def _best_speed() -> float:
 
 
 def needed(model: mh.Model, requests: list[str], shared: bool) -> int:
-    """FLOPs of one ablation of every head at all tokens; ``shared``: what all prompts begin with is needed once."""
+    """FLOPs of one ablation of every head at all tokens; if ``shared``, common first tokens are counted once."""
     shape = Shape.of(model.model.original_model.config)
     tokens = request_prompts(model, requests).tokens(model)
     lengths = tokens.lengths.tolist()
@@ -112,7 +112,7 @@ def needed(model: mh.Model, requests: list[str], shared: bool) -> int:
 
 
 def obvious_loop(model: mh.Model, requests: list[str], kind: Kind) -> np.ndarray:
-    """KL [head, prompt] of the sampled heads, a full forward pass each."""
+    """KL [head, prompt] of the sampled heads, by one full forward pass for each head."""
     tokens = request_prompts(model, requests).tokens(model)
     row, last = torch.arange(len(tokens)), tokens.lengths - 1
 
@@ -134,7 +134,7 @@ def obvious_loop(model: mh.Model, requests: list[str], kind: Kind) -> np.ndarray
 
 
 def difference(values: np.ndarray, loop: np.ndarray) -> float:
-    """The largest, over the sampled heads and all prompts."""
+    """The largest difference over the sampled heads and all prompts."""
     return max(float(np.abs(values[at] - row).max()) for at, row in zip(HEADS, loop, strict=True))
 
 
@@ -154,7 +154,7 @@ print(json.dumps([planned, peak - before]))
 
 
 def memory() -> str:
-    """What the plan says and what a fresh process takes above the loaded model."""
+    """The memory that the plan says, and the memory that a fresh process takes in addition to the loaded model."""
     done = subprocess.run([sys.executable, "-c", _IN_FRESH_PROCESS], capture_output=True, text=True, check=True)
     planned, taken = json.loads(done.stdout.splitlines()[-1])
     return f"memory: planned {planned / 2**20:.0f} MB, taken {taken / 2**20:.0f} MB"

@@ -1,10 +1,10 @@
 """Relation scores of a model too large to load: ``python -m benchmarks.shards``.
 
 Random bfloat16 shards in the shape of Llama-3.1-70B are written to a temporary folder (6 GB): embeddings, unembedding,
-the first MLP, and what static scores read of a few layers. Made-up relations are scored on them through
-``mh.labels.open_weights``, once on one layer and once on all that were written, and the cost of all 80 is projected
+the first MLP, and the weights that static scores read in a few layers. Made-up relations are scored on them with
+``mh.labels.open_weights``, once on one layer and once on all written layers, and the cost of all 80 layers is projected
 from the difference. Shards that were just written are read from the page cache, not from the disk. Random heads
-implement no relation, so a part of the vocabulary rules out nearly all pairs; the cost without any of that is told too.
+implement no relation, so samples of the vocabulary rule out nearly all pairs; the cost without samples is given too.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from mechheads.labels.static import relation_scores
 from mechheads.model.stored_weights import StoredWeights, open_weights
 
 LIMIT = 6e9
-"""Bytes of memory that the full size may take."""
+"""The largest memory in bytes that is allowed at full size."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a Llama."""
+    """The sizes of a Llama model."""
 
     n_layers: int = 80
     n_heads: int = 64
@@ -50,7 +50,7 @@ TINY = Shape(n_layers=8, n_heads=8, n_kv_heads=2, d_model=64, d_mlp=160, d_vocab
 
 @dataclass(frozen=True)
 class Cost:
-    """Of scores: bytes of tensors that are read, FLOPs of matrix products, seconds."""
+    """The cost of scores: bytes of tensors that are read, FLOPs of matrix products, seconds."""
 
     bytes_read: float
     flops: float
@@ -91,16 +91,16 @@ def main() -> None:
     for name, cost in rows.items():
         print(f"| {name} | {_gb(cost.bytes_read)} | {cost.flops:.3g} | {cost.seconds:.1f} | {cost.flops / speed:.1f} |")
     print(
-        f"\nmatrix products: {speed / 1e9:.1f} GFLOP/s. If no pair were ruled out: {every_entry:.3g} FLOPs, "
+        f"\nmatrix products: {speed / 1e9:.1f} GFLOP/s. Without samples: {every_entry:.3g} FLOPs, "
         f"{every_entry / speed / 3600:.1f} hours.\n"
         f"memory: {_gb(peak)} at most, of which {_gb(level)} were in use before."
     )
     if peak > LIMIT:
-        sys.exit(f"that is more than {_gb(LIMIT)}")
+        sys.exit(f"the peak memory is above the limit of {_gb(LIMIT)}")
 
 
 def measure(folder: Path, shape: Shape, layers: int, relations: list[Relation]) -> tuple[Cost, int]:
-    """What it costs to open so many layers and score them, and the most memory in use."""
+    """The cost of opening and scoring this many layers, and the peak memory."""
     write_config(folder, shape, layers)
 
     def scored() -> StoredWeights:
@@ -114,7 +114,7 @@ def measure(folder: Path, shape: Shape, layers: int, relations: list[Relation]) 
 
 
 def made_up(n_relations: int, n_pairs: int, d_vocab: int) -> list[Relation]:
-    """Relations between tokens that mean nothing."""
+    """Relations between random tokens."""
     rng = np.random.default_rng(0)
     drawn = rng.integers(1, d_vocab, size=(n_relations, n_pairs, 2)).tolist()
     return [
@@ -124,7 +124,7 @@ def made_up(n_relations: int, n_pairs: int, d_vocab: int) -> list[Relation]:
 
 
 def write_config(folder: Path, shape: Shape, layers: int) -> None:
-    """The config of a model that ends after so many layers."""
+    """Write the config of a model with this many layers."""
     transformers.LlamaConfig(
         vocab_size=shape.d_vocab,
         hidden_size=shape.d_model,
@@ -137,14 +137,14 @@ def write_config(folder: Path, shape: Shape, layers: int) -> None:
 
 
 def write_tokenizer(folder: Path, shape: Shape) -> None:
-    """One that knows w0, w1, ... as one token each."""
+    """Write a tokenizer in which w0, w1, ... are one token each."""
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(shape.d_vocab)}, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore
     transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0").save_pretrained(folder)
 
 
 def write_shards(folder: Path, shape: Shape, layers: int) -> None:
-    """Random tensors that static scores read, and no others: a shard for each layer, and three more."""
+    """Write the tensors that static scores read, with random numbers: a shard for each layer, and three more."""
     values = shape.n_kv_heads * shape.d_model // shape.n_heads
     vocabulary, square = (shape.d_vocab, shape.d_model), (shape.d_model, shape.d_model)
     wide, norm = (shape.d_mlp, shape.d_model), (shape.d_model,)
@@ -185,10 +185,10 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.shards", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--layers", type=int, default=3, help="layers that are written, and scored beside one alone")
-    parser.add_argument("--relations", type=int, default=5)
+    parser.add_argument("--layers", type=int, default=3, help="number of layers to write and score")
+    parser.add_argument("--relations", type=int, default=5, help="number of relations")
     parser.add_argument("--pairs", type=int, default=60, help="pairs of each relation, at least 30")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: to see that it works")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it works")
     args = parser.parse_args()
     if args.layers < 2 or args.relations < 1 or args.pairs < 30:
         parser.error("--layers must be at least 2, --relations at least 1, --pairs at least 30")

@@ -1,6 +1,6 @@
-"""The benchmark's results for people: ``python -m benchmarks.table results.json --markdown FILE --figure FILE``.
+"""The benchmark's tables and figure: ``python -m benchmarks.table results.json --markdown FILE --figure FILE``.
 
-The figure is plotly's: an ``.html`` file holds all it needs, a ``.json`` file the figure alone.
+The figure is a plotly figure. An ``.html`` file is complete in itself; a ``.json`` file holds the figure alone.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MISSING = "not measured"
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.table", description=__doc__)
     parser.add_argument("results", type=Path)
-    parser.add_argument("--markdown", type=Path, help="write the tables here; without it they are printed")
-    parser.add_argument("--figure", type=Path, help="write the figure here")
+    parser.add_argument("--markdown", type=Path, help="write the tables to this file; default: print them")
+    parser.add_argument("--figure", type=Path, help="write the figure to this file")
     args = parser.parse_args()
     results = json.loads(args.results.read_text(encoding="utf-8"))
     if args.markdown:
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Tables of times, distances to the limit, memory and differences, one set a model."""
+    """Tables of times, ratios to the limit, memory and differences, for each model."""
     about = results["provenance"]
     machine, versions = about["machine"], about["versions"]
     speed = about["matmul_flops_per_second"]
@@ -55,9 +55,9 @@ def markdown(results: dict[str, Any]) -> str:
         ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
     ]
     if about["quick"]:
-        lines += ["", "A quick run, to see that it works: every tool on the sampled heads alone, 2 prompts."]
+        lines += ["", "A quick run, to see that it works: every tool ran the sampled heads only, on 2 prompts."]
     if results["interrupted"]:
-        lines += ["", "The benchmark was interrupted; this is what it had."]
+        lines += ["", "The benchmark was interrupted; these are the results until then."]
     for model in results["models"]:
         lines += ["", f"### {model['model']}", "", *_model(model)]
     return "\n".join(lines) + "\n"
@@ -89,7 +89,8 @@ def _model(model: dict[str, Any]) -> list[str]:
     ]
     if others:
         lines[-1] += (
-            " In brackets: how many times longer than mechheads. The others' times are scaled to all heads from:"
+            " In brackets: how many times longer than mechheads. The times of the other tools are scaled to all heads "
+            "from these measurements:"
         )
         rows = [[result["workload"], *(_sampled(result, key) for key in others)] for result in found]
         lines += ["", *_table(["", *(NAMES[key] for key in others)], rows)]
@@ -99,8 +100,8 @@ def _model(model: dict[str, Any]) -> list[str]:
             "ratio_to_limit",
             "{:.2f}".format,
         ),
-        ("Peak memory above what was in use before:", "peak_bytes", _bytes),
-        ("Largest difference to mechheads' results:", "largest_difference", "{:.1e}".format),
+        ("Peak memory, minus the memory in use before:", "peak_bytes", _bytes),
+        ("Largest difference from mechheads' results:", "largest_difference", "{:.1e}".format),
     ):
         shown = others if field == "largest_difference" else keys
         if not shown:
@@ -151,11 +152,11 @@ def _bytes(size: float) -> str:
 
 
 def figure(results: dict[str, Any]) -> go.Figure:
-    """For each model how many times faster mechheads is than each tool, and how far each is from the limit."""
+    """A figure of how many times faster mechheads is than each tool, and of each tool's time over the limit."""
 
     models = [model for model in results["models"] if model["results"]]
     if not models:
-        raise ValueError("the results hold nothing to draw")
+        raise ValueError("the results hold no measurement to draw")
     titles = [
         f"{model['model']}: {what}"
         for model in models

@@ -1,7 +1,7 @@
 """Tiny random models, one or more of each architecture that transformers and TransformerLens both know.
 
-Three or four layers, so that layers of every kind occur; windows and chunks shorter than the prompts; every norm, bias
-and gain random too, as fresh ones are 0 or 1 and hide faults.
+They have three or four layers, so that every kind of layer occurs, and windows and chunks that are shorter than the
+prompts. Norms, biases and gains are random too, because initial values of 0 or 1 would hide errors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import transformers
 
 WORDS = tuple(first + second + third for first in "bdfgklmnp" for second in "aeiou" for third in "drstx")
-"""225 words, each one token with the space before it."""
+"""225 words, each one token with its leading space."""
 VOCABULARY = 600
 
 _SIZES: dict[str, Any] = {
@@ -58,7 +58,7 @@ class Family:
 
     Attributes:
         kind: the name of its configuration in transformers, without ``Config``.
-        about: what it has that others have not.
+        about: its special features.
         double: whether transformers runs it in float64.
     """
 
@@ -68,7 +68,7 @@ class Family:
     double: bool = True
 
     def config(self) -> transformers.PreTrainedConfig:
-        """Its configuration with tiny sizes."""
+        """The configuration with tiny sizes."""
         make: Callable[..., transformers.PreTrainedConfig] = getattr(transformers, f"{self.kind}Config")
         return make(vocab_size=VOCABULARY, bos_token_id=0, eos_token_id=1, pad_token_id=2, **self.sizes)
 
@@ -170,7 +170,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "falcon-h1": Family(
         "FalconH1",
-        "Mamba beside attention",
+        "Mamba next to attention",
         _GROUPED
         | {
             "head_dim": 8,
@@ -213,7 +213,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "gemma4": Family(
         "Gemma4Text",
-        "embeddings for every layer",
+        "embeddings at every layer",
         _GROUPED
         | {
             "head_dim": 8,
@@ -229,14 +229,14 @@ FAMILIES: dict[str, Family] = {
     "glm4-moe-lite": Family("Glm4MoeLite", "latent attention", _SIZES | _MLA | _ROUTED | {"q_lora_rank": 16}),
     "glm-moe-dsa": Family(
         "GlmMoeDsa",
-        "latent attention to tokens that an index picks",
+        "latent attention to tokens chosen by an index",
         _SIZES
         | _MLA
         | _ROUTED
         | {"q_lora_rank": 16, "index_topk": 4, "index_head_dim": 8, "index_n_heads": 2, "first_k_dense_replace": 1},
     ),
     "gpt-bigcode": Family("GPTBigCode", "multi-query", _GPT | {"multi_query": True}),
-    "gpt-bigcode-mha": Family("GPTBigCode", "a key for each head", _GPT | {"multi_query": False}),
+    "gpt-bigcode-mha": Family("GPTBigCode", "a key and value for each head", _GPT | {"multi_query": False}),
     "gpt-j": Family("GPTJ", "parallel blocks", _GPT | {"rotary_dim": 4}),
     "gpt-neo": Family(
         "GPTNeo",
@@ -287,7 +287,7 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "hrm-text": Family(
-        "HrmText", "two stacks of blocks, run in turn", _SIZES | {"head_dim": 8, "num_hidden_layers": 4}
+        "HrmText", "two stacks of blocks that run in turns", _SIZES | {"head_dim": 8, "num_hidden_layers": 4}
     ),
     "hunyuan": Family("HunYuanDenseV1", "q/k norms after rotation", _GROUPED | {"head_dim": 8}),
     "jais2": Family("Jais2", "squared ReLU, biases", _GROUPED),
@@ -396,7 +396,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "olmo": Family("Olmo", "norms without weights, clipped q, k, v", _GROUPED | {"clip_qkv": 1.0}),
     "olmo2": Family("Olmo2", "norms after attention and MLP, norms of q and k across heads", _GROUPED),
-    "olmo2-mha": Family("Olmo2", "a key for each head", _SIZES),
+    "olmo2-mha": Family("Olmo2", "a key and value for each head", _SIZES),
     "olmo3": Family("Olmo3", "windows", _GROUPED | {"sliding_window": 4, "num_hidden_layers": 4}),
     "olmo-hybrid": Family(
         "OlmoHybrid",
@@ -424,9 +424,9 @@ FAMILIES: dict[str, Family] = {
             "word_embed_proj_dim": 32,
         },
     ),
-    "phi": Family("Phi", "parallel blocks, rotation of half of each head, a bias of the logits", _GROUPED),
+    "phi": Family("Phi", "parallel blocks, rotation of half of each head, biases in the unembedding", _GROUPED),
     "phi3": Family("Phi3", "fused q, k and v", _GROUPED),
-    "phi3-longrope": Family("Phi3", "rotations that differ in long texts", _GROUPED | _LONG),
+    "phi3-longrope": Family("Phi3", "rotations that differ for long texts", _GROUPED | _LONG),
     "phimoe": Family("Phimoe", "experts", _GROUPED | _LOCAL),
     "qwen2": Family("Qwen2", "biases of q, k, v", _GROUPED),
     "qwen2-windows": Family(
@@ -469,7 +469,7 @@ FAMILIES: dict[str, Family] = {
     "starcoder2": Family("Starcoder2", "biases, windows", _GROUPED | {"sliding_window": 4}),
     "vaultgemma": Family(
         "VaultGemma",
-        "windows, a key for each head",
+        "windows, a key and value for each head",
         _SIZES | {"num_key_value_heads": 4, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4},
     ),
     "xglm": Family(
@@ -495,12 +495,12 @@ FAMILIES: dict[str, Family] = {
 
 NOT_TRIED: dict[str, str] = {
     "BertLMHeadModel": "an encoder; attention is not causal",
-    "Gemma3ForConditionalGeneration": "reads pictures; its language model is Gemma3ForCausalLM",
-    "Gemma3nForConditionalGeneration": "reads pictures and sound",
-    "Gemma4ForConditionalGeneration": "reads pictures; its language model is Gemma4ForCausalLM",
-    "Gemma4UnifiedForConditionalGeneration": "reads pictures and sound",
+    "Gemma3ForConditionalGeneration": "takes images; its language model is Gemma3ForCausalLM",
+    "Gemma3nForConditionalGeneration": "takes images and audio",
+    "Gemma4ForConditionalGeneration": "takes images; its language model is Gemma4ForCausalLM",
+    "Gemma4UnifiedForConditionalGeneration": "takes images and audio",
 }
-"""Architectures that both know and that have no tiny model here."""
+"""Architectures that both libraries know and that have no tiny model here."""
 
 
 def build(name: str, folder: Path) -> None:
@@ -520,7 +520,7 @@ def build(name: str, folder: Path) -> None:
 
 
 def make_tokenizer() -> transformers.PreTrainedTokenizerFast:
-    """A byte-level tokenizer that knows ``WORDS``."""
+    """A byte-level tokenizer in which each of ``WORDS`` is one token."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())

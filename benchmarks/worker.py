@@ -1,7 +1,7 @@
-"""One tool in a process of its own: ``python -m benchmarks.worker TOOL`` reads requests from stdin, a JSON a line.
+"""One tool in a process of its own: ``python -m benchmarks.worker TOOL`` reads one JSON request per line from stdin.
 
-The first request is ``{"spec": ..., "threads": ...}``, each later one ``{"workload": ..., "heads": ...}``. Each is
-answered by one line on stdout: what was asked for, or ``{"error": ...}``.
+The first request is ``{"spec": ..., "threads": ...}``; all later ones are ``{"workload": ..., "heads": ...}``. The
+answer to each is one line on stdout: the result, or ``{"error": ...}``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
         return asdict(done) | {"values": done.values.tolist()}
 
     with os.fdopen(os.dup(1), "w") as out:
-        os.dup2(2, 1)  # what libraries print is no answer
+        os.dup2(2, 1)  # text that libraries print goes to stderr, not among the answers
         for line in sys.stdin:
             try:
                 reply = answer(json.loads(line))

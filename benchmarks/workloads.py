@@ -1,4 +1,4 @@
-"""The workloads: what each is, and its prompts as token ids, the same for every tool."""
+"""The workloads: what each measures, and its prompts as token ids, which are the same for every tool."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKENS, LONG, SEED = 16, 256, 0
 
 TITLES = {
     "W1": "activation patching of z at all positions, logit difference at the last",
-    "W1-early": "the same, and the pairs differ from token 2 of 16 on",
+    "W1-early": "the same, with pairs that differ from token 2 of 16 on",
     "W2a": "path patching of every head to the final logits",
     "W2b": "path patching of every earlier head to the query of one late head",
     "W3": "zero ablation of every head, KL at the last position",
@@ -32,7 +32,12 @@ TITLES = {
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model as a transformers folder; ``receiver`` is the late head of W2b, ``trained`` whether it knows words."""
+    """A model as a transformers folder.
+
+    Attributes:
+        receiver: the late head of W2b.
+        trained: whether the model is trained, so that prompts are texts; otherwise they are random ids.
+    """
 
     name: str
     folder: str
@@ -42,7 +47,7 @@ class ModelSpec:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> ModelSpec:
-        """From ``dataclasses.asdict`` by way of JSON, which knows no tuples."""
+        """From ``dataclasses.asdict``, after JSON has turned tuples into lists."""
         plain: dict[str, Any] = {**fields, "receiver": tuple(fields["receiver"])}
         return cls(**plain)
 
@@ -53,11 +58,11 @@ class Workload:
 
     Attributes:
         kind: ``activation`` puts z of the source run into the base run; ``path`` does so for the path to
-            ``receiver`` alone; ``ablation`` sets z to 0.
-        base, source: token ids of the run that is changed, and of the one that z comes from.
+            ``receiver`` only; ``ablation`` sets z to 0.
+        base, source: token ids of the run that is changed, and of the run that z comes from.
         answer, wrong: token ids for the logit difference; without them the metric is KL(base || changed).
-        last_only: z changes at the last position only, not at all.
-        receiver: ``final``, or layer and head whose query receives; None unless ``kind`` is ``path``.
+        last_only: z changes at the last position only, not at all positions.
+        receiver: ``final``, or the layer and head whose query is the receiver; None unless ``kind`` is ``path``.
     """
 
     name: str
@@ -93,12 +98,12 @@ class Workload:
         return self.differ or [0] * len(self.base)
 
     def heads(self, shape: Shape) -> list[Head]:
-        """Every head that the sweep goes over: with a receiver only those before it."""
+        """Every head of the sweep; with a head as the receiver, only the heads in earlier layers."""
         layers = self.receiver[0] if isinstance(self.receiver, tuple) else shape.n_layers
         return [(layer, head) for layer in range(layers) for head in range(shape.n_heads)]
 
     def flops(self, shape: Shape, heads: Sequence[Head]) -> int:
-        """What the sweep over these heads needs at the least; see ``benchmarks.flops``."""
+        """The least FLOPs that the sweep over these heads needs; see ``benchmarks.flops``."""
         return needed(
             shape,
             heads,
@@ -111,7 +116,7 @@ class Workload:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Workload:
-        """From ``dataclasses.asdict`` by way of JSON, which knows no tuples."""
+        """From ``dataclasses.asdict``, after JSON has turned tuples into lists."""
         receiver = fields["receiver"]
         plain: dict[str, Any] = {**fields, "receiver": tuple(receiver) if isinstance(receiver, list) else receiver}
         return cls(**plain)
@@ -149,7 +154,7 @@ def random_model(device: str, folder: Path) -> ModelSpec:
 
 
 def build(name: str, model: Model, spec: ModelSpec, *, quick: bool) -> Workload:
-    """The workload of that name; ``quick`` takes 2 prompts where the real one has 8 or 32, and 64 tokens for 256."""
+    """The workload of that name; ``quick`` takes 2 prompts instead of 8 or 32, and 64 tokens instead of 256."""
     pairs_of = _texts if spec.trained else _random
     n, long = (2, 64) if quick else (8, LONG)
     if name == "W3":
@@ -162,7 +167,7 @@ def build(name: str, model: Model, spec: ModelSpec, *, quick: bool) -> Workload:
 
 
 def sentences(model: Model) -> Ids:
-    """The first 16 tokens of each of 32 ordinary sentences; no two begin alike."""
+    """The first 16 tokens of each of 32 ordinary sentences, which all begin differently."""
     from mechheads.safety.requests.texts import ordinary_texts
 
     rows = [model.tokenizer(line)["input_ids"][:TOKENS] for line in ordinary_texts()]
@@ -170,7 +175,7 @@ def sentences(model: Model) -> Ids:
 
 
 def _texts(model: Model, name: str, n: int, long: int) -> tuple[Ids, Ids, list[int], list[int]]:
-    """Pairs that ask for capitals; for W6 behind as many tokens of ordinary sentences as it takes."""
+    """Pairs that ask for capitals; for W6, ordinary sentences come before them, up to the length of the prompt."""
     from mechheads.studies.atlas import capital_pairs
 
     pairs = capital_pairs(model, n)
@@ -218,7 +223,7 @@ def _random(model: Model, name: str, n: int, long: int) -> tuple[Ids, Ids, list[
 
 
 def _even(rows: Ids, tokens: int) -> Ids:
-    """The rows, once each is known to have that many tokens."""
+    """The rows, after a check that each has that many tokens."""
     if any(len(row) != tokens for row in rows):
         raise ValueError(f"every prompt of a workload must have {tokens} tokens, got {[len(row) for row in rows]}")
     return rows

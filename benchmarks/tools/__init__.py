@@ -1,4 +1,4 @@
-"""The tools that are compared, one file each; a tool's libraries are imported when it is made."""
+"""The tools that are compared, one file for each; a tool's libraries are imported when the tool is created."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMES = {
     "nnsight": "nnsight",
     "pyvene": "pyvene",
 }
-"""Each tool's key on the command line and its name in tables; the first is what the others are compared with."""
+"""The key of each tool on the command line, and its name in tables. The others are compared with the first."""
 
 
 def make(key: str) -> Tool:

@@ -1,4 +1,4 @@
-"""What a tool is, and what several of them share."""
+"""The interface of a tool, and code that several tools share."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Tool(Protocol):
     """A way to run a workload. Everything that ``prepare`` and ``run`` do is timed."""
 
     how: str
-    """How the tool is used, in a line."""
+    """How the tool is used, in one line."""
 
     def load(self, spec: ModelSpec) -> None:
-        """Take up a model; not timed."""
+        """Load a model; not timed."""
         ...
 
     def prepare(self, workload: Workload) -> Any:
-        """The cached runs, which do not depend on how many heads follow."""
+        """The cached runs, which do not depend on the number of heads."""
         ...
 
     def run(self, workload: Workload, prepared: Any, heads: Sequence[Head]) -> np.ndarray:
@@ -38,7 +38,7 @@ class Tool(Protocol):
 
 @lru_cache(maxsize=1)
 def mechheads_model(spec: ModelSpec) -> Model:
-    """The model as mechheads loads it; tools of one process share it."""
+    """The model as mechheads loads it; the tools of one process share it."""
     import mechheads as mh
 
     return mh.load(spec.folder, device=spec.device)
@@ -50,7 +50,7 @@ def ids(rows: list[list[int]], device: str) -> Tensor:
 
 
 class Score:
-    """The metric of logits at the last position less that of the base run, averaged over prompts."""
+    """The metric of the logits at the last position, minus the metric of the base run, averaged over prompts."""
 
     def __init__(self, workload: Workload, base: Tensor, device: str) -> None:
         self._logits = base
@@ -73,9 +73,9 @@ class Score:
 
 
 class Layout:
-    """Where a transformers model, or a wrapper of the same structure, keeps what the workloads touch.
+    """The modules of a transformers model, or of a wrapper with the same structure, that the workloads use.
 
-    Heads are stacked along the last dimension of the output projection's input and of the queries, which in GPT-2
+    Heads are stacked along the last dimension of the output projection's input and of the queries. In GPT-2 the queries
     are the first third of one joint projection.
     """
 

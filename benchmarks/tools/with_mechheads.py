@@ -12,7 +12,7 @@ from benchmarks.workloads import Head, ModelSpec, Workload
 
 
 class Mechheads:
-    how = "one call for all heads, the cached runs and the statistics included"
+    how = "one call for all heads, including the cached runs and the statistics"
 
     def load(self, spec: ModelSpec) -> None:
         self.model = mechheads_model(spec)

@@ -1,7 +1,7 @@
-"""nnsight: a trace a head, as its documentation patches and ablates heads before the output projection.
+"""nnsight: one trace per head, as its documentation patches and ablates heads before the output projection.
 
-The clean run is cached once and every trace writes into the projection's live input; see "Layer x position map" and
-"Per-head attention" there.
+The clean run is cached once, and every trace writes into the projection's live input; see "Layer x position map" and
+"Per-head attention" in the documentation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.workloads import Head, ModelSpec, Workload
 
 
 class Nnsight:
-    how = "a trace a head, for W2b two; logits of all positions"
+    how = "one trace per head, two for W2b; logits of all positions"
 
     def load(self, spec: ModelSpec) -> None:
         self.model = nnsight.TransformersModel(

@@ -1,8 +1,8 @@
-"""pyvene: an ``IntervenableModel`` a head, as its tutorials build them.
+"""pyvene: one ``IntervenableModel`` per head, as in its tutorials.
 
-Heads are the component ``head_attention_value_output``; path patching restores later layers' ``attention_output``, as
-in the ``path_patching_config`` of its README. Where its tutorials give source prompts, which costs a forward more for
-every head, the activations are collected once and given as ``source_representations``.
+Heads are the component ``head_attention_value_output``. Path patching restores later layers' ``attention_output``, as
+in the ``path_patching_config`` of its README. The tutorials pass source prompts, which costs one more forward pass for
+every head; here the activations are collected once and passed as ``source_representations``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Z, ATTENTION, QUERY = "head_attention_value_output", "attention_output", "head_q
 
 
 class Pyvene:
-    how = "an IntervenableModel a head with source_representations, for W2b two; logits of all positions"
+    how = "one IntervenableModel per head with source_representations, two for W2b; logits of all positions"
 
     def load(self, spec: ModelSpec) -> None:
         model: Any = AutoModelForCausalLM.from_pretrained(spec.folder, dtype=torch.float32, trust_remote_code=False)
@@ -82,7 +82,7 @@ class Pyvene:
         return self._intervene(base, parts, {0: query}, [[[receiver]] * n])[0]
 
     def _collect(self, rows: list[list[int]], component: str, unit: str, count: int) -> list[Tensor]:
-        """All units of a component in every layer."""
+        """All heads or positions of a component, in every layer."""
         parts = [
             _part(layer, component, unit, pv.CollectIntervention) | {"max_number_of_units": count}
             for layer in range(self.layout.n_layers)
@@ -93,7 +93,7 @@ class Pyvene:
     def _intervene(
         self, base: Tensor, parts: list[dict[str, Any]], values: dict[int, Tensor], where: list[Any]
     ) -> tuple[Tensor, list[Tensor]]:
-        """The logits at the last position and what was collected; ``values`` by the number of the part."""
+        """The logits at the last position, and the collected activations; ``values`` by the number of the part."""
         model = pv.IntervenableModel(pv.IntervenableConfig(parts), model=self.model)
         sources = {model.sorted_keys[part]: value for part, value in values.items()} or None
         places = {"sources->base": (None, where)}

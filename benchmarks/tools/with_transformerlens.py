@@ -1,9 +1,9 @@
-"""TransformerLens, 4 with a bridge or 3.9 with a HookedTransformer, whichever is installed.
+"""TransformerLens: 4 with a bridge or 3.9 with a HookedTransformer, whichever is installed.
 
-Activation patching is its own ``patching.generic_activation_patch``, which its ``get_act_patch_*`` functions call, with
-a table of indices for the heads of the sample. For ablation and path patching, which it has no functions for, hooks are
-used as its tutorials do: path patching by a run with the sender patched and every other head's z frozen, which caches
-the receiver's query, and a run with that query put in.
+Activation patching uses its ``patching.generic_activation_patch``, which the ``get_act_patch_*`` functions call, with a
+table of indices for the heads of the sample. It has no functions for ablation and path patching, so hooks are used, as
+in its tutorials. Path patching takes two runs: one with the sender patched and every other head's z frozen, which
+caches the receiver's query, and one with this query in place of the receiver's own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Hook = tuple[str, Callable[..., Any]]
 
 
 class TransformerLens:
-    how = "generic_activation_patch, or hooks: a forward a head, for W2b two; logits of all positions"
+    how = "generic_activation_patch, or hooks: one forward pass per head, two for W2b; logits of all positions"
 
     def load(self, spec: ModelSpec) -> None:
         self.model, self.device = mechheads_model(spec).model, spec.device
