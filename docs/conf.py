@@ -22,7 +22,7 @@ release = __version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build", "_generated"]
-nb_execution_mode = "off"  # python docs/notebooks.py stores what they show
+nb_execution_mode = "off"  # python docs/notebooks.py stores the outputs
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
@@ -63,7 +63,7 @@ planted.figure(_planted).write_html(HERE / "_generated" / "planted.html", config
 
 
 def _readable(app, what, name, obj, options, signature, returns):
-    """Defaults that print as ``<factory>`` or ``<function f>`` are no Python: the signature would not be parsed."""
+    """A signature whose defaults are valid Python: ``<factory>`` and ``<function f>`` cannot be parsed."""
     if signature is None:
         return None
     return re.sub(r"<function (\w+)>", r"\1", signature.replace("<factory>", "{}")), returns
@@ -86,7 +86,7 @@ def _draw_figures(app, docname, source):
 
 
 def _load_plotly(app, pagename, templatename, context, doctree):
-    """Plotly is large, so pages without figures do without it."""
+    """Load plotly on pages with figures only, because it is large."""
     if doctree is not None and "data-figure=" in context.get("body", ""):
         app.add_js_file("plotly.min.js")
         app.add_js_file("figures.js", loading_method="defer")

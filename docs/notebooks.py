@@ -1,9 +1,10 @@
-"""Run the notebooks and store what they show: ``python docs/notebooks.py 02 08`` (without numbers: all).
+"""Run the notebooks and store their outputs: ``python docs/notebooks.py 02 08`` (without numbers: all).
 
-Every exercise is solved on the way, once rightly and once wrongly, and what the text says of the results is checked; a
-notebook that fails is not stored. The script needs kaleido, Pillow and ipywidgets beside what the tests need, and a
-Chromium for kaleido. The documentation is built from the stored notebooks and needs none of them. Each figure is stored
-twice: as plotly's data, which Jupyter and the documentation draw, and as a PNG, which GitHub and nbconvert show.
+Every exercise is answered twice, once right and once wrong, and the statements of the text about the results are
+checked. A notebook that fails is not stored. In addition to what the tests need, the script needs kaleido, Pillow,
+ipywidgets, and a Chromium for kaleido. The documentation is built from the stored notebooks and needs none of these.
+Each figure is stored twice: as plotly's data, which Jupyter and the documentation draw, and as a PNG, which GitHub and
+nbconvert show.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ def tagged(notebook: NotebookNode, tag: str) -> list[NotebookNode]:
 
 
 def checks_of(source: Path) -> tuple[str, list[str]]:
-    """What must hold after a notebook has run, and a wrong answer to each of its exercises."""
+    """The code that checks a notebook's results, and a wrong answer to each of its exercises."""
     _docstring, holds, *wrong = [cell.source for cell in jupytext.read(source.parent / "checks" / source.name).cells]
     return holds, wrong
 
 
 def checking_cells(notebook: NotebookNode, source: Path) -> list[NotebookNode]:
-    """Cells to run after the notebook's own: each exercise wrong, each exercise solved, and what must hold.
+    """Cells to run after the notebook's own: each exercise with a wrong and a right answer, and checks of the results.
 
-    A cell's ``expected`` is how the line begins that the exercise's check must print.
+    A cell's ``expected`` is the beginning of the line that the check of an exercise must print.
     """
     holds, wrong = checks_of(source)
     solutions = [SOLUTION.search(cell.source) for cell in tagged(notebook, "solution")]
@@ -57,12 +58,12 @@ def checking_cells(notebook: NotebookNode, source: Path) -> list[NotebookNode]:
 
 
 def printed(cell: NotebookNode) -> str:
-    """All that a cell printed."""
+    """All text that a cell printed."""
     return "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
 
 
 def unexpected(cells: list[NotebookNode]) -> list[str]:
-    """What the checks of the exercises printed, where it was not what they must print."""
+    """The output of every check of an exercise that did not print the expected line."""
     return [
         f"{cell.source}\n-> {printed(cell)}"
         for cell in cells
@@ -85,7 +86,7 @@ def png(figure: dict[str, Any]) -> str:
 
 
 def store(source: Path) -> None:
-    """Run a notebook from its script, check it, and write the ``.ipynb`` beside it."""
+    """Run a notebook from its script, check it, and write the ``.ipynb`` next to it."""
     notebook = jupytext.read(source)
     own = len(notebook.cells)
     notebook.cells += checking_cells(notebook, source)
