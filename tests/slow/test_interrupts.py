@@ -261,7 +261,7 @@ def test_label_interrupted_says_so_and_which_heads_were_not_reached(label_comman
         done = CliRunner().invoke(main, label_command)
     assert done.exit_code == 130 and "Done" not in done.output
     assert "not reached 4" in done.output and "Unclassified 8" in done.output
-    assert "Interrupted after" in done.output and "shows what was done until then" in done.output
+    assert "Interrupted after" in done.output and "shows the results until then" in done.output
     table = pd.read_csv(tmp_path / "out" / "heads.csv")
     assert set(table.loc[table["head"].str.startswith("L2"), "label"]) == {"not reached"}
     assert "not reached" not in set(table.loc[~table["head"].str.startswith("L2"), "label"])

@@ -11,7 +11,7 @@ import mechheads as mh
 from mechheads.labels import WordList
 from mechheads.testing import PlantedModel, planted_model
 
-SEEDS = range(20)
+SEEDS = range(10)
 CATEGORIES = ("Knowledge", "Linguistic", "Algorithmic", "Translation")
 
 
