@@ -25,7 +25,7 @@ from torch import Tensor
 import mechheads as mh
 from benchmarks.plain import Change, Plain, Spot
 from benchmarks.tiny_families import FAMILIES, NOT_TRIED, WORDS, build, make_tokenizer
-from mechheads.engine.direct_paths import MLPs
+from mechheads.engine.frozen_heads import MLPs
 from mechheads.interventions.base import Site
 
 LIMIT = 1e-5

@@ -31,7 +31,7 @@ from benchmarks.flops import Shape, base_run, cone
 from mechheads.engine.evaluate import Evaluator
 from mechheads.safety import load_requests, request_prompts
 from mechheads.safety.heads.ablations import Ablation, Kind
-from mechheads.safety.heads.measure import empty, fill, prepare_ablations
+from mechheads.safety.heads.measure_ships import empty, fill, prepare_ablations
 
 HEADS = [(2, 1), (12, 4), (22, 7)]
 N = 32

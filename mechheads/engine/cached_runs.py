@@ -9,7 +9,7 @@ from mechheads.limits import Limits
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 
 AnyPrompts = Prompts | PromptPairs | Sequence[PromptLike]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from mechheads.limits import DEFAULT_LIMITS, Limits
 from mechheads.metrics.base import Metric, MetricContext, MetricInfo, check_value, name_of, read_positions
 from mechheads.prompts.tokens import Tokens
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 
 
 class Evaluator:

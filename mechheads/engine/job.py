@@ -30,7 +30,7 @@ from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import Tokens
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.sites import RUN_SITES
 from mechheads.units import show_bytes
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mechheads.heads import HeadId
     from mechheads.model.model import Model
     from mechheads.prompts.tokens import Tokens
-    from mechheads.runs.cache import HeadCache
+    from mechheads.runs.head_cache import HeadCache
 
 from mechheads.engine.memory import logit_bytes, token_bytes, tokens_in_flight
 from mechheads.units import show_seconds

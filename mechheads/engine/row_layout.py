@@ -8,7 +8,7 @@ from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.model.backends.base import Layout
 from mechheads.model.model import Model
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 
 
 def choose_layout(model: Model) -> Layout:

@@ -11,7 +11,7 @@ from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Wave
 from mechheads.limits import Limits
 from mechheads.prompts.tokens import Tokens
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.layer_store import LayerStore
 
 

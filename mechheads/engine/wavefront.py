@@ -25,7 +25,7 @@ from mechheads.interventions.head_change import HeadChange, Region, change_hooks
 from mechheads.model.backends.base import Blocks, Hook, Keys, Layout
 from mechheads.model.backends.partial_block import Noted, Stopped, mask_of, until_stopped
 from mechheads.model.model import Model
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.sites import KEY_SITES
 
 EditSite = Literal["z", "q", "k", "v", "mlp_out"]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mechheads.heads import HeadId
 from mechheads.messages.suggest import did_you_mean
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.sites import HEAD_SITES, SITES
 
 Site = Literal["z", "q", "k", "v", "pattern", "scored_q", "scored_k"]

@@ -37,7 +37,7 @@ from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import share_interval
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.model.model import Model
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from mechheads.model.backends.temporary_changes import alone
 if TYPE_CHECKING:
     from mechheads.prompts.prompts import Prompts
     from mechheads.prompts.tokens import PromptLike, Tokens
-    from mechheads.runs.cache import HeadCache
+    from mechheads.runs.head_cache import HeadCache
 
 
 class LayerWeights(Sequence[Tensor]):
@@ -186,7 +186,7 @@ class Model:
         >>> run.z["L23H4"].shape
         torch.Size([1, 5, 64])
         """
-        from mechheads.runs.cache import HeadCache
+        from mechheads.runs.head_cache import HeadCache
 
         return HeadCache.run(self, prompts, sites=sites, budget=budget, progress=progress)
 

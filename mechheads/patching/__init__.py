@@ -17,7 +17,7 @@ from mechheads.patching.minimal import Circuit, minimal_circuit
 from mechheads.patching.path import path_matrix, path_patch
 from mechheads.patching.screen import Screen
 from mechheads.patching.self_repair import self_repair
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 
 __all__ = [
     "Circuit",

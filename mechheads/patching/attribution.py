@@ -43,7 +43,7 @@ from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import Tokens
 from mechheads.results.scores import HeadScores
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.layer_store import LayerStore
 from mechheads.runs.sites import KEY_SITES
 

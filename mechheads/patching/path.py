@@ -19,8 +19,8 @@ from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import CachedRuns
-from mechheads.engine.direct_paths import Frozen, MLPs, Receiver, check_frozen
 from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, check_frozen
 from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, Unit, given, make_ready
 from mechheads.engine.memory import in_halves

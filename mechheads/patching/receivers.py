@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from mechheads.engine.direct_paths import Receiver
+from mechheads.engine.frozen_heads import Receiver
 from mechheads.heads import check_heads
 from mechheads.messages.suggest import did_you_mean
 from mechheads.model.model import Model

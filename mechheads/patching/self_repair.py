@@ -11,8 +11,8 @@ from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import AnyPrompts
-from mechheads.engine.direct_paths import Frozen
 from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.frozen_heads import Frozen
 from mechheads.engine.head_sets import check_intervention, replaced_z
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.report import About, describe_heads, describe_intervention, report

@@ -21,7 +21,7 @@ from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Prompts
 from mechheads.prompts.tokens import Tokens
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.layer_store import LayerStore
 from mechheads.runs.sites import HEAD_SITES, KEY_SITES
 

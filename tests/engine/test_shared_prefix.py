@@ -9,7 +9,7 @@ import torch
 import mechheads as mh
 from mechheads.engine.shared_prefix import run_sharing_prefix
 from mechheads.limits import Limits
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.sites import RUN_SITES
 
 pytestmark = pytest.mark.transformerlens

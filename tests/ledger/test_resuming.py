@@ -22,7 +22,7 @@ from mechheads.engine.answer_check import AnswerWarning
 from mechheads.engine.evaluate import Evaluator
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 
 pytestmark = pytest.mark.transformerlens
 

@@ -16,7 +16,7 @@ from mechheads.limits import Limits
 from mechheads.patching import attribution
 from mechheads.patching.attribution import attribution_patch
 from mechheads.patching.screen import Screen, Screened, largest
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 from support import oracles
 from support.architectures import architectures
 from support.micro import DENOISING, NOISING, micro_model

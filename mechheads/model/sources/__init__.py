@@ -3,7 +3,7 @@
 Each gives a plain transformers model with eager attention, so the rest of the package does not depend on the source.
 """
 
-from mechheads.model.sources.cache import cache_directory
+from mechheads.model.sources.converted_models import cache_directory
 from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODEL, default_folder
 from mechheads.model.sources.errors import ModelSourceError
 from mechheads.model.sources.load import Pretrained, load_pretrained

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from mechheads.model.sources.cache import cache_directory, kept_folder
+from mechheads.model.sources.converted_models import cache_directory, kept_folder
 from mechheads.model.sources.errors import ModelSourceError
 from mechheads.model.sources.gguf import convert
 

@@ -9,7 +9,7 @@ import torch
 import transformers
 from gguf import GGUFReader
 
-from mechheads.model.sources.cache import file_hash, file_mark, kept_folder
+from mechheads.model.sources.converted_models import file_hash, file_mark, kept_folder
 from mechheads.model.sources.errors import ModelSourceError
 from mechheads.model.sources.reading import no_progress_bars, read_model
 

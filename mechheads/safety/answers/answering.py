@@ -17,7 +17,7 @@ from mechheads.limits import Budget
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.answers.verdicts import AnswerJudge, Verdict, verdicts
 from mechheads.safety.heads.ablations import Ablation
 from mechheads.safety.requests.sides import Sides

@@ -29,7 +29,7 @@ from mechheads.model.backends.base import Hook
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
-    from mechheads.runs.cache import HeadCache
+    from mechheads.runs.head_cache import HeadCache
 
 Kind = Literal["undifferentiated", "scaling", "zero", "mean", "resample"]
 Through = Literal["q", "k"]

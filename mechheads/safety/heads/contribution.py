@@ -43,7 +43,7 @@ from mechheads.patching.self_repair import self_repair
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, mean_over_prompts
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.ablations import KINDS, Ablation
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, with_answer, with_opening
 from mechheads.safety.requests.requests import Requests, Template

@@ -24,7 +24,7 @@ from mechheads.model.backends.temporary_changes import alone
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.requests.requests import Requests, Template
 from mechheads.safety.requests.sides import Sides
 

@@ -25,10 +25,10 @@ from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.ablations import Ablation, Group, Kind
 from mechheads.safety.heads.angles import Turn
-from mechheads.safety.heads.measure import Pass, check_r, empty, fill, last_states
+from mechheads.safety.heads.measure_ships import Pass, check_r, empty, fill, last_states
 from mechheads.safety.heads.ships import Score
 from mechheads.safety.requests.requests import Requests, Template
 

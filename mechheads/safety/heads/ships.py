@@ -33,7 +33,7 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import cluster_draws, clustered_interval, mean_over_prompts, top_shares
 from mechheads.safety.heads.ablations import Ablation, Group, Kind, Through
-from mechheads.safety.heads.measure import Measured, Pass, measure
+from mechheads.safety.heads.measure_ships import Measured, Pass, measure
 from mechheads.safety.requests.requests import Requests, Template
 
 Score = Literal["ships", "generalized_ships"]

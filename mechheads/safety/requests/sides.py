@@ -13,7 +13,7 @@ from mechheads.engine.evaluate import Evaluator
 from mechheads.metrics.base import Metric
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.requests.requests import Requests, Template, load_requests, request_prompts
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from mechheads.generation.generate import end_tokens, generate_under
 from mechheads.generation.sampling import Sampling
 from mechheads.interventions.base import site_of
 from mechheads.interventions.basic import Scale, UniformAttention
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import Ablation, ships
-from mechheads.safety.heads.measure import prepare_ablations
+from mechheads.safety.heads.measure_ships import prepare_ablations
 from support import oracles, weight_surgery
 from support.architectures import architectures
 from support.weight_surgery import Which

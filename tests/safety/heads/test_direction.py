@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-import mechheads.runs.cache
+import mechheads.runs.head_cache
 from mechheads.limits import Limits
 from mechheads.safety import refusal_direction
 from support import oracles, weight_surgery

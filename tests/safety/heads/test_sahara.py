@@ -14,7 +14,7 @@ from scipy.linalg import subspace_angles
 
 import mechheads as mh
 from mechheads.heads import HeadId, matched_heads
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import Ablation, generalized_ships, sahara, ships
 from support import oracles, weight_surgery
 

@@ -17,13 +17,13 @@ from scipy.linalg import subspace_angles
 from torch import Tensor
 
 import mechheads as mh
-import mechheads.safety.heads.measure
+import mechheads.safety.heads.measure_ships
 from mechheads.engine import plan as plans
 from mechheads.engine.job import Spec, make_ready
 from mechheads.engine.run import finals
 from mechheads.limits import Limits
 from mechheads.results.stats import cluster_draws, top_shares
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import (
     KINDS,
     Ablation,
@@ -34,7 +34,7 @@ from mechheads.safety import (
     ships,
 )
 from mechheads.safety.heads.angles import Turn, left_subspace, principal_angles
-from mechheads.safety.heads.measure import prepare_ablations
+from mechheads.safety.heads.measure_ships import prepare_ablations
 from support import oracles
 from support.architectures import architectures
 
@@ -277,7 +277,7 @@ def test_ablations_for_comparison_are_those_of_ablate(llama: mh.Model, ablation:
 
 
 def test_an_interrupted_comparison_keeps_the_first_ablation(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    original, passes = mechheads.safety.heads.measure.finals, []
+    original, passes = mechheads.safety.heads.measure_ships.finals, []
 
     def interrupted(*args: Any, **options: Any):
         passes.append(1)
@@ -285,7 +285,7 @@ def test_an_interrupted_comparison_keeps_the_first_ablation(llama: mh.Model, mon
             raise KeyboardInterrupt
         yield from original(*args, **options)
 
-    monkeypatch.setattr(mechheads.safety.heads.measure, "finals", interrupted)
+    monkeypatch.setattr(mechheads.safety.heads.measure_ships, "finals", interrupted)
     with pytest.warns(UserWarning, match="interrupted after 12 of 24 heads"):
         found = compare_ablations(llama, REQUESTS, 3, **QUIET)
     assert not found["undifferentiated"].missing
@@ -372,7 +372,7 @@ def test_heads_left_out_and_not_reached_are_missing(llama: mh.Model, monkeypatch
     some = safety_heads(llama, REQUESTS, heads=["L0H1", "L2H3"], **QUIET)
     assert len(some.missing) == 10
     assert set(some.heads()) == {mh.HeadId(0, 1), mh.HeadId(2, 3)}
-    original = mechheads.safety.heads.measure.finals
+    original = mechheads.safety.heads.measure_ships.finals
 
     def interrupted(*args: Any, **options: Any):
         for index, item in enumerate(original(*args, **options)):
@@ -380,10 +380,10 @@ def test_heads_left_out_and_not_reached_are_missing(llama: mh.Model, monkeypatch
                 raise KeyboardInterrupt
             yield item
 
-    monkeypatch.setattr(mechheads.safety.heads.measure, "finals", interrupted)
+    monkeypatch.setattr(mechheads.safety.heads.measure_ships, "finals", interrupted)
     with pytest.warns(UserWarning, match="interrupted after 5 of 12 heads") as caught:
         part = safety_heads(llama, REQUESTS, budget=Limits(tokens=1, logit_rows=1), **QUIET)  # every head comes alone
-    assert caught[0].filename != mechheads.safety.heads.measure.__file__
+    assert caught[0].filename != mechheads.safety.heads.measure_ships.__file__
     assert len(part.missing) == 7
     assert int(part.generalized_ships.notnull().sum()) == 5
 
@@ -450,7 +450,7 @@ def test_table_saves_and_loads(llama: mh.Model, tmp_path: Path):
 def test_bad_input_is_named_before_any_head_is_ablated(
     llama: mh.Model, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
 ):
-    monkeypatch.setattr(mechheads.safety.heads.measure, "finals", None)
+    monkeypatch.setattr(mechheads.safety.heads.measure_ships, "finals", None)
     with pytest.raises(ValueError, match=message):
         safety_heads(llama, **({"requests": REQUESTS} | QUIET | options))
 

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import mechheads as mh
-from mechheads.model.sources import ModelSourceError, Pretrained, cache, gguf, load_pretrained
+from mechheads.model.sources import ModelSourceError, Pretrained, gguf, load_pretrained
 from mechheads.model.sources.gguf import _smallest
 from mechheads.model.sources.reading import read
 from mechheads.model.sources.sizes import count_stored

@@ -19,7 +19,7 @@ from torch import Tensor
 from mechheads.heads import HeadId, kv_head
 from mechheads.model.backends.base import Blocks, Hook
 from mechheads.model.model import Model
-from mechheads.runs.cache import HeadCache
+from mechheads.runs.head_cache import HeadCache
 
 MLPs = Literal["recomputed", "frozen"]
 
