@@ -255,7 +255,7 @@ def verdict(found: dict[str, Any]) -> str:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Tables of the architectures that are exact, and of those that are refused, with the reason."""
+    """Tables of the architectures that are exact, and of the architectures that are refused, with the reason."""
     families = results["families"]
     about = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
     exact = sum(verdict(found) == "exact" for found in families.values())

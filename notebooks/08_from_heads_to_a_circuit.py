@@ -339,8 +339,8 @@ matrix.plot()
 # A list of important heads is not yet a circuit. Three questions are asked of a circuit, each harder than the one
 # before.
 #
-# **Faithfulness:** keep these heads, and replace the outputs of all others with those of the corrupted run. How much of
-# the model's lead is left? 1 is all of it, 0 is none.
+# **Faithfulness:** keep these heads, and replace the outputs of all others with their outputs in the corrupted run. How
+# much of the model's lead is left? 1 is all of it, 0 is none.
 
 # %%
 ranked = effect.heads(40, by="absolute")

@@ -1,4 +1,4 @@
-"""What the notebook's text says of its results, and a wrong answer to each exercise."""
+"""Checks of what the text says about the results, and a wrong answer to each exercise."""
 
 # %%
 assert total.heads(1, by="absolute") == (mh.HeadId(23, 4),) and total["L23H4"]["score"] < -10

@@ -1,4 +1,4 @@
-"""What the notebook's text says of its results, and a wrong answer to each exercise."""
+"""Checks of what the text says about the results, and a wrong answer to each exercise."""
 
 # %%
 assert abs(intact.detach().numpy() - log_p[:6]).max() < 1e-3

@@ -1,4 +1,4 @@
-"""What the notebook's text says of its results, and a wrong answer to each exercise."""
+"""Checks of what the text says about the results, and a wrong answer to each exercise."""
 
 # %%
 assert first_choice[:, : length - 1].float().mean() < 0.05 < 0.3 < first_choice[:, length:].float().mean()

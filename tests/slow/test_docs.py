@@ -84,7 +84,7 @@ def test_the_three_ideas_are_drawn(site: Path) -> None:
 
 
 def test_the_notebook_is_a_page(site: Path) -> None:
-    assert "Where a head looks" in text_of(site / "01_first_look.html")
+    assert "What a head attends to" in text_of(site / "01_first_look.html")
 
 
 def test_figures_of_the_notebooks_are_drawn(site: Path) -> None:

@@ -96,7 +96,7 @@ class Answering:
 
 
 def _table(condition: str, kind: str, requests: Sequence[str], written: Generated) -> pd.DataFrame:
-    """Answers to one kind of requests under one condition; ``done`` marks those that are finished."""
+    """Answers to one kind of requests under one condition; ``done`` marks the finished answers."""
     columns = {
         "condition": condition,
         "kind": kind,
@@ -130,6 +130,6 @@ def _name(judge: AnswerJudge) -> str:
 
 
 def is_verdict(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -> Float[np.ndarray, " prompt"]:
-    """1 for each request of a kind whose answer under a condition has this verdict, else 0; NaN if it has none."""
+    """For each request of a kind, 1 if its answer under a condition has this verdict, 0 if not, NaN without verdict."""
     part = answers[(answers["condition"] == condition) & (answers["kind"] == kind)]
     return np.where(pd.isna(part["verdict"]), np.nan, part["verdict"] == verdict)

@@ -1,4 +1,4 @@
-"""Attack success as more and more heads are ablated together, compared with equally many random heads."""
+"""Attack success as more and more heads are ablated together, compared with as many random heads."""
 
 from __future__ import annotations
 

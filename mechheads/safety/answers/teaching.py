@@ -199,7 +199,7 @@ def _pair(attention: Any) -> tuple[Any, Any]:
 
 
 def _lessons(kind: str) -> list[str]:
-    """All requests of a kind except those of the test part."""
+    """All requests of a kind, without the test part."""
     return [request.text for request in (*load_requests(f"teaching_{kind}"), *load_requests(kind, "train"))]
 
 

@@ -41,7 +41,7 @@ _SCALED = ("undifferentiated", "scaling")
 
 @dataclass(frozen=True, eq=False)
 class MeanOf:
-    """Replaces z by its mean over all real tokens of a given run, which need not be the base run."""
+    """Replaces z with its mean over all real tokens of a given run, which need not be the base run."""
 
     run: HeadCache
     needs: ClassVar = ()
@@ -142,7 +142,7 @@ class Ablation:
         """
         self.check_for_sets()
         if self.kind == "mean" and run is None:
-            raise ValueError("ablation is 'mean', but there is no run to take the mean over")
+            raise ValueError("ablation is 'mean', which needs a run to take the mean over; give run=")
         return [HeadChange(head.layer, head.head, self._site, self._change(head, run)) for head in heads]
 
     def hooks(self, model: Model, heads: Sequence[HeadId], run: HeadCache | None = None) -> list[Hook]:

@@ -56,9 +56,9 @@ _MOST_GROUPS = 30
 class Turn:
     """Generalized Ships of ablated runs against one intact run.
 
-    X [prompt, d_model] holds the last-token states of the intact run and X' those of the ablated run. U_r and U'_r are
-    their first r left singular vectors. The score is the sum of arccos of the r singular values of U_r^T U'_r, in
-    degrees, from 0 to 90 r.
+    X and X' [prompt, d_model] are the last-token states of the intact and of the ablated run, and U_r and U'_r their
+    first r left singular vectors. The score is the sum of arccos of the r singular values of U_r^T U'_r, in degrees,
+    from 0 to 90 r.
 
     Args:
         intact: X, the last-token states of the intact run.

@@ -193,7 +193,7 @@ class _Search:
         return HeadId(layer, head - head % self.way.together(self.model))
 
     def _step(self, left: Sequence[HeadId], chosen: Sequence[HeadId]) -> np.ndarray:
-        """The score of every remaining head, together with those chosen [layer, head]."""
+        """The score of every remaining head together with the chosen heads [layer, head]."""
         if not chosen:
             return self._score(replace(self.intact, heads=tuple(left)))
 

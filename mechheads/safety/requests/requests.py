@@ -206,7 +206,7 @@ def request_prompts(model: Model, requests: Requests = None, template: Template 
     if isinstance(requests, str):
         raise ValueError(f"requests must be a list of texts, got one text; write [{requests[:40]!r}]")
     if not len(requests):
-        raise ValueError("requests is empty; give at least one, or leave it out to use those of the package")
+        raise ValueError("requests is empty; give at least one, or leave it out to use the requests of the package")
     for index, request in enumerate(requests):
         if isinstance(request, Request):
             raise ValueError(f"requests[{index}] is a Request; give its .text, or the .texts of the whole set")

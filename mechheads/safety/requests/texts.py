@@ -39,7 +39,7 @@ def text_tokens(model: Model, texts: Sequence[str] | None = None) -> Tokens:
     if isinstance(texts, str):
         raise ValueError(f"texts must be a list of texts, got one text; write [{texts[:40]!r}]")
     if texts is not None and not len(texts):
-        raise ValueError("texts is empty; give at least one, or leave it out to use those of the package")
+        raise ValueError("texts is empty; give at least one, or leave it out to use the texts of the package")
     tokens = Prompts(ordinary_texts() if texts is None else list(texts)).tokens(model)
     if (short := (tokens.lengths < 2).nonzero()).numel():
         raise ValueError(f"texts[{int(short[0])}] has a single token; a text needs at least two")

@@ -284,6 +284,6 @@ def test_bad_arguments_are_named(options: dict[str, Any], message: str):
 def test_what_no_set_of_heads_can_be_given(llama: mh.Model):
     with pytest.raises(ValueError, match="for sets of heads choose 'undifferentiated', 'scaling', 'zero', 'mean'"):
         Ablation("resample").changes(llama, HEADS)
-    with pytest.raises(ValueError, match="there is no run to take the mean over"):
+    with pytest.raises(ValueError, match="needs a run to take the mean over"):
         Ablation("mean").hooks(llama, HEADS)
     assert Ablation("scaling", 0.25).intervention == Scale(0.25)
