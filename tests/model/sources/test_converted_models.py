@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import mechheads as mh
-from mechheads.model.sources import ModelSourceError, Pretrained, gguf, load_pretrained
+from mechheads.model.sources import ModelSourceError, Pretrained, converted_models, gguf, load_pretrained
 from mechheads.model.sources.gguf import _smallest
 from mechheads.model.sources.reading import read
 from mechheads.model.sources.sizes import count_stored
@@ -68,7 +68,7 @@ def test_a_gguf_file_is_converted_once(
     assert f"mechheads: converting tiny.gguf to safetensors (once, to {kept / name}, up to" in said.err
     assert name.startswith("gguf-") and name.endswith(f"-transformers-{transformers.__version__}")
     monkeypatch.setattr(gguf, "convert", None)
-    monkeypatch.setattr(cache.hashlib, "file_digest", None)  # an unchanged file is not even read
+    monkeypatch.setattr(converted_models.hashlib, "file_digest", None)  # an unchanged file is not even read
     again = load(file)
     assert capfd.readouterr() == ("", "")
     assert again.name == str(file)
@@ -134,7 +134,7 @@ def test_what_a_killed_process_left_is_removed(kept: Path, file: Path) -> None:
 
 def test_a_full_disk_is_told_before_the_work(kept: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: usage(10**9, 10**9 - 10**6, 10**6))
+    monkeypatch.setattr(converted_models.shutil, "disk_usage", lambda _: usage(10**9, 10**9 - 10**6, 10**6))
     monkeypatch.setattr(gguf, "convert", None)
     with pytest.raises(
         ModelSourceError, match=r"tiny\.gguf cannot be stored in .*: 0\.0 GB are free; free .* MECHHEADS"
