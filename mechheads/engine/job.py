@@ -82,8 +82,8 @@ class Spec:
 class Job:
     """A sweep that is ready to run: everything is checked, both runs are cached, the cost is planned.
 
-    ``mh.prepare`` makes a job. Every analysis of the same prompts takes it in place of the model and the prompts, so
-    that the prompts run only once: ``mh.activation_patch(job)``, ``mh.path_patch(job, receivers=["L9H1.q"])``.
+    ``mh.prepare`` makes a job. ``mh.sweep``, ``mh.plan`` and the functions of ``mh.patching`` take it in place of the
+    model and the prompts, so that the prompts run only once: ``mh.activation_patch(job)``.
 
     Attributes:
         model: the model; ``spec``: the request.
