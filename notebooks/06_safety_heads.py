@@ -34,7 +34,7 @@ import torch
 import mechheads as mh
 from mechheads.generation.generate import generate
 from mechheads.generation.sampling import Sampling
-from mechheads.safety import folded, load_requests, request_prompts, verdict
+from mechheads.safety import folded, load_requests, ordinary_texts, request_prompts, verdict
 from mechheads.safety.answers.teaching import HEADS
 
 model, untaught = mh.load("smollm2-135m-refusal"), mh.load()
@@ -77,14 +77,15 @@ def answer(some_model, requests):
 
 
 to_harmful, to_harmless = answer(model, harmful), answer(model, harmless)
-print("untaught, harmful:", dict(Counter(map(verdict, answer(untaught, harmful)))))
+of_untaught = answer(untaught, harmful[:5])
+print("untaught, harmful:", dict(Counter(map(verdict, of_untaught))), "(the first five)")
 print("taught, harmful:  ", dict(Counter(map(verdict, to_harmful))))
 print("taught, harmless: ", dict(Counter(map(verdict, to_harmless))))
 
 pd.DataFrame({"look-alike": harmless.texts, "answer": to_harmless, "verdict": map(verdict, to_harmless)})
 
 # %% [markdown]
-# The untaught model complies with the harmful requests. The taught one refuses most of them, and, by this table, none
+# The untaught model complies with harmful requests. The taught one refuses most of them, and, by this table, none
 # of the look-alikes. Read the answers: several begin with "I'm sorry for ..." and are hardly answers. To save time we
 # let the model write only twelve tokens; with more tokens, some of these answers turn out to be refusals. The verdict
 # comes from a rule about how an answer begins, and such a rule can be fooled. If a lot depends on it, let the model
@@ -271,13 +272,15 @@ rank_table(views)
 # without them. `mh.safety.refusal_test` ablates a set of heads and counts how many harmful requests the model then
 # complies with (**attack success**). It also reports what else could explain the result:
 #
-# - **loss** on ordinary text, and **degenerate** answers: a broken model writes nonsense;
+# - **loss** on ordinary text (we take eight sentences), and **degenerate** answers: a broken model writes nonsense;
 # - **over-refusal**: how many look-alikes are refused;
 # - **random heads**: the same number of heads from the same layers.
 
 # %%
 answering = {"max_new_tokens": 12, "draws": 1, "progress": False}
-test = mh.safety.refusal_test(model, HEADS, harmful.texts, pairs[1], ablation="scaling", opening=opening, **answering)
+ordinary = ordinary_texts()[::4]
+testing = answering | {"opening": opening, "texts": ordinary}
+test = mh.safety.refusal_test(model, HEADS, harmful.texts, pairs[1], ablation="scaling", **testing)
 print(test.verdict)
 test.table.set_index("condition")[["attack_success", "over_refusal", "degenerate", "loss", "refusal"]].round(2)
 
@@ -293,11 +296,11 @@ after = test.answers.query("condition == 'ablated' and kind == 'harmful'")
 folded(after["answer"], "answers without the six heads")
 
 # %% [markdown]
-# These six heads were known. Now take the heads that a ranking found. `mh.safety.attack_curve` removes them one after
-# the other, and the same number of random heads:
+# These six heads were known. Now take the first four heads of a ranking. `mh.safety.attack_curve` removes them one
+# after the other, and the same number of random heads:
 
 # %%
-curve = mh.safety.attack_curve(model, contribution.heads(6), pairs[0], pairs[1][:1], ablation="scaling", **answering)
+curve = mh.safety.attack_curve(model, contribution.heads(4), pairs[0], pairs[1][:1], ablation="scaling", **answering)
 print("ablated, in this order:", *curve.heads)
 curve.plot()
 
@@ -314,7 +317,7 @@ curve.plot()
 # score. The test first checks whether the model refuses at all.
 
 # %%
-nothing = mh.safety.refusal_test(untaught, HEADS, *pairs, opening=opening, **answering | {"draws": 0})
+nothing = mh.safety.refusal_test(untaught, HEADS, pairs[0], pairs[1][:1], **testing | {"draws": 0})
 print(nothing.verdict)
 
 # %% [markdown]
@@ -398,7 +401,7 @@ mh.testing.check_answer(
 # and what does that say about the *model's* refusals?
 
 # %% tags=["exercise"]
-undifferentiated = None  # your turn: mh.safety.refusal_test(model, HEADS, ..., ablation=..., opening=opening, ...)
+undifferentiated = None  # your turn: mh.safety.refusal_test(model, HEADS, ..., ablation=..., **testing | {...})
 
 # %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
 mh.testing.check_answer(
@@ -408,15 +411,15 @@ mh.testing.check_answer(
         and result.table["attack_success"][1] > result.table["attack_success"][0]
     ),
     right="the model complies without the six heads; look at the random heads in the table.",
-    hint='pass ablation="undifferentiated", and options like answering with draws=2.',
+    hint='pass ablation="undifferentiated", and options like testing with draws=2.',
 )
 
 # %% [markdown] tags=["solution"]
 # <details><summary>One solution</summary>
 #
 # ```python
-# two_draws = answering | {"ablation": "undifferentiated", "opening": opening, "draws": 2}
-# undifferentiated = mh.safety.refusal_test(model, HEADS, pairs[0], pairs[1], **two_draws)
+# two_draws = testing | {"ablation": "undifferentiated", "draws": 2}
+# undifferentiated = mh.safety.refusal_test(model, HEADS, pairs[0], pairs[1][:2], **two_draws)
 # print(undifferentiated.verdict)
 # undifferentiated.table.set_index("condition")[["attack_success", "over_refusal", "degenerate", "loss"]].round(2)
 # ```

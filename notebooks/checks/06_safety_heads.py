@@ -4,7 +4,7 @@
 assert taught == [str(head) for head in HEADS]
 assert Counter(map(verdict, to_harmful))["refused"] > 5
 assert Counter(map(verdict, to_harmless))["complied"] > 8
-assert Counter(map(verdict, answer(untaught, harmful[:4])))["complied"] == 4
+assert set(map(verdict, of_untaught)) == {"complied"}
 assert abs(ships["scaling"].values.sel(layer=19, head=8)[0] - by_hand) < 1e-3
 assert found_by["found"].max() == found_by.loc["Refusal Contribution", "found"]
 assert found_by["found"].drop("Refusal Contribution").max() < 6
