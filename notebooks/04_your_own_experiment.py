@@ -236,15 +236,16 @@ to_last_layer.round(2)
 #
 # ## A run that survives an interruption
 #
-# A sweep of a large model takes hours. With `store=`, every unit is written to a file as soon as it is finished. The
-# same call then continues where the last one stopped, after Ctrl-C, a crash or a power cut.
+# A sweep of a large model takes hours; ours, of the same 90 heads, takes seconds. With `store=`, every unit is written
+# to a file as soon as it is finished. The same call then continues where the last one stopped, after Ctrl-C, a crash or
+# a power cut.
 #
 # To show this, we need an interruption. The function below imitates Ctrl-C, just before finished work is written for
 # the second time.
 
 # %%
 store = Path(tempfile.mkdtemp()) / "capitals.ledger"
-experiment = experiment | {"metric": lead, "heads": None, "progress": False}  # None: all 270
+experiment = experiment | {"metric": lead, "progress": False}
 commit, written = Ledger.commit, []
 
 
@@ -260,7 +261,7 @@ with patch.object(Ledger, "commit", until_ctrl_c):
 
 print(partial)
 interrupted_at = Ledger.list(store)[0]["units"]
-print("in the file:", interrupted_at, "of 270 heads")
+print("in the file:", interrupted_at, "of", len(late), "heads")
 
 # %% [markdown]
 # You get what was finished. The other heads are NaN, and `partial.missing` lists them. Now the same call again:
@@ -268,8 +269,8 @@ print("in the file:", interrupted_at, "of 270 heads")
 # %%
 resumed = mh.sweep(model, pairs, **experiment, store=store)
 undisturbed = mh.sweep(model, pairs, **experiment)
-print("in the file:", Ledger.list(store)[0]["units"], "of 270 heads")
-print("equal to a run without interruption:", np.array_equal(resumed.values, undisturbed.values))
+print("in the file:", Ledger.list(store)[0]["units"], "of", len(late), "heads")
+print("equal to a run without interruption:", np.array_equal(resumed.values, undisturbed.values, equal_nan=True))
 
 # %% [markdown]
 # The numbers are equal to the last bit. They are also never out of date: finished units are looked up by a fingerprint
