@@ -247,7 +247,7 @@ listed.round(2)
 # breaks if enough of it is removed, so heads in random order are shown for comparison.
 
 # %%
-curves = mh.gating.role_curve(model, test.items(range(8)), gates, counts=[0, 1, 10, 30], draws=2, progress=False)
+curves = mh.gating.role_curve(model, test.items(range(6)), gates, counts=[0, 10, 30], draws=2, progress=False)
 mh.plots.role_curves(curves)
 
 # %%
@@ -263,13 +263,13 @@ change.round(2)
 # ## Compared with ablation
 #
 # Are these just the heads that you find if you remove one at a time? `mh.gating.ablation_effects` measures the same log
-# p with the z of one head set to zero and all others as they are. To save time we take every third head.
-# `mh.gating.compare_roles` gives rank correlations over heads. The heads of a layer read the same residual stream, so
-# the intervals come from leaving out each layer once.
+# p with the z of one head set to zero and all others as they are. To save time we take every third head and three
+# items. `mh.gating.compare_roles` gives rank correlations over heads. The heads of a layer read the same residual
+# stream, so the intervals come from leaving out each layer once.
 
 # %%
 third = [(layer, head) for layer in range(model.n_layers) for head in range(layer % 3, model.n_heads, 3)]
-effects = mh.gating.ablation_effects(model, test.items(range(4)), ["zero"], heads=third, progress=False)
+effects = mh.gating.ablation_effects(model, test.items(range(3)), ["zero"], heads=third, progress=False)
 compared = mh.gating.compare_roles(roles, effects).set_index("role")
 compared[["other", "spearman", "ci_low", "ci_high", "n"]].round(2)
 
@@ -285,11 +285,11 @@ beside = pd.DataFrame(
 beside.sort_values("effect").head(8).round(2)
 
 # %% [markdown]
-# An effect below 0 means that the head is needed, so facilitation and effect should correlate *negatively*. They do so
-# only weakly: these are two different questions. If they disagree about a head, look for the reason. If gates need the
-# head and ablation does not, it may be one of several that do the same, of which ablation removes only one at a time.
-# If ablation needs it and gates do not, other heads may take over as soon as their gates adapt. And a correlation over
-# all heads may be about depth alone, if both values rise or fall with the layer.
+# An effect below 0 means that the head is needed, so facilitation and effect should correlate *negatively*. If they do so
+# at all, it is only weakly: these are two different questions. If they disagree about a head, look for the reason. If
+# gates need the head and ablation does not, it may be one of several that do the same, of which ablation removes only
+# one at a time. If ablation needs it and gates do not, other heads may take over as soon as their gates adapt. And a
+# correlation over all heads may be about depth alone, if both values rise or fall with the layer.
 #
 # ## What a role does not say
 #
