@@ -285,11 +285,11 @@ beside = pd.DataFrame(
 beside.sort_values("effect").head(8).round(2)
 
 # %% [markdown]
-# An effect below 0 means that the head is needed, so facilitation and effect should correlate *negatively*. If they do so
-# at all, it is only weakly: these are two different questions. If they disagree about a head, look for the reason. If
-# gates need the head and ablation does not, it may be one of several that do the same, of which ablation removes only
-# one at a time. If ablation needs it and gates do not, other heads may take over as soon as their gates adapt. And a
-# correlation over all heads may be about depth alone, if both values rise or fall with the layer.
+# An effect below 0 means that the head is needed, so facilitation and effect should correlate *negatively*. If they do
+# so at all, it is only weakly: these are two different questions. If they disagree about a head, look for the reason.
+# If gates need the head and ablation does not, it may be one of several that do the same, of which ablation removes
+# only one at a time. If ablation needs it and gates do not, other heads may take over as soon as their gates adapt. And
+# a correlation over all heads may be about depth alone, if both values rise or fall with the layer.
 #
 # ## What a role does not say
 #
