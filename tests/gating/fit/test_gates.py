@@ -551,7 +551,7 @@ def test_gates_survive_saving(llama: mh.Model, tmp_path: Path) -> None:
     np.testing.assert_array_equal(scores.dataset["values"].values[1, 2], gates["keep"][:, 1, 2])
     with pytest.raises(ValueError, match="there is no fit 'open'; choose among 'none', 'keep', 'drop'"):
         back["open"]
-    with pytest.raises(ValueError, match="holds no gates"):
+    with pytest.raises(ValueError, match="contains no gates"):
         Gates.load(scores.save(tmp_path / "scores.nc"))
     assert "<table" in back._repr_html_()
 
