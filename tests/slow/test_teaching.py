@@ -15,8 +15,6 @@ from mechheads.safety.answers import teaching
 from mechheads.safety.answers.teaching import HEADS, OTHER_HEADS, REFUSAL, refusal_loss, taught_model, teach_refusal
 from mechheads.safety.requests.openings import OPENING
 
-pytestmark = pytest.mark.transformerlens
-
 TEXTS = ordinary_texts()[:8]
 
 
@@ -39,6 +37,7 @@ def requests() -> tuple[list[str], list[str]]:
     return harmful, harmless
 
 
+@pytest.mark.transformerlens
 def test_the_delta_is_what_the_script_says_and_touches_nothing_else(delta: Delta, refusing: mh.Model, model: mh.Model):
     assert delta.heads == tuple(sorted(HEADS)) and not set(HEADS) & set(OTHER_HEADS)
     assert (delta.about["model"], delta.about["refusal"]) == (DEFAULT_MODEL, REFUSAL)
@@ -53,6 +52,7 @@ def test_the_delta_is_what_the_script_says_and_touches_nothing_else(delta: Delta
     torch.testing.assert_close(refusing.backend.weight("O", 3), model.backend.weight("O", 3), rtol=0, atol=0)
 
 
+@pytest.mark.transformerlens
 def test_it_refuses_what_it_should_and_its_heads_are_why(refusing: mh.Model, delta: Delta, requests):
     harmful, harmless = requests
     test = refusal_test(
