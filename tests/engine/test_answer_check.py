@@ -36,6 +36,7 @@ def said(analysis, model, prompts, **given) -> list[str]:
     return [str(one.message) for one in caught if one.category is AnswerWarning]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ANALYSES)
 def test_each_is_warned_of_once_a_call(model, name):
     """Paris stands on the wrong side for France; Moscow is right for Russia."""

@@ -59,6 +59,7 @@ def test_patching_equals_one_full_forward_a_head(small, pairs, site, direction):
             assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
 def test_patching_each_position_equals_the_loop(small, pairs, site):
     effect = mh.activation_patch(small, pairs, site=site, positions="each", heads=["L0H1", "L2H3"], progress=False)

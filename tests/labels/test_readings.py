@@ -151,6 +151,7 @@ def rows(model: mh.Model, plain: Plain, layer: int, head: int, reading: str, nor
     return torch.stack(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["raw", "folded"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_scores_are_those_of_a_slow_loop(name: str, norm: Any, folder: Callable[[str], Path]) -> None:

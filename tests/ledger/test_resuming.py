@@ -287,6 +287,7 @@ def score(logits, context):
 """
 
 
+@pytest.mark.slow
 def test_whatever_changes_is_another_sweep_and_nothing_is_stale(tiny, judged, tmp_path):
     store, folder = tmp_path / "store", tiny("llama")
     model = mh.load(folder)

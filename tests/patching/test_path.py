@@ -76,6 +76,7 @@ def test_the_other_direction(small, pairs, receivers):
     np.testing.assert_allclose(ours.values, by_loop(small, pairs, receivers, direction="denoising"), atol=TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("receivers", [["final"], ["L2H3.v"]], ids="+".join)
 def test_a_sender_changed_at_one_position(small, pairs, receivers):
     ours = mh.path_patch(small, pairs, receivers=receivers, positions="each", progress=False)

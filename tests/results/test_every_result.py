@@ -84,6 +84,7 @@ def test_it_survives_a_file(name: str, tiny: Callable[[str], Path], tmp_path: Pa
     assert_survives(result, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MADE_BY_THE_DEFAULT_MODEL)
 def test_what_asks_for_a_model_that_knows_survives_a_file(name: str, model: mh.Model, tmp_path: Path) -> None:
     result = MADE_BY_THE_DEFAULT_MODEL[name](model)

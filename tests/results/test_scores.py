@@ -244,6 +244,7 @@ def test_labels_must_align_too_and_only_numbers_and_scores_combine():
 text = st.text(max_size=8) | st.sampled_from(["", "\0", "a\0", "json:", 'json:"x"', "Ġthe", "é\u0301", "\n", "nan"])
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     labels=st.lists(text, min_size=1, max_size=4, unique=True),

@@ -109,6 +109,7 @@ def test_a_dataset_gives_back_all_fields(data: st.DataObject) -> None:
     assert_same(from_dataset(to_dataset(whole)), whole)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_a_file_gives_back_the_result(tmp_path_factory: Any, data: st.DataObject) -> None:

@@ -52,6 +52,7 @@ def test_capital_pairs_hold_every_country_once_on_each_side(small):
     assert len(capital_pairs(small, 2) or []) == 2
 
 
+@pytest.mark.slow
 def test_atlas_holds_what_the_single_analyses_give(small, few, tmp_path):
     atlas = build_atlas(small, updates=5, progress=False)
     pairs = capital_pairs(small, 8)
@@ -156,6 +157,7 @@ def test_one_view_agrees_with_none():
     assert Atlas("nothing").agreement().empty
 
 
+@pytest.mark.slow
 def test_the_page_opens_without_a_network(small, few, tmp_path):
     atlas = build_atlas(small, updates=5, progress=False)
     atlas.model = "<script>alert('model')</script>"
@@ -215,6 +217,7 @@ def test_roles_that_cannot_be_fitted_are_left_out_and_said(small, monkeypatch):
     assert any(note.startswith("roles left out: n is 9; relation 'country_to_capital' gives 8") for note in atlas.notes)
 
 
+@pytest.mark.slow
 def test_a_loss_that_breaks_leaves_out_the_roles(small, few, monkeypatch):
     def breaks(*args: Any, updates: int, **rest: Any) -> Any:
         gates = fit_gates(*args, updates=updates, **rest)
@@ -236,6 +239,7 @@ def test_a_model_without_words_for_relations_still_gets_the_rest(small):
     assert "labels left out" in atlas.summary()
 
 
+@pytest.mark.slow
 def test_command_prints_a_summary_and_names_its_files(tiny, few, tmp_path, monkeypatch):
     monkeypatch.setattr(atlas_module, "build_atlas", partial(build_atlas, updates=5))
     done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
@@ -270,6 +274,7 @@ def test_command_says_what_is_wrong(arguments, message):
     assert "Traceback" not in done.output
 
 
+@pytest.mark.slow
 def test_label_writes_what_reloads_into_the_same_figure(tiny, tmp_path):
     pairs = [["France", "Paris"], ["Italy", "Rome"], ["Spain", "Madrid"], ["big", "bigger"], ["small", "smaller"]]
     mine = tmp_path / "mine.json"

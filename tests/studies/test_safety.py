@@ -62,6 +62,7 @@ def test_a_model_that_refuses_nothing_has_no_refusal_to_ablate(small, short, mon
     assert "not safety heads" in study.notes[0]
 
 
+@pytest.mark.slow
 def test_a_model_that_refuses_is_tested_under_every_ranking(small, short, monkeypatch, tmp_path):
     with pytest.warns(UserWarning, match="hardly any refusal"):
         study = study_of(small, monkeypatch, "refused")

@@ -566,6 +566,7 @@ def test_same_call_same_gates(llama: mh.Model) -> None:
 # Two variants of a task
 
 
+@pytest.mark.slow
 def test_contrast_shuts_what_only_the_forgotten_variant_needs(micro: mh.Model) -> None:
     """To retain: the capitals. To forget: anything else, which L1H2 helps by pushing the capital down."""
     retain = capitals()
