@@ -18,7 +18,6 @@ from torch import Tensor
 
 from mechheads.heads import HeadId, kv_head
 from mechheads.model.backends.base import Blocks, Hook
-from mechheads.model.model import Model
 from mechheads.runs.head_cache import HeadCache
 
 MLPs = Literal["recomputed", "frozen"]
@@ -69,7 +68,7 @@ class Frozen:
 
     def __init__(self, base: HeadCache, rows: slice, where: Int[Tensor, "prompt position"], mlps: MLPs) -> None:
         self.base, self.rows, self.where, self.mlps = base, rows, where, mlps
-        self.model: Model = base.need_model()
+        self.model = base.need_model()
         self._row = torch.arange(len(where), device=where.device)[:, None]
         self._ready: dict[tuple[int, int], Blocks] = {}
 

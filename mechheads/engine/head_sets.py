@@ -17,6 +17,7 @@ from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.report import describe_intervention
+from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.engine.run import new_z
 from mechheads.engine.wavefront import Edit, Wave
@@ -81,7 +82,7 @@ class SetRuns:
         if self._ready is None or self._ready[0] != begin:
             job, rows = self.job, slice(begin, begin + self.job.plan.rows)
             pos = job.tokens.ids.shape[1]
-            window = Window.from_start(self._first[rows], job.at[rows], job.model.layout, pos)
+            window = Window.from_start(self._first[rows], job.at[rows], layout_of(job.model), pos)
             edits = {
                 head: Edit(head.layer, "z", head.head, window.take(self._z[head.layer][rows, head.head]))
                 for head in job.heads

@@ -15,6 +15,7 @@ from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, other_side
 from mechheads.engine.packing import Packing
 from mechheads.engine.places import Place, Positions, find_places
 from mechheads.engine.plan import Plan, least_in_flight, make_plan
+from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.base import Intervention, needs_of, site_of
@@ -252,8 +253,8 @@ def make_ready(
     base, source = _cache(model, spec, runs, sites, progress)
     seconds = time.perf_counter() - start
     starts = [_first_change(spec.intervention, place, base, source, heads) for place in places]
-    windows = [Window.from_start(first, at, model.layout, tokens.ids.shape[1]) for first in starts]
-    packing = Packing.find(tokens.ids, windows[0]) if model.layout == "queries" and len(places) == 1 else None
+    windows = [Window.from_start(first, at, layout_of(model), tokens.ids.shape[1]) for first in starts]
+    packing = Packing.find(tokens.ids, windows[0]) if layout_of(model) == "queries" and len(places) == 1 else None
     plan = make_plan(base, source, site_of(spec.intervention), heads, windows, spec.limits, packing)
     if plan.over_budget:
         warn(
@@ -285,7 +286,7 @@ def _cache(
 
 def _resumed(model: Model) -> tuple[str, ...]:
     """The activations that a run must keep so that it can be resumed at any layer."""
-    return RUN_SITES if model.layout != "whole" else RUN_SITES[:1]
+    return RUN_SITES if layout_of(model) != "whole" else RUN_SITES[:1]
 
 
 def _room(fits: bool) -> int:

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from mechheads.limits import Limits
 
 if TYPE_CHECKING:
-    from mechheads.model.model import Model
+    from mechheads.model.core import ModelCore
 
 
 UNSEEN = 40 * 2**20
@@ -68,7 +68,7 @@ _FAST_ON_A_CPU = 1536
 """Tokens that go through a block together: fewer make its matrix products slow, more only take memory."""
 
 
-def tokens_in_flight(model: Model, room: int, pos: int, limits: Limits) -> int:
+def tokens_in_flight(model: ModelCore, room: int, pos: int, limits: Limits) -> int:
     """How many tokens to compute at once: as many as the device needs to be fast, if the memory allows it."""
     wanted = limits.tokens or _FAST_ON_A_CPU
     if limits.tokens is None and model.device.type == "cuda":
@@ -76,7 +76,7 @@ def tokens_in_flight(model: Model, room: int, pos: int, limits: Limits) -> int:
     return max(1, min(wanted, room // token_bytes(model, pos)))
 
 
-def token_bytes(model: Model, pos: int) -> int:
+def token_bytes(model: ModelCore, pos: int) -> int:
     """Memory that one token needs inside a block, in bytes."""
     return model.dtype.itemsize * (6 * model.d_model + 4 * model.backend.d_mlp + 3 * model.n_heads * pos)
 
@@ -93,6 +93,6 @@ def in_halves(run: Callable[[Sequence[T]], list[Tensor]], items: Sequence[T]) ->
     return [torch.cat(both) for both in zip(*parts, strict=True)]
 
 
-def logit_bytes(model: Model, rows: int, n_read: int, limits: Limits) -> int:
+def logit_bytes(model: ModelCore, rows: int, n_read: int, limits: Limits) -> int:
     """Memory for the logits and for what a metric computes from them, in bytes."""
     return 3 * 4 * min(max(limits.logits, n_read * model.d_vocab), rows * n_read * model.d_vocab)

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from mechheads.engine.rows import Window
+from mechheads.model.backends.base import Layout
 
 _PACKED_WIDTH = 256
 """The most tokens in a row of packed prompts."""
@@ -56,6 +57,10 @@ class Packed:
         return cls(
             start, shared, at, torch.cat([torch.zeros_like(common), prompt]), torch.cat([common, shared + ahead]), first
         )
+
+    @property
+    def layout(self) -> Layout:
+        return "queries"  # no other puts several prompts into a row
 
     @property
     def start(self) -> Int[Tensor, " prompt"]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mechheads.engine.row_layout import layout_of
 from mechheads.limits import Limits
 from mechheads.runs.sites import KEY_SITES
 from mechheads.units import show_bytes
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from mechheads.engine.packing import Packing
     from mechheads.engine.rows import Window
     from mechheads.heads import HeadId
-    from mechheads.model.model import Model
+    from mechheads.model.core import ModelCore
     from mechheads.prompts.tokens import Tokens
     from mechheads.runs.head_cache import HeadCache
 
@@ -161,7 +162,7 @@ def make_plan(
         n_layers=model.n_layers,
         stack=stack,
         rows=rows,
-        layout=model.layout,
+        layout=layout_of(model),
         forwards=flops / (prompts * pos * (model.n_layers * token_flops + unembed)),
         flops=flops,
         bytes=kept + _in_flight(model, stack * widest, keys, stack * prompts, n_read, limits),
@@ -171,12 +172,12 @@ def make_plan(
     )
 
 
-def _in_flight(model: Model, tokens: int, keys: int, rows: int, n_read: int, limits: Limits) -> int:
+def _in_flight(model: ModelCore, tokens: int, keys: int, rows: int, n_read: int, limits: Limits) -> int:
     """Memory of a wave in bytes: its tokens inside a block, and the logits of its rows."""
     return tokens * token_bytes(model, keys) + logit_bytes(model, rows, n_read, limits)
 
 
-def least_in_flight(model: Model, tokens: Tokens, n_read: int, limits: Limits) -> int:
+def least_in_flight(model: ModelCore, tokens: Tokens, n_read: int, limits: Limits) -> int:
     """The least memory that a sweep needs besides its cached runs: with one copy of one prompt at a time."""
     prompts, pos = tokens.ids.shape
     return prompts * n_read * model.d_vocab * 4 + _in_flight(model, pos, pos, prompts, n_read, limits)

@@ -7,11 +7,18 @@ import torch
 from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.model.backends.base import Layout
-from mechheads.model.model import Model
+from mechheads.model.core import ModelCore
 from mechheads.runs.head_cache import HeadCache
 
 
-def choose_layout(model: Model) -> Layout:
+def layout_of(model: ModelCore) -> Layout:
+    """How changed copies of a run are laid out on this model, chosen once."""
+    if model.backend.layout is None:
+        model.backend.layout = choose_layout(model)
+    return model.backend.layout
+
+
+def choose_layout(model: ModelCore) -> Layout:
     """The cheapest layout that reproduces a run if nothing is changed.
 
     ``queries``: several copies share a row and the prompt's cached keys, and a mask keeps them apart. ``rows``: one
@@ -42,7 +49,7 @@ def _resume_error(run: HeadCache, layout: Layout) -> float:
     try:
         if layout != "whole":
             run = HeadCache.run(model, run.tokens, sites=("z", "resid_pre", "keys", "values"), progress=False)
-        final = Wave(run, slice(0, 2), window, layout).run([same, same])
+        final = Wave(run, slice(0, 2), window).run([same, same])
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, TypeError, AttributeError, ValueError, LookupError):

@@ -6,7 +6,7 @@ row: their shared first tokens, such as those of a chat template, are there once
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -21,6 +21,7 @@ class Rows(Protocol):
     """What a wave needs to know about its rows.
 
     Attributes:
+        layout: how copies of the prompts are laid out in rows.
         start: the first position that changes [prompt].
         at: the positions that are read [prompt, position].
         n: the number of rows; ``width``: the tokens in each.
@@ -30,6 +31,8 @@ class Rows(Protocol):
         inside: the index in its row of each read position; ``read_positions``: its position in the prompt.
     """
 
+    @property
+    def layout(self) -> Layout: ...
     @property
     def start(self) -> Int[Tensor, " prompt"]: ...
     @property
@@ -71,11 +74,13 @@ class Window:
     Attributes:
         start: the first position that changes [prompt]; ``width``: the number of positions from there on.
         at: the positions that are read [prompt, position].
+        layout: how copies of the prompts are laid out in rows.
     """
 
     start: Int[Tensor, " prompt"]
     width: int
     at: Int[Tensor, "prompt position"]
+    layout: Layout
 
     @classmethod
     def from_start(
@@ -83,12 +88,12 @@ class Window:
     ) -> Window:
         """The narrowest window for these changes; wider if the layout needs all rows to start at one position."""
         if layout == "whole":
-            return cls(torch.zeros_like(start), pos, at)
+            return cls(torch.zeros_like(start), pos, at, layout)
         last = at.amax(1)
         start = torch.minimum(start, last)
         if layout == "rows":
             start = start.amin().expand_as(start)
-        return cls(start, int((last - start).amax()) + 1, at)
+        return cls(start, int((last - start).amax()) + 1, at, layout)
 
     @property
     def n(self) -> int:
@@ -135,4 +140,4 @@ class Window:
 
     def rows(self, rows: slice) -> Window:
         """The same window for some of the prompts."""
-        return Window(self.start[rows], self.width, self.at[rows])
+        return replace(self, start=self.start[rows], at=self.at[rows])

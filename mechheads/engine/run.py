@@ -14,6 +14,7 @@ from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Unit
 from mechheads.engine.memory import in_halves, keep_freed_memory
 from mechheads.engine.packing import Packed, shared_start
+from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Rows, Window
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.heads import HeadId
@@ -179,7 +180,7 @@ def _rows(
     """The rows of some prompts; packed prompts share their first positions while tokens and new z are equal."""
     ids, at = job.tokens.ids[rows], job.at[rows]
     if not job.plan.packed:
-        return Window.from_start(first, at, job.model.layout, ids.shape[1])
+        return Window.from_start(first, at, layout_of(job.model), ids.shape[1])
     shared = shared_start(ids)
     for head, z in new:
         shared = shared_start(z[:, :shared], _rounding(job.base.z[head][rows, :shared]))

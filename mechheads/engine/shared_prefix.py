@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Wave
 from mechheads.limits import Limits
@@ -27,7 +28,7 @@ def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits, progr
     differs = ids != base.tokens.ids
     other = differs.any(1)
     first = torch.where(other, differs.long().argmax(1), last[:, 0])
-    window = Window.from_start(first, last, model.layout, ids.shape[1])
+    window = Window.from_start(first, last, layout_of(model), ids.shape[1])
     if "keys" not in base.stores or 2 * window.width > ids.shape[1]:
         return HeadCache.run(model, tokens, sites=("z",), budget=limits, progress=progress)
     store = LayerStore(model.n_layers, len(tokens), base.stores["z"].on_disk)

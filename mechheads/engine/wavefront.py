@@ -22,9 +22,8 @@ from torch import Tensor
 from mechheads.engine.rows import Rows
 from mechheads.heads import kv_head
 from mechheads.interventions.head_change import HeadChange, Region, change_hooks, region
-from mechheads.model.backends.base import Blocks, Hook, Keys, Layout
+from mechheads.model.backends.base import Blocks, Hook, Keys
 from mechheads.model.backends.partial_block import Noted, Stopped, mask_of, until_stopped
-from mechheads.model.model import Model
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.sites import KEY_SITES
 
@@ -105,15 +104,11 @@ class Wave:
         base: a run that kept ``resid_pre``, ``keys`` and ``values``.
         rows: the prompts.
         window: the positions that are computed for these prompts, in rows.
-        layout: how copies are laid out in rows; by default, the layout chosen for the model.
     """
 
-    def __init__(
-        self, base: HeadCache, rows: slice | Int[Tensor, " row"], window: Rows, layout: Layout | None = None
-    ) -> None:
+    def __init__(self, base: HeadCache, rows: slice | Int[Tensor, " row"], window: Rows) -> None:
         self.base, self.rows, self.window = base, rows, window
-        self.model: Model = base.need_model()
-        self.layout = self.model.layout if layout is None else layout
+        self.model, self.layout = base.need_model(), window.layout
         self.n_past = window.n_past
         self._ready: dict[tuple[int, int, bool], Blocks] = {}
         self._masks: dict[tuple[int, int, int, bool], Tensor] = {}

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.packing import shared_start
+from mechheads.engine.row_layout import layout_of
 from mechheads.limits import Limits
 from mechheads.messages.progress import Bar
 from mechheads.model.backends.base import Blocks
@@ -117,7 +118,7 @@ class Batch:
         self.ended = torch.zeros_like(self.prompt, dtype=torch.bool)
         self.live = torch.arange(len(prompt), device=model.device)
         self.present: dict[int, Tensor] = {}
-        self._columns = None if model.layout == "whole" else Columns(len(prompt), self.pos)
+        self._columns = None if layout_of(model) == "whole" else Columns(len(prompt), self.pos)
 
     def rows_of(self, condition: int) -> Int[Tensor, " row"] | None:
         """The rows of a condition in the present call of the model; None if it has none."""
@@ -226,7 +227,7 @@ class Batch:
 
     def _masks(self, at: Int[Tensor, "row pos"]) -> list[Float[Tensor, "row 1 pos key"]] | None:
         """For each layer the columns that each token sees; None where the model's adapter knows by itself."""
-        if self.model.layout != "queries":
+        if layout_of(self.model) != "queries":
             return None
         masks: dict[int, Tensor] = {}
         layers = [self.model.backend.visible(layer, self.pos) for layer in range(self.model.n_layers)]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from mechheads.engine.memory import token_bytes
+from mechheads.engine.row_layout import layout_of
 from mechheads.generation.batch import Batch, Choice
 from mechheads.generation.sampling import GREEDY, Sampling
 from mechheads.interventions.head_change import HeadChange, change_hooks
@@ -250,12 +251,12 @@ class _Writer:
         Of equal length where the model's adapter wants rows to start alike.
         """
         model, pos = self.model, tokens.ids.shape[1] + self.sampling.max_new_tokens
-        kept = 0 if model.layout == "whole" else 2 * model.n_layers * model.n_kv_heads * model.d_head
+        kept = 0 if layout_of(model) == "whole" else 2 * model.n_layers * model.n_kv_heads * model.d_head
         row = model.dtype.itemsize * pos * (kept + 2 * model.d_model) + token_bytes(model, pos) + 12 * model.d_vocab
         size = max(1, (limit - limit // 4) // row)
         lengths = tokens.lengths.tolist()
         order = sorted(range(len(lengths)), key=lambda prompt: -lengths[prompt])
-        for _, alike in groupby(order, key=lambda prompt: lengths[prompt] if model.layout == "rows" else 0):
+        for _, alike in groupby(order, key=lambda prompt: lengths[prompt] if layout_of(model) == "rows" else 0):
             some = [prompt + i * len(lengths) for prompt in alike for i in range(len(self.conditions))]
             yield from (some[start : start + size] for start in range(0, len(some), size))
 

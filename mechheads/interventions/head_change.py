@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mechheads.interventions.base import Site
 from mechheads.model.backends.base import Hook
-from mechheads.model.model import Model
+from mechheads.model.core import ModelCore
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def region(rows: Rows = slice(None), positions: slice = slice(None)) -> Region:
 EVERYWHERE = region()
 
 
-def change_hooks(model: Model, changes: Iterable[tuple[HeadChange, Region]]) -> list[Hook]:
+def change_hooks(model: ModelCore, changes: Iterable[tuple[HeadChange, Region]]) -> list[Hook]:
     """Hooks that apply the changes, one for each layer and site; changes of one head are applied in order."""
     at: dict[tuple[int, str], list[tuple[HeadChange, Region]]] = {}
     for change, where in changes:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 
+from mechheads.engine.row_layout import layout_of
 from mechheads.model.backends.base import Backend
 from mechheads.model.backends.readable import first_sentence
 from mechheads.model.model import Model
@@ -82,7 +83,7 @@ def from_transformers(
         from mechheads.model.backends import bridge
 
         adapter = bridge.BridgeBackend(_boot(bridge.boot, model, tokenizer, name))
-    return Model(adapter, name, revision, tokenizer)
+    return _ready(Model(adapter, name, revision, tokenizer))
 
 
 def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name: str) -> Any:
@@ -127,7 +128,7 @@ def wrap(model: Any, tokenizer: Any = None) -> Model:
             f"model is a {type(model).__name__}; wrap takes a HookedTransformer or a TransformerBridge. "
             "For a transformers model, save it with save_pretrained and load the folder with mh.load"
         )
-    return Model(Adapter(model), model.cfg.model_name, tokenizer=tokenizer)
+    return _ready(Model(Adapter(model), model.cfg.model_name, tokenizer=tokenizer))
 
 
 def _choose_backend(backend: str | None) -> Literal["bridge", "hooked"]:
@@ -143,3 +144,16 @@ def _choose_backend(backend: str | None) -> Literal["bridge", "hooked"]:
             'TransformerBridge, or install the last release that has it: pip install "transformer-lens>=3.9,<4"'
         )
     return backend
+
+
+def _ready(model: Model) -> Model:
+    """The model, after a trial run that shows that the engine can resume it.
+
+    A model that carries its user's hooks is tried at its first analysis, because a trial would run these too.
+
+    Raises:
+        ValueError: if the engine cannot resume it.
+    """
+    if not model.backend.carries_hooks:
+        layout_of(model)
+    return model

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers.activations import ACT2FN
 
-from mechheads.model.model import LayerWeights, describe
+from mechheads.model.core import LayerWeights, describe
 from mechheads.model.sources import ModelSourceError
 from mechheads.model.stored_tensors import DTYPES, INDEX, WHOLE, TensorFolder, TensorRepo, TensorStore
 from mechheads.model.stored_weight_layouts import (

@@ -39,6 +39,7 @@ from mechheads.metrics.base import Metric, MetricContext, check_value, name_of, 
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.base import with_gradient
 from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import Tokens
@@ -216,7 +217,7 @@ def z_gradients(base: HeadCache, metric: Metric, layers: Sequence[int], rows: in
 
 
 def _gradients(
-    model: Model,
+    model: ModelCore,
     tokens: Tokens,
     at: Int[Tensor, "prompt position"],
     mask: Bool[Tensor, "prompt position"],

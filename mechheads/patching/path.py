@@ -26,6 +26,7 @@ from mechheads.engine.job import Job, Spec, Unit, given, make_ready
 from mechheads.engine.memory import in_halves
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.report import About, describe_heads, describe_positions, report
+from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.engine.run import new_z
 from mechheads.engine.wavefront import Edit, Wave
@@ -291,7 +292,7 @@ class _Paths:
             arrived = Frozen(job.base, rows, at, self.mlps).run(read, final=True)
             finals[None] = arrived.final  # type: ignore[assignment]
         if self.receivers:
-            window = Window.from_start(start, at, job.model.layout, pos)
+            window = Window.from_start(start, at, layout_of(job.model), pos)
             taken = [(head, window.take(new)) for head, new in senders]
             inputs = Frozen(job.base, rows, window.positions, self.mlps).run(taken, self.receivers).inputs
             wave, unchanged = Wave(job.base, rows, window), job.base.final_at(job.at)[rows]

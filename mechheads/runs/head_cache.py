@@ -22,7 +22,7 @@ from mechheads.runs.layer_store import LayerStore
 from mechheads.units import show_bytes
 
 if TYPE_CHECKING:
-    from mechheads.model.model import Model
+    from mechheads.model.core import ModelCore
 
 from mechheads.runs.head_tensor import Attention, HeadResult, HeadTensor
 from mechheads.runs.sites import HEAD_SITES, KEY_SITES, RUN_SITES, SITES
@@ -69,7 +69,7 @@ class HeadCache:
 
     def __init__(
         self,
-        model: Model | None,
+        model: ModelCore | None,
         tokens: Tokens,
         stores: dict[str, LayerStore],
         final: Tensor,
@@ -81,7 +81,7 @@ class HeadCache:
 
     @staticmethod
     def estimate(
-        model: Model,
+        model: ModelCore,
         prompts: Prompts | Tokens | Sequence[PromptLike],
         *,
         sites: Sequence[str] = ("z", "pattern"),
@@ -114,7 +114,7 @@ class HeadCache:
     @classmethod
     def run(
         cls,
-        model: Model,
+        model: ModelCore,
         prompts: Prompts | Tokens | Sequence[PromptLike],
         *,
         sites: Sequence[str] = ("z", "pattern"),
@@ -202,7 +202,7 @@ class HeadCache:
     def attention(self) -> Attention:
         return Attention(self.pattern, self.tokens.strings, (self.n_layers, self.n_heads))
 
-    def need_model(self) -> Model:
+    def need_model(self) -> ModelCore:
         if self.model is None:
             raise ValueError("this cache was loaded without its model; use HeadCache.load(path, model)")
         return self.model
@@ -242,7 +242,7 @@ class HeadCache:
         _FILE.write(Path(path), tensors, {"run": json.dumps(meta)})
 
     @classmethod
-    def load(cls, path: str | Path, model: Model | None = None) -> HeadCache:
+    def load(cls, path: str | Path, model: ModelCore | None = None) -> HeadCache:
         """Load a saved run; ``result`` and ``logits`` need the model.
 
         Raises:

@@ -18,7 +18,7 @@ from mechheads.runs.layer_store import LayerStore
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from mechheads.model.model import Model
+    from mechheads.model.core import ModelCore
 
 
 class HeadTensor:
@@ -54,7 +54,7 @@ class HeadTensor:
 class HeadResult(HeadTensor):
     """z @ W_O of every head, which it adds to the attention output; computed on demand."""
 
-    def __init__(self, z: LayerStore, n_heads: int, model: Model) -> None:
+    def __init__(self, z: LayerStore, n_heads: int, model: ModelCore) -> None:
         super().__init__(z, n_heads, n_heads)
         self._model = model
 

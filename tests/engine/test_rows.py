@@ -10,6 +10,7 @@ import torch
 import mechheads as mh
 from mechheads.engine import job as jobs
 from mechheads.engine.packing import Packed, Packing, shared_start
+from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from support import oracles
 from support.architectures import architectures
@@ -75,7 +76,7 @@ def test_what_is_shared_ends_where_any_prompt_differs():
 
 def test_packing_counts_each_token_once():
     rows = ids([9, 9, 9, 1, 1], [9, 9, 9, 2], [9, 9, 9, 3, 3, 3])
-    window = Window(torch.zeros(3, dtype=torch.long), 6, torch.tensor([[4], [3], [5]]))
+    window = Window(torch.zeros(3, dtype=torch.long), 6, torch.tensor([[4], [3], [5]]), "queries")
     assert Packing.find(rows, window) == Packing(((0, 1, 2),), 9, 9)
 
 
@@ -83,7 +84,7 @@ def test_those_that_begin_alike_share_a_row_wherever_they_stand():
     long, other = list(range(20, 80)), list(range(120, 180))
     rows = ids([*long, 1], [*other, 1], [*long, 2, 3], [5, 6], [*other, 2])
     last = torch.tensor([[60], [60], [61], [1], [60]])
-    found = Packing.find(rows, Window(torch.zeros(5, dtype=torch.long), 62, last))
+    found = Packing.find(rows, Window(torch.zeros(5, dtype=torch.long), 62, last, "queries"))
     assert found is not None and {frozenset(group) for group in found.groups if len(group) > 1} >= {frozenset({1, 4})}
     assert sorted(sum(found.groups, ())) == [0, 1, 2, 3, 4]
     assert found.tokens == 63 + 62 + 2
@@ -91,7 +92,7 @@ def test_those_that_begin_alike_share_a_row_wherever_they_stand():
 
 def test_prompts_alike_in_length_alone_are_not_packed():
     rows = ids([1, 2, 3], [4, 5, 6])
-    assert Packing.find(rows, Window(torch.zeros(2, dtype=torch.long), 3, torch.tensor([[2], [2]]))) is None
+    assert Packing.find(rows, Window(torch.zeros(2, dtype=torch.long), 3, torch.tensor([[2], [2]]), "queries")) is None
 
 
 @pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma", "qwen"))
@@ -104,7 +105,7 @@ def scores(model: mh.Model, intervention: mh.Intervention, packed: bool, monkeyp
         if not packed:
             patch.setattr(jobs.Packing, "find", lambda *_: None)
         planned = mh.plan(model, PROMPTS, intervention=intervention)
-        assert planned.packed == (packed and model.layout == "queries")
+        assert planned.packed == (packed and layout_of(model) == "queries")
         found = mh.sweep(model, PROMPTS, intervention=intervention, metric=mh.kl_divergence, progress=False, **options)
     return torch.from_numpy(found.values.values)
 
@@ -165,7 +166,7 @@ def test_a_metric_may_read_several_tokens_of_packed_prompts(small, monkeypatch):
 def test_a_plan_says_so(tiny):
     model = mh.load(tiny("llama"))
     planned = mh.plan(model, PROMPTS, intervention=mh.Zero())
-    if model.layout != "queries":
+    if layout_of(model) != "queries":
         assert not planned.packed and "positions computed" in str(planned)
         return
     assert "rows of" in str(planned) and "their shared first tokens only once" in str(planned)

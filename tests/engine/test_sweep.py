@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import mechheads as mh
+from mechheads.engine.row_layout import layout_of
 from mechheads.interventions.new_z import altered_z
 from mechheads.limits import Limits
 from support import oracles
@@ -320,7 +321,7 @@ def test_plan_counts_the_work(small):
     n, pos = tokens.ids.shape
     d, h, kv, m = small.d_model, small.n_heads, small.n_kv_heads, small.model.cfg.d_mlp
     gated = 3 if small.model.cfg.gated_mlp else 2
-    if small.layout != "queries":
+    if layout_of(small) != "queries":
         assert (plan.packed, plan.rows, plan.width) == (False, n, pos)
     rows = [row[:length] for row, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)]
     groups = [[rows[prompt] for prompt in group] for group in plan.groups or ()]
@@ -509,7 +510,7 @@ def test_an_architecture_without_cached_keys_is_carried_whole(tiny, pairs):
     """Bloom adds its positions to the scores, by the place of a key in its row."""
     bloom = mh.load(tiny("bloom"))
     effect = mh.activation_patch(bloom, pairs, heads=["L0H1", "L2H3"], progress=False)
-    assert bloom.layout == "whole"
+    assert layout_of(bloom) == "whole"
     clean, corrupted = pairs.tokens(bloom)
     for prompt in range(len(pairs)):
         ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)

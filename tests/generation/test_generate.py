@@ -16,6 +16,7 @@ from torch import Tensor
 
 import mechheads as mh
 from mechheads.engine.memory import PeakBytes
+from mechheads.engine.row_layout import layout_of
 from mechheads.generation import generate as generation
 from mechheads.generation.batch import Choice
 from mechheads.generation.generate import Generated, check_writing, end_tokens, generate, generate_under
@@ -243,7 +244,7 @@ def test_a_model_whose_attention_takes_no_keys(tiny):
         whole.backend.layout = "whole"
     conditions = conditions_for(whole)[:4]
     together = generate_under(whole, PROMPTS[:3], conditions, replace(SAMPLED, max_new_tokens=4), progress=False)
-    assert whole.layout == "whole"
+    assert layout_of(whole) == "whole"
     for changes, written in zip(conditions, together, strict=True):
         assert of(written) == plain(whole, as_hooks(whole, changes), prompts=PROMPTS[:3], new=4, drawn=True)
 

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 import mechheads as mh
 from mechheads.cli import main
 from mechheads.engine import row_layout
+from mechheads.engine.row_layout import layout_of
 from mechheads.gating import LossNotFinite
 from mechheads.gating.roles import role_curves as curves
 from mechheads.labels.static_layers import LayerScorer
@@ -127,14 +128,14 @@ def test_what_several_interrupts_leave_the_next_analysis_takes_off(llama, monkey
 
 @pytest.mark.transformerlens
 def test_an_interrupted_choice_of_a_layout_is_made_anew(llama, monkeypatch):
-    chosen = llama.layout
+    chosen = layout_of(llama)
     llama.backend.layout = None
     monkeypatch.setattr(row_layout, "_resume_error", _interrupt)
     with pytest.raises(KeyboardInterrupt):
         mh.ablate(llama, HARMFUL, progress=False)
     assert llama.backend.layout is None
     monkeypatch.undo()
-    assert llama.layout == chosen
+    assert layout_of(llama) == chosen
 
 
 def _interrupt(*_: Any, **__: Any) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 import mechheads as mh
+from mechheads.engine.row_layout import layout_of
 from mechheads.generation.generate import generate
 from mechheads.generation.sampling import Sampling
 from support import tiny
@@ -137,7 +138,7 @@ class Trial:
         self.before = changes_on(self.model)
         self.ids = self.model.backend.trial_tokens(2, 7)
         self.seconds = {name: self._seconds(run) for name, run in self.functions.items()}
-        self.layout, self.logits, self.sweep = self.model.layout, self._logits(), self._sweep()
+        self.layout, self.logits, self.sweep = layout_of(self.model), self._logits(), self._sweep()
 
     def _seconds(self, run: Callable[[mh.Model], Any]) -> float:
         with warnings.catch_warnings():

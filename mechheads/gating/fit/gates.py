@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from mechheads.engine.memory import token_bytes, tokens_in_flight
+from mechheads.engine.row_layout import layout_of
 from mechheads.gating.fit.arguments import Reduce, check_reduce
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.heads import HeadLike, check_heads
@@ -160,7 +161,7 @@ def _final_states(
     def read(residual: Tensor) -> Tensor:
         return residual.gather(1, at[..., None].expand(-1, -1, model.d_model))
 
-    cut = model.layout == "queries" and at.shape[1] < ids.shape[1]
+    cut = layout_of(model) == "queries" and at.shape[1] < ids.shape[1]
     for layer in range(last if cut else model.n_layers):
         if recompute:
             residual = checkpoint(run, layer, residual, use_reentrant=False, preserve_rng_state=False)

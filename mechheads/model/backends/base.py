@@ -22,7 +22,7 @@ Hook = tuple[str, Callable[..., Any]]
 R = TypeVar("R")
 Weight = Literal["Q", "K", "V", "O"]
 Layout = Literal["queries", "rows", "whole"]
-"""How changed copies of a run are stacked; see ``engine/row_layout.choose_layout``."""
+"""How changed copies of a run are stacked; see ``engine/row_layout.py``."""
 
 SITES = {
     "resid_pre": "hook_resid_pre",
@@ -98,7 +98,7 @@ class Backend(ABC):
     def __init__(self, module: Any) -> None:
         self.module = module
         self.changes = changes_of(module)
-        self.layout: Layout | None = None  # chosen by Model.layout on first access
+        self.layout: Layout | None = None  # see engine/row_layout.layout_of
         self.read_only: frozenset[str] = frozenset()  # sites whose hooks fire but change nothing; see ``readable``
         cfg = module.cfg
         if not getattr(cfg, "n_heads", 0) or getattr(cfg, "attn_only", None) is None:

@@ -1,0 +1,169 @@
+"""What the package needs of a model: its sizes, weights and tokenizer, under the same names for every model."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads._version import __version__
+from mechheads.model.backends.base import Backend, Sizes, Weight
+from mechheads.model.backends.readable import check_readable
+
+
+class LayerWeights(Sequence[Tensor]):
+    """One kind of weight for every layer, computed when indexed: ``model.W_O[9]`` is [head, d_head, d_model]."""
+
+    def __init__(self, get: Callable[[int], Tensor], n_layers: int) -> None:
+        self._get, self._n_layers = get, n_layers
+
+    def __len__(self) -> int:
+        return self._n_layers
+
+    def __getitem__(self, layer: int) -> Tensor:  # type: ignore[override]
+        if not -self._n_layers <= layer < self._n_layers:
+            raise IndexError(f"layer {layer} is out of range: this model has layers 0..{self._n_layers - 1}")
+        return self._get(layer % self._n_layers)
+
+
+class ModelCore:
+    """A ``Model`` without its cached runs, which are built on it."""
+
+    def __init__(self, backend: Backend, name: str, revision: str | None = None, tokenizer: Any = None) -> None:
+        check_readable(backend)
+        self.backend = backend
+        self.name, self.revision = name, revision
+        self.tokenizer = backend.tokenizer if tokenizer is None else tokenizer
+        sizes: Sizes = backend.sizes
+        self.n_layers, self.n_heads, self.n_kv_heads = sizes.n_layers, sizes.n_heads, sizes.n_kv_heads
+        self.d_head, self.d_model = sizes.d_head, sizes.d_model
+        self.d_vocab, self.n_ctx = sizes.d_vocab, sizes.n_ctx
+
+    @property
+    def model(self) -> Any:
+        return self.backend.module
+
+    @property
+    def parallel_mlps(self) -> bool:
+        """Whether a block's MLP runs in parallel with its heads and does not read what they write."""
+        return bool(getattr(self.model.cfg, "parallel_attn_mlp", False))
+
+    @property
+    def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
+        return self.backend.W_E
+
+    @property
+    def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
+        return self.backend.W_U
+
+    @property
+    def b_U(self) -> Float[Tensor, " d_vocab"] | None:
+        return self.backend.b_U
+
+    @property
+    def W_Q(self) -> LayerWeights:
+        return self._weights("Q")
+
+    @property
+    def W_K(self) -> LayerWeights:
+        return self._weights("K")
+
+    @property
+    def W_V(self) -> LayerWeights:
+        return self._weights("V")
+
+    @property
+    def W_O(self) -> LayerWeights:
+        return self._weights("O")
+
+    def b_O(self, layer: int) -> Float[Tensor, " d_model"] | None:
+        """The bias added to a layer's attention output after the heads; None if there is none."""
+        return self.backend.bias("O", layer)
+
+    def _weights(self, kind: Weight) -> LayerWeights:
+        return LayerWeights(lambda layer: self.backend.weight(kind, layer), self.n_layers)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.backend.parameter.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.backend.parameter.device
+
+    @property
+    def alike_up_to(self) -> int:
+        """The largest prompt length up to which runs of different lengths are comparable."""
+        return self.backend.alike_up_to
+
+    def hook_name(self, site: str, layer: int) -> str:
+        """The TransformerLens name of a hook: ``hook_name("z", 9)`` is ``blocks.9.attn.hook_z``."""
+        return self.backend.hook_name(site, layer)
+
+    def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """MLP_0(ln2_0(x)), without the residual: an embedding as later layers read it."""
+        return self.backend.first_mlp(x)
+
+    def embed(self, ids: Int[Tensor, " token"]) -> Float[Tensor, "token d_model"]:
+        """The rows of W_E for some tokens."""
+        return self.W_E[ids]
+
+    def unembedding(self, start: int, stop: int) -> Float[Tensor, "d_model columns"]:
+        """The columns start..stop of W_U in float32."""
+        return self.W_U[:, start:stop].float()
+
+    def attention_scale(self, layer: int) -> Float[Tensor, " d_model"]:
+        """The scale of the norm before a layer's attention; ones if it is folded into the weights."""
+        return self.backend.scale(layer)
+
+    def attention_out_scale(self, layer: int) -> Float[Tensor, " d_model"]:
+        """The scale of a norm after a layer's attention, as in Gemma 2 and 3; ones if there is none."""
+        return self.backend.scale(layer, "ln1_post")
+
+    def final_scale(self) -> Float[Tensor, " d_model"]:
+        """The scale of the final norm; ones if it is folded into the weights."""
+        return self.backend.scale(None)
+
+    def unembed(self, final: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
+        """The logits of states after the final norm."""
+        return self.backend.unembed(final)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template of the tokenizer; None if it has none."""
+        return getattr(self.tokenizer, "chat_template", None)
+
+    def provenance(self) -> dict[str, Any]:
+        """What a result records about the model: name, revision, sizes, dtype, library versions."""
+        return describe(
+            self,
+            ("transformer-lens", "transformers", "torch"),
+            backend=type(self.model).__name__,
+            normalization=self.model.cfg.normalization_type,
+            compatibility_mode=bool(getattr(self.model, "compatibility_mode", False)),
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Model({self.name!r}: {self.n_layers} layers x {self.n_heads} heads "
+            f"({self.n_kv_heads} key/value), d_model {self.d_model}, {type(self.model).__name__})"
+        )
+
+
+def describe(weights: Any, libraries: Sequence[str], **about: Any) -> dict[str, Any]:
+    """What a result records about a model, loaded or on disk, and the versions of the libraries that read it."""
+    return {
+        "model": weights.name,
+        "revision": weights.revision,
+        "dtype": str(weights.dtype).removeprefix("torch."),
+        "device": str(weights.device),
+        **about,
+        "n_layers": weights.n_layers,
+        "n_heads": weights.n_heads,
+        "n_kv_heads": weights.n_kv_heads,
+        "versions": {"mechheads": __version__} | {name: importlib.metadata.version(name) for name in libraries},
+    }
