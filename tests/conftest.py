@@ -18,11 +18,15 @@ LONG = ("test_notebooks", "test_docs", "test_teaching", "test_path", "test_memor
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests in ``tests/slow`` are marked so, and what takes long goes first.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests in ``tests/slow`` are marked so, what takes long goes first, and what needs another environment is left out.
 
     A file's tests share a worker (``--dist loadfile``), and so its models.
     """
+    elsewhere = [item for item in items if not all(mark.args[0] for mark in item.iter_markers("needs"))]
+    if elsewhere:
+        config.hook.pytest_deselected(items=elsewhere)
+        items[:] = [item for item in items if item not in elsewhere]
     for item in items:
         if item.path.parent.name == "slow":
             item.add_marker("slow")

@@ -146,12 +146,19 @@ def relation_scores(
         seed=seed,
         memory=memory,
     )
-    loaded = load_relations(relations)
-    everything = keep_pairs(loaded, model.tokenizer, leading_space=leading_space, targets=targets)
-    if relations is not None:
+    return _score(model, load_relations(relations), scoring, named=relations is not None, progress=progress)
+
+
+def _score(
+    model: Model | StoredWeights, loaded: Sequence[Relation], scoring: Scoring, *, named: bool, progress: bool
+) -> HeadScores:
+    """The scores of relations; each relation that the user ``named`` must have a pair of single tokens."""
+    tokenizer, leading_space = model.tokenizer, scoring.leading_space
+    everything = keep_pairs(loaded, tokenizer, leading_space=leading_space, targets=scoring.targets)
+    if named:
         for kept in everything:
-            check_any(kept, model.tokenizer, leading_space)
-    scored = long_enough(everything, min_pairs)
+            check_any(kept, tokenizer, leading_space)
+    scored = long_enough(everything, scoring.min_pairs)
     about = model.provenance()
     scorer = LayerScorer(model, scored, scoring)
     found = _score_layers(scorer, progress)

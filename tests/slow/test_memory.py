@@ -51,7 +51,7 @@ print(json.dumps({
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of a process from /proc")
+@pytest.mark.needs(sys.platform == "linux", "/proc, for the peak of a process")
 def test_planned_peak_is_what_a_process_takes_and_a_budget_changes_no_number():
     done = subprocess.run([sys.executable, "-c", SWEEP], capture_output=True, text=True, check=True)
     seen = json.loads(done.stdout.splitlines()[-1])

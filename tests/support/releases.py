@@ -8,5 +8,5 @@ import pytest
 
 TRANSFORMERLENS_4 = int(importlib.metadata.version("transformer-lens").split(".")[0]) >= 4
 
-only_on_4 = pytest.mark.skipif(not TRANSFORMERLENS_4, reason="TransformerLens 3.9 has no such model or function")
-only_on_3 = pytest.mark.skipif(TRANSFORMERLENS_4, reason="TransformerLens 4 has no HookedTransformer")
+only_on_4 = pytest.mark.needs(TRANSFORMERLENS_4, "TransformerLens 4")
+only_on_3 = pytest.mark.needs(not TRANSFORMERLENS_4, "TransformerLens 3.9, which has HookedTransformer")
