@@ -19,7 +19,7 @@ LONG = ("test_notebooks", "test_docs", "test_teaching", "test_path", "test_memor
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests in ``tests/slow`` are marked so, what takes long goes first, and what needs another environment is left out.
+    """Tests in ``tests/slow`` are marked so, what takes long goes first; what cannot run here is left out.
 
     A file's tests share a worker (``--dist loadfile``), and so its models.
     """
