@@ -14,6 +14,7 @@ import mechheads as mh
 from mechheads.engine import cached_runs
 from mechheads.patching import HeadCache, Job
 from support.architectures import architectures
+from support.texts import PAIRS
 
 pytestmark = [
     pytest.mark.transformerlens,
@@ -21,12 +22,6 @@ pytestmark = [
 ]
 
 ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
-PAIRS = mh.PromptPairs(
-    [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"],
-    [" The capital of Italy is", " The capital of Germany is the small", " When Mary and John gave to the"],
-    answer=[" Paris", " Madrid", " store"],
-    wrong=[" Rome", " Berlin", " book"],
-)
 PROMPTS = PAIRS.side("clean")
 CIRCUIT = ["L0H1", "L1H0", "L1H3", "L2H2"]
 SETS = [["L0H1"], ["L0H1", "L2H2"]]

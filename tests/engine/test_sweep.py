@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 
 import numpy as np
@@ -17,27 +18,17 @@ from mechheads.limits import Limits
 from support import oracles
 from support.architectures import architectures
 from support.releases import only_on_4
+from support.texts import CLEAN, CORRUPTED, PAIRS
 
 pytestmark = pytest.mark.transformerlens
 
 ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
 TOLERANCE = 1e-4
-CLEAN = [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"]
-CORRUPTED = [
-    " The capital of Italy is",
-    " The capital of Germany is the small",
-    " When Mary and John gave to the",
-]
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
 def small(request, tiny) -> mh.Model:
     return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def pairs() -> mh.PromptPairs:
-    return mh.PromptPairs(CLEAN, CORRUPTED, answer=[" Paris", " Madrid", " store"], wrong=[" Rome", " Berlin", " book"])
 
 
 def heads_of(model: mh.Model) -> list[tuple[int, int]]:
@@ -46,11 +37,11 @@ def heads_of(model: mh.Model) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
 @pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
-def test_patching_equals_one_full_forward_a_head(small, pairs, site, direction):
-    effect = mh.activation_patch(small, pairs, site=site, direction=direction, progress=False)
-    clean, corrupted = pairs.tokens(small)
+def test_patching_equals_one_full_forward_a_head(small, site, direction):
+    effect = mh.activation_patch(small, PAIRS, site=site, direction=direction, progress=False)
+    clean, corrupted = PAIRS.tokens(small)
     base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
-    for prompt in range(len(pairs)):
+    for prompt in range(len(PAIRS)):
         ids, other = oracles.ids_of(base, prompt), oracles.ids_of(source, prompt)
         runs = [oracles.activations(small, each) for each in (ids, other)]
         before = oracles.logit_diff(oracles.forward(small, ids)[0], base, prompt)
@@ -62,11 +53,11 @@ def test_patching_equals_one_full_forward_a_head(small, pairs, site, direction):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
-def test_patching_each_position_equals_the_loop(small, pairs, site):
-    effect = mh.activation_patch(small, pairs, site=site, positions="each", heads=["L0H1", "L2H3"], progress=False)
-    clean, corrupted = pairs.tokens(small)
+def test_patching_each_position_equals_the_loop(small, site):
+    effect = mh.activation_patch(small, PAIRS, site=site, positions="each", heads=["L0H1", "L2H3"], progress=False)
+    clean, corrupted = PAIRS.tokens(small)
     assert effect.scores.dims == ("layer", "head", "pos")
-    for prompt in range(len(pairs)):
+    for prompt in range(len(PAIRS)):
         ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
         runs = [oracles.activations(small, each) for each in (ids, other)]
         before = oracles.logit_diff(oracles.forward(small, ids)[0], corrupted, prompt)
@@ -157,21 +148,21 @@ def test_a_metric_may_read_every_position(small):
         assert float(result.values[1, 2, prompt]) == pytest.approx(expected, abs=TOLERANCE)
 
 
-def test_a_divergence_has_no_p_value_and_a_difference_has(small, pairs):
+def test_a_divergence_has_no_p_value_and_a_difference_has(small):
     divergence = mh.ablate(small, CLEAN, progress=False)
     assert np.isnan(divergence.dataset["p_value"]).all()
-    difference = mh.activation_patch(small, pairs, progress=False)
-    assert float(difference.dataset["p_value"].min()) == pytest.approx(2 / 2 ** len(pairs))
+    difference = mh.activation_patch(small, PAIRS, progress=False)
+    assert float(difference.dataset["p_value"].min()) == pytest.approx(2 / 2 ** len(PAIRS))
 
 
-def test_normalised_effect_is_a_share_of_the_difference_between_the_runs(small, pairs):
-    raw = mh.activation_patch(small, pairs, progress=False)
-    share = mh.activation_patch(small, pairs, normalize=True, progress=False)
-    clean, corrupted = pairs.tokens(small)
+def test_normalised_effect_is_a_share_of_the_difference_between_the_runs(small):
+    raw = mh.activation_patch(small, PAIRS, progress=False)
+    share = mh.activation_patch(small, PAIRS, normalize=True, progress=False)
+    clean, corrupted = PAIRS.tokens(small)
     gaps = [
         oracles.logit_diff(oracles.forward(small, oracles.ids_of(clean, p))[0], clean, p)
         - oracles.logit_diff(oracles.forward(small, oracles.ids_of(corrupted, p))[0], corrupted, p)
-        for p in range(len(pairs))
+        for p in range(len(PAIRS))
     ]
     np.testing.assert_allclose(share.scores, raw.scores / np.mean(gaps), rtol=1e-4, atol=1e-6)
 
@@ -182,12 +173,7 @@ def test_transformerlens_own_patching_gives_the_same(small):
     pairs = mh.PromptPairs(CLEAN[:1] * 2, CORRUPTED[:1] * 2, answer=[" Paris", " Madrid"], wrong=[" Rome", " Berlin"])
     clean, corrupted = pairs.tokens(small)
     _, clean_cache = small.model.run_with_cache(clean.ids)
-
-    def metric(logits):
-        row = torch.arange(len(logits))
-        last = logits[:, -1]
-        return (last[row, clean.answer] - last[row, clean.wrong]).mean()
-
+    metric = partial(oracles.mean_logit_diff, tokens=clean)
     before = float(metric(oracles.forward(small, corrupted.ids)))
     theirs = {
         "z": patching.get_act_patch_attn_head_out_all_pos,
@@ -292,14 +278,14 @@ def test_model_is_as_before_after_success_failure_and_interrupt(small):
     whole = mh.ablate(small, CLEAN, budget=one, progress=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        partial = mh.sweep(small, CLEAN, intervention=interrupted, budget=one, progress=False)
+        part = mh.sweep(small, CLEAN, intervention=interrupted, budget=one, progress=False)
     assert footprint(small) == before
     assert any("interrupted after" in str(w.message) for w in caught)
-    done = np.isfinite(np.asarray(partial.scores))
+    done = np.isfinite(np.asarray(part.scores))
     assert done[0].all()
     assert not done[1, 2] and not done[2].any()
-    np.testing.assert_allclose(np.asarray(partial.scores)[done], np.asarray(whole.scores)[done], atol=1e-6)
-    assert mh.HeadId(2, 3) in partial.missing
+    np.testing.assert_allclose(np.asarray(part.scores)[done], np.asarray(whole.scores)[done], atol=1e-6)
+    assert mh.HeadId(2, 3) in part.missing
 
 
 def test_an_interrupt_inside_the_model_takes_the_hooks_off(small):
@@ -374,14 +360,14 @@ def test_resample_of_one_prompt_is_an_error(tiny):
         mh.ablate(mh.load(tiny("llama")), CLEAN[:1], kind="resample", progress=False)
 
 
-def test_patching_needs_pairs_and_a_known_direction(tiny, pairs):
+def test_patching_needs_pairs_and_a_known_direction(tiny):
     small = mh.load(tiny("llama"))
     with pytest.raises(ValueError, match=r"needs mh\.PromptPairs"):
         mh.activation_patch(small, CLEAN)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="direction is 'up'"):
-        mh.activation_patch(small, pairs, direction="up")  # type: ignore[arg-type]
+        mh.activation_patch(small, PAIRS, direction="up")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="site 'qk'"):
-        mh.activation_patch(small, pairs, site="qk")  # type: ignore[arg-type]
+        mh.activation_patch(small, PAIRS, site="qk")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="kind is 'none'"):
         mh.ablate(small, CLEAN, kind="none")  # type: ignore[arg-type]
 
@@ -435,11 +421,11 @@ def test_half_precision_is_measured_in_single(tiny):
     assert exact.compare(half).spearman > 0.9
 
 
-def test_token_indices_are_places_too(small, pairs):
-    each = mh.activation_patch(small, pairs, positions="each", progress=False)
-    some = mh.activation_patch(small, pairs, positions=[1, -1], progress=False)
+def test_token_indices_are_places_too(small):
+    each = mh.activation_patch(small, PAIRS, positions="each", progress=False)
+    some = mh.activation_patch(small, PAIRS, positions=[1, -1], progress=False)
     np.testing.assert_allclose(some.values.sel(pos=1), each.values.sel(pos=1), atol=1e-6)
-    last = mh.activation_patch(small, pairs, positions="last", progress=False)
+    last = mh.activation_patch(small, PAIRS, positions="last", progress=False)
     np.testing.assert_allclose(some.values.sel(pos=-1), last.values, atol=1e-6)
 
 
@@ -466,28 +452,28 @@ def test_declaring_a_metric_leaves_the_function_alone():
     assert mh.log_prob.reads == "last"
 
 
-def test_positions_by_name_and_by_index_go_together_and_none_twice(small, pairs):
-    both = mh.activation_patch(small, pairs, positions=["last", 1], heads="L1H2", progress=False)
+def test_positions_by_name_and_by_index_go_together_and_none_twice(small):
+    both = mh.activation_patch(small, PAIRS, positions=["last", 1], heads="L1H2", progress=False)
     assert both.dataset["pos"].values.tolist() == ["last", "1"]
-    each = mh.activation_patch(small, pairs, positions="each", heads="L1H2", progress=False)
+    each = mh.activation_patch(small, PAIRS, positions="each", heads="L1H2", progress=False)
     np.testing.assert_allclose(both.select(pos="1").scores, each.select(pos=1).scores, atol=1e-6)
     with pytest.raises(ValueError, match="positions: 1 is given twice"):
-        mh.activation_patch(small, pairs, positions=[1, 1], progress=False)
+        mh.activation_patch(small, PAIRS, positions=[1, 1], progress=False)
 
 
-def test_answers_alone_give_the_numbers_of_the_whole_vocabulary(small, pairs):
-    few = mh.activation_patch(small, pairs, progress=False)
-    every = mh.activation_patch(small, pairs, metric=mh.metric()(mh.logit_diff), progress=False)
+def test_answers_alone_give_the_numbers_of_the_whole_vocabulary(small):
+    few = mh.activation_patch(small, PAIRS, progress=False)
+    every = mh.activation_patch(small, PAIRS, metric=mh.metric()(mh.logit_diff), progress=False)
     assert getattr(mh.logit_diff, "vocab") == "answers"  # noqa: B009
     np.testing.assert_allclose(few.values, every.values, atol=1e-5)
     with pytest.raises(ValueError, match="vocab is 'some'"):
         mh.metric(vocab="some")
 
 
-def test_where_memory_runs_out_halves_go_one_after_the_other(small, pairs, monkeypatch):
+def test_where_memory_runs_out_halves_go_one_after_the_other(small, monkeypatch):
     from mechheads.engine.wavefront import Wave
 
-    whole = mh.activation_patch(small, pairs, progress=False)
+    whole = mh.activation_patch(small, PAIRS, progress=False)
     run, tried = Wave.run, []
 
     def scarce(self, copies):
@@ -497,22 +483,22 @@ def test_where_memory_runs_out_halves_go_one_after_the_other(small, pairs, monke
         return run(self, copies)
 
     monkeypatch.setattr(Wave, "run", scarce)
-    halved = mh.activation_patch(small, pairs, progress=False)
+    halved = mh.activation_patch(small, PAIRS, progress=False)
     assert tried[:3] == [12, 6, 3]
     np.testing.assert_allclose(halved.values, whole.values, atol=1e-5)
     monkeypatch.setattr(Wave, "run", lambda self, copies: scarce(self, copies * 3))
     with pytest.raises(torch.OutOfMemoryError):
-        mh.activation_patch(small, pairs, progress=False)
+        mh.activation_patch(small, PAIRS, progress=False)
 
 
 @only_on_4
-def test_an_architecture_without_cached_keys_is_carried_whole(tiny, pairs):
+def test_an_architecture_without_cached_keys_is_carried_whole(tiny):
     """Bloom adds its positions to the scores, by the place of a key in its row."""
     bloom = mh.load(tiny("bloom"))
-    effect = mh.activation_patch(bloom, pairs, heads=["L0H1", "L2H3"], progress=False)
+    effect = mh.activation_patch(bloom, PAIRS, heads=["L0H1", "L2H3"], progress=False)
     assert layout_of(bloom) == "whole"
-    clean, corrupted = pairs.tokens(bloom)
-    for prompt in range(len(pairs)):
+    clean, corrupted = PAIRS.tokens(bloom)
+    for prompt in range(len(PAIRS)):
         ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
         runs = [oracles.activations(bloom, each) for each in (ids, other)]
         before = oracles.logit_diff(oracles.forward(bloom, ids)[0], corrupted, prompt)

@@ -13,9 +13,10 @@ import pytest
 import mechheads as mh
 from mechheads.labels import dynamic
 from mechheads.results.scores import HeadScores
+from support.texts import CAPITALS
 
 TEMPLATES = [" When {source} went to the store", " yes the capital of {source}"]
-PAIRS = [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin"), ("Gerry", "big")]
+PAIRS = [*CAPITALS, ("Gerry", "big")]
 
 
 def relation(copying: bool = False) -> mh.Relation:

@@ -10,21 +10,10 @@ import pytest
 
 import mechheads as mh
 from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts
+from support.texts import WORD_PAIRS
 
 pytestmark = pytest.mark.transformerlens
 
-WORDS = [
-    ("France", "Paris"),
-    ("Italy", "Rome"),
-    ("Spain", "Madrid"),
-    ("Germany", "Berlin"),
-    ("big", "bigger"),
-    ("small", "smaller"),
-    ("one", "two"),
-    ("dog", "cat"),
-    ("John", "Mary"),
-    ("yes", "no"),
-]
 LONG = [("went to", "gave"), ("help and", "book")]
 """Sources of two tokens."""
 SPLIT = [("store", "Zurich"), ("Sure", "three two")]
@@ -33,7 +22,7 @@ TEMPLATE = " The capital of {source} is {target}"
 RELATION = mh.Relation(
     "words",
     "Linguistic",
-    [*WORDS, *LONG, *SPLIT],
+    [*WORD_PAIRS, *LONG, *SPLIT],
     few_shot=(TEMPLATE, " France and {source} gave {target} to Mary"),
 )
 
@@ -65,9 +54,9 @@ def test_each_prompt_asks_for_one_pair_after_others(small: mh.Model, shots: int,
     for text, answer, cluster in zip(prompts.items, prompts.answer or (), prompts.cluster or (), strict=True):
         examples, source = read(str(text), template)
         assert len(examples) == len({s for s, _ in examples}) == shots
-        assert set(examples) <= {*WORDS, *LONG}
+        assert set(examples) <= {*WORD_PAIRS, *LONG}
         pair = (source, str(answer)[1:])
-        assert pair in {*WORDS, *LONG}
+        assert pair in {*WORD_PAIRS, *LONG}
         assert cluster == source
         assert {word for example in examples for word in example}.isdisjoint(pair)
         asked.append(source)
@@ -79,7 +68,7 @@ def test_the_source_is_found_where_it_was_written(small: mh.Model, template: int
     """Also where the same word stands before it, and where it has several tokens."""
     prompts = few_shot_prompts(small, RELATION, shots=2, n=20, template=template)
     tokens = prompts.tokens(small)
-    assert len(prompts) == len(WORDS) + len(LONG)
+    assert len(prompts) == len(WORD_PAIRS) + len(LONG)
     for row, text in enumerate(prompts.items):
         _, source = read(str(text), template)
         before = str(text)[: str(text).rindex(f" {source}") + len(f" {source}")]
@@ -99,9 +88,9 @@ def test_the_seed_decides(small: mh.Model) -> None:
 
 def test_pairs_differ_in_nothing_but_the_source(small: mh.Model) -> None:
     pairs = few_shot_pairs(small, RELATION, shots=2, n=20)
-    assert len(pairs) == len(WORDS) + len(LONG)
+    assert len(pairs) == len(WORD_PAIRS) + len(LONG)
     clean, corrupted = pairs.tokens(small)
-    target_of = dict([*WORDS, *LONG])
+    target_of = dict([*WORD_PAIRS, *LONG])
     rows = zip(pairs.clean, pairs.corrupted, pairs.answer or (), pairs.wrong or (), pairs.cluster or (), strict=True)
     for row, (one, other, answer, wrong, cluster) in enumerate(rows):
         (examples, source), (same, swapped) = read(str(one)), read(str(other))
@@ -137,7 +126,7 @@ def test_no_example_gives_the_answer_away(small: mh.Model) -> None:
 
 
 def test_a_source_with_two_targets_is_asked_about_once(small: mh.Model) -> None:
-    twice = mh.Relation("twice", None, [("big", "bigger"), ("big", "book"), *WORDS[:3]], few_shot=[TEMPLATE])
+    twice = mh.Relation("twice", None, [("big", "bigger"), ("big", "book"), *WORD_PAIRS[:3]], few_shot=[TEMPLATE])
     for seed in range(5):
         prompts = few_shot_prompts(small, twice, shots=2, seed=seed)
         assert sorted(prompts.cluster or ()) == ["France", "Italy", "Spain", "big"]
@@ -152,13 +141,13 @@ def given(pairs: Any, **options: Any) -> mh.Relation:
 @pytest.mark.parametrize(
     ("relation", "options", "message"),
     [
-        (given(WORDS, few_shot=[]), {}, r"relation 'few' has no few-shot templates; give it one: few_shot=\["),
-        (given(WORDS), {"template": 1}, r"template is 1; relation 'few' has few-shot templates 0\.\.0"),
-        (given(WORDS), {"shots": -1}, "shots is -1; give the number of worked examples, 0 or more"),
-        (given(WORDS), {"n": 0}, "n is 0; give the number of prompts, at least 1"),
+        (given(WORD_PAIRS, few_shot=[]), {}, r"relation 'few' has no few-shot templates; give it one: few_shot=\["),
+        (given(WORD_PAIRS), {"template": 1}, r"template is 1; relation 'few' has few-shot templates 0\.\.0"),
+        (given(WORD_PAIRS), {"shots": -1}, "shots is -1; give the number of worked examples, 0 or more"),
+        (given(WORD_PAIRS), {"n": 0}, "n is 0; give the number of prompts, at least 1"),
         (given(SPLIT), {}, r"too few usable pairs .*: 0 of its 2 have a target that is one token, and 0 of them"),
         (
-            given(WORDS),
+            given(WORD_PAIRS),
             {"shots": 10},
             r"10 of its 10 .*, and 0 of them can be asked for after 10 examples.*; at least 2",
         ),
@@ -171,7 +160,7 @@ def test_errors_say_what_is_missing(small: mh.Model, make: Any, relation: Any, o
 
 
 def test_pairs_need_another_source_of_as_many_tokens(small: mh.Model) -> None:
-    lonely = given([WORDS[0], LONG[0], ("the store and", "two")])
+    lonely = given([WORD_PAIRS[0], LONG[0], ("the store and", "two")])
     assert len(few_shot_prompts(small, lonely, shots=1)) == 3
     with pytest.raises(ValueError, match="with another source of as many tokens; at least 2 are needed"):
         few_shot_pairs(small, lonely, shots=0)

@@ -14,59 +14,16 @@ import transformers
 import mechheads as mh
 from mechheads.labels.readings import Readings, neutral_openings
 from mechheads.labels.relations import Relation
-from support import tiny as tiny_models
 from support.architectures import architectures
+from support.texts import WORD_PAIRS
 
-PAIRS = [
-    ("France", "Paris"),
-    ("Italy", "Rome"),
-    ("Spain", "Madrid"),
-    ("Germany", "Berlin"),
-    ("big", "bigger"),
-    ("small", "smaller"),
-    ("dog", "cat"),
-    ("one", "two"),
-    ("John", "Mary"),
-    ("yes", "no"),
-]
-WORDS = Relation("words", "Knowledge", PAIRS)
+WORDS = Relation("words", "Knowledge", WORD_PAIRS)
 ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma", "gemma3")
 BACKENDS: dict[str, Any] = {"gemma3": "bridge"}
 """HookedTransformer never learnt Gemma 3."""
 K = 60
 
 pytestmark = pytest.mark.transformerlens
-
-
-@pytest.fixture(scope="module")
-def folder(tiny: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """``tiny``, and "gemma3": norms after attention and MLP, and two of its three layers see two tokens only."""
-    made = tmp_path_factory.mktemp("gemma3")
-    tokenizer = tiny_models.make_tokenizer(begins=True)
-    config = transformers.Gemma3TextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        query_pre_attn_scalar=16,
-        max_position_embeddings=64,
-        sliding_window=2,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(7)
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        for name, parameter in model.named_parameters():
-            tiny_models.randomise(name, parameter, "gemma")
-    model.save_pretrained(made)
-    tokenizer.save_pretrained(made)
-    return lambda name: made if name == "gemma3" else tiny(name)
 
 
 class Plain:
@@ -96,28 +53,31 @@ class Plain:
         block = self.blocks[0]
         return block.mlp(getattr(block, name.get(self.name, "post_attention_layernorm"))(embedded))
 
+    def token(self, word: str) -> int:
+        return self.tokenizer(f" {word}", add_special_tokens=False)["input_ids"][0]
+
     def given(self, word: str, layer: int, reading: str, norm: str) -> list[torch.Tensor]:
         """What W_V of a layer multiplies, once an opening."""
-        token = self.tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
+        token = self.token(word)
         scale = self.scale(self.before(layer)) if norm == "folded" else 1.0
         if reading == "carried":
             found = []
             for opening in ("The", "and", "\n"):
-                ids = [*self.tokenizer(opening, add_special_tokens=False)["input_ids"], *token]
+                ids = [*self.tokenizer(opening, add_special_tokens=False)["input_ids"], token]
                 ids = [self.tokenizer.bos_token_id, *ids] if self.starts else ids
                 states = self.model(torch.tensor([ids]), output_hidden_states=True).hidden_states
                 found.append(self.before(layer)(states[layer])[0, -1])
             return found
-        embedded = self.model.get_input_embeddings().weight[token]
+        embedded = self.model.get_input_embeddings().weight[[token]]
         return [scale * (self.first_mlp(embedded) if layer and reading == "first_mlp" else embedded)[0]]
 
 
 @pytest.mark.parametrize("norm", ["raw", "folded"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @torch.no_grad()
-def test_values_are_those_of_plain_transformers(name: str, norm: Any, folder: Callable[[str], Path]) -> None:
-    model, plain = mh.load(folder(name), backend=BACKENDS.get(name)), Plain(folder(name), name)
-    ids = torch.tensor([plain.tokenizer(f" {source}", add_special_tokens=False)["input_ids"][0] for source, _ in PAIRS])
+def test_values_are_those_of_plain_transformers(name: str, norm: Any, tiny: Callable[[str], Path]) -> None:
+    model, plain = mh.load(tiny(name), backend=BACKENDS.get(name)), Plain(tiny(name), name)
+    ids = torch.tensor([plain.token(source) for source, _ in WORD_PAIRS])
     readings = Readings(model, ids, "all", norm)
     assert (readings.names, readings.missing) == (("embedding", "first_mlp", "carried"), {})
     for layer in range(3):
@@ -126,7 +86,7 @@ def test_values_are_those_of_plain_transformers(name: str, norm: Any, folder: Ca
         for reading, values in found.items():
             wanted = [
                 torch.stack([x @ model.W_V[layer] for x in plain.given(source, layer, reading, norm)]).mean(0)
-                for source, _ in PAIRS
+                for source, _ in WORD_PAIRS
             ]
             for head in range(4):
                 theirs = torch.stack([each[head] for each in wanted])
@@ -144,7 +104,7 @@ def rows(model: mh.Model, plain: Plain, layer: int, head: int, reading: str, nor
         final = plain.trunk.norm if hasattr(plain.trunk, "norm") else getattr(plain.trunk, "ln_f", None)
         final = plain.trunk.final_layer_norm if final is None else final
         W_U = torch.diag(plain.scale(final).double()) @ W_U
-    for source, _ in PAIRS:
+    for source, _ in WORD_PAIRS:
         x = torch.stack(plain.given(source, layer, reading, norm)).mean(0).double()
         written = x @ model.W_V[layer][head].double() @ model.W_O[layer][head].double()
         found.append((written * plain.after(layer).double() if norm == "folded" else written) @ W_U)
@@ -154,8 +114,8 @@ def rows(model: mh.Model, plain: Plain, layer: int, head: int, reading: str, nor
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["raw", "folded"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_scores_are_those_of_a_slow_loop(name: str, norm: Any, folder: Callable[[str], Path]) -> None:
-    model, plain = mh.load(folder(name), backend=BACKENDS.get(name)), Plain(folder(name), name)
+def test_scores_are_those_of_a_slow_loop(name: str, norm: Any, tiny: Callable[[str], Path]) -> None:
+    model, plain = mh.load(tiny(name), backend=BACKENDS.get(name)), Plain(tiny(name), name)
     options: dict[str, Any] = {"k": K, "norm": norm, "min_pairs": 2, "min_effect": 1.0, "progress": False}
     every = mh.relation_scores(model, WORDS, **options)
     assert every.provenance["no_reading"] == {}
@@ -163,7 +123,7 @@ def test_scores_are_those_of_a_slow_loop(name: str, norm: Any, folder: Callable[
         reading: mh.relation_scores(model, WORDS, source=reading, **options)
         for reading in ("embedding", "first_mlp", "carried")
     }
-    targets = [plain.tokenizer(f" {target}", add_special_tokens=False)["input_ids"][0] for _, target in PAIRS]
+    targets = [plain.token(target) for _, target in WORD_PAIRS]
     for layer in range(3):
         for head in range(4):
             phi, against, apart = {}, {}, {}
@@ -172,7 +132,7 @@ def test_scores_are_those_of_a_slow_loop(name: str, norm: Any, folder: Callable[
                 entries = row[:, targets]
                 own = entries.diagonal()[:, None]
                 hits = np.stack([(row > own).sum(1) < K, (row < own).sum(1) < K], axis=1)
-                others = [(entries[i].sum() - entries[i, i]) / (len(PAIRS) - 1) for i in range(len(PAIRS))]
+                others = [(entries[i].sum() - entries[i, i]) / (len(WORD_PAIRS) - 1) for i in range(len(WORD_PAIRS))]
                 contrast = (own[:, 0] - torch.stack(others)) / row.std(1, correction=0)
                 apart[reading] = float(contrast.mean())
                 assert scores.dataset["contrast"].values[layer, head, 0] == pytest.approx(apart[reading], abs=1e-4)
@@ -191,16 +151,16 @@ def test_scores_are_those_of_a_slow_loop(name: str, norm: Any, folder: Callable[
     assert len(set(every.dataset["reading"].values.ravel().tolist()) - {""}) == 3
 
 
-def test_openings_begin_as_the_tokenizer_begins(folder: Callable[[str], Path]) -> None:
-    llama, gpt2 = (mh.load(folder(name), backend=BACKENDS.get(name)) for name in ("llama", "gpt2"))
+def test_openings_begin_as_the_tokenizer_begins(tiny: Callable[[str], Path]) -> None:
+    llama, gpt2 = (mh.load(tiny(name), backend=BACKENDS.get(name)) for name in ("llama", "gpt2"))
     newline = llama.tokenizer("\n", add_special_tokens=False)["input_ids"]
     assert neutral_openings(llama)[-1] == [llama.tokenizer.bos_token_id, *newline]
     assert neutral_openings(gpt2)[-1] == newline
     assert len(neutral_openings(gpt2)) == 3
 
 
-def test_what_a_model_does_not_have(folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    model = mh.load(folder("llama"))
+def test_what_a_model_does_not_have(tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = mh.load(tiny("llama"))
     options: dict[str, Any] = {"k": K, "min_pairs": 2, "progress": False}
     whole = mh.relation_scores(model, WORDS, **options)
 
@@ -218,8 +178,8 @@ def test_what_a_model_does_not_have(folder: Callable[[str], Path], monkeypatch: 
         mh.relation_scores(model, WORDS, source="first_mlp", **options)
 
 
-def test_a_model_on_disk_has_the_first_two(folder: Callable[[str], Path]) -> None:
-    stored, loaded = mh.labels.open_weights(folder("gemma3")), mh.load(folder("gemma3"), backend=BACKENDS["gemma3"])
+def test_a_model_on_disk_has_the_first_two(tiny: Callable[[str], Path]) -> None:
+    stored, loaded = mh.labels.open_weights(tiny("gemma3")), mh.load(tiny("gemma3"), backend=BACKENDS["gemma3"])
     options: dict[str, Any] = {"k": K, "min_pairs": 2, "progress": False}
     found = mh.relation_scores(stored, WORDS, **options)
     assert list(found.provenance["no_reading"]) == ["carried"]
@@ -233,9 +193,9 @@ def test_a_model_on_disk_has_the_first_two(folder: Callable[[str], Path]) -> Non
         mh.relation_scores(stored, WORDS, source="carried", **options)
 
 
-def test_labels_say_how_a_head_reads(folder: Callable[[str], Path]) -> None:
+def test_labels_say_how_a_head_reads(tiny: Callable[[str], Path]) -> None:
     options: dict[str, Any] = {"k": K, "min_pairs": 2, "progress": False}
-    scores = mh.relation_scores(mh.load(folder("llama")), WORDS, **options)
+    scores = mh.relation_scores(mh.load(tiny("llama")), WORDS, **options)
     labels = mh.label_heads(scores, rule="maps")
     table = labels.table()
     reading = {(row.head, row.relation): row.reading for row in table.itertuples()}
@@ -253,8 +213,8 @@ def test_labels_say_how_a_head_reads(folder: Callable[[str], Path]) -> None:
         assert said[way] in hovers
 
 
-def test_numbers_that_are_not_finite_are_no_missing_reading(folder: Callable[[str], Path]) -> None:
-    model = mh.load(folder("gpt2"))
+def test_numbers_that_are_not_finite_are_no_missing_reading(tiny: Callable[[str], Path]) -> None:
+    model = mh.load(tiny("gpt2"))
     with torch.no_grad():
         for parameter in model.model.blocks[0].mlp.parameters():
             parameter.fill_(float("nan"))

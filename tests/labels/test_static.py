@@ -14,6 +14,7 @@ import mechheads
 from mechheads.labels import static_layers
 from mechheads.labels.relations import Relation
 from mechheads.labels.static import relation_scores
+from support.texts import WORD_PAIRS
 
 
 class Words:
@@ -156,8 +157,7 @@ def test_equals_the_plain_loop(k: int, source: Any) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
 def test_equals_the_plain_loop_on_real_models(name: str, tiny: Callable[[str], Path]) -> None:
     model = mechheads.load(tiny(name))
-    capitals = [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin")]
-    relation = Relation("capitals", "Knowledge", [*capitals, ("big", "bigger"), ("small", "smaller")])
+    relation = Relation("words", "Knowledge", WORD_PAIRS[:6])
 
     def token(word: str) -> int:
         return model.tokenizer(f" {word}", add_special_tokens=False)["input_ids"][0]

@@ -12,13 +12,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import mechheads as mh
 from mechheads.limits import DEFAULT_BUDGET, Limits
+from support.texts import PAIRS
 
-PAIRS = mh.PromptPairs(
-    [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"],
-    [" The capital of Italy is", " The capital of Germany is the small", " When Mary and John gave to the"],
-    answer=[" Paris", " Madrid", " store"],
-    wrong=[" Rome", " Berlin", " book"],
-)
 QUIET: dict[str, Any] = {"progress": False}
 
 ANALYSES: dict[str, Callable[..., Any]] = {

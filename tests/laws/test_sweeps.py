@@ -12,14 +12,13 @@ from hypothesis import given, settings, strategies as st
 
 import mechheads as mh
 from support.architectures import architectures
+from support.texts import CLEAN, PAIRS
 
 pytestmark = [
     pytest.mark.transformerlens,
     pytest.mark.filterwarnings("ignore:budget is", "ignore:the .* run prefers"),
 ]
 
-CLEAN = [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"]
-CORRUPTED = [" The capital of Italy is", " The capital of Germany is the small", " When Mary and John gave to the"]
 WORDS = [" The", " capital", " of", " France", " Italy", " and", " store", " yes", " dog", " three"]
 sentences = st.lists(st.sampled_from(WORDS), min_size=1, max_size=9).map("".join)
 
@@ -34,11 +33,6 @@ def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"))
 
 
-@pytest.fixture(scope="module")
-def pairs() -> mh.PromptPairs:
-    return mh.PromptPairs(CLEAN, CORRUPTED, answer=[" Paris", " Madrid", " store"], wrong=[" Rome", " Berlin", " book"])
-
-
 @pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
 def test_a_run_patched_into_itself_changes_nothing(small, site):
     same = mh.PromptPairs(CLEAN, CLEAN, answer=[" Paris"] * 3, wrong=[" Rome"] * 3)
@@ -46,9 +40,9 @@ def test_a_run_patched_into_itself_changes_nothing(small, site):
     np.testing.assert_allclose(effect.values, 0, atol=1e-5)
 
 
-def test_all_heads_at_all_positions_restore_the_attention_output(small, pairs):
+def test_all_heads_at_all_positions_restore_the_attention_output(small):
     """z of every head of a layer together is the layer's attention output, of the other run."""
-    clean, corrupted = pairs.tokens(small)
+    clean, corrupted = PAIRS.tokens(small)
     source = small.cache(clean, sites=("z",))
     mask = clean.mask[..., None]
     for layer in range(small.n_layers):

@@ -27,6 +27,7 @@ from mechheads.model.sources import ModelSourceError
 from mechheads.model.stored_weights import open_weights
 from support import tiny as tiny_models
 from support.releases import TRANSFORMERLENS_4
+from support.texts import WORD_PAIRS
 
 KINDS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt_neox", "phi", "phi3")
 _TINY_NAMES = {"gpt2": "gpt2", "llama": "llama", "gpt_neox": "neox", "gemma2": "gemma", "qwen3": "qwen"}
@@ -75,7 +76,7 @@ def build(kind: str, folder: Path, dtype: torch.dtype = torch.float32, **saving:
         torch.manual_seed(0)
         model = transformers.AutoModelForCausalLM.from_config(make_config(kind, tokenizer), dtype=torch.float32)
         for name, parameter in model.named_parameters():
-            tiny_models.randomise(name, parameter, "gemma" if kind.startswith("gemma") else kind)
+            tiny_models.randomise(name, parameter, kind)
     model.to(dtype).save_pretrained(folder, **saving)
     tokenizer.save_pretrained(folder)
     return folder
@@ -202,8 +203,7 @@ def test_everything_is_what_the_loaded_model_has(kind: str, form: str, made: Cal
 
 
 def capitals() -> mh.Relation:
-    pairs = [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin"), ("big", "bigger")]
-    return mh.Relation("capitals", "Knowledge", pairs)
+    return mh.Relation("capitals", "Knowledge", WORD_PAIRS[:5])
 
 
 @pytest.mark.transformerlens

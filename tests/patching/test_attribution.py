@@ -19,7 +19,7 @@ from mechheads.patching.screen import Screen, Screened, largest
 from mechheads.runs.head_cache import HeadCache
 from support import oracles
 from support.architectures import architectures
-from support.micro import DENOISING, NOISING, micro_model
+from support.micro import DENOISING, NOISING, micro, pair  # noqa: F401
 
 pytestmark = pytest.mark.transformerlens
 
@@ -37,18 +37,6 @@ def pairs() -> mh.PromptPairs:
 @pytest.fixture(scope="module")
 def llama(tiny) -> mh.Model:
     return mh.load(tiny("llama"))
-
-
-@pytest.fixture(scope="module")
-def micro(tmp_path_factory) -> mh.Model:
-    folder = tmp_path_factory.mktemp("micro") / "model"
-    micro_model(folder)
-    return mh.load(folder)
-
-
-@pytest.fixture(scope="module")
-def pair() -> mh.PromptPairs:
-    return mh.PromptPairs([" the France is"], [" the Italy is"], [" Paris"], [" Rome"])
 
 
 def new_z(model, here, there, ids, layer, site, at=None):

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import transformers
 from torch import Tensor
 
 import mechheads as mh
@@ -25,18 +24,12 @@ from mechheads.results.stats import clustered_interval
 from support import oracles
 from support.architectures import architectures
 from support.micro import FRANCE_RUN, ITALY_RUN, PARIS, ROME, both, micro, micro_model, pair  # noqa: F401
+from support.texts import CLEAN, PAIRS
 
 pytestmark = pytest.mark.transformerlens
 
 ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
 TOLERANCE = 1e-4
-CLEAN = [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"]
-CORRUPTED = [
-    " The capital of Italy is",
-    " The capital of Germany is the small",
-    " When Mary and John gave to the",
-]
-PAIRS = mh.PromptPairs(CLEAN, CORRUPTED, answer=[" Paris", " Madrid", " store"], wrong=[" Rome", " Berlin", " book"])
 PROMPTS = mh.Prompts(CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)
 ALL = [(layer, head) for layer in range(3) for head in range(4)]
 SETS = [[(0, 1), (0, 3)], [(0, 0), (1, 3), (2, 1)], [(2, 0), (2, 1)], ALL]
@@ -354,16 +347,13 @@ def repairing(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
 
     L0H1 writes 6 z = 0, 3, 2 there, and L1H2 looks everywhere alike: -0.6 * (0 + 3 + 2)/3 = -1.
     """
-    folder = tmp_path_factory.mktemp("micro") / "repairing"
-    micro_model(folder)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    attention = model.model.layers[1].self_attn
+    blank = micro_model()
+    attention = blank.attention[1]
     with torch.no_grad():
         for i, (coordinate, factor) in enumerate([(PARIS, -0.6), (ROME, -0.6)]):
             attention.v_proj.weight[4 * 1 + i, coordinate] = 1  # heads 2 and 3 share value 1
             attention.o_proj.weight[coordinate, 4 * 2 + i] = factor
-    model.save_pretrained(folder)
-    return mh.load(folder)
+    return blank.load(tmp_path_factory.mktemp("micro") / "repairing")
 
 
 def test_self_repair_by_hand(repairing: mh.Model, both: mh.Prompts) -> None:

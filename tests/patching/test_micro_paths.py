@@ -13,30 +13,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-import transformers
 
 import mechheads as mh
-from support.micro import MOVED_FRANCE, MOVED_ITALY, by_hand, micro_model
+from support.micro import MOVED_FRANCE, MOVED_ITALY, by_hand, micro_model, pair  # noqa: F401
 
 pytestmark = pytest.mark.transformerlens
 
 
 @pytest.fixture(scope="module")
 def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
-    folder = tmp_path_factory.mktemp("paths") / "model"
-    micro_model(folder)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    blank = micro_model()
     with torch.no_grad():
-        write = model.model.layers[0].self_attn.o_proj.weight
+        write = blank.attention[0].o_proj.weight
         write[MOVED_FRANCE, 4 * 1 + 0] = -1
         write[MOVED_ITALY, 4 * 1 + 1] = -1
-    model.save_pretrained(folder)
-    return mh.load(folder)
-
-
-@pytest.fixture(scope="module")
-def pair() -> mh.PromptPairs:
-    return mh.PromptPairs([" the France is"], [" the Italy is"], [" Paris"], [" Rome"])
+    return blank.load(tmp_path_factory.mktemp("paths") / "model")
 
 
 def paths(model, pair, receivers, **options) -> np.ndarray:

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 import mechheads as mh
 from mechheads.limits import Limits
 from support import oracles
 from support.architectures import architectures
 from support.releases import only_on_4
+from support.texts import CLEAN, CORRUPTED, PAIRS
 
 pytestmark = pytest.mark.transformerlens
 
 TOLERANCE = 1e-4
-CLEAN = [" The capital of France is", " The capital of Spain is the big", " When John and Mary went to the"]
-CORRUPTED = [
-    " The capital of Italy is",
-    " The capital of Germany is the small",
-    " When Mary and John gave to the",
-]
 RECEIVERS = [
     ["final"],
     ["L2H1.q"],
@@ -36,17 +30,12 @@ def small(request, tiny) -> mh.Model:
     return mh.load(tiny(request.param))
 
 
-@pytest.fixture(scope="module")
-def pairs() -> mh.PromptPairs:
-    return mh.PromptPairs(CLEAN, CORRUPTED, answer=[" Paris", " Madrid", " store"], wrong=[" Rome", " Berlin", " book"])
-
-
-def by_loop(model, pairs, receivers, mlps="recomputed", direction="noising", at=None) -> np.ndarray:
+def by_loop(model, receivers, mlps="recomputed", direction="noising", at=None) -> np.ndarray:
     """What every sender should get [layer, head, prompt]."""
-    clean, corrupted = pairs.tokens(model)
+    clean, corrupted = PAIRS.tokens(model)
     base, source = (clean, corrupted) if direction == "noising" else (corrupted, clean)
-    expected = np.full((model.n_layers, model.n_heads, len(pairs)), np.nan)
-    for prompt in range(len(pairs)):
+    expected = np.full((model.n_layers, model.n_heads, len(PAIRS)), np.nan)
+    for prompt in range(len(PAIRS)):
         ids, other = oracles.ids_of(base, prompt), oracles.ids_of(source, prompt)
         if at is not None and at >= ids.shape[1]:
             continue
@@ -62,41 +51,41 @@ def by_loop(model, pairs, receivers, mlps="recomputed", direction="noising", at=
 @pytest.mark.slow
 @pytest.mark.parametrize("mlps", ["recomputed", "frozen"])
 @pytest.mark.parametrize("receivers", RECEIVERS, ids="+".join)
-def test_every_sender_equals_full_forwards_with_hooks(small, pairs, receivers, mlps):
-    ours = mh.path_patch(small, pairs, receivers=receivers, mlps=mlps, progress=False)
-    np.testing.assert_allclose(ours.values, by_loop(small, pairs, receivers, mlps), atol=TOLERANCE)
+def test_every_sender_equals_full_forwards_with_hooks(small, receivers, mlps):
+    ours = mh.path_patch(small, PAIRS, receivers=receivers, mlps=mlps, progress=False)
+    np.testing.assert_allclose(ours.values, by_loop(small, receivers, mlps), atol=TOLERANCE)
     if receivers == ["L1.mlp"]:
         np.testing.assert_array_equal(ours.values[2], 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("receivers", RECEIVERS, ids="+".join)
-def test_the_other_direction(small, pairs, receivers):
-    ours = mh.path_patch(small, pairs, receivers=receivers, direction="denoising", progress=False)
-    np.testing.assert_allclose(ours.values, by_loop(small, pairs, receivers, direction="denoising"), atol=TOLERANCE)
+def test_the_other_direction(small, receivers):
+    ours = mh.path_patch(small, PAIRS, receivers=receivers, direction="denoising", progress=False)
+    np.testing.assert_allclose(ours.values, by_loop(small, receivers, direction="denoising"), atol=TOLERANCE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("receivers", [["final"], ["L2H3.v"]], ids="+".join)
-def test_a_sender_changed_at_one_position(small, pairs, receivers):
-    ours = mh.path_patch(small, pairs, receivers=receivers, positions="each", progress=False)
+def test_a_sender_changed_at_one_position(small, receivers):
+    ours = mh.path_patch(small, PAIRS, receivers=receivers, positions="each", progress=False)
     for pos in (1, ours.dataset.sizes["pos"] - 1):
-        wanted = by_loop(small, pairs, receivers, at=pos)
+        wanted = by_loop(small, receivers, at=pos)
         np.testing.assert_allclose(ours.values.isel(pos=pos), wanted, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("receivers", RECEIVERS[1:], ids="+".join)
-def test_a_sender_changed_at_one_position_reaches_every_kind_of_receiver(small, pairs, receivers):
-    ours = mh.path_patch(small, pairs, receivers=receivers, positions=[3], direction="denoising", progress=False)
-    wanted = by_loop(small, pairs, receivers, direction="denoising", at=3)
+def test_a_sender_changed_at_one_position_reaches_every_kind_of_receiver(small, receivers):
+    ours = mh.path_patch(small, PAIRS, receivers=receivers, positions=[3], direction="denoising", progress=False)
+    wanted = by_loop(small, receivers, direction="denoising", at=3)
     np.testing.assert_allclose(ours.values.isel(pos=0), wanted, atol=TOLERANCE)
 
 
-def test_a_matrix_holds_the_single_receivers(small, pairs):
+def test_a_matrix_holds_the_single_receivers(small):
     names = ["L2H1.q", "final", "L1.mlp"]
-    matrix = mh.path_matrix(small, pairs, receivers=names, progress=False)
+    matrix = mh.path_matrix(small, PAIRS, receivers=names, progress=False)
     for name in names:
-        alone = mh.path_patch(small, pairs, receivers=name, progress=False)
+        alone = mh.path_patch(small, PAIRS, receivers=name, progress=False)
         np.testing.assert_allclose(matrix.values.sel(receiver=name), alone.values, atol=1e-5)
 
 
@@ -106,34 +95,21 @@ def test_paths_of_a_run_into_itself_change_nothing(small):
         np.testing.assert_allclose(mh.path_patch(small, same, receivers=receivers, progress=False).values, 0, atol=1e-5)
 
 
-def test_one_prompt_at_a_time_and_one_sender_at_a_time_change_nothing(small, pairs):
-    whole = mh.path_matrix(small, pairs, receivers=["final", "L2H3.k"], progress=False)
+def test_one_prompt_at_a_time_and_one_sender_at_a_time_change_nothing(small):
+    whole = mh.path_matrix(small, PAIRS, receivers=["final", "L2H3.k"], progress=False)
     one = Limits(tokens=1)
-    piecewise = mh.path_matrix(small, pairs, receivers=["final", "L2H3.k"], budget=one, progress=False)
+    piecewise = mh.path_matrix(small, PAIRS, receivers=["final", "L2H3.k"], budget=one, progress=False)
     np.testing.assert_allclose(piecewise.values, whole.values, atol=1e-5)
 
 
 @only_on_4
 @pytest.mark.parametrize(("name", "site"), [("gpt2", "q"), ("gpt2", "k"), ("gpt2", "v"), ("llama", "q")])
 def test_transformerlens_own_direct_paths_are_the_same(tiny, name, site):
-    from transformer_lens import patching
-
     model = mh.load(tiny(name))
     pairs = mh.PromptPairs(CLEAN[:1] * 2, CORRUPTED[:1] * 2, [" Paris", " Madrid"], [" Rome", " Berlin"])
     receivers = [f"L{layer}H{head}.{site}" for layer in (1, 2) for head in range(model.n_heads)]
     ours = mh.path_matrix(
         model, pairs, receivers=receivers, direction="denoising", mlps="frozen", senders=["L0H1"], progress=False
     )
-    clean, corrupted = pairs.tokens(model)
-    (_, clean_cache), (_, corrupted_cache) = (model.model.run_with_cache(t.ids) for t in (clean, corrupted))
-
-    def metric(logits):
-        row = torch.arange(len(logits))
-        return (logits[row, -1, clean.answer] - logits[row, -1, clean.wrong]).mean()
-
-    with torch.no_grad():
-        theirs = patching.get_act_patch_direct_path(
-            model.model, corrupted.ids, clean_cache, corrupted_cache, metric, 0, 1, component=site, verbose=False
-        )
-        before = metric(model.model(corrupted.ids))
-    np.testing.assert_allclose(ours.scores[0, 1], (theirs[1:] - before).flatten(), atol=TOLERANCE)
+    theirs = oracles.direct_paths(model, pairs, (0, 1), site)[1:].flatten()
+    np.testing.assert_allclose(ours.scores[0, 1], theirs, atol=TOLERANCE)

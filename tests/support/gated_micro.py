@@ -1,6 +1,6 @@
 """A model with weights set by hand in which one head is needed, one hurts, and the others do nothing.
 
-Two layers of four heads, no MLP, no positions, and a norm that changes nothing (as in ``test_micro.py``). No head has
+Two layers of four heads, no MLP, no positions, and a norm that changes nothing (see ``Blank``). No head has
 queries or keys, so each looks everywhere alike. A prompt is " the", a country and " is": three tokens, so that at its
 end every z is a third of the country's value.
 
@@ -19,53 +19,32 @@ import math
 from pathlib import Path
 
 import torch
-import transformers
 
 import mechheads as mh
 from mechheads.gating import Task
-from support import tiny as tiny_models
+from support.blank import Blank
 
 CAPITALS = {" France": " Paris", " Italy": " Rome", " Spain": " Madrid", " Germany": " Berlin"}
 NEEDED, HURTS = (0, 1), (1, 2)
 DEAD = [(layer, head) for layer in range(2) for head in range(4) if (layer, head) not in (NEEDED, HURTS)]
-UNREAD, BIG = 14, 15
+UNREAD = 14
 
 
 @torch.no_grad()
 def build(folder: Path) -> mh.Model:
-    """Save the model above, as a Llama, and load it."""
-    tokenizer = tiny_models.make_tokenizer(begins=False)
-    config = transformers.LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=16,
-        tie_word_embeddings=False,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    for name, parameter in model.named_parameters():
-        parameter.fill_(2.0**18 if "norm" in name else 0.0)
-    embedding, unembedding = model.model.embed_tokens.weight, model.lm_head.weight
-    embedding[:, BIG] = 2.0**20
-    first, second = (layer.self_attn for layer in model.model.layers)
+    """Save the model above, and load it."""
+    blank = Blank()
+    first, second = blank.attention
     for i, (country, capital) in enumerate(CAPITALS.items()):
-        embedding[tokenizer(country).input_ids[0], i] = 1
-        unembedding[tokenizer(capital).input_ids[0], 4 + i] = 1
+        blank.embedding[blank.token(country), i] = 1
+        blank.unembedding[blank.token(capital), 4 + i] = 1
         first.v_proj.weight[i, i] = 1  # key/value head 0: query heads 0 and 1
         first.o_proj.weight[4 + i, 4 * 1 + i] = 24
         second.v_proj.weight[i, i] = 1
         second.v_proj.weight[4 + i, i] = 1  # key/value head 1: query heads 2 and 3
         second.o_proj.weight[4 + i, 4 * 2 + i] = -12
         second.o_proj.weight[UNREAD, 4 * 0 + i] = 24
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return mh.load(folder)
+    return blank.load(folder)
 
 
 def capitals() -> Task:

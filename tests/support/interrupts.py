@@ -27,6 +27,7 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.generation.generate import generate
 from mechheads.generation.sampling import Sampling
 from support import tiny
+from support.texts import CAPITALS
 
 ARCHITECTURES = ("llama", "gpt2", "gemma", "neox")
 HARMFUL = [" The capital of France is the", " a big dog gave", " one two three"]
@@ -38,11 +39,7 @@ PAIRS = mh.PromptPairs(
     wrong=[" Rome", " Berlin"],
 )
 TASK = mh.Task([" The capital of France is", " The capital of Italy is"], [" Paris", " Rome"])
-CAPITALS = mh.Relation(
-    "capitals",
-    "Knowledge",
-    [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin")],
-)
+RELATION = mh.Relation("capitals", "Knowledge", CAPITALS)
 
 
 def _refused(request: str, answer: str) -> str:
@@ -60,8 +57,8 @@ FUNCTIONS: dict[str, Callable[[mh.Model], Any]] = {
     "attribution_patch": lambda m: mh.attribution_patch(m, PAIRS, **_QUIET),
     "faithfulness": lambda m: mh.patching.faithfulness(m, PAIRS, ["L1H1", "L2H2"], **_QUIET),
     "self_repair": lambda m: mh.patching.self_repair(m, PAIRS, heads=["L1H1"], **_QUIET),
-    "relation_scores": lambda m: mh.relation_scores(m, [CAPITALS], min_pairs=1, **_QUIET),
-    "dynamic_scores": lambda m: mh.labels.dynamic_scores(m, [CAPITALS], min_pairs=1, **_QUIET),
+    "relation_scores": lambda m: mh.relation_scores(m, [RELATION], min_pairs=1, **_QUIET),
+    "dynamic_scores": lambda m: mh.labels.dynamic_scores(m, [RELATION], min_pairs=1, **_QUIET),
     "safety_heads": lambda m: mh.safety_heads(m, mh.Prompts(HARMFUL), k=2, **_QUIET),
     "sahara": lambda m: mh.sahara(m, mh.Prompts(HARMFUL), 2, draws=1, **_QUIET),
     "refusal_contribution": lambda m: mh.safety.refusal_contribution(

@@ -1,6 +1,6 @@
 """A model with weights set by hand: patching and ablation give the numbers worked out on paper.
 
-Two layers of four heads, no MLP, no positions, and a norm that changes nothing (see ``micro_model``).
+Two layers of four heads, no MLP, no positions, and a norm that changes nothing (see ``Blank``).
 Every prompt has three tokens, " the", a country and " is"; the residual stream starts as
 
     token     france  italy  query  key
@@ -27,93 +27,46 @@ The metric is logit(Paris) - logit(Rome) at " is".
     Italy run:   head L0H1 gives 6 * 1/3 = 2, head L1H0 gives 30 * (0 + 4/5 + 1/2)/3 = 13:     -15
 """
 
-# pyright: reportOptionalMemberAccess=false
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
-import transformers
 
 import mechheads as mh
-from support import tiny as tiny_models
+from support.blank import Blank
 
 FRANCE_RUN, ITALY_RUN = 15.5, -15.0
-FRANCE, ITALY, QUERY, KEY, MOVED_FRANCE, MOVED_ITALY, PARIS, ROME, UNREAD, BIG = range(10)
+FRANCE, ITALY, QUERY, KEY, MOVED_FRANCE, MOVED_ITALY, PARIS, ROME, UNREAD = range(9)
 
 
 @pytest.fixture(scope="module")
 def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
-    folder = tmp_path_factory.mktemp("micro") / "model"
-    micro_model(folder)
-    return mh.load(folder)
+    return micro_model().load(tmp_path_factory.mktemp("micro") / "model")
 
 
 @torch.no_grad()
-def micro_model(folder: Path) -> None:
-    """Save the model above, as a Llama.
-
-    Its norm divides by the root of the mean square. The coordinate BIG is 2^20 for every token and so is
-    all that counts: the root of 2^40 / 16 is 2^18. The norm's weight of 2^18 puts that back, and the norm
-    gives out what it is given.
-    Rotation would turn queries and keys by their position. Coordinate 1 of the 4 in a head turns by
-    theta^(-1/2) radians a token: with theta = 10^12 that is nothing, so queries and keys live there.
-    Scores are divided by sqrt(d_head) = 2, so the key is written twice as large.
-    """
-    tokenizer = tiny_models.make_tokenizer(begins=False)
-    config = transformers.LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=16,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e12},
-        tie_word_embeddings=False,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    for name, parameter in model.named_parameters():
-        parameter.fill_(2.0**18 if "norm" in name else 0.0)
-
-    def token(text: str) -> int:
-        (only,) = tokenizer(text).input_ids
-        return only
-
-    embedding, unembedding = model.model.embed_tokens.weight, model.lm_head.weight
-    embedding[:, BIG] = 2.0**20
-    embedding[:, QUERY] = 1
-    embedding[token(" France"), FRANCE] = 1
-    embedding[token(" France"), KEY] = math.log(3)
-    embedding[token(" Italy"), ITALY] = 1
-    embedding[token(" Italy"), QUERY] = 2
-    embedding[token(" Italy"), KEY] = math.log(2)
-    unembedding[token(" Paris"), PARIS] = 1
-    unembedding[token(" Rome"), ROME] = 1
-
-    # transformers keeps [out, in]; head h has rows (q, k, v) or columns (o) 4 h to 4 h + 3
-    first, second = (layer.self_attn for layer in model.model.layers)
+def micro_model() -> Blank:
+    """The model above; scores are divided by sqrt(d_head) = 2, so the key is written twice as large."""
+    blank = Blank()
+    blank.embedding[:, QUERY] = 1
+    for country, coordinate, query, key in ((" France", FRANCE, 1, 3), (" Italy", ITALY, 2, 2)):
+        token = blank.token(country)
+        blank.embedding[token, [coordinate, QUERY, KEY]] = torch.tensor([1, query, math.log(key)])
+    blank.unembedding[blank.token(" Paris"), PARIS] = 1
+    blank.unembedding[blank.token(" Rome"), ROME] = 1
+    first, second = blank.attention
     first.q_proj.weight[4 * 0 + 1, QUERY] = 1
     first.k_proj.weight[4 * 0 + 1, KEY] = 2
-    first.v_proj.weight[4 * 0 + 0, FRANCE] = 1
-    first.v_proj.weight[4 * 0 + 1, ITALY] = 1
-    first.o_proj.weight[MOVED_FRANCE, 4 * 0 + 0] = 1
-    first.o_proj.weight[MOVED_ITALY, 4 * 0 + 1] = 1
-    first.o_proj.weight[PARIS, 4 * 1 + 0] = 6
-    first.o_proj.weight[ROME, 4 * 1 + 1] = 6
-    second.v_proj.weight[4 * 0 + 0, MOVED_FRANCE] = 1
-    second.v_proj.weight[4 * 0 + 1, MOVED_ITALY] = 1
-    second.o_proj.weight[PARIS, 4 * 0 + 0] = 30
-    second.o_proj.weight[ROME, 4 * 0 + 1] = 30
-    second.o_proj.weight[UNREAD, 4 * 1 + 0] = 30
-    second.o_proj.weight[UNREAD, 4 * 1 + 1] = 30
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    for i, (country, moved, capital) in enumerate(((FRANCE, MOVED_FRANCE, PARIS), (ITALY, MOVED_ITALY, ROME))):
+        first.v_proj.weight[4 * 0 + i, country] = 1
+        first.o_proj.weight[moved, 4 * 0 + i] = 1
+        first.o_proj.weight[capital, 4 * 1 + i] = 6
+        second.v_proj.weight[4 * 0 + i, moved] = 1
+        second.o_proj.weight[capital, 4 * 0 + i] = 30
+        second.o_proj.weight[UNREAD, 4 * 1 + i] = 30
+    return blank
 
 
 @pytest.fixture(scope="module")

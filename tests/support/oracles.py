@@ -150,6 +150,23 @@ def path_patched_logits(
     return forward(model, base, second)[0]
 
 
+def direct_paths(model: mh.Model, pairs: mh.PromptPairs, sender: tuple[int, int], site: str) -> Tensor:
+    """What TransformerLens 4 gives for the direct paths from a head to every q, k or v [layer, head], denoising.
+
+    Its runs take no mask, so the pairs must have one length.
+    """
+    from transformer_lens import patching
+
+    clean, corrupted = pairs.tokens(model)
+    (_, clean_cache), (_, corrupted_cache) = (model.model.run_with_cache(tokens.ids) for tokens in (clean, corrupted))
+    metric = partial(mean_logit_diff, tokens=clean)
+    with torch.no_grad():
+        patched = patching.get_act_patch_direct_path(
+            model.model, corrupted.ids, clean_cache, corrupted_cache, metric, *sender, component=site, verbose=False
+        )
+        return patched - metric(model.model(corrupted.ids))
+
+
 def mlp(layer: int) -> str:
     return f"blocks.{layer}.hook_mlp_out"
 
@@ -181,6 +198,12 @@ def mean_z_hooks(model: mh.Model, rows: Sequence[Tensor], heads: Iterable[mh.Hea
 
 def logit_diff(logits: Tensor, tokens: Any, prompt: int) -> float:
     return float(logits[-1, tokens.answer[prompt]] - logits[-1, tokens.wrong[prompt]])
+
+
+def mean_logit_diff(logits: Tensor, tokens: Any) -> Tensor:
+    """The mean over prompts [prompt, pos, d_vocab] of one length."""
+    row = torch.arange(len(logits))
+    return (logits[row, -1, tokens.answer] - logits[row, -1, tokens.wrong]).mean()
 
 
 def kl(base: Tensor, other: Tensor) -> float:

@@ -24,8 +24,12 @@ CHAT_TEMPLATE = (
 
 
 def build(name: str, folder: Path) -> None:
-    """Save the tiny model ``name`` (gpt2, llama, neox, gemma, qwen, granite or bloom) and its tokenizer in a folder."""
-    tokenizer = make_tokenizer(begins=name in ("llama", "gemma"))
+    """Save the tiny model ``name`` and its tokenizer in a folder.
+
+    Args:
+        name: gpt2, llama, neox, gemma (2), gemma3 (two of its layers see two tokens only), qwen, granite or bloom.
+    """
+    tokenizer = make_tokenizer(begins=name in ("llama", "gemma", "gemma3"))
     config = make_config(name, tokenizer)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(sum(name.encode()))
@@ -38,12 +42,7 @@ def build(name: str, folder: Path) -> None:
 
 def make_config(name: str, tokenizer: transformers.PreTrainedTokenizerFast) -> transformers.PreTrainedConfig:
     """The configuration of a tiny model: 3 layers of 4 heads, d_model 32, a context of 64."""
-    common: dict[str, Any] = {
-        "vocab_size": len(tokenizer),
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
+    common = vocabulary_of(tokenizer)
     sizes: dict[str, Any] = {
         "hidden_size": 32,
         "intermediate_size": 64,
@@ -66,18 +65,30 @@ def make_config(name: str, tokenizer: transformers.PreTrainedTokenizerFast) -> t
         return transformers.GPTNeoXConfig(
             use_parallel_residual=True, rope_parameters=rope, tie_word_embeddings=False, **sizes, **common
         )
+    grouped = {"num_key_value_heads": 2, "head_dim": 16, "query_pre_attn_scalar": 16}
+    if name == "gemma3":
+        layers = ["sliding_attention", "full_attention", "sliding_attention"]
+        return transformers.Gemma3TextConfig(sliding_window=2, layer_types=layers, **grouped, **sizes, **common)
     if name == "gemma":
         return transformers.Gemma2Config(
-            num_key_value_heads=2,
-            head_dim=16,
-            query_pre_attn_scalar=16,
             attn_logit_softcapping=5.0,
             final_logit_softcapping=6.0,
             sliding_window=CONTEXT,
+            **grouped,
             **sizes,
             **common,
         )
     raise ValueError(f"there is no tiny model {name!r}")
+
+
+def vocabulary_of(tokenizer: transformers.PreTrainedTokenizerFast) -> dict[str, Any]:
+    """What a configuration says of its tokenizer."""
+    return {
+        "vocab_size": len(tokenizer),
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
 
 
 @torch.no_grad()
@@ -85,7 +96,7 @@ def randomise(parameter_name: str, parameter: torch.Tensor, name: str) -> None:
     """Give a parameter a size at which every head and norm makes a visible difference."""
     if parameter.ndim == 1:
         is_scale = "norm" in parameter_name or ".ln_" in parameter_name
-        centre = 1.0 if is_scale and parameter_name.endswith("weight") and name != "gemma" else 0.0
+        centre = 1.0 if is_scale and parameter_name.endswith("weight") and not name.startswith("gemma") else 0.0
         parameter.normal_(centre, 0.2)
         return
     is_vocabulary = parameter.shape[0] > 256

@@ -19,6 +19,7 @@ from mechheads.gating.tasks.questions import Question, question_task
 from mechheads.gating.tasks.shipped import induction_task, load_task, relation_task, task_names
 from mechheads.gating.tasks.task import Task
 from mechheads.labels import relation_names
+from support.texts import WORD_PAIRS
 
 pytestmark = pytest.mark.transformerlens
 
@@ -281,7 +282,7 @@ def test_induction_needs_ten_words(small: mh.Model, monkeypatch: pytest.MonkeyPa
 
 # Relations ----------------------------------------------------------------------------------------------------------
 
-PAIRS = [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin"), ("big", "bigger")]
+PAIRS = WORD_PAIRS[:5]
 TEMPLATES = (" The capital of {source} is {target}", " France and {source} gave {target}")
 
 
