@@ -25,6 +25,7 @@ from mechheads.interventions.head_change import HeadChange
 from mechheads.limits import Limits
 from support import oracles
 from support.architectures import architectures
+from support.ctrl_c import stopped_at
 from support.releases import TRANSFORMERLENS_4
 
 pytestmark = pytest.mark.transformerlens
@@ -357,14 +358,7 @@ def test_ids_and_chats_are_prompts_and_no_tokenizer_gives_numbers(llama):
 @pytest.mark.parametrize("at", [5, NEW + 2])
 def test_interrupted_it_gives_what_is_there(llama, at):
     expected = plain(llama)
-    calls = 0
-
-    def stop(value: Tensor, hook: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == at:
-            raise KeyboardInterrupt
-
+    stop = stopped_at(at, lambda value, hook: None)
     with pytest.warns(UserWarning, match=r"interrupted after \d of 5 answers; the others are as far"):
         written = generate(llama, PROMPTS, hooks=[(llama.hook_name("z", 1), stop)], budget="1 KB", **QUIET)
     longest = max(range(5), key=lambda i: len(rows_of(llama)[i]))  # the longest is written first, alone
@@ -381,15 +375,7 @@ def test_every_condition_says_that_the_writing_was_interrupted(llama):
     prompts = [" The capital of France is", " The capital of Italy is"]
     whole = generate_under(llama, prompts, [[], []], Sampling(6), progress=False)
     assert not any(each.interrupted or each.unfinished for each in whole)
-    calls = 0
-
-    def stop(z: Tensor) -> Tensor:
-        nonlocal calls
-        calls += 1
-        if calls == 2 + 4:  # tried twice, then once a step
-            raise KeyboardInterrupt
-        return z
-
+    stop = stopped_at(2 + 4, lambda z: z)  # tried twice, then once a step
     conditions = [[], [HeadChange(0, 0, "z", stop)]]
     with pytest.warns(UserWarning, match="interrupted after 0 of 4 answers"):
         part = generate_under(llama, prompts, conditions, Sampling(6), progress=False)

@@ -22,6 +22,7 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, q_values, share_interval, sign_flip_p
 from support import oracles
 from support.architectures import architectures
+from support.ctrl_c import stopped_at
 
 pytestmark = pytest.mark.transformerlens
 
@@ -237,10 +238,7 @@ def test_a_stopped_run_keeps_what_is_done(llama: mh.Model, monkeypatch: pytest.M
 
 
 def test_stopped_before_anything_is_done_it_stops(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*args: Any, **options: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(causal, "activation_patch", stop)
+    monkeypatch.setattr(causal, "activation_patch", stopped_at(1, causal.activation_patch))
     with pytest.raises(KeyboardInterrupt):
         relation_evidence(llama, told_apart(llama)[0], progress=False, **ASKED)
 
@@ -423,18 +421,9 @@ def test_a_relation_the_model_does_not_know_is_refused(wordy: mh.Model) -> None:
 
 
 def test_a_stopped_removal_keeps_what_is_done(wordy: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-    values = removals.SetRuns.values
-
-    def stop(*args: Any) -> Any:
-        calls.append(0)
-        if len(calls) > 3:
-            raise KeyboardInterrupt
-        return values(*args)
-
     relation = spoken(wordy, "capital")
     whole = cumulative_removal(wordy, relation, RANKING, draws=2, progress=False, **NO_SHOTS)
-    monkeypatch.setattr(removals.SetRuns, "values", stop)
+    monkeypatch.setattr(removals.SetRuns, "values", stopped_at(4, removals.SetRuns.values))
     monkeypatch.setattr(removals.SetRuns, "at_once", property(lambda runs: 2, lambda runs, n: None), raising=False)
     with pytest.warns(UserWarning, match="interrupted after 5 of 20 sets of heads; the rest are NaN"):
         found = cumulative_removal(

@@ -7,12 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import mechheads as mh
 from mechheads.labels import dynamic
-from mechheads.results.scores import HeadScores
+from support.ctrl_c import stopped_at
 from support.texts import CAPITALS
 
 TEMPLATES = [" When {source} went to the store", " yes the capital of {source}"]
@@ -87,17 +86,10 @@ def test_some_heads_have_the_numbers_that_they_have_among_all(tiny: Any) -> None
 
 @pytest.mark.parametrize("at", [1, 2])
 def test_ctrl_c_keeps_the_templates_that_are_done(tiny: Any, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    model, read, calls = mh.load(tiny("llama")), dynamic._read, []
-
-    def stop(*args: Any) -> Any:
-        calls.append(args)
-        if len(calls) == at:
-            raise KeyboardInterrupt
-        return read(*args)
-
+    model = mh.load(tiny("llama"))
     options: dict[str, Any] = {"k": 60, "templates": TEMPLATES, "min_pairs": 5, "progress": False}
     whole = mh.labels.dynamic_scores(model, relation(), **options).scores.values
-    monkeypatch.setattr(dynamic, "_read", stop)
+    monkeypatch.setattr(dynamic, "_read", stopped_at(at, dynamic._read))
     if at == 1:
         with pytest.raises(KeyboardInterrupt):
             mh.labels.dynamic_scores(model, relation(), **options)
@@ -124,35 +116,6 @@ def test_capitals_are_read_where_the_weights_say(model: mh.Model) -> None:
     assert table["template"].tolist() == ["The story of {source} contains", "all"] * 2
 
 
-def scores(values: np.ndarray, dims: list[str]) -> HeadScores:
-    labels = {"relation": ["r"], "template": ["t0", "t1"], "context": ["with"]}
-    extra = {dim: labels[dim][: values.shape[2 + i]] for i, dim in enumerate(dims)}
-    return HeadScores.from_scores(values, name="made", unit="share", kind="demo", extra=extra)
-
-
-def made(rng: np.random.Generator) -> tuple[HeadScores, HeadScores]:
-    x = rng.random((20, 4, 1))
-    y = 0.5 * x[..., None, None] + 0.2 * rng.random((20, 4, 1, 2, 1))
-    return scores(x, ["relation"]), scores(y, ["relation", "template", "context"])
-
-
-def test_the_scatter_shows_every_head_and_template() -> None:
-    static, dynamic = made(np.random.default_rng(2))
-    table: pd.DataFrame = mh.labels.score_correlations(static, dynamic)
-    figure = mh.plots.static_dynamic(static, dynamic, table, title="<b>both</b>")
-    (trace,) = figure.data
-    assert len(trace.x) == len(trace.y) == 160
-    np.testing.assert_allclose(trace.y[:80], dynamic.scores.values[:, :, 0, 0, 0].ravel())
-    np.testing.assert_allclose(trace.x[80:], static.scores.values[:, :, 0].ravel())
-    assert trace.text[5] == "<b>L1H1</b> t0"
-    assert figure.layout.title.text == "&lt;b&gt;both&lt;/b&gt;"
-    pooled = table.set_index("template").loc["all"]
-    told = f"r<br>r = {pooled.r:.2f} [{pooled.ci_low:.2f}, {pooled.ci_high:.2f}] with context"
-    assert figure.layout.annotations[0].text == told
-    unsure = mh.plots.static_dynamic(static, dynamic, table.assign(ci_low=np.nan))
-    assert unsure.layout.annotations[0].text == f"r<br>r = {pooled.r:.2f} with context"
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -168,16 +131,3 @@ def test_bad_arguments_are_refused(options: dict[str, Any], message: str) -> Non
     sizes: Any = SimpleNamespace(d_vocab=10, n_layers=3, n_heads=4)
     with pytest.raises(ValueError, match=message):
         mh.labels.dynamic_scores(sizes, relation(), **options)
-
-
-@pytest.mark.parametrize("use", [mh.labels.score_correlations, mh.plots.static_dynamic])
-def test_results_that_do_not_belong_together_are_refused(use: Any) -> None:
-    static, dynamic = made(np.random.default_rng(3))
-    other = scores(np.zeros((2, 4, 1, 2, 1)), ["relation", "template", "context"])
-    elsewhere = HeadScores(static.dataset.assign_coords(relation=["s"]))
-    with pytest.raises(ValueError, match=r"static .*needs"):
-        use(dynamic, dynamic)
-    with pytest.raises(ValueError, match="20 x 4 heads, but dynamic has 2 x 4"):
-        use(static, other)
-    with pytest.raises(ValueError, match="share no relation"):
-        use(elsewhere, dynamic)

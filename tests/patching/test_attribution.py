@@ -19,6 +19,7 @@ from mechheads.patching.screen import Screen, Screened, largest
 from mechheads.runs.head_cache import HeadCache
 from support import oracles
 from support.architectures import architectures
+from support.ctrl_c import stopped_at
 from support.micro import DENOISING, NOISING, micro, pair  # noqa: F401
 
 pytestmark = pytest.mark.transformerlens
@@ -424,16 +425,9 @@ def test_an_interrupted_screening_goes_on_with_the_same_heads(llama, pairs, tmp_
     path = tmp_path / "screened.ledger"
     options = {"screen": Screen(4, sample=3), "budget": Limits(tokens=1), "progress": False}  # a wave for each head
     wanted = mh.activation_patch(llama, pairs, **options)
-    calls = []
-
-    def interrupting(z, context):
-        calls.append(context.head)
-        if len(calls) == 3 + 12:  # after the attribution, which calls it for every head
-            raise KeyboardInterrupt
-        return context.source.site("z")[context.head]
-
     whole = mh.Patch.__call__
-    monkeypatch.setattr(mh.Patch, "__call__", lambda self, z, context: interrupting(z, context))
+    stop = stopped_at(3 + 12, whole)  # after the attribution, which calls it for every head
+    monkeypatch.setattr(mh.Patch, "__call__", stop)
     with pytest.warns(UserWarning, match="interrupted after 2 of 7 units"):
         partial = mh.activation_patch(llama, pairs, **options)
     assert partial.provenance["screen"]["false_negatives"] is None

@@ -23,6 +23,7 @@ from mechheads.patching.self_repair import self_repair
 from mechheads.results.stats import clustered_interval
 from support import oracles
 from support.architectures import architectures
+from support.ctrl_c import stopped_at
 from support.micro import FRANCE_RUN, ITALY_RUN, PARIS, ROME, both, micro, micro_model, pair  # noqa: F401
 from support.texts import CLEAN, PAIRS
 
@@ -321,15 +322,7 @@ def test_each_round_removes_what_leaves_faithfulness_closest_to_one(llama: mh.Mo
 
 @pytest.mark.parametrize("order", ["once", "each"])
 def test_an_interrupt_keeps_what_was_found(llama: mh.Model, order: Any) -> None:
-    calls = 0
-
-    def impatient(logits: Tensor, context: Any) -> Tensor:
-        nonlocal calls
-        calls += 1
-        if calls == 22:
-            raise KeyboardInterrupt
-        return mh.logit_diff(logits, context)
-
+    impatient = stopped_at(22, mh.logit_diff)
     whole = minimal_circuit(llama, PAIRS, threshold=0.4, order=order, progress=False)
     options: dict[str, Any] = {"budget": Limits(tokens=1), "progress": False}
     with pytest.warns(UserWarning, match="interrupted after"):
@@ -417,15 +410,7 @@ def test_self_repair_in_parts(llama: mh.Model) -> None:
     for layer, head in ((0, 1), (2, 3)):
         np.testing.assert_allclose(some.scores[layer, head], whole.scores[layer, head], atol=1e-5)
     assert len(some.missing) == 10 and some.provenance["heads"] == ["L0H1", "L2H3"]
-    calls = 0
-
-    def impatient(logits: Tensor, context: Any) -> Tensor:
-        nonlocal calls
-        calls += 1
-        if calls == 8:
-            raise KeyboardInterrupt
-        return mh.logit_diff(logits, context)
-
+    impatient = stopped_at(8, mh.logit_diff)
     with pytest.warns(UserWarning, match="interrupted after"):
         partial = self_repair(llama, PAIRS, metric=impatient, budget=Limits(tokens=1, logit_rows=1), progress=False)
     done = np.isfinite(np.asarray(partial.scores))

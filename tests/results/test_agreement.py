@@ -13,6 +13,7 @@ import scipy.stats
 
 from mechheads.results.agreement import compare_roles, overlap, score_correlations
 from mechheads.results.scores import HeadScores
+from support.made_scores import made_scores, static_and_dynamic
 
 
 def score(values: np.ndarray, extra: dict[str, list[str]] | None = None) -> HeadScores:
@@ -155,18 +156,6 @@ def test_overlap_by_hand():
         overlap({"one": one, "other": scores([1.0, 2.0])})
 
 
-def labelled(values: np.ndarray, dims: list[str]) -> HeadScores:
-    labels = {"relation": ["r"], "template": ["t0", "t1"], "context": ["with"]}
-    extra = {dim: labels[dim][: values.shape[2 + i]] for i, dim in enumerate(dims)}
-    return HeadScores.from_scores(values, name="made", unit="share", kind="demo", extra=extra)
-
-
-def static_and_dynamic(rng: np.random.Generator) -> tuple[HeadScores, HeadScores]:
-    x = rng.random((20, 4, 1))
-    y = 0.5 * x[..., None, None] + 0.2 * rng.random((20, 4, 1, 2, 1))
-    return labelled(x, ["relation"]), labelled(y, ["relation", "template", "context"])
-
-
 def test_correlations_by_hand() -> None:
     static, dynamic = static_and_dynamic(np.random.default_rng(0))
     table = score_correlations(static, dynamic).set_index(["relation", "context", "template"])
@@ -184,7 +173,7 @@ def test_heads_that_were_not_scored_do_not_count() -> None:
     static, dynamic = static_and_dynamic(np.random.default_rng(4))
     some = dynamic.scores.values.copy()
     some[:, 2:] = np.nan
-    table = score_correlations(static, labelled(some, ["relation", "template", "context"]))
+    table = score_correlations(static, made_scores(some))
     assert table["n"].tolist() == [40, 40, 80]
     x, y = static.scores.values[:, :2, 0].ravel(), some[:, :2, 0, 0, 0].ravel()
     assert table["r"][0] == pytest.approx(np.corrcoef(x, y)[0, 1])
@@ -195,9 +184,7 @@ def test_intervals_allow_for_layers_that_move_together() -> None:
     layer = rng.normal(size=(20, 1, 1))
     x = layer + 0.01 * rng.normal(size=(20, 50, 1))
     y = rng.normal(size=(20, 1, 1)) + 0.01 * rng.normal(size=(20, 50, 1))
-    table = score_correlations(
-        labelled(x, ["relation"]), labelled(y[..., None, None], ["relation", "template", "context"])
-    )
+    table = score_correlations(made_scores(x), made_scores(y[..., None, None]))
     width = float((table["ci_high"] - table["ci_low"]).iloc[0])
     assert width > 0.4  # 1,000 independent heads would give 0.12
 
@@ -206,7 +193,7 @@ def test_templates_that_say_the_same_make_nothing_surer() -> None:
     static, dynamic = static_and_dynamic(np.random.default_rng(6))
     twice = dynamic.scores.values.copy()
     twice[..., 1, :] = twice[..., 0, :]
-    table = score_correlations(static, labelled(twice, ["relation", "template", "context"]))
+    table = score_correlations(static, made_scores(twice))
     width = (table["ci_high"] - table["ci_low"]).to_numpy()
     assert table["r"][2] == pytest.approx(table["r"][0])
     assert width[2] == pytest.approx(width[0], rel=0.1)
@@ -216,7 +203,7 @@ def test_templates_that_differ_make_the_pooled_correlation_less_sure() -> None:
     rng = np.random.default_rng(7)
     x = rng.random((60, 4, 1))
     y = np.stack([x, -x], axis=-1)[..., None] + 0.1 * rng.random((60, 4, 1, 2, 1))
-    table = score_correlations(labelled(x, ["relation"]), labelled(y, ["relation", "template", "context"]))
+    table = score_correlations(made_scores(x), made_scores(y))
     assert table["ci_low"][2] < -0.9  # with one chance in four it is the second template, drawn twice
     assert table["ci_high"][2] > 0.9
 
@@ -225,6 +212,6 @@ def test_one_layer_gives_no_interval() -> None:
     static, dynamic = static_and_dynamic(np.random.default_rng(5))
     one = dynamic.scores.values.copy()
     one[1:] = np.nan
-    table = score_correlations(static, labelled(one, ["relation", "template", "context"]))
+    table = score_correlations(static, made_scores(one))
     assert np.isfinite(table["r"]).all()
     assert table["ci_low"].isna().all()

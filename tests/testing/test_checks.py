@@ -196,13 +196,17 @@ BROKEN_INTERVENTIONS = [
 ]
 
 
+def fails_one(checks, broken, name, message):
+    with pytest.raises(CheckFailed) as caught:
+        checks(broken)
+    (failed,) = caught.value.report.failed
+    assert failed.name == name and message in failed.seen
+    assert str(caught.value).endswith(f" fails 1 of 11 checks\n  {name}: {failed.seen}")
+
+
 @pytest.mark.parametrize(("check", "broken", "message"), BROKEN_INTERVENTIONS)
 def test_a_broken_intervention_fails_one_check(check, broken, message):
-    with pytest.raises(CheckFailed) as caught:
-        check_intervention(broken)
-    (failed,) = caught.value.report.failed
-    assert failed.name == check and message in failed.seen
-    assert str(caught.value).endswith(f" fails 1 of 11 checks\n  {check}: {failed.seen}")
+    fails_one(check_intervention, broken, check, message)
 
 
 def test_numbers_are_said_where_padding_leaks():
@@ -262,11 +266,7 @@ BROKEN_METRICS = [
 
 @pytest.mark.parametrize(("check", "broken", "message"), BROKEN_METRICS)
 def test_a_broken_metric_fails_one_check(check, broken, message):
-    with pytest.raises(CheckFailed) as caught:
-        check_metric(broken)
-    (failed,) = caught.value.report.failed
-    assert failed.name == check and message in failed.seen
-    assert str(caught.value).endswith(f" fails 1 of 11 checks\n  {check}: {failed.seen}")
+    fails_one(check_metric, broken, check, message)
 
 
 def test_an_engine_that_is_off_by_a_percent_is_seen(monkeypatch):

@@ -25,6 +25,7 @@ from mechheads.interventions.head_change import HeadChange
 from mechheads.limits import Limits
 from mechheads.safety import attack_curve, ordinary_texts, refusal_test, text_loss
 from support import oracles, weight_surgery
+from support.ctrl_c import stopped_at
 
 pytestmark = pytest.mark.transformerlens
 
@@ -255,14 +256,7 @@ def ctrl_c_is_caught() -> Iterator[None]:
 
 def stopping(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     """Ctrl-C in an intervention of the first condition, at its ``at``-th call: two trials, then one a step."""
-    original, calls = mechheads.safety.answers.answering.generate_under, 0
-
-    def stop(z: Tensor) -> Tensor:
-        nonlocal calls
-        calls += 1
-        if calls == at:
-            raise KeyboardInterrupt
-        return z
+    original, stop = mechheads.safety.answers.answering.generate_under, stopped_at(at, lambda z: z)
 
     def generate_under(model: Any, prompts: Any, conditions: Any, *args: Any, **options: Any) -> list[Generated]:
         first, *others = conditions
@@ -329,22 +323,14 @@ def test_ctrl_c_while_harmless_requests_are_answered(llama: mh.Model, monkeypatc
     assert part.refuses is True
 
 
-def judge_stopping(at: int) -> Callable[[str, str], str]:
-    calls = []
-
-    def judge(request: str, answer: str) -> str:
-        calls.append(request)
-        if len(calls) == at:
-            raise KeyboardInterrupt
-        return COMPLIED
-
-    return judge
+def complied(request: str, answer: str) -> str:
+    return COMPLIED
 
 
 def test_ctrl_c_while_answers_are_judged(llama: mh.Model):
     whole = short(llama)
     with ctrl_c_is_caught():
-        part = short(llama, judge=judge_stopping(5))  # the three of the model as it is, and one more
+        part = short(llama, judge=stopped_at(5, complied))  # the three of the model as it is, and one more
     check_interrupted(part, llama)
     assert part.answers["verdict"].notnull().tolist() == [True] * 4 + [False] * 11
     harmful = part.answers["kind"] == "harmful"
@@ -357,15 +343,7 @@ def test_ctrl_c_while_answers_are_judged(llama: mh.Model):
 
 def test_ctrl_c_while_the_loss_is_measured(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     whole = short(llama)
-    calls = []
-
-    def stopped(*args: Any, **options: Any) -> np.ndarray:
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return text_loss(*args, **options)
-
-    monkeypatch.setattr(mechheads.safety.answers.refusal, "text_loss", stopped)
+    monkeypatch.setattr(mechheads.safety.answers.refusal, "text_loss", stopped_at(2, text_loss))
     with ctrl_c_is_caught():
         part = short(llama)
     check_interrupted(part, llama)
@@ -379,7 +357,7 @@ def test_ctrl_c_in_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     whole = attack_curve(llama, HEADS, FEW, FEW_HARMLESS, **SHORT)
     assert whole.missing == () and whole.provenance["interrupted"] is False
     with ctrl_c_is_caught():  # one more than those of the model as it is and of one head of the ranking
-        part = attack_curve(llama, HEADS, FEW, FEW_HARMLESS, **(SHORT | {"judge": judge_stopping(3 + 3 + 2)}))
+        part = attack_curve(llama, HEADS, FEW, FEW_HARMLESS, **(SHORT | {"judge": stopped_at(3 + 3 + 2, complied)}))
     assert part.provenance["interrupted"] is True
     assert part.table["attack_success"].isnull().tolist() == [False, False, True, False, True, True]
     assert part.table["over_refusal"].isnull().to_numpy().all()

@@ -17,6 +17,7 @@ from mechheads.heads import HeadId, matched_heads
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import Ablation, generalized_ships, sahara, ships
 from support import oracles, weight_surgery
+from support.ctrl_c import stopped_at
 
 pytestmark = pytest.mark.transformerlens
 
@@ -213,16 +214,8 @@ def test_some_heads_only_and_no_random_ones(llama: mh.Model):
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, where: str, call: int) -> None:
     """Ctrl-C at the n-th call of a function of the module."""
-    module, calls = sys.modules[sahara.__module__], []
-    original = getattr(module, where)
-
-    def interrupted(*args: Any, **options: Any) -> Any:
-        calls.append(1)
-        if len(calls) == call:
-            raise KeyboardInterrupt
-        return original(*args, **options)
-
-    monkeypatch.setattr(module, where, interrupted)
+    module = sys.modules[sahara.__module__]
+    monkeypatch.setattr(module, where, stopped_at(call, getattr(module, where)))
 
 
 def test_ctrl_c_keeps_the_steps_that_are_done(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):

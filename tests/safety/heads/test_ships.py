@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from hypothesis import given, strategies as st
 from scipy.linalg import subspace_angles
 from torch import Tensor
@@ -35,8 +34,9 @@ from mechheads.safety import (
 )
 from mechheads.safety.heads.angles import Turn, left_subspace, principal_angles
 from mechheads.safety.heads.measure_ships import prepare_ablations
-from support import oracles
+from support import oracles, weight_surgery
 from support.architectures import architectures
+from support.ctrl_c import stopped_at
 
 pytestmark = pytest.mark.transformerlens
 
@@ -134,6 +134,12 @@ def test_both_scores_are_those_of_one_full_forward_per_head_and_prompt(small: mh
         assert float(found.generalized_ships[layer, head]) == pytest.approx(angle, abs=0.02)
 
 
+def moved(model: mh.Model, intact: Any, copy: Any) -> list[float]:
+    """How far each request's next-token distribution is from that of the intact model, by plain transformers."""
+    rows = weight_surgery.rows(model, REQUESTS)
+    return [oracles.kl(*(weight_surgery.logits(one, ids) for one in (intact, copy))) for ids in rows]
+
+
 @pytest.mark.parametrize("epsilon", [1e-5, 0.5])
 @pytest.mark.parametrize("ablation", ["undifferentiated", "scaling"])
 def test_ablations_are_a_copy_of_the_model_with_scaled_weights(
@@ -141,44 +147,25 @@ def test_ablations_are_a_copy_of_the_model_with_scaled_weights(
 ):
     folder = tiny("llama")
     model = mh.load(folder)
-    layer, head, size = 1, 2, model.d_head
-    copy = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    intact = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    attention = copy.model.layers[layer].self_attn
-    mine = slice(head * size, (head + 1) * size)
-    with torch.no_grad():
-        if ablation == "undifferentiated":
-            attention.q_proj.weight[mine] *= epsilon
-        else:  # W_v serves two query heads here, so the columns of W_O that read this head's z are scaled
-            attention.o_proj.weight[:, mine] *= epsilon
-    found = ships(model, REQUESTS, ablation=ablation, epsilon=epsilon, heads=(f"L{layer}H{head}",), **QUIET)
-    tokens = mh.Prompts(REQUESTS).tokens(model)
-    with torch.no_grad():
-        for i in range(len(tokens)):
-            ids = oracles.ids_of(tokens, i)
-            expected = oracles.kl(intact(ids).logits[0], copy(ids).logits[0])
-            assert found.values is not None
-            assert float(found.values[layer, head, i]) == pytest.approx(expected, abs=2e-6, rel=1e-3)
+    head = mh.HeadId(1, 2)
+    intact, copy = (weight_surgery.load(folder) for _ in range(2))
+    if ablation == "undifferentiated":
+        weight_surgery.scale(copy, [head], "q", epsilon)
+    else:  # W_v serves two query heads here, so the columns of W_O that read this head's z are scaled
+        mine = slice(head.head * model.d_head, (head.head + 1) * model.d_head)
+        with torch.no_grad():
+            copy.model.layers[head.layer].self_attn.o_proj.weight[:, mine] *= epsilon
+    found = ships(model, REQUESTS, ablation=ablation, epsilon=epsilon, heads=head, **QUIET)
+    np.testing.assert_allclose(found.values[head.layer, head.head], moved(model, intact, copy), atol=2e-6, rtol=1e-3)
 
 
 def test_scaling_is_w_v_times_epsilon_where_every_head_has_its_own(tiny: Callable[[str], Path]):
     folder = tiny("gpt2")
     model = mh.load(folder)
-    layer, head, size = 0, 1, model.d_head
-    intact, copy = (transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for _ in range(2))
-    v = slice(2 * model.d_model + head * size, 2 * model.d_model + (head + 1) * size)
-    with torch.no_grad():
-        attention = copy.get_submodule(f"transformer.h.{layer}.attn.c_attn")
-        attention.get_parameter("weight")[:, v] *= 0.5
-        attention.get_parameter("bias")[v] *= 0.5
+    intact, copy = (weight_surgery.load(folder) for _ in range(2))
+    weight_surgery.scale(copy, [mh.HeadId(0, 1)], "v", 0.5)
     found = ships(model, REQUESTS, ablation="scaling", epsilon=0.5, heads="L0H1", **QUIET)
-    tokens = mh.Prompts(REQUESTS).tokens(model)
-    with torch.no_grad():
-        for i in range(len(tokens)):
-            ids = oracles.ids_of(tokens, i)
-            expected = oracles.kl(intact(ids).logits[0], copy(ids).logits[0])
-            assert found.values is not None
-            assert float(found.values[layer, head, i]) == pytest.approx(expected, abs=2e-6, rel=1e-3)
+    np.testing.assert_allclose(found.values[0, 1], moved(model, intact, copy), atol=2e-6, rtol=1e-3)
 
 
 @pytest.mark.parametrize("r", [1, 3])
@@ -277,15 +264,8 @@ def test_ablations_for_comparison_are_those_of_ablate(llama: mh.Model, ablation:
 
 
 def test_an_interrupted_comparison_keeps_the_first_ablation(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    original, passes = mechheads.safety.heads.measure_ships.finals, []
-
-    def interrupted(*args: Any, **options: Any):
-        passes.append(1)
-        if len(passes) == 2:
-            raise KeyboardInterrupt
-        yield from original(*args, **options)
-
-    monkeypatch.setattr(mechheads.safety.heads.measure_ships, "finals", interrupted)
+    module = mechheads.safety.heads.measure_ships
+    monkeypatch.setattr(module, "finals", stopped_at(2, module.finals))
     with pytest.warns(UserWarning, match="interrupted after 12 of 24 heads"):
         found = compare_ablations(llama, REQUESTS, 3, **QUIET)
     assert not found["undifferentiated"].missing
