@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mechheads.studies.atlas import Atlas
+    from mechheads.studies.figures.output import PaperFigure
     from mechheads.studies.safety import SafetyStudy
 
 ModelName = Annotated[
@@ -33,6 +34,21 @@ main = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+figure = typer.Typer(
+    help="A figure of one of three papers for several models: the drawing, its numbers and a page. The same command "
+    "goes on after Ctrl-C.",
+    no_args_is_help=True,
+)
+main.add_typer(figure, name="figure")
+
+ModelNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        help="Hub name (with @ and a revision, if you like), Hugging Face folder or GGUF file; can be repeated.",
+    ),
+]
 
 
 def _version(asked: bool) -> None:
@@ -188,6 +204,44 @@ def roles(
                 results.lines.append(f"  {head:>7}  {row['score']:.2f}{shown_ends(row, '.2f')}")
 
 
+@figure.command()
+def categories(
+    model: ModelNames = None,
+    relations: Annotated[
+        list[str] | None,
+        typer.Option(help="A relation's name or a JSON file; can be repeated. Default: all relations of the package."),
+    ] = None,
+    out: Out = Path("categories-figure"),
+    rule: Annotated[
+        str, typer.Option(help='What gives a category: "null", more hits than shuffled targets; "maps", phi >= 0.15.')
+    ] = "null",
+    source: Annotated[str, typer.Option(help='The form in which heads read a token, as in "mechheads label".')] = "all",
+    min_pairs: Annotated[int, typer.Option(help="Relations with fewer single-token pairs are skipped.")] = 30,
+    on_disk: Annotated[
+        bool, typer.Option(help="Read weights from safetensors layer by layer, without loading the models.")
+    ] = False,
+    quick: Annotated[bool, typer.Option(help="Four relations: a first look.")] = False,
+    device: Device = "cpu",
+) -> None:
+    """The categories of every head, from weights: one panel for each model."""
+    from mechheads.studies import categories_figure
+
+    with _results(out) as results:
+        results.draw(
+            categories_figure(
+                model or None,
+                relations or None,
+                out=out,
+                rule=rule,  # type: ignore[arg-type]
+                source=source,  # type: ignore[arg-type]
+                min_pairs=min_pairs,
+                on_disk=on_disk,
+                quick=quick,
+                device=device,
+            )
+        )
+
+
 @dataclass
 class _Results:
     """The results of a command.
@@ -215,6 +269,12 @@ class _Results:
         self.files = [*found.save(self.out), write_page(found, self.out / "index.html")]
         self.lines.append(found.summary())
         self.interrupted = found.interrupted
+
+    def draw(self, made: PaperFigure) -> None:
+        """Show what a figure says and wrote."""
+        self.lines, self.files, self.interrupted = list(made.lines), list(made.files), made.interrupted
+        if made.interrupted:
+            self.lines.append("Note       the same command goes on with the panels that are missing")
 
     def table(self, name: str, table: pd.DataFrame) -> None:
         """Save a table, if it has rows."""

@@ -85,12 +85,19 @@ def in_halves(run: Callable[[Sequence[T]], list[Tensor]], items: Sequence[T]) ->
     """``run(items)``, joined along the first dimension; if memory runs out, the items are run in halves."""
     try:
         return run(items)
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if len(items) == 1 or not (isinstance(error, torch.OutOfMemoryError | MemoryError) or "memory" in str(error)):
+    except (MemoryError, RuntimeError) as error:
+        if len(items) == 1 or not is_out_of_memory(error):
             raise
     half = len(items) // 2
     parts = in_halves(run, items[:half]), in_halves(run, items[half:])
     return [torch.cat(both) for both in zip(*parts, strict=True)]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out; torch reports it as a plain RuntimeError on some devices."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and "memory" in str(error)
+    )
 
 
 def logit_bytes(model: ModelCore, rows: int, n_read: int, limits: Limits) -> int:

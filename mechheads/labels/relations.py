@@ -34,6 +34,35 @@ _FIELDS: dict[str, tuple[Any, str]] = {
 }
 """The fields that a relation's file may have."""
 
+_MAPS = {
+    "Knowledge": (
+        "country_to_capital_wikidata",
+        "country_to_official_language_wikidata",
+        "object_superclass",
+        "product_by_company",
+        "work_location",
+    ),
+    "Linguistic": (
+        "adj_antonym",
+        "adj_comparative",
+        "adj_superlative",
+        "entity_to_pronoun",
+        "verb_past_tense",
+        "word_to_compound",
+        "word_to_homophone",
+        "word_to_synonym",
+    ),
+    "Algorithmic": (
+        "general_copying_english_500",
+        "name_copying",
+        "word_first_letter",
+        "word_last_letter",
+        "year_to_following",
+    ),
+    "Translation": ("english_to_french", "english_to_spanish"),
+}
+"""The categories of the public MAPS files, by the name of the file without ``.json``."""
+
 
 @dataclass(frozen=True)
 class Relation:
@@ -101,8 +130,9 @@ class Relation:
         """Load a relation of the package by its name, or from a JSON file.
 
         A file holds an object with ``name``, ``category`` and ``pairs``, and optionally ``source``, ``copying``,
-        ``few_shot``, ``zero_shot`` and ``rivals``. It may also be a plain list of pairs, as the public MAPS files are;
-        the relation is then named after its file.
+        ``few_shot``, ``zero_shot`` and ``rivals``. It may also be a plain list of pairs; the relation is then named
+        after its file. A list with the name of one of the public MAPS files, such as ``adj_antonym.json``, has that
+        file's category and is a copying relation if the paper counts it as one; other lists have no category.
 
         Args:
             name_or_path: a name from ``relation_names()``, or the path of a JSON file.
@@ -250,7 +280,9 @@ def _fields(file: Path | Traversable) -> dict[str, Any]:
         raise ValueError(f"{file} is not a relation: {error}") from error
     if isinstance(content, list):
         name = file.name.removesuffix(".json")
-        return {"name": name, "category": None, "pairs": content, "source": f"file {file.name}"}
+        category = next((category for category, names in _MAPS.items() if name in names), None)
+        copying = category == "Algorithmic" and "copying" in name
+        return {"name": name, "category": category, "pairs": content, "source": f"file {file.name}", "copying": copying}
     if not isinstance(content, dict) or not {"name", "category", "pairs"} <= content.keys() <= _FIELDS.keys():
         raise ValueError(
             f"{file} is not a relation: it must be a JSON list of [source, target] pairs, or an object with "

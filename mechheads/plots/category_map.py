@@ -12,6 +12,7 @@ import numpy as np
 
 from mechheads.plots.parts.axes import count_ticks
 from mechheads.plots.parts.figure import Panels
+from mechheads.plots.parts.notes import UNMARKED, add_note
 from mechheads.plots.parts.text import plain
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _PANEL_WIDTH, _PANEL_HEIGHT, _GAP_ACROSS, _GAP_DOWN = 520, 340, 62, 84
 
 
 def category_map(
-    labels: HeadScores | Mapping[str, HeadScores],
+    labels: HeadScores | Mapping[str, HeadScores | str],
     *,
     title: str | None = None,
     colours: Mapping[str, str] | None = None,
@@ -54,7 +55,8 @@ def category_map(
     legend to hide or show it in every panel.
 
     Args:
-        labels: from ``label_heads``, or several results in a mapping from the names of their models.
+        labels: from ``label_heads``, or several results in a mapping from the names of their models. A text instead of
+            a result, such as the reason why a model could not be read, is written in its panel.
         title: the title; by default the model's name if there is one panel.
         colours: colours for your own categories, or to replace the default ones.
 
@@ -69,22 +71,27 @@ def category_map(
     panels = dict(labels) if isinstance(labels, Mapping) else {"": labels}
     if not panels:
         raise ValueError("labels is empty; give a result of label_heads, or several in {model name: result}")
-    for name, part in panels.items():
+    read = {name: part for name, part in panels.items() if not isinstance(part, str)}
+    for name, part in read.items():
         _check(name, part)
-    if title is None and not isinstance(labels, Mapping):
+    if title is None and not isinstance(labels, (Mapping, str)):
         title = str(labels.provenance.get("model", labels.name))
-    palette = _colours(panels, colours or {})
-    classes = {name: _classes(part) for name, part in panels.items()}
-    grid = _place_panels(panels)
+    palette = _colours(read, colours or {})
+    classes = {name: _classes(part) for name, part in read.items()}
+    grid = _place_panels(len(panels), max((part.n_heads for part in read.values()), default=0))
     figure = grid.figure(subplot_titles=[plain(name) for name in panels] if isinstance(labels, Mapping) else None)
     used = {what for part in classes.values() for what in part.ravel().tolist()}
-    used |= {what for part in panels.values() for what in part.dataset["category"].values.tolist()}
+    used |= {what for part in read.values() for what in part.dataset["category"].values.tolist()}
     _add_legend(figure, {what: colour for what, colour in palette.items() if what in used})
-    for i, (name, part) in enumerate(panels.items()):
-        _add_panel(figure, part, classes[name], palette, grid.place(i), grid.panel_height)
     figure.update_xaxes(title_standoff=4, **_FRAME)
     figure.update_yaxes(title_standoff=6, **_FRAME)
     figure.update_annotations(font_size=15)
+    for i, (name, part) in enumerate(panels.items()):
+        if isinstance(part, str):
+            figure.update_xaxes(**UNMARKED, **grid.place(i)).update_yaxes(**UNMARKED, **grid.place(i))
+            add_note(figure, part, grid.place(i), (grid.panel_width, grid.panel_height))
+        else:
+            _add_panel(figure, part, classes[name], palette, grid.place(i), grid.panel_height)
     figure.update_layout(
         title={"text": plain(title or ""), "x": 0.01, "xanchor": "left"},
         plot_bgcolor="white",
@@ -98,10 +105,10 @@ def category_map(
     return figure
 
 
-def _place_panels(panels: Mapping[str, HeadScores]) -> Panels:
-    columns = 2 if len(panels) == 4 else min(len(panels), 3)
-    height = min(_PANEL_HEIGHT, max(180, 20 * max(part.n_heads for part in panels.values())))
-    return Panels(ceil(len(panels) / columns), columns, _PANEL_WIDTH, height, _GAP_ACROSS, _GAP_DOWN)
+def _place_panels(n_panels: int, n_heads: int) -> Panels:
+    columns = 2 if n_panels == 4 else min(n_panels, 3)
+    height = min(_PANEL_HEIGHT, max(180, 20 * n_heads))
+    return Panels(ceil(n_panels / columns), columns, _PANEL_WIDTH, height, _GAP_ACROSS, _GAP_DOWN)
 
 
 def _add_legend(figure: go.Figure, colours: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from mechheads.heads import HeadId
 from mechheads.plots.heatmap import heatmap
 from mechheads.plots.parts.figure import Panels
+from mechheads.plots.parts.notes import UNMARKED, add_note
 from mechheads.plots.parts.text import plain
 from mechheads.plots.parts.traces import band_trace, line_trace
 from mechheads.results.dataset import RANGE
@@ -49,11 +50,11 @@ class Curves(Protocol):
     def provenance(self) -> dict[str, Any]: ...
 
 
-Grid = dict[str, dict[str, "Curves"]]
+Grid = dict[str, dict[str, "Curves | str"]]
 
 
 def role_curves(
-    curves: Curves | Sequence[Curves] | Mapping[str, Mapping[str, Curves]], *, title: str | None = None
+    curves: Curves | Sequence[Curves] | Mapping[str, Mapping[str, Curves | str]], *, title: str | None = None
 ) -> go.Figure:
     """Change in a target's log-probability as the top heads of each role are gated off: a panel per task and model.
 
@@ -63,7 +64,8 @@ def role_curves(
 
     Args:
         curves: results of ``mh.gating.role_curve``: one result, a list (placed by the names of task and model), or
-            ``{task: {model: curves}}``. If a task was not measured on a model, the panel is empty.
+            ``{task: {model: curves}}``. If a task was not measured on a model, the panel says so. A text
+            instead of the curves, such as the reason why a model could not be read, is written in its panel.
         title: the title; by default a general one.
 
     Raises:
@@ -83,25 +85,31 @@ def role_curves(
     panels = Panels(len(grid), len(models), *_sizes(len(grid), len(models)), _GAP_ACROSS, _GAP_DOWN)
     titles = [plain(model) for model in models]
     figure = panels.figure(column_titles=titles, shared_xaxes=True, shared_yaxes=True)
+    frame = {"showline": True, "linecolor": "#888888", "mirror": True, "zeroline": False}
+    figure.update_xaxes(**frame, nticks=7, showgrid=False)
+    figure.update_yaxes(**frame, title_standoff=8, gridcolor="#eeeeee")
+    figure.update_annotations(font_size=13)
     named: set[str] = set()
     for row, (task, across) in enumerate(grid.items(), 1):
         for column, model in enumerate(models, 1):
             place: dict[str, Any] = {"row": row, "col": column}
-            if model not in across:
-                figure.add_trace(_nothing(), **place)
+            part = across.get(model, "not measured")
+            if isinstance(part, str):
+                add_note(figure, part, place, (panels.panel_width, panels.panel_height))
                 continue
-            for trace in _traces(across[model], f"{plain(task)}, {plain(model)}"):
+            for trace in _traces(part, f"{plain(task)}, {plain(model)}"):
                 if isinstance(trace.name, str):
                     trace.showlegend = trace.name not in named
                     named.add(trace.name)
                 figure.add_trace(trace, **place)
         figure.update_yaxes(title_text=f"<b>{plain(task)}</b><br>change in log p (nats)", row=row, col=1)
+        if not any(_measured(across, model) for model in models):
+            figure.update_yaxes(**UNMARKED, row=row)
+    for column, model in enumerate(models, 1):
+        if not any(_measured(across, model) for across in grid.values()):
+            figure.update_xaxes(**UNMARKED, col=column)
     figure.update_xaxes(title_text="number of heads gated off", title_standoff=6, row=len(grid))
-    frame = {"showline": True, "linecolor": "#888888", "mirror": True, "zeroline": False}
-    figure.update_xaxes(**frame, nticks=7, showgrid=False)
-    figure.update_yaxes(**frame, title_standoff=8, gridcolor="#eeeeee")
     figure.add_hline(y=0, line={"color": "#444444", "width": 1.2, "dash": "dash"}, layer="below")
-    figure.update_annotations(font_size=13)
     heading = "Log-probability of the target as heads are gated off" if title is None else title
     figure.update_layout(
         title={"text": plain(heading), "x": 0.01, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 20}},
@@ -177,28 +185,16 @@ def _grid(curves: Any) -> Grid:
     return grid
 
 
+def _measured(across: Mapping[str, Any], model: str) -> bool:
+    return not isinstance(across.get(model, ""), str)
+
+
 def _sizes(rows: int, columns: int) -> tuple[int, int]:
     """Width and height of a panel in pixels."""
     if rows == columns == 1:
         return 560, 340
     widest = 480 if columns == 1 else 360
     return min(widest, max(180, (_WIDEST - (columns - 1) * _GAP_ACROSS) // columns)), 220
-
-
-def _nothing() -> go.Scatter:
-    """The text "not measured" for an empty panel."""
-    import plotly.graph_objects as go
-
-    return go.Scatter(
-        x=[0],
-        y=[0],
-        mode="text",
-        text=["not measured"],
-        textposition="top right",
-        textfont={"color": "#999999"},
-        hoverinfo="skip",
-        showlegend=False,
-    )
 
 
 def _traces(curves: Curves, where: str) -> list[go.Scatter]:

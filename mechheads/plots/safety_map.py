@@ -11,6 +11,7 @@ import numpy as np
 
 from mechheads.plots.parts.axes import count_ticks
 from mechheads.plots.parts.figure import Panels
+from mechheads.plots.parts.notes import UNMARKED, add_note
 from mechheads.plots.parts.text import plain
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _SCORES = {"ships": ("Ships", "nats"), "generalized_ships": ("Generalized Ships"
 _MARKS = (("circle", 26), ("x", 13), ("square-open", 25), ("diamond-open", 25), ("triangle-up-open", 29))
 """Symbol and size of each series. Drawn in this order, the markers of one head are all visible."""
 _COLOURS = ("#f5c542", "#f4873f", "#dd4a4a", "#b3305f", "#5c1a6b")
+_FRAME = {"showline": True, "mirror": True, "linecolor": "#888888"}
 _GAP_ACROSS, _GAP_DOWN, _WIDEST = 66, 84, 1300
 
 
@@ -75,7 +77,7 @@ def safety_map(
 
 
 def safety_grid(
-    panels: Mapping[str, Mapping[str, HeadScores]], *, k: int | None = None, title: str | None = None
+    panels: Mapping[str, Mapping[str, HeadScores] | str], *, k: int | None = None, title: str | None = None
 ) -> go.Figure:
     """Several panels of ``safety_map`` on one scale, for example one per model or one per set of requests.
 
@@ -85,6 +87,7 @@ def safety_grid(
 
     Args:
         panels: for each panel and series, the result of ``mh.safety_heads``; names of ablations are written out.
+            A text instead of the series, such as the reason why a model could not be read, is written in its panel.
         k: the number of heads from each series; by default, the ``k`` given to ``mh.safety_heads``.
         title: the title; by default made from ``k``.
 
@@ -96,8 +99,8 @@ def safety_grid(
     >>> [trace.name for trace in mh.plots.safety_grid({"three requests": found}).data]
     ['Undifferentiated Attention', 'Scaling Contribution']
     """
-    _check_panels(panels)
-    names = list(dict.fromkeys(_title(name) for panel in panels.values() for name in panel))
+    read = _check_panels(panels)
+    names = list(dict.fromkeys(_title(name) for panel in read.values() for name in panel))
     if len(names) > len(_MARKS):
         raise ValueError(
             f"panels has {len(names)} series, but there are only {len(_MARKS)} markers; draw fewer at once"
@@ -106,10 +109,11 @@ def safety_grid(
         _title(panel): [
             _Series(_title(name), _about(name, panel, one), one, _top(one, k)) for name, one in series.items()
         ]
-        for panel, series in panels.items()
+        for panel, series in read.items()
     }
     heading = f"Top {max(len(one.top) for series in drawn.values() for one in series)} safety heads"
-    return _draw(drawn, dict(zip(names, _MARKS, strict=False)), heading if title is None else title)
+    placed = {_title(panel): drawn.get(_title(panel), str(why)) for panel, why in panels.items()}
+    return _draw(placed, dict(zip(names, _MARKS, strict=False)), heading if title is None else title)
 
 
 def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
@@ -130,14 +134,22 @@ def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
     return series
 
 
-def _check_panels(panels: Mapping[str, Mapping[str, HeadScores]]) -> None:
+def _check_panels(panels: Mapping[str, Mapping[str, HeadScores] | str]) -> dict[str, Mapping[str, HeadScores]]:
+    """The panels that have series."""
     if not isinstance(panels, Mapping) or not panels:
         raise ValueError("panels must be {panel: {series: mh.safety_heads(...)}}, with at least one panel")
+    read = {}
     for panel, series in panels.items():
+        if isinstance(series, str):
+            continue
         if not isinstance(series, Mapping) or not series:
             raise ValueError(f"panels[{panel!r}] must be {{series: mh.safety_heads(...)}}, with at least one series")
         for name, one in series.items():
             _check(f"panels[{panel!r}][{name!r}]", one)
+        read[panel] = series
+    if not read:
+        raise ValueError("panels has only texts; give the result of mh.safety_heads for at least one panel")
+    return read
 
 
 def _check(where: str, scores: HeadScores) -> None:
@@ -162,16 +174,22 @@ def _top(scores: HeadScores, k: int | None) -> pd.DataFrame:
     return top.assign(**{n: scores.dataset[n].values[at] for n in [*names, "in_top"] if n in scores.dataset})
 
 
-def _draw(panels: Mapping[str, Sequence[_Series]], marks: Mapping[str, tuple[str, int]], title: str) -> go.Figure:
-    """A figure with one panel for each entry of ``panels``, which maps headings to series."""
-    every = [one for series in panels.values() for one in series]
+def _draw(panels: Mapping[str, Sequence[_Series] | str], marks: Mapping[str, tuple[str, int]], title: str) -> go.Figure:
+    """A figure with one panel for each entry of ``panels``, which maps headings to series, or to a text."""
+    every = [one for series in panels.values() if not isinstance(series, str) for one in series]
     n_layers = max(one.scores.n_layers for one in every)
     n_heads = max(one.scores.n_heads for one in every)
     grid = _place_panels(len(panels), n_layers, n_heads)
     figure = grid.figure(subplot_titles=[plain(name) for name in panels])
     scale = float(np.clip(min(grid.panel_width / n_layers, grid.panel_height / n_heads) / 20, 0.7, 1))
+    figure.update_annotations(font_size=15)
     named: set[str] = set()
     for i, series in enumerate(panels.values()):
+        if isinstance(series, str):
+            figure.update_xaxes(**_FRAME, **UNMARKED, **grid.place(i))
+            figure.update_yaxes(**_FRAME, **UNMARKED, **grid.place(i))
+            add_note(figure, series, grid.place(i), (grid.panel_width, grid.panel_height))
+            continue
         ordered = sorted(series, key=lambda one: list(marks).index(one.name))
         for one, texts in zip(ordered, _hover(ordered), strict=True):
             symbol, size = marks[one.name]
@@ -184,7 +202,6 @@ def _draw(panels: Mapping[str, Sequence[_Series]], marks: Mapping[str, tuple[str
         figure.update_yaxes(**_axis(up, grid.panel_height, 16), **grid.place(i))
     figure.update_xaxes(title_text="Layer", title_standoff=4)
     figure.update_yaxes(title_text="Head", title_standoff=6, col=1)
-    figure.update_annotations(font_size=15)
     headings = 28 * any(panels)
     legend = 22 * _legend_rows(named, grid.width) + 12
     top = 56 + legend + headings
@@ -255,9 +272,7 @@ def _axis(n: int, pixels: int, most: int) -> dict[str, Any]:
         "range": [-room, n - 1 + room],
         "showgrid": True,
         "gridcolor": "#e8e8e8",
-        "showline": True,
-        "mirror": True,
-        "linecolor": "#888888",
+        **_FRAME,
     }
 
 

@@ -1,13 +1,17 @@
 """Several analyses of one model in one table and one page."""
 
 from mechheads.studies.atlas import Atlas, build_atlas
+from mechheads.studies.figures.categories import categories_figure
+from mechheads.studies.figures.output import PaperFigure
 from mechheads.studies.report import write_page
 from mechheads.studies.safety import SafetyStudy, safety_study
 
 __all__ = [
     "Atlas",
+    "PaperFigure",
     "SafetyStudy",
     "build_atlas",
+    "categories_figure",
     "safety_study",
     "write_page",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +17,7 @@ from mechheads.studies.atlas import Atlas
 from mechheads.studies.safety import SafetyStudy
 
 if TYPE_CHECKING:
+    import pandas as pd
     import plotly.graph_objects as go
 
 
@@ -112,6 +113,20 @@ def write_roles_page(model: str, roles: Roles, curves: RoleCurves, path: str | P
     ]
     title = f"Roles of the heads of {model} in {curves.name}"
     return _write(Path(path), title, title, "\n".join([*role_shares(roles), repr(curves)]), _sections(parts))
+
+
+def write_figure_page(
+    path: Path, title: str, text: str, summary: str, figure: go.Figure, tables: Mapping[str, pd.DataFrame]
+) -> Path:
+    """Write a figure, and tables by their titles, to one HTML file; its folder must exist.
+
+    Args:
+        text: what the figure shows.
+        summary: the result in a few lines, above the figure.
+    """
+    sections = [_section("The figure", text, _drawn(figure))]
+    sections += [_section(name, "", html_table(table)) for name, table in tables.items() if len(table)]
+    return _write(path, title, title, summary, sections)
 
 
 def role_shares(roles: Roles) -> list[str]:

@@ -93,6 +93,23 @@ def test_a_public_maps_file_loads_as_it_is(tmp_path: Path) -> None:
     assert (named.category, named.copying, named.pairs) == ("Linguistic", True, relation.pairs)
 
 
+@pytest.mark.parametrize(
+    ("name", "category", "copying"),
+    [
+        ("adj_antonym", "Linguistic", False),
+        ("country_to_capital_wikidata", "Knowledge", False),
+        ("general_copying_english_500", "Algorithmic", True),
+        ("name_copying", "Algorithmic", True),
+        ("english_to_french", "Translation", False),
+    ],
+)
+def test_a_public_maps_file_has_the_category_of_the_paper(tmp_path: Path, name, category, copying) -> None:
+    file = tmp_path / f"{name}.json"
+    file.write_text(json.dumps([["cat", "cats"]]), encoding="utf-8")
+    relation = Relation.load(file)
+    assert (relation.name, relation.category, relation.copying) == (name, category, copying)
+
+
 def test_a_relation_file_gives_all_its_fields(tmp_path: Path) -> None:
     fields: dict[str, Any] = {
         "name": "colours",

@@ -1,0 +1,258 @@
+"""The figures of the papers for several models: what is drawn, written, kept, resumed and refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import mechheads as mh
+from mechheads.cli import main
+from mechheads.studies import categories_figure
+from mechheads.studies.figures import categories as categories_module
+from mechheads.studies.figures.request import model_names, read_request, short_names
+
+pytestmark = pytest.mark.transformerlens
+
+QUIET: dict[str, Any] = {"progress": False}
+PAIRS = [["France", "Paris"], ["Italy", "Rome"], ["Spain", "Madrid"], ["Germany", "Berlin"]]
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise AssertionError("a model was loaded")
+
+
+class Calls:
+    """Calls of a function by their first argument; it fails at some of them."""
+
+    def __init__(self, real: Callable[..., Any], errors: dict[int, BaseException] | None = None) -> None:
+        self.real, self.errors, self.seen = real, errors or {}, []
+
+    def __call__(self, first: Any, *args: Any, **options: Any) -> Any:
+        self.seen.append(first)
+        if error := self.errors.get(len(self.seen)):
+            raise error
+        return self.real(first, *args, **options)
+
+
+@cache
+def loaded(name: str) -> mh.Model:
+    return mh.load(name)
+
+
+def load_once(name: str, *, revision: str | None, device: str) -> mh.Model:
+    """``mh.load``, but each tiny model is loaded once for all tests."""
+    assert (revision, device) == (None, "cpu")
+    return loaded(str(name))
+
+
+@pytest.fixture(autouse=True)
+def quick_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(categories_module, "load", load_once)
+
+
+@pytest.fixture
+def relation(tmp_path: Path) -> Path:
+    file = tmp_path / "capitals.json"
+    file.write_text(json.dumps({"name": "capitals", "category": "Knowledge", "pairs": PAIRS}))
+    return file
+
+
+@pytest.fixture
+def asked(tiny, relation: Path, tmp_path: Path) -> dict[str, Any]:
+    """A request for two tiny models."""
+    return {
+        "models": [tiny("llama"), tiny("gpt2")],
+        "relations": [relation],
+        "rule": "maps",
+        "min_pairs": 2,
+        "out": tmp_path / "out",
+        **QUIET,
+    }
+
+
+def labels_of(folder: Path, relation: Path) -> mh.labels.HeadLabels:
+    scores = mh.relation_scores(loaded(str(folder)), relation, min_pairs=2, **QUIET)
+    return mh.label_heads(scores, rule="maps")
+
+
+def test_categories_are_those_of_label_heads(asked, tiny, relation):
+    made = categories_figure(**asked)
+    assert list(made.panels) == ["llama", "gpt2"] and not made.interrupted
+    for name in made.panels:
+        expected = labels_of(tiny(name), relation)
+        np.testing.assert_array_equal(made.panels[name].scores, expected.scores)
+        np.testing.assert_array_equal(made.panels[name].dataset["member"], expected.dataset["member"])
+        assert f"{name}: Knowledge {expected.counts()['Knowledge']}" in made.summary()
+    assert [note.text for note in made.figure.layout.annotations] == ["llama", "gpt2"]
+    out = asked["out"]
+    written = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert written == {
+        "1_llama/labels.nc",
+        "1_llama/relations.nc",
+        "2_gpt2/labels.nc",
+        "2_gpt2/relations.nc",
+        "counts.csv",
+        "figure.html",
+        "figure.json",
+        "heads.csv",
+        "index.html",
+    }
+    assert {path.relative_to(out).as_posix() for path in made.files} == written
+    heads = pd.read_csv(out / "heads.csv")
+    assert heads.groupby("model").size().to_dict() == {"gpt2": 12, "llama": 12}
+
+
+def test_the_same_request_computes_nothing_twice(asked, monkeypatch):
+    first = categories_figure(**asked)
+    monkeypatch.setattr(categories_module, "load", refuse)
+    again = categories_figure(**asked)
+    assert again.figure == first.figure
+    pd.testing.assert_frame_equal(again.tables["heads"], first.tables["heads"])
+
+
+def test_a_damaged_panel_is_computed_again(asked, monkeypatch):
+    first = categories_figure(**asked)
+    (asked["out"] / "2_gpt2" / "labels.nc").write_bytes(b"nothing")
+    load = Calls(load_once)
+    monkeypatch.setattr(categories_module, "load", load)
+    again = categories_figure(**asked)
+    assert load.seen == [str(asked["models"][1])]
+    np.testing.assert_array_equal(again.panels["gpt2"].scores, first.panels["gpt2"].scores)
+
+
+def test_an_interrupted_request_goes_on(asked, monkeypatch):
+    scores = Calls(mh.relation_scores, {2: KeyboardInterrupt()})
+    monkeypatch.setattr(categories_module, "relation_scores", scores)
+    made = categories_figure(**asked)
+    assert made.interrupted and made.panels["gpt2"].startswith("not reached")
+    assert isinstance(made.panels["llama"], mh.labels.HeadLabels)
+    whole = categories_figure(**asked)
+    assert not whole.interrupted and isinstance(whole.panels["gpt2"], mh.labels.HeadLabels)
+    assert len(scores.seen) == 3 and scores.seen[2].name == str(asked["models"][1])
+
+
+def test_ctrl_c_before_any_panel_says_that_the_same_command_goes_on(asked, monkeypatch):
+    monkeypatch.setattr(categories_module, "relation_scores", Calls(mh.relation_scores, {1: KeyboardInterrupt()}))
+    with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
+        categories_figure(**asked)
+    assert list(categories_figure(**asked).panels) == ["llama", "gpt2"]
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (ValueError("the tensor x is damaged"), "the tensor x is damaged"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "memory ran out"),
+    ],
+)
+def test_a_model_that_fails_is_named_and_the_others_are_drawn(asked, monkeypatch, error, why):
+    monkeypatch.setattr(categories_module, "relation_scores", Calls(mh.relation_scores, {1: error}))
+    made = categories_figure(**asked)
+    assert made.panels["llama"] == why and isinstance(made.panels["gpt2"], mh.labels.HeadLabels)
+    texts = [note.text for note in made.figure.layout.annotations]
+    assert texts == ["llama", "gpt2", why]
+    assert f"Left out   llama: {why}" in made.summary()
+    _request, panels = read_request(asked["out"] / "figure.json")
+    assert [panel["state"] for panel in panels] == ["failed", "done"]
+    again = categories_figure(**asked)
+    assert isinstance(again.panels["llama"], mh.labels.HeadLabels), "what failed is tried again"
+
+
+def test_an_error_of_our_own_is_not_hidden(asked, monkeypatch):
+    monkeypatch.setattr(categories_module, "relation_scores", Calls(mh.relation_scores, {1: RuntimeError("a bug")}))
+    with pytest.raises(RuntimeError, match="a bug"):
+        categories_figure(**asked)
+
+
+def test_a_model_that_is_not_there_is_named(asked):
+    made = categories_figure(**asked | {"models": ["/nowhere/model", asked["models"][0]]})
+    assert made.panels["model"].startswith("name_or_path '/nowhere/model' is not a model")
+    with pytest.raises(ValueError, match="no panel could be made: model: name_or_path '/nowhere"):
+        categories_figure(**asked | {"models": "/nowhere/model", "out": asked["out"] / "other"})
+
+
+def test_another_request_in_the_folder_is_refused(asked, relation, monkeypatch):
+    categories_figure(**asked)
+    monkeypatch.setattr(categories_module, "load", refuse)
+    with pytest.raises(ValueError, match=r"another request \(settings\.min_pairs: 3 instead of 2\)"):
+        categories_figure(**asked | {"min_pairs": 3})
+    relation.write_text(json.dumps({"name": "capitals", "category": "Knowledge", "pairs": PAIRS[:3]}))
+    with pytest.raises(ValueError, match="checksums"):
+        categories_figure(**asked)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"models": []}, "models is empty"),
+        ({"models": ["gpt2", "gpt2"]}, "models contains 'gpt2' twice"),
+        ({"models": [3]}, "models contains a int"),
+        ({"relations": []}, "relations is empty"),
+        ({"relations": ["capital"]}, "there is no relation 'capital'"),
+        ({"relations": [mh.Relation("r", "Knowledge", [("a", "b")])]}, "relations contains a Relation"),
+        ({"rule": "best"}, "rule is 'best'"),
+        ({"source": "mlp"}, "source is 'mlp'"),
+        ({"min_pairs": 0}, "min_pairs is 0"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_a_model_is_loaded(asked, monkeypatch, wrong, message):
+    monkeypatch.setattr(categories_module, "load", refuse)
+    with pytest.raises(ValueError, match=message):
+        categories_figure(**asked | wrong)
+    assert not asked["out"].exists()
+
+
+def test_a_relation_without_category_is_refused(asked, tmp_path, monkeypatch):
+    monkeypatch.setattr(categories_module, "load", refuse)
+    (tmp_path / "mine.json").write_text(json.dumps(PAIRS))
+    with pytest.raises(ValueError, match="'mine' has no category; write its file as"):
+        categories_figure(**asked | {"relations": tmp_path / "mine.json"})
+
+
+def test_weights_on_disk_give_the_same_categories(asked, monkeypatch):
+    loaded = categories_figure(**asked | {"source": "first_mlp"})
+    monkeypatch.setattr(categories_module, "load", refuse)
+    on_disk = categories_figure(**asked | {"source": "first_mlp", "on_disk": True, "out": asked["out"] / "disk"})
+    for name in ("llama", "gpt2"):
+        same = on_disk.panels[name].dataset["member"] == loaded.panels[name].dataset["member"]
+        assert bool(same.all())
+
+
+def test_names_of_models(tmp_path: Path):
+    assert model_names(None, "gpt2") == ["gpt2"] == model_names("gpt2", "x")
+    for folder in ("a/model", "b/model", "c"):
+        (tmp_path / folder).mkdir(parents=True)
+    names = model_names([tmp_path / "a/model", tmp_path / "b/model", tmp_path / "c", "gpt2"], "x")
+    assert list(short_names(names).values()) == [str(tmp_path / "a/model"), str(tmp_path / "b/model"), "c", "gpt2"]
+
+
+def test_the_command_draws_and_says_what_is_left_out(asked, relation):
+    arguments = ["figure", "categories", "--relations", str(relation), "--rule", "maps", "--min-pairs", "2"]
+    arguments += ["--model", str(asked["models"][0]), "--model", "/nowhere/model", "--out", str(asked["out"])]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    assert "llama: Knowledge" in done.output and "Left out   model: name_or_path '/nowhere/model'" in done.output
+    page = (asked["out"] / "index.html").read_text("utf-8")
+    assert "Categories of heads" in page and "/nowhere/model" in page
+    other = CliRunner().invoke(main, [*arguments, "--source", "first_mlp"])
+    assert other.exit_code == 1 and "another request" in other.output
+
+
+def test_the_command_ends_with_130_after_ctrl_c(asked, relation, monkeypatch):
+    monkeypatch.setattr(categories_module, "relation_scores", Calls(mh.relation_scores, {2: KeyboardInterrupt()}))
+    arguments = ["figure", "categories", "--relations", str(relation), "--min-pairs", "2", "--out", str(asked["out"])]
+    for model in asked["models"]:
+        arguments += ["--model", str(model)]
+    stopped = CliRunner().invoke(main, arguments)
+    assert stopped.exit_code == 130 and "the same command goes on" in stopped.output
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0 and "not reached" not in done.output
