@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.messages.arguments import check_at_least
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -34,8 +36,7 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1")
+        check_at_least(1, max_new_tokens=self.max_new_tokens)
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise ValueError(f"temperature is {self.temperature}; it must be 0 (greedy) or a finite number above")
         if self.top_k is not None and self.top_k < 1:

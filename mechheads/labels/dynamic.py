@@ -28,6 +28,7 @@ from mechheads.heads import HeadLike, check_heads, kv_head
 from mechheads.labels.ranks import Ranks, usual_k
 from mechheads.labels.relations import RelationLike, load_relations
 from mechheads.labels.usable_pairs import KeptPairs, Targets, keep_pairs, long_enough
+from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.messages.warn import warn
@@ -96,9 +97,7 @@ def dynamic_scores(
     (HeadId(layer=23, head=4),)
     """
     k, k_copying = usual_k(model.d_vocab, k, k_copying)
-    for what, number in {"k": k, "k_copying": k_copying, "min_pairs": min_pairs, "memory": memory}.items():
-        if number < 1:
-            raise ValueError(f"{what} is {number}; it must be at least 1")
+    check_at_least(1, k=k, k_copying=k_copying, min_pairs=min_pairs, memory=memory)
     if isinstance(templates, str) or not templates:
         raise ValueError(f"templates is {templates!r}; give a list of texts that contain {{source}}")
     if wrong := [template for template in templates if template.count("{source}") != 1]:

@@ -31,6 +31,7 @@ from mechheads.interventions.basic import Zero
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.limits import Budget, Limits
+from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.metrics.basic import accuracy
@@ -154,9 +155,12 @@ def cumulative_removal(
     given = [controls] if isinstance(controls, (Relation, str, Path)) else list(controls)
     loaded, *others = load_relations([relation, *given])
     ranked = _check_order(ranking, model)
-    heads = ranked[: _count("most", removal_limit(model.n_layers * model.n_heads) if most is None else most, 1)]
+    most = removal_limit(model.n_layers * model.n_heads) if most is None else most
+    check_at_least(1, most=most)
+    check_at_least(0, draws=draws)
+    heads = ranked[:most]
     n_others = model.n_layers * model.n_heads - len(ranked)
-    if _count("draws", draws, 0) and n_others < len(heads):
+    if draws and n_others < len(heads):
         raise ValueError(
             f"ranking has {len(ranked)} heads, which leaves {n_others} others to draw {len(heads)} random ones "
             "from; give only the relation's own heads, or draws=0"
@@ -278,12 +282,6 @@ def _check_order(ranking: Iterable[HeadLike], model: Model) -> tuple[HeadId, ...
     if twice := [head for head, after in pairwise(sorted(heads)) if head == after]:
         raise ValueError(f"ranking has {twice[0]} twice; name each head once")
     return heads
-
-
-def _count(name: str, number: int, least: int) -> int:
-    if number < least:
-        raise ValueError(f"{name} is {number}; it must be at least {least}")
-    return number
 
 
 def too_hard(name: str, base: float) -> str:

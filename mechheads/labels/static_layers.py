@@ -16,6 +16,7 @@ from mechheads.labels.nulls import matching_null, matchings
 from mechheads.labels.ranks import HeadPath, Ranks, Ties
 from mechheads.labels.readings import READINGS, SOURCES, Norm, Reading, Readings, Source
 from mechheads.labels.usable_pairs import KeptPairs, Targets
+from mechheads.messages.arguments import check_at_least
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
@@ -49,9 +50,8 @@ class Scoring:
     memory: int
 
     def __post_init__(self) -> None:
-        for what in ("k", "k_copying", "min_pairs", "draws", "memory"):
-            if getattr(self, what) < 1:
-                raise ValueError(f"{what} is {getattr(self, what)}; it must be at least 1")
+        counts = ("k", "k_copying", "min_pairs", "draws", "memory")
+        check_at_least(1, **{name: getattr(self, name) for name in counts})
         if not 0 <= self.min_effect <= 1:
             raise ValueError(f"min_effect is {self.min_effect}; it must be a share of pairs, between 0 and 1")
         for what, given, known in (

@@ -20,7 +20,7 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.patching.attribution import base_of
+from mechheads.patching.pairs import base_of, check_pairs
 from mechheads.patching.screen import Screen, screen_heads
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.scores import HeadScores
@@ -79,7 +79,8 @@ def activation_patch(
     True
     """
     model, asked, cached = given(model, pairs, "pairs")
-    base, limits = base_of(asked, direction), Limits.of(budget)
+    check_pairs(asked, "activation patching")
+    base, limits = base_of(direction), Limits.of(budget)
     spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, seed, limits)
     about = About(f"activation patching of {site}, {direction}", "activation_patch")
     if screen is None:

@@ -41,6 +41,7 @@ from mechheads.model.backends.base import with_gradient
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
+from mechheads.patching.pairs import base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import Tokens
 from mechheads.results.scores import HeadScores
@@ -92,7 +93,8 @@ def attribution_patch(
     (HeadId(layer=23, head=4),)
     """
     model, asked, cached = given(model, pairs, "pairs")
-    base = base_of(asked, direction)
+    check_pairs(asked, "activation patching")
+    base = base_of(direction)
     spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, seed=seed, limits=Limits.of(budget))
     found = estimate(model, spec, runs=cached, progress=progress)
     warn_of_answers(found.job)
@@ -105,19 +107,6 @@ def attribution_patch(
     values, extra = by_place(found.job.places, found.values)
     name = f"attribution patching of {site}, {direction}"
     return report(found.job, values, found.evaluator, About(name, "attribution", extra=extra, more=more))
-
-
-def base_of(pairs: PromptPairs, direction: str) -> Literal["clean", "corrupted"]:
-    """The side of the pairs that is patched.
-
-    Raises:
-        ValueError: if these are not pairs, or there is no such direction.
-    """
-    if not isinstance(pairs, PromptPairs):
-        raise ValueError(f"pairs is a {type(pairs).__name__}; activation patching needs mh.PromptPairs")
-    if direction not in ("denoising", "noising"):
-        raise ValueError(f'direction is {direction!r}; choose "denoising" or "noising"')
-    return "corrupted" if direction == "denoising" else "clean"
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,7 @@ from mechheads.metrics.base import Metric, MetricInfo
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.patching.pairs import base_of
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import clustered_interval, mean_over_prompts, q_values, sign_flip_p
@@ -107,8 +108,7 @@ def patch_sets(
     """
     model, asked, cached = given(model, prompts)
     check_intervention("intervention", intervention, asked)
-    if direction not in ("denoising", "noising"):
-        raise ValueError(f'direction is {direction!r}; choose "denoising" or "noising"')
+    on_pairs, patched = isinstance(asked, PromptPairs), base_of(direction)
     if not isinstance(positions, str) or positions == "each":
         raise ValueError(f'positions is {positions!r}; for sets of heads give "all" or the name of one position')
     if isinstance(sets, (str, HeadId)) or not isinstance(sets, Iterable):
@@ -118,9 +118,8 @@ def patch_sets(
         raise ValueError(
             "sets is empty; give at least one set" if not parsed else f"sets[{parsed.index(())}] is empty; name a head"
         )
-    on_pairs = isinstance(asked, PromptPairs)
-    base = "corrupted" if on_pairs and direction == "denoising" else "clean"
     heads = sorted(set().union(*parsed))
+    base = patched if on_pairs else "clean"
     spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, normalize, seed, Limits.of(budget))
     runs, info = SetRuns(model, spec, runs=cached, progress=progress), MetricInfo.of(spec.metric)
     scale = runs.evaluator.distance() if normalize else 1.0

@@ -40,6 +40,7 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.patching.pairs import base_of, check_pairs
 from mechheads.patching.receivers import FINAL, Group, check_reached, parse_receivers
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.scores import HeadScores
@@ -153,17 +154,6 @@ def path_matrix(
     return _run(model, spec, question, runs=cached, store=store, progress=progress)
 
 
-def base_of(direction: str) -> Literal["clean", "corrupted"]:
-    """The side of the pairs that is patched.
-
-    Raises:
-        ValueError: if there is no such direction.
-    """
-    if direction not in ("noising", "denoising"):
-        raise ValueError(f'direction is {direction!r}; choose "noising" or "denoising"')
-    return "clean" if direction == "noising" else "corrupted"
-
-
 @dataclass(frozen=True)
 class _Question:
     """Which paths to patch.
@@ -180,8 +170,7 @@ class _Question:
     mlps: MLPs
 
     def check(self, model: Model, spec: Spec) -> None:
-        if not isinstance(spec.prompts, PromptPairs):
-            raise ValueError(f"pairs is a {type(spec.prompts).__name__}; path patching needs mh.PromptPairs")
+        check_pairs(spec.prompts, "path patching")
         if self.mlps not in ("recomputed", "frozen"):
             raise ValueError(f'mlps is {self.mlps!r}; choose "recomputed" or "frozen"')
         check_reached([receiver for group in self.groups for receiver in group or ()], spec.heads, model)

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 from scipy.stats import rankdata
 
+from mechheads.messages.arguments import check_at_least
 from mechheads.results.stats import correlation_interval
 
 _LEAST = 3
@@ -57,8 +58,7 @@ def compare(
     >>> compare(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0]), 2, ("x", "x squared"))
     'x' against 'x squared' over 3 heads: Pearson 0.990, Spearman 1.000, top-2 overlap 100% (by chance 67%)
     """
-    if k < 1:
-        raise ValueError(f"k is {k}; it must be at least 1")
+    check_at_least(1, k=k)
     both = np.isfinite(left) & np.isfinite(right)
     left, right = left[both], right[both]
     k = min(k, len(left))

@@ -13,6 +13,7 @@ import xarray as xr
 from jaxtyping import Num
 
 from mechheads.heads import HeadId, HeadLike, check_head
+from mechheads.messages.arguments import check_at_least
 from mechheads.messages.suggest import did_you_mean
 from mechheads.results import netcdf
 from mechheads.results.arithmetic import check_aligned, combine
@@ -274,14 +275,12 @@ class HeadScores:
         Raises:
             ValueError: if ``k`` is below 1 or ``by`` is neither "score" nor "absolute".
         """
-        if k < 1:
-            raise ValueError(f"k is {k}; it must be at least 1")
+        check_at_least(1, k=k)
         return self._ranked(by).head(k)
 
     def heads(self, k: int = 10, by: str = "score") -> tuple[HeadId, ...]:
         """The first ``k`` heads of the ranking, each once even if it ranks under several labels."""
-        if k < 1:
-            raise ValueError(f"k is {k}; it must be at least 1")
+        check_at_least(1, k=k)
         ranked = self._ranked(by)
         pairs = zip(ranked["layer"].tolist(), ranked["head"].tolist(), strict=True)
         return tuple(dict.fromkeys(HeadId(*pair) for pair in pairs))[:k]

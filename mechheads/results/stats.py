@@ -14,6 +14,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.stats import false_discovery_control, norm, t as student_t
 
+from mechheads.messages.arguments import check_at_least
+
 EXACT_UP_TO = 4096
 LEAST_CLUSTERS = 3
 """The fewest clusters for an interval."""
@@ -139,7 +141,7 @@ def sign_flip_p(
     0.25
     """
     rows, groups, shape = _rows(values, cluster)
-    _at_least_one("n", n)
+    check_at_least(1, n=n)
     totals, counts = _per_cluster(rows - null, groups)
     signs, exact = _signs(totals.shape[1], n, seed)
     p = np.full(len(rows), np.nan)
@@ -324,8 +326,3 @@ def _signs(n_clusters: int, n: int, seed: int) -> tuple[np.ndarray, bool]:
         return 1.0 - 2.0 * bits, True
     bits = np.random.default_rng(seed).integers(0, 2, size=(n_clusters, n), dtype=np.int8)
     return 1.0 - 2.0 * bits, False
-
-
-def _at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name} is {value}; it must be at least 1")

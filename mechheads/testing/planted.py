@@ -40,6 +40,7 @@ import torch
 from numpy.random import Generator, default_rng
 
 from mechheads.heads import HeadId, check_head
+from mechheads.messages.arguments import check_at_least
 from mechheads.messages.suggest import did_you_mean
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
@@ -207,9 +208,8 @@ def planted_model(
 
 
 def _check_numbers(seed: int, n_layers: int, n_heads: int, d_model: int, noise: float) -> None:
-    for what, number, least in (("seed", seed, 0), ("n_layers", n_layers, 1), ("n_heads", n_heads, 1)):
-        if number < least:
-            raise ValueError(f"{what} is {number}; it must be at least {least}")
+    check_at_least(0, seed=seed)
+    check_at_least(1, n_layers=n_layers, n_heads=n_heads)
     if d_model % n_heads or d_model // n_heads < _LEAST_D_HEAD:
         raise ValueError(
             f"d_model is {d_model} with n_heads={n_heads}; it must be a multiple of n_heads, and at least "

@@ -12,11 +12,12 @@ from jaxtyping import Float
 
 from mechheads.generation.generate import Generated, check_writing, generate_under
 from mechheads.generation.sampling import Sampling
-from mechheads.heads import HeadId
+from mechheads.heads import HeadId, matched_heads
 from mechheads.limits import Budget
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
+from mechheads.results.stats import share_interval
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.answers.verdicts import AnswerJudge, Verdict, verdicts
 from mechheads.safety.heads.ablations import Ablation
@@ -127,6 +128,25 @@ def _judge(answers: pd.DataFrame, judge: AnswerJudge, work: until_interrupted) -
 
 def _name(judge: AnswerJudge) -> str:
     return getattr(judge, "__name__", repr(judge))
+
+
+def random_sets(model: Model, heads: Sequence[HeadId], draws: int, seed: int) -> dict[str, tuple[HeadId, ...]]:
+    """Sets of random heads to compare with, by the name of their condition; as many heads from the same layers.
+
+    Raises:
+        ValueError: if ``draws`` is below 0, or too few other heads are left.
+    """
+    if draws < 0:
+        raise ValueError(f"draws is {draws}; it must be 0 or more")
+    sizes = model.n_layers, model.n_heads
+    return {f"random {i + 1}": matched_heads(heads, heads, *sizes, [seed, i]) for i in range(draws)}
+
+
+def verdict_share(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -> tuple[float, float, float]:
+    """The share of answers with this verdict, and its 95% interval (Wilson's); NaN if a verdict is missing."""
+    found = is_verdict(answers, condition, kind, verdict)
+    low, high = share_interval(found.mean(), np.array(len(found)))
+    return float(found.mean()), float(low), float(high)
 
 
 def is_verdict(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -> Float[np.ndarray, " prompt"]:

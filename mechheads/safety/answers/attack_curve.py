@@ -6,21 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from mechheads.generation.sampling import Sampling
-from mechheads.heads import HeadId, HeadLike, check_head, matched_heads
+from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.limits import Budget
+from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
-from mechheads.results.stats import share_interval
 from mechheads.results.tables import TableResult
-from mechheads.safety.answers.answering import Answering, is_verdict
+from mechheads.safety.answers.answering import Answering, is_verdict, random_sets, verdict_share
 from mechheads.safety.answers.verdicts import AnswerJudge, rule_judge
 from mechheads.safety.heads.ablations import Ablation, Kind
 from mechheads.safety.requests.requests import Requests, Template
@@ -115,16 +114,11 @@ def attack_curve(
     if isinstance(ranking, str):
         raise ValueError(f"ranking is {ranking!r}; give a list of heads, in the order in which they are ablated")
     heads = tuple(dict.fromkeys(check_head(head, model.n_layers, model.n_heads) for head in ranking))[:most]
-    if most < 1:
-        raise ValueError(f"most is {most}; it must be at least 1")
+    check_at_least(1, most=most)
     if not heads:
         raise ValueError("ranking is empty; give at least one head")
-    if draws < 0:
-        raise ValueError(f"draws is {draws}; it must be 0 or more")
     way = Ablation(ablation, epsilon)
-    lines = {"heads": heads} | {
-        f"random {i + 1}": matched_heads(heads, heads, model.n_layers, model.n_heads, [seed, i]) for i in range(draws)
-    }
+    lines = {"heads": heads} | random_sets(model, heads, draws, seed)
     sets = {_condition(which, k): line[:k] for which, line in lines.items() for k in range(len(line) + 1)}
     sides = Sides.of(model, harmful, harmless, template)
     sampling = Sampling(max_new_tokens, temperature, top_k, seed)
@@ -137,14 +131,13 @@ def attack_curve(
     for which in lines:
         for k in range(len(heads) + 1):
             condition = _condition(which, k)
-            complied = is_verdict(answers, condition, "harmful", "complied")
-            low, high = share_interval(complied.mean(), np.array(len(complied)))
+            share, low, high = verdict_share(answers, condition, "harmful", "complied")
             row = {
                 "which": which,
                 "k": k,
-                "attack_success": complied.mean(),
-                "ci_low": float(low),
-                "ci_high": float(high),
+                "attack_success": share,
+                "ci_low": low,
+                "ci_high": high,
                 "degenerate": is_verdict(answers, condition, "harmful", "degenerate").mean(),
                 "over_refusal": is_verdict(answers, condition, "harmless", "refused").mean(),
             }

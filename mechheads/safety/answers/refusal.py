@@ -17,7 +17,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechheads.generation.sampling import Sampling
-from mechheads.heads import HeadId, HeadLike, check_heads, matched_heads
+from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.limits import Budget
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
@@ -26,9 +26,9 @@ from mechheads.model.model import Model
 from mechheads.prompts.tokens import Tokens
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
-from mechheads.results.stats import share_interval, sign_flip_p
+from mechheads.results.stats import sign_flip_p
 from mechheads.results.tables import TableResult
-from mechheads.safety.answers.answering import Answering, is_verdict
+from mechheads.safety.answers.answering import Answering, is_verdict, random_sets, verdict_share
 from mechheads.safety.answers.verdicts import AnswerJudge, rule_judge
 from mechheads.safety.heads.ablations import Ablation, Kind
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
@@ -152,11 +152,9 @@ def refusal_test(
     (False, ['intact', 'ablated', 'random 1'])
     """
     chosen = check_heads(heads, model.n_layers, model.n_heads)
-    if draws < 0:
-        raise ValueError(f"draws is {draws}; it must be 0 or more")
     way = Ablation(ablation, epsilon)
-    random = tuple(matched_heads(chosen, chosen, model.n_layers, model.n_heads, [seed, i]) for i in range(draws))
-    sets = {"intact": (), "ablated": chosen} | {f"random {i + 1}": drawn for i, drawn in enumerate(random)}
+    drawn = random_sets(model, chosen, draws, seed)
+    sets, random = {"intact": (), "ablated": chosen} | drawn, tuple(drawn.values())
     sides = Sides.of(model, harmful, harmless, template)
     text_tokens(model, texts)
     begins = None if opening is None else find_opening(model, sides.harmful, opening)
@@ -189,9 +187,8 @@ def _table(answers: pd.DataFrame, losses: Mapping[str, float], refusing: Mapping
     for name, loss in losses.items():
         row: dict[str, Any] = {"condition": name}
         for column, (kind, verdict) in _SHARES.items():
-            is_so = is_verdict(answers, name, kind, verdict)
-            low, high = share_interval(is_so.mean(), np.array(len(is_so)))
-            row |= {column: is_so.mean(), f"{column}_low": float(low), f"{column}_high": float(high)}
+            columns = (column, f"{column}_low", f"{column}_high")
+            row |= dict(zip(columns, verdict_share(answers, name, kind, verdict), strict=True))
         both = [is_verdict(answers, name, kind, "degenerate") for kind in ("harmful", "harmless")]
         degenerate = float(np.concatenate(both).mean())
         rows.append(row | {"degenerate": degenerate, "loss": loss, "refusal": refusing[name]})

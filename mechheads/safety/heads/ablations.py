@@ -24,7 +24,7 @@ from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.base import Context, Intervention, Site
 from mechheads.interventions.basic import Mean, Resample, Scale, UniformAttention, Zero
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import check_known
 from mechheads.model.backends.base import Hook
 
 if TYPE_CHECKING:
@@ -81,14 +81,9 @@ class Ablation:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("ablation", self.kind, KINDS),
-            ("through", self.through, get_args(Through)),
-            ("group", self.group, get_args(Group)),
-        ):
-            if value not in known:
-                meant = did_you_mean(value, known)
-                raise ValueError(f"{name} is {value!r}; choose one of {', '.join(map(repr, known))}.{meant}")
+        check_known("ablation", self.kind, KINDS)
+        check_known("through", self.through, get_args(Through))
+        check_known("group", self.group, get_args(Group))
         if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
             raise ValueError(f"epsilon is {self.epsilon}; it must be a finite number of 0 or more (the paper's: 1e-4)")
 

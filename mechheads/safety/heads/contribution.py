@@ -32,8 +32,8 @@ from mechheads.engine.sweep import sweep
 from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.base import Context
 from mechheads.limits import Budget
+from mechheads.messages.arguments import check_known
 from mechheads.messages.interrupted import stop_if
-from mechheads.messages.suggest import did_you_mean
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import metric as declare
 from mechheads.metrics.basic import kl_divergence
@@ -124,9 +124,7 @@ def refusal_contribution(
     >>> found.unit, found.provenance["template"]
     ('nats', 'chat')
     """
-    if by != "patch" and by not in KINDS:
-        known = ("patch", *KINDS)
-        raise ValueError(f"by is {by!r}; choose one of {', '.join(map(repr, known))}.{did_you_mean(by, known)}")
+    check_known("by", by, ("patch", *KINDS))
     sides = Sides.of(model, harmful, harmless, template)
     sides.check_pairs()
     every = check_heads(heads, model.n_layers, model.n_heads)

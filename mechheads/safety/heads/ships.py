@@ -26,7 +26,7 @@ from jaxtyping import Float
 
 from mechheads.heads import HeadId, HeadLike
 from mechheads.limits import Budget
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
@@ -256,11 +256,8 @@ class Ranking:
     seed: int
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k is {self.k}; it must be at least 1")
-        if self.score not in _RESAMPLES:
-            meant = did_you_mean(self.score, _RESAMPLES)
-            raise ValueError(f"score is {self.score!r}; choose one of {', '.join(map(repr, _RESAMPLES))}.{meant}")
+        check_at_least(1, k=self.k)
+        check_known("score", self.score, _RESAMPLES)
 
 
 def _through(through: Through, ablation: Kind) -> Through:

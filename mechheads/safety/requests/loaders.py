@@ -13,7 +13,7 @@ import pandas as pd
 from huggingface_hub import errors as hub_errors, hf_hub_download
 
 from mechheads.files.text import parse_json, read_text
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import check_known
 from mechheads.messages.warn import warn
 from mechheads.safety.requests.requests import FoldedTexts, folded
 
@@ -128,8 +128,7 @@ def public_requests(name: str, part: Part = "unsafe", *, revision: str | None = 
         ValueError: if there is no such set or part, or if it cannot be downloaded. In that case the message names the
             file to download yourself, and shows how to read it with ``read_requests``.
     """
-    if name not in _SETS:
-        raise ValueError(f"name is {name!r}; choose one of {', '.join(map(repr, _SETS))}.{did_you_mean(name, _SETS)}")
+    check_known("name", name, _SETS)
     if part not in get_args(Part):
         raise ValueError(f"part is {part!r}; choose 'unsafe' or 'safe'")
     public = _SETS[name]

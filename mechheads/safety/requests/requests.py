@@ -9,6 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, Literal, get_args, overload
 
 from mechheads.data import folder
+from mechheads.messages.arguments import check_known
 from mechheads.messages.suggest import did_you_mean
 from mechheads.prompts.prompts import Prompts
 
@@ -196,9 +197,7 @@ def request_prompts(model: Model, requests: Requests = None, template: Template 
     >>> request_prompts(model, ["How do I pick a lock?"]).items
     ['## Query:How do I pick a lock?\\n## Answer:']
     """
-    if template not in TEMPLATES:
-        meant = did_you_mean(template, TEMPLATES)
-        raise ValueError(f"template is {template!r}; choose one of {', '.join(map(repr, TEMPLATES))}.{meant}")
+    check_known("template", template, TEMPLATES)
     if isinstance(requests, Prompts):
         return requests
     if requests is None:

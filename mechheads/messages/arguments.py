@@ -1,0 +1,33 @@
+"""Checks of arguments that many functions share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from mechheads.messages.suggest import did_you_mean
+
+
+def check_known(name: str, value: object, known: Collection[str]) -> None:
+    """Check that an argument is one of the known names.
+
+    Raises:
+        ValueError: if it is not; the message lists them.
+    """
+    if value not in known:
+        meant = did_you_mean(value, known)
+        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(map(repr, known))}.{meant}")
+
+
+def check_at_least(least: int, **numbers: int) -> None:
+    """Check that no argument is smaller than this.
+
+    Raises:
+        ValueError: naming the first that is.
+
+    >>> check_at_least(1, k=5, draws=0)
+    Traceback (most recent call last):
+    ValueError: draws is 0; it must be at least 1
+    """
+    for name, number in numbers.items():
+        if number < least:
+            raise ValueError(f"{name} is {number}; it must be at least {least}")
