@@ -1,4 +1,4 @@
-"""The data that comes with the package (relations, requests, tasks, word lists), each file with its source."""
+"""The data that comes with the package: relations, requests, tasks and word lists with their sources, and papers."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Kind:
     """What all results of one analysis have in common.
 
     Attributes:
-        papers: keys of ``mechheads.results.citations.PAPERS``.
+        papers: keys of ``mechheads.results.citations.papers()``.
         unit: the unit of the numbers; empty if it depends on the metric.
         null: the mean score of a head that does nothing, for p and q values; ``None`` if there is no test.
         plot: the figure, as "module:function"; with ``None``, head scores are drawn as a heatmap and tables not at all.
