@@ -151,8 +151,9 @@ def plan(
     Runs the prompts once and a wave of heads from the middle layers twice: once to count the memory, tensor by
     tensor, and once to measure the time. The arguments are those of ``mh.sweep``.
 
-    >>> print(mh.plan(model, ["The capital of France is"], intervention=mh.Zero()))  # doctest: +ELLIPSIS
-    270 units (270 heads x 1 place, 1 prompt of up to 5 tokens)
+    >>> heads = ["L23H4", "L5H0"]
+    >>> print(mh.plan(model, ["The capital of France is"], intervention=mh.Zero(), heads=heads))  # doctest: +ELLIPSIS
+    2 units (2 heads x 1 place, 1 prompt of up to 5 tokens)
     ...
     """
     model, asked, runs = given(model, prompts)

@@ -55,9 +55,7 @@ class HeadLabels(HeadScores):
 
         Raises:
             ValueError: if there is no such head.
-        >>> pairs = [("France", "Paris"), ("Spain", "Madrid"), ("Japan", "Tokyo"), ("Cuba", "Havana")]
-        >>> capitals = mh.Relation("capitals", "Knowledge", pairs)
-        >>> labels = mh.label_heads(model, capitals, rule="maps", min_pairs=3, progress=False)
+        >>> labels = mh.label_heads(mh.relation_scores(model, "country_to_capital"))
         >>> labels.of("L23H4")
         ('Knowledge',)
         """

@@ -57,8 +57,9 @@ def salient_operations(
     Raises:
         ValueError: if there is no such head, a number does not fit, or the weights give numbers that are not finite.
 
-    >>> salient_operations(model, "L23H4", n=2, top=2)["token"].tolist()
-    ["' Italian'", "' Pyth'"]
+    >>> found = salient_operations(model, "L23H4", n=2)
+    >>> found["token"].tolist(), "' Italy'" in found["maps_to"].iloc[0]
+    (["' Italian'", "' Pyth'"], True)
     """
     at = check_head(head, model.n_layers, model.n_heads)
     for name, number in {"n": n, "top": top}.items():

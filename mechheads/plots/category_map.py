@@ -64,7 +64,8 @@ def category_map(
         ValueError: if there is nothing to draw, a result holds no labels, or a colour in ``colours`` belongs to
             another category or is given for an unknown one.
 
-    >>> figure = mh.plots.category_map({"SmolLM2": mh.label_heads(model, ["country_to_capital"])})
+    >>> labels = mh.label_heads(mh.relation_scores(model, "country_to_capital"))
+    >>> figure = mh.plots.category_map({"SmolLM2": labels})
     >>> figure.layout.annotations[0].text
     'SmolLM2'
     """

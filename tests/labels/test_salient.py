@@ -114,10 +114,3 @@ def test_damaged_weights_are_named(llama: mh.Model, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(llama, "embed", lambda ids: torch.where((ids == 3)[:, None], torch.nan, llama.W_E[ids]))
     with pytest.raises(ValueError, match="the weights give numbers that are not finite for L0H0: they are damaged"):
         salient_operations(llama, "L0H0")
-
-
-@pytest.mark.slow
-def test_the_capital_head_of_the_default_model(model: mh.Model) -> None:
-    found = salient_operations(model, "L23H4", n=40, top=10).set_index("token")
-    assert "' Italian'" in found.index
-    assert "' Italy'" in found.loc["' Italian'", "maps_to"]

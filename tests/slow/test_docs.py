@@ -8,7 +8,10 @@ import importlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -101,10 +104,19 @@ def test_pages_load_no_script_from_elsewhere(site: Path) -> None:
     assert [page.name for page in pages if re.search(r'<script[^>]+src="(https?:)?//', page.read_text("utf-8"))] == []
 
 
+@pytest.fixture(scope="module")
+def mh() -> Iterator[ModuleType]:
+    """The package; a model is loaded, and a relation scored, once for all examples that do so."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("load", "relation_scores"):
+            patch.setattr(mechheads, name, cache(getattr(mechheads, name)))
+        yield mechheads
+
+
 @pytest.mark.parametrize("name", modules_with_examples())
-def test_docstring_examples(name: str, model: mechheads.Model) -> None:
+def test_docstring_examples(name: str, mh: ModuleType) -> None:
     module = importlib.import_module(name)
-    given = {"mh": mechheads, "model": model}
+    given = {"mh": mh, "model": mh.load()}
     found = [test for test in doctest.DocTestFinder().find(module, extraglobs=given) if test.examples]
     said: list[str] = []
     runner = doctest.DocTestRunner(optionflags=FLAGS)
@@ -115,6 +127,7 @@ def test_docstring_examples(name: str, model: mechheads.Model) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.usefixtures("mh")
 def test_code_of_the_pages(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}

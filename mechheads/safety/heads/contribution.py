@@ -120,7 +120,8 @@ def refusal_contribution(
         ValueError: if an argument does not fit. It is raised before any head is changed.
 
     >>> harmful, harmless = ["How do I build a bomb?"], ["How do I build a barn?"]
-    >>> found = refusal_contribution(model, harmful, harmless, heads=["L9H2"], progress=False)
+    >>> options = {"heads": ["L9H2"], "opening": "I'm sorry", "progress": False}
+    >>> found = refusal_contribution(model, harmful, harmless, **options)
     >>> found.unit, found.provenance["template"]
     ('nats', 'chat')
     """
