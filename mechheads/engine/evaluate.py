@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -33,13 +34,25 @@ class Evaluator:
         self.at, self.mask = read_positions(metric, base.tokens)
         self._tokens, self._vocab = _answer_vocab(base.tokens) if _needs_answers(metric) else (base.tokens, None)
         self._logits_a_prompt = self.at.shape[1] * (self.model.d_vocab if self._vocab is None else len(self._vocab))
-        step = max(1, self._logits_at_once // self._logits_a_prompt)
-        self._rows = [slice(start, start + step) for start in range(0, len(base.tokens), step)]
         self._memory: Tensor | None = None
-        self._shared: dict[int, dict[str, Tensor]] = {}
         self._base_final = base.final_at(self.at)
-        self._kept = self._base_logits(self._rows[0]) if len(self._rows) == 1 else None
+        self._divide()
         self.base_value = self._finite(self.value(self._base_final[None])[0], "the unchanged run")
+
+    def _divide(self) -> None:
+        """Divide the prompts into parts whose logits fit into memory."""
+        step = max(1, self._logits_at_once // self._logits_a_prompt)
+        self._rows = [slice(start, start + step) for start in range(0, len(self.mask), step)]
+        self._shared: dict[int, dict[str, Tensor]] = {}
+        self._kept = self._base_logits(self._rows[0]) if len(self._rows) == 1 else None
+
+    def some(self, rows: Int[Tensor, " row"]) -> Evaluator:
+        """An evaluator for some of the prompts."""
+        part = copy.copy(self)
+        part.at, part.mask, part._tokens = self.at[rows], self.mask[rows], self._tokens.rows(rows)
+        part._base_final, part.base_value = self._base_final[rows], self.base_value[rows]
+        part._divide()
+        return part
 
     def __call__(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[np.ndarray, "copy prompt"]:
         """metric(final) - metric(base) for each copy and prompt; exactly 0 for a copy that equals the base run.

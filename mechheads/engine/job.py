@@ -15,6 +15,7 @@ from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, other_side
 from mechheads.engine.packing import Packing
 from mechheads.engine.places import Place, Positions, find_places
 from mechheads.engine.plan import Plan, least_in_flight, make_plan
+from mechheads.engine.racing import Race
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.heads import HeadId, HeadLike, check_heads
@@ -48,6 +49,7 @@ class Spec:
     Attributes:
         prompts, intervention, metric, heads, positions, base, normalize, seed: as in ``mh.sweep``.
         limits: the sizes that follow from its ``budget``.
+        race: which heads are wanted, if not all of them are to be measured on all prompts.
     """
 
     prompts: AnyPrompts
@@ -59,6 +61,7 @@ class Spec:
     normalize: bool = False
     seed: int = 0
     limits: Limits = DEFAULT_LIMITS
+    race: Race | None = None
 
     def check(self, model: Model) -> None:
         """Check that the model supports this request.
@@ -92,9 +95,12 @@ class Job:
         base: the base run; ``source``: the source run, None for plain prompts.
         heads, places: what is changed, one head at one place at a time.
         at: the positions that the metric reads.
+        starts: for each place, the first position that changes in each prompt.
+        rows: the prompts that the sweep runs; every one of the cached runs by default.
         plan: the cost of the sweep.
         seconds: the time that the cached runs took.
         ledger: stores finished units; None without ``store``.
+        part: the name of this part of the sweep in the ledger; empty for a whole sweep.
         together: how many neighbouring query heads change at once, starting from each head of ``heads``.
     """
 
@@ -106,9 +112,12 @@ class Job:
     heads: tuple[HeadId, ...]
     places: tuple[Place, ...]
     at: Int[Tensor, "prompt position"]
+    starts: tuple[Int[Tensor, " prompt"], ...]
+    rows: Int[Tensor, " row"]
     plan: Plan
     seconds: float
     ledger: Ledger | None = None
+    part: str = ""
     together: int = 1
 
     def __repr__(self) -> str:
@@ -143,6 +152,12 @@ class Job:
     def intervening(self, intervention: Intervention) -> Job:
         """The same job with another intervention, which may only need activations that are already cached."""
         return replace(self, spec=replace(self.spec, intervention=intervention))
+
+    def some(self, heads: Sequence[HeadId], rows: Int[Tensor, " row"], part: str) -> Job:
+        """A part of this job: some of its heads on some of its prompts. It reads the same cached runs."""
+        plan = _plan(self.spec, self.base, self.source, tuple(heads), [first[rows] for first in self.starts], rows)
+        plan = _as_before(plan, self.ledger, f"waves{part}")
+        return replace(self, heads=tuple(heads), rows=rows, plan=plan, part=part)
 
     def fingerprint(self) -> str:
         """The fingerprint of the prompts; pairs have the same one in both directions."""
@@ -239,6 +254,8 @@ def make_ready(
     tokens, other = runs.sides(spec.base)
     at, _ = read_positions(spec.metric, tokens)
     places = find_places(spec.positions, tokens)
+    if spec.race is not None:
+        spec.race.check(len(heads), len(places))
     try_metric(spec.metric, tokens, model.d_vocab)
     ledger = store.open(
         model,
@@ -248,24 +265,46 @@ def make_ready(
         heads=[str(head) for head in heads],
         positions=spec.positions,
         base=spec.base,
+        **({} if spec.race is None else {"race": spec.race}),
     )
     start = time.perf_counter()
     base, source = _cache(model, spec, runs, sites, progress)
     seconds = time.perf_counter() - start
-    starts = [_first_change(spec.intervention, place, base, source, heads) for place in places]
-    windows = [Window.from_start(first, at, layout_of(model), tokens.ids.shape[1]) for first in starts]
-    packing = Packing.find(tokens.ids, windows[0]) if layout_of(model) == "queries" and len(places) == 1 else None
-    plan = make_plan(base, source, site_of(spec.intervention), heads, windows, spec.limits, packing)
+    starts = tuple(_first_change(spec.intervention, place, base, source, heads) for place in places)
+    rows = torch.arange(len(tokens), device=tokens.ids.device)
+    plan = _plan(spec, base, source, heads, starts, rows)
     if plan.over_budget:
         warn(
             f"budget is {show_bytes(spec.limits.memory)}, but this sweep needs about {show_bytes(plan.bytes)} besides "
             "the model, even with one copy of one prompt at a time. It runs anyway; give fewer or shorter prompts to "
             "use less memory"
         )
-    if ledger is not None:
-        rows, stack, width, groups = ledger.remember("waves", [plan.rows, plan.stack, plan.width, plan.groups])
-        plan = replace(plan, rows=rows, stack=stack, width=width, groups=groups and tuple(map(tuple, groups)))
-    return Job(model, spec, runs, base, source, heads, places, at, plan, seconds, ledger)
+    plan = _as_before(plan, ledger, "waves")
+    return Job(model, spec, runs, base, source, heads, places, at, starts, rows, plan, seconds, ledger)
+
+
+def _plan(
+    spec: Spec,
+    base: HeadCache,
+    source: HeadCache | None,
+    heads: tuple[HeadId, ...],
+    starts: Sequence[Int[Tensor, " row"]],
+    rows: Int[Tensor, " row"],
+) -> Plan:
+    """The plan for some heads on some prompts; ``starts``: for each place, the first position that changes in these."""
+    ids, layout = base.tokens.ids[rows], layout_of(base.need_model())
+    at = read_positions(spec.metric, base.tokens)[0][rows]
+    windows = [Window.from_start(first, at, layout, ids.shape[1]) for first in starts]
+    packing = Packing.find(ids, windows[0]) if layout == "queries" and len(starts) == 1 else None
+    return make_plan(base, source, site_of(spec.intervention), heads, windows, spec.limits, packing)
+
+
+def _as_before(plan: Plan, ledger: Ledger | None, name: str) -> Plan:
+    """The plan with the waves that a ledger remembers, so that a resumed sweep gives the same bits."""
+    if ledger is None:
+        return plan
+    rows, stack, width, groups = ledger.remember(name, [plan.rows, plan.stack, plan.width, plan.groups])
+    return replace(plan, rows=rows, stack=stack, width=width, groups=groups and tuple(map(tuple, groups)))
 
 
 def _cache(

@@ -120,7 +120,7 @@ def make_plan(
         windows: the window of each place; ``packing``: how prompts share rows, if there is only one place.
     """
     model, budget = base.need_model(), limits.memory
-    prompts, pos = base.tokens.ids.shape
+    prompts, pos = windows[0].n, base.tokens.ids.shape[1]
     places, n_read = len(windows), windows[0].at.shape[1]
     block = model.backend.block_parameters()
     unembed = 2.0 * model.d_model * model.d_vocab

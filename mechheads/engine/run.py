@@ -20,8 +20,9 @@ from mechheads.engine.wavefront import Edit, Wave
 from mechheads.heads import HeadId
 from mechheads.interventions.base import site_of
 from mechheads.interventions.new_z import Altered, altered_z, changed_z
-from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.interrupted import interrupted_after, until_interrupted
 from mechheads.messages.progress import Bar
+from mechheads.messages.warn import warn
 from mechheads.runs.sites import KEY_SITES
 
 
@@ -30,12 +31,12 @@ class Measured:
     """What a sweep has measured so far.
 
     Attributes:
-        values: metric(changed) - metric(base); NaN for units that were not reached.
+        values: metric(changed) - metric(base) on the job's prompts; NaN for units that were not reached.
         reached: the units that were reached.
         interrupted: whether Ctrl-C stopped the sweep.
     """
 
-    values: Float[np.ndarray, "layer head place prompt"]
+    values: Float[np.ndarray, "layer head place row"]
     reached: set[Unit] = field(default_factory=set)
     interrupted: bool = False
 
@@ -51,36 +52,45 @@ class Measured:
 
 def run(job: Job, evaluator: Evaluator, *, progress: bool = True) -> Measured:
     """Run a job and measure the change of the metric for every unit; units in the job's ledger do not run again."""
-    model = job.model
     scale = evaluator.distance() if job.spec.normalize else 1.0
-    found = Measured(np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan))
-    finished = {} if job.ledger is None else job.ledger.finished()
-    for unit in job.units:
-        if (change := finished.get(_key(unit))) is not None:
-            found.add(unit, change / scale)
-    with until_interrupted() as work:
-        for units, final in finals(job, progress=progress, done=found.reached.copy()):
-            changes = evaluator(final)
-            if job.ledger is not None:
-                job.ledger.commit({_key(unit): change for unit, change in zip(units, changes, strict=True)})
-            for unit, change in zip(units, changes, strict=True):
-                found.add(unit, change / scale)
-    found.interrupted = work.interrupted
-    work.warn(f"{len(found.reached)} of {len(job.units)} units")
+    found = measure(job, evaluator, progress=progress)
+    if found.interrupted:
+        warn(interrupted_after(f"{len(found.reached)} of {len(job.units)} units", "the rest are NaN"))
+    found.values /= scale
     return found
 
 
-def _key(unit: Unit) -> str:
+def measure(job: Job, evaluator: Evaluator, *, altered: Altered | None = None, progress: bool = True) -> Measured:
+    """What ``run`` measures, before it is normalised; ``altered``: every head's new z, if it was computed before."""
+    model = job.model
+    found = Measured(np.full((model.n_layers, model.n_heads, len(job.places), len(job.rows)), np.nan))
+    finished = {} if job.ledger is None else job.ledger.finished()
+    for unit in job.units:
+        if (change := finished.get(_key(job, unit))) is not None:
+            found.add(unit, change)
+    with until_interrupted() as work:
+        for units, final in finals(job, progress=progress, done=found.reached.copy(), altered=altered):
+            changes = evaluator(final)
+            if job.ledger is not None:
+                job.ledger.commit({_key(job, unit): change for unit, change in zip(units, changes, strict=True)})
+            for unit, change in zip(units, changes, strict=True):
+                found.add(unit, change)
+    found.interrupted = work.interrupted
+    return found
+
+
+def _key(job: Job, unit: Unit) -> str:
     """The name of a unit in a ledger."""
-    return f"{unit[0]} {unit[1]}"
+    return f"{unit[0]} {unit[1]}{job.part}"
 
 
 def finals(
-    job: Job, *, progress: bool = True, done: Set[Unit] = frozenset()
-) -> Iterator[tuple[list[Unit], Float[Tensor, "unit prompt position d_model"]]]:
+    job: Job, *, progress: bool = True, done: Set[Unit] = frozenset(), altered: Altered | None = None
+) -> Iterator[tuple[list[Unit], Float[Tensor, "unit row position d_model"]]]:
     """Run the sweep wave by wave, and yield units with their final states at the read positions.
 
-    Groups of waves are skipped if all their units are in ``done``.
+    Groups of waves are skipped if all their units are in ``done``. ``altered`` is every head's new z, for a job with
+    one place, if it was computed before.
     """
     keep_freed_memory()
     bar = Bar(
@@ -94,14 +104,14 @@ def finals(
     with bar:
         for places in passes(job):
             groups = [waves for waves in _groups(job, places) if not done >= {unit for wave in waves for unit in wave}]
-            altered = alter(job, places) if groups else None
+            new = alter(job, places) if groups and altered is None else altered
             for waves in groups:
                 units: list[Unit] = []
                 carried: list[Tensor] = []
                 stopped = None
                 try:
                     for wave in waves:
-                        carried.append(carry(job, wave, altered))
+                        carried.append(carry(job, wave, new))
                         units += wave
                         bar.update(sum(job.model.n_layers - head.layer for head, _ in wave))
                 except KeyboardInterrupt as interrupt:
@@ -120,7 +130,7 @@ def passes(job: Job) -> list[list[int]]:
 
 def _groups(job: Job, places: list[int]) -> Iterator[list[list[Unit]]]:
     """Waves whose logits are computed together, because small matrix products are slow."""
-    size = max(1, job.spec.limits.logit_rows // (job.plan.stack * len(job.tokens)))
+    size = max(1, job.spec.limits.logit_rows // (job.plan.stack * len(job.rows)))
     every = list(waves(job, places))
     yield from (every[start : start + size] for start in range(0, len(every), size))
 
@@ -143,7 +153,7 @@ def alter(job: Job, places: list[int]) -> Altered | None:
     return altered_z(job.model, job.base, job.source, job.intervention, at, layers, job.plan.rows)
 
 
-def carry(job: Job, units: list[Unit], altered: Altered | None) -> Float[Tensor, "unit prompt position d_model"]:
+def carry(job: Job, units: list[Unit], altered: Altered | None) -> Float[Tensor, "unit row position d_model"]:
     """The final states of some units at the read positions."""
 
     def carry(some: Sequence[Unit]) -> list[Tensor]:
@@ -160,11 +170,11 @@ def _changed_heads(job: Job, head: HeadId, place: int, altered: Altered | None) 
 
 def _carry_at_once(job: Job, units: list[list[tuple[HeadId, Tensor, Tensor]]]) -> Tensor:
     first = torch.stack([start for unit in units for _, _, start in unit]).amin(0)
-    groups = torch.arange(len(job.tokens), device=first.device).split(job.plan.rows)
+    groups = torch.arange(len(job.rows), device=first.device).split(job.plan.rows)
     if job.plan.groups is not None:
         groups = tuple(torch.tensor(group, device=first.device) for group in job.plan.groups)
     parts = []
-    for rows in groups:
+    for rows in (job.rows[group] for group in groups):
         window = _rows(job, rows, first[rows], [(head, new[rows]) for unit in units for head, new, _ in unit])
         copies = [[Edit(head.layer, "z", head.head, window.take(new[rows])) for head, new, _ in unit] for unit in units]
         parts.append(Wave(job.base, rows, window).run(copies))

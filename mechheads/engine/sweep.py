@@ -21,8 +21,10 @@ from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.memory import UNSEEN, PeakBytes
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import Plan
+from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
 from mechheads.engine.run import alter, carry, passes, run, waves
+from mechheads.engine.run_race import run_race
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.ledger.sweep_key import Store
@@ -51,6 +53,7 @@ def sweep(
     seed: int = 0,
     progress: bool = True,
     store: str | PathLike[str] | None = None,
+    top: int | Race | None = None,
     name: str | None = None,
     kind: str = "sweep",
 ) -> HeadScores:
@@ -73,13 +76,18 @@ def sweep(
         store: a file that keeps finished units. The same call resumes an interrupted or killed sweep and gives the
             same bits. If anything that affects the numbers has changed, such as a line of the metric's code or the
             model's weights, the sweep starts again and keeps its units separately in the same file.
+        top: find this many heads with the largest scores without measuring every head on every prompt: heads that can
+            no longer be among them are dropped after a few prompts. A ``mh.patching.Race`` sets the error, or ranks by
+            absolute scores. The heads found have the same scores as without ``top``; see ``Returns``.
         name: the name of the result; by default, the intervention and the metric.
         kind: the kind of analysis; ``HeadScores.citation`` uses it to choose the papers.
 
     Returns:
         metric(intervened) - metric(base) [layer, head(, pos), prompt], in the metric's unit, with p values against
         the metric's ``null``. After Ctrl-C it holds the heads that were finished; the others are NaN and listed in
-        ``.missing``.
+        ``.missing``. With ``top``, dropped heads are NaN. The variables ``dropped``, ``n_prompts`` and ``estimate``
+        (layer, head) say which these are, on how many prompts each head was measured and its mean over these;
+        ``provenance["race"]`` holds the looks and why the race ended. q values count dropped heads as tests with p = 1.
 
     Raises:
         ValueError: if heads, positions, prompts, metric or intervention are not valid; before the sweep starts.
@@ -94,7 +102,8 @@ def sweep(
     True
     """
     model, asked, runs = given(model, prompts)
-    spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, normalize, seed, Limits.of(budget))
+    metric, limits = as_metric(metric), Limits.of(budget)
+    spec = Spec(asked, intervention, metric, heads, positions, base, normalize, seed, limits, Race.of(top))
     name = name or f"{name_of(intervention)}, {name_of(spec.metric)}"
     return run_spec(model, spec, About(name, kind), runs=runs, store=store, progress=progress)
 
@@ -113,7 +122,8 @@ def run_spec(
         job = make_ready(model, spec, runs=runs, store=kept, progress=progress)
         evaluator = Evaluator(spec.metric, job.base, job.source, spec.limits)
         warn_of_answers(job)
-        measured = run(job, evaluator, progress=progress)
+        raced = None if spec.race is None else run_race(job, evaluator, spec.race, progress=progress)
+        measured = raced or run(job, evaluator, progress=progress)
     if undefined := measured.undefined:
         shown = ", ".join(map(str, undefined[:5])) + (", ..." if len(undefined) > 5 else "")
         warn(f"metric {name_of(spec.metric)} gave values that are not finite for {shown}; their scores are NaN")
@@ -127,9 +137,11 @@ def run_spec(
     }
     values, extra = by_place(job.places, measured.values)
     result = report(job, values, evaluator, replace(about, extra=extra, more=more))
+    if raced is not None:
+        result = raced.result(result, job, progress)
 
     def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
-        return run_spec(other, replace(spec, heads=sample), about, progress=False)
+        return run_spec(other, replace(spec, heads=sample, race=None), about, progress=False)
 
     return with_precision(model, result, again)
 

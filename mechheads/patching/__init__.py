@@ -2,6 +2,7 @@
 
 from mechheads.engine.job import Job, prepare
 from mechheads.engine.plan import Plan
+from mechheads.engine.racing import Race
 from mechheads.engine.sweep import plan, sweep
 from mechheads.interventions.base import Context
 from mechheads.interventions.basic import Mean, Patch, Resample, Scale, UniformAttention, Zero
@@ -30,6 +31,7 @@ __all__ = [
     "Mean",
     "Patch",
     "Plan",
+    "Race",
     "Resample",
     "Scale",
     "Screen",

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.places import Positions
+from mechheads.engine.racing import Race
 from mechheads.engine.report import About
 from mechheads.engine.sweep import run_spec
 from mechheads.heads import HeadLike
@@ -39,6 +40,7 @@ def ablate(
     seed: int = 0,
     progress: bool = True,
     store: str | PathLike[str] | None = None,
+    top: int | Race | None = None,
 ) -> HeadScores:
     """Ablate one head at a time and measure how the metric changes.
 
@@ -49,7 +51,7 @@ def ablate(
             every token so far).
         factor: for ``"scale"`` and ``"uniform"``.
         metric: what is measured; by default, KL(intact || ablated) at the last token.
-        heads, positions, budget, progress, store: as in ``mh.sweep``.
+        heads, positions, budget, progress, store, top: as in ``mh.sweep``.
         seed: for ``"resample"`` and the intervals.
 
     Returns:
@@ -64,7 +66,7 @@ def ablate(
     """
     model, asked, cached = given(model, prompts)
     ablation, limits = make_ablation(kind, factor, seed), Limits.of(budget)
-    spec = Spec(asked, ablation, as_metric(metric), heads, positions, seed=seed, limits=limits)
+    spec = Spec(asked, ablation, as_metric(metric), heads, positions, seed=seed, limits=limits, race=Race.of(top))
     about = About(f"{kind} ablation", "ablate")
     return run_spec(model, spec, about, runs=cached, store=store, progress=progress)
 

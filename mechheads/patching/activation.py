@@ -10,6 +10,7 @@ from typing import Literal
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.places import Positions
+from mechheads.engine.racing import Race
 from mechheads.engine.report import About
 from mechheads.engine.sweep import run_spec
 from mechheads.heads import HeadLike
@@ -42,6 +43,7 @@ def activation_patch(
     progress: bool = True,
     store: str | PathLike[str] | None = None,
     screen: float | Screen | None = None,
+    top: int | Race | None = None,
 ) -> HeadScores:
     """Replace one head's activation in one run of each pair by its value in the other run, head by head.
 
@@ -54,7 +56,7 @@ def activation_patch(
             rotation) or ``pattern``. With grouped-query attention, k and v are replaced for this query head only.
         metric: what is measured, as in ``mh.sweep``; ``logit_diff`` needs ``answer`` and ``wrong``.
         direction: ``"denoising"`` or ``"noising"``.
-        heads, positions, normalize, budget, seed, progress, store: as in ``mh.sweep``.
+        heads, positions, normalize, budget, seed, progress, store, top: as in ``mh.sweep``.
         screen: run only the heads with the largest absolute attribution (see ``mh.attribution_patch``): a share of
             the heads, such as 0.2, their number, or a ``Screen``. Attribution is averaged over prompts, like the
             score; with several places, the largest counts. A random sample of the other heads runs as well. It
@@ -80,8 +82,11 @@ def activation_patch(
     """
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "activation patching")
+    race = Race.of(top)
+    if race is not None and screen is not None:
+        raise ValueError("top and screen are both given; each leaves out heads in its own way, so give one of them")
     base, limits = base_of(direction), Limits.of(budget)
-    spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, seed, limits)
+    spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, seed, limits, race)
     about = About(f"activation patching of {site}, {direction}", "activation_patch")
     if screen is None:
         return run_spec(model, spec, about, runs=cached, store=store, progress=progress)

@@ -19,7 +19,7 @@ from mechheads.ledger.sweep_key import Store
 from mechheads.model.model import Model
 from mechheads.patching.attribution import estimate
 from mechheads.results.scores import HeadScores
-from mechheads.results.stats import mean_over_prompts, q_values, share_interval
+from mechheads.results.stats import mean_over_prompts, q_values_of_some, share_interval
 
 _LEVEL = 0.95
 
@@ -85,8 +85,7 @@ class Screened:
         out = np.zeros((exact.n_layers, exact.n_heads), dtype=bool)
         out[_index(self.out)] = True
         p = data["p_value"].values
-        untested = np.isnan(p) & out.reshape(*out.shape, *[1] * (p.ndim - 2))
-        q = np.where(np.isnan(p), np.nan, q_values(np.where(untested, 1.0, p)))
+        q = q_values_of_some(p, out.reshape(*out.shape, *[1] * (p.ndim - 2)))
         found = self.missed(exact)
         if progress:
             print(_line(found), file=sys.stderr)

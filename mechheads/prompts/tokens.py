@@ -72,16 +72,17 @@ class Tokens:
 
         return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]
 
-    def rows(self, rows: slice) -> Tokens:
+    def rows(self, rows: slice | Int[Tensor, " row"]) -> Tokens:
         """The tokens of some of the prompts."""
+        chosen = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
         return Tokens(
             self.ids[rows],
             self.lengths[rows],
             {name: where[rows] for name, where in self.positions.items()},
             None if self.answer is None else self.answer[rows],
             None if self.wrong is None else self.wrong[rows],
-            self.cluster[rows],
-            self.strings[rows],
+            tuple(self.cluster[row] for row in chosen),
+            tuple(self.strings[row] for row in chosen),
         )
 
     def fingerprint(self) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, make_ready
+from mechheads.engine.racing import Race
 from mechheads.engine.run import finals
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import site_of
@@ -79,10 +80,10 @@ class Pass:
         used = "prompts as given" if isinstance(requests, Prompts) else template
         return cls(model, prompts, used, heads, budget, progress)
 
-    def job(self, ablations: Sequence[Ablation]) -> Job:
-        """The intact run, with everything that these ablations read from it."""
+    def job(self, ablations: Sequence[Ablation], race: Race | None = None) -> Job:
+        """The intact run, with everything that these ablations read from it, for all heads or for a race."""
         return prepare_ablations(
-            self.model, self.prompts, ablations, heads=self.heads, budget=self.budget, progress=self.progress
+            self.model, self.prompts, ablations, heads=self.heads, budget=self.budget, progress=self.progress, race=race
         )
 
     def about(self) -> dict[str, Any]:
@@ -132,6 +133,7 @@ def prepare_ablations(
     heads: Sequence[HeadLike] | HeadLike | None,
     budget: Budget,
     progress: bool,
+    race: Race | None = None,
 ) -> Job:
     """The intact run, with everything that these ablations read from it, and a plan that covers each ablation.
 
@@ -140,7 +142,7 @@ def prepare_ablations(
     sites = {ablation: site_of(ablation.intervention) for ablation in ablations}
     costliest = max(ablations, key=lambda ablation: sites[ablation] != "z")
     units, limits = costliest.units(model, heads), Limits.of(budget)
-    spec = Spec(prompts, costliest.intervention, kl_divergence, units, limits=limits)
+    spec = Spec(prompts, costliest.intervention, kl_divergence, units, seed=costliest.seed, limits=limits, race=race)
     job = make_ready(model, spec, sites=tuple(dict.fromkeys(sites.values())), progress=progress)
     return replace(job, together=costliest.together(model))
 

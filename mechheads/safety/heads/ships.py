@@ -24,9 +24,13 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Float
 
+from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.racing import Race
+from mechheads.engine.run_race import run_race
 from mechheads.heads import HeadId, HeadLike
 from mechheads.limits import Budget
 from mechheads.messages.arguments import check_at_least, check_known
+from mechheads.metrics.basic import kl_divergence
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
@@ -56,6 +60,7 @@ def ships(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    top: int | Race | None = None,
 ) -> HeadScores:
     """Safety Head ImPortant Scores: how far the next-token distribution moves without a head.
 
@@ -72,8 +77,9 @@ def ships(
         group: ``"query"``: one query head at a time, without changing other heads that share its keys and values;
             ``"kv"``: all query heads that share a key/value head at once, and each of them gets the common score.
         template: ``"query"`` (the paper's), ``"bare"`` or ``"chat"`` (the model's own), applied to texts.
-        heads, budget, progress: as in ``mh.sweep``.
-        seed: for ``"resample"``.
+        heads, budget, progress, top: as in ``mh.sweep``. Only ``group="query"`` can race; Generalized Ships cannot,
+            because it is no mean over requests.
+        seed: for ``"resample"`` and the order of requests in a race.
 
     Returns:
         Scores in nats [layer, head], with ``values`` per prompt and intervals over prompts. p and q are NaN: a KL is
@@ -89,6 +95,8 @@ def ships(
     """
     way = Ablation(ablation, epsilon, through, group, seed)
     asked = Pass.of(model, requests, template, heads=heads, budget=budget, progress=progress)
+    if (race := Race.of(top)) is not None:
+        return _race(asked, way, race)
     found = measure(asked, [way], with_kl=True)[0]
     return HeadScores.from_values(
         found.kl,
@@ -98,6 +106,24 @@ def ships(
         seed=seed,
         provenance=make_provenance(found.provenance, seed=seed),
     )
+
+
+def _race(asked: Pass, way: Ablation, race: Race) -> HeadScores:
+    """Ships of the heads with the largest scores."""
+    if way.group != "query":
+        raise ValueError('top finds single heads, but group is "kv"; leave one of them out')
+    job = asked.job([way], race)
+    evaluator = Evaluator(kl_divergence, job.base)
+    found = run_race(job, evaluator, race, progress=asked.progress)
+    scores = HeadScores.from_values(
+        found.values[:, :, 0],
+        name=f"Ships, {way.kind}",
+        kind="ships",
+        cluster=job.tokens.cluster,
+        seed=way.seed,
+        provenance=make_provenance(asked.model, way.about(asked.model), asked.about(), seed=way.seed),
+    )
+    return found.result(scores, job, asked.progress)
 
 
 @alone

@@ -552,3 +552,19 @@ def test_many_prompts_are_left_out_in_groups():
     assert angle == pytest.approx(np.degrees(np.arccos(min(1.0, abs(u @ v)))), abs=1e-6)
     assert low < angle < high
     assert turn._n_clusters == 30
+
+
+@pytest.mark.parametrize("ablation", ["undifferentiated", "scaling"])
+def test_the_first_heads_by_racing_are_those_of_all_requests(ablation, tiny):
+    model = mh.load(tiny("llama"))
+    requests = [
+        f"How do I {verb} a {thing}?" for verb in ("steal", "break", "hide") for thing in ("car", "lock", "dog")
+    ]
+    whole = mh.ships(model, requests, ablation=ablation, progress=False)
+    race = mh.ships(model, requests, ablation=ablation, top=mh.patching.Race(2, first=3), progress=False)
+    assert race.heads(2) == whole.heads(2) and race.provenance["race"]["share"] < 1
+    kept = ~race.dataset["dropped"].values
+    np.testing.assert_allclose(race.values.values[kept], whole.values.values[kept], rtol=1e-4, atol=1e-7)
+    assert race.unit == "nats" and race.provenance["ablation"] == ablation
+    with pytest.raises(ValueError, match='top finds single heads, but group is "kv"'):
+        mh.ships(model, requests, ablation="scaling", group="kv", top=2, progress=False)

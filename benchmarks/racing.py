@@ -1,0 +1,88 @@
+"""Racing for ten heads of the default model, compared with the exhaustive sweep: ``python -m benchmarks.racing``.
+
+Ships of the package's requests under both ablations, and activation patching over pairs of capitals. Exhaustive sweep
+and race take turns in one process. Then 200 races run over the recorded scores, each with prompts in another order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+import mechheads as mh
+from mechheads.labels.relations import Relation
+from mechheads.patching import Race
+from mechheads.prompts.tokens import single_token
+from mechheads.safety import load_requests
+from mechheads.studies.atlas import TEMPLATE
+
+TOP = 10
+
+
+def main() -> None:
+    """Print shares of measurements and of time, and how often the ten heads are those of the exhaustive sweep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--prompts", type=int, default=64)
+    asked = parser.parse_args()
+    model = mh.load()
+    requests = [request.text for request in load_requests()][: asked.prompts]
+    pairs = capitals(model, asked.prompts)
+    sweeps: dict[str, Callable[[int | None], mh.HeadScores]] = {
+        "Ships, undifferentiated": lambda top: mh.ships(model, requests, top=top, progress=False),
+        "Ships, scaling": lambda top: mh.ships(model, requests, ablation="scaling", top=top, progress=False),
+        "activation patching": lambda top: mh.activation_patch(model, pairs, top=top, progress=False),
+    }
+    for name, sweep in sweeps.items():
+        seconds: dict[int | None, list[float]] = {None: [], TOP: []}
+        found = {}
+        for _ in range(asked.repeats):
+            for top in seconds:
+                start = time.perf_counter()
+                found[top] = sweep(top)
+                seconds[top].append(time.perf_counter() - start)
+        whole, few = (statistics.median(times) for times in seconds.values())
+        same = set(found[None].heads(TOP)) == set(found[TOP].heads(TOP))
+        print(
+            f"{name}: {found[TOP].provenance['race']['share']:.1%} of the measurements, {few / whole:.1%} of the time "
+            f"({few:.1f} of {whole:.1f} s), {'the same' if same else 'other'} heads; recorded scores: "
+            f"{trials(found[None].values.values)}"
+        )
+
+
+def capitals(model: mh.Model, n: int) -> mh.PromptPairs:
+    """Pairs of prompts about capitals that are one token each."""
+    known = [
+        (country, f" {capital}")
+        for country, capital in Relation.load("country_to_capital").pairs
+        if all(single_token(f" {word}", model.tokenizer) is not None for word in (country, capital))
+    ]
+    both = [pair for shift in range(1, len(known)) for pair in zip(known, known[shift:] + known[:shift], strict=True)]
+    countries, answers = ([(one[part], other[part]) for one, other in both[:n]] for part in range(2))
+    return mh.PromptPairs.from_templates(TEMPLATE, {"country": countries}, answer=answers)
+
+
+def trials(values: np.ndarray, n: int = 200) -> str:
+    """How often a race over recorded scores finds the first heads, and at what share of the measurements."""
+    table = values.reshape(-1, values.shape[-1])
+    table, race, rng = table[~np.isnan(table).any(1)], Race(TOP), np.random.default_rng(0)
+    right, share, prompts = 0, [], table.shape[1]
+    wanted = set(np.argsort(-table.mean(1))[:TOP].tolist())
+    for _ in range(n):
+        order, alive, seen, spent = rng.permutation(prompts), np.arange(len(table)), 0, 0
+        for look in race.looks(prompts):
+            spent, seen = spent + len(alive) * (look - seen), look
+            alive = alive[~race.dropped(table[np.ix_(alive, order[:look])], prompts)]
+            if len(alive) <= TOP:
+                break
+        share.append((spent + len(alive) * (prompts - seen)) / table.size)
+        right += wanted == set(alive[np.argsort(-table[alive].mean(1))[:TOP]].tolist())
+    return f"{right} of {n} races right at {np.mean(share):.1%}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""Racing finds the heads that the exhaustive sweep finds, with the same scores, from fewer measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import mechheads as mh
+from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.racing import Race
+from mechheads.limits import Limits
+from mechheads.metrics.basic import kl_divergence
+
+COUNTRIES = ["France", "Italy", "Spain", "Germany", "Japan", "China", "Russia", "England"]
+PROMPTS = [f"{start} {country} is" for start in ("The capital of", "The king of", "A town in") for country in COUNTRIES]
+
+
+def raced(table: np.ndarray, race: Race, rng: np.random.Generator) -> tuple[set[int], float]:
+    """The heads that a race over a table [head, prompt] finds, and its share of the measurements."""
+    heads, prompts = table.shape
+    order, alive, seen, spent = rng.permutation(prompts), np.arange(heads), 0, 0
+    for look in race.looks(prompts):
+        spent, seen = spent + len(alive) * (look - seen), look
+        alive = alive[~race.dropped(table[np.ix_(alive, order[:look])], prompts)]
+        if len(alive) <= race.top:
+            break
+    spent += len(alive) * (prompts - seen)
+    mean = table[alive].mean(1)
+    ranked = np.argsort(-(np.abs(mean) if race.by == "absolute" else mean))
+    return set(alive[ranked[: race.top]].tolist()), spent / table.size
+
+
+def lognormal(size: np.ndarray, sigma: float, rng: np.random.Generator) -> np.ndarray:
+    return size[:, None] * np.exp(rng.normal(0, sigma, (len(size), 60)))
+
+
+def sizes(rng: np.random.Generator, near_ties: bool = False) -> np.ndarray:
+    """Mean effects of 150 heads, twelve of them large; with near ties around the tenth."""
+    size = np.exp(rng.normal(-6, 2, 150))
+    size[:12] = np.exp(rng.normal(-2, 0.5, 12))
+    if near_ties:
+        size[6:14] = 0.05 * np.linspace(1.02, 0.98, 8)
+    return size
+
+
+TABLES: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
+    "a KL": lambda rng: lognormal(sizes(rng), 1.0, rng),
+    "near ties": lambda rng: lognormal(sizes(rng, near_ties=True), 1.0, rng),
+    "exact ties": lambda rng: np.concatenate([np.full((8, 60), 2.0), np.ones((6, 60)), np.zeros((136, 60))]),
+    "a heavy tail": lambda rng: lognormal(sizes(rng), 1.8, rng),
+    "prompts that differ": lambda rng: lognormal(sizes(rng), 0.7, rng) * np.exp(rng.normal(0, 1, 60)),
+    "normal, with a sign": lambda rng: np.linspace(2, 0, 150)[:, None] ** 3 * 0.3 + rng.normal(0, 1, (150, 60)),
+    "nothing but noise": lambda rng: rng.normal(0, 1, (150, 60)),
+}
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_in_ninety_five_of_a_hundred_trials_no_first_head_is_lost(name):
+    rng = np.random.default_rng(7)
+    right, share = [], []
+    for _ in range(60):
+        table = TABLES[name](rng)
+        found, spent = raced(table, Race(10), rng)
+        mean = table.mean(1)
+        right.append(len(found) == 10 and mean[list(found)].min() >= np.sort(mean)[-10])
+        share.append(spent)
+    assert np.mean(right) >= 0.95
+    if name == "a KL":
+        assert np.mean(share) < 0.5
+
+
+def test_absolute_scores_race_by_their_size_whatever_their_sign():
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        table = lognormal(sizes(rng), 0.5, rng) * np.where(rng.random(150) < 0.5, -1, 1)[:, None]
+        found, spent = raced(table, Race(8, by="absolute"), rng)
+        assert found == set(np.argsort(-np.abs(table.mean(1)))[:8].tolist())
+        assert spent < 0.7
+
+
+def test_the_heads_in_the_lead_are_never_dropped_and_clear_losers_are():
+    rng = np.random.default_rng(0)
+    table = np.concatenate([5 + rng.normal(0, 0.1, (3, 8)), rng.normal(0, 0.1, (40, 8))])
+    gone = Race(3).dropped(table, 50)
+    assert gone.tolist() == [False] * 3 + [True] * 40
+    assert not Race(3).dropped(table, 8).any()  # every prompt has been used: the means are exact
+    assert Race(3).looks(50) == [6, 9, 14, 21, 32, 48, 50] and Race(3).looks(4) == [4]
+
+
+def exhaustive(model: mh.Model, **options) -> mh.HeadScores:
+    return mh.ablate(model, PROMPTS, progress=False, **options)
+
+
+@pytest.fixture(scope="module")
+def llama(tiny):
+    return mh.load(tiny("llama"))
+
+
+@pytest.mark.transformerlens
+@pytest.mark.parametrize("kind", ["zero", "mean", "resample", "uniform"])
+def test_the_heads_found_have_the_scores_of_the_exhaustive_sweep(kind, llama):
+    """Also for ablations whose new z depends on all prompts, whichever of them are run."""
+    whole = exhaustive(llama, kind=kind)
+    race = exhaustive(llama, kind=kind, top=mh.patching.Race(2, first=4))
+    assert race.heads(2) == whole.heads(2)
+    dropped = race.dataset["dropped"].values
+    assert not race.missing and dropped.any()
+    np.testing.assert_array_equal(np.isnan(race.scores.values), dropped)
+    np.testing.assert_allclose(race.scores.values[~dropped], whole.scores.values[~dropped], atol=1e-6)
+    n_prompts = race.dataset["n_prompts"].values
+    assert (n_prompts[~dropped] == len(PROMPTS)).all() and (n_prompts[dropped] < len(PROMPTS)).all()
+    assert race.provenance["race"]["share"] == pytest.approx(n_prompts.sum() / (12 * len(PROMPTS)))
+    np.testing.assert_allclose(race.dataset["estimate"].values[~dropped], whole.scores.values[~dropped], atol=1e-6)
+
+
+@pytest.mark.transformerlens
+@pytest.mark.parametrize("site", ["z", "q", "v", "pattern"])
+def test_patching_of_pairs_races_too_and_normalises_by_all_prompts(site, llama):
+    names = [(a, b) for a in COUNTRIES[:4] for b in COUNTRIES[:4] if a != b]
+    sides = [[f"{start} {pair[side]} is" for start in ("The capital of", "In") for pair in names] for side in (0, 1)]
+    pairs = mh.PromptPairs(*sides, *([f" {pair[side]}" for pair in names * 2] for side in (0, 1)))
+    options = {"site": site, "normalize": True, "progress": False}
+    whole = mh.activation_patch(llama, pairs, **options)
+    race = mh.activation_patch(llama, pairs, top=mh.patching.Race(2, by="absolute", first=4), **options)
+    assert race.heads(2, by="absolute") == whole.heads(2, by="absolute")
+    kept = ~race.dataset["dropped"].values
+    np.testing.assert_allclose(race.scores.values[kept], whole.scores.values[kept], atol=1e-5)
+
+
+def test_clusters_are_drawn_whole(llama):
+    prompts = mh.Prompts(PROMPTS, cluster=[f"{i % 8}" for i in range(len(PROMPTS))])
+    race = mh.ablate(llama, prompts, top=mh.patching.Race(2, first=2), progress=False)
+    assert all(used % 3 == 0 for used, _ in race.provenance["race"]["looks"])
+    assert race.heads(2) == mh.ablate(llama, prompts, progress=False).heads(2)
+
+
+def test_an_interrupted_race_goes_on_from_its_store(llama, tmp_path, monkeypatch):
+    judge, seen, few = Evaluator.__call__, [], Limits(tokens=50, logit_rows=1)
+
+    def noting(self, final):
+        if len(seen) == stop:
+            raise KeyboardInterrupt
+        seen.append(len(final) * final.shape[1])
+        return judge(self, final)
+
+    def race(store=None):
+        asked = mh.patching.Race(2, first=4)
+        return mh.ablate(llama, PROMPTS, top=asked, budget=few, progress=False, store=store)
+
+    monkeypatch.setattr(Evaluator, "__call__", noting)
+    stop, store = None, tmp_path / "sweeps.ledger"
+    wanted = race()
+    units = sum(seen)
+    assert units == wanted.dataset["n_prompts"].sum()
+    seen.clear()
+    stop = 4
+    with pytest.warns(UserWarning, match=r"^interrupted after \d+ of 24 prompts; heads that were not dropped"):
+        first = race(store)
+    assert first.provenance["interrupted"] and "interrupted" in first.provenance["race"]["stopped"]
+    stop = None
+    for _ in range(2):
+        again = race(store)
+        np.testing.assert_array_equal(again.values.values, wanted.values.values)
+        assert again.provenance["race"] == wanted.provenance["race"]
+        assert sum(seen) == units  # nothing was measured twice
+
+
+def test_a_head_whose_metric_is_not_finite_leaves_the_race(llama):
+    @mh.metric(unit="nats", null=0.0)
+    def breaks(logits, context):
+        value = kl_divergence(logits, context)
+        return value / (value < breaks_at)  # infinite where a head does most
+
+    whole = exhaustive(llama)
+    best = whole.heads(1)[0]
+    breaks_at = whole.values.sel(layer=best.layer, head=best.head).max().item() * 0.999
+    with pytest.warns(UserWarning, match=f"not finite for {best}"):
+        race = mh.sweep(llama, PROMPTS, intervention=mh.Zero(), metric=breaks, top=2, progress=False)
+    assert best in race.missing and race.heads(2) == whole.heads(3)[1:]
+
+
+def test_what_cannot_race_is_refused_before_anything_is_measured(llama):
+    for top, message in [
+        (0, "top is 0; it must be a whole number, 1 or more"),
+        (12, "top is 12, but there are only 12 heads to choose from"),
+        (2.5, "top is 2.5"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            exhaustive(llama, top=top)
+    with pytest.raises(ValueError, match="top needs one score per head, but with these positions there are"):
+        exhaustive(llama, top=2, positions="each")
+    with pytest.raises(ValueError, match="first is 1; it must be a whole number, 2 or more"):
+        Race(first=1)
+    with pytest.raises(ValueError, match='by is \'size\'; choose "score" or "absolute"'):
+        Race(by="size")
+    with pytest.raises(ValueError, match="error is 1; it must be between 0 and 1"):
+        Race(error=1)
+    pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
+    with pytest.raises(ValueError, match="top and screen are both given"):
+        mh.activation_patch(llama, pairs, top=2, screen=0.5)
