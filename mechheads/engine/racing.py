@@ -36,6 +36,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.stats import t as student_t
 
+from mechheads.messages.arguments import check_known
+
 _PRIOR = 4
 _GROWTH = 1.5
 
@@ -68,8 +70,7 @@ class Race:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
                 raise ValueError(f"{name} is {value!r}; it must be a whole number, {least} or more")
-        if self.by not in ("score", "absolute"):
-            raise ValueError(f'by is {self.by!r}; choose "score" or "absolute"')
+        check_known("by", self.by, ("score", "absolute"))
         if not 0 < self.error < 1:
             raise ValueError(f"error is {self.error!r}; it must be between 0 and 1, such as 0.05")
 

@@ -193,7 +193,7 @@ def test_what_cannot_race_is_refused_before_anything_is_measured(llama):
         exhaustive(llama, top=2, positions="each")
     with pytest.raises(ValueError, match="first is 1; it must be a whole number, 2 or more"):
         Race(first=1)
-    with pytest.raises(ValueError, match='by is \'size\'; choose "score" or "absolute"'):
+    with pytest.raises(ValueError, match="by is 'size'; choose one of 'score', 'absolute'"):
         Race(by="size")
     with pytest.raises(ValueError, match="error is 1; it must be between 0 and 1"):
         Race(error=1)
