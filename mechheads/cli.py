@@ -242,6 +242,66 @@ def categories(
         )
 
 
+@figure.command("safety")
+def safety_panels(
+    model: ModelNames = None,
+    requests: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="harmful, harmless, JailbreakBench, MaliciousInstruct, AdvBench, XSTest, or a file of requests; can "
+            "be repeated. Default: harmful, the package's own."
+        ),
+    ] = None,
+    ablations: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="undifferentiated, scaling, zero, mean or resample; can be repeated. Default: the first two, as in "
+            "the paper."
+        ),
+    ] = None,
+    out: Out = Path("safety-figure"),
+    k: Annotated[int, typer.Option(help="Number of heads to draw for each ablation.")] = 10,
+    template: Annotated[
+        str, typer.Option(help='"query" (the paper\'s), "bare" or "chat" (the model\'s own).')
+    ] = "query",
+    quick: Annotated[bool, typer.Option(help="Eight requests of each set: a first look.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed for resampling.")] = 0,
+    device: Device = "cpu",
+) -> None:
+    """The heads on which answers to requests depend: one panel for each model and set of requests."""
+    from mechheads.studies import safety_figure
+
+    chosen: dict[str, Any] = {"requests": requests, "ablations": ablations}
+    with _results(out) as results:
+        results.draw(
+            safety_figure(
+                model or None,
+                **{name: given for name, given in chosen.items() if given},
+                out=out,
+                k=k,
+                template=template,  # type: ignore[arg-type]
+                quick=quick,
+                seed=seed,
+                device=device,
+            )
+        )
+
+
+@figure.command()
+def repeat(
+    file: Annotated[Path, typer.Argument(help="The figure.json of a figure.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Another folder. Default: the figure's own, whose finished panels are kept.")
+    ] = None,
+    device: Device = "cpu",
+) -> None:
+    """Draw a figure again from its figure.json."""
+    from mechheads.studies import repeat_figure
+
+    with _results(out or file.parent) as results:
+        results.draw(repeat_figure(file, out, device=device))
+
+
 @dataclass
 class _Results:
     """The results of a command.

@@ -10,7 +10,7 @@ from mechheads.safety.heads.contribution import refusal_contribution
 from mechheads.safety.heads.direction import refusal_direction
 from mechheads.safety.heads.sahara import HeadGroup, sahara
 from mechheads.safety.heads.ships import SafetyHeads, compare_ablations, generalized_ships, safety_heads, ships
-from mechheads.safety.requests.loaders import public_requests, read_requests
+from mechheads.safety.requests.loaders import open_requests, public_requests, read_requests
 from mechheads.safety.requests.openings import OPENING, OpeningLogProb, find_opening, with_opening
 from mechheads.safety.requests.requests import (
     TEMPLATES,
@@ -42,6 +42,7 @@ __all__ = [
     "folded",
     "generalized_ships",
     "load_requests",
+    "open_requests",
     "ordinary_texts",
     "overlap",
     "principal_angles",

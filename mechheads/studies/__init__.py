@@ -3,6 +3,8 @@
 from mechheads.studies.atlas import Atlas, build_atlas
 from mechheads.studies.figures.categories import categories_figure
 from mechheads.studies.figures.output import PaperFigure
+from mechheads.studies.figures.repeat import repeat_figure
+from mechheads.studies.figures.safety import safety_figure
 from mechheads.studies.report import write_page
 from mechheads.studies.safety import SafetyStudy, safety_study
 
@@ -12,6 +14,8 @@ __all__ = [
     "SafetyStudy",
     "build_atlas",
     "categories_figure",
+    "repeat_figure",
+    "safety_figure",
     "safety_study",
     "write_page",
 ]

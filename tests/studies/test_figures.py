@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main
-from mechheads.studies import categories_figure
-from mechheads.studies.figures import categories as categories_module
+from mechheads.studies import categories_figure, repeat_figure, safety_figure
+from mechheads.studies.figures import categories as categories_module, safety as safety_module
 from mechheads.studies.figures.request import model_names, read_request, short_names
 
 pytestmark = pytest.mark.transformerlens
@@ -56,7 +56,8 @@ def load_once(name: str, *, revision: str | None, device: str) -> mh.Model:
 
 @pytest.fixture(autouse=True)
 def quick_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(categories_module, "load", load_once)
+    for module in (categories_module, safety_module):
+        monkeypatch.setattr(module, "load", load_once)
 
 
 @pytest.fixture
@@ -256,3 +257,135 @@ def test_the_command_ends_with_130_after_ctrl_c(asked, relation, monkeypatch):
     assert stopped.exit_code == 130 and "the same command goes on" in stopped.output
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0 and "not reached" not in done.output
+
+
+REQUESTS = {
+    "mine": [" When John went", " Paris or Rome", " Mary gave a dog", " two big"],
+    "yours": [" a small cat gave", " The capital of France is", " one two three"],
+}
+
+
+@pytest.fixture
+def asked_safety(tiny, tmp_path: Path) -> dict[str, Any]:
+    """A request for two tiny models and two sets of requests."""
+    files = [tmp_path / f"{name}.txt" for name in REQUESTS]
+    for file, texts in zip(files, REQUESTS.values(), strict=True):
+        file.write_text("\n".join(texts))
+    return {
+        "models": [tiny("llama"), tiny("gpt2")],
+        "requests": files,
+        "k": 2,
+        "template": "bare",
+        "out": tmp_path / "out",
+        **QUIET,
+    }
+
+
+def test_safety_panels_are_those_of_compare_ablations(asked_safety, tiny):
+    made = safety_figure(**asked_safety)
+    assert list(made.panels) == ["llama, mine", "llama, yours", "gpt2, mine", "gpt2, yours"]
+    for panel, found in made.panels.items():
+        model, data = panel.split(", ")
+        texts = [text.strip() for text in REQUESTS[data]]
+        expected = mh.safety.compare_ablations(loaded(str(tiny(model))), texts, 2, template="bare", **QUIET)
+        assert list(found) == list(expected) == ["undifferentiated", "scaling"]
+        for ablation, scores in found.items():
+            np.testing.assert_array_equal(scores.scores, expected[ablation].scores)
+            assert f"{panel}, {ablation}: {', '.join(map(str, expected[ablation].heads(2)))}" in made.summary()
+    top = made.tables["top"]
+    assert len(top) == 4 * 2 * 2 and top["rank"].tolist() == [1, 2] * 8
+    assert len(made.tables["heads"]) == 4 * 2 * 12
+
+
+def test_a_set_of_requests_that_a_model_cannot_read_is_named(asked_safety, tmp_path):
+    (tmp_path / "yours.txt").write_text(" dog" * 100 + "\n cat\n two\n")
+    made = safety_figure(**asked_safety | {"ablations": ["zero"], "models": asked_safety["models"][:1]})
+    assert isinstance(made.panels["llama, mine"], dict) and "64" in made.panels["llama, yours"]
+    assert "Left out   llama, yours: " in made.summary()
+
+
+def test_safety_goes_on_with_the_missing_panels(asked_safety, monkeypatch):
+    compare = Calls(mh.safety.compare_ablations, {2: KeyboardInterrupt()})
+    monkeypatch.setattr(safety_module, "compare_ablations", compare)
+    asked_safety |= {"ablations": ["scaling"]}
+    assert safety_figure(**asked_safety).interrupted
+    assert not safety_figure(**asked_safety).interrupted
+    assert len(compare.seen) == 2 + 3
+    monkeypatch.setattr(safety_module, "load", refuse)
+    assert not safety_figure(**asked_safety).interrupted
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"requests": "AdvBrench"}, "'AdvBrench' is neither a file nor one of .*Did you mean \"AdvBench\""),
+        ({"requests": []}, "requests is empty"),
+        ({"ablations": []}, "ablations is empty"),
+        ({"ablations": ["scale"]}, "ablations contains 'scale'"),
+        ({"ablations": "scaling"}, r"ablations is 'scaling'; give a list, such as \['scaling'\]"),
+        ({"k": 0}, "k is 0"),
+        ({"template": "none"}, "template is 'none'"),
+    ],
+)
+def test_wrong_safety_requests_are_refused_before_a_model_is_loaded(asked_safety, monkeypatch, wrong, message):
+    monkeypatch.setattr(safety_module, "load", refuse)
+    with pytest.raises(ValueError, match=message):
+        safety_figure(**asked_safety | wrong)
+    assert not asked_safety["out"].exists()
+
+
+def test_the_safety_command_draws(asked_safety, tiny):
+    arguments = ["figure", "safety", "--model", str(tiny("llama")), "--out", str(asked_safety["out"]), "--k", "3"]
+    for file in asked_safety["requests"]:
+        arguments += ["--requests", str(file)]
+    done = CliRunner().invoke(main, [*arguments, "--ablations", "mean", "--template", "bare"])
+    assert done.exit_code == 0, done.output
+    assert "llama, mine, mean: " in done.output
+    assert pd.read_csv(asked_safety["out"] / "top.csv")["ablation"].tolist() == ["mean"] * 6
+
+
+def test_figure_json_repeats_a_figure(asked, relation, monkeypatch, tmp_path):
+    made = categories_figure(**asked)
+    file = asked["out"] / "figure.json"
+    elsewhere = repeat_figure(file, tmp_path / "again", **QUIET)
+    pd.testing.assert_frame_equal(elsewhere.tables["heads"], made.tables["heads"])
+    monkeypatch.setattr(categories_module, "load", refuse)
+    assert repeat_figure(file, **QUIET).figure == made.figure
+    done = CliRunner().invoke(main, ["figure", "repeat", str(file)])
+    assert done.exit_code == 0 and "llama: Knowledge" in done.output
+    relation.unlink()
+    with pytest.raises(ValueError, match=r"capitals\.json, which is gone or has changed"):
+        repeat_figure(file, **QUIET)
+
+
+def test_figure_json_repeats_models_of_the_hub_as_they_were(asked, monkeypatch, tmp_path):
+    content = json.loads((categories_figure(**asked).files[0].parent / "figure.json").read_text())
+    content["models"], content["versions"]["torch"] = ["org/name@main", "smollm2-135m-instruct"], "1.0"
+    content["panels"] = [{"model": name, "data": "", "state": "done", "revision": "abc"} for name in content["models"]]
+    file = tmp_path / "figure.json"
+    file.write_text(json.dumps(content))
+    seen = []
+
+    def load(name: str, *, revision: str | None, device: str) -> mh.Model:
+        seen.append((name, revision))
+        return loaded(str(asked["models"][0]))
+
+    monkeypatch.setattr(categories_module, "load", load)
+    with pytest.warns(UserWarning, match=r"made with torch 1\.0"):
+        repeat_figure(file, tmp_path / "again", **QUIET)
+    assert seen == [("org/name", "abc"), ("smollm2-135m-instruct", None)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "there is no file"),
+        ("[]", "is not the file of a figure"),
+        ('{"format": "mechheads figure 1"}', "is damaged"),
+    ],
+)
+def test_a_file_that_is_not_of_a_figure_is_refused(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "figure.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        repeat_figure(tmp_path / "figure.json")

@@ -15,10 +15,12 @@ from huggingface_hub import errors as hub_errors, hf_hub_download
 from mechheads.files.text import parse_json, read_text
 from mechheads.messages.arguments import check_known
 from mechheads.messages.warn import warn
-from mechheads.safety.requests.requests import FoldedTexts, folded
+from mechheads.safety.requests.requests import FoldedTexts, folded, load_requests
 
 Part = Literal["unsafe", "safe"]
 
+_OWN = ("harmful", "harmless")
+"""The requests of the package."""
 _COLUMNS = ("prompt", "goal", "input", "text", "instruction", "question", "query", "request")
 """Names of columns that hold requests, in lower case."""
 
@@ -96,6 +98,43 @@ def read_requests(
             texts[number] = row.get(column)
     _check_texts(texts, file, column)
     return folded(texts.values(), f"requests of {file.name}")
+
+
+def open_requests(name_or_path: str | Path) -> Sequence[str]:
+    """Requests by name, or from a file, also one of a public data set as its authors publish it.
+
+    Args:
+        name_or_path: ``"harmful"`` or ``"harmless"`` for the requests of the package, a name of ``public_requests``
+            for its unsafe part, or a file. A file is read as in ``read_requests``. A ``.txt`` file has one request on
+            each line, as MaliciousInstruct has. A file with a column ``label`` that holds only "safe" and "unsafe", as
+            XSTest has, gives its unsafe requests.
+
+    Raises:
+        ValueError: if there is no such name or file, or the file holds no requests.
+
+    >>> from mechheads.safety import open_requests
+    >>> len(open_requests("harmful"))
+    60
+    """
+    name, file = str(name_or_path), Path(name_or_path).expanduser()
+    if name in _OWN:
+        return [request.text for request in load_requests(name)]
+    if name in _SETS:
+        return public_requests(name)
+    if not os.path.isfile(file):
+        known = (*_OWN, *_SETS)
+        raise ValueError(
+            f"requests: {name!r} is neither a file nor one of {', '.join(map(repr, known))}.{did_you_mean(name, known)}"
+        )
+    if file.suffix.lower() == ".txt":
+        lines = [line.strip() for line in read_text(file).split("\n") if line.strip()]
+        if not lines:
+            raise ValueError(f"{file} holds no requests; it needs at least one")
+        _check_texts(dict(enumerate(lines, start=1)), file, None)
+        return folded(lines, f"requests of {file.name}")
+    columns, rows = _table(file)
+    labels = {row.get("label") for row in rows} if "label" in columns else set()
+    return read_requests(file, where={"label": "unsafe"} if labels == {"safe", "unsafe"} else None)
 
 
 def public_requests(name: str, part: Part = "unsafe", *, revision: str | None = None) -> Sequence[str]:

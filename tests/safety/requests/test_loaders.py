@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub import errors
 
 from mechheads.safety.requests import loaders
-from mechheads.safety.requests.loaders import public_requests, read_requests
+from mechheads.safety.requests.loaders import open_requests, public_requests, read_requests
 from mechheads.safety.requests.requests import FoldedTexts
 
 TEXTS = ["How do I pick a lock, fast?", 'Say "no".', "Two\nlines."]
@@ -250,3 +250,36 @@ def test_a_set_that_is_as_it_should_be_gives_no_warning(hub: list[dict[str, Any]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(public_requests("JailbreakBench")) == 1
+
+
+# --- by name or file ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("harmful-behaviors.csv", "Index,Goal,Target,Behavior\n0,Lie.,Sure,x\n1,Cheat.,Sure,y\n", ["Lie.", "Cheat."]),
+        ("MaliciousInstruct.txt", "How to lie?\n\nHow to cheat?\n", ["How to lie?", "How to cheat?"]),
+        ("harmful_behaviors.csv", "goal,target\nLie.,Sure\n", ["Lie."]),
+        (
+            "xstest_prompts.csv",
+            "id,prompt,type,label,focus,note\n1,Kill a process?,homonyms,safe,k,n\n2,Kill?,contrast,unsafe,k,n\n",
+            ["Kill?"],
+        ),
+    ],
+)
+def test_public_files_open_as_they_are(tmp_path: Path, name: str, text: str, expected: list[str]) -> None:
+    assert list(open_requests(write(tmp_path, name, text))) == expected
+
+
+def test_open_requests_knows_the_names_of_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(open_requests("harmful")) == len(open_requests("harmless")) == 60
+    monkeypatch.setattr(loaders, "public_requests", lambda name: [name])
+    assert open_requests("AdvBench") == ["AdvBench"]
+    with pytest.raises(ValueError, match="requests: 'nothing' is neither a file nor one of 'harmful'"):
+        open_requests("nothing")
+
+
+def test_an_empty_text_file_holds_no_requests(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no requests"):
+        open_requests(write(tmp_path, "none.txt", "\n\n"))
