@@ -105,7 +105,7 @@ def run_race(job: Job, evaluator: Evaluator, race: Race, *, progress: bool = Tru
         in_race=list(job.heads),
     )
     looks, used = race.looks(len(labels)), 0
-    while looks and not found.interrupted:
+    while looks and found.in_race and not found.interrupted:
         if found.looks and len(found.in_race) <= race.top:
             heads = "head was" if race.top == 1 else f"{race.top} heads were"
             found.stopped = f"the first {heads} settled after {found.looks[-1][0]} of {n} prompts"
@@ -116,7 +116,7 @@ def run_race(job: Job, evaluator: Evaluator, race: Race, *, progress: bool = Tru
         found.looks.append((int((turn < upto).sum()), len(found.in_race)))
         found.add_round(measure(part, evaluator.some(part.rows), altered=altered, progress=progress), rows)
         used = upto
-        if not found.interrupted:
+        if found.in_race and not found.interrupted:
             values = np.stack([found.values[head.layer, head.head, 0] for head in found.in_race])
             sums = np.stack([values[:, turn == cluster].sum(1) for cluster in range(used)], axis=1)
             gone = race.dropped(sums, len(labels))

@@ -181,6 +181,17 @@ def test_a_head_whose_metric_is_not_finite_leaves_the_race(llama):
     assert best in race.missing and race.heads(2) == whole.heads(3)[1:]
 
 
+def test_a_metric_that_is_never_finite_leaves_no_head(llama):
+    @mh.metric(unit="nats", null=0.0)
+    def broken(logits, context):
+        value = kl_divergence(logits, context)
+        return value / (value < 1e-9)  # infinite as soon as a head does anything
+
+    with pytest.warns(UserWarning, match="not finite for L0H0"):
+        race = mh.sweep(llama, PROMPTS, intervention=mh.Zero(), metric=broken, top=2, progress=False)
+    assert len(race.missing) == 12 and race.heads(2) == ()
+
+
 def test_what_cannot_race_is_refused_before_anything_is_measured(llama):
     for top, message in [
         (0, "top is 0; it must be a whole number, 1 or more"),
