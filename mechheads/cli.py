@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,7 +80,8 @@ def atlas(
     from mechheads.studies.report import write_page
 
     with _results(out) as results:
-        results.take(build_atlas(load(model, device=device), quick=quick), write_page)
+        atlas = build_atlas(load(model, device=device), quick=quick, after_each=partial(results.write, write_page))
+        results.take(atlas, write_page)
 
 
 @main.command()
@@ -326,9 +328,13 @@ class _Results:
         """
         if not found.results:
             raise KeyboardInterrupt
-        self.files = [*found.save(self.out), write_page(found, self.out / "index.html")]
+        self.write(write_page, found)
         self.lines.append(found.summary())
         self.interrupted = found.interrupted
+
+    def write(self, write_page: Callable[[Any, Path], Path], found: Atlas | SafetyStudy) -> None:
+        """Write what an atlas or a study has so far."""
+        self.files = [*found.save(self.out), write_page(found, self.out / "index.html")]
 
     def draw(self, made: PaperFigure) -> None:
         """Show what a figure says and wrote."""

@@ -206,7 +206,14 @@ class Atlas(Stages):
 
 
 @alone
-def build_atlas(model: Model, *, quick: bool = False, updates: int = 60, progress: bool = True) -> Atlas:
+def build_atlas(
+    model: Model,
+    *,
+    quick: bool = False,
+    updates: int = 60,
+    after_each: Callable[[Atlas], object] | None = None,
+    progress: bool = True,
+) -> Atlas:
     """Labels from weights, activation patching, safety heads and roles of every head of a model.
 
     Ctrl-C ends the work early and returns what is done. ``mechheads atlas`` does the same from a shell.
@@ -214,6 +221,7 @@ def build_atlas(model: Model, *, quick: bool = False, updates: int = 60, progres
     Args:
         quick: fewer relations, pairs and requests, and no roles: a first look.
         updates: number of updates in each fit of the gates, from which the roles follow.
+        after_each: called with the atlas so far after each analysis, for example to save it.
         progress: print the stages and an estimate of the time, and show progress bars, on stderr.
 
     An analysis is left out if its words are not in the model's vocabulary, or its prompts are too long for the model's
@@ -221,6 +229,7 @@ def build_atlas(model: Model, *, quick: bool = False, updates: int = 60, progres
     """
     atlas = Atlas(model.name)
     say: Callable[[str], Any] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
+    show = after_each or (lambda atlas: None)
     relations = _in_vocabulary(model, _QUICK_RELATIONS) if quick else None
     pairs = capital_pairs(model, 4 if quick else 8)
     requests = [request.text for request in load_requests(split="test")[:: 5 if quick else 1]]
@@ -228,24 +237,27 @@ def build_atlas(model: Model, *, quick: bool = False, updates: int = 60, progres
     with atlas.interruptible():
         seconds = _estimate(model, atlas, pairs, requests, 0 if quick else updates)
         say(
-            f"labels first, then {', '.join(seconds) or 'nothing else'}, about {show_seconds(sum(seconds.values()))}; "
+            f"{', '.join(seconds) or 'nothing'} in about {show_seconds(sum(seconds.values()))}, and labels; "
             "Ctrl-C keeps what is done"
         )
-        with atlas.or_left_out("labels"), atlas.stage("labels", progress):
-            atlas.relations = _relations(model, relations, atlas, progress)
-            atlas.labels = label_heads(atlas.relations)
-        if atlas.relations is not None:
-            stop_if_partial(atlas.relations)
         if pairs is not None and "patching" in seconds:
             with atlas.stage("patching", progress):
                 atlas.patching = activation_patch(model, pairs, normalize=True, progress=progress)
             stop_if_partial(atlas.patching)
             atlas.patterns = _patterns(model, pairs, atlas.patching)
+            show(atlas)
+        with atlas.or_left_out("labels"), atlas.stage("labels", progress):
+            atlas.relations = _relations(model, relations, atlas, progress)
+            atlas.labels = label_heads(atlas.relations)
+        if atlas.relations is not None:
+            stop_if_partial(atlas.relations)
+            show(atlas)
         if "safety heads" in seconds:
             with atlas.stage("safety", progress):
                 atlas.safety = compare_ablations(model, requests, ablations=ABLATIONS, progress=progress)
             for scores in atlas.safety.values():
                 stop_if_partial(scores)
+            show(atlas)
         if "roles" in seconds:
             with atlas.or_left_out("roles"), atlas.stage("roles", progress):
                 gates = _fit(model, updates=updates, progress=progress)

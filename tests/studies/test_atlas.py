@@ -231,6 +231,13 @@ def test_a_loss_that_breaks_leaves_out_the_roles(small, few, monkeypatch):
     assert "roles left out: the loss of seed 1 is not finite" in atlas.notes
 
 
+def test_it_can_be_saved_after_each_analysis(small, few):
+    seen: list[list[str]] = []
+    atlas = build_atlas(small, updates=5, after_each=lambda so_far: seen.append(list(so_far.results)), progress=False)
+    assert seen[0] == ["patching"] and seen[1] == ["relations", "labels", "patching"]
+    assert seen[2] == [*seen[1], "safety_undifferentiated", "safety_scaling"] == list(atlas.results)[:5]
+
+
 def test_a_model_without_words_for_relations_still_gets_the_rest(small):
     atlas = build_atlas(small, quick=True, progress=False)
     assert atlas.labels is None
@@ -245,7 +252,7 @@ def test_command_prints_a_summary_and_names_its_files(tiny, few, tmp_path, monke
     done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     for part in (
-        "labels first, then patching, safety heads, roles, about ",
+        "patching, safety heads, roles in about ",
         "Model",
         "Categories",
         "Patching capitals",
@@ -340,7 +347,7 @@ def test_a_folder_that_cannot_be_made_is_said_before_any_work(tmp_path):
 
 
 def test_a_command_stopped_before_there_is_a_result_says_so(monkeypatch, tmp_path, tiny):
-    monkeypatch.setattr(atlas_module, "build_atlas", lambda model, quick: Atlas(model.name, interrupted=True))
+    monkeypatch.setattr(atlas_module, "build_atlas", lambda model, **_: Atlas(model.name, interrupted=True))
     done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
     assert (done.exit_code, done.output) == (130, "Interrupted before there was a result.\n")
 
