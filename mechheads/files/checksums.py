@@ -1,4 +1,4 @@
-"""A checksum at the end of a file, so that a flipped bit raises an error instead of changing a number."""
+"""Checksums of files. At the end of a file, one makes a flipped bit an error instead of another number."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from typing import BinaryIO
 _MARK = b"\nmechheads sha256 "
 _LENGTH = len(_MARK) + 64
 _PIECE = 2**20
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def append(path: Path) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from mechheads.files.replacing import replacing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,12 +29,8 @@ def write_csv(table: pd.DataFrame, path: Path) -> None:
     synonym,0.25
     <BLANKLINE>
     """
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
+    with replacing(path) as unfinished:
         table.map(_inert).rename(columns=_inert).to_csv(unfinished, index=False)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _inert(cell: object) -> object:

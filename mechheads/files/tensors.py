@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from mechheads.files.replacing import replacing
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,10 @@ class TensorFile:
     texts: tuple[str, ...]
 
     def write(self, path: Path, tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> None:
-        """Write a file. A reader sees either the old file or the new one, never a part of it."""
-        unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        """Write a file, completely or not at all."""
         about = {"format": self.format, **texts}
-        try:
+        with replacing(path) as unfinished:
             save_file(dict(tensors), unfinished, about | {"checksum": _checksum(tensors, about)})
-            os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
 
     def read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The tensors of a file, on the CPU, and its texts.

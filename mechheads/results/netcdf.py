@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 import xarray as xr
 
 from mechheads.files import checksums
+from mechheads.files.replacing import replacing
 from mechheads.files.text import parse_json
 from mechheads.messages.warn import warn
 
@@ -25,21 +24,17 @@ _ONLY_A_SIZE = b"This is a netCDF dimension but not a netCDF variable"
 
 
 def write(dataset: xr.Dataset, path: Path) -> None:
-    """Write a file. A reader sees either the old file or the new one, never a part of it.
+    """Write a file, completely or not at all.
 
     Raises:
         FileNotFoundError: if the folder does not exist.
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot save to {path}: there is no folder {path.parent}; create it first")
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        sealed = _map_text(dataset, _encode).assign_attrs({_SEALED: "after the end of the HDF5 data"})
+    sealed = _map_text(dataset, _encode).assign_attrs({_SEALED: "after the end of the HDF5 data"})
+    with replacing(path) as unfinished:
         sealed.to_netcdf(unfinished, engine="h5netcdf")
         checksums.append(unfinished)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def read(path: Path) -> xr.Dataset:

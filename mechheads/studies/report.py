@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import html
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mechheads import plots
+from mechheads.files.replacing import replacing
 from mechheads.gating.roles.role_curves import RoleCurves
 from mechheads.gating.roles.roles import Roles
 from mechheads.results.html import html_table
@@ -155,16 +155,15 @@ def _drawn(figure: go.Figure) -> str:
 
 
 def _write(path: Path, name: str, title: str, summary: str, sections: Sequence[str]) -> Path:
-    """Write a page of sections; no file is left half written."""
+    """Write a page of sections, completely or not at all."""
     page = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(name)}</title>'
         f"<style>{_STYLE}</style><script>{_script()}</script></head><body>"
         f"<h1>{html.escape(title)}</h1><pre>{html.escape(summary)}</pre>"
         f"{''.join(sections)}</body></html>"
     )
-    unfinished = path.with_suffix(".part")
-    unfinished.write_text(page, encoding="utf-8")
-    os.replace(unfinished, path)
+    with replacing(path) as unfinished:
+        unfinished.write_text(page, encoding="utf-8")
     return path
 
 

@@ -362,7 +362,7 @@ def test_saving_again_and_failing_leaves_the_old_file(llama, tmp_path, monkeypat
     path = tmp_path / "run"
     first = llama.cache(TEXTS[:1])
     first.save(path)
-    monkeypatch.setattr("mechheads.files.tensors.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr("mechheads.files.replacing.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         llama.cache(TEXTS).save(path)
     monkeypatch.undo()

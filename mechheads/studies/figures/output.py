@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mechheads.files.replacing import replacing
 from mechheads.studies.figures.panels import FILE, FigureFolder, Panels
 from mechheads.studies.report import write_figure_page
 from mechheads.studies.study import save_parts
@@ -96,9 +96,8 @@ def _left_out(folder: FigureFolder, panels: Panels[Any]) -> list[str]:
 
 
 def _write_html(figure: go.Figure, path: Path) -> Path:
-    unfinished = path.with_suffix(".part")
-    figure.write_html(unfinished, config={"displaylogo": False})
-    os.replace(unfinished, path)
+    with replacing(path) as unfinished:
+        figure.write_html(unfinished, config={"displaylogo": False})
     return path
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mechheads._version import __version__
+from mechheads.files.checksums import file_sha256
+from mechheads.files.replacing import replacing
 from mechheads.files.text import read_json
 
 ModelNames = str | Path | Sequence[str | Path] | None
@@ -70,11 +72,10 @@ class FigureRequest:
 
 
 def write_request(path: Path, request: FigureRequest, panels: Sequence[Mapping[str, Any]]) -> None:
-    """Write a request, and what is known of each panel, as JSON; no file is left half written."""
-    unfinished = path.with_suffix(".part")
+    """Write a request, and what is known of each panel, as JSON, completely or not at all."""
     content = {"format": _FORMAT, **asdict(request), "panels": list(panels)}
-    unfinished.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(unfinished, path)
+    with replacing(path) as unfinished:
+        unfinished.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_request(path: Path) -> tuple[FigureRequest, list[dict[str, Any]]]:
@@ -152,8 +153,7 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 def file_checksum(path: str | Path) -> str:
     """A short checksum of a file."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return file_sha256(Path(path))[:16]
 
 
 def text_checksum(texts: Iterable[str]) -> str:
