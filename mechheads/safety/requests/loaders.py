@@ -14,6 +14,7 @@ from huggingface_hub import errors as hub_errors, hf_hub_download
 
 from mechheads.files.text import parse_json, read_text
 from mechheads.messages.arguments import check_known
+from mechheads.messages.suggest import did_you_mean
 from mechheads.messages.warn import warn
 from mechheads.safety.requests.requests import FoldedTexts, folded, load_requests
 
