@@ -18,11 +18,10 @@ from mechheads.gating import Roles, fit_gates, head_roles
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.tasks.shipped import relation_task
 from mechheads.heads import HeadId, HeadLike, check_heads
-from mechheads.interventions.basic import Patch, UniformAttention
+from mechheads.interventions.basic import UniformAttention
 from mechheads.labels import HeadLabels, label_heads
 from mechheads.labels.relations import Relation
 from mechheads.labels.static import relation_scores
-from mechheads.metrics.basic import logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.patching.activation import activation_patch
 from mechheads.prompts.prompts import PromptPairs
@@ -231,21 +230,19 @@ def build_atlas(
     say: Callable[[str], Any] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
     show = after_each or (lambda atlas: None)
     relations = _in_vocabulary(model, _QUICK_RELATIONS) if quick else None
-    pairs = capital_pairs(model, 4 if quick else 8)
     requests = [request.text for request in load_requests(split="test")[:: 5 if quick else 1]]
     say(f"{model!r}")
     with atlas.interruptible():
-        seconds = _estimate(model, atlas, pairs, requests, 0 if quick else updates)
+        with atlas.or_left_out("patching"):
+            atlas.patching = _patching(model, atlas, progress, 4 if quick else 8)
+        if atlas.patching is not None:
+            stop_if_partial(atlas.patching)
+            show(atlas)
+        seconds = _estimate(model, atlas, requests, 0 if quick else updates)
         say(
             f"{', '.join(seconds) or 'nothing'} in about {show_seconds(sum(seconds.values()))}, and labels; "
             "Ctrl-C keeps what is done"
         )
-        if pairs is not None and "patching" in seconds:
-            with atlas.stage("patching", progress):
-                atlas.patching = activation_patch(model, pairs, normalize=True, progress=progress)
-            stop_if_partial(atlas.patching)
-            atlas.patterns = _patterns(model, pairs, atlas.patching)
-            show(atlas)
         with atlas.or_left_out("labels"), atlas.stage("labels", progress):
             atlas.relations = _relations(model, relations, atlas, progress)
             atlas.labels = label_heads(atlas.relations)
@@ -285,16 +282,25 @@ def capital_pairs(model: Model, n: int) -> PromptPairs | None:
     return PromptPairs.from_templates(TEMPLATE, {"country": countries}, answer=capitals)
 
 
-def _estimate(
-    model: Model, atlas: Atlas, pairs: PromptPairs | None, requests: list[str], updates: int
-) -> dict[str, float]:
-    """Estimated seconds of each analysis that can run; the atlas notes the others. No updates: no roles."""
+def _patching(model: Model, atlas: Atlas, progress: bool, n: int) -> HeadScores:
+    """Patching effects on up to ``n`` pairs about capitals; the atlas also gets the patterns of the strongest heads.
+
+    Raises:
+        ValueError: if there are too few pairs, or they are too long for the model.
+    """
+    pairs = capital_pairs(model, n)
+    if pairs is None:
+        raise ValueError("fewer than 2 countries have a name and a capital of one token each")
+    with atlas.stage("patching", progress):
+        effect = activation_patch(model, pairs, normalize=True, progress=progress)
+        if not effect.missing:
+            atlas.patterns = _patterns(model, pairs, effect)
+    return effect
+
+
+def _estimate(model: Model, atlas: Atlas, requests: list[str], updates: int) -> dict[str, float]:
+    """Estimated seconds of safety heads and roles if they can run; the atlas notes why not. No updates: no roles."""
     seconds: dict[str, float] = {}
-    with atlas.or_left_out("patching"):
-        if pairs is None:
-            raise ValueError("fewer than 2 countries have a name and a capital of one token each")
-        cost = plan(model, pairs, intervention=Patch(), metric=logit_diff, base="corrupted")
-        seconds["patching"] = cost.seconds or 0.0
     with atlas.or_left_out("safety heads"):
         cost = plan(model, request_prompts(model, requests), intervention=UniformAttention())
         seconds["safety heads"] = len(ABLATIONS) * (cost.seconds or 0.0)

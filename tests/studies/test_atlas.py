@@ -252,7 +252,7 @@ def test_command_prints_a_summary_and_names_its_files(tiny, few, tmp_path, monke
     done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     for part in (
-        "patching, safety heads, roles in about ",
+        "safety heads, roles in about ",
         "Model",
         "Categories",
         "Patching capitals",
