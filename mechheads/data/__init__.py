@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import Any
 
 
 def folder(kind: str) -> Traversable:
@@ -14,3 +16,19 @@ def folder(kind: str) -> Traversable:
     True
     """
     return files(__name__) / kind
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """The names of the JSON files of one kind, sorted.
+
+    >>> from mechheads.data import names
+    >>> names("tasks")
+    ('common_sense', 'syntax')
+    """
+    files = (item.name for item in folder(kind).iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in files if name.endswith(".json")))
+
+
+def content(kind: str, name: str) -> dict[str, Any]:
+    """What a JSON file holds."""
+    return json.loads((folder(kind) / f"{name}.json").read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from mechheads.data import folder
+from mechheads.data import folder, names
 from mechheads.files.text import check_unicode, read_json
 from mechheads.labels.words import WordList, load_word_list, word_list_names
 from mechheads.messages.suggest import did_you_mean
@@ -208,8 +208,7 @@ def relation_names() -> tuple[str, ...]:
     >>> len(relation_names())
     20
     """
-    files = (item.name for item in folder("relations").iterdir())
-    return tuple(sorted(name.removesuffix(".json") for name in files if name.endswith(".json")))
+    return names("relations")
 
 
 def load_relations(relations: RelationLike | Iterable[RelationLike] | None = None) -> tuple[Relation, ...]:

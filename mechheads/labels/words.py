@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from mechheads.data import folder
+from mechheads.data import content, names
 
 
 @dataclass(frozen=True)
@@ -62,11 +61,9 @@ def word_list_names() -> tuple[str, ...]:
     >>> word_list_names()
     ('english_words',)
     """
-    files = (item.name for item in folder("words").iterdir())
-    return tuple(sorted(name.removesuffix(".json") for name in files if name.endswith(".json")))
+    return names("words")
 
 
 def load_word_list(name: str) -> WordList:
     """Load a word list of the package by its name."""
-    content = json.loads((folder("words") / f"{name}.json").read_text(encoding="utf-8"))
-    return WordList(**content)
+    return WordList(**content("words", name))

@@ -18,6 +18,20 @@ def check_known(name: str, value: object, known: Collection[str]) -> None:
         raise ValueError(f"{name} is {value!r}; choose one of {', '.join(map(repr, known))}.{meant}")
 
 
+def check_several(name: str, texts: object) -> None:
+    """Check that an argument for several texts is not a single one.
+
+    Raises:
+        ValueError: if it is.
+
+    >>> check_several("texts", "Once upon a time")
+    Traceback (most recent call last):
+    ValueError: texts must be a list of texts, got one text; write ['Once upon a time']
+    """
+    if isinstance(texts, str):
+        raise ValueError(f"{name} must be a list of texts, got one text; write [{texts[:40]!r}]")
+
+
 def check_at_least(least: int, **numbers: int) -> None:
     """Check that no argument is smaller than this.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.data import folder
+from mechheads.data import content
 from mechheads.gating.tasks.arithmetic_problems import MOST, STORIES, arithmetic_problems
 from mechheads.gating.tasks.questions import Question, check_n, lettered, question_task
 from mechheads.gating.tasks.task import Task
@@ -189,40 +188,36 @@ def _common_words(model: Model) -> list[str]:
     return found
 
 
-def _content(name: str) -> dict[str, Any]:
-    return json.loads((folder("tasks") / f"{name}.json").read_text(encoding="utf-8"))
-
-
 def _syntax(n: int | None, seed: int) -> Task:
-    content, rng = _content("syntax"), np.random.default_rng(seed)
+    data, rng = content("tasks", "syntax"), np.random.default_rng(seed)
     questions = [
         Question(form["question"].format(word=word), answer, f"{form['kind']}: {word}", form["kind"])
-        for form in content["forms"]
+        for form in data["forms"]
         for word, answer in form["pairs"]
     ]
-    for gap in content["gaps"]:
+    for gap in data["gaps"]:
         for frame in gap["frames"]:
             for sentence, answer in zip(frame["sentences"], frame["choices"], strict=True):
                 one, other = rng.permutation(frame["choices"])
                 text = f'Which word fills the gap, "{one}" or "{other}"? {sentence}'
                 questions.append(Question(text, answer, frame["sentences"][0], gap["kind"]))
-    return question_task(questions, content["name"], content["source"], rng=rng, n=n)
+    return question_task(questions, data["name"], data["source"], rng=rng, n=n)
 
 
 def _common_sense(n: int | None, seed: int) -> Task:
-    content, rng = _content("common_sense"), np.random.default_rng(seed)
-    questions = [lettered(item["question"], item["options"], rng) for item in content["items"]]
-    return question_task(questions, content["name"], content["source"], rng=rng, n=n)
+    data, rng = content("tasks", "common_sense"), np.random.default_rng(seed)
+    questions = [lettered(item["question"], item["options"], rng) for item in data["items"]]
+    return question_task(questions, data["name"], data["source"], rng=rng, n=n)
 
 
 def _common_sense_open(n: int | None, seed: int) -> Task:
-    content, rng = _content("common_sense"), np.random.default_rng(seed)
+    data, rng = content("tasks", "common_sense"), np.random.default_rng(seed)
     questions = [
         Question(item["question"], item["options"][0], item["question"])
-        for item in content["items"]
+        for item in data["items"]
         if "of these" not in item["question"]
     ]
-    return question_task(questions, "common_sense_open", content["source"], rng=rng, n=n)
+    return question_task(questions, "common_sense_open", data["source"], rng=rng, n=n)
 
 
 def _math(n: int | None, seed: int) -> Task:

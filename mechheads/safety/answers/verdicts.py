@@ -18,6 +18,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
+from mechheads.messages.arguments import check_several
+
 Verdict = Literal["refused", "complied", "degenerate"]
 AnswerJudge = Callable[[str, str], str]
 """A judge is a function of a request and its answer that returns a ``Verdict``."""
@@ -129,9 +131,8 @@ def verdicts(requests: Sequence[str], answers: Sequence[str], judge: AnswerJudge
     >>> verdicts(["Where is Paris?", "Say it."], ["In France.", "no no no no no no no no"])
     ['complied', 'degenerate']
     """
-    for name, given in (("requests", requests), ("answers", answers)):
-        if isinstance(given, str):
-            raise ValueError(f"{name} must be a list of texts, got one text; write [{given[:40]!r}]")
+    check_several("requests", requests)
+    check_several("answers", answers)
     if len(requests) != len(answers):
         raise ValueError(f"there are {len(requests)} requests but {len(answers)} answers; give one answer for each")
     found: list[Verdict] = []

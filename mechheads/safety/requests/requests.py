@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Literal, get_args, overload
 
-from mechheads.data import folder
-from mechheads.messages.arguments import check_known
+from mechheads.data import content, names
+from mechheads.messages.arguments import check_known, check_several
 from mechheads.messages.suggest import did_you_mean
 from mechheads.prompts.prompts import Prompts
 
@@ -94,8 +93,7 @@ def folded(texts: Iterable[str], about: str = _HARMFUL) -> FoldedTexts:
     >>> answers[1]
     'I cannot help.'
     """
-    if isinstance(texts, str):
-        raise ValueError(f"texts must be a list of texts, got one text; write [{texts[:40]!r}]")
+    check_several("texts", texts)
     kept = tuple(texts)
     for index, text in enumerate(kept):
         if not isinstance(text, str):
@@ -168,15 +166,15 @@ def load_requests(name: str = "harmful", split: Split | None = None) -> RequestS
 
     Analyses take the texts: ``mh.ships(model, load_requests("harmless").texts)``.
     """
-    known = sorted(item.name.removesuffix(".json") for item in folder("requests").iterdir())
+    known = names("requests")
     if name not in known:
         raise ValueError(
             f"there is no set of requests {name!r}; choose among {', '.join(known)}.{did_you_mean(name, known)}"
         )
     if split is not None and split not in get_args(Split):
         raise ValueError(f"split is {split!r}; choose 'train' or 'test', or None for all")
-    content = json.loads((folder("requests") / f"{name}.json").read_text(encoding="utf-8"))
-    requests = tuple(Request(**entry) for entry in content["requests"] if split in (None, entry["split"]))
+    entries = content("requests", name)["requests"]
+    requests = tuple(Request(**entry) for entry in entries if split in (None, entry["split"]))
     harmful = not name.endswith("harmless")
     return RequestSet(requests, _HARMFUL if harmful else _HARMLESS, harmful)
 
@@ -202,8 +200,7 @@ def request_prompts(model: Model, requests: Requests = None, template: Template 
         return requests
     if requests is None:
         requests = load_requests().texts
-    if isinstance(requests, str):
-        raise ValueError(f"requests must be a list of texts, got one text; write [{requests[:40]!r}]")
+    check_several("requests", requests)
     if not len(requests):
         raise ValueError("requests is empty; give at least one, or leave it out to use the requests of the package")
     for index, request in enumerate(requests):

@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from mechheads.data import folder
 from mechheads.limits import Budget, Limits
+from mechheads.messages.arguments import check_several
 from mechheads.model.backends.base import Hook
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.prompts.prompts import Prompts
@@ -36,8 +37,7 @@ def text_tokens(model: Model, texts: Sequence[str] | None = None) -> Tokens:
     Raises:
         ValueError: if there are no texts, or a text has a single token.
     """
-    if isinstance(texts, str):
-        raise ValueError(f"texts must be a list of texts, got one text; write [{texts[:40]!r}]")
+    check_several("texts", texts)
     if texts is not None and not len(texts):
         raise ValueError("texts is empty; give at least one, or leave it out to use the texts of the package")
     tokens = Prompts(ordinary_texts() if texts is None else list(texts)).tokens(model)
