@@ -31,7 +31,7 @@ def small(request, tiny) -> mh.Model:
 
 
 def by_loop(model, receivers, mlps="recomputed", direction="noising", at=None) -> np.ndarray:
-    """What every sender should get [layer, head, prompt]."""
+    """What a sender should get [layer, head, prompt], for the heads whose turn it is at a prompt."""
     clean, corrupted = PAIRS.tokens(model)
     base, source = (clean, corrupted) if direction == "noising" else (corrupted, clean)
     expected = np.full((model.n_layers, model.n_heads, len(PAIRS)), np.nan)
@@ -41,11 +41,16 @@ def by_loop(model, receivers, mlps="recomputed", direction="noising", at=None) -
             continue
         runs = [oracles.activations(model, each) for each in (ids, other)]
         before = oracles.logit_diff(oracles.forward(model, ids)[0], base, prompt)
-        for layer in range(model.n_layers):
-            for head in range(model.n_heads):
-                logits = oracles.path_patched_logits(model, ids, *runs, (layer, head), receivers, mlps, at)
-                expected[layer, head, prompt] = oracles.logit_diff(logits, base, prompt) - before
+        for layer, head in np.argwhere(oracles.turns(model, len(PAIRS))[..., prompt]):
+            logits = oracles.path_patched_logits(model, ids, *runs, (layer, head), receivers, mlps, at)
+            expected[layer, head, prompt] = oracles.logit_diff(logits, base, prompt) - before
     return expected
+
+
+def same(values, expected, model) -> None:
+    """Compare each head at the prompt where it is its turn."""
+    turns = oracles.turns(model, len(PAIRS))
+    np.testing.assert_allclose(np.asarray(values)[turns], expected[turns], atol=TOLERANCE)
 
 
 @pytest.mark.slow
@@ -53,16 +58,16 @@ def by_loop(model, receivers, mlps="recomputed", direction="noising", at=None) -
 @pytest.mark.parametrize("receivers", RECEIVERS, ids="+".join)
 def test_every_sender_equals_full_forwards_with_hooks(small, receivers, mlps):
     ours = mh.path_patch(small, PAIRS, receivers=receivers, mlps=mlps, progress=False)
-    np.testing.assert_allclose(ours.values, by_loop(small, receivers, mlps), atol=TOLERANCE)
+    same(ours.values, by_loop(small, receivers, mlps), small)
     if receivers == ["L1.mlp"]:
         np.testing.assert_array_equal(ours.values[2], 0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("receivers", RECEIVERS, ids="+".join)
+@pytest.mark.parametrize("receivers", [RECEIVERS[0], RECEIVERS[-1]], ids="+".join)
 def test_the_other_direction(small, receivers):
     ours = mh.path_patch(small, PAIRS, receivers=receivers, direction="denoising", progress=False)
-    np.testing.assert_allclose(ours.values, by_loop(small, receivers, direction="denoising"), atol=TOLERANCE)
+    same(ours.values, by_loop(small, receivers, direction="denoising"), small)
 
 
 @pytest.mark.slow
@@ -70,15 +75,13 @@ def test_the_other_direction(small, receivers):
 def test_a_sender_changed_at_one_position(small, receivers):
     ours = mh.path_patch(small, PAIRS, receivers=receivers, positions="each", progress=False)
     for pos in (1, ours.dataset.sizes["pos"] - 1):
-        wanted = by_loop(small, receivers, at=pos)
-        np.testing.assert_allclose(ours.values.isel(pos=pos), wanted, atol=TOLERANCE)
+        same(ours.values.isel(pos=pos), by_loop(small, receivers, at=pos), small)
 
 
 @pytest.mark.parametrize("receivers", RECEIVERS[1:], ids="+".join)
 def test_a_sender_changed_at_one_position_reaches_every_kind_of_receiver(small, receivers):
     ours = mh.path_patch(small, PAIRS, receivers=receivers, positions=[3], direction="denoising", progress=False)
-    wanted = by_loop(small, receivers, direction="denoising", at=3)
-    np.testing.assert_allclose(ours.values.isel(pos=0), wanted, atol=TOLERANCE)
+    same(ours.values.isel(pos=0), by_loop(small, receivers, direction="denoising", at=3), small)
 
 
 def test_a_matrix_holds_the_single_receivers(small):

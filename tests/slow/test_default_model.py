@@ -1,4 +1,4 @@
-"""The engine on the real model: a sample of heads against one full forward pass each."""
+"""The engine on the real model: a sample of heads, half of them on each prompt, against one full forward pass each."""
 
 from __future__ import annotations
 
@@ -19,40 +19,44 @@ CLEAN = ["The capital of France is", "Everyone knows that the capital of Spain i
 CORRUPTED = ["The capital of Italy is", "Everyone knows that the capital of Japan is"]
 
 
+Side = list[tuple[torch.Tensor, oracles.Activations, torch.Tensor]]
+
+
 @pytest.fixture(scope="module")
 def pairs() -> mh.PromptPairs:
     return mh.PromptPairs(CLEAN, CORRUPTED, answer=[" Paris", " Madrid"], wrong=[" Rome", " Tokyo"])
 
 
+@pytest.fixture(scope="module")
+def sides(model: mh.Model, pairs: mh.PromptPairs) -> list[Side]:
+    """Ids, activations and logits of each prompt of the clean and of the corrupted side."""
+    ids = [[oracles.ids_of(tokens, prompt) for prompt in range(len(pairs))] for tokens in pairs.tokens(model)]
+    return [[(one, oracles.activations(model, one), oracles.forward(model, one)[0]) for one in side] for side in ids]
+
+
 @pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
-def test_patching_equals_one_full_forward_a_head(model, pairs, site):
+def test_patching_equals_one_full_forward_a_head(model, pairs, sides, site):
     effect = mh.activation_patch(model, pairs, site=site, heads=SAMPLE, progress=False)
-    clean, corrupted = pairs.tokens(model)
-    for prompt in range(len(pairs)):
-        ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
-        runs = [oracles.activations(model, each) for each in (ids, other)]
-        before = oracles.logit_diff(oracles.forward(model, ids)[0], corrupted, prompt)
-        for layer, head in SAMPLE:
-            logits = oracles.patched_logits(model, ids, *runs, layer, head, site)
+    corrupted = pairs.tokens(model)[1]
+    for prompt, ((_, source, _), (ids, base, logits)) in enumerate(zip(*sides, strict=True)):
+        before = oracles.logit_diff(logits, corrupted, prompt)
+        for layer, head in SAMPLE[prompt::2]:
+            logits = oracles.patched_logits(model, ids, base, source, layer, head, site)
             expected = oracles.logit_diff(logits, corrupted, prompt) - before
             assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "factor"), [("zero", 0.0), ("scale", 0.4), ("uniform", 0.0), ("mean", 0.0)])
-def test_ablation_equals_one_full_forward_a_head(model, kind, factor):
+def test_ablation_equals_one_full_forward_a_head(model, sides, kind, factor):
     result = mh.ablate(model, CLEAN, kind=kind, factor=factor, heads=SAMPLE, progress=False)
-    tokens = mh.Prompts(CLEAN).tokens(model)
-    runs = [oracles.activations(model, oracles.ids_of(tokens, prompt)) for prompt in range(len(CLEAN))]
-    for prompt in range(len(CLEAN)):
-        ids = oracles.ids_of(tokens, prompt)
-        before = oracles.forward(model, ids)[0]
-        for layer, head in SAMPLE:
+    for prompt, (ids, run, before) in enumerate(sides[0]):
+        for layer, head in SAMPLE[prompt::2]:
             at = oracles.name(layer, "z")
-            z = runs[prompt][at][0, :, head]
+            z = run[at][0, :, head]
             if kind == "uniform":
-                new = oracles.causal_mean(runs[prompt][oracles.name(layer, "v")][0][:, head // 3])
+                new = oracles.causal_mean(run[oracles.name(layer, "v")][0][:, head // 3])
             elif kind == "mean":
-                new = torch.cat([run[at][0, :, head] for run in runs]).mean(0).expand_as(z)
+                new = torch.cat([each[at][0, :, head] for _, each, _ in sides[0]]).mean(0).expand_as(z)
             else:
                 new = factor * z
             expected = oracles.kl(before, oracles.with_z(model, ids, layer, head, new)[0])

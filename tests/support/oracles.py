@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +27,11 @@ def forward(model: mh.Model, ids: Tensor, hooks: list[tuple[str, Callable]] | No
     """Logits [1, pos, d_vocab] of a full forward pass through TransformerLens."""
     with torch.no_grad():
         return model.model.run_with_hooks(ids, fwd_hooks=hooks or [])
+
+
+def turns(model: mh.Model, prompts: int) -> np.ndarray:
+    """The heads to compute for each prompt [layer, head, prompt]: each head once, and some of each layer every time."""
+    return np.add.outer(range(model.n_layers), range(model.n_heads))[..., None] % prompts == np.arange(prompts)
 
 
 def name(layer: int, site: str) -> str:
