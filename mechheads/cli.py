@@ -28,7 +28,24 @@ ModelName = Annotated[
 Device = Annotated[
     str, typer.Option(help='Device of the model: "cpu", "cuda", "mps" or "auto" (a GPU if there is one).')
 ]
+_TASKS = "syntax, common_sense, math, aba_abb, a relation, or a file: prompts and targets, BLiMP, CommonsenseQA, GSM8K."
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+Relations = Annotated[
+    list[str] | None,
+    typer.Option(help="A relation's name or a JSON file; can be repeated. Default: all relations of the package."),
+]
+Rule = Annotated[
+    str, typer.Option(help='What gives a label: "null", more hits than shuffled targets; "maps", phi >= 0.15.')
+]
+Source = Annotated[
+    str,
+    typer.Option(
+        help='The form in which heads read a token: "embedding", "first_mlp" (as in the paper), "carried", or '
+        '"all" for the best of the three.'
+    ),
+]
+MinPairs = Annotated[int, typer.Option(help="Relations with fewer single-token pairs are skipped.")]
+OnDisk = Annotated[bool, typer.Option(help="Read weights from safetensors layer by layer, without loading the model.")]
 
 main = typer.Typer(
     help="What does each attention head of a language model do, and how sure are we?",
@@ -87,26 +104,13 @@ def atlas(
 @main.command()
 def label(
     model: ModelName = None,
-    relations: Annotated[
-        list[str] | None,
-        typer.Option(help="A relation's name or a JSON file; can be repeated. Default: all relations of the package."),
-    ] = None,
+    relations: Relations = None,
     out: Out = Path("labels"),
-    rule: Annotated[
-        str, typer.Option(help='What gives a label: "null", more hits than shuffled targets; "maps", phi >= 0.15.')
-    ] = "null",
-    source: Annotated[
-        str,
-        typer.Option(
-            help='The form in which heads read a token: "embedding", "first_mlp" (as in the paper), "carried", or '
-            '"all" for the best of the three.'
-        ),
-    ] = "all",
+    rule: Rule = "null",
+    source: Source = "all",
     device: Device = "cpu",
-    min_pairs: Annotated[int, typer.Option(help="Relations with fewer single-token pairs are skipped.")] = 30,
-    on_disk: Annotated[
-        bool, typer.Option(help="Read weights from safetensors layer by layer, without loading the model.")
-    ] = False,
+    min_pairs: MinPairs = 30,
+    on_disk: OnDisk = False,
 ) -> None:
     """Labels of every head from its weights, as scores, a table and a category map."""
     from mechheads.labels import label_heads, relation_scores
@@ -162,9 +166,7 @@ def safety(
 
 @main.command()
 def roles(
-    task: Annotated[
-        str, typer.Option(help="capitals, syntax, common_sense, math, aba_abb, a relation's name or a JSONL file.")
-    ] = "capitals",
+    task: Annotated[str, typer.Option(help=_TASKS)] = "capitals",
     model: ModelName = None,
     device: Device = "cpu",
     seeds: Annotated[int, typer.Option(help="Number of fits from different starts.")] = 10,
@@ -178,15 +180,14 @@ def roles(
 ) -> None:
     """Which heads facilitate a task, interfere with it or do not matter. After Ctrl-C, the same command continues."""
     from mechheads.gating import fit_gates, head_roles, role_curve
-    from mechheads.gating.tasks.shipped import load_task
-    from mechheads.gating.tasks.task_files import read_task
+    from mechheads.gating.tasks.open_task import open_task
     from mechheads.model.load import load
     from mechheads.results.dataset import shown_ends
     from mechheads.studies.report import role_shares, write_roles_page
 
     with _results(out) as results:
         loaded = load(model, device=device)
-        items = read_task(task) if task.endswith(".jsonl") else load_task(task, model=loaded, n=n)
+        items = open_task(task, model=loaded, n=n)
         fitted_on, tried_on = items.split(0.8)
         checkpoint = out / "gates.checkpoint"
         gates = fit_gates(loaded, fitted_on, seeds=seeds, updates=updates, batch=batch, checkpoint=checkpoint)
@@ -209,19 +210,12 @@ def roles(
 @figure.command()
 def categories(
     model: ModelNames = None,
-    relations: Annotated[
-        list[str] | None,
-        typer.Option(help="A relation's name or a JSON file; can be repeated. Default: all relations of the package."),
-    ] = None,
+    relations: Relations = None,
     out: Out = Path("categories-figure"),
-    rule: Annotated[
-        str, typer.Option(help='What gives a category: "null", more hits than shuffled targets; "maps", phi >= 0.15.')
-    ] = "null",
-    source: Annotated[str, typer.Option(help='The form in which heads read a token, as in "mechheads label".')] = "all",
-    min_pairs: Annotated[int, typer.Option(help="Relations with fewer single-token pairs are skipped.")] = 30,
-    on_disk: Annotated[
-        bool, typer.Option(help="Read weights from safetensors layer by layer, without loading the models.")
-    ] = False,
+    rule: Rule = "null",
+    source: Source = "all",
+    min_pairs: MinPairs = 30,
+    on_disk: OnDisk = False,
     quick: Annotated[bool, typer.Option(help="Four relations: a first look.")] = False,
     device: Device = "cpu",
 ) -> None:
@@ -249,17 +243,11 @@ def safety_panels(
     model: ModelNames = None,
     requests: Annotated[
         list[str] | None,
-        typer.Option(
-            help="harmful, harmless, JailbreakBench, MaliciousInstruct, AdvBench, XSTest, or a file of requests; can "
-            "be repeated. Default: harmful, the package's own."
-        ),
+        typer.Option(help="harmful, JailbreakBench, MaliciousInstruct, AdvBench, XSTest or a file; can be repeated."),
     ] = None,
     ablations: Annotated[
         list[str] | None,
-        typer.Option(
-            help="undifferentiated, scaling, zero, mean or resample; can be repeated. Default: the first two, as in "
-            "the paper."
-        ),
+        typer.Option(help="undifferentiated, scaling, zero, mean, resample; can be repeated. Default: the first two."),
     ] = None,
     out: Out = Path("safety-figure"),
     k: Annotated[int, typer.Option(help="Number of heads to draw for each ablation.")] = 10,
@@ -284,6 +272,43 @@ def safety_panels(
                 template=template,  # type: ignore[arg-type]
                 quick=quick,
                 seed=seed,
+                device=device,
+            )
+        )
+
+
+@figure.command("roles")
+def role_panels(
+    model: ModelNames = None,
+    tasks: Annotated[
+        list[str] | None,
+        typer.Option(help=f"{_TASKS} Can be repeated. Default: syntax, common_sense, math."),
+    ] = None,
+    out: Out = Path("roles-figure"),
+    seeds: Annotated[int, typer.Option(help="Number of fits from different starts.")] = 10,
+    updates: Annotated[int, typer.Option(help="Largest number of updates in each of the three fits.")] = 500,
+    batch: Annotated[int, typer.Option(help="Number of items in an update.")] = 64,
+    n: Annotated[int | None, typer.Option(help="Number of items of each task. Default: all.")] = None,
+    most: Annotated[int, typer.Option(help="Largest number of heads to gate off.")] = 50,
+    quick: Annotated[bool, typer.Option(help="Few items, seeds and updates: a first look.")] = False,
+    device: Device = "cpu",
+) -> None:
+    """How tasks change as heads of each role are gated off: one row for each task, one column for each model."""
+    from mechheads.studies import roles_figure
+
+    chosen: dict[str, Any] = {"tasks": tasks} if tasks else {}
+    with _results(out) as results:
+        results.draw(
+            roles_figure(
+                model or None,
+                **chosen,
+                out=out,
+                seeds=seeds,
+                updates=updates,
+                batch=batch,
+                n=n,
+                most=most,
+                quick=quick,
                 device=device,
             )
         )
@@ -339,8 +364,6 @@ class _Results:
     def draw(self, made: PaperFigure) -> None:
         """Show what a figure says and wrote."""
         self.lines, self.files, self.interrupted = list(made.lines), list(made.files), made.interrupted
-        if made.interrupted:
-            self.lines.append("Note       the same command goes on with the panels that are missing")
 
     def table(self, name: str, table: pd.DataFrame) -> None:
         """Save a table, if it has rows."""

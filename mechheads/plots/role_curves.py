@@ -179,7 +179,7 @@ def _grid(curves: Any) -> Grid:
             raise ValueError(
                 f"two of the curves are of task {task!r} and model {model!r}; give one, or {{task: {{name: curves}}}}"
             )
-        if absent := [role for role in _LINES if role not in set(one.table["which"])]:
+        if not isinstance(one, str) and (absent := [r for r in _LINES if r not in set(one.table["which"])]):
             raise ValueError(f"the curves of task {task!r} and model {model!r} have no rows for {absent[0]!r}")
         row[model] = one
     return grid

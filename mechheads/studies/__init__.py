@@ -4,6 +4,7 @@ from mechheads.studies.atlas import Atlas, build_atlas
 from mechheads.studies.figures.categories import categories_figure
 from mechheads.studies.figures.output import PaperFigure
 from mechheads.studies.figures.repeat import repeat_figure
+from mechheads.studies.figures.roles import roles_figure
 from mechheads.studies.figures.safety import safety_figure
 from mechheads.studies.report import write_page
 from mechheads.studies.safety import SafetyStudy, safety_study
@@ -15,6 +16,7 @@ __all__ = [
     "build_atlas",
     "categories_figure",
     "repeat_figure",
+    "roles_figure",
     "safety_figure",
     "safety_study",
     "write_page",

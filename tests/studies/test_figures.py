@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main
-from mechheads.studies import categories_figure, repeat_figure, safety_figure
-from mechheads.studies.figures import categories as categories_module, safety as safety_module
+from mechheads.studies import categories_figure, repeat_figure, roles_figure, safety_figure
+from mechheads.studies.figures import categories as categories_module, roles as roles_module, safety as safety_module
 from mechheads.studies.figures.request import model_names, read_request, short_names
+from support import tiny as tiny_models
 
 pytestmark = pytest.mark.transformerlens
 
@@ -56,7 +57,7 @@ def load_once(name: str, *, revision: str | None, device: str) -> mh.Model:
 
 @pytest.fixture(autouse=True)
 def quick_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (categories_module, safety_module):
+    for module in (categories_module, roles_module, safety_module):
         monkeypatch.setattr(module, "load", load_once)
 
 
@@ -321,7 +322,7 @@ def test_safety_goes_on_with_the_missing_panels(asked_safety, monkeypatch):
         ({"requests": "AdvBrench"}, "'AdvBrench' is neither a file nor one of .*Did you mean \"AdvBench\""),
         ({"requests": []}, "requests is empty"),
         ({"ablations": []}, "ablations is empty"),
-        ({"ablations": ["scale"]}, "ablations contains 'scale'"),
+        ({"ablations": ["scale"]}, r"ablations\[0\] is 'scale'"),
         ({"ablations": "scaling"}, r"ablations is 'scaling'; give a list, such as \['scaling'\]"),
         ({"k": 0}, "k is 0"),
         ({"template": "none"}, "template is 'none'"),
@@ -389,3 +390,124 @@ def test_a_file_that_is_not_of_a_figure_is_refused(tmp_path, content, message):
         (tmp_path / "figure.json").write_text(content)
     with pytest.raises(ValueError, match=message):
         repeat_figure(tmp_path / "figure.json")
+
+
+@pytest.fixture
+def asked_roles(tiny, tmp_path: Path) -> dict[str, Any]:
+    """A request for two tiny models and a task of ten items."""
+    file = tmp_path / "capitals.jsonl"
+    rows = [{"prompt": f" The capital of {country} is", "target": f" {city}"} for country, city in PAIRS]
+    rows += [{"prompt": f" {city} is the capital of", "target": f" {country}"} for country, city in PAIRS]
+    rows += [{"prompt": " big bigger small", "target": " smaller"}, {"prompt": " one two", "target": " three"}]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    return {
+        "models": [tiny("llama"), tiny("gpt2")],
+        "tasks": file,
+        "seeds": 2,
+        "updates": 2,
+        "batch": 4,
+        "most": 3,
+        "out": tmp_path / "out",
+        **QUIET,
+    }
+
+
+def test_role_curves_are_those_of_role_curve(asked_roles, tiny):
+    made = roles_figure(**asked_roles)
+    assert list(made.panels) == ["capitals"] and list(made.panels["capitals"]) == ["llama", "gpt2"]
+    fitted_on, tried_on = mh.gating.read_task(asked_roles["tasks"]).split(0.8)
+    for name, curves in made.panels["capitals"].items():
+        model = loaded(str(tiny(name)))
+        gates = mh.fit_gates(model, fitted_on, seeds=2, updates=2, batch=4, **QUIET)
+        expected = mh.gating.role_curve(model, tried_on, gates, most=3, **QUIET)
+        pd.testing.assert_frame_equal(curves.table, expected.table)
+        shares = made.tables["shares"].query("model == @name").drop(columns=["model", "task"])
+        pd.testing.assert_frame_equal(shares.reset_index(drop=True), mh.head_roles(gates).shares())
+    assert {path.name for path in (asked_roles["out"] / "1_llama" / "1_capitals").iterdir()} == {
+        "curves.nc",
+        "gates.nc",
+    }
+    assert len(made.tables["heads"]) == 24
+
+
+def test_a_half_done_fit_goes_on(asked_roles, monkeypatch):
+    """The second call gives the fit the checkpoint of the first, and the same result as an undisturbed call."""
+    asked_roles["models"] = asked_roles["models"][:1]
+    whole = roles_figure(**asked_roles | {"out": asked_roles["out"] / "whole"})
+    real, found = mh.fit_gates, []
+
+    def fit(*args: Any, **options: Any) -> Any:
+        if checkpoint := options.get("checkpoint"):
+            found.append(checkpoint.exists())
+        gates = real(*args, **options)
+        if checkpoint and len(found) == 1:
+            raise KeyboardInterrupt
+        return gates
+
+    monkeypatch.setattr(roles_module, "fit_gates", fit)
+    with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
+        roles_figure(**asked_roles)
+    with pytest.raises(ValueError, match=r"settings\.updates: 3 instead of 2"):
+        roles_figure(**asked_roles | {"updates": 3})
+    again = roles_figure(**asked_roles)
+    assert found == [False, True]
+    pd.testing.assert_frame_equal(again.tables["curves"], whole.tables["curves"])
+
+
+def test_a_model_that_changed_is_fitted_anew(asked_roles, tmp_path, monkeypatch):
+    tiny_models.build("gpt2", tmp_path / "model")
+    asked_roles["models"] = tmp_path / "model"
+    roles_figure(**asked_roles)
+    place = asked_roles["out"] / "1_model" / "1_capitals"
+    (place / "gates.checkpoint").write_bytes(b"of the old model")
+    config = tmp_path / "model" / "config.json"
+    config.write_text(config.read_text() + "\n")
+    fit = Calls(mh.fit_gates)
+    monkeypatch.setattr(roles_module, "fit_gates", fit)
+    roles_figure(**asked_roles)
+    assert len(fit.seen) == 2 and not (place / "gates.checkpoint").exists()
+
+
+def test_a_task_that_a_model_cannot_do_is_named(asked_roles, tmp_path):
+    (tmp_path / "long.jsonl").write_text(json.dumps({"prompt": " dog" * 99, "target": " cat"}))
+    tasks = [asked_roles["tasks"], tmp_path / "long.jsonl"]
+    made = roles_figure(**asked_roles | {"tasks": tasks, "models": asked_roles["models"][:1]})
+    assert isinstance(made.panels["capitals"]["llama"], mh.gating.RoleCurves)
+    assert isinstance(made.panels["long"]["llama"], str)
+    assert "Left out   llama, long: " in made.summary()
+
+
+def test_a_quick_look_takes_few_items(asked_roles):
+    quick = roles_figure(**asked_roles | {"seeds": 10, "batch": 64, "quick": True, "models": asked_roles["models"][0]})
+    curves = quick.panels["capitals"]["llama"]
+    assert curves.provenance["gates"]["seeds"] == [0, 1] and curves.provenance["gates"]["batch"] == 8
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"tasks": "maths"}, "task 'maths' is neither a file nor one of"),
+        ({"tasks": []}, "tasks is empty"),
+        ({"tasks": ["math", "math"]}, "tasks contains 'math' twice"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"updates": 0}, "updates is 0"),
+        ({"batch": 0}, "batch is 0"),
+        ({"most": 0}, "most is 0"),
+        ({"n": 1}, "n is 1"),
+        ({"n": 50}, "n is 50, but .*capitals.jsonl has 10 items"),
+    ],
+)
+def test_wrong_role_requests_are_refused_before_a_model_is_loaded(asked_roles, monkeypatch, wrong, message):
+    monkeypatch.setattr(roles_module, "load", refuse)
+    with pytest.raises(ValueError, match=message):
+        roles_figure(**asked_roles | wrong)
+    assert not asked_roles["out"].exists()
+
+
+def test_the_roles_command_draws(asked_roles, tiny):
+    arguments = ["figure", "roles", "--model", str(tiny("llama")), "--tasks", str(asked_roles["tasks"])]
+    arguments += ["--seeds", "2", "--updates", "2", "--batch", "4", "--most", "3", "--out", str(asked_roles["out"])]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    assert "llama, capitals: facilitation" in done.output
+    assert pd.read_csv(asked_roles["out"] / "curves.csv")["k"].tolist()[-1] == 3

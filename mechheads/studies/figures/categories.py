@@ -13,6 +13,7 @@ from mechheads.labels.classify import Rule
 from mechheads.labels.readings import SOURCES, Source
 from mechheads.labels.relations import CATEGORIES, Relation, load_relations
 from mechheads.labels.usable_pairs import keep_pairs
+from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL, default_folder
@@ -120,11 +121,9 @@ def _relation_names(relations: Any, quick: bool) -> list[str] | None:
 
 def _check(relations: list[str] | None, rule: str, source: str, min_pairs: int) -> dict[str, str]:
     """Checksums of the relations' files, after a check of the arguments."""
-    for what, given, known in (("rule", rule, get_args(Rule)), ("source", source, SOURCES)):
-        if given not in known:
-            raise ValueError(f"{what} is {given!r}; choose one of {', '.join(map(repr, known))}")
-    if min_pairs < 1:
-        raise ValueError(f"min_pairs is {min_pairs}; it must be at least 1")
+    check_known("rule", rule, get_args(Rule))
+    check_known("source", source, SOURCES)
+    check_at_least(1, min_pairs=min_pairs)
     if relations is not None:
         check_different(relations, "relations")
     for relation in load_relations(relations):

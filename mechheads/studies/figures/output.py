@@ -73,6 +73,8 @@ class Drawn:
 def write_figure(folder: FigureFolder, panels: Panels[Any], drawn: Drawn) -> PaperFigure:
     """Write a figure as HTML and, if a browser can draw it, as PDF, SVG and PNG; also its tables and a page."""
     lines = [*drawn.lines, *_left_out(folder, panels)]
+    if panels.interrupted:
+        lines.append("Note       interrupted: the same command goes on with the panels that are missing")
     images, why = _write_images(drawn.figure, folder.path)
     if why:
         lines.append(f"Note       no PDF, SVG or PNG: {why}")

@@ -6,6 +6,7 @@ import gc
 import hashlib
 import json
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -102,6 +103,15 @@ class FigureFolder:
         except (ValueError, FileNotFoundError):
             return None
 
+    def begin(self, model: str, data: str) -> Path:
+        """A panel's folder, empty if its model has changed since something was written there."""
+        place, entry = self.folder(model, data), self._kept.get((model, data))
+        if entry is not None and entry.get("source") != _source(model):
+            shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True, exist_ok=True)
+        self.record((model, data), "begun")
+        return place
+
     def record(self, panel: tuple[str, str], state: str, **about: Any) -> None:
         """Note what became of a panel."""
         model, data = panel
@@ -186,8 +196,7 @@ def _compute_model(
         about = ""
     say(f"  {model!r}{about}; Ctrl-C keeps finished panels")
     for data in todo:
-        start, place = time.perf_counter(), folder.folder(name, data)
-        place.mkdir(parents=True, exist_ok=True)
+        start, place = time.perf_counter(), folder.begin(name, data)
         try:
             panels.results[name, data] = work.compute(model, data, place)
         except (ValueError, MemoryError, RuntimeError) as error:

@@ -11,9 +11,14 @@ from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODEL
 from mechheads.studies.figures.categories import categories_figure
 from mechheads.studies.figures.output import PaperFigure
 from mechheads.studies.figures.request import FigureRequest, file_checksum, read_request
+from mechheads.studies.figures.roles import roles_figure
 from mechheads.studies.figures.safety import safety_figure
 
-_FIGURES: dict[str, Callable[..., PaperFigure]] = {"categories": categories_figure, "safety": safety_figure}
+_FIGURES: dict[str, Callable[..., PaperFigure]] = {
+    "categories": categories_figure,
+    "safety": safety_figure,
+    "roles": roles_figure,
+}
 
 
 def repeat_figure(

@@ -11,6 +11,7 @@ import pandas as pd
 
 from mechheads.engine.sweep import plan
 from mechheads.interventions.basic import UniformAttention
+from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.model.sources import REFUSING_MODEL
@@ -132,16 +133,13 @@ def _checksum(name: str, texts: Sequence[str]) -> str:
 
 
 def _check(ablations: Any, k: int, template: str) -> None:
-    known = get_args(Kind)
     if isinstance(ablations, str):
         raise ValueError(f"ablations is {ablations!r}; give a list, such as [{ablations!r}]")
     check_different(list(ablations), "ablations")
-    if unknown := [one for one in ablations if one not in known]:
-        raise ValueError(f"ablations contains {unknown[0]!r}; choose among {', '.join(map(repr, known))}")
-    if k < 1:
-        raise ValueError(f"k is {k}; it must be at least 1")
-    if template not in TEMPLATES:
-        raise ValueError(f"template is {template!r}; choose one of {', '.join(map(repr, TEMPLATES))}")
+    for i, ablation in enumerate(ablations):
+        check_known(f"ablations[{i}]", ablation, get_args(Kind))
+    check_at_least(1, k=k)
+    check_known("template", template, TEMPLATES)
 
 
 def _draw(folder: FigureFolder, panels: Panels[dict[str, SafetyHeads]]) -> Drawn:

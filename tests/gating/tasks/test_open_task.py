@@ -1,0 +1,110 @@
+"""Tasks by name, and from files that are recognised by their fields."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mechheads as mh
+from mechheads.gating import open_task
+from mechheads.gating.tasks.open_task import needs_model
+from mechheads.gating.tasks.task_files import read_blimp, read_commonsense_qa, read_gsm8k
+
+BLIMP = [
+    {"sentence_good": f"The {who} sings.", "sentence_bad": f"The {who} sing.", "UID": "agreement"}
+    for who in ("cat", "dog")
+]
+CHOICES = [{"label": "A", "text": "a dog"}, {"label": "B", "text": "a cat"}]
+QUESTIONS = [
+    {"question": {"stem": stem, "choices": CHOICES}, "answerKey": key}
+    for stem, key in (("Barks?", "A"), ("Purrs?", "B"))
+]
+HUB = [
+    {"question": stem, "choices": {"label": ["A", "B"], "text": ["a dog", "a cat"]}, "answerKey": key}
+    for stem, key in (("Barks?", "A"), ("Purrs?", "B"))
+]
+LETTERED = [{"input": f"{stem}\na: a dog\nb: a cat", "output": key} for stem, key in (("Barks?", "a"), ("Purrs?", "b"))]
+PROBLEMS = [{"question": f"What is {i} + 1?", "answer": f"Add.\n#### {i + 1}"} for i in (1, 5)]
+RELATION = {
+    "name": "capitals",
+    "category": "Knowledge",
+    "pairs": [["France", "Paris"], ["Spain", "Madrid"], ["Italy", "Rome"]],
+    "few_shot": ["The capital of {source} is {target}."],
+}
+
+
+def write(folder: Path, content: Any, *, lines: bool = True) -> Path:
+    file = folder / "given.json"
+    file.write_text("\n".join(map(json.dumps, content)) if lines else json.dumps(content, indent=1))
+    return file
+
+
+@pytest.mark.parametrize("lines", [True, False])
+@pytest.mark.parametrize(
+    ("rows", "read"),
+    [
+        (BLIMP, read_blimp),
+        (QUESTIONS, read_commonsense_qa),
+        (HUB, read_commonsense_qa),
+        (LETTERED, read_commonsense_qa),
+        (PROBLEMS, read_gsm8k),
+        ([{"prompt": "1 + 1 =", "target": " 2"}], mh.gating.read_task),
+    ],
+)
+def test_a_public_file_is_recognised_by_its_fields(tmp_path, rows, read, lines) -> None:
+    file = write(tmp_path, rows, lines=lines)
+    assert not needs_model(file)
+    assert open_task(file) == read(file)
+
+
+def test_some_items_are_drawn_by_the_seed(tmp_path) -> None:
+    file = write(tmp_path, [{"prompt": f"{i} =", "target": f" {i}"} for i in range(20)])
+    some = open_task(file, n=5)
+    assert len(some) == 5 and len(set(some.prompts)) == 5
+    assert some == open_task(file, n=5) != open_task(file, n=5, seed=1)
+    with pytest.raises(ValueError, match=r"n is 21, but .*given\.json has 20 items"):
+        open_task(file, n=21)
+
+
+def test_names_are_those_of_load_task() -> None:
+    assert open_task("math", n=3) == mh.load_task("math", n=3)
+    assert [needs_model(name) for name in ("math", "aba_abb", "capitals", "copying")] == [False, True, True, True]
+
+
+@pytest.mark.transformerlens
+def test_a_relation_becomes_a_task(tmp_path, tiny) -> None:
+    file = write(tmp_path, RELATION, lines=False)
+    assert needs_model(file)
+    with pytest.raises(ValueError, match="is a relation and needs a model"):
+        open_task(file)
+    (tmp_path / "more.json").write_text(
+        json.dumps(RELATION | {"pairs": [*RELATION["pairs"], ["Germany", "Berlin"], ["big", "small"], ["dog", "cat"]]})
+    )
+    task = open_task(tmp_path / "more.json", model=mh.load(tiny("gpt2")))
+    assert task.name == "capitals" and set(task.targets) >= {" Paris", " Rome"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty"),
+        ("3", "holds '3'; give one JSON object per line"),
+        ("[]", "holds ''; give one JSON object per line"),
+        ('[["a", "b"]]', "is a relation and needs a model"),
+        ('{"text": "a"}', "is not recognised by its fields 'text'; its objects must have"),
+        ("{}", r"its fields \(none\)"),
+        ("nonsense", "is not JSON"),
+    ],
+)
+def test_a_file_that_is_no_task_is_refused(tmp_path, content, message) -> None:
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        open_task(tmp_path / "x.json")
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"task 'sintax' is neither a file nor one of .*Did you mean \"syntax\""):
+        open_task("sintax")
