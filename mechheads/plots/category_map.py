@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from colorsys import hsv_to_rgb
 from itertools import count
 from math import ceil, isfinite
@@ -37,7 +37,7 @@ _READ = {
     "carried": ", reads the token's residual stream",
 }
 _FRAME = {"showline": True, "linecolor": "#888888", "mirror": True, "ticks": "outside"}
-_PANEL_WIDTH, _PANEL_HEIGHT, _GAP_ACROSS, _GAP_DOWN = 520, 340, 62, 84
+_PANEL_WIDTH, _PANEL_HEIGHT, _GAP_ACROSS, _GAP_DOWN, _WIDEST = 520, 340, 62, 84, 1100
 
 
 def category_map(
@@ -79,7 +79,7 @@ def category_map(
         title = str(labels.provenance.get("model", labels.name))
     palette = _colours(read, colours or {})
     classes = {name: _classes(part) for name, part in read.items()}
-    grid = _place_panels(len(panels), max((part.n_heads for part in read.values()), default=0))
+    grid = _place_panels(len(panels), list(read.values()))
     figure = grid.figure(subplot_titles=[plain(name) for name in panels] if isinstance(labels, Mapping) else None)
     used = {what for part in classes.values() for what in part.ravel().tolist()}
     used |= {what for part in read.values() for what in part.dataset["category"].values.tolist()}
@@ -92,7 +92,7 @@ def category_map(
             figure.update_xaxes(**UNMARKED, **grid.place(i)).update_yaxes(**UNMARKED, **grid.place(i))
             add_note(figure, part, grid.place(i), (grid.panel_width, grid.panel_height))
         else:
-            _add_panel(figure, part, classes[name], palette, grid.place(i), grid.panel_height)
+            _add_panel(figure, part, classes[name], palette, grid.place(i), (grid.panel_width, grid.panel_height))
     figure.update_layout(
         title={"text": plain(title or ""), "x": 0.01, "xanchor": "left"},
         plot_bgcolor="white",
@@ -106,10 +106,13 @@ def category_map(
     return figure
 
 
-def _place_panels(n_panels: int, n_heads: int) -> Panels:
+def _place_panels(n_panels: int, read: Sequence[HeadScores]) -> Panels:
+    """Up to three panels side by side, narrower than one alone, but not too narrow for the layers."""
     columns = 2 if n_panels == 4 else min(n_panels, 3)
-    height = min(_PANEL_HEIGHT, max(180, 20 * n_heads))
-    return Panels(ceil(n_panels / columns), columns, _PANEL_WIDTH, height, _GAP_ACROSS, _GAP_DOWN)
+    fitting = (_WIDEST - (columns - 1) * _GAP_ACROSS) // columns
+    width = min(_PANEL_WIDTH, max(fitting, 6 * max((part.n_layers for part in read), default=0)))
+    height = min(_PANEL_HEIGHT, max(180, 20 * max((part.n_heads for part in read), default=0)))
+    return Panels(ceil(n_panels / columns), columns, width, height, _GAP_ACROSS, _GAP_DOWN)
 
 
 def _add_legend(figure: go.Figure, colours: Mapping[str, str]) -> None:
@@ -128,13 +131,13 @@ def _add_panel(
     classes: np.ndarray,
     palette: Mapping[str, str],
     place: dict[str, Any],
-    height: int,
+    size: tuple[int, int],
 ) -> None:
     """The heads of one model in a panel, one trace per class."""
     import plotly.graph_objects as go
 
-    n_layers, n_heads = labels.n_layers, labels.n_heads
-    line = 1 if min(_PANEL_WIDTH / n_layers, height / n_heads) >= 6 else 0.4
+    n_layers, n_heads, (width, height) = labels.n_layers, labels.n_heads, size
+    line = 1 if min(width / n_layers, height / n_heads) >= 6 else 0.4
     hover = np.array(_hover(labels)).T
     for what in dict.fromkeys(classes.ravel().tolist()):
         if not what:
@@ -158,7 +161,7 @@ def _add_panel(
             ygap=line,
         )
         figure.add_trace(trace, **place)
-    layers, heads = count_ticks(n_layers, _PANEL_WIDTH), count_ticks(n_heads, height)
+    layers, heads = count_ticks(n_layers, width), count_ticks(n_heads, height)
     figure.update_xaxes(title_text="Layer", range=[-0.5, n_layers - 0.5], **layers, **place)
     title = "Head" if place["col"] == 1 else None
     figure.update_yaxes(title_text=title, range=[-0.5, n_heads - 0.5], **heads, **place)

@@ -29,7 +29,7 @@ _LINES = {
 """The name, the colour and the marker of each role's line, in the order of the legend."""
 _RANDOM, _RANDOM_BAND = "#8a8a8a", "rgba(107, 107, 107, 0.22)"
 _TITLES = {"syntax": "Syntax", "common_sense": "Common Sense", "math": "Math"}
-_GAP_ACROSS, _GAP_DOWN, _WIDEST = 24, 28, 1240
+_GAP_ACROSS, _GAP_DOWN, _WIDEST = 24, 28, 1180
 
 
 @runtime_checkable
@@ -102,6 +102,7 @@ def role_curves(
                     trace.showlegend = trace.name not in named
                     named.add(trace.name)
                 figure.add_trace(trace, **place)
+            figure.add_hline(y=0, line={"color": "#444444", "width": 1.2, "dash": "dash"}, layer="below", **place)
         figure.update_yaxes(title_text=f"<b>{plain(task)}</b><br>change in log p (nats)", row=row, col=1)
         if not any(_measured(across, model) for model in models):
             figure.update_yaxes(**UNMARKED, row=row)
@@ -109,7 +110,6 @@ def role_curves(
         if not any(_measured(across, model) for across in grid.values()):
             figure.update_xaxes(**UNMARKED, col=column)
     figure.update_xaxes(title_text="number of heads gated off", title_standoff=6, row=len(grid))
-    figure.add_hline(y=0, line={"color": "#444444", "width": 1.2, "dash": "dash"}, layer="below")
     heading = "Log-probability of the target as heads are gated off" if title is None else title
     figure.update_layout(
         title={"text": plain(heading), "x": 0.01, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 20}},

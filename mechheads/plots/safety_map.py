@@ -32,7 +32,7 @@ _MARKS = (("circle", 26), ("x", 13), ("square-open", 25), ("diamond-open", 25), 
 """Symbol and size of each series. Drawn in this order, the markers of one head are all visible."""
 _COLOURS = ("#f5c542", "#f4873f", "#dd4a4a", "#b3305f", "#5c1a6b")
 _FRAME = {"showline": True, "mirror": True, "linecolor": "#888888"}
-_GAP_ACROSS, _GAP_DOWN, _WIDEST = 66, 84, 1300
+_GAP_ACROSS, _GAP_DOWN, _WIDEST = 66, 84, 1120
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ def _place_panels(n_panels: int, n_layers: int, n_heads: int) -> Panels:
     """As many panels side by side as fit, large for small models."""
     if n_panels == 1:
         return Panels(1, 1, 710, int(np.clip(34 * n_heads, 300, 900)), _GAP_ACROSS, _GAP_DOWN)
-    fitting = max(1, (_WIDEST + _GAP_ACROSS) // (max(380, 7 * n_layers) + _GAP_ACROSS))
+    fitting = max(1, (_WIDEST + _GAP_ACROSS) // (max(320, 7 * n_layers) + _GAP_ACROSS))
     columns = min(fitting, 2 if n_panels == 4 else n_panels)
     widest = (_WIDEST - (columns - 1) * _GAP_ACROSS) // columns
     width, height = min(widest, max(380, 24 * n_layers)), int(np.clip(18 * n_heads, 240, 560))

@@ -31,7 +31,7 @@ class _Part(NamedTuple):
 
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1240px; margin: 2rem auto; padding: 0 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1380px; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } p { max-width: 46rem; }
 pre { background: #f6f6f6; padding: 1rem; white-space: pre-wrap; font-size: 0.85rem; }
 .figure { overflow-x: auto; }
@@ -124,7 +124,7 @@ def write_figure_page(
         text: what the figure shows.
         summary: the result in a few lines, above the figure.
     """
-    sections = [_section("The figure", text, _drawn(figure))]
+    sections = [f'<p>{html.escape(text)}</p><div class="figure">{_drawn(figure)}</div>']
     sections += [_section(name, "", html_table(table)) for name, table in tables.items() if len(table)]
     return _write(path, title, title, summary, sections)
 

@@ -98,7 +98,7 @@ def test_tasks_are_rows_and_models_columns() -> None:
     assert figure.layout.xaxis3.title.text == figure.layout.xaxis4.title.text == "number of heads gated off"
     assert figure.layout.xaxis.title.text is None
     assert lines(figure, "x3")["Facilitation"].y.tolist() == [0, -7, -8]
-    assert not any(trace.xaxis == "x2" for trace in figure.data)
+    assert [trace.x for trace in figure.data if trace.xaxis == "x2"] == [(None,)]
     assert (figure.layout.annotations[2].xref, figure.layout.annotations[2].yref) == ("x2 domain", "y2 domain")
     assert [trace.name for trace in figure.data if trace.showlegend] == list(lines(figure))
     assert figure.layout.yaxis2.matches == "y" and figure.layout.yaxis4.matches == "y3"

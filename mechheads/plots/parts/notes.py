@@ -21,11 +21,14 @@ def add_note(figure: go.Figure, text: str, place: dict[str, Any], size: tuple[fl
         place: the panel, as in ``Panels.place``.
         size: width and height of the panel in pixels.
     """
+    import plotly.graph_objects as go
+
     width, height = size
     longest, most = max(10, int(0.9 * width / _LETTER)), max(1, int(0.9 * height / _LINE))
     lines = wrap(text, longest)
     if len(lines) > most:
         lines = [*lines[: most - 1], lines[most - 1][: longest - 2] + " …"]
+    figure.add_trace(go.Scatter(x=[None], y=[None], showlegend=False), **place)  # a panel without traces is not drawn
     figure.add_annotation(
         text="<br>".join(map(plain, lines)),
         hovertext="<br>".join(map(plain, wrap(text, 90))),

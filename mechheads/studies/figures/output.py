@@ -93,7 +93,7 @@ def _left_out(folder: FigureFolder, panels: Panels[Any]) -> list[str]:
     """A line for each reason why panels have no result."""
     lines: dict[tuple[str, str], list[str]] = {}
     for (model, data), why in panels.failures.items():
-        lines.setdefault((folder.names[model], why), []).append(data)
+        lines.setdefault((folder.names[model], why), []).append(data if len(folder.request.data) > 1 else "")
     return [f"Left out   {', '.join([name, *filter(None, several)])}: {why}" for (name, why), several in lines.items()]
 
 

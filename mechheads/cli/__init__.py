@@ -1,0 +1,163 @@
+"""The command line, ``mechheads``: each command calls Python functions and writes their results to a folder."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mechheads._version import __version__
+from mechheads.cli.figures import figure
+from mechheads.cli.options import TASKS, Device, MinPairs, ModelName, OnDisk, Out, Relations, Rule, Source
+from mechheads.cli.results import results_in
+
+main = typer.Typer(
+    help="What does each attention head of a language model do, and how sure are we?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+main.add_typer(figure, name="figure")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@main.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@main.command()
+def atlas(
+    model: ModelName = None,
+    out: Out = Path("atlas"),
+    device: Device = "cpu",
+    quick: Annotated[bool, typer.Option(help="Fewer relations, pairs and requests, no roles: a first look.")] = False,
+) -> None:
+    """Labels, patching effects, safety heads and roles of every head, as tables and one page of figures."""
+    from mechheads.model.load import load
+    from mechheads.studies.atlas import build_atlas
+    from mechheads.studies.report import write_page
+
+    with results_in(out) as results:
+        atlas = build_atlas(load(model, device=device), quick=quick, after_each=partial(results.write, write_page))
+        results.take(atlas, write_page)
+
+
+@main.command()
+def label(
+    model: ModelName = None,
+    relations: Relations = None,
+    out: Out = Path("labels"),
+    rule: Rule = "null",
+    source: Source = "all",
+    device: Device = "cpu",
+    min_pairs: MinPairs = 30,
+    on_disk: OnDisk = False,
+) -> None:
+    """Labels of every head from its weights, as scores, a table and a category map."""
+    from mechheads.labels import label_heads, relation_scores
+    from mechheads.model.load import load
+    from mechheads.model.stored_weights import open_weights
+
+    with results_in(out) as results:
+        if on_disk and model is None:
+            raise ValueError("--on-disk needs --model: a folder of safetensors or a hub name")
+        if on_disk and device not in ("cpu", "auto"):
+            raise ValueError(f"--on-disk computes on the CPU; leave out --device {device} or --on-disk")
+        weights = open_weights(model) if on_disk and model else load(model, device=device)
+        scores = relation_scores(weights, relations or None, min_pairs=min_pairs, source=source)  # type: ignore[arg-type]
+        labels = label_heads(scores, rule=rule)  # type: ignore[arg-type]
+        results.files = [scores.save(out / "relations.nc"), labels.save(out / "labels.nc")]
+        results.table("heads", labels.table())
+        labels.plot().write_html(out / "categories.html")
+        results.files.append(out / "categories.html")
+        counts = labels.counts() | ({"not reached": len(labels.missing)} if labels.missing else {})
+        results.interrupted = bool(labels.missing)
+        results.lines.append("Heads      " + ", ".join(f"{name} {n}" for name, n in counts.items()))
+        best = labels.table().query("is_evidence").nlargest(10, "phi")
+        for head, *phi, relation in best[["head", "phi", "phi_low", "phi_high", "relation"]].to_numpy().tolist():
+            results.lines.append(f"{_line(head, *phi)}  {relation}")
+
+
+@main.command()
+def safety(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Hub name, Hugging Face folder or GGUF file. Default: smollm2-135m-refusal, the default model "
+            "trained to refuse."
+        ),
+    ] = None,
+    out: Out = Path("safety"),
+    device: Device = "cpu",
+    k: Annotated[int, typer.Option(help="Number of heads at the top of each ranking.")] = 10,
+    quick: Annotated[bool, typer.Option(help="A few requests and short answers: a first look.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed for resampling, random heads and sampling.")] = 0,
+) -> None:
+    """Safety heads by every score, and a test of whether refusals depend on them, as tables and a page of figures."""
+    from mechheads.model.load import load
+    from mechheads.model.sources import REFUSING_MODEL
+    from mechheads.studies.report import write_safety_page
+    from mechheads.studies.safety import safety_study
+
+    with results_in(out) as results:
+        results.take(
+            safety_study(load(model or REFUSING_MODEL, device=device), k, quick=quick, seed=seed), write_safety_page
+        )
+
+
+@main.command()
+def roles(
+    task: Annotated[str, typer.Option(help=TASKS)] = "capitals",
+    model: ModelName = None,
+    device: Device = "cpu",
+    seeds: Annotated[int, typer.Option(help="Number of fits from different starts.")] = 10,
+    updates: Annotated[int, typer.Option(help="Largest number of updates in each of the three fits.")] = 500,
+    batch: Annotated[int, typer.Option(help="Number of items in an update.")] = 64,
+    n: Annotated[int | None, typer.Option(help="Number of items of the task. Default: all.")] = None,
+    most: Annotated[int, typer.Option(help="Largest number of heads to gate off in the curves.")] = 50,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the results, and for the checkpoint that Ctrl-C leaves.")
+    ] = Path("roles"),
+) -> None:
+    """Which heads facilitate a task, interfere with it or do not matter. After Ctrl-C, the same command continues."""
+    from mechheads.gating import fit_gates, head_roles, role_curve
+    from mechheads.gating.tasks.open_task import open_task
+    from mechheads.model.load import load
+    from mechheads.results.dataset import shown_ends
+    from mechheads.studies.report import role_shares, write_roles_page
+
+    with results_in(out) as results:
+        loaded = load(model, device=device)
+        items = open_task(task, model=loaded, n=n)
+        fitted_on, tried_on = items.split(0.8)
+        checkpoint = out / "gates.checkpoint"
+        gates = fit_gates(loaded, fitted_on, seeds=seeds, updates=updates, batch=batch, checkpoint=checkpoint)
+        results.files.append(gates.save(out / "gates.nc"))
+        if gates.interrupted:
+            raise KeyboardInterrupt(f"Interrupted; the same command continues from {checkpoint}.")
+        found = head_roles(gates)
+        curves = role_curve(loaded, tried_on, gates, found, most=most)
+        results.interrupted = curves.interrupted
+        results.table("heads", found.to_dataframe())
+        results.table("curves", curves.table)
+        results.files.append(write_roles_page(loaded.name, found, curves, out / "index.html"))
+        for share, scores in zip(role_shares(found), found.values(), strict=True):
+            results.lines.append(share)
+            for row in scores.top(5).to_dict("records"):
+                head = f"L{row['layer']}H{row['head']}"
+                results.lines.append(f"  {head:>7}  {row['score']:.2f}{shown_ends(row, '.2f')}")
+
+
+def _line(head: str, score: float, low: float, high: float) -> str:
+    return f"  {head:>7}  {score:.2f} [{low:.2f}, {high:.2f}]"

@@ -1,0 +1,147 @@
+"""``mechheads figure``: the figures of three papers for several models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mechheads.cli.options import TASKS, Device, MinPairs, OnDisk, Out, Relations, Rule, Source
+from mechheads.cli.results import results_in
+
+figure = typer.Typer(
+    help="A figure of one of three papers for several models: the drawing, its numbers and a page. The same command "
+    "goes on after Ctrl-C.",
+    no_args_is_help=True,
+)
+
+ModelNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        help="Hub name (with @ and a revision, if you like), Hugging Face folder or GGUF file; can be repeated.",
+    ),
+]
+
+
+@figure.command()
+def categories(
+    model: ModelNames = None,
+    relations: Relations = None,
+    out: Out = Path("categories-figure"),
+    rule: Rule = "null",
+    source: Source = "all",
+    min_pairs: MinPairs = 30,
+    on_disk: OnDisk = False,
+    quick: Annotated[bool, typer.Option(help="Four relations: a first look.")] = False,
+    device: Device = "cpu",
+) -> None:
+    """The categories of every head, from weights: one panel for each model."""
+    from mechheads.studies import categories_figure
+
+    with results_in(out) as results:
+        results.draw(
+            categories_figure(
+                model or None,
+                relations or None,
+                out=out,
+                rule=rule,  # type: ignore[arg-type]
+                source=source,  # type: ignore[arg-type]
+                min_pairs=min_pairs,
+                on_disk=on_disk,
+                quick=quick,
+                device=device,
+            )
+        )
+
+
+@figure.command()
+def safety(
+    model: ModelNames = None,
+    requests: Annotated[
+        list[str] | None,
+        typer.Option(help="harmful, JailbreakBench, MaliciousInstruct, AdvBench, XSTest or a file; can be repeated."),
+    ] = None,
+    ablations: Annotated[
+        list[str] | None,
+        typer.Option(help="undifferentiated, scaling, zero, mean, resample; can be repeated. Default: the first two."),
+    ] = None,
+    out: Out = Path("safety-figure"),
+    k: Annotated[int, typer.Option(help="Number of heads to draw for each ablation.")] = 10,
+    template: Annotated[
+        str, typer.Option(help='"query" (the paper\'s), "bare" or "chat" (the model\'s own).')
+    ] = "query",
+    quick: Annotated[bool, typer.Option(help="Eight requests of each set: a first look.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed for resampling.")] = 0,
+    device: Device = "cpu",
+) -> None:
+    """The heads on which answers to requests depend: one panel for each model and set of requests."""
+    from mechheads.studies import safety_figure
+
+    chosen: dict[str, Any] = {"requests": requests, "ablations": ablations}
+    with results_in(out) as results:
+        results.draw(
+            safety_figure(
+                model or None,
+                **{name: given for name, given in chosen.items() if given},
+                out=out,
+                k=k,
+                template=template,  # type: ignore[arg-type]
+                quick=quick,
+                seed=seed,
+                device=device,
+            )
+        )
+
+
+@figure.command()
+def roles(
+    model: ModelNames = None,
+    tasks: Annotated[
+        list[str] | None,
+        typer.Option(help=f"{TASKS} Can be repeated. Default: syntax, common_sense, math."),
+    ] = None,
+    out: Out = Path("roles-figure"),
+    seeds: Annotated[int, typer.Option(help="Number of fits from different starts.")] = 10,
+    updates: Annotated[int, typer.Option(help="Largest number of updates in each of the three fits.")] = 500,
+    batch: Annotated[int, typer.Option(help="Number of items in an update.")] = 64,
+    n: Annotated[int | None, typer.Option(help="Number of items of each task. Default: all.")] = None,
+    most: Annotated[int, typer.Option(help="Largest number of heads to gate off.")] = 50,
+    quick: Annotated[bool, typer.Option(help="Few items, seeds and updates: a first look.")] = False,
+    device: Device = "cpu",
+) -> None:
+    """How tasks change as heads of each role are gated off: one row for each task, one column for each model."""
+    from mechheads.studies import roles_figure
+
+    chosen: dict[str, Any] = {"tasks": tasks} if tasks else {}
+    with results_in(out) as results:
+        results.draw(
+            roles_figure(
+                model or None,
+                **chosen,
+                out=out,
+                seeds=seeds,
+                updates=updates,
+                batch=batch,
+                n=n,
+                most=most,
+                quick=quick,
+                device=device,
+            )
+        )
+
+
+@figure.command()
+def repeat(
+    file: Annotated[Path, typer.Argument(help="The figure.json of a figure.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Another folder. Default: the figure's own, whose finished panels are kept.")
+    ] = None,
+    device: Device = "cpu",
+) -> None:
+    """Draw a figure again from its figure.json."""
+    from mechheads.studies import repeat_figure
+
+    with results_in(out or file.parent) as results:
+        results.draw(repeat_figure(file, out, device=device))

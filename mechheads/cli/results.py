@@ -1,0 +1,92 @@
+"""What a command writes and prints, and how it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechheads.studies.atlas import Atlas
+    from mechheads.studies.figures.output import PaperFigure
+    from mechheads.studies.safety import SafetyStudy
+
+
+@dataclass
+class Results:
+    """The results of a command.
+
+    Attributes:
+        out: folder for the results.
+        lines: text to print.
+        files: paths of the files that were written.
+        interrupted: whether Ctrl-C ended the work.
+    """
+
+    out: Path
+    lines: list[str] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+    interrupted: bool = False
+
+    def take(self, found: Atlas | SafetyStudy, write_page: Callable[[Any, Path], Path]) -> None:
+        """Save an atlas or a study, with its page.
+
+        Raises:
+            KeyboardInterrupt: if it was interrupted before there was a result.
+        """
+        if not found.results:
+            raise KeyboardInterrupt
+        self.write(write_page, found)
+        self.lines.append(found.summary())
+        self.interrupted = found.interrupted
+
+    def write(self, write_page: Callable[[Any, Path], Path], found: Atlas | SafetyStudy) -> None:
+        """Write what an atlas or a study has so far."""
+        self.files = [*found.save(self.out), write_page(found, self.out / "index.html")]
+
+    def draw(self, made: PaperFigure) -> None:
+        """Show what a figure says and wrote."""
+        self.lines, self.files, self.interrupted = list(made.lines), list(made.files), made.interrupted
+
+    def table(self, name: str, table: pd.DataFrame) -> None:
+        """Save a table, if it has rows."""
+        from mechheads.studies.study import save_parts
+
+        self.files += save_parts(self.out, {}, {name: table})
+
+
+@contextmanager
+def results_in(out: Path) -> Iterator[Results]:
+    """Run a command's work, then print the results and the paths of the files, or the error."""
+    start = time.perf_counter()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "is a file" if out.is_file() else f"cannot be created ({error.strerror})"
+        typer.echo(f"Error: --out {out} {why}; give a folder", err=True)
+        raise typer.Exit(2) from error
+    results = Results(out)
+    try:
+        yield results
+    except ValueError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as stop:
+        typer.echo(str(stop) or "Interrupted before there was a result.", err=True)
+        raise typer.Exit(130) from stop
+    page = next(file for file in results.files if file.suffix == ".html")
+    for line in results.lines:
+        typer.echo(line)
+    typer.echo("Files      " + ", ".join(map(str, results.files)))
+    seconds = f"{time.perf_counter() - start:.0f} s"
+    if results.interrupted:
+        typer.echo(f"Interrupted after {seconds}; {page} shows the results until then.")
+        raise typer.Exit(130)
+    typer.echo(f"Done in {seconds}; open {page} in a browser.")
