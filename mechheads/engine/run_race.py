@@ -124,6 +124,6 @@ def run_race(job: Job, evaluator: Evaluator, race: Race, *, progress: bool = Tru
     if found.interrupted:
         found.stopped = interrupted_after(f"{found.looks[-1][0]} of {n} prompts")
         warn(f"{found.stopped}; heads that were not dropped have scores from the prompts until then")
-    found.stopped = found.stopped or f"all {n} prompts were used"
+    found.stopped = found.stopped or "every prompt was used"
     found.finish(job.heads, scale)
     return found
