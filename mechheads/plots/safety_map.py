@@ -198,10 +198,12 @@ def _draw(panels: Mapping[str, Sequence[_Series] | str], marks: Mapping[str, tup
             named.add(one.name)
             figure.add_trace(trace, **grid.place(i))
         across, up = max(one.scores.n_layers for one in series), max(one.scores.n_heads for one in series)
-        figure.update_xaxes(**_axis(across, grid.panel_width, 24), **grid.place(i))
+        figure.update_xaxes(**_axis(across, grid.panel_width, 24), title_text="Layer", **grid.place(i))
         figure.update_yaxes(**_axis(up, grid.panel_height, 16), **grid.place(i))
-    figure.update_xaxes(title_text="Layer", title_standoff=4)
-    figure.update_yaxes(title_text="Head", title_standoff=6, col=1)
+        if grid.place(i)["col"] == 1:
+            figure.update_yaxes(title_text="Head", **grid.place(i))
+    figure.update_xaxes(title_standoff=4)
+    figure.update_yaxes(title_standoff=6)
     headings = 28 * any(panels)
     legend = 22 * _legend_rows(named, grid.width) + 12
     top = 56 + legend + headings

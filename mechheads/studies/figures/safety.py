@@ -159,7 +159,9 @@ def _draw(folder: FigureFolder, panels: Panels[dict[str, SafetyHeads]]) -> Drawn
             lines.append(f"{name}, {ablation}: {', '.join(head_names(first.head(_NAMED)))}")
     best = pd.concat(top, ignore_index=True)
     named = best.loc[best["rank"] <= _NAMED].drop(columns=[] if several else "requests")
-    named = named.assign(head=head_names(named)).loc[:, [name for name in _COLUMNS if name in named]]
+    named = (
+        named.assign(head=head_names(named)).loc[:, [name for name in _COLUMNS if name in named]].reset_index(drop=True)
+    )
     return Drawn(
         figure=safety_grid(shown, k=k),
         panels=shown,
