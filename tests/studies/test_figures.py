@@ -17,7 +17,12 @@ from typer.testing import CliRunner
 import mechheads as mh
 from mechheads.cli import main
 from mechheads.studies import categories_figure, repeat_figure, roles_figure, safety_figure
-from mechheads.studies.figures import categories as categories_module, roles as roles_module, safety as safety_module
+from mechheads.studies.figures import (
+    categories as categories_module,
+    output,
+    roles as roles_module,
+    safety as safety_module,
+)
 from mechheads.studies.figures.request import model_names, read_request, short_names
 from support import tiny as tiny_models
 
@@ -511,3 +516,24 @@ def test_the_roles_command_draws(asked_roles, tiny):
     assert done.exit_code == 0, done.output
     assert "llama, capitals: facilitation" in done.output
     assert pd.read_csv(asked_roles["out"] / "curves.csv")["k"].tolist()[-1] == 3
+
+
+@pytest.mark.parametrize("says", [("closed at once", "a hint"), "closed at once\na hint"])
+def test_a_browser_that_fails_leaves_the_figure_as_html(asked, monkeypatch, says):
+    def fail(self: Any, path: Path) -> None:
+        Path(path).write_bytes(b"half")
+        raise RuntimeError(says)
+
+    monkeypatch.setattr(output, "_has_kaleido", lambda: True)
+    monkeypatch.setattr("plotly.graph_objects.Figure.write_image", fail)
+    made = categories_figure(**asked)
+    assert "no PDF, SVG or PNG: kaleido could not draw them (closed at once)" in made.summary()
+    assert not list(asked["out"].glob("figure.p*"))
+
+
+def test_images_are_written_where_a_browser_is_at_hand(asked, monkeypatch):
+    monkeypatch.setattr(output, "_has_kaleido", lambda: True)
+    monkeypatch.setattr("plotly.graph_objects.Figure.write_image", lambda self, path: Path(path).write_bytes(b"image"))
+    made = categories_figure(**asked)
+    assert {path.name for path in made.files} >= {"figure.pdf", "figure.svg", "figure.png"}
+    assert "no PDF" not in made.summary()

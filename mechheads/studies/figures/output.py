@@ -108,7 +108,7 @@ def _write_images(figure: go.Figure, folder: Path) -> tuple[list[Path], str]:
     paths = [folder / f"figure.{kind}" for kind in _IMAGES]
     for path in paths:
         path.unlink(missing_ok=True)
-    if importlib.util.find_spec("kaleido") is None:
+    if not _has_kaleido():
         return [], "they need the package kaleido (pip install kaleido) and Chrome or Chromium"
     try:
         for path in paths:
@@ -116,5 +116,17 @@ def _write_images(figure: go.Figure, folder: Path) -> tuple[list[Path], str]:
     except Exception as error:  # kaleido raises errors of many types if it finds no browser, or the browser fails
         for path in paths:
             path.unlink(missing_ok=True)
-        return [], f"kaleido could not draw them ({str(error).strip().splitlines()[0]})"
+        return [], f"kaleido could not draw them ({_first_line(error)})"
     return paths, ""
+
+
+def _has_kaleido() -> bool:
+    return importlib.util.find_spec("kaleido") is not None
+
+
+def _first_line(error: BaseException) -> str:
+    """What an error says first; kaleido's errors hold their lines in a tuple."""
+    first: Any = error
+    while isinstance(first, BaseException | tuple) and (parts := getattr(first, "args", first)):
+        first = parts[0]
+    return (str(first).strip().splitlines() or [type(error).__name__])[0]
