@@ -107,9 +107,11 @@ def role_curves(
         if not any(_measured(across, model) for model in models):
             figure.update_yaxes(**UNMARKED, row=row)
     for column, model in enumerate(models, 1):
-        if not any(_measured(across, model) for across in grid.values()):
+        if any(_measured(across, model) for across in grid.values()):
+            title = "number of heads gated off"
+            figure.update_xaxes(title_text=title, title_standoff=6, row=len(grid), col=column)
+        else:
             figure.update_xaxes(**UNMARKED, col=column)
-    figure.update_xaxes(title_text="number of heads gated off", title_standoff=6, row=len(grid))
     heading = "Log-probability of the target as heads are gated off" if title is None else title
     figure.update_layout(
         title={"text": plain(heading), "x": 0.01, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 20}},

@@ -33,7 +33,7 @@ from mechheads.studies.figures.request import (
     short_names,
 )
 
-_QUICK: dict[str, int] = {"seeds": 2, "updates": 20, "batch": 8, "n": 40, "most": 20}
+_QUICK: dict[str, int] = {"seeds": 2, "updates": 20, "batch": 8, "n": 40, "most": 20, "draws": 2}
 _QUICK_RATES: dict[str, Any] = {"lr": (0.3, 0.03), "lr_regularised": (0.5, 0.05)}
 _TEXT = (
     "How the log-probability of a task's targets changes when the first k heads of a role are gated off rather than "
@@ -95,7 +95,8 @@ class _Settings:
         gates = self.fit(model, fitted_on, checkpoint=checkpoint, progress=self.progress)
         stop_if(gates.interrupted)
         most = min(self.most, _QUICK["most"]) if self.quick else self.most
-        curves = role_curve(model, tried_on, gates, most=most, progress=self.progress)
+        draws = _QUICK["draws"] if self.quick else 5
+        curves = role_curve(model, tried_on, gates, most=most, draws=draws, progress=self.progress)
         stop_if(curves.interrupted)
         gates.save(place / "gates.nc")
         curves.save(place / "curves.nc")
