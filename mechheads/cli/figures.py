@@ -9,6 +9,7 @@ import typer
 
 from mechheads.cli.options import TASKS, Device, MinPairs, OnDisk, Out, Relations, Rule, Source
 from mechheads.cli.results import results_in
+from mechheads.data import names
 
 figure = typer.Typer(
     help="A figure of one of three papers for several models: the drawing, its numbers and a page. The same command "
@@ -145,3 +146,31 @@ def repeat(
 
     with results_in(out or file.parent) as results:
         results.draw(repeat_figure(file, out, device=device))
+
+
+def _known_recipe(name: str) -> str:
+    if name not in names("recipes"):
+        raise typer.BadParameter(f"{name!r} is not a recipe; choose one of {', '.join(names('recipes'))}")
+    return name
+
+
+@figure.command()
+def recipe(
+    name: Annotated[
+        str,
+        typer.Argument(callback=_known_recipe, help="maps: categories; ships: safety heads; chg: roles."),
+    ],
+    model: ModelNames = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="Other relations, requests or tasks than the recipe's; can be repeated."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: the name of the recipe.")] = None,
+    quick: Annotated[bool, typer.Option(help="A first look, as in the command of the figure.")] = False,
+    device: Device = "cpu",
+) -> None:
+    """A paper's figure with the paper's models and settings, and its printed numbers next to these."""
+    from mechheads.studies import recipe_figure
+
+    with results_in(out or Path(name)) as results:
+        results.draw(recipe_figure(name, model or None, data=data or None, out=out, quick=quick, device=device))

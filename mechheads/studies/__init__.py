@@ -3,6 +3,7 @@
 from mechheads.studies.atlas import Atlas, build_atlas
 from mechheads.studies.figures.categories import categories_figure
 from mechheads.studies.figures.output import PaperFigure
+from mechheads.studies.figures.recipes import Recipe, load_recipe, recipe_figure
 from mechheads.studies.figures.repeat import repeat_figure
 from mechheads.studies.figures.roles import roles_figure
 from mechheads.studies.figures.safety import safety_figure
@@ -12,9 +13,12 @@ from mechheads.studies.safety import SafetyStudy, safety_study
 __all__ = [
     "Atlas",
     "PaperFigure",
+    "Recipe",
     "SafetyStudy",
     "build_atlas",
     "categories_figure",
+    "load_recipe",
+    "recipe_figure",
     "repeat_figure",
     "roles_figure",
     "safety_figure",

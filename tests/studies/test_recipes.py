@@ -1,0 +1,88 @@
+"""The recipes of the papers' figures: their settings, and the numbers that the papers print."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from mechheads.cli import main
+from mechheads.data import names
+from mechheads.studies import load_recipe, recipe_figure
+from mechheads.studies.figures import recipes
+
+ITEMS = "\n".join(
+    f'{{"prompt": " The{a} is", "target": "{b}"}}'
+    for a, b in ((" France", " Paris"), (" Italy", " Rome"), (" Spain", " Madrid"), (" Germany", " Berlin"))
+)
+
+
+@pytest.mark.parametrize("name", names("recipes"))
+def test_every_setting_is_an_argument_of_its_figure(name: str):
+    recipe = load_recipe(name)
+    draw, data = recipes._FIGURES[recipe.figure]
+    assert {*recipe.settings, data, "out", "quick", "device", "progress"} <= set(inspect.signature(draw).parameters)
+    assert len(recipe.models) in (2, 4) and recipe.differs
+    assert all(model in recipe.needs() for model in recipe.models)
+
+
+def test_settings_are_those_of_the_papers():
+    assert load_recipe("maps").settings["rule"] == "maps" and load_recipe("maps").settings["source"] == "first_mlp"
+    assert load_recipe("ships").settings["requests"] == ["JailbreakBench", "MaliciousInstruct"]
+    asked = load_recipe("chg").settings
+    assert (asked["seeds"], asked["updates"], asked["batch"]) == (10, 500, 64)
+    printed = load_recipe("chg").printed.set_index(["model", "task", "role", "share"])["percent"]
+    assert len(printed) == 48 and printed.index.is_unique
+    assert printed["meta-llama/Llama-3.1-8B", "common_sense", "facilitation", "always"] == 18.7
+    assert printed["meta-llama/Llama-3.2-1B", "math", "interference", "any"] == 26.0
+
+
+def test_printed_numbers_stand_next_to_ours():
+    about = {"model": "meta-llama/Llama-3.2-1B", "task": "syntax"}
+    shares = pd.DataFrame(
+        [
+            {**about, "role": "facilitation", "always": 0.022, "any": 0.7, "mean": 0.3},
+            {**about, "role": "irrelevance", "always": 0.5, "any": 0.9, "mean": 0.6},
+            {**about, "model": "gpt2", "role": "facilitation", "always": 0.1, "any": 0.7, "mean": 0.3},
+        ]
+    )
+    found = load_recipe("chg").compare(shares).set_index("share")
+    assert found["printed"].to_dict() == {"always": 1.2, "any": 72.1}
+    assert found["difference"].round(6).to_dict() == {"always": 1.0, "any": -2.1}
+    assert set(found["role"]) == {"facilitation"}
+
+
+def test_a_recipe_draws_its_figure_for_other_models(tiny: Callable[[str], Path], tmp_path: Path, monkeypatch):
+    task = tmp_path / "mine.jsonl"
+    task.write_text(ITEMS)
+    asked = load_recipe("chg")
+    as_printed = replace(asked, printed=asked.printed[:2].assign(model="llama", task="mine", percent=50.0))
+    monkeypatch.setattr(recipes, "load_recipe", lambda name: as_printed)
+    made = recipe_figure("chg", [tiny("llama")], data=[task], out=tmp_path / "out", quick=True, progress=False)
+    assert list(made.panels) == ["mine"] and made.lines[0].startswith("Paper      Nam et al. 2025")
+    assert any(line.startswith("Differs    fits end early") for line in made.lines)
+    compared = pd.read_csv(tmp_path / "out" / "printed.csv")
+    assert compared["printed"].tolist() == [50.0, 50.0]
+    assert (compared["ours"] - compared["printed"]).tolist() == pytest.approx(compared["difference"].tolist())
+    assert (tmp_path / "out" / "printed.csv") in made.files
+
+
+def test_what_is_not_a_recipe_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(ValueError, match="recipe is 'map'; choose one of 'chg', 'maps', 'ships'"):
+        recipe_figure("map")
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["figure", "recipe", "map"])
+    assert done.exit_code == 2 and "is not a recipe" in done.output and not list(tmp_path.iterdir())
+
+
+def test_the_command_draws_a_recipe(tiny: Callable[[str], Path], tmp_path: Path):
+    relation = tmp_path / "mine.json"
+    relation.write_text('{"name": "mine", "category": "Knowledge", "pairs": [["France", "Paris"], ["Italy", "Rome"]]}')
+    arguments = ["figure", "recipe", "maps", "--model", str(tiny("gpt2")), "--model", str(tiny("llama"))]
+    done = CliRunner().invoke(main, [*arguments, "--data", str(relation), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 1 and "min_pairs" in done.output  # two pairs are too few for the paper's 30
