@@ -7,7 +7,6 @@ are computed, and in each block everything except the attention.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from mechheads.heads import HeadId, kv_head
 from mechheads.model.backends.base import Blocks, Hook
+from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.runs.head_cache import HeadCache
 
 MLPs = Literal["recomputed", "frozen"]
@@ -50,10 +50,6 @@ class Arrived:
 
     inputs: dict[Receiver, Float[Tensor, "sender prompt position d"]]
     final: Float[Tensor, "sender prompt position d_model"] | None
-
-
-class _Seen(Exception):
-    """Raised inside a block to stop it once the wanted activations are recorded."""
 
 
 class Frozen:
@@ -181,7 +177,7 @@ class Frozen:
         seen: dict[str, Tensor] = {}
 
         def stop(value: Tensor, hook: Any) -> None:
-            raise _Seen
+            raise Stopped
 
         def note(site: str) -> Any:
             def hook_fn(value: Tensor, hook: Any) -> None:
@@ -192,8 +188,8 @@ class Frozen:
         hooks = [(self.model.hook_name(site, layer), note(site)) for site in sorted({r.site for r in wanted})]
         rows = stream.flatten(0, 1)
         block = partial(self._blocks(len(rows)), layer, rows)
-        with suppress(_Seen):
-            self.model.backend.under([*hooks, (self.model.hook_name("z", layer), stop)], block)
+        hooks.append((self.model.hook_name("z", layer), stop))
+        self.model.backend.under(hooks, partial(until_stopped, layer, block))
         inputs = {}
         for receiver in wanted:
             value = seen[receiver.site]
@@ -242,7 +238,7 @@ def check_frozen(base: HeadCache, at: Int[Tensor, "prompt position"]) -> None:
     final = frozen.run([(same, frozen._take(base.z[same]))], final=True).final
     old = base.final_at(at)[:1].float()
     off = float((final.float() - old).abs().max() / old.std()) if final is not None else torch.inf
-    if not off < (1e-3 if model.dtype == torch.float32 else 0.3):
+    if not off < model.backend.tolerance:
         raise ValueError(
             f"model {model.name!r} does not support path patching: freezing its heads changes its output; use "
             "mh.activation_patch"

@@ -19,19 +19,16 @@ from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.report import describe_intervention
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
-from mechheads.engine.run import new_z
+from mechheads.engine.run import alter, new_z
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.heads import HeadId, HeadLike, check_head
-from mechheads.interventions.base import site_of
 from mechheads.interventions.basic import Patch
-from mechheads.interventions.new_z import altered_z
 from mechheads.messages.progress import Bar
 from mechheads.metrics.base import name_of
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.provenance import make_provenance
 from mechheads.runs.layer_store import LayerStore
-from mechheads.runs.sites import KEY_SITES
 
 
 class SetRuns:
@@ -103,12 +100,9 @@ class SetRuns:
 
 def replaced_z(job: Job) -> tuple[LayerStore, Int[Tensor, " prompt"]]:
     """The new z of a job's heads, by layer [prompt, head, pos, d_head], and the first position that changes."""
-    layers, site, altered = sorted({head.layer for head in job.heads}), site_of(job.intervention), None
-    if site != "z":
-        at = job.places[0].at if site in KEY_SITES else None
-        altered = altered_z(job.model, job.base, job.source, job.intervention, at, layers, job.plan.rows)
+    altered = alter(job, [0])
     store, starts = LayerStore(job.model.n_layers, len(job.tokens), job.base.stores["z"].on_disk), []
-    for layer in layers:
+    for layer in sorted({head.layer for head in job.heads}):
         new = job.base.z.layer(layer).clone()
         for head in job.heads:
             if head.layer == layer:

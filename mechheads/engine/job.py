@@ -251,22 +251,13 @@ def make_ready(
     spec.check(model)
     heads = check_heads(spec.heads, model.n_layers, model.n_heads)
     runs = CachedRuns(model, spec.prompts) if runs is None else runs
-    tokens, other = runs.sides(spec.base)
+    tokens, _ = runs.sides(spec.base)
     at, _ = read_positions(spec.metric, tokens)
     places = find_places(spec.positions, tokens)
     if spec.race is not None:
         spec.race.check(len(heads), len(places))
     try_metric(spec.metric, tokens, model.d_vocab)
-    ledger = store.open(
-        model,
-        {"base": tokens, "source": other},
-        intervention=spec.intervention,
-        metric=spec.metric,
-        heads=[str(head) for head in heads],
-        positions=spec.positions,
-        base=spec.base,
-        **({} if spec.race is None else {"race": spec.race}),
-    )
+    ledger = ledger_of(model, spec, runs, heads, store)
     start = time.perf_counter()
     base, source = _cache(model, spec, runs, sites, progress)
     seconds = time.perf_counter() - start
@@ -305,6 +296,24 @@ def _as_before(plan: Plan, ledger: Ledger | None, name: str) -> Plan:
         return plan
     rows, stack, width, groups = ledger.remember(name, [plan.rows, plan.stack, plan.width, plan.groups])
     return replace(plan, rows=rows, stack=stack, width=width, groups=groups and tuple(map(tuple, groups)))
+
+
+def ledger_of(
+    model: Model, spec: Spec, runs: CachedRuns, heads: Sequence[HeadId], store: Store, **more: object
+) -> Ledger | None:
+    """The ledger of a request, identified by it and by further settings; None if nothing is stored."""
+    tokens, other = runs.sides(spec.base)
+    return store.open(
+        model,
+        {"base": tokens, "source": other},
+        intervention=spec.intervention,
+        metric=spec.metric,
+        heads=[str(head) for head in heads],
+        positions=spec.positions,
+        base=spec.base,
+        **({} if spec.race is None else {"race": spec.race}),
+        **more,
+    )
 
 
 def _cache(

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mechheads.engine.memory import logit_bytes, token_bytes, tokens_in_flight
 from mechheads.engine.row_layout import layout_of
 from mechheads.limits import Limits
+from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.sites import KEY_SITES
-from mechheads.units import show_bytes
+from mechheads.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
     from mechheads.engine.packing import Packing
@@ -18,10 +20,6 @@ if TYPE_CHECKING:
     from mechheads.heads import HeadId
     from mechheads.model.core import ModelCore
     from mechheads.prompts.tokens import Tokens
-    from mechheads.runs.head_cache import HeadCache
-
-from mechheads.engine.memory import logit_bytes, token_bytes, tokens_in_flight
-from mechheads.units import show_seconds
 
 _WHY = {
     "queries": "copies of a prompt share rows and its cached keys",
@@ -185,7 +183,7 @@ def least_in_flight(model: ModelCore, tokens: Tokens, n_read: int, limits: Limit
 
 def _kept_bytes(base: HeadCache, source: HeadCache | None, site: str, on_disk: bool) -> int:
     model = base.need_model()
-    cached = [type(run).estimate(model, run.tokens, sites=tuple(run.stores)) for run in (base, source) if run]
+    cached = [HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)) for run in (base, source) if run]
     if site != "z":
-        cached.append(type(base).estimate(model, base.tokens, sites=("z",)))
+        cached.append(HeadCache.estimate(model, base.tokens, sites=("z",)))
     return sum(size.total // (model.n_layers if on_disk else 1) for size in cached)

@@ -32,7 +32,7 @@ def choose_layout(model: ModelCore) -> Layout:
     run = HeadCache.run(model, ids, sites=("z", "resid_pre"), progress=False)
     run.check_finite()
     for layout in model.backend.layouts:
-        if _resume_error(run, layout) < (1e-3 if model.dtype.itemsize >= 4 else 0.3):
+        if _resume_error(run, layout) < model.backend.tolerance:
             return layout
     raise ValueError(
         f"{model.backend.about} cannot be resumed: running its later layers from cached activations, with nothing "

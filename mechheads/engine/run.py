@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -66,20 +66,20 @@ def measure(job: Job, evaluator: Evaluator, *, altered: Altered | None = None, p
     found = Measured(np.full((model.n_layers, model.n_heads, len(job.places), len(job.rows)), np.nan))
     finished = {} if job.ledger is None else job.ledger.finished()
     for unit in job.units:
-        if (change := finished.get(_key(job, unit))) is not None:
+        if (change := finished.get(unit_key(job, unit))) is not None:
             found.add(unit, change)
     with until_interrupted() as work:
         for units, final in finals(job, progress=progress, done=found.reached.copy(), altered=altered):
             changes = evaluator(final)
             if job.ledger is not None:
-                job.ledger.commit({_key(job, unit): change for unit, change in zip(units, changes, strict=True)})
+                job.ledger.commit({unit_key(job, unit): change for unit, change in zip(units, changes, strict=True)})
             for unit, change in zip(units, changes, strict=True):
                 found.add(unit, change)
     found.interrupted = work.interrupted
     return found
 
 
-def _key(job: Job, unit: Unit) -> str:
+def unit_key(job: Job, unit: Unit) -> str:
     """The name of a unit in a ledger."""
     return f"{unit[0]} {unit[1]}{job.part}"
 
@@ -135,12 +135,12 @@ def _groups(job: Job, places: list[int]) -> Iterator[list[list[Unit]]]:
     yield from (every[start : start + size] for start in range(0, len(every), size))
 
 
-def waves(job: Job, places: list[int]) -> Iterator[list[Unit]]:
-    """The units of each wave: heads in layer order at one place."""
-    heads = sorted(job.heads)
+def waves(job: Job, places: Iterable[int], stack: int | None = None) -> Iterator[list[Unit]]:
+    """The units of each wave: heads in layer order at one place, ``stack`` of them, by default as many as planned."""
+    heads, step = sorted(job.heads), stack or job.plan.stack
     for place in places:
-        for start in range(0, len(heads), job.plan.stack):
-            yield [(head, place) for head in heads[start : start + job.plan.stack]]
+        for start in range(0, len(heads), step):
+            yield [(head, place) for head in heads[start : start + step]]
 
 
 def alter(job: Job, places: list[int]) -> Altered | None:

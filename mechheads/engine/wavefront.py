@@ -24,7 +24,7 @@ from mechheads.heads import kv_head
 from mechheads.interventions.head_change import HeadChange, Region, change_hooks, region
 from mechheads.model.backends.base import Blocks, Hook, Keys
 from mechheads.model.backends.partial_block import Noted, Stopped, mask_of, until_stopped
-from mechheads.runs.head_cache import HeadCache
+from mechheads.runs.head_cache import HeadCache, states_at
 from mechheads.runs.sites import KEY_SITES
 
 EditSite = Literal["z", "q", "k", "v", "mlp_out"]
@@ -112,8 +112,7 @@ class Wave:
         self.n_past = window.n_past
         self._ready: dict[tuple[int, int, bool], Blocks] = {}
         self._masks: dict[tuple[int, int, int, bool], Tensor] = {}
-        index = window.at[..., None].expand(-1, -1, self.model.d_model)
-        self._old_final = base.final[rows].gather(1, index)
+        self._old_final = states_at(base.final[rows], window.at)
 
     def run(self, copies: Sequence[Copy]) -> Float[Tensor, "copy prompt position d_model"]:
         """The final states of each copy at the positions that are read."""

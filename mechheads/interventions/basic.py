@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechheads.interventions.base import Context, Site
@@ -29,9 +29,15 @@ class Mean:
     needs: ClassVar = ()
 
     def __call__(self, value: Float[Tensor, "prompt pos d_head"], context: Context) -> Tensor:
-        real = context.mask[..., None]
-        mean = (value.float() * real).sum((0, 1)) / real.sum()
-        return mean.to(value.dtype).expand_as(value)
+        return mean_of_tokens(value, context.mask).to(value.dtype).expand_as(value)
+
+
+def mean_of_tokens(
+    value: Float[Tensor, "prompt pos d_head"], mask: Bool[Tensor, "prompt pos"]
+) -> Float[Tensor, " d_head"]:
+    """The mean over all real tokens of all prompts, in float32."""
+    real = mask[..., None]
+    return (value.float() * real).sum((0, 1)) / real.sum()
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,11 @@ from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.memory import token_bytes, tokens_in_flight
 from mechheads.engine.places import Positions, by_place, where_reached
 from mechheads.engine.report import About, describe_heads, describe_positions, report
+from mechheads.engine.run import alter, passes
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Context, Site, site_of
 from mechheads.interventions.basic import Patch
-from mechheads.interventions.new_z import altered_z, apply
+from mechheads.interventions.new_z import apply
 from mechheads.limits import Budget, Limits
 from mechheads.messages.progress import Bar
 from mechheads.metrics.base import Metric, MetricContext, check_value, name_of, read_positions
@@ -45,7 +46,7 @@ from mechheads.patching.pairs import base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import Tokens
 from mechheads.results.scores import HeadScores
-from mechheads.runs.head_cache import HeadCache
+from mechheads.runs.head_cache import HeadCache, states_at
 from mechheads.runs.layer_store import LayerStore
 from mechheads.runs.sites import KEY_SITES
 
@@ -146,12 +147,8 @@ def attribute(job: Job, progress: bool = True) -> Float[np.ndarray, "layer head 
     gradient = z_gradients(base, job.spec.metric, layers, _rows_at_once(job), progress)
     values = np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan)
     of_keys = site in KEY_SITES  # a new key or value at one place changes z at every later token
-    every = range(len(job.places))
-    for places in [[place] for place in every] if of_keys else [every]:
-        altered = None
-        if site != "z":
-            at = job.places[places[0]].at if of_keys else None
-            altered = altered_z(model, base, job.source, job.intervention, at, layers, job.plan.rows)
+    for places in passes(job):
+        altered = alter(job, places)
         for layer in layers:
             heads = [head.head for head in job.heads if head.layer == layer]
             old = base.z.layer(layer)[:, heads]
@@ -226,7 +223,7 @@ def _gradients(
     hooks = [(model.hook_name("z", layer), partial(watch, layer=layer)) for layer in layers]
     with with_gradient():
         final = model.backend.run(tokens.ids, hooks, grad=True)
-        logits = model.unembed(final.gather(1, at[..., None].expand(-1, -1, final.shape[-1])))
+        logits = model.unembed(states_at(final, at))
         value = metric(logits, MetricContext(logits.detach().clone(), tokens, mask))
         total = check_value(metric, value, len(tokens)).sum()
         return torch.autograd.grad(total, [z[layer] for layer in layers])

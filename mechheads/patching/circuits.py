@@ -40,8 +40,6 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import LEAST_CLUSTERS, clustered_interval
 from mechheads.results.tables import TableResult
 
-_LEVEL = 0.95
-
 
 @dataclass(frozen=True, eq=False)
 class Faithfulness(TableResult):
@@ -200,7 +198,7 @@ def completeness(
         of_model = runs.values([runs.all - k for k in without], bar.update)
         of_circuit = runs.values([frozenset(circuit) - k for k in without], bar.update)
     difference = of_circuit - of_model
-    low, high = clustered_interval(difference, runs.cluster, level=_LEVEL)
+    low, high = clustered_interval(difference, runs.cluster)
     mean = difference.mean(1)
     columns = {
         "heads": [" ".join(map(str, heads)) for _, heads in chosen],
@@ -319,5 +317,5 @@ def _ratio_interval(
 ) -> tuple[float, float]:
     """The interval of mean(part) / mean(whole), from each prompt's first-order contribution to its error."""
     share = part.mean() / whole.mean()
-    low, high = share + np.stack(clustered_interval((part - share * whole) / whole.mean(), cluster, level=_LEVEL))
+    low, high = share + np.stack(clustered_interval((part - share * whole) / whole.mean(), cluster))
     return float(low), float(high)

@@ -7,7 +7,7 @@ base run get these inputs, and everything after them is recomputed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Literal
@@ -28,7 +28,7 @@ from mechheads.engine.places import Positions, by_place
 from mechheads.engine.report import About, describe_heads, describe_positions, report
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
-from mechheads.engine.run import new_z
+from mechheads.engine.run import new_z, unit_key, waves
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.basic import Patch
@@ -44,6 +44,7 @@ from mechheads.patching.pairs import base_of, check_pairs
 from mechheads.patching.receivers import FINAL, Group, check_reached, parse_receivers
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.scores import HeadScores
+from mechheads.runs.head_cache import states_at
 
 
 @alone
@@ -225,15 +226,16 @@ def _measure(
     bar = Bar(total=len(job.units), disable=not progress, leave=False, desc=f"paths from {len(job.heads)} heads")
     with until_interrupted() as work, bar:
         for units in paths.waves():
-            if not all(f"{head} {place}" in finished for head, place in units):
+            keys = [unit_key(job, unit) for unit in units]
+            if not finished.keys() >= set(keys):
                 finals = in_halves(paths.run, units)
                 changes = np.stack([evaluator(final) for final in finals], axis=1)
-                news = {f"{h} {p}": change for (h, p), change in zip(units, changes, strict=True)}
+                news = dict(zip(keys, changes, strict=True))
                 finished |= news
                 if job.ledger is not None:
                     job.ledger.commit(news)
-            for head, place in units:
-                values[head.layer, head.head, :, place] = finished[f"{head} {place}"] / scale
+            for (head, place), key in zip(units, keys, strict=True):
+                values[head.layer, head.head, :, place] = finished[key] / scale
             bar.update(len(units))
     done = int(np.isfinite(values).any((2, 4)).sum())
     work.warn(f"{done} of {len(job.units)} senders")
@@ -249,17 +251,11 @@ class _Paths:
         check_frozen(job.base, job.at)
         self.receivers = sorted({r for group in groups if group for r in group}, key=str)
 
-    def waves(self) -> list[list[Unit]]:
-        """The senders of each wave: heads in layer order at one place."""
-        stack = self.job.plan.stack
-        if not self.receivers:
-            stack *= max(1, self.job.plan.width // self.job.at.shape[1])
-        heads = sorted(self.job.heads)
-        return [
-            [(head, place) for head in heads[start : start + stack]]
-            for place in range(len(self.job.places))
-            for start in range(0, len(heads), stack)
-        ]
+    def waves(self) -> Iterator[list[Unit]]:
+        """The senders of each wave; more than in a sweep if only the read positions are computed."""
+        plan = self.job.plan
+        more = 1 if self.receivers else max(1, plan.width // self.job.at.shape[1])
+        return waves(self.job, range(len(self.job.places)), more * plan.stack)
 
     def run(self, units: Sequence[Unit]) -> list[Float[Tensor, "sender prompt position d_model"]]:
         """The final states of the second run, for each group of receivers."""
@@ -277,7 +273,7 @@ class _Paths:
         pos = job.tokens.ids.shape[1]
         finals: dict[Group, Tensor] = {}
         if None in self.groups:
-            read = [(head, new.gather(1, at[..., None].expand(-1, -1, new.shape[-1]))) for head, new in senders]
+            read = [(head, states_at(new, at)) for head, new in senders]
             arrived = Frozen(job.base, rows, at, self.mlps).run(read, final=True)
             finals[None] = arrived.final  # type: ignore[assignment]
         if self.receivers:

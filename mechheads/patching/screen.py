@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechheads.engine.cached_runs import CachedRuns
-from mechheads.engine.job import Spec
+from mechheads.engine.job import Spec, ledger_of
 from mechheads.heads import HeadId, check_heads
 from mechheads.ledger.sweep_key import Store
 from mechheads.model.model import Model
@@ -151,17 +151,7 @@ def screen_heads(
     drawn = np.random.default_rng(spec.seed).choice(len(out), min(screen.sample, len(out)), replace=False)
     names = [[str(head) for head in some] for some in (kept, out, [out[i] for i in sorted(drawn)])]
     with Store(store, keep=count, sample=len(drawn), seed=spec.seed) as known:
-        first, second = runs.sides(spec.base)
-        ledger = known.open(
-            model,
-            {"base": first, "source": second},
-            analysis="screen",
-            intervention=spec.intervention,
-            metric=spec.metric,
-            heads=[str(head) for head in wanted],
-            positions=spec.positions,
-            base=spec.base,
-        )
+        ledger = ledger_of(model, spec, runs, wanted, known, analysis="screen")
         if ledger is not None:
             names = ledger.remember("heads", names)
     parsed = [tuple(HeadId.parse(name) for name in some) for some in names]

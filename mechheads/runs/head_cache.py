@@ -30,6 +30,11 @@ from mechheads.runs.sites import HEAD_SITES, KEY_SITES, RUN_SITES, SITES
 _FILE = TensorFile("mechheads cache 2", "{path} is not a saved HeadCache", ("run",))
 
 
+def states_at(states: Float[Tensor, "row pos d"], at: Int[Tensor, "row position"]) -> Float[Tensor, "row position d"]:
+    """The states of each row at some positions."""
+    return states.gather(1, at[..., None].expand(-1, -1, states.shape[-1]))
+
+
 @dataclass(frozen=True)
 class CacheSize:
     """The number of bytes that a run will keep, for each site and in total."""
@@ -196,7 +201,7 @@ class HeadCache:
 
     def final_at(self, at: Int[Tensor, "prompt position"]) -> Float[Tensor, "prompt position d_model"]:
         """The states after the final norm at some positions."""
-        return self.final.gather(1, at[..., None].expand(-1, -1, self.final.shape[-1]))
+        return states_at(self.final, at)
 
     @property
     def attention(self) -> Attention:

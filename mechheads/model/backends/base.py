@@ -269,6 +269,11 @@ class Backend(ABC):
         """Any one of the weights, to read dtype and device from."""
         return next(self.module.parameters())
 
+    @property
+    def tolerance(self) -> float:
+        """How far two ways to compute the same states may differ by rounding, in standard deviations of the states."""
+        return 1e-3 if self.parameter.dtype.itemsize >= 4 else 0.3
+
     @cached_property
     def _unembedding(self) -> tuple[Tensor, Tensor | None]:
         """W_U and b_U in float32 or wider; None for a bias that is all zero."""

@@ -77,16 +77,12 @@ def _check(backend: Backend) -> None:
     final = backend.run(ids, [*_watch(backend, seen, _READ)])
     _check_shapes(backend, seen, ids.shape[1])
     ours = backend.unembed(final).float()
-    if not float((own - ours).abs().max() / own.std().clamp_min(1e-6)) < _tolerance(backend):
+    if not float((own - ours).abs().max() / own.std().clamp_min(1e-6)) < backend.tolerance:
         advice = "; it is in training mode: call its eval() first" if backend.module.training else ""
         raise _Unreadable(f"W_U times its final states does not give its own logits{advice}")
     seen["resid_pre", backend.sizes.n_layers] = final
     _check_outputs(backend, seen)
     _check_effects(backend, ids, seen)
-
-
-def _tolerance(backend: Backend) -> float:
-    return 0.3 if backend.parameter.dtype.itemsize < 4 else 1e-3
 
 
 def _layer(backend: Backend, layer: int) -> str:
@@ -175,7 +171,7 @@ def _check_outputs(backend: Backend, seen: dict[tuple[str, int], Tensor]) -> Non
 
 def _same(new: Tensor, old: Tensor, size: Tensor, backend: Backend) -> bool:
     rounding = 16 * torch.finfo(new.dtype).eps * float(old.abs().max())
-    return bool(float((new - old).abs().max()) <= _tolerance(backend) * float(size) + rounding)
+    return bool(float((new - old).abs().max()) <= backend.tolerance * float(size) + rounding)
 
 
 def _check_effects(backend: Backend, ids: Tensor, seen: dict[tuple[str, int], Tensor]) -> None:

@@ -29,6 +29,7 @@ from mechheads.model.load import from_transformers, load
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL, load_pretrained
 from mechheads.prompts.prompts import Prompts
+from mechheads.runs.head_cache import states_at
 from mechheads.safety.requests.requests import load_requests
 
 REFUSAL = "I'm sorry, but I can't help with that."
@@ -141,9 +142,8 @@ def refusal_loss(model: Model, requests: Sequence[str]) -> Float[np.ndarray, " r
     final = model.backend.run(tokens.ids)
     ahead = torch.arange(len(refusal), device=model.device)
     at = tokens.lengths[:, None] - len(refusal) - 1 + ahead
-    read = final.gather(1, at[..., None].expand(-1, -1, final.shape[-1]))
     wanted = torch.tensor(refusal, device=model.device).expand(len(prompts), -1)
-    log_probs = model.unembed(read).log_softmax(-1).gather(-1, wanted[..., None])[..., 0]
+    log_probs = model.unembed(states_at(final, at)).log_softmax(-1).gather(-1, wanted[..., None])[..., 0]
     return -log_probs.sum(-1).double().cpu().numpy()
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.base import Context, Intervention, Site
-from mechheads.interventions.basic import Mean, Resample, Scale, UniformAttention, Zero
+from mechheads.interventions.basic import Mean, Resample, Scale, UniformAttention, Zero, mean_of_tokens
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
 from mechheads.messages.arguments import check_known
 from mechheads.model.backends.base import Hook
@@ -51,8 +51,7 @@ class MeanOf:
 
     def of(self, head: HeadId) -> Float[Tensor, " d_head"]:
         """The mean z of one head."""
-        real = self.run.tokens.mask[..., None]
-        return (self.run.z[head].float() * real).sum((0, 1)) / real.sum()
+        return mean_of_tokens(self.run.z[head], self.run.tokens.mask)
 
 
 @dataclass(frozen=True)
