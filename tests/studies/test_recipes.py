@@ -36,8 +36,8 @@ def test_settings_are_those_of_the_papers():
     assert load_recipe("ships").settings["requests"] == ["JailbreakBench", "MaliciousInstruct"]
     asked = load_recipe("chg").settings
     assert (asked["seeds"], asked["updates"], asked["batch"]) == (10, 500, 64)
-    printed = load_recipe("chg").printed.set_index(["model", "task", "role", "share"])["percent"]
-    assert len(printed) == 48 and printed.index.is_unique
+    printed = load_recipe("chg").printed.set_index(["model", "task", "role", "share"])["percent"].to_dict()
+    assert len(printed) == 48
     assert printed["meta-llama/Llama-3.1-8B", "common_sense", "facilitation", "always"] == 18.7
     assert printed["meta-llama/Llama-3.2-1B", "math", "interference", "any"] == 26.0
 
