@@ -108,8 +108,7 @@ def role_curves(
             figure.update_yaxes(**UNMARKED, row=row)
     for column, model in enumerate(models, 1):
         if any(_measured(across, model) for across in grid.values()):
-            title = "number of heads gated off"
-            figure.update_xaxes(title_text=title, title_standoff=6, row=len(grid), col=column)
+            figure.update_xaxes(title_text="number of heads gated off", title_standoff=6, row=len(grid), col=column)
         else:
             figure.update_xaxes(**UNMARKED, col=column)
     heading = "Log-probability of the target as heads are gated off" if title is None else title
