@@ -126,7 +126,7 @@ def _has_kaleido() -> bool:
 
 def _first_line(error: BaseException) -> str:
     """What an error says first; kaleido's errors hold their lines in a tuple."""
-    first: Any = error
-    while isinstance(first, BaseException | tuple) and (parts := getattr(first, "args", first)):
-        first = parts[0]
+    first: Any = error.args
+    while isinstance(first, tuple) and first:
+        first = first[0]
     return (str(first).strip().splitlines() or [type(error).__name__])[0]
