@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechheads.heads import HeadId, HeadLike
+from mechheads.plots.parts.colours import colour_scale
 from mechheads.plots.parts.figure import figure_of
 from mechheads.plots.parts.text import plain, token_label
 
@@ -89,7 +90,7 @@ def attention(
     figure.update_layout(
         title={"text": titles[0], "x": 0.01, "xanchor": "left"},
         coloraxis={
-            "colorscale": [[i / (len(_BLUES) - 1), colour] for i, colour in enumerate(_BLUES)],
+            "colorscale": colour_scale(_BLUES),
             "cmin": 0.0,
             "cmax": 1.0,
             "colorbar": {"title": {"text": "attention"}, "thickness": 14},

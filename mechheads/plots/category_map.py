@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.plots.parts.axes import count_ticks
+from mechheads.plots.parts.axes import FRAME, count_ticks
 from mechheads.plots.parts.figure import Panels
 from mechheads.plots.parts.notes import UNMARKED, add_note
-from mechheads.plots.parts.text import plain
+from mechheads.plots.parts.text import figure_title, interval, plain
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -36,7 +36,7 @@ _READ = {
     "first_mlp": ", reads the first MLP's output",
     "carried": ", reads the token's residual stream",
 }
-_FRAME = {"showline": True, "linecolor": "#888888", "mirror": True, "ticks": "outside"}
+_FRAME: dict[str, Any] = FRAME | {"ticks": "outside"}
 _PANEL_WIDTH, _PANEL_HEIGHT, _GAP_ACROSS, _GAP_DOWN, _WIDEST = 520, 340, 62, 84, 1100
 
 
@@ -94,7 +94,7 @@ def category_map(
         else:
             _add_panel(figure, part, classes[name], palette, grid.place(i), (grid.panel_width, grid.panel_height))
     figure.update_layout(
-        title={"text": plain(title or ""), "x": 0.01, "xanchor": "left"},
+        title=figure_title(title or ""),
         plot_bgcolor="white",
         paper_bgcolor="white",
         font={"color": "#222222"},
@@ -231,10 +231,9 @@ def _hover(labels: HeadScores) -> list[list[str]]:
     def line(layer: int, head: int, i: int) -> str:
         score, low, high, q, relation = (array[layer, head, i] for array in data.values())
         verb = "suppresses " if suppresses[layer, head, i] else ""
-        interval = f" [{low:.2f}, {high:.2f}]" if isfinite(low) and isfinite(high) else ""
         found = f", q = {q:.2g}" if isfinite(q) else ""
         read = _READ.get(str(readings[layer, head, i]), "") if readings is not None else ""
-        return f"{names[i]}: {verb}{plain(str(relation))}, φ = {score:.2f}{interval}{found}{read}"
+        return f"{names[i]}: {verb}{plain(str(relation))}, φ = {score:.2f}{interval(low, high)}{found}{read}"
 
     def one(layer: int, head: int) -> str:
         scores = data["score"][layer, head]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.plots.parts.text import plain
+from mechheads.plots.parts.text import interval, plain
 from mechheads.plots.static_dynamic import DIAGONAL, relation_panels
 
 if TYPE_CHECKING:
@@ -141,9 +140,8 @@ def _points(rows: Any, across: str, kind: str, named: dict[str, str], show: bool
 
 def _hover(rows: pd.DataFrame, kind: str) -> list[str]:
     def number(row: dict[str, Any], name: str) -> str:
-        low, high = row[f"{name}_low"], row[f"{name}_high"]
-        interval = f" [{low:.2f}, {high:.2f}]" if isfinite(low) and isfinite(high) else ""
-        return f"{'φ' if name == 'phi' else f'{name} effect'} {row[name]:.2f}{interval}"
+        ends = interval(row[f"{name}_low"], row[f"{name}_high"])
+        return f"{'φ' if name == 'phi' else f'{name} effect'} {row[name]:.2f}{ends}"
 
     wanted = [name for name in ("phi", "total", "direct") if name in rows]
     verdict = [kind] if "verdict" in rows else []

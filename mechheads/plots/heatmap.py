@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechheads.plots.parts.axes import count_ticks
+from mechheads.plots.parts.colours import MISSING, SIGNED, colour_scale
 from mechheads.plots.parts.figure import Panels
-from mechheads.plots.parts.text import plain
+from mechheads.plots.parts.text import figure_title, level_name, plain
 from mechheads.results.dataset import RANGE
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
     from mechheads.results.scores import HeadScores
 
-_GREY = "#d0d0d0"
-SIGNED = ("#2166ac", "#67a9cf", "#d1e5f0", "#f7f7f7", "#fddbc7", "#ef8a62", "#b2182b")
 _WIDTH, _GAP_ACROSS, _GAP_DOWN = 1000, 44, 62
 
 
@@ -80,9 +79,9 @@ def heatmap(scores: HeadScores, *, title: str | None = None, select: Mapping[str
     figure.update_yaxes(**count_ticks(scores.n_layers, height), range=[scores.n_layers - 0.5, -0.5])
     figure.update_yaxes(title_text="layer", title_standoff=6, col=1)
     figure.update_layout(
-        title={"text": plain(scores.name if title is None else title), "x": 0.01, "xanchor": "left"},
+        title=figure_title(scores.name if title is None else title),
         coloraxis=_colours(scores),
-        plot_bgcolor=_GREY,
+        plot_bgcolor=MISSING,
         width=grid.width + 170,
         height=grid.height + 150,
         margin={"l": 60, "r": 110, "t": 80, "b": 70},
@@ -117,7 +116,7 @@ def _colours(scores: HeadScores) -> dict[str, Any]:
     furthest = float(np.abs(values).max(initial=0)) or 1.0
     scale = SIGNED if signed else SIGNED[len(SIGNED) // 2 :]
     return {
-        "colorscale": [[i / (len(scale) - 1), colour] for i, colour in enumerate(scale)],
+        "colorscale": colour_scale(scale),
         "cmin": -furthest if signed else 0.0,
         "cmax": furthest,
         "colorbar": {"title": {"text": plain(scores.unit)}, "thickness": 14},
@@ -129,13 +128,12 @@ def hover(scores: HeadScores, label: str) -> list[list[str]]:
     unit = plain(scores.unit)
     data = {name: scores.dataset[name].values for name in ("score", "ci_low", "ci_high", "q_value")}
     ranges = [scores.dataset[end].values if end in scores.dataset else None for end in RANGE]
-    interval = "interval" if scores.level is None else f"{100 * scores.level:g}% interval"
 
     def one(layer: int, head: int) -> str:
         score, low, high, q = (float(array[layer, head]) for array in data.values())
         lines = [f"<b>L{layer}H{head}</b>" + (f" {label}" if label else ""), f"{score:.4g} {unit}"]
         if isfinite(low) and isfinite(high):
-            lines.append(f"{interval} {low:.4g} to {high:.4g}")
+            lines.append(f"{level_name(scores.level)} {low:.4g} to {high:.4g}")
         low, high = (np.nan if array is None else float(array[layer, head]) for array in ranges)
         if isfinite(low) and isfinite(high):
             lines.append(f"range of 2 clusters {low:.4g} to {high:.4g}")

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechheads.plots.heatmap import SIGNED, hover
+from mechheads.heads import HeadId
+from mechheads.plots.heatmap import hover
+from mechheads.plots.parts.colours import MISSING, SIGNED, colour_scale
 from mechheads.plots.parts.figure import figure_of
-from mechheads.plots.parts.text import plain
+from mechheads.plots.parts.text import figure_title, level_name, plain
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from mechheads.results.scores import HeadScores
 
-_GREY = "#d0d0d0"
 _WIDTH, _CELL_HEIGHT = 900, 26
 
 
@@ -64,21 +65,21 @@ def path_matrix(scores: HeadScores, *, top: int = 20, title: str | None = None) 
         title_standoff=8,
         range=[len(senders) - 0.5, -0.5],
         tickvals=np.arange(len(senders)),
-        ticktext=[f"L{sender // scores.n_heads}H{sender % scores.n_heads}" for sender in senders.tolist()],
+        ticktext=[str(HeadId(*divmod(sender, scores.n_heads))) for sender in senders.tolist()],
     )
     for axes in (figure.update_xaxes, figure.update_yaxes):
         axes(tickmode="array", ticklabelstandoff=4, showgrid=False, zeroline=False)
     furthest = float(np.nanmax(np.abs(_values(scores, "score", senders)))) or 1.0
     figure.update_layout(
-        title={"text": plain(scores.name if title is None else title), "x": 0.01, "xanchor": "left"},
+        title=figure_title(scores.name if title is None else title),
         coloraxis={
-            "colorscale": [[i / (len(SIGNED) - 1), colour] for i, colour in enumerate(SIGNED)],
+            "colorscale": colour_scale(SIGNED),
             "cmin": -furthest,
             "cmax": furthest,
             "colorbar": {"title": {"text": plain(scores.unit)}, "thickness": 14},
         },
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "itemclick": False},
-        plot_bgcolor=_GREY,
+        plot_bgcolor=MISSING,
         width=max(cell * len(receivers), 280) + 220,
         height=max(_CELL_HEIGHT * len(senders), 160) + 200,
         margin={"l": 100, "r": 120, "t": 100, "b": 100},
@@ -111,13 +112,12 @@ def _dots(scores: HeadScores, senders: np.ndarray, cell: int) -> go.Scatter:
     import plotly.graph_objects as go
 
     rows, columns = np.nonzero((_values(scores, "ci_low", senders) > 0) | (_values(scores, "ci_high", senders) < 0))
-    level = "interval" if scores.level is None else f"{100 * scores.level:g}% interval"
     return go.Scatter(
         x=columns,
         y=rows,
         mode="markers",
         marker={"size": min(6, max(cell - 2, 2)), "color": "#444444", "line": {"width": 1, "color": "white"}},
-        name=f"{level} excludes 0",
+        name=f"{level_name(scores.level)} excludes 0",
         hoverinfo="skip",
         showlegend=bool(len(rows)),
     )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from mechheads.heads import HeadId
 from mechheads.plots.heatmap import heatmap
+from mechheads.plots.parts.axes import FRAME
 from mechheads.plots.parts.figure import Panels
 from mechheads.plots.parts.notes import UNMARKED, add_note
-from mechheads.plots.parts.text import plain
+from mechheads.plots.parts.text import figure_title, interval, plain
 from mechheads.plots.parts.traces import band_trace, line_trace
 from mechheads.results.dataset import RANGE
 from mechheads.results.scores import HeadScores
@@ -85,7 +85,7 @@ def role_curves(
     panels = Panels(len(grid), len(models), *_sizes(len(grid), len(models)), _GAP_ACROSS, _GAP_DOWN)
     titles = [plain(model) for model in models]
     figure = panels.figure(column_titles=titles, shared_xaxes=True, shared_yaxes=True)
-    frame = {"showline": True, "linecolor": "#888888", "mirror": True, "zeroline": False}
+    frame = FRAME | {"zeroline": False}
     figure.update_xaxes(**frame, nticks=7, showgrid=False)
     figure.update_yaxes(**frame, title_standoff=8, gridcolor="#eeeeee")
     figure.update_annotations(font_size=13)
@@ -113,7 +113,7 @@ def role_curves(
             figure.update_xaxes(**UNMARKED, col=column)
     heading = "Log-probability of the target as heads are gated off" if title is None else title
     figure.update_layout(
-        title={"text": plain(heading), "x": 0.01, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 20}},
+        title=figure_title(heading) | {"y": 1, "yanchor": "top", "pad": {"t": 20}},
         plot_bgcolor="white",
         font={"color": "#222222"},
         legend={"orientation": "h", "x": 0, "y": 1 + 30 / panels.height, "yanchor": "bottom"},
@@ -229,8 +229,8 @@ def _texts(line: pd.DataFrame, curves: Curves, role: str, where: str) -> list[st
     texts = []
     for k, change, low, high in line[["k", "change", "ci_low", "ci_high"]].itertuples(index=False):
         last = f", the last {order[k - 1]}" if order and k else ""
-        interval = f" [{low:+.2f}, {high:+.2f}]" if isfinite(low) and isfinite(high) else ""
-        texts.append(f"<b>{_LINES[role][0]}</b>, {where}<br>{_gated(k)}{last}<br>{change:+.2f} nats{interval}")
+        ends = interval(low, high, "+.2f")
+        texts.append(f"<b>{_LINES[role][0]}</b>, {where}<br>{_gated(k)}{last}<br>{change:+.2f} nats{ends}")
     return texts
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.plots.parts.axes import count_ticks
+from mechheads.plots.parts.axes import FRAME, count_ticks
+from mechheads.plots.parts.colours import colour_scale
 from mechheads.plots.parts.figure import Panels
 from mechheads.plots.parts.notes import UNMARKED, add_note
-from mechheads.plots.parts.text import plain
+from mechheads.plots.parts.text import figure_title, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +32,6 @@ _SCORES = {"ships": ("Ships", "nats"), "generalized_ships": ("Generalized Ships"
 _MARKS = (("circle", 26), ("x", 13), ("square-open", 25), ("diamond-open", 25), ("triangle-up-open", 29))
 """Symbol and size of each series. Drawn in this order, the markers of one head are all visible."""
 _COLOURS = ("#f5c542", "#f4873f", "#dd4a4a", "#b3305f", "#5c1a6b")
-_FRAME = {"showline": True, "mirror": True, "linecolor": "#888888"}
 _GAP_ACROSS, _GAP_DOWN, _WIDEST = 66, 84, 1120
 
 
@@ -186,8 +186,8 @@ def _draw(panels: Mapping[str, Sequence[_Series] | str], marks: Mapping[str, tup
     named: set[str] = set()
     for i, series in enumerate(panels.values()):
         if isinstance(series, str):
-            figure.update_xaxes(**_FRAME, **UNMARKED, **grid.place(i))
-            figure.update_yaxes(**_FRAME, **UNMARKED, **grid.place(i))
+            figure.update_xaxes(**FRAME, **UNMARKED, **grid.place(i))
+            figure.update_yaxes(**FRAME, **UNMARKED, **grid.place(i))
             add_note(figure, series, grid.place(i), (grid.panel_width, grid.panel_height))
             continue
         ordered = sorted(series, key=lambda one: list(marks).index(one.name))
@@ -208,7 +208,7 @@ def _draw(panels: Mapping[str, Sequence[_Series] | str], marks: Mapping[str, tup
     legend = 22 * _legend_rows(named, grid.width) + 12
     top = 56 + legend + headings
     figure.update_layout(
-        title={"text": plain(title), "x": 0.01, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 22}},
+        title=figure_title(title) | {"y": 1, "yanchor": "top", "pad": {"t": 22}},
         coloraxis=_colours(np.concatenate([one.top["generalized_ships"].to_numpy() for one in every]), grid.height),
         legend={
             "orientation": "h",
@@ -274,14 +274,14 @@ def _axis(n: int, pixels: int, most: int) -> dict[str, Any]:
         "range": [-room, n - 1 + room],
         "showgrid": True,
         "gridcolor": "#e8e8e8",
-        **_FRAME,
+        **FRAME,
     }
 
 
 def _colours(degrees: np.ndarray, height: float) -> dict[str, Any]:
     top = float(np.nanmax(degrees)) if np.isfinite(degrees).any() else 1.0
     return {
-        "colorscale": [[i / (len(_COLOURS) - 1), colour] for i, colour in enumerate(_COLOURS)],
+        "colorscale": colour_scale(_COLOURS),
         "cmin": 0.0,
         "cmax": top or 1.0,
         "colorbar": {

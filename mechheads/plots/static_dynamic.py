@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechheads.heads import check_heads
+from mechheads.plots.parts.axes import FRAME
 from mechheads.plots.parts.figure import Panels
-from mechheads.plots.parts.text import plain
+from mechheads.plots.parts.text import figure_title, interval, plain
 from mechheads.results.agreement import shared_relations
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def static_dynamic(
     headings = [_heading(name, correlations) for name in relations]
     figure, places = relation_panels(headings, across="static φ", up="dynamic φ", title=title)
     templates = dynamic.dataset["template"].values.tolist()
-    names = [f"L{layer}H{head}" for layer in range(static.n_layers) for head in range(static.n_heads)]
+    names = check_heads(None, static.n_layers, static.n_heads)
     for relation, place in zip(relations, places, strict=True):
         figure.add_shape(type="line", x0=0, y0=0, x1=1, y1=1, line=DIAGONAL, layer="below", **place)
         phi = static.scores.sel(relation=relation).values.ravel()
@@ -104,16 +106,15 @@ def relation_panels(
     panels = Panels(ceil(len(headings) / columns), columns, _PANEL, _PANEL, _GAP, 1.6 * _GAP)
     figure = panels.figure(subplot_titles=headings)
     places = [panels.place(i) for i in range(len(headings))]
-    frame: dict[str, Any] = {"showline": True, "linecolor": "#888888", "mirror": True}
-    figure.update_xaxes(**frame)
-    figure.update_yaxes(**frame)
+    figure.update_xaxes(**FRAME)
+    figure.update_yaxes(**FRAME)
     for place in places[-columns:]:
         figure.update_xaxes(title_text=across, title_standoff=4, **place)
     figure.update_yaxes(title_text=up, title_standoff=4, col=1)
     figure.update_annotations(font_size=13)
     top = 90 if title else 60
     figure.update_layout(
-        title={"text": plain(title or ""), "x": 0.01, "xanchor": "left"},
+        title=figure_title(title or ""),
         plot_bgcolor="white",
         font={"color": "#222222"},
         width=panels.width + 240,
@@ -132,5 +133,4 @@ def _heading(relation: str, correlations: pd.DataFrame | None) -> str:
 
 
 def _describe(r: float, low: float, high: float, context: str) -> str:
-    interval = f" [{low:.2f}, {high:.2f}]" if np.isfinite([low, high]).all() else ""
-    return f"r = {r:.2f}{interval} {context} context"
+    return f"r = {r:.2f}{interval(low, high)} {context} context"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechheads.plots.heatmap import SIGNED
+from mechheads.plots.parts.colours import SIGNED, colour_scale
 from mechheads.plots.parts.figure import figure_of
-from mechheads.plots.parts.text import plain
+from mechheads.plots.parts.text import figure_title, interval, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,8 +79,7 @@ def view_agreement(correlations: pd.DataFrame, *, title: str | None = None) -> g
         showlegend=False,
     )
     _lay_out(figure, [plain(name.replace("_", " ")) for name in names])
-    heading = "Rank correlation of views of the same heads" if title is None else title
-    figure.update_layout(title={"text": plain(heading), "x": 0.01, "xanchor": "left"})
+    figure.update_layout(title=figure_title("Rank correlation of views of the same heads" if title is None else title))
     return figure
 
 
@@ -105,8 +104,7 @@ def _cells(correlations: pd.DataFrame) -> dict[tuple[str, str], tuple[float, flo
 
 def _hover(one: str, other: str, r: float, low: float, high: float, n: int) -> str:
     pair = " and ".join(plain(name.replace("_", " ")) for name in (one, other))
-    interval = f" [{low:.2f}, {high:.2f}]" if isfinite(low) and isfinite(high) else ", no interval"
-    return f"<b>{pair}</b><br>ρ = {r:.2f}{interval}<br>{n} heads"
+    return f"<b>{pair}</b><br>ρ = {r:.2f}{interval(low, high) or ', no interval'}<br>{n} heads"
 
 
 def _lay_out(figure: go.Figure, names: list[str]) -> None:
@@ -123,7 +121,7 @@ def _lay_out(figure: go.Figure, names: list[str]) -> None:
     figure.update_yaxes(**ticks, ticktext=names[1:], range=[n - 0.5, -0.5])
     figure.update_layout(
         coloraxis={
-            "colorscale": [[i / (len(SIGNED) - 1), colour] for i, colour in enumerate(SIGNED)],
+            "colorscale": colour_scale(SIGNED),
             "cmin": -1,
             "cmax": 1,
             "colorbar": {"title": {"text": "ρ"}, "thickness": 14},

@@ -1,8 +1,11 @@
-"""Axes that count layers or heads."""
+"""Axes: their frame, and those that count layers or heads."""
 
 from __future__ import annotations
 
 from typing import Any
+
+FRAME: dict[str, Any] = {"showline": True, "linecolor": "#888888", "mirror": True}
+"""The settings of an axis with a line around its panel."""
 
 
 def count_ticks(n: int, pixels: int) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.plots.parts.axes import count_ticks
+from mechheads.plots.parts.axes import FRAME, count_ticks
 from mechheads.plots.parts.figure import figure_of
-from mechheads.plots.parts.text import plain
+from mechheads.plots.parts.text import figure_title
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -67,10 +67,9 @@ def share_figure(
     """
 
     figure = figure_of(traces)
-    frame = {"showline": True, "linecolor": "#888888", "mirror": True}
-    figure.update_xaxes(**frame, **count_ticks(most + 1, _WIDTH), title_text=x_title, range=[-0.03 * most, 1.03 * most])
+    figure.update_xaxes(**FRAME, **count_ticks(most + 1, _WIDTH), title_text=x_title, range=[-0.03 * most, 1.03 * most])
     figure.update_yaxes(
-        **frame,
+        **FRAME,
         title_text=y_title,
         range=[-0.03, 1.03],
         tickformat=".0%",
@@ -79,7 +78,7 @@ def share_figure(
         zeroline=False,
     )
     figure.update_layout(
-        title={"text": plain(title), "x": 0.01, "xanchor": "left"},
+        title=figure_title(title),
         plot_bgcolor="white",
         font={"color": "#222222"},
         legend={"traceorder": "reversed"},
