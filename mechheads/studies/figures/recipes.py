@@ -101,7 +101,8 @@ def recipe_figure(
 
     Args:
         recipe: ``"maps"``, ``"ships"`` or ``"chg"``; see ``mh.studies.load_recipe``.
-        models: other models than the paper's, as in ``mh.studies.categories_figure``.
+        models: other models than the paper's, as in ``mh.studies.categories_figure``. They are loaded; the weights of
+            the paper's models for ``"maps"`` are read from disk layer by layer.
         data: other relations, sets of requests or tasks than the recipe's.
         out: the folder; by default, the name of the recipe. If a model and a task are the paper's, ``printed.csv``
             compares the numbers.
@@ -114,7 +115,9 @@ def recipe_figure(
     """
     asked = load_recipe(recipe)
     draw, argument = _FIGURES[asked.figure]
-    settings = asked.settings if data is None else asked.settings | {argument: data}
+    settings = asked.settings | ({} if data is None else {argument: data})
+    if models is not None and "on_disk" in settings:
+        settings["on_disk"] = False
     folder = Path(recipe if out is None else out)
     if progress and models is None:
         print(f"{asked.paper}\nweights: {asked.needs()}", file=sys.stderr)
