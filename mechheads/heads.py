@@ -129,3 +129,17 @@ def matched_heads(
             nearest = min((layer for layer in layers if layers[layer]), key=lambda layer: abs(layer - head.layer))
             drawn[i] = layers[nearest].pop()
     return tuple(head for head in drawn if head is not None)
+
+
+def random_sets(
+    heads: Sequence[HeadId], excluded: Collection[HeadId], n_layers: int, n_heads: int, *, draws: int, seed: int
+) -> dict[str, tuple[HeadId, ...]]:
+    """Several draws of ``matched_heads``, by the names "random 1", "random 2" and so on.
+
+    Raises:
+        ValueError: if too few other heads are left.
+
+    >>> list(random_sets([HeadId(0, 0)], [HeadId(0, 0)], 2, 4, draws=2, seed=0))
+    ['random 1', 'random 2']
+    """
+    return {f"random {i + 1}": matched_heads(heads, excluded, n_layers, n_heads, [seed, i]) for i in range(draws)}

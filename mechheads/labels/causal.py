@@ -42,6 +42,7 @@ from mechheads.model.backends.temporary_changes import alone
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.path import path_patch
 from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.html import head_names
 from mechheads.results.kinds import KINDS
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
@@ -115,7 +116,7 @@ class CausalEvidence(TableResult):
 
         if labels is None:
             table = self.to_dataframe()
-            table["head"] = [str(HeadId(*head)) for head in zip(table["layer"], table["head"], strict=True)]
+            table["head"] = head_names(table)
             table.columns = [name.replace("_score", "").replace("_ci_", "_") for name in table.columns]
         elif labels.provenance.get("causal") != self.total.provenance:
             raise ValueError("labels were made without this evidence; give label_heads(..., causal=evidence)")
@@ -300,7 +301,7 @@ class _Tests:
             ),
             variables={
                 "gap": ("relation", [self.gaps.get(name, np.nan) for name in names]),
-                "pair": (("relation", "prompt"), text_array(words.ravel().tolist(), words.shape)),
+                "pair": (("relation", "prompt"), text_array(words)),
             },
         )
 

@@ -118,9 +118,9 @@ def label_heads(
         provenance=make_provenance(scores.provenance, thresholds, evidence, rule=rule, suppression=suppression),
         variables={name: (_DIMS, array) for name, array in columns.items()}
         | {
-            "best_relation": (_DIMS, text_array(names.ravel().tolist(), names.shape)),
-            "reading": (_DIMS, text_array(reading.ravel().tolist(), reading.shape)),
-            "verdict": (_DIMS, text_array(verdict.ravel().tolist(), verdict.shape)),
+            "best_relation": (_DIMS, text_array(names)),
+            "reading": (_DIMS, text_array(reading)),
+            "verdict": (_DIMS, text_array(verdict)),
         },
     )
     data = labels.dataset.assign(q_value=(_DIMS, q_value)).assign_coords(relation=scores.dataset["relation"])
@@ -296,13 +296,13 @@ def _table_columns(
     columns["is_below_floor"] = (_PER_RELATION, found.below_floor)
     if "reading" in data:
         readings = _readings(scores, found)
-        columns["relation_reading"] = (_PER_RELATION, text_array(readings.ravel().tolist(), readings.shape))
-    columns["category_of"] = ("relation", text_array(category_of, (len(category_of),)))
+        columns["relation_reading"] = (_PER_RELATION, text_array(readings))
+    columns["category_of"] = ("relation", text_array(category_of))
     for kind in ("total", "direct") if causal is not None else ():
         effect = getattr(causal, kind).dataset.reindex(relation=data["relation"].values)
         for suffix, old in (("", "score"), ("_low", "ci_low"), ("_high", "ci_high")):
             columns[kind + suffix] = (_PER_RELATION, effect[old].values)
     if acts is not None:
         verdict = _verdict(found.enough[..., None], acts[..., None])
-        columns["relation_verdict"] = (_PER_RELATION, text_array(verdict.ravel().tolist(), verdict.shape))
+        columns["relation_verdict"] = (_PER_RELATION, text_array(verdict))
     return columns

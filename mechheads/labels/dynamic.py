@@ -131,7 +131,7 @@ def dynamic_scores(
         ),
         variables={
             "n_pairs": ("relation", counts),
-            "relation_category": ("relation", text_array(categories, (len(scored),))),
+            "relation_category": ("relation", text_array(categories)),
         },
     )
 

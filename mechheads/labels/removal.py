@@ -26,7 +26,7 @@ from jaxtyping import Float
 
 from mechheads.engine.head_sets import SetRuns, set_bar
 from mechheads.engine.job import Spec
-from mechheads.heads import HeadId, HeadLike, check_head, matched_heads
+from mechheads.heads import HeadId, HeadLike, check_head, random_sets
 from mechheads.interventions.basic import Zero
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import Relation, RelationLike, load_relations
@@ -165,8 +165,8 @@ def cumulative_removal(
             f"ranking has {len(ranked)} heads, which leaves {n_others} others to draw {len(heads)} random ones "
             "from; give only the relation's own heads, or draws=0"
         )
-    random = [matched_heads(heads, ranked, model.n_layers, model.n_heads, [seed, draw]) for draw in range(draws)]
-    lines = {"relation": heads} | {f"random {i + 1}": drawn for i, drawn in enumerate(random)}
+    random = random_sets(heads, ranked, model.n_layers, model.n_heads, draws=draws, seed=seed)
+    lines = {"relation": heads} | random
     if taken := [control.name for control in others if control.name in lines]:
         raise ValueError(f"controls: another line of the table is called {taken[0]!r} too; rename that relation")
     asked = {"n": n, "shots": shots, "template": template, "seed": seed}
@@ -189,11 +189,11 @@ def cumulative_removal(
     table, values = _tabulate(curves)
     about = make_provenance(
         about,
-        random={name: line for name, line in lines.items() if name != "relation"},
+        random=random,
         controls={control.name: control for control in others},
         interrupted=work.interrupted,
     )
-    return Removal(loaded.name, heads, tuple(random), table, values, about)
+    return Removal(loaded.name, heads, tuple(random.values()), table, values, about)
 
 
 def base_accuracy(

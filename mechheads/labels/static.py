@@ -238,7 +238,7 @@ def _variables(found: Found, scorer: LayerScorer) -> dict[str, Any]:
         "p_suppression": (_DIMS, found.p[1]),
         "null_suppression": (_DIMS, found.null[1]),
         "n_pairs": ("relation", np.array([len(kept.pairs) for kept in scored])),
-        "relation_category": ("relation", _text([kept.relation.category or "" for kept in scored])),
+        "relation_category": ("relation", text_array([kept.relation.category or "" for kept in scored])),
         "pair": (("relation", "prompt"), text_array(words, (len(scored), longest))),
         "by_first": (("relation", "prompt"), np.array(by_first).reshape(len(scored), longest)),
     }
@@ -256,7 +256,3 @@ def _best_contrast(contrast: np.ndarray) -> np.ndarray:
 def _names(places: np.ndarray) -> np.ndarray:
     """The names of readings, from their indices in READINGS."""
     return text_array([READINGS[place] if place >= 0 else "" for place in places.ravel().tolist()], places.shape)
-
-
-def _text(labels: list[str]) -> np.ndarray:
-    return text_array(labels, (len(labels),))

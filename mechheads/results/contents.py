@@ -187,4 +187,4 @@ def _column(name: str, column: Any) -> tuple[np.ndarray, list[tuple[int, Any]]]:
     for cell in cells:
         if not isinstance(cell, str):
             raise ValueError(f"{name} contains a {type(cell).__name__}; only texts and numbers can be saved")
-    return text_array(cells, (len(cells),)), missing
+    return text_array(cells), missing

@@ -110,7 +110,7 @@ def text_or_numbers(dim: str, labels: Sequence[Label]) -> np.ndarray:
     """
     known = list(labels)
     if all(isinstance(label, str) for label in known):
-        return text_array([check_unicode(str(label), dim) for label in known], (len(known),))
+        return text_array([check_unicode(str(label), dim) for label in known])
     if all(isinstance(label, (int, float, np.number)) for label in known):
         return np.asarray(known)
     raise ValueError(f"the labels of {dim} must be all text or all numbers; got {known[:5]}")

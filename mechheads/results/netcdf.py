@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +98,13 @@ def _map_text(dataset: xr.Dataset, change: Callable[[str], str]) -> xr.Dataset:
     )
 
 
-def text_array(texts: list[str], shape: tuple[int, ...]) -> np.ndarray:
-    """An array of Python strings, because NumPy's text type would drop trailing NULs."""
+def text_array(texts: Sequence[str] | np.ndarray, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """An array of Python strings, because NumPy's text type would drop trailing NULs; by default shaped as given."""
+    if isinstance(texts, np.ndarray):
+        texts, shape = texts.ravel().tolist(), texts.shape if shape is None else shape
     array = np.empty(len(texts), dtype=object)
     array[:] = texts
-    return array.reshape(shape)
+    return array if shape is None else array.reshape(shape)
 
 
 def _encode(text: str) -> str:

@@ -243,8 +243,7 @@ class HeadScores:
                     raise ValueError(f"{dim} has no label {label!r}; it has {shown}.{meant}")
             index[dim] = [known.index(label) for label in wanted] if several else known.index(wanted)
         chosen = {**self.provenance.get("selected", {}), **labels}
-        part = self.dataset.isel(index, drop=True)
-        return HeadScores(part.assign_attrs(provenance=json.dumps({**self.provenance, "selected": chosen})))
+        return HeadScores(self.dataset.isel(index, drop=True)).with_provenance(selected=chosen)
 
     def __getitem__(self, head: HeadLike) -> Any:
         """One head: a dict of its statistics; with extra dimensions, a table with one row per label."""

@@ -79,7 +79,7 @@ class Gates(TableResult):
                     "objective": (("fit", "seed", "update"), np.asarray(course.objective, np.float64)),
                     "updates": (("fit", "seed"), np.asarray(course.updates)),
                 },
-                coords={"fit": netcdf.text_array(list(fits), (len(fits),)), "seed": list(seeds)},
+                coords={"fit": netcdf.text_array(fits), "seed": list(seeds)},
                 attrs={
                     "schema_version": SCHEMA_VERSION,
                     "name": name,

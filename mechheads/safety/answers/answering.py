@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from mechheads.generation.generate import Generated, check_writing, generate_under
 from mechheads.generation.sampling import Sampling
-from mechheads.heads import HeadId, matched_heads
+from mechheads.heads import HeadId
 from mechheads.limits import Budget
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.model import Model
@@ -128,18 +128,6 @@ def _judge(answers: pd.DataFrame, judge: AnswerJudge, work: until_interrupted) -
 
 def _name(judge: AnswerJudge) -> str:
     return getattr(judge, "__name__", repr(judge))
-
-
-def random_sets(model: Model, heads: Sequence[HeadId], draws: int, seed: int) -> dict[str, tuple[HeadId, ...]]:
-    """Sets of random heads to compare with, by the name of their condition; as many heads from the same layers.
-
-    Raises:
-        ValueError: if ``draws`` is below 0, or too few other heads are left.
-    """
-    if draws < 0:
-        raise ValueError(f"draws is {draws}; it must be 0 or more")
-    sizes = model.n_layers, model.n_heads
-    return {f"random {i + 1}": matched_heads(heads, heads, *sizes, [seed, i]) for i in range(draws)}
 
 
 def verdict_share(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -> tuple[float, float, float]:

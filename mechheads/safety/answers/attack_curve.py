@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from mechheads.generation.sampling import Sampling
-from mechheads.heads import HeadId, HeadLike, check_head
+from mechheads.heads import HeadId, HeadLike, check_head, random_sets
 from mechheads.limits import Budget
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import interrupted_after
@@ -19,7 +19,7 @@ from mechheads.model.model import Model
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.tables import TableResult
-from mechheads.safety.answers.answering import Answering, is_verdict, random_sets, verdict_share
+from mechheads.safety.answers.answering import Answering, is_verdict, verdict_share
 from mechheads.safety.answers.verdicts import AnswerJudge, rule_judge
 from mechheads.safety.heads.ablations import Ablation, Kind
 from mechheads.safety.requests.requests import Requests, Template
@@ -118,7 +118,9 @@ def attack_curve(
     if not heads:
         raise ValueError("ranking is empty; give at least one head")
     way = Ablation(ablation, epsilon)
-    lines = {"heads": heads} | random_sets(model, heads, draws, seed)
+    check_at_least(0, draws=draws)
+    random = random_sets(heads, heads, model.n_layers, model.n_heads, draws=draws, seed=seed)
+    lines = {"heads": heads} | random
     sets = {_condition(which, k): line[:k] for which, line in lines.items() for k in range(len(line) + 1)}
     sides = Sides.of(model, harmful, harmless, template)
     sampling = Sampling(max_new_tokens, temperature, top_k, seed)

@@ -17,8 +17,9 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechheads.generation.sampling import Sampling
-from mechheads.heads import HeadId, HeadLike, check_heads
+from mechheads.heads import HeadId, HeadLike, check_heads, random_sets
 from mechheads.limits import Budget
+from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
@@ -28,7 +29,7 @@ from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import sign_flip_p
 from mechheads.results.tables import TableResult
-from mechheads.safety.answers.answering import Answering, is_verdict, random_sets, verdict_share
+from mechheads.safety.answers.answering import Answering, is_verdict, verdict_share
 from mechheads.safety.answers.verdicts import AnswerJudge, rule_judge
 from mechheads.safety.heads.ablations import Ablation, Kind
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
@@ -153,7 +154,8 @@ def refusal_test(
     """
     chosen = check_heads(heads, model.n_layers, model.n_heads)
     way = Ablation(ablation, epsilon)
-    drawn = random_sets(model, chosen, draws, seed)
+    check_at_least(0, draws=draws)
+    drawn = random_sets(chosen, chosen, model.n_layers, model.n_heads, draws=draws, seed=seed)
     sets, random = {"intact": (), "ablated": chosen} | drawn, tuple(drawn.values())
     sides = Sides.of(model, harmful, harmless, template)
     text_tokens(model, texts)

@@ -18,6 +18,7 @@ from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job
 from mechheads.heads import HeadId, HeadLike, check_heads, matched_heads
 from mechheads.limits import Budget
+from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.backends.temporary_changes import alone
@@ -117,8 +118,7 @@ def sahara(
     candidates = way.units(model, heads)
     if not 1 <= size <= len(candidates):
         raise ValueError(f"size is {size}; it must be 1 to {len(candidates)}, the number of heads to choose from")
-    if draws < 0:
-        raise ValueError(f"draws is {draws}; it must be 0 or more")
+    check_at_least(0, draws=draws)
     others = model.n_layers * model.n_heads // way.together(model) - size
     if draws and others < size:
         raise ValueError(

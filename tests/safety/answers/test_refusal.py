@@ -577,7 +577,7 @@ def test_text_loss_is_that_of_each_text_alone(llama: mh.Model, tiny: Callable[[s
     [
         ({"heads": ["L3H0"]}, "out of range"),
         ({"heads": [HeadId(layer, head) for layer in (0, 1) for head in range(4)]}, "only 4 are left"),
-        ({"draws": -1}, "draws is -1; it must be 0 or more"),
+        ({"draws": -1}, "draws is -1; it must be at least 0"),
         ({"ablation": "resample"}, "for sets of heads choose"),
         ({"ablation": "poem"}, "ablation is 'poem'"),
         ({"epsilon": -0.5}, "epsilon is -0.5"),

@@ -263,7 +263,7 @@ def test_ctrl_c_while_random_groups_are_compared_keeps_the_group(llama: mh.Model
         ({"size": 7, "group": "kv"}, "size is 7; it must be 1 to 6"),
         ({"size": 7}, "size is 7, but only 5 other heads are left for random groups"),
         ({"size": 4, "group": "kv"}, "size is 4, but only 2 other"),
-        ({"draws": -1}, "draws is -1; it must be 0 or more"),
+        ({"draws": -1}, "draws is -1; it must be at least 0"),
         ({"ablation": "resample"}, "ablation is 'resample'"),
         ({"ablation": "poem"}, "ablation is 'poem'"),
         ({"score": "poem"}, "score is 'poem'; choose 'generalized_ships' or 'ships'"),
