@@ -93,6 +93,15 @@ def keep_pairs(
     return found
 
 
+def in_vocabulary(relations: Sequence[Relation], tokenizer: Any) -> list[Relation]:
+    """The relations with at least one pair that can be scored; if there are none, all, so that scoring them says why.
+
+    Raises:
+        ValueError: if there is no tokenizer.
+    """
+    return [kept.relation for kept in keep_pairs(relations, tokenizer) if kept.pairs] or list(relations)
+
+
 def long_enough(everything: Sequence[KeptPairs], min_pairs: int) -> list[KeptPairs]:
     """The relations with at least ``min_pairs`` pairs; warns about the others.
 

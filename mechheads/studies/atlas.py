@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +19,9 @@ from mechheads.gating.tasks.shipped import relation_task
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import UniformAttention
 from mechheads.labels import HeadLabels, label_heads
-from mechheads.labels.relations import Relation
+from mechheads.labels.relations import Relation, load_relations
 from mechheads.labels.static import relation_scores
+from mechheads.labels.usable_pairs import in_vocabulary
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.patching.activation import activation_patch
 from mechheads.prompts.prompts import PromptPairs
@@ -30,10 +30,10 @@ from mechheads.results.agreement import compare_roles
 from mechheads.results.dataset import shown_ends
 from mechheads.results.html import head_names
 from mechheads.results.scores import HeadScores
-from mechheads.safety.heads.ablations import Kind
+from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.ships import SafetyHeads, compare_ablations
 from mechheads.safety.requests.requests import load_requests, request_prompts
-from mechheads.studies.study import Stages, save_parts, stop_if_partial
+from mechheads.studies.study import QUICK_RELATIONS, Stages, save_parts, stop_if_partial, teller
 from mechheads.units import show_seconds
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from mechheads.model.model import Model
 
 TEMPLATE = "Every school child in the world should know that the capital city of {country} is called"
-ABLATIONS: tuple[Kind, ...] = ("undifferentiated", "scaling")
 _COLUMNS = {
     "score": "{}",
     "ci_low": "{}_ci_low",
@@ -64,7 +63,6 @@ _GATES: dict[str, Any] = {
     "tolerance": None,
 }
 """All prompts in each update, and large steps: the fits take a minute or two."""
-_QUICK_RELATIONS = ("country_to_capital", "adjective_to_comparative", "name_copying", "english_to_spanish")
 
 
 @dataclass
@@ -200,8 +198,7 @@ class Atlas(Stages):
             for role, scores in self.roles.items():
                 share = f"{always[role]:.1%} of heads in every seed"
                 lines += _top_lines(scores, top, None, f"{scores.name}, gate ({share})")
-        lines.append(f"Time       {self.times}")
-        return "\n".join([*lines, *(f"Note       {note}" for note in self.notes)])
+        return "\n".join([*lines, *self.closing_lines])
 
 
 @alone
@@ -227,9 +224,9 @@ def build_atlas(
     context. ``notes`` says which and why. The gates are fitted briefly; ``mh.fit_gates`` fits them for longer.
     """
     atlas = Atlas(model.name)
-    say: Callable[[str], Any] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
+    say = teller(progress)
     show = after_each or (lambda atlas: None)
-    relations = _in_vocabulary(model, _QUICK_RELATIONS) if quick else None
+    relations = in_vocabulary(load_relations(QUICK_RELATIONS), model.tokenizer) if quick else None
     requests = [request.text for request in load_requests(split="test")[:: 5 if quick else 1]]
     say(f"{model!r}")
     with atlas.interruptible():
@@ -251,7 +248,7 @@ def build_atlas(
             show(atlas)
         if "safety heads" in seconds:
             with atlas.stage("safety", progress):
-                atlas.safety = compare_ablations(model, requests, ablations=ABLATIONS, progress=progress)
+                atlas.safety = compare_ablations(model, requests, ablations=PAPER_KINDS, progress=progress)
             for scores in atlas.safety.values():
                 stop_if_partial(scores)
             show(atlas)
@@ -303,7 +300,7 @@ def _estimate(model: Model, atlas: Atlas, requests: list[str], updates: int) -> 
     seconds: dict[str, float] = {}
     with atlas.or_left_out("safety heads"):
         cost = plan(model, request_prompts(model, requests), intervention=UniformAttention())
-        seconds["safety heads"] = len(ABLATIONS) * (cost.seconds or 0.0)
+        seconds["safety heads"] = len(PAPER_KINDS) * (cost.seconds or 0.0)
     with atlas.or_left_out("roles"):
         if not updates:
             raise ValueError("gates need more updates than a quick look allows")
@@ -316,12 +313,6 @@ def _estimate(model: Model, atlas: Atlas, requests: list[str], updates: int) -> 
 def _is_known(model: Model, *words: str) -> bool:
     """Whether each word is one token of the model's vocabulary."""
     return all(single_token(f" {word}", model.tokenizer) is not None for word in words)
-
-
-def _in_vocabulary(model: Model, names: Sequence[str]) -> list[Relation]:
-    """The relations with at least one pair of single tokens in the model's vocabulary."""
-    relations = [Relation.load(name) for name in names]
-    return [relation for relation in relations if any(_is_known(model, *pair) for pair in relation.pairs)]
 
 
 def _relations(model: Model, relations: list[Relation] | None, atlas: Atlas, progress: bool) -> HeadScores:

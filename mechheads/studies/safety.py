@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,18 +20,17 @@ from mechheads.results.html import head_names
 from mechheads.results.scores import HeadScores
 from mechheads.safety.answers.attack_curve import RefusalCurve, attack_curve
 from mechheads.safety.answers.refusal import RefusalTest, refusal_test
-from mechheads.safety.heads.ablations import Kind
+from mechheads.safety.heads.ablations import PAPER_KINDS, Kind
 from mechheads.safety.heads.contribution import LEAST_REFUSAL, refusal_contribution
 from mechheads.safety.heads.direction import refusal_direction
 from mechheads.safety.heads.ships import SafetyHeads, compare_ablations
 from mechheads.safety.requests.requests import Split, load_requests, request_prompts
-from mechheads.studies.study import Stages, save_parts, stop_if_partial
+from mechheads.studies.study import Stages, save_parts, stop_if_partial, teller
 from mechheads.units import show_seconds
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
 
-ABLATIONS: tuple[Kind, ...] = ("undifferentiated", "scaling")
 CONTRIBUTION = "refusal contribution"
 
 
@@ -126,8 +124,7 @@ class SafetyStudy(Stages):
             f"Refusing without the first {len(test.heads)} by {name}: {test.verdict}"
             for name, test in self.tests.items()
         ]
-        lines.append(f"Time       {self.times}")
-        return "\n".join([*lines, *(f"Note       {note}" for note in self.notes)])
+        return "\n".join([*lines, *self.closing_lines])
 
 
 @alone
@@ -149,14 +146,14 @@ def safety_study(
     template. Everything about refusals uses the model's own chat template, if it has one. If the model refuses hardly
     any request, the scores of refusals are left out, and ``notes`` says so.
     """
-    say: Callable[[str], Any] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
+    say = teller(progress)
     study = SafetyStudy(model.name, k)
     ranked_on, tested_on = _requests("train", 6 if quick else 1), _requests("test", 3 if quick else 1)
     tokens, draws = (12, 1) if quick else (32, 3)
     options: dict[str, Any] = {"draws": draws, "max_new_tokens": tokens, "seed": seed, "progress": progress}
 
     def way(scores: HeadScores) -> Kind:
-        return scores.provenance.get("ablation") or ABLATIONS[0]
+        return scores.provenance.get("ablation") or PAPER_KINDS[0]
 
     def test(rankings: Mapping[str, HeadScores]) -> None:
         for name, scores in rankings.items():
@@ -170,9 +167,9 @@ def safety_study(
     say(f"{model!r}")
     with study.interruptible():
         cost = plan(model, request_prompts(model, ranked_on[0]), intervention=UniformAttention())
-        say(f"Ships first, about {show_seconds(len(ABLATIONS) * (cost.seconds or 0.0))}; Ctrl-C keeps what is done")
+        say(f"Ships first, about {show_seconds(len(PAPER_KINDS) * (cost.seconds or 0.0))}; Ctrl-C keeps what is done")
         with study.stage("Ships", progress):
-            study.ships = compare_ablations(model, ranked_on[0], k, ablations=ABLATIONS, seed=seed, progress=progress)
+            study.ships = compare_ablations(model, ranked_on[0], k, ablations=PAPER_KINDS, seed=seed, progress=progress)
         for scores in study.ships.values():
             stop_if_partial(scores)
         test(study.rankings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,15 @@ from mechheads.units import show_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+QUICK_RELATIONS = ("country_to_capital", "adjective_to_comparative", "name_copying", "english_to_spanish")
+"""The relations of a first look."""
+
+
+def teller(progress: bool) -> Callable[[str], None]:
+    """A function that prints a text on stderr, or does nothing without ``progress``."""
+    return (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
 
 
 @dataclass
@@ -37,8 +46,7 @@ class Stages:
     def stage(self, name: str, progress: bool) -> Iterator[None]:
         """Time a stage, and print its name on stderr when it begins."""
         start = time.perf_counter()
-        if progress:
-            print(f"{name} ...", file=sys.stderr)
+        teller(progress)(f"{name} ...")
         try:
             yield
         finally:
@@ -65,6 +73,11 @@ class Stages:
     def times(self) -> str:
         """The stages with their times, as text."""
         return ", ".join(f"{name} {show_seconds(seconds)}" for name, seconds in self.seconds.items())
+
+    @property
+    def closing_lines(self) -> list[str]:
+        """The last lines of a summary: times and notes."""
+        return [f"Time       {self.times}", *(f"Note       {note}" for note in self.notes)]
 
 
 def save_parts(folder: str | Path, results: Mapping[str, HeadScores], tables: Mapping[str, pd.DataFrame]) -> list[Path]:

@@ -7,20 +7,18 @@ import dataclasses
 import inspect
 import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
+from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.metrics.base import MetricInfo, name_of
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
-from mechheads.prompts.tokens import PromptLike
 from mechheads.testing.material import tiny_model, tiny_pairs
 from mechheads.testing.trials import InterventionTrial, MetricTrial, Wrong
-
-AnyPrompts = Prompts | PromptPairs | Sequence[PromptLike]
 
 _PLAIN = "a @dataclass(frozen=True) whose fields are plain numbers, texts and tuples of them"
 

@@ -36,7 +36,8 @@ Through = Literal["q", "k"]
 Group = Literal["query", "kv"]
 KINDS: tuple[str, ...] = get_args(Kind)
 """The names that ``ablation=`` accepts."""
-_SCALED = ("undifferentiated", "scaling")
+PAPER_KINDS: tuple[Kind, ...] = ("undifferentiated", "scaling")
+"""The ablations of the paper, which scale a weight by epsilon."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +118,7 @@ class Ablation:
         size = self.together(model)
         return {
             "ablation": self.kind,
-            "epsilon": self.epsilon if self.kind in _SCALED else None,
+            "epsilon": self.epsilon if self.kind in PAPER_KINDS else None,
             "through": self.through if self.kind == "undifferentiated" else None,
             "ablated": "one query head at a time" if size == 1 else f"the {size} query heads of a key/value head",
             "group": self.group,
@@ -164,5 +165,5 @@ class Ablation:
         if self.kind == "mean" and run is not None:
             mean = MeanOf(run).of(head)
             return lambda value: mean.to(value).expand_as(value)
-        factor = self.epsilon if self.kind in _SCALED else 0.0
+        factor = self.epsilon if self.kind in PAPER_KINDS else 0.0
         return lambda value: value * factor

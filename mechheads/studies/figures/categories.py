@@ -11,8 +11,8 @@ import pandas as pd
 from mechheads.labels import HeadLabels, label_heads, relation_scores
 from mechheads.labels.classify import Rule
 from mechheads.labels.readings import SOURCES, Source
-from mechheads.labels.relations import CATEGORIES, Relation, load_relations
-from mechheads.labels.usable_pairs import keep_pairs
+from mechheads.labels.relations import CATEGORIES, load_relations
+from mechheads.labels.usable_pairs import in_vocabulary
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.model.load import load
 from mechheads.model.model import Model
@@ -29,9 +29,8 @@ from mechheads.studies.figures.request import (
     full_path,
     model_names,
 )
-from mechheads.studies.study import stop_if_partial
+from mechheads.studies.study import QUICK_RELATIONS, stop_if_partial
 
-_QUICK = ("country_to_capital", "adjective_to_comparative", "name_copying", "english_to_spanish")
 _TEXT = (
     "What each head does according to its weights, for each model. A head has the colour of its category, or of the "
     "number of its categories. phi is the share of a relation's pairs whose target is among the strongest outputs of "
@@ -94,7 +93,7 @@ def categories_figure(
         return load(name, revision=revision, device=device)
 
     def compute(model: Model | StoredWeights, _: str, place: Path) -> HeadLabels:
-        usable = None if asked is None else _usable(asked, model)
+        usable = None if asked is None else in_vocabulary(load_relations(asked), model.tokenizer)
         scores = relation_scores(model, usable, min_pairs=min_pairs, source=source, progress=progress)
         stop_if_partial(scores)
         labels = label_heads(scores, rule=rule)
@@ -109,7 +108,7 @@ def categories_figure(
 
 def _relation_names(relations: Any, quick: bool) -> list[str] | None:
     if relations is None:
-        return list(_QUICK) if quick else None
+        return list(QUICK_RELATIONS) if quick else None
     listed = [relations] if isinstance(relations, (str, Path)) else list(relations)
     if strange := [one for one in listed if not isinstance(one, (str, Path))]:
         raise ValueError(
@@ -134,12 +133,6 @@ def _check(relations: list[str] | None, rule: str, source: str, min_pairs: int) 
                 f"{', '.join(CATEGORIES)} or a category of your own"
             )
     return {name: file_checksum(name) for name in relations or () if Path(name).is_absolute()}
-
-
-def _usable(names: list[str], model: Model | StoredWeights) -> list[Relation]:
-    """The relations with a pair of single tokens in a model's vocabulary; if there are none, all of them."""
-    relations = load_relations(names)
-    return [kept.relation for kept in keep_pairs(relations, model.tokenizer) if kept.pairs] or list(relations)
 
 
 def _draw(folder: FigureFolder, panels: Panels[HeadLabels]) -> Drawn:

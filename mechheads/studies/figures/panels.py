@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import torch
 from mechheads.engine.memory import is_out_of_memory
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.studies.figures.request import FigureRequest, read_request, short_names, split_revision, write_request
+from mechheads.studies.study import teller
 from mechheads.units import show_seconds
 
 M = TypeVar("M")
@@ -143,7 +143,7 @@ def compute_panels(folder: FigureFolder, work: Work[M, R], *, progress: bool) ->
         model: [data for data in folder.request.data if (model, data) not in panels.results]
         for model in folder.request.models
     }
-    say: Callable[[str], Any] = (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
+    say = teller(progress)
     if panels.results:
         say(f"{len(panels.results)} of {len(folder.request.panels)} panels are in {folder.path} already")
     with until_interrupted() as stopped:
@@ -170,7 +170,7 @@ def _compute_model(
     work: Work[M, R],
     missing: tuple[str, list[str]],
     panels: Panels[R],
-    say: Callable[[str], Any],
+    say: Callable[[str], None],
 ) -> None:
     """Compute the missing panels of one model; each that fails has its reason as its result."""
     name, todo = missing
