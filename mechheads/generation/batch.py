@@ -1,8 +1,8 @@
-"""Rows that are written on together, token by token, over kept keys and values.
+"""Generate the texts of one batch, token by token, with cached keys and values.
 
-A prompt is computed once; its keys and values stay, in a column for each position. What all prompts begin with, such as
-a chat template's first turn, is computed once for each condition and copied to its rows. From then on a step computes
-one token a row, and a row that is finished leaves.
+Each prompt is computed once, and its keys and values are cached. The tokens that all prompts share, such as the first
+turn of a chat template, are computed once for each condition and copied to its rows. Each later step computes one token
+for each row, and rows leave the batch when they are finished.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mechheads.model.model import Model
 from mechheads.prompts.tokens import Tokens
 
 _WORTH_SHARING = 128
-"""Copying what rows begin with pays where it spares this many tokens: the pass of its own that it takes costs less."""
+"""Shared tokens are computed in a pass of their own if this saves at least so many tokens."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,8 @@ class Choice:
     """How the next token is chosen.
 
     Attributes:
-        temperature: what the logits are divided by, where tokens are drawn.
-        top_k: draw among so many; None for all.
-        noise: from 0 to 1; None takes the most probable token.
+        temperature, top_k: as in ``Sampling``.
+        noise: a number from 0 to 1 for each prompt and step; None takes the most probable token.
     """
 
     temperature: float
@@ -57,10 +56,10 @@ class Choice:
 
 
 class Columns:
-    """Keys and values of every layer, a column for each position; ``Keys`` of the backends.
+    """Cached keys and values of every layer, with a column for each position; the backends' ``Keys``.
 
-    What stands beyond a row's last token is padding of the prompt: causal attention does not see it, and the tokens
-    to come overwrite it.
+    Columns after a row's last token hold padding of the prompt. Causal attention does not read them, and later tokens
+    overwrite them.
     """
 
     def __init__(self, rows: int, pos: int) -> None:
@@ -68,7 +67,7 @@ class Columns:
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
 
     def place(self, first: int, at: Int[Tensor, "row pos"]) -> None:
-        """Where the tokens of the next call stand: rows from ``first`` on, at these positions."""
+        """Set where the keys and values of the next call go: rows from ``first`` on, at these positions."""
         self._rows, self._width = slice(first, first + len(at)), int(at.max()) + 1
         self._index = torch.arange(first, first + len(at), device=at.device)[:, None], slice(None), at
 
@@ -85,24 +84,24 @@ class Columns:
         return keys[self._rows, :, : self._width], values[self._rows, :, : self._width]
 
     def move(self, source: Int[Tensor, " row"], target: Int[Tensor, " row"], width: int | None = None) -> None:
-        """Put rows, or their first positions, into the places of others."""
+        """Copy rows, or only their first ``width`` positions, to other rows."""
         for pair in self._kept.values():
             for kept in pair:
                 kept[target, :, :width] = kept[source, :, :width]
 
 
 class Batch:
-    """Rows that are written together.
+    """One batch of rows.
 
     Args:
         tokens: the prompts.
-        prompt, condition: of each row.
-        new: how many tokens are written at most.
-        limits: the memory to keep within.
+        prompt, condition: those of each row.
+        new: the largest number of new tokens.
+        limits: the memory limit.
 
     Attributes:
-        live: the rows that are not finished; keys and values of the i-th of them are in row i of the columns.
-        present: the rows of each condition among those of the present call of the model; none where it has none.
+        live: the unfinished rows; the i-th of them is row i of the columns.
+        present: for each condition in the current forward pass, its rows in that pass.
     """
 
     def __init__(
@@ -121,14 +120,14 @@ class Batch:
         self._columns = None if layout_of(model) == "whole" else Columns(len(prompt), self.pos)
 
     def rows_of(self, condition: int) -> Int[Tensor, " row"] | None:
-        """The rows of a condition in the present call of the model; None if it has none."""
+        """The rows of a condition in the current forward pass; None if it has none."""
         return self.present.get(condition)
 
     def run(self, choose: Choice, ends: Int[Tensor, " end"], bar: Bar) -> None:
         """Write until every row is finished.
 
         Raises:
-            ValueError: if the logits are not numbers.
+            ValueError: if the logits are NaN.
         """
         for step in range(self._new):
             final = self._from_start() if self._columns is None or not step else self._next(self._columns)
@@ -151,12 +150,12 @@ class Batch:
                 return
 
     def written(self) -> list[tuple[tuple[int, ...], bool]]:
-        """For each row the new ids so far, and whether an end token came."""
+        """For each row, the new ids so far and whether an end token came."""
         rows = zip(self.ids.tolist(), self.start.tolist(), self.end.tolist(), self.ended.tolist(), strict=True)
         return [(tuple(ids[start:end]), ended) for ids, start, end, ended in rows]
 
     def _leave(self, ended: Bool[Tensor, " live"]) -> None:
-        """Drop rows that are finished; the last ones move into their places."""
+        """Drop finished rows; the last unfinished rows take their places in the columns."""
         left = len(ended) - int(ended.sum())
         places, movers = ended[:left].nonzero()[:, 0], (~ended[left:]).nonzero()[:, 0] + left
         if self._columns is not None:
@@ -165,13 +164,16 @@ class Batch:
         self.live = self.live[:left]
 
     def _from_start(self) -> Float[Tensor, "live d_model"]:
-        """The state at each row's last token, from the first token on, some rows at a time."""
+        """The state at each row's last token, computed from the first token on."""
         shared = 0 if self._columns is None else self._share(self._columns)
         last = self.end[self.live] - 1
         return self._filled(self.live, shared, last)
 
     def _share(self, columns: Columns) -> int:
-        """How many tokens all rows begin with; theirs are the first keys and values of every row from now on."""
+        """The number of first tokens that all rows share, once their keys and values are in the columns of every row.
+
+        0 if computing them apart does not pay.
+        """
         conditions, of_row = self.condition.unique(return_inverse=True)
         shared = min(shared_start(self.ids), int(self.end.min()) - 1)
         if shared * (len(of_row) - len(conditions)) < _WORTH_SHARING:
@@ -182,7 +184,7 @@ class Batch:
         return shared
 
     def _filled(self, rows: Int[Tensor, " row"], start: int, last: Int[Tensor, " row"]) -> Float[Tensor, "row d_model"]:
-        """The state at each row's last position; the columns, the i-th row's in row i, are filled from ``start`` on."""
+        """The state at each row's last position, some rows at a time; fills the columns from ``start`` on."""
         tokens = tokens_in_flight(self.model, max(1, self._limits.memory // 4), self.pos, self._limits)
         each = max(1, tokens // (int(last.max()) + 1 - start))
         finals: list[Tensor] = []
@@ -199,7 +201,7 @@ class Batch:
         return torch.cat(finals)
 
     def _next(self, columns: Columns) -> Float[Tensor, "live d_model"]:
-        """The same, of the last token alone behind the kept keys and values."""
+        """The state at each row's last token, computed from that token and the cached keys and values."""
         last = self.end[self.live] - 1
         columns.place(0, last[:, None])
         residual = _take(self.model.backend.embed(self.ids[self.live, : int(last.max()) + 1])[0], last)
@@ -226,7 +228,7 @@ class Batch:
         return self.model.backend.finish(_take(residual, at))[:, 0]
 
     def _masks(self, at: Int[Tensor, "row pos"]) -> list[Float[Tensor, "row 1 pos key"]] | None:
-        """For each layer the columns that each token sees; None where the model's adapter knows by itself."""
+        """For each layer, a mask of the columns that each token sees; None if the model's adapter makes its own."""
         if layout_of(self.model) != "queries":
             return None
         masks: dict[int, Tensor] = {}

@@ -1,8 +1,7 @@
-"""What a model writes on from prompts, as it is or with heads changed: greedy or sampled, many prompts at once.
+"""Generate text from many prompts at once, greedily or by sampling, with heads changed or not.
 
-A prompt is computed once, what all prompts begin with once for all of them, and keys and values are kept, in a column
-for each position; from then on each step computes one token a row. A row that is finished leaves the batch. Several
-conditions, such as a model with and without some heads, share batches, so that the weights are read once for all.
+Several conditions, such as a model with and without some heads, share batches, so that the weights are read once for
+all. ``mechheads.generation.batch`` writes one batch.
 """
 
 from __future__ import annotations
@@ -37,15 +36,14 @@ _SITES = tuple(site for site in HEAD_SITES if site != "pattern")
 
 @dataclass(frozen=True)
 class Generated:
-    """What a model wrote, one entry for each prompt.
+    """Generated texts, one entry for each prompt.
 
     Attributes:
-        texts: without special tokens; numbers where there is no tokenizer.
-        ids: the new tokens, without the one that ended them.
-        finished: whether an end token came; where none did, the answer is cut at ``max_new_tokens`` or, after
-            Ctrl-C, as far as it got.
-        interrupted: whether Ctrl-C ended the writing, under this condition or another of the same call.
-        unfinished: which prompts (their indices) have an answer that is only as far as it got then.
+        texts: the new text without special tokens; token ids as text if there is no tokenizer.
+        ids: the new tokens, without the end token.
+        finished: whether an end token came. If not, the answer was cut at ``max_new_tokens`` or by Ctrl-C.
+        interrupted: whether Ctrl-C ended the call, under this condition or another.
+        unfinished: indices of the prompts whose answers were cut by Ctrl-C.
     """
 
     texts: tuple[str, ...]
@@ -68,28 +66,27 @@ def generate(
     budget: Budget = None,
     progress: bool = True,
 ) -> Generated:
-    """Write on from prompts until an end token or ``sampling.max_new_tokens``.
+    """Continue prompts until an end token or ``sampling.max_new_tokens``.
 
-    End tokens are the tokenizer's, those of the model's configurations, and what ends a turn in its chat template.
+    End tokens are those of the tokenizer and of the model's configurations, and the token that ends a turn in the chat
+    template.
 
     Args:
         prompts: a list of strings, chats or ids, or ``Prompts``.
-        sampling: how many tokens are written, and how each is chosen; by default 128, each the most probable.
-        hooks: (hook name, function of value and hook), as ``Model.hook_name`` names them. They act in the prompt,
-            which may come in two pieces, what all prompts begin with and the rest, and in every step, where values
-            hold one token of those rows that are still written. So a function must treat every row and every position
-            on its own.
-        budget: bytes, or a text such as "2 GB" (default 4 GB), for keys, values and what is in flight; it sets how
-            many prompts are written at once.
+        sampling: how many tokens are written, and how each is chosen; by default up to 128, each the most probable.
+        hooks: (hook name, function of value and hook), with names from ``Model.hook_name``. They are called for the
+            prompt, which may come in two parts, and then for one token at a time of each unfinished row. So a function
+            must treat every row and every position independently.
+        budget: memory for keys, values and activations, in bytes or as a text such as "2 GB" (default 4 GB). It sets
+            how many prompts share a batch.
         progress: show a bar.
 
     Returns:
-        Texts and ids. After Ctrl-C, with a warning, what was written until then, ``interrupted`` and which answers are
-        ``unfinished``.
+        Texts and ids. After Ctrl-C, with a warning, what was written until then.
 
     Raises:
-        ValueError: for an argument that makes no sense or does not fit the model's context, before anything is run;
-            or if the logits are not numbers.
+        ValueError: if an argument is invalid or a prompt is too long for the model's context (raised before anything
+            is run), or if the logits are NaN.
 
     >>> from mechheads.generation.generate import generate
     >>> from mechheads.generation.sampling import Sampling
@@ -113,20 +110,20 @@ def generate_under(
     budget: Budget = None,
     progress: bool = True,
 ) -> list[Generated]:
-    """Write on from prompts under several conditions, in the same batches.
+    """Continue prompts under several conditions, in the same batches.
 
     Args:
-        conditions: each the heads that are changed together; an empty one is the model as it is. Changes of one
-            head at one site are applied in their order. When sampling, all conditions draw with the same random
-            numbers: they part only where their probabilities do.
+        conditions: for each condition, the changes that are applied together; an empty list is the unchanged model.
+            Changes of one head at one site are applied in order. When sampling, all conditions use the same random
+            numbers, so that answers differ only if probabilities do.
         prompts, sampling, budget, progress: as in ``generate``.
 
     Returns:
-        For each condition what ``generate`` gives.
+        One result of ``generate`` for each condition.
 
     Raises:
-        ValueError: as ``generate``; for a change of a head or site that the model does not have; or whose function
-            gives no tensor of the same shape, or does not treat every position on its own.
+        ValueError: as in ``generate``; also if the model has no such head or site, or if a change's function gives no
+            tensor of the same shape or does not treat positions independently.
 
     >>> from mechheads.generation.generate import HeadChange, generate_under
     >>> from mechheads.generation.sampling import Sampling
@@ -149,10 +146,10 @@ def generate_under(
 def check_writing(
     model: Model, prompts: Prompts | Sequence[PromptLike], sampling: Sampling, *, budget: Budget = None
 ) -> None:
-    """Make sure that ``generate`` takes these arguments; nothing is run.
+    """Check the arguments of ``generate`` without running anything.
 
     Raises:
-        ValueError: if it does not.
+        ValueError: if one is invalid.
 
     >>> from mechheads.generation.generate import check_writing
     >>> from mechheads.generation.sampling import Sampling
@@ -192,7 +189,7 @@ def _check_change(change: HeadChange, where: str, model: Model) -> None:
 
 @dataclass(frozen=True)
 class _Writer:
-    """One call: every prompt under every condition, batch by batch. Rows are numbered condition after condition."""
+    """One call: every prompt under every condition, batch by batch. Rows are ordered by condition, then prompt."""
 
     model: Model
     prompts: Prompts
@@ -223,7 +220,11 @@ class _Writer:
         return [self._generated(found[start : start + n], work.interrupted) for start in range(0, len(found), n)]
 
     def ready(self) -> tuple[Tokens, Limits]:
-        """The prompts' tokens and the limits, once everything is known to fit the model's context."""
+        """The prompts' tokens and the limits.
+
+        Raises:
+            ValueError: if a prompt and its answer do not fit the model's context.
+        """
         limits = Limits.of(self.budget)
         tokens = self.prompts.tokens(self.model)
         self._check_length(tokens)
@@ -246,9 +247,9 @@ class _Writer:
             )
 
     def _batches(self, tokens: Tokens, limit: int) -> Iterator[list[int]]:
-        """Rows written together: the longest prompts first, each prompt's conditions side by side.
+        """Rows that share a batch: the longest prompts first, each with all of its conditions.
 
-        Of equal length where the model's adapter wants rows to start alike.
+        In the layout ``"rows"``, the prompts of a batch have the same length.
         """
         model, pos = self.model, tokens.ids.shape[1] + self.sampling.max_new_tokens
         kept = 0 if layout_of(model) == "whole" else 2 * model.n_layers * model.n_kv_heads * model.d_head
@@ -284,7 +285,7 @@ class _Writer:
 
 
 def end_tokens(model: Model) -> list[int]:
-    """The ids that end an answer: of the tokenizer, the model's configurations, and a turn of its chat template."""
+    """The ids that end an answer: those of the tokenizer, the model's configurations and the chat template."""
     own = getattr(model.model, "original_model", None)
     given = [
         getattr(model.tokenizer, "eos_token_id", None),
@@ -297,7 +298,7 @@ def end_tokens(model: Model) -> list[int]:
 
 
 def _end_of_turn(tokenizer: Any) -> int | None:
-    """The special token that the chat template puts behind an answer, if there is one."""
+    """The special token that the chat template puts after an answer, if there is one."""
     if not getattr(tokenizer, "chat_template", None):
         return None
     chat = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
