@@ -16,7 +16,7 @@ from mechheads.engine.job import Job
 from mechheads.engine.racing import Race
 from mechheads.engine.run import Measured, alter, measure, passes
 from mechheads.heads import HeadId
-from mechheads.messages.interrupted import interrupted_after
+from mechheads.messages.interrupted import interrupted_after, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts, q_values_of_some
@@ -105,24 +105,26 @@ def run_race(job: Job, evaluator: Evaluator, race: Race, *, progress: bool = Tru
         in_race=list(job.heads),
     )
     looks, used = race.looks(len(labels)), 0
-    while looks and found.in_race and not found.interrupted:
-        if found.looks and len(found.in_race) <= race.top:
-            heads = "head was" if race.top == 1 else f"{race.top} heads were"
-            found.stopped = f"the first {heads} settled after {found.looks[-1][0]} of {n} prompts"
-            looks = looks[-1:]
-        upto = looks.pop(0)
-        rows = np.flatnonzero((turn >= used) & (turn < upto))
-        part = job.some(found.in_race, torch.from_numpy(rows).to(job.rows.device), f", clusters {used} to {upto}")
-        found.looks.append((int((turn < upto).sum()), len(found.in_race)))
-        found.add_round(measure(part, evaluator.some(part.rows), altered=altered, progress=progress), rows)
-        used = upto
-        if found.in_race and not found.interrupted:
-            values = np.stack([found.values[head.layer, head.head, 0] for head in found.in_race])
-            sums = np.stack([values[:, turn == cluster].sum(1) for cluster in range(used)], axis=1)
-            gone = race.dropped(sums, len(labels))
-            found.in_race = [head for head, out in zip(found.in_race, gone, strict=True) if not out]
+    with until_interrupted() as work:
+        while looks and found.in_race and not found.interrupted:
+            if found.looks and len(found.in_race) <= race.top:
+                heads = "head was" if race.top == 1 else f"{race.top} heads were"
+                found.stopped = f"the first {heads} settled after {found.looks[-1][0]} of {n} prompts"
+                looks = looks[-1:]
+            upto = looks.pop(0)
+            rows = np.flatnonzero((turn >= used) & (turn < upto))
+            part = job.some(found.in_race, torch.from_numpy(rows).to(job.rows.device), f", clusters {used} to {upto}")
+            found.looks.append((int((turn < upto).sum()), len(found.in_race)))
+            found.add_round(measure(part, evaluator.some(part.rows), altered=altered, progress=progress), rows)
+            used = upto
+            if found.in_race and not found.interrupted:
+                values = np.stack([found.values[head.layer, head.head, 0] for head in found.in_race])
+                sums = np.stack([values[:, turn == cluster].sum(1) for cluster in range(used)], axis=1)
+                gone = race.dropped(sums, len(labels))
+                found.in_race = [head for head, out in zip(found.in_race, gone, strict=True) if not out]
+    found.interrupted |= work.interrupted
     if found.interrupted:
-        found.stopped = interrupted_after(f"{found.looks[-1][0]} of {n} prompts")
+        found.stopped = interrupted_after(f"{found.looks[-1][0] if found.looks else 0} of {n} prompts")
         warn(f"{found.stopped}; heads that were not dropped have scores from the prompts until then")
     found.stopped = found.stopped or "every prompt was used"
     found.finish(job.heads, scale)

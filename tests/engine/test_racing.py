@@ -167,6 +167,17 @@ def test_an_interrupted_race_goes_on_from_its_store(llama, tmp_path, monkeypatch
         assert sum(seen) == units  # nothing was measured twice
 
 
+def test_ctrl_c_between_two_looks_keeps_what_was_measured(llama, monkeypatch):
+    def stops(self, sums, clusters):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Race, "dropped", stops)
+    with pytest.warns(UserWarning, match="interrupted after 4 of 24 prompts; heads that were not dropped"):
+        race = mh.ablate(llama, PROMPTS, top=mh.patching.Race(2, first=4), progress=False)
+    assert race.provenance["interrupted"] and not race.missing
+    assert (race.dataset["n_prompts"] == 4).all()
+
+
 def test_a_head_whose_metric_is_not_finite_leaves_the_race(llama):
     @mh.metric(unit="nats", null=0.0)
     def breaks(logits, context):

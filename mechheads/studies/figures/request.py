@@ -115,6 +115,17 @@ def model_names(models: ModelNames, default: str) -> list[str]:
     return names
 
 
+def data_names(data: str | Path | Sequence[str | Path], argument: str) -> list[str]:
+    """Names of data sets, files as full paths.
+
+    Raises:
+        ValueError: if there are none, or one is repeated.
+    """
+    names = [full_path(one) for one in ([data] if isinstance(data, (str, Path)) else data)]
+    check_different(names, argument)
+    return names
+
+
 def full_path(name: str | Path) -> str:
     """The full path of a file or folder that exists, or the name as it is."""
     path = Path(name).expanduser()

@@ -26,9 +26,8 @@ from mechheads.studies.figures.panels import FigureFolder, Panels, Work, compute
 from mechheads.studies.figures.request import (
     FigureRequest,
     ModelNames,
-    check_different,
+    data_names,
     file_checksum,
-    full_path,
     model_names,
     short_names,
 )
@@ -142,8 +141,7 @@ def roles_figure(
         KeyboardInterrupt: after Ctrl-C, if no panel is finished.
     """
     names = model_names(models, DEFAULT_MODEL)
-    asked = [full_path(one) for one in ([tasks] if isinstance(tasks, (str, Path)) else tasks)]
-    check_different(asked, "tasks")
+    asked = data_names(tasks, "tasks")
     settings = _Settings(seeds, updates, batch, n, most, quick, progress)
     _check(settings, asked)
     titles = short_names(asked)

@@ -27,8 +27,8 @@ from mechheads.studies.figures.request import (
     FigureRequest,
     ModelNames,
     check_different,
+    data_names,
     file_checksum,
-    full_path,
     model_names,
     short_names,
     text_checksum,
@@ -84,8 +84,7 @@ def safety_figure(
         KeyboardInterrupt: after Ctrl-C, if no panel is finished.
     """
     names = model_names(models, REFUSING_MODEL)
-    sets = [full_path(one) for one in ([requests] if isinstance(requests, (str, Path)) else requests)]
-    check_different(sets, "requests")
+    sets = data_names(requests, "requests")
     _check(ablations, k, template)
     short = short_names(sets)
     texts = {short[name]: list(open_requests(name)) for name in sets}
