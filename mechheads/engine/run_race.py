@@ -124,7 +124,7 @@ def run_race(job: Job, evaluator: Evaluator, race: Race, *, progress: bool = Tru
                 found.in_race = [head for head, out in zip(found.in_race, gone, strict=True) if not out]
     found.interrupted |= work.interrupted
     if found.interrupted:
-        found.stopped = interrupted_after(f"{found.looks[-1][0] if found.looks else 0} of {n} prompts")
+        found.stopped = interrupted_after(f"{found.n_prompts.max()} of {n} prompts")
         warn(f"{found.stopped}; heads that were not dropped have scores from the prompts until then")
     found.stopped = found.stopped or "every prompt was used"
     found.finish(job.heads, scale)
