@@ -66,6 +66,12 @@ def quick_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "load", load_once)
 
 
+@pytest.fixture(autouse=True)
+def without_kaleido(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests draw no images, whether or not kaleido is installed here."""
+    monkeypatch.setattr(output, "_has_kaleido", lambda: False)
+
+
 @pytest.fixture
 def relation(tmp_path: Path) -> Path:
     file = tmp_path / "capitals.json"
@@ -518,22 +524,55 @@ def test_the_roles_command_draws(asked_roles, tiny):
     assert pd.read_csv(asked_roles["out"] / "curves.csv")["k"].tolist()[-1] == 3
 
 
+Draw = Callable[[Any, list[Path]], None]
+
+
+@pytest.fixture
+def with_kaleido(monkeypatch: pytest.MonkeyPatch) -> Callable[[Draw], None]:
+    """``with_kaleido(draw)`` lets ``draw(figures, paths)`` write the images."""
+
+    def use(draw: Draw) -> None:
+        monkeypatch.setattr(output, "_has_kaleido", lambda: True)
+        monkeypatch.setattr("plotly.io.write_images", draw)
+
+    return use
+
+
+def test_images_are_written_with_kaleido(asked, with_kaleido):
+    seen = []
+
+    def draw(figures: Any, paths: list[Path]) -> None:
+        seen.extend(figures)
+        for path in paths:
+            path.write_bytes(b"image")
+
+    with_kaleido(draw)
+    made = categories_figure(**asked)
+    assert {path.name for path in made.files if path.exists()} >= {"figure.pdf", "figure.svg", "figure.png"}
+    assert "no PDF" not in made.summary() and seen == [made.figure] * 3
+
+
 @pytest.mark.parametrize("says", [("closed at once", "a hint"), "closed at once\na hint"])
-def test_a_browser_that_fails_leaves_the_figure_as_html(asked, monkeypatch, says):
-    def fail(self: Any, path: Path) -> None:
-        Path(path).write_bytes(b"half")
+def test_a_browser_that_fails_leaves_the_figure_as_html(asked, with_kaleido, says):
+    def fail(_figures: Any, paths: list[Path]) -> None:
+        paths[0].write_bytes(b"half")
         raise RuntimeError(says)
 
-    monkeypatch.setattr(output, "_has_kaleido", lambda: True)
-    monkeypatch.setattr("plotly.graph_objects.Figure.write_image", fail)
+    with_kaleido(fail)
     made = categories_figure(**asked)
     assert "no PDF, SVG or PNG: kaleido could not draw them (closed at once)" in made.summary()
-    assert not list(asked["out"].glob("figure.p*"))
+    assert {path.name for path in asked["out"].glob("figure.*")} == {"figure.html", "figure.json"}
 
 
-def test_images_are_written_where_a_browser_is_at_hand(asked, monkeypatch):
-    monkeypatch.setattr(output, "_has_kaleido", lambda: True)
-    monkeypatch.setattr("plotly.graph_objects.Figure.write_image", lambda self, path: Path(path).write_bytes(b"image"))
+def test_an_image_that_kaleido_leaves_out_without_an_error_is_named(asked, with_kaleido):
+    with_kaleido(lambda _figures, paths: paths[0].write_bytes(b"image"))
     made = categories_figure(**asked)
-    assert {path.name for path in made.files} >= {"figure.pdf", "figure.svg", "figure.png"}
-    assert "no PDF" not in made.summary()
+    assert "kaleido could not draw them (figure.svg was not written, figure.png was not written)" in made.summary()
+    assert {path.name for path in asked["out"].glob("figure.*")} == {"figure.html", "figure.json"}
+
+
+def test_without_kaleido_the_figure_says_what_images_need(asked):
+    asked["out"].mkdir()
+    (asked["out"] / "figure.png").write_bytes(b"of an earlier figure")
+    assert "no PDF, SVG or PNG: they need the package kaleido" in categories_figure(**asked).summary()
+    assert not (asked["out"] / "figure.png").exists()

@@ -105,19 +105,24 @@ def _write_html(figure: go.Figure, path: Path) -> Path:
 
 def _write_images(figure: go.Figure, folder: Path) -> tuple[list[Path], str]:
     """The files of the images, or why there are none. Images of an earlier figure are removed."""
+    import plotly.io
+
     paths = [folder / f"figure.{kind}" for kind in _IMAGES]
     for path in paths:
         path.unlink(missing_ok=True)
     if not _has_kaleido():
         return [], "they need the package kaleido (pip install kaleido) and Chrome or Chromium"
     try:
-        for path in paths:
-            figure.write_image(path)
+        plotly.io.write_images([figure] * len(paths), [*paths])
     except Exception as error:  # kaleido raises errors of many types if it finds no browser, or the browser fails
-        for path in paths:
-            path.unlink(missing_ok=True)
-        return [], f"kaleido could not draw them ({_first_line(error)})"
-    return paths, ""
+        why = _first_line(error)
+    else:  # kaleido raises no error if a single image fails
+        why = ", ".join(f"{path.name} was not written" for path in paths if not path.exists())
+    if not why:
+        return paths, ""
+    for path in paths:
+        path.unlink(missing_ok=True)
+    return [], f"kaleido could not draw them ({why})"
 
 
 def _has_kaleido() -> bool:
