@@ -70,18 +70,28 @@ def trials(values: np.ndarray, n: int = 200) -> str:
     """How often a race over recorded scores finds the first heads, and at what share of the measurements."""
     table = values.reshape(-1, values.shape[-1])
     table, race, rng = table[~np.isnan(table).any(1)], Race(TOP), np.random.default_rng(0)
-    right, share, prompts = 0, [], table.shape[1]
+    right, share = 0, []
     wanted = set(np.argsort(-table.mean(1))[:TOP].tolist())
     for _ in range(n):
-        order, alive, seen, spent = rng.permutation(prompts), np.arange(len(table)), 0, 0
-        for look in race.looks(prompts):
-            spent, seen = spent + len(alive) * (look - seen), look
-            alive = alive[~race.dropped(table[np.ix_(alive, order[:look])], prompts)]
-            if len(alive) <= TOP:
-                break
-        share.append((spent + len(alive) * (prompts - seen)) / table.size)
-        right += wanted == set(alive[np.argsort(-table[alive].mean(1))[:TOP]].tolist())
+        found, spent = race_over(table, race, rng)
+        share.append(spent)
+        right += wanted == found
     return f"{right} of {n} races right at {np.mean(share):.1%}"
+
+
+def race_over(table: np.ndarray, race: Race, rng: np.random.Generator) -> tuple[set[int], float]:
+    """The heads that a race over a table [head, prompt] finds, and its share of the measurements."""
+    heads, prompts = table.shape
+    order, alive, seen, spent = rng.permutation(prompts), np.arange(heads), 0, 0
+    for look in race.looks(prompts):
+        spent, seen = spent + len(alive) * (look - seen), look
+        alive = alive[~race.dropped(table[np.ix_(alive, order[:look])], prompts)]
+        if len(alive) <= race.top:
+            break
+    spent += len(alive) * (prompts - seen)
+    mean = table[alive].mean(1)
+    ranked = np.argsort(-(np.abs(mean) if race.by == "absolute" else mean))
+    return set(alive[ranked[: race.top]].tolist()), spent / table.size
 
 
 if __name__ == "__main__":

@@ -57,13 +57,13 @@ class Race:
         ValueError: if one of them is not valid.
 
     >>> mh.patching.Race(5, by="absolute")
-    Race(top=5, by='absolute', error=0.05, first=6)
+    Race(top=5, by='absolute', error=0.05, first=4)
     """
 
     top: int = 10
     by: Literal["score", "absolute"] = "score"
     error: float = 0.05
-    first: int = 6
+    first: int = 4
 
     def __post_init__(self) -> None:
         for name, least in (("top", 1), ("first", 2)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from mechheads.messages.interrupted import interrupted_after, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts, q_values_of_some
+
+AnyScores = TypeVar("AnyScores", bound=HeadScores)
 
 
 @dataclass(kw_only=True)
@@ -44,6 +46,18 @@ class Raced(Measured):
     looks: list[tuple[int, int]] = field(default_factory=list)
     stopped: str = ""
 
+    @classmethod
+    def start(cls, job: Job, race: Race) -> Raced:
+        """A race in which nothing has been measured yet."""
+        shape = job.model.n_layers, job.model.n_heads
+        return cls(
+            np.full((*shape, 1, len(job.tokens)), np.nan),
+            race=race,
+            n_prompts=np.zeros(shape, dtype=int),
+            estimate=np.full(shape, np.nan),
+            in_race=list(job.heads),
+        )
+
     @property
     def undefined(self) -> list[HeadId]:
         return self.failed
@@ -67,7 +81,7 @@ class Raced(Measured):
         for head in set(heads) - set(self.in_race):
             self.values[head.layer, head.head] = np.nan
 
-    def result(self, scores: HeadScores, job: Job, progress: bool) -> HeadScores:
+    def result(self, scores: AnyScores, job: Job, progress: bool) -> AnyScores:
         """The scores, with how much of the exhaustive sweep they took and which heads were dropped."""
         dropped = np.zeros(self.n_prompts.shape, dtype=bool)
         for head in set(job.heads) - {*self.in_race, *self.failed}:
@@ -87,23 +101,17 @@ class Raced(Measured):
             "share": share,
             "stopped": self.stopped,
         }
-        return HeadScores(data.assign(variables)).with_provenance(race=about)
+        return type(scores)(data.assign(variables)).with_provenance(race=about, interrupted=self.interrupted)
 
 
 def run_race(job: Job, evaluator: Evaluator, race: Race, *, progress: bool = True) -> Raced:
     """Race the heads of a job with one place; what is in the job's ledger does not run again."""
     scale = evaluator.distance() if job.spec.normalize else 1.0
-    shape, n = (job.model.n_layers, job.model.n_heads), len(job.tokens)
+    n = len(job.tokens)
     labels, clusters = np.unique(job.tokens.cluster, return_inverse=True)
     turn = np.random.default_rng(job.spec.seed).permutation(len(labels))[clusters]
     altered = alter(job, passes(job)[0])
-    found = Raced(
-        np.full((*shape, 1, n), np.nan),
-        race=race,
-        n_prompts=np.zeros(shape, dtype=int),
-        estimate=np.full(shape, np.nan),
-        in_race=list(job.heads),
-    )
+    found = Raced.start(job, race)
     looks, used = race.looks(len(labels)), 0
     with until_interrupted() as work:
         while looks and found.in_race and not found.interrupted:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import mechheads as mh
+from benchmarks.racing import race_over
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.racing import Race
 from mechheads.limits import Limits
@@ -15,21 +16,6 @@ from mechheads.metrics.basic import kl_divergence
 
 COUNTRIES = ["France", "Italy", "Spain", "Germany", "Japan", "China", "Russia", "England"]
 PROMPTS = [f"{start} {country} is" for start in ("The capital of", "The king of", "A town in") for country in COUNTRIES]
-
-
-def raced(table: np.ndarray, race: Race, rng: np.random.Generator) -> tuple[set[int], float]:
-    """The heads that a race over a table [head, prompt] finds, and its share of the measurements."""
-    heads, prompts = table.shape
-    order, alive, seen, spent = rng.permutation(prompts), np.arange(heads), 0, 0
-    for look in race.looks(prompts):
-        spent, seen = spent + len(alive) * (look - seen), look
-        alive = alive[~race.dropped(table[np.ix_(alive, order[:look])], prompts)]
-        if len(alive) <= race.top:
-            break
-    spent += len(alive) * (prompts - seen)
-    mean = table[alive].mean(1)
-    ranked = np.argsort(-(np.abs(mean) if race.by == "absolute" else mean))
-    return set(alive[ranked[: race.top]].tolist()), spent / table.size
 
 
 def lognormal(size: np.ndarray, sigma: float, rng: np.random.Generator) -> np.ndarray:
@@ -62,7 +48,7 @@ def test_in_ninety_five_of_a_hundred_trials_no_first_head_is_lost(name):
     right, share = [], []
     for _ in range(60):
         table = TABLES[name](rng)
-        found, spent = raced(table, Race(10), rng)
+        found, spent = race_over(table, Race(10), rng)
         mean = table.mean(1)
         right.append(len(found) == 10 and mean[list(found)].min() >= np.sort(mean)[-10])
         share.append(spent)
@@ -75,7 +61,7 @@ def test_absolute_scores_race_by_their_size_whatever_their_sign():
     rng = np.random.default_rng(3)
     for _ in range(20):
         table = lognormal(sizes(rng), 0.5, rng) * np.where(rng.random(150) < 0.5, -1, 1)[:, None]
-        found, spent = raced(table, Race(8, by="absolute"), rng)
+        found, spent = race_over(table, Race(8, by="absolute"), rng)
         assert found == set(np.argsort(-np.abs(table.mean(1)))[:8].tolist())
         assert spent < 0.7
 
@@ -86,7 +72,7 @@ def test_the_heads_in_the_lead_are_never_dropped_and_clear_losers_are():
     gone = Race(3).dropped(table, 50)
     assert gone.tolist() == [False] * 3 + [True] * 40
     assert not Race(3).dropped(table, 8).any()  # every prompt has been used: the means are exact
-    assert Race(3).looks(50) == [6, 9, 14, 21, 32, 48, 50] and Race(3).looks(4) == [4]
+    assert Race(3).looks(50) == [4, 6, 9, 14, 21, 32, 48, 50] and Race(3).looks(3) == [3]
 
 
 def exhaustive(model: mh.Model, **options) -> mh.HeadScores:
@@ -103,7 +89,7 @@ def llama(tiny):
 def test_the_heads_found_have_the_scores_of_the_exhaustive_sweep(kind, llama):
     """Also for ablations whose new z depends on all prompts, whichever of them are run."""
     whole = exhaustive(llama, kind=kind)
-    race = exhaustive(llama, kind=kind, top=mh.patching.Race(2, first=4))
+    race = exhaustive(llama, kind=kind, top=mh.patching.Race(2))
     assert race.heads(2) == whole.heads(2)
     dropped = race.dataset["dropped"].values
     assert not race.missing and dropped.any()
@@ -123,7 +109,7 @@ def test_patching_of_pairs_races_too_and_normalises_by_all_prompts(site, llama):
     pairs = mh.PromptPairs(*sides, *([f" {pair[side]}" for pair in names * 2] for side in (0, 1)))
     options = {"site": site, "normalize": True, "progress": False}
     whole = mh.activation_patch(llama, pairs, **options)
-    race = mh.activation_patch(llama, pairs, top=mh.patching.Race(2, by="absolute", first=4), **options)
+    race = mh.activation_patch(llama, pairs, top=mh.patching.Race(2, by="absolute"), **options)
     assert race.heads(2, by="absolute") == whole.heads(2, by="absolute")
     kept = ~race.dataset["dropped"].values
     np.testing.assert_allclose(race.scores.values[kept], whole.scores.values[kept], atol=1e-5)
@@ -146,7 +132,7 @@ def test_an_interrupted_race_goes_on_from_its_store(llama, tmp_path, monkeypatch
         return judge(self, final)
 
     def race(store=None):
-        asked = mh.patching.Race(2, first=4)
+        asked = mh.patching.Race(2)
         return mh.ablate(llama, PROMPTS, top=asked, budget=few, progress=False, store=store)
 
     monkeypatch.setattr(Evaluator, "__call__", noting)
@@ -173,7 +159,7 @@ def test_ctrl_c_between_two_looks_keeps_what_was_measured(llama, monkeypatch):
 
     monkeypatch.setattr(Race, "dropped", stops)
     with pytest.warns(UserWarning, match="interrupted after 4 of 24 prompts; heads that were not dropped"):
-        race = mh.ablate(llama, PROMPTS, top=mh.patching.Race(2, first=4), progress=False)
+        race = mh.ablate(llama, PROMPTS, top=mh.patching.Race(2), progress=False)
     assert race.provenance["interrupted"] and not race.missing
     assert (race.dataset["n_prompts"] == 4).all()
 

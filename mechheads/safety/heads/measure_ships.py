@@ -111,11 +111,8 @@ def measure(
     job = asked.job(ablations)
     judge = Evaluator(kl_divergence, job.base) if with_kl else None
     turn = None if r is None else Turn(last_states(job.base.final_at(job.at)), r, job.tokens.cluster, draws)
-    of_angle = {} if r is None else {"r": r, "angle_interval": "95%, jackknife over prompts on the log scale"}
-    found = []
-    for ablation in ablations:
-        about = make_provenance(model, ablation.about(model), asked.about(), of_angle)
-        found.append(empty(job, about, 0 if draws is None else len(draws)))
+    n_draws = 0 if draws is None else len(draws)
+    found = [empty(job, about_pass(asked, ablation, r), n_draws) for ablation in ablations]
     done = 0
     with until_interrupted() as work:
         for ablation, one in zip(ablations, found, strict=True):
@@ -123,6 +120,12 @@ def measure(
                 done += 1
     work.warn(f"{done} of {len(job.heads) * len(ablations)} heads")
     return found
+
+
+def about_pass(asked: Pass, ablation: Ablation, r: int | None) -> dict[str, Any]:
+    """The provenance of what a pass measures for one ablation."""
+    of_angle = {} if r is None else {"r": r, "angle_interval": "95%, jackknife over prompts on the log scale"}
+    return make_provenance(asked.model, ablation.about(asked.model), asked.about(), of_angle)
 
 
 def prepare_ablations(

@@ -24,13 +24,10 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Float
 
-from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.racing import Race
-from mechheads.engine.run_race import run_race
 from mechheads.heads import HeadId, HeadLike
 from mechheads.limits import Budget
 from mechheads.messages.arguments import check_at_least, check_known
-from mechheads.metrics.basic import kl_divergence
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
@@ -38,6 +35,7 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.stats import cluster_draws, clustered_interval, mean_over_prompts, top_shares
 from mechheads.safety.heads.ablations import Ablation, Group, Kind, Through
 from mechheads.safety.heads.measure_ships import Measured, Pass, measure
+from mechheads.safety.heads.race_ships import race_ships
 from mechheads.safety.requests.requests import Requests, Template
 
 Score = Literal["ships", "generalized_ships"]
@@ -95,10 +93,10 @@ def ships(
     """
     way = Ablation(ablation, epsilon, through, group, seed)
     asked = Pass.of(model, requests, template, heads=heads, budget=budget, progress=progress)
-    if (race := Race.of(top)) is not None:
-        return _race(asked, way, race)
-    found = measure(asked, [way], with_kl=True)[0]
-    return HeadScores.from_values(
+    race = Race.of(top)
+    raced = None if race is None else next(race_ships(asked, [way], race))
+    found = measure(asked, [way], with_kl=True)[0] if raced is None else raced.found
+    scores = HeadScores.from_values(
         found.kl,
         name=f"Ships, {ablation}",
         kind="ships",
@@ -106,24 +104,7 @@ def ships(
         seed=seed,
         provenance=make_provenance(found.provenance, seed=seed),
     )
-
-
-def _race(asked: Pass, way: Ablation, race: Race) -> HeadScores:
-    """Ships of the heads with the largest scores."""
-    if way.group != "query":
-        raise ValueError('top finds single heads, but group is "kv"; leave one of them out')
-    job = asked.job([way], race)
-    evaluator = Evaluator(kl_divergence, job.base)
-    found = run_race(job, evaluator, race, progress=asked.progress)
-    scores = HeadScores.from_values(
-        found.values[:, :, 0],
-        name=f"Ships, {way.kind}",
-        kind="ships",
-        cluster=job.tokens.cluster,
-        seed=way.seed,
-        provenance=make_provenance(asked.model, way.about(asked.model), asked.about(), seed=way.seed),
-    )
-    return found.result(scores, job, asked.progress)
+    return scores if raced is None else raced.result(scores, progress)
 
 
 @alone
@@ -198,6 +179,7 @@ def safety_heads(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    top: int | Race | None = None,
 ) -> SafetyHeads:
     """Ships and Generalized Ships of every head from one pass, and the ``k`` heads with the largest score.
 
@@ -206,19 +188,22 @@ def safety_heads(
         score: which of the two scores ranks the heads.
         requests, ablation, epsilon, through, group, template, r, heads, budget, seed, progress: as in ``mh.ships``
             and ``mh.generalized_ships``.
+        top: find the heads with the largest Ships by racing, as in ``mh.ships``; at least ``k``. Heads that a race
+            drops have no Generalized Ships and no ``in_top``.
 
     Returns:
         Both scores, and ``in_top``: the share of resamples of the prompts in which a head is among the top k.
 
     Raises:
-        ValueError: as in ``mh.ships`` and ``mh.generalized_ships``.
+        ValueError: as in ``mh.ships`` and ``mh.generalized_ships``, or if the race is for another score or for fewer
+            than ``k`` heads.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
     >>> safety = mh.safety_heads(model, requests, k=2, heads=["L0H0", "L0H1", "L23H4"], progress=False)
     >>> len(safety.heads()), safety.generalized_ships.dims
     (2, ('layer', 'head'))
     """
-    ranking = Ranking(k, score, r, seed)
+    ranking = Ranking(k, score, r, seed, Race.of(top))
     way = Ablation(ablation, epsilon, _through(through, ablation), group, seed)
     return _rank(Pass.of(model, requests, template, heads=heads, budget=budget, progress=progress), [way], ranking)[
         ablation
@@ -242,12 +227,13 @@ def compare_ablations(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    top: int | Race | None = None,
 ) -> dict[str, SafetyHeads]:
     """``safety_heads`` for several ablations, which share one intact run.
 
     Args:
         ablations: the kinds of ablation, without repeats.
-        model, requests, k, score, epsilon, through, group, template, r, heads, budget, seed, progress: as in
+        model, requests, k, score, epsilon, through, group, template, r, heads, budget, seed, progress, top: as in
             ``mh.safety_heads``.
 
     Returns:
@@ -261,7 +247,7 @@ def compare_ablations(
     >>> list(found)
     ['undifferentiated', 'scaling']
     """
-    ranking = Ranking(k, score, r, seed)
+    ranking = Ranking(k, score, r, seed, Race.of(top))
     if isinstance(ablations, str) or not len(ablations) or len(set(ablations)) < len(ablations):
         raise ValueError(f'ablations is {ablations!r}; give a list without repeats, such as ["scaling", "zero"]')
     ways = [Ablation(kind, epsilon, _through(through, kind), group, seed) for kind in ablations]
@@ -273,17 +259,27 @@ class Ranking:
     """How heads are ranked, and how certain the top ``k`` are; see ``safety_heads``.
 
     Raises:
-        ValueError: if ``k`` or ``score`` is not valid.
+        ValueError: if ``k`` or ``score`` is not valid, or the race does not fit them.
     """
 
     k: int
     score: Score
     r: int
     seed: int
+    race: Race | None
 
     def __post_init__(self) -> None:
         check_at_least(1, k=self.k)
         check_known("score", self.score, _RESAMPLES)
+        if self.race is None:
+            return
+        if self.score != "ships":
+            raise ValueError(
+                f"top and score={self.score!r} are both given, but only Ships can race: an angle belongs to all "
+                "requests at once; leave one of them out"
+            )
+        if self.race.top < self.k:
+            raise ValueError(f"top is {self.race.top}, but k is {self.k}; give k, or more, as top")
 
 
 def _through(through: Through, ablation: Kind) -> Through:
@@ -295,6 +291,12 @@ def _rank(asked: Pass, ways: Sequence[Ablation], by: Ranking) -> dict[str, Safet
     """Both scores of every head for each ablation, from one pass, with the top heads."""
     cluster = asked.prompts.tokens(asked.model).cluster
     draws = cluster_draws(cluster, _RESAMPLES[by.score], by.seed)
+    if by.race is not None:
+        raced = race_ships(asked, ways, by.race, r=by.r)
+        return {
+            way.kind: one.result(_safety_heads(one.found, by, draws), asked.progress)
+            for way, one in zip(ways, raced, strict=True)
+        }
     of_angles = draws if by.score == "generalized_ships" else None
     measured = measure(asked, ways, with_kl=True, r=by.r, draws=of_angles)
     return {way.kind: _safety_heads(found, by, draws) for way, found in zip(ways, measured, strict=True)}

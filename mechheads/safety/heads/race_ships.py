@@ -1,0 +1,68 @@
+"""Racing for the heads with the largest Ships, and Generalized Ships of the heads that are left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.job import Job
+from mechheads.engine.racing import Race
+from mechheads.engine.run_race import AnyScores, Raced, run_race
+from mechheads.messages.interrupted import until_interrupted
+from mechheads.metrics.basic import kl_divergence
+from mechheads.safety.heads.ablations import Ablation
+from mechheads.safety.heads.angles import Turn
+from mechheads.safety.heads.measure_ships import Measured, Pass, about_pass, check_r, empty, fill, last_states
+
+
+@dataclass(frozen=True)
+class RacedShips:
+    """What a race for one ablation has measured.
+
+    Attributes:
+        found: Ships of the heads that were not dropped and, if requested, their angles.
+    """
+
+    found: Measured
+    job: Job
+    raced: Raced
+
+    def result(self, scores: AnyScores, progress: bool) -> AnyScores:
+        """The scores, with how much of the exhaustive sweep they took and which heads were dropped."""
+        return self.raced.result(scores, self.job, progress)
+
+
+def race_ships(
+    asked: Pass, ablations: Sequence[Ablation], race: Race, *, r: int | None = None
+) -> Iterator[RacedShips]:
+    """Race the heads for each ablation; with ``r``, the heads that are left are ablated once more for their angles.
+
+    All ablations share the intact run. After Ctrl-C, nothing more is measured.
+
+    Raises:
+        ValueError: if an argument is not valid, or heads would be ablated in groups.
+    """
+    if any(ablation.group != "query" for ablation in ablations):
+        raise ValueError('top finds single heads, but group is "kv"; leave one of them out')
+    if r is not None:
+        check_r(r, asked.prompts.tokens(asked.model), asked.model)
+    shared = asked.job(ablations, race)
+    evaluator = Evaluator(kl_divergence, shared.base)
+    turn = None if r is None else Turn(last_states(shared.base.final_at(shared.at)), r, shared.tokens.cluster)
+    stopped = False
+    for ablation in ablations:
+        job = shared.intervening(ablation.intervention)
+        raced = Raced.start(job, race) if stopped else run_race(job, evaluator, race, progress=asked.progress)
+        found = empty(job, about_pass(asked, ablation, r), 0)
+        found.kl[:] = raced.values[:, :, 0]
+        raced.interrupted |= stopped
+        if turn is not None and raced.in_race and not raced.interrupted:
+            left = job.some(raced.in_race, job.rows, "")
+            with until_interrupted() as work:
+                for _ in fill(left, found, None, turn, asked.progress):
+                    pass
+            work.warn("Ships", "angles that were not reached are NaN")
+            raced.interrupted |= work.interrupted
+        stopped = raced.interrupted
+        yield RacedShips(found, job, raced)
