@@ -38,16 +38,16 @@ class Scoring:
 
     k: int
     k_copying: int
-    source: Source
-    norm: Norm
-    leading_space: bool
-    targets: Targets
-    ties: Ties
-    min_pairs: int
-    min_effect: float
-    draws: int
-    seed: int
-    memory: int
+    source: Source = "all"
+    norm: Norm = "folded"
+    leading_space: bool = True
+    targets: Targets = "single"
+    ties: Ties = "target"
+    min_pairs: int = 30
+    min_effect: float = 0.01
+    draws: int = 9999
+    seed: int = 0
+    memory: int = 2**27
 
     def __post_init__(self) -> None:
         counts = ("k", "k_copying", "min_pairs", "draws", "memory")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from mechheads.engine.racing import Race
 from mechheads.engine.sweep import plan
 from mechheads.gating import Roles, fit_gates, head_roles
 from mechheads.gating.fit.fitted import Gates
@@ -20,8 +21,9 @@ from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import UniformAttention
 from mechheads.labels import HeadLabels, label_heads
 from mechheads.labels.relations import Relation, load_relations
-from mechheads.labels.static import relation_scores
+from mechheads.labels.static import relation_scores, relation_seconds
 from mechheads.labels.usable_pairs import in_vocabulary
+from mechheads.messages.interrupted import stop_if
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.patching.activation import activation_patch
 from mechheads.prompts.prompts import PromptPairs
@@ -51,9 +53,14 @@ _COLUMNS = {
     "generalized_ships": "generalized_{}",
     "generalized_ships_low": "generalized_{}_ci_low",
     "generalized_ships_high": "generalized_{}_ci_high",
+    "estimate": "{}_estimate",
+    "n_prompts": "{}_n_prompts",
 }
 """The variables of a view, and the names of their columns in the table."""
 _CAPITALS = "country_to_capital"
+_SAFETY_HEADS = 10
+_RACE = 0.42
+"""The share of the exhaustive sweep's time that a race for ten heads takes on the package's 20 requests."""
 _GATED_PROMPTS = 8
 _GATES: dict[str, Any] = {
     "seeds": 3,
@@ -75,7 +82,9 @@ class Atlas(Stages):
         labels: categories of the heads, from ``relations``.
         patching: activation patching of prompts about capitals: the share of the logit difference that each head's z
             restores, 0 for none and 1 for all of it.
-        safety: Ships and Generalized Ships of every head, for each ablation.
+        safety: for each ablation, the ten heads with the largest Ships, found by racing (see ``mh.safety_heads``), with
+            their Generalized Ships. The other heads have an ``estimate`` of Ships, from the requests until they were
+            dropped.
         roles: which heads facilitate naming capitals, interfere with it or do not matter, by a short fit of gates.
         patterns: attention patterns of the three heads with the largest patching effect, and their tokens.
         seconds: time that each stage took.
@@ -120,7 +129,8 @@ class Atlas(Stages):
         ``ships_undifferentiated``, ``ships_scaling``, ``generalized_ships_undifferentiated``,
         ``generalized_ships_scaling``, ``facilitation``, ``interference`` and ``irrelevance``. Each score also has
         ``_ci_low`` and ``_ci_high``, or ``_range_low`` and ``_range_high`` if there are two clusters, such as two
-        seeds. Analyses that were not run have no columns.
+        seeds. Where heads raced, ``ships_..._estimate`` is the mean over the ``ships_..._n_prompts`` requests on which
+        a head was measured; the scores of dropped heads are NaN. Analyses that were not run have no columns.
         """
         sizes = next(iter(self.results.values()))
         heads = check_heads(None, sizes.n_layers, sizes.n_heads)
@@ -137,14 +147,15 @@ class Atlas(Stages):
     def agreement(self) -> pd.DataFrame:
         """Spearman's rank correlation of every two views, with intervals over layers.
 
-        The views are the scores of the table, and ``|patching|``, the absolute value: some views, such as Ships, have
-        no sign. The three roles come from the same gates, so they are bound to correlate with each other.
+        The views are the scores of the table, with Ships as estimated, and ``|patching|``, the absolute value: some
+        views, such as Ships, have no sign. The three roles come from the same gates, so they are bound to correlate
+        with each other.
 
         Returns:
             One row for every two views, with view, other, spearman, ci_low, ci_high and n, as in
             ``mh.gating.compare_roles``. No rows if there are fewer than two views.
         """
-        views = self.views
+        views = {name: _estimated(scores) for name, scores in self.views.items()}
         if self.patching is not None:
             views["|patching|"] = HeadScores.from_scores(
                 np.abs(self.patching.scores.values), name="|patching|", unit=self.patching.unit, kind=self.patching.kind
@@ -210,7 +221,7 @@ def build_atlas(
     after_each: Callable[[Atlas], object] | None = None,
     progress: bool = True,
 ) -> Atlas:
-    """Labels from weights, activation patching, safety heads and roles of every head of a model.
+    """Labels from weights, activation patching and roles of every head of a model, and its ten first safety heads.
 
     Ctrl-C ends the work early and returns what is done. ``mechheads atlas`` does the same from a shell.
 
@@ -235,22 +246,23 @@ def build_atlas(
         if atlas.patching is not None:
             stop_if_partial(atlas.patching)
             show(atlas)
-        seconds = _estimate(model, atlas, requests, 0 if quick else updates)
-        say(
-            f"{', '.join(seconds) or 'nothing'} in about {show_seconds(sum(seconds.values()))}, and labels; "
-            "Ctrl-C keeps what is done"
-        )
-        with atlas.or_left_out("labels"), atlas.stage("labels", progress):
-            atlas.relations = _relations(model, relations, atlas, progress)
-            atlas.labels = label_heads(atlas.relations)
-        if atlas.relations is not None:
-            stop_if_partial(atlas.relations)
-            show(atlas)
+        seconds = _estimate(model, atlas, relations, requests, 0 if quick else updates)
+        about = [f"{name} {show_seconds(took)}" for name, took in seconds.items()]
+        say(f"about {show_seconds(sum(seconds.values()))}: {', '.join(about) or 'nothing'}; Ctrl-C keeps what is done")
+        if "labels" in seconds:
+            with atlas.or_left_out("labels"), atlas.stage("labels", progress):
+                atlas.relations = _relations(model, relations, atlas, progress)
+                atlas.labels = label_heads(atlas.relations)
+            if atlas.relations is not None:
+                stop_if_partial(atlas.relations)
+                show(atlas)
         if "safety heads" in seconds:
             with atlas.stage("safety", progress):
-                atlas.safety = compare_ablations(model, requests, ablations=PAPER_KINDS, progress=progress)
-            for scores in atlas.safety.values():
+                atlas.safety = _safety(model, requests, progress)
+            for ablation, scores in atlas.safety.items():
                 stop_if_partial(scores)
+                stop_if("race" in scores.provenance and scores.provenance["interrupted"])
+                atlas.notes += _how_raced(ablation, scores)
             show(atlas)
         if "roles" in seconds:
             with atlas.or_left_out("roles"), atlas.stage("roles", progress):
@@ -295,12 +307,17 @@ def _patching(model: Model, atlas: Atlas, progress: bool, n: int) -> HeadScores:
     return effect
 
 
-def _estimate(model: Model, atlas: Atlas, requests: list[str], updates: int) -> dict[str, float]:
-    """Estimated seconds of safety heads and roles if they can run; the atlas notes why not. No updates: no roles."""
+def _estimate(
+    model: Model, atlas: Atlas, relations: list[Relation] | None, requests: list[str], updates: int
+) -> dict[str, float]:
+    """Estimated seconds of each analysis that can run; the atlas notes why others cannot. No updates: no roles."""
     seconds: dict[str, float] = {}
+    with atlas.or_left_out("labels"):
+        seconds["labels"] = relation_seconds(model, relations)
     with atlas.or_left_out("safety heads"):
         cost = plan(model, request_prompts(model, requests), intervention=UniformAttention())
-        seconds["safety heads"] = len(PAPER_KINDS) * (cost.seconds or 0.0)
+        share = 1.0 if _race(model, requests) is None else _RACE
+        seconds["safety heads"] = len(PAPER_KINDS) * share * (cost.seconds or 0.0)
     with atlas.or_left_out("roles"):
         if not updates:
             raise ValueError("gates need more updates than a quick look allows")
@@ -322,6 +339,39 @@ def _relations(model: Model, relations: list[Relation] | None, atlas: Atlas, pro
         scores = relation_scores(model, relations, progress=progress)
     atlas.notes.extend(str(warning.message) for warning in caught)
     return scores
+
+
+def _race(model: Model, requests: list[str]) -> Race | None:
+    """The race for the first safety heads; None if there are too few heads or requests for one."""
+    race = Race(_SAFETY_HEADS)
+    return race if model.n_layers * model.n_heads > race.top and len(requests) > race.first else None
+
+
+def _safety(model: Model, requests: list[str], progress: bool) -> dict[str, SafetyHeads]:
+    return compare_ablations(
+        model, requests, _SAFETY_HEADS, ablations=PAPER_KINDS, top=_race(model, requests), progress=progress
+    )
+
+
+def _how_raced(ablation: str, scores: SafetyHeads) -> list[str]:
+    """A note on what a race has left out, if it has."""
+    if "dropped" not in scores.dataset or not scores.dataset["dropped"].any():
+        return []
+    few = scores.dataset["n_prompts"].values[scores.dataset["dropped"].values]
+    return [
+        f"safety heads, {ablation}: {scores.dataset['dropped'].size - few.size} heads were measured on all "
+        f"{scores.provenance['n_prompts']} requests, the others on {few.min()} to {few.max()}, until they could no "
+        f"longer be among the first {_SAFETY_HEADS}; mh.safety_heads measures every head on all"
+    ]
+
+
+def _estimated(scores: HeadScores) -> HeadScores:
+    """The scores; if heads raced, the means over the prompts on which each was measured."""
+    if "estimate" not in scores.dataset:
+        return scores
+    return HeadScores.from_scores(
+        scores.dataset["estimate"].values, name=scores.name, unit=scores.unit, kind=scores.kind
+    )
 
 
 def _fit(model: Model, *, updates: int, progress: bool) -> Gates:

@@ -18,6 +18,7 @@ from mechheads.cli import main
 from mechheads.gating import ROLES, LossNotFinite, Roles, fit_gates, head_roles
 from mechheads.gating.fit import fit
 from mechheads.gating.tasks.shipped import relation_task
+from mechheads.safety import load_requests
 from mechheads.studies import atlas as atlas_module
 from mechheads.studies.atlas import Atlas, build_atlas, capital_pairs
 from support import gated_micro
@@ -33,10 +34,8 @@ def small(tiny) -> mh.Model:
 @pytest.fixture
 def few(monkeypatch):
     """Four capitals are all that the tiny vocabulary holds: let them be enough for a relation."""
-    real = atlas_module.relation_scores
-    monkeypatch.setattr(
-        atlas_module, "relation_scores", lambda model, relations, **rest: real(model, relations, min_pairs=2, **rest)
-    )
+    for name in ("relation_scores", "relation_seconds"):
+        monkeypatch.setattr(atlas_module, name, partial(getattr(atlas_module, name), min_pairs=2))
 
 
 def test_capital_pairs_hold_every_country_once_on_each_side(small):
@@ -99,6 +98,41 @@ def test_atlas_holds_what_the_single_analyses_give(small, few, tmp_path):
     agreement = pd.read_csv(tmp_path / "out" / "agreement.csv")
     assert len(agreement) == 8 * 7 / 2
     pd.testing.assert_frame_equal(agreement, atlas.agreement(), check_dtype=False)
+
+
+@pytest.mark.slow
+def test_safety_heads_race_and_the_others_are_estimated(small, monkeypatch):
+    monkeypatch.setattr(atlas_module, "_SAFETY_HEADS", 2)
+    atlas = build_atlas(small, updates=2, progress=False)
+    requests = [request.text for request in load_requests(split="test")]
+    whole = mh.safety.compare_ablations(small, requests, 2, progress=False)
+    table, agreement = atlas.to_dataframe(), atlas.agreement()
+    for ablation, scores in whole.items():
+        name = f"ships_{ablation}"
+        first, values = table[name].dropna(), scores.values.values.reshape(12, 20)
+        assert {str(head) for head in scores.heads()} <= {*first.index} and len(first) < len(table)
+        np.testing.assert_allclose(
+            first, scores.to_dataframe().set_index(table.index).loc[first.index, "score"], rtol=1e-3
+        )
+        few = table[f"{name}_n_prompts"]
+        assert (few[first.index] == 20).all() and (few.drop(first.index) < 20).all()
+        lowest, highest = values.min(1), values.max(1)
+        assert table[f"{name}_estimate"].between(lowest - 1e-6, highest + 1e-6).all()
+        assert agreement.query("view == @name or other == @name")["n"].eq(len(table)).all()
+        assert any(
+            f"safety heads, {ablation}: {len(first)} heads were measured on all 20 requests" in note
+            for note in atlas.notes
+        )
+
+
+def test_a_race_that_was_interrupted_ends_the_atlas(small, monkeypatch):
+    def stops(self, sums, clusters):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mh.patching.Race, "dropped", stops)
+    with pytest.warns(UserWarning, match="interrupted after 4 of 20 prompts"):
+        atlas = build_atlas(small, updates=1, progress=False)
+    assert atlas.interrupted and set(atlas.safety) == {"undifferentiated", "scaling"} and atlas.roles is None
 
 
 def test_summary_names_members_of_a_category_only():
@@ -252,7 +286,7 @@ def test_command_prints_a_summary_and_names_its_files(tiny, few, tmp_path, monke
     done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     for part in (
-        "safety heads, roles in about ",
+        ": labels ",
         "Model",
         "Categories",
         "Patching capitals",

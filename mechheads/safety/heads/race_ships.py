@@ -33,9 +33,7 @@ class RacedShips:
         return self.raced.result(scores, self.job, progress)
 
 
-def race_ships(
-    asked: Pass, ablations: Sequence[Ablation], race: Race, *, r: int | None = None
-) -> Iterator[RacedShips]:
+def race_ships(asked: Pass, ablations: Sequence[Ablation], race: Race, *, r: int | None = None) -> Iterator[RacedShips]:
     """Race the heads for each ablation; with ``r``, the heads that are left are ablated once more for their angles.
 
     All ablations share the intact run. After Ctrl-C, nothing more is measured.
