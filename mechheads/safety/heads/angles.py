@@ -138,5 +138,5 @@ class Turn:
 
 def _square(states: np.ndarray) -> np.ndarray:
     """A matrix [prompt, at most prompt] with the same left singular vectors, even if rows are left out."""
-    triangle: np.ndarray = np.linalg.qr(np.asarray(states, dtype=np.float64).T)[1]
+    triangle: np.ndarray = np.linalg.qr(np.asarray(states, dtype=np.float64).T, mode="r")
     return triangle.T
