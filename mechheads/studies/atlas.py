@@ -155,7 +155,7 @@ class Atlas(Stages):
             One row for every two views, with view, other, spearman, ci_low, ci_high and n, as in
             ``mh.gating.compare_roles``. No rows if there are fewer than two views.
         """
-        views = {name: _estimated(scores) for name, scores in self.views.items()}
+        views = {name: estimated(scores) for name, scores in self.views.items()}
         if self.patching is not None:
             views["|patching|"] = HeadScores.from_scores(
                 np.abs(self.patching.scores.values), name="|patching|", unit=self.patching.unit, kind=self.patching.kind
@@ -365,7 +365,7 @@ def _how_raced(ablation: str, scores: SafetyHeads) -> list[str]:
     ]
 
 
-def _estimated(scores: HeadScores) -> HeadScores:
+def estimated(scores: HeadScores) -> HeadScores:
     """The scores; if heads raced, the means over the prompts on which each was measured."""
     if "estimate" not in scores.dataset:
         return scores

@@ -13,7 +13,7 @@ from mechheads.gating.roles.role_curves import RoleCurves
 from mechheads.gating.roles.roles import Roles
 from mechheads.results.html import html_table
 from mechheads.safety.answers.refusal import RefusalTest
-from mechheads.studies.atlas import Atlas
+from mechheads.studies.atlas import Atlas, estimated
 from mechheads.studies.safety import SafetyStudy
 
 if TYPE_CHECKING:
@@ -211,8 +211,9 @@ def _atlas_parts(atlas: Atlas) -> list[_Part]:
             _Part(
                 scores,
                 f"Ships under {ablation} ablation",
-                "KL divergence of the next-token distribution after the request, in nats.",
-                plots.heatmap,
+                "KL divergence of the next-token distribution after the request, in nats."
+                + (" Heads that the race dropped show their mean until then." if "dropped" in scores.dataset else ""),
+                lambda scores: plots.heatmap(estimated(scores)),
             )
             for ablation, scores in atlas.safety.items()
         ),
