@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,9 +13,7 @@ import pandas as pd
 
 from mechheads.engine.racing import Race
 from mechheads.engine.sweep import plan
-from mechheads.gating import Roles, fit_gates, head_roles
-from mechheads.gating.fit.fitted import Gates
-from mechheads.gating.tasks.shipped import relation_task
+from mechheads.gating import Roles, head_roles
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import UniformAttention
 from mechheads.labels import HeadLabels, label_heads
@@ -35,6 +32,7 @@ from mechheads.results.scores import HeadScores
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.ships import SafetyHeads, compare_ablations
 from mechheads.safety.requests.requests import load_requests, request_prompts
+from mechheads.studies.short_fit import CAPITALS, KEPT, TRIED, choose_starts, fit_briefly, updates_of
 from mechheads.studies.study import QUICK_RELATIONS, Stages, save_parts, stop_if_partial, teller
 from mechheads.units import show_seconds
 
@@ -57,19 +55,9 @@ _COLUMNS = {
     "n_prompts": "{}_n_prompts",
 }
 """The variables of a view, and the names of their columns in the table."""
-_CAPITALS = "country_to_capital"
 _SAFETY_HEADS = 10
 _RACE = 0.42
 """The share of the exhaustive sweep's time that a race for ten heads takes on the package's 20 requests."""
-_GATED_PROMPTS = 8
-_GATES: dict[str, Any] = {
-    "seeds": 3,
-    "batch": _GATED_PROMPTS,
-    "lr": (0.3, 0.03),
-    "lr_regularised": (0.5, 0.05),
-    "tolerance": None,
-}
-"""All prompts in each update, and large steps: the fits take a minute or two."""
 
 
 @dataclass
@@ -217,7 +205,7 @@ def build_atlas(
     model: Model,
     *,
     quick: bool = False,
-    updates: int = 60,
+    updates: int = 24,
     after_each: Callable[[Atlas], object] | None = None,
     progress: bool = True,
 ) -> Atlas:
@@ -227,7 +215,8 @@ def build_atlas(
 
     Args:
         quick: fewer relations, pairs and requests, and no roles: a first look.
-        updates: number of updates in each fit of the gates, from which the roles follow.
+        updates: number of updates in the fits of the gates that pull them open or shut, from which the roles follow.
+            The fit before these makes two thirds as many.
         after_each: called with the atlas so far after each analysis, for example to save it.
         progress: print the stages and an estimate of the time, and show progress bars, on stderr.
 
@@ -246,7 +235,7 @@ def build_atlas(
         if atlas.patching is not None:
             stop_if_partial(atlas.patching)
             show(atlas)
-        seconds = _estimate(model, atlas, relations, requests, 0 if quick else updates)
+        seconds, starts = _estimate(model, atlas, relations, requests, 0 if quick else updates)
         about = [f"{name} {show_seconds(took)}" for name, took in seconds.items()]
         say(f"about {show_seconds(sum(seconds.values()))}: {', '.join(about) or 'nothing'}; Ctrl-C keeps what is done")
         if "labels" in seconds:
@@ -266,11 +255,12 @@ def build_atlas(
             show(atlas)
         if "roles" in seconds:
             with atlas.or_left_out("roles"), atlas.stage("roles", progress):
-                gates = _fit(model, updates=updates, progress=progress)
+                gates = fit_briefly(model, starts, updates, progress=progress)
                 atlas.roles = head_roles(gates)
                 atlas.notes.append(
-                    f"roles are a first look: {len(gates.seeds)} seeds and {updates} updates of each fit on "
-                    f"{gates.provenance['n_items']} prompts for capitals; `mechheads roles` fits longer"
+                    f"roles are a first look: {KEPT} of {TRIED} starts (those whose loss fell soonest) and "
+                    f"{' + '.join(map(str, updates_of(updates)[:2]))} updates on {gates.provenance['n_items']} prompts "
+                    "for capitals; `mechheads roles` fits longer"
                 )
     return atlas
 
@@ -281,7 +271,7 @@ def capital_pairs(model: Model, n: int) -> PromptPairs | None:
     Countries and capitals come from the relation ``country_to_capital``, and are one token each in the model's
     vocabulary. None if there are fewer than two.
     """
-    capitals_of = Relation.load(_CAPITALS).pairs
+    capitals_of = Relation.load(CAPITALS).pairs
     known = [(country, f" {capital}") for country, capital in capitals_of if _is_known(model, country, capital)][:n]
     if len(known) < 2:
         return None
@@ -309,9 +299,14 @@ def _patching(model: Model, atlas: Atlas, progress: bool, n: int) -> HeadScores:
 
 def _estimate(
     model: Model, atlas: Atlas, relations: list[Relation] | None, requests: list[str], updates: int
-) -> dict[str, float]:
-    """Estimated seconds of each analysis that can run; the atlas notes why others cannot. No updates: no roles."""
+) -> tuple[dict[str, float], list[int]]:
+    """Estimated seconds of each analysis that can run, and the seeds of the roles; the atlas notes what is left out.
+
+    Args:
+        updates: 0 for no roles.
+    """
     seconds: dict[str, float] = {}
+    starts: list[int] = []
     with atlas.or_left_out("labels"):
         seconds["labels"] = relation_seconds(model, relations)
     with atlas.or_left_out("safety heads"):
@@ -321,10 +316,8 @@ def _estimate(
     with atlas.or_left_out("roles"):
         if not updates:
             raise ValueError("gates need more updates than a quick look allows")
-        start = time.perf_counter()
-        _fit(model, updates=1, progress=False)
-        seconds["roles"] = updates * (time.perf_counter() - start)
-    return seconds
+        starts, seconds["roles"] = choose_starts(model, updates)
+    return seconds, starts
 
 
 def _is_known(model: Model, *words: str) -> bool:
@@ -372,20 +365,6 @@ def estimated(scores: HeadScores) -> HeadScores:
     return HeadScores.from_scores(
         scores.dataset["estimate"].values, name=scores.name, unit=scores.unit, kind=scores.kind
     )
-
-
-def _fit(model: Model, *, updates: int, progress: bool) -> Gates:
-    """Gates for naming capitals.
-
-    Raises:
-        ValueError: if the model cannot do the task, or the loss is not finite.
-        KeyboardInterrupt: if the fit was interrupted.
-    """
-    task = relation_task(model, _CAPITALS, shots=0, n=_GATED_PROMPTS)
-    gates = fit_gates(model, task, updates=updates, progress=progress, **_GATES)
-    if gates.interrupted:
-        raise KeyboardInterrupt
-    return gates
 
 
 def _best(labels: HeadLabels) -> xr.Dataset:

@@ -19,7 +19,7 @@ from mechheads.gating import ROLES, LossNotFinite, Roles, fit_gates, head_roles
 from mechheads.gating.fit import fit
 from mechheads.gating.tasks.shipped import relation_task
 from mechheads.safety import load_requests
-from mechheads.studies import atlas as atlas_module
+from mechheads.studies import atlas as atlas_module, short_fit
 from mechheads.studies.atlas import Atlas, build_atlas, capital_pairs
 from support import gated_micro
 
@@ -61,21 +61,13 @@ def test_atlas_holds_what_the_single_analyses_give(small, few, tmp_path):
     others = {"relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
     assert set(atlas.results) == others | set(ROLES)
     task = relation_task(small, "country_to_capital", shots=0, n=8)
-    gates = fit_gates(
-        small,
-        task,
-        seeds=3,
-        updates=5,
-        batch=8,
-        lr=(0.3, 0.03),
-        lr_regularised=(0.5, 0.05),
-        tolerance=None,
-        progress=False,
-    )
+    tried = fit_gates(small, task, seeds=6, updates=(2, 1, 1), progress=False, **short_fit.SETTINGS).losses
+    best = tried.query("fit == 'none' and update == 2").nsmallest(3, "loss")["seed"]
+    gates = fit_gates(small, task, seeds=sorted(best), updates=(3, 5, 5), progress=False, **short_fit.SETTINGS)
     for role, scores in head_roles(gates).items():
         assert scores.values is not None
         np.testing.assert_array_equal(atlas.results[role].values, scores.values)
-    assert any("3 seeds and 5 updates of each fit on 8 prompts" in note for note in atlas.notes)
+    assert any("3 of 6 starts (those whose loss fell soonest) and 3 + 5 updates on 8 prompts" in note for note in atlas.notes)
     table = atlas.to_dataframe()
     assert len(table) == small.n_layers * small.n_heads
     row = table.query("layer == 1 and head == 2").iloc[0]
@@ -214,7 +206,7 @@ def test_ctrl_c_keeps_what_is_done(small, few, monkeypatch, tmp_path):
 
 def test_the_short_fit_finds_roles_that_are_known(tmp_path):
     model = gated_micro.build(tmp_path / "model")
-    gates = fit_gates(model, gated_micro.capitals(), updates=60, progress=False, **atlas_module._GATES)
+    gates = fit_gates(model, gated_micro.capitals(), updates=(16, 24, 24), seeds=3, progress=False, **short_fit.SETTINGS)
     lowest = {role: scores.values.min("prompt").values for role, scores in head_roles(gates).items()}
     assert lowest["facilitation"][gated_micro.NEEDED] > 0.9
     assert lowest["interference"][gated_micro.HURTS] > 0.9
@@ -225,7 +217,7 @@ def test_ctrl_c_in_the_last_stage_keeps_all_before(small, few, monkeypatch):
     """The fit itself catches the interruption and gives back gates that say nothing yet."""
 
     def stops(asked: fit.Descent, *args: Any, **rest: Any) -> Any:
-        if asked.pulls[0].updates > 1:  # the first fit of one update is for the estimate
+        if asked.pulls[0].updates > 2:  # the first fit, of two updates, chooses the starts
             raise KeyboardInterrupt
         return descend(asked, *args, **rest)
 
@@ -245,7 +237,7 @@ def test_a_quick_look_is_too_short_for_roles(small):
 
 
 def test_roles_that_cannot_be_fitted_are_left_out_and_said(small, monkeypatch):
-    monkeypatch.setattr(atlas_module, "relation_task", lambda *args, **rest: relation_task(*args, **rest | {"n": 9}))
+    monkeypatch.setattr(short_fit, "relation_task", lambda *args, **rest: relation_task(*args, **rest | {"n": 9}))
     atlas = build_atlas(small, updates=5, progress=False)
     assert atlas.roles is None and atlas.safety and not atlas.interrupted
     assert any(note.startswith("roles left out: n is 9; relation 'country_to_capital' gives 8") for note in atlas.notes)
@@ -253,13 +245,13 @@ def test_roles_that_cannot_be_fitted_are_left_out_and_said(small, monkeypatch):
 
 @pytest.mark.slow
 def test_a_loss_that_breaks_leaves_out_the_roles(small, few, monkeypatch):
-    def breaks(*args: Any, updates: int, **rest: Any) -> Any:
+    def breaks(*args: Any, updates: tuple[int, int, int], **rest: Any) -> Any:
         gates = fit_gates(*args, updates=updates, **rest)
-        if updates > 1:
+        if updates[1] > 1:
             raise LossNotFinite("the loss of seed 1 is not finite", gates)
         return gates
 
-    monkeypatch.setattr(atlas_module, "fit_gates", breaks)
+    monkeypatch.setattr(short_fit, "fit_gates", breaks)
     atlas = build_atlas(small, updates=5, progress=False)
     assert atlas.roles is None and atlas.safety
     assert "roles left out: the loss of seed 1 is not finite" in atlas.notes
