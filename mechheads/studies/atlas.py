@@ -32,7 +32,7 @@ from mechheads.results.scores import HeadScores
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.ships import SafetyHeads, compare_ablations
 from mechheads.safety.requests.requests import load_requests, request_prompts
-from mechheads.studies.short_fit import CAPITALS, KEPT, TRIED, choose_starts, fit_briefly, updates_of
+from mechheads.studies.short_fit import CAPITALS, KEPT, TRIED, choose_starts, fit_briefly
 from mechheads.studies.study import QUICK_RELATIONS, Stages, save_parts, stop_if_partial, teller
 from mechheads.units import show_seconds
 
@@ -205,7 +205,7 @@ def build_atlas(
     model: Model,
     *,
     quick: bool = False,
-    updates: int = 24,
+    updates: int = 22,
     after_each: Callable[[Atlas], object] | None = None,
     progress: bool = True,
 ) -> Atlas:
@@ -215,8 +215,7 @@ def build_atlas(
 
     Args:
         quick: fewer relations, pairs and requests, and no roles: a first look.
-        updates: number of updates in the fits of the gates that pull them open or shut, from which the roles follow.
-            The fit before these makes two thirds as many.
+        updates: number of updates in each fit of the gates, from which the roles follow.
         after_each: called with the atlas so far after each analysis, for example to save it.
         progress: print the stages and an estimate of the time, and show progress bars, on stderr.
 
@@ -259,8 +258,8 @@ def build_atlas(
                 atlas.roles = head_roles(gates)
                 atlas.notes.append(
                     f"roles are a first look: {KEPT} of {TRIED} starts (those whose loss fell soonest) and "
-                    f"{' + '.join(map(str, updates_of(updates)[:2]))} updates on {gates.provenance['n_items']} prompts "
-                    "for capitals; `mechheads roles` fits longer"
+                    f"{updates} updates of each fit on {gates.provenance['n_items']} prompts for capitals; "
+                    "`mechheads roles` fits longer"
                 )
     return atlas
 

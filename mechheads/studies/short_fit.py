@@ -25,15 +25,10 @@ _N_PROMPTS = 8
 _TRIAL = 2, 1, 1
 SETTINGS: dict[str, Any] = {
     "batch": _N_PROMPTS,
-    "lr": (0.5, 0.05),
+    "lr": (0.4, 0.05),
     "lr_regularised": (0.4, 0.2),
     "tolerance": None,
 }
-
-
-def updates_of(updates: int) -> tuple[int, int, int]:
-    """The updates of each fit: the first one needs fewer than the two with a pull."""
-    return max(1, 2 * updates // 3), updates, updates
 
 
 def choose_starts(model: Model, updates: int) -> tuple[list[int], float]:
@@ -46,9 +41,9 @@ def choose_starts(model: Model, updates: int) -> tuple[list[int], float]:
     start = time.perf_counter()
     with warnings.catch_warnings(action="ignore"):
         losses = _fit(model, list(range(TRIED)), _TRIAL, progress=False).losses
-    last = losses[(losses["fit"] == "none") & (losses["update"] == _TRIAL[0])].set_index("seed")["loss"]
+    last = losses.query(f"fit == 'none' and update == {_TRIAL[0]}").nsmallest(KEPT, "loss")
     per_update = (time.perf_counter() - start) / (TRIED * sum(_TRIAL))
-    return sorted(last.nsmallest(KEPT).index.tolist()), per_update * KEPT * sum(updates_of(updates))
+    return sorted(last["seed"].tolist()), per_update * KEPT * 3 * updates
 
 
 def fit_briefly(model: Model, seeds: list[int], updates: int, *, progress: bool) -> Gates:
@@ -58,7 +53,7 @@ def fit_briefly(model: Model, seeds: list[int], updates: int, *, progress: bool)
         ValueError: if the model cannot do the task, or the loss is not finite.
         KeyboardInterrupt: after Ctrl-C.
     """
-    return _fit(model, seeds, updates_of(updates), progress=progress)
+    return _fit(model, seeds, (updates, updates, updates), progress=progress)
 
 
 def _fit(model: Model, seeds: list[int], updates: tuple[int, int, int], *, progress: bool) -> Gates:

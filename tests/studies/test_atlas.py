@@ -63,11 +63,14 @@ def test_atlas_holds_what_the_single_analyses_give(small, few, tmp_path):
     task = relation_task(small, "country_to_capital", shots=0, n=8)
     tried = fit_gates(small, task, seeds=6, updates=(2, 1, 1), progress=False, **short_fit.SETTINGS).losses
     best = tried.query("fit == 'none' and update == 2").nsmallest(3, "loss")["seed"]
-    gates = fit_gates(small, task, seeds=sorted(best), updates=(3, 5, 5), progress=False, **short_fit.SETTINGS)
+    gates = fit_gates(small, task, seeds=sorted(best), updates=5, progress=False, **short_fit.SETTINGS)
     for role, scores in head_roles(gates).items():
         assert scores.values is not None
         np.testing.assert_array_equal(atlas.results[role].values, scores.values)
-    assert any("3 of 6 starts (those whose loss fell soonest) and 3 + 5 updates on 8 prompts" in note for note in atlas.notes)
+    assert any(
+        "3 of 6 starts (those whose loss fell soonest) and 5 updates of each fit on 8 prompts" in note
+        for note in atlas.notes
+    )
     table = atlas.to_dataframe()
     assert len(table) == small.n_layers * small.n_heads
     row = table.query("layer == 1 and head == 2").iloc[0]
@@ -106,11 +109,12 @@ def test_safety_heads_race_and_the_others_are_estimated(small, monkeypatch):
         np.testing.assert_allclose(
             first, scores.to_dataframe().set_index(table.index).loc[first.index, "score"], rtol=1e-3
         )
-        few = table[f"{name}_n_prompts"]
-        assert (few[first.index] == 20).all() and (few.drop(first.index) < 20).all()
+        few, kept = table[f"{name}_n_prompts"].to_numpy(), table.index.isin(first.index)
+        assert (few[kept] == 20).all() and (few[~kept] < 20).all()
         lowest, highest = values.min(1), values.max(1)
-        assert table[f"{name}_estimate"].between(lowest - 1e-6, highest + 1e-6).all()
-        assert agreement.query("view == @name or other == @name")["n"].eq(len(table)).all()
+        estimate = table[f"{name}_estimate"].to_numpy()
+        assert ((estimate > lowest - 1e-6) & (estimate < highest + 1e-6)).all()
+        assert set(agreement.query("view == @name or other == @name")["n"]) == {len(table)}
         assert any(
             f"safety heads, {ablation}: {len(first)} heads were measured on all 20 requests" in note
             for note in atlas.notes
@@ -206,7 +210,7 @@ def test_ctrl_c_keeps_what_is_done(small, few, monkeypatch, tmp_path):
 
 def test_the_short_fit_finds_roles_that_are_known(tmp_path):
     model = gated_micro.build(tmp_path / "model")
-    gates = fit_gates(model, gated_micro.capitals(), updates=(16, 24, 24), seeds=3, progress=False, **short_fit.SETTINGS)
+    gates = fit_gates(model, gated_micro.capitals(), updates=22, seeds=3, progress=False, **short_fit.SETTINGS)
     lowest = {role: scores.values.min("prompt").values for role, scores in head_roles(gates).items()}
     assert lowest["facilitation"][gated_micro.NEEDED] > 0.9
     assert lowest["interference"][gated_micro.HURTS] > 0.9
@@ -245,9 +249,9 @@ def test_roles_that_cannot_be_fitted_are_left_out_and_said(small, monkeypatch):
 
 @pytest.mark.slow
 def test_a_loss_that_breaks_leaves_out_the_roles(small, few, monkeypatch):
-    def breaks(*args: Any, updates: tuple[int, int, int], **rest: Any) -> Any:
+    def breaks(*args: Any, updates: Any, **rest: Any) -> Any:
         gates = fit_gates(*args, updates=updates, **rest)
-        if updates[1] > 1:
+        if updates == (5, 5, 5):
             raise LossNotFinite("the loss of seed 1 is not finite", gates)
         return gates
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -138,5 +139,4 @@ class Turn:
 
 def _square(states: np.ndarray) -> np.ndarray:
     """A matrix [prompt, at most prompt] with the same left singular vectors, even if rows are left out."""
-    triangle: np.ndarray = np.linalg.qr(np.asarray(states, dtype=np.float64).T, mode="r")
-    return triangle.T
+    return cast(np.ndarray, np.linalg.qr(np.asarray(states, dtype=np.float64).T, mode="r")).T
