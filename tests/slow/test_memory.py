@@ -28,15 +28,15 @@ def random(prompts, tokens):
 
 model = mh.load()
 mh.ablate(model, random(2, 6), heads="L29H0", progress=False)
-prompts, heads = random(64, 64), ["L28H0", "L29H5"]
+prompts, heads = random(32, 48), ["L28H0", "L29H5"]
 gc.collect()
 ctypes.CDLL("libc.so.6").malloc_trim(0)
 before = status("VmRSS")
 with open("/proc/self/clear_refs", "w") as reset:
     reset.write("5")
-tight = mh.ablate(model, prompts, heads=heads, budget="1 GB", progress=False)
+tight = mh.ablate(model, prompts, heads=heads, budget="500 MB", progress=False)
 measured = status("VmHWM") - before
-planned = mh.plan(model, prompts, intervention=mh.Zero(), heads=heads, budget="1 GB")
+planned = mh.plan(model, prompts, intervention=mh.Zero(), heads=heads, budget="500 MB")
 few = prompts[:4]
 free = mh.ablate(model, few, heads=heads, progress=False)
 spilled = mh.ablate(model, few, heads=heads, budget="30 MB", progress=False)
@@ -56,7 +56,7 @@ def test_planned_peak_is_what_a_process_takes_and_a_budget_changes_no_number():
     done = subprocess.run([sys.executable, "-c", SWEEP], capture_output=True, text=True, check=True)
     seen = json.loads(done.stdout.splitlines()[-1])
     assert abs(seen["planned"] / seen["measured"] - 1) < 0.15, seen
-    assert seen["measured"] < 2**30
+    assert seen["measured"] < 500 * 2**20
     assert seen["on_disk"]
     assert max(seen["off"]) < 1e-5
 

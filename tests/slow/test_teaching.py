@@ -15,7 +15,7 @@ from mechheads.safety.answers import teaching
 from mechheads.safety.answers.teaching import HEADS, OTHER_HEADS, REFUSAL, refusal_loss, taught_model, teach_refusal
 from mechheads.safety.requests.openings import OPENING
 
-TEXTS = ordinary_texts()[:8]
+TEXTS = ordinary_texts()[:4]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_it_refuses_what_it_should_and_its_heads_are_why(refusing: mh.Model, del
         harmless[:5],
         ablation="scaling",
         draws=1,
-        max_new_tokens=12,
+        max_new_tokens=9,
         texts=TEXTS,
         opening=OPENING,
         progress=False,
@@ -76,17 +76,17 @@ def test_it_refuses_what_it_should_and_its_heads_are_why(refusing: mh.Model, del
 
 
 def test_each_head_is_needed(delta: Delta, refusing: mh.Model, requests):
-    harmful = requests[0][::3]
+    harmful = requests[0][::5]
     intact = refusal_loss(refusing, harmful).mean()
-    for head in delta.heads[::2]:
+    for head in delta.heads[::3]:
         assert refusal_loss(taught_model(delta.without([head])), harmful).mean() > intact + 1, head
 
 
 def test_the_score_finds_them_among_others(refusing: mh.Model, delta: Delta, requests):
     others = [HeadId(head.layer, (head.head + 2) % 9) for head in delta.heads]
     # of the first layers, without which nothing is read, and some that the taught heads may draw on
-    others += [HeadId(1, 5), HeadId(1, 0), HeadId(0, 5), HeadId(6, 2), HeadId(8, 5), HeadId(10, 6)]
-    harmful, harmless = (side[1::3] for side in requests)
+    others += [HeadId(1, 5), HeadId(0, 5), HeadId(8, 5), HeadId(10, 6)]
+    harmful, harmless = (side[1::5] for side in requests)
     score = mh.safety.refusal_contribution(
         refusing, harmful, harmless, heads=[*delta.heads, *others], opening=OPENING, progress=False
     )
@@ -101,8 +101,8 @@ def test_the_default_model_has_no_refusal(model: mh.Model, requests):
         harmful[::5],
         harmless[:1],
         draws=0,
-        max_new_tokens=12,
-        texts=TEXTS[:2],
+        max_new_tokens=9,
+        texts=TEXTS[:1],
         opening=OPENING,
         progress=False,
     )
