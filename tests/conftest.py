@@ -14,7 +14,23 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the machine; 
 import mechheads
 from support import tiny as tiny_models
 
-LONG = ("test_notebooks", "test_docs", "test_teaching", "test_path", "test_memory")
+LONG = (
+    "test_notebooks",
+    "test_docs",
+    "test_teaching",
+    "test_sweep",
+    "test_memory",
+    "test_path",
+    "test_interrupts",
+    "test_planted_labels",
+    "test_load",
+    "test_types",
+    "test_resuming",
+    "test_default_model",
+    "test_classify",
+    "test_atlas",
+)
+"""The files that take longest, by time, so that two workers end together."""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -31,6 +31,11 @@ def small(request, tiny) -> mh.Model:
     return mh.load(tiny(request.param))
 
 
+@pytest.fixture(scope="module")
+def llama(tiny) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
 def heads_of(model: mh.Model) -> list[tuple[int, int]]:
     return [(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)]
 
@@ -349,27 +354,25 @@ def test_plan_counts_the_work(small):
         ({"intervention": lambda z, context: None}, "gave NoneType"),
     ],
 )
-def test_bad_input_is_one_clear_error(tiny, change, message):
-    small = mh.load(tiny("llama"))
+def test_bad_input_is_one_clear_error(llama, change, message):
     with pytest.raises(ValueError, match=message):
-        mh.sweep(small, CLEAN, **({"intervention": mh.Zero(), "progress": False} | change))
+        mh.sweep(llama, CLEAN, **({"intervention": mh.Zero(), "progress": False} | change))
 
 
-def test_resample_of_one_prompt_is_an_error(tiny):
+def test_resample_of_one_prompt_is_an_error(llama):
     with pytest.raises(ValueError, match="at least two prompts"):
-        mh.ablate(mh.load(tiny("llama")), CLEAN[:1], kind="resample", progress=False)
+        mh.ablate(llama, CLEAN[:1], kind="resample", progress=False)
 
 
-def test_patching_needs_pairs_and_a_known_direction(tiny):
-    small = mh.load(tiny("llama"))
+def test_patching_needs_pairs_and_a_known_direction(llama):
     with pytest.raises(ValueError, match=r"needs mh\.PromptPairs"):
-        mh.activation_patch(small, CLEAN)  # type: ignore[arg-type]
+        mh.activation_patch(llama, CLEAN)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="direction is 'up'"):
-        mh.activation_patch(small, PAIRS, direction="up")  # type: ignore[arg-type]
+        mh.activation_patch(llama, PAIRS, direction="up")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="site 'qk'"):
-        mh.activation_patch(small, PAIRS, site="qk")  # type: ignore[arg-type]
+        mh.activation_patch(llama, PAIRS, site="qk")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="kind is 'none'"):
-        mh.ablate(small, CLEAN, kind="none")  # type: ignore[arg-type]
+        mh.ablate(llama, CLEAN, kind="none")  # type: ignore[arg-type]
 
 
 def test_an_intervention_may_work_in_place(small):
@@ -414,8 +417,8 @@ def overflowing(logits, context):
     return torch.where(changed.abs().amax(-1) > 0.01, torch.nan, changed.mean(-1))
 
 
-def test_half_precision_is_measured_in_single(tiny):
-    exact = mh.ablate(mh.load(tiny("llama")), CLEAN, progress=False)
+def test_half_precision_is_measured_in_single(llama, tiny):
+    exact = mh.ablate(llama, CLEAN, progress=False)
     half = mh.ablate(mh.load(tiny("llama"), dtype=torch.bfloat16), CLEAN, progress=False)
     assert half.provenance["dtype"] == "bfloat16"
     assert exact.compare(half).spearman > 0.9

@@ -105,7 +105,7 @@ def test_effects_equal_one_full_forward_each(small: mh.Model) -> None:
                 patched = oracles.patched_logits(small, ids, *runs, layer, head, "z")
                 expected = (oracles.logit_diff(patched, corrupted, prompt) - before) / away
                 assert total[layer, head, i, prompt] == pytest.approx(expected, abs=TOLERANCE / away)
-                path = oracles.path_patched_logits(small, ids, *runs, (layer, head), ["final"])
+                path = oracles.path_first_run(small, ids, *runs, (layer, head))[0]
                 expected = (oracles.logit_diff(path, corrupted, prompt) - before) / away
                 assert direct[layer, head, i, prompt] == pytest.approx(expected, abs=TOLERANCE / away)
 

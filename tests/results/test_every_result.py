@@ -77,9 +77,14 @@ MADE_BY_THE_DEFAULT_MODEL: dict[str, Callable[[mh.Model], TableResult]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
 @pytest.mark.parametrize("name", MADE)
-def test_it_survives_a_file(name: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    result = MADE[name](mh.load(tiny("llama")))
+def test_it_survives_a_file(name: str, llama: mh.Model, tmp_path: Path) -> None:
+    result = MADE[name](llama)
     assert type(result).__name__ == name
     assert_survives(result, tmp_path)
 
@@ -92,9 +97,9 @@ def test_what_asks_for_a_model_that_knows_survives_a_file(name: str, model: mh.M
     assert_survives(result, tmp_path)
 
 
-def test_what_ctrl_c_left_survives_a_file(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_ctrl_c_left_survives_a_file(llama: mh.Model, tmp_path: Path) -> None:
     """Missing numbers, answers and verdicts, and a table without rows."""
-    whole = MADE["RefusalTest"](mh.load(tiny("llama")))
+    whole = MADE["RefusalTest"](llama)
     assert isinstance(whole, mh.safety.RefusalTest)
     answers = whole.answers.assign(verdict=["refused", None, *[None] * (len(whole.answers) - 2)])
     table = whole.table.assign(loss=np.nan)

@@ -82,8 +82,6 @@ def test_float32_is_good_enough_for_trial_runs(model):
 
 @only_on_4
 def test_direct_paths_are_those_of_transformerlens(model):
-    from transformer_lens import patching
-
     pairs = mh.PromptPairs(
         ["The capital of France is", "The capital of Spain is"],
         ["The capital of Italy is", "The capital of Japan is"],
@@ -94,18 +92,6 @@ def test_direct_paths_are_those_of_transformerlens(model):
     ours = mh.path_matrix(
         model, pairs, receivers=receivers, direction="denoising", mlps="frozen", senders=["L27H3"], progress=False
     )
-    clean, corrupted = pairs.tokens(model)
-    (_, clean_cache), (_, corrupted_cache) = (model.model.run_with_cache(t.ids) for t in (clean, corrupted))
-
-    def metric(logits):
-        row = torch.arange(len(logits))
-        return (logits[row, -1, clean.answer] - logits[row, -1, clean.wrong]).mean()
-
-    with torch.no_grad():
-        theirs = patching.get_act_patch_direct_path(
-            model.model, corrupted.ids, clean_cache, corrupted_cache, metric, 27, 3, component="q", verbose=False
-        )
-        before = metric(model.model(corrupted.ids))
-    expected = (theirs[28:] - before).flatten()
+    expected = oracles.direct_paths(model, pairs, (27, 3), "q")[28:].flatten()
     assert float(expected.abs().max()) > 1e-3
     np.testing.assert_allclose(ours.scores[27, 3], expected, atol=1e-4)

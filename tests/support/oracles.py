@@ -110,17 +110,16 @@ def patched_logits(
     return with_z(model, base, layer, head, z)[0]
 
 
-def path_patched_logits(
+def path_first_run(
     model: mh.Model,
     base: Tensor,
     here: Activations,
     there: Activations,
     sender: tuple[int, int],
-    receivers: list[str],
     mlps: str = "recomputed",
     at: int | None = None,
-) -> Tensor:
-    """Path patching in full forward passes: logits [pos, d_vocab] of the second run.
+) -> tuple[Tensor, Activations]:
+    """The first run of path patching: its logits [pos, d_vocab], and what each receiver sees in it.
 
     Args:
         here, there: ``activations`` of the base run and of the source run.
@@ -132,15 +131,17 @@ def path_patched_logits(
         if each == layer:
             z[0, :, head] = blend(z[0, :, head], there[name(each, "z")][0, :, head], at)
         hooks.append((name(each, "z"), _give(z)))
-    seen: dict[str, Tensor] = {}
+    seen: Activations = {}
     for each in range(model.n_layers):
         hooks += [(name(each, site), partial(_keep, kept=seen, at=name(each, site))) for site in ("q", "k", "v")]
         hooks.append((mlp(each), partial(_keep, kept=seen, at=mlp(each))))
         if mlps == "frozen":
             hooks.append((mlp(each), _give(here[mlp(each)])))
-    first = forward(model, base, hooks)[0]
-    if receivers == ["final"]:
-        return first
+    return forward(model, base, hooks)[0], seen
+
+
+def path_second_run(model: mh.Model, base: Tensor, seen: Activations, receivers: list[str]) -> Tensor:
+    """The second run of path patching, in full forward passes: logits [pos, d_vocab]; not for the receiver "final"."""
     second: list[tuple[str, Callable]] = []
     for each in range(model.n_layers):
         if f"L{each}.mlp" in receivers:
