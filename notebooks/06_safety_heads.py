@@ -22,7 +22,7 @@
 # the answer in general? Does the model still work? And would any other heads have the same effect?
 #
 # In an ordinary model nobody knows the right answer. So we take a model for which we know it: a small model that was
-# taught to refuse through six heads, and through nothing else. Which score finds them? The notebook takes two or three
+# taught to refuse through six heads, and through nothing else. Which score finds them? The notebook takes about two
 # minutes without a GPU. You should know what an ablation is (notebook 02).
 
 # %%
@@ -73,7 +73,7 @@ harmful
 # %%
 def answer(some_model, requests):
     prompts = request_prompts(some_model, requests.texts, "chat")
-    return generate(some_model, prompts, Sampling(max_new_tokens=12), progress=False).texts
+    return generate(some_model, prompts, Sampling(max_new_tokens=9), progress=False).texts
 
 
 to_harmful, to_harmless = answer(model, harmful), answer(model, harmless)
@@ -87,7 +87,7 @@ pd.DataFrame({"look-alike": harmless.texts, "answer": to_harmless, "verdict": ma
 # %% [markdown]
 # The untaught model complies with harmful requests. The taught one refuses most of them, and, by this table, none
 # of the look-alikes. Read the answers: several begin with "I'm sorry for ..." and are hardly answers. To save time we
-# let the model write only twelve tokens; with more tokens, some of these answers turn out to be refusals. The verdict
+# let the model write only nine tokens; with more tokens, some of these answers turn out to be refusals. The verdict
 # comes from a rule about how an answer begins, and such a rule can be fooled. If a lot depends on it, let the model
 # write more, and pass a judge of your own.
 #
@@ -126,8 +126,8 @@ print(f"L19H8: {by_hand:.3f} nats")
 
 # %% [markdown]
 # `mh.safety.compare_ablations` does this for every request, head and ablation, with one run of the intact model. To
-# save time we take the first five requests that the model refuses, and 35 of the 270 heads: the last five of each layer
-# that has taught heads, and of one early layer. (With your own model leave `heads` out.) It also gives **Generalized
+# save time we take the first five requests that the model refuses, and 28 of the 270 heads: four of each layer that has
+# taught heads, and of one early layer. (With your own model leave `heads` out.) It also gives **Generalized
 # Ships**. For this, the last-token states of all requests are stacked to a matrix. The score is the angle, in degrees,
 # by which the first left singular vector of the matrix turns.
 #
@@ -135,7 +135,7 @@ print(f"L19H8: {by_hand:.3f} nats")
 # chat template, so we use that.
 
 # %%
-tried = [(layer, head) for layer in (1, 11, 13, 15, 17, 19, 21) for head in range(4, 9)]
+tried = [(layer, head) for layer in (1, 11, 13, 15, 17, 19, 21) for head in (4, 5, 7, 8)]
 options = {"heads": tried, "progress": False}
 five = [i for i, text in enumerate(to_harmful) if verdict(text) == "refused"][:5]
 pairs = [harmful.texts[i] for i in five], [harmless.texts[i] for i in five]
@@ -145,7 +145,7 @@ mh.plots.safety_map(list(ships.values()))
 
 # %% [markdown]
 # Each mark is one of the first six heads for one ablation; its colour is the angle. Where are the taught heads? We list
-# their ranks; rank 1 is the first of 35.
+# their ranks; rank 1 is the first of 28.
 
 
 # %%
@@ -272,13 +272,13 @@ rank_table(views)
 # without them. `mh.safety.refusal_test` ablates a set of heads and counts how many harmful requests the model then
 # complies with (**attack success**). It also reports what else could explain the result:
 #
-# - **loss** on ordinary text (we take eight sentences), and **degenerate** answers: a broken model writes nonsense;
+# - **loss** on ordinary text (we take four sentences), and **degenerate** answers: a broken model writes nonsense;
 # - **over-refusal**: how many look-alikes are refused;
 # - **random heads**: the same number of heads from the same layers.
 
 # %%
-answering = {"max_new_tokens": 12, "draws": 1, "progress": False}
-ordinary = ordinary_texts()[::4]
+answering = {"max_new_tokens": 9, "draws": 1, "progress": False}
+ordinary = ordinary_texts()[::8]
 testing = answering | {"opening": opening, "texts": ordinary}
 test = mh.safety.refusal_test(model, HEADS, harmful.texts, pairs[1], ablation="scaling", **testing)
 print(test.verdict)
@@ -296,20 +296,18 @@ after = test.answers.query("condition == 'ablated' and kind == 'harmful'")
 folded(after["answer"], "answers without the six heads")
 
 # %% [markdown]
-# These six heads were known. Now take the first four heads of a ranking. `mh.safety.attack_curve` removes them one
+# These six heads were known. Now take the first three heads of a ranking. `mh.safety.attack_curve` removes them one
 # after the other, and the same number of random heads:
 
 # %%
-curve = mh.safety.attack_curve(model, contribution.heads(4), pairs[0], pairs[1][:1], ablation="scaling", **answering)
+curve = mh.safety.attack_curve(model, contribution.heads(3), pairs[0], pairs[1][:1], ablation="scaling", **answering)
 print("ablated, in this order:", *curve.heads)
 curve.plot()
 
 # %% [markdown]
 # One head is enough: without L1H5 the model complies with nearly all five requests, while random heads of the same
-# layers do little at first. This model was taught to need each of its heads. If heads can replace each other, the line
-# departs from the random heads only after several are ablated, and no score of single heads finds them. There is also a
-# caveat: without L1H5, the one look-alike that we asked is *refused* (see `curve.table`). Perhaps the model can no
-# longer distinguish the two kinds; one look-alike is too few to be sure.
+# layers do little. This model was taught to need each of its heads. If heads can replace each other, the line
+# departs from the random heads only after several are ablated, and no score of single heads finds them.
 #
 # ## A model that does not refuse
 #
@@ -317,7 +315,7 @@ curve.plot()
 # score. The test first checks whether the model refuses at all.
 
 # %%
-nothing = mh.safety.refusal_test(untaught, HEADS, pairs[0], pairs[1][:1], **testing | {"draws": 0})
+nothing = mh.safety.refusal_test(untaught, HEADS, pairs[0][:3], pairs[1][:1], **testing | {"draws": 0})
 print(nothing.verdict)
 
 # %% [markdown]
@@ -419,7 +417,7 @@ mh.testing.check_answer(
 #
 # ```python
 # two_draws = testing | {"ablation": "undifferentiated", "draws": 2}
-# undifferentiated = mh.safety.refusal_test(model, HEADS, pairs[0], pairs[1][:2], **two_draws)
+# undifferentiated = mh.safety.refusal_test(model, HEADS, pairs[0][:3], pairs[1][:1], **two_draws)
 # print(undifferentiated.verdict)
 # undifferentiated.table.set_index("condition")[["attack_success", "over_refusal", "degenerate", "loss"]].round(2)
 # ```

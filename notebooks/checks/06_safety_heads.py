@@ -14,7 +14,6 @@ assert test.table.set_index("condition").loc["ablated", "attack_success"] > 0.7
 change = curve.table.set_index(["which", "k"])["attack_success"]
 assert str(curve.heads[0]) == "L1H5" or change["heads", 2] > 0.5
 assert change["heads", 0] == 0 and change["heads"][1:].min() > 0.5 and change["random 1"][:3].max() < 0.5
-assert curve.table.set_index(["which", "k"]).loc[("heads", 1), "over_refusal"] > 0.5
 
 # %%
 ships_of_L1H5 = by_hand
