@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from mechheads.engine.job import Job
 from mechheads.engine.racing import Race
 from mechheads.engine.run import Measured, alter, measure, passes
 from mechheads.heads import HeadId
+from mechheads.interventions.new_z import Altered
 from mechheads.messages.interrupted import interrupted_after, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.results.scores import HeadScores
@@ -104,13 +105,22 @@ class Raced(Measured):
         return type(scores)(data.assign(variables)).with_provenance(race=about, interrupted=self.interrupted)
 
 
-def run_race(job: Job, evaluator: Evaluator, race: Race, *, progress: bool = True) -> Raced:
-    """Race the heads of a job with one place; what is in the job's ledger does not run again."""
+Side = tuple[Job, Evaluator]
+"""A job with one place, and what measures its final states."""
+
+
+def run_race(job: Job, evaluator: Evaluator, race: Race, *, less: Side | None = None, progress: bool = True) -> Raced:
+    """Race the heads of a job with one place; what is in the job's ledger does not run again.
+
+    Args:
+        less: a job of the same heads and as many prompts, whose values are subtracted, prompt by prompt.
+    """
     scale = evaluator.distance() if job.spec.normalize else 1.0
     n = len(job.tokens)
     labels, clusters = np.unique(job.tokens.cluster, return_inverse=True)
     turn = np.random.default_rng(job.spec.seed).permutation(len(labels))[clusters]
-    altered = alter(job, passes(job)[0])
+    sides = [(job, evaluator), *([] if less is None else [less])]
+    altered = [alter(side, passes(side)[0]) for side, _ in sides]
     found = Raced.start(job, race)
     looks, used = race.looks(len(labels)), 0
     with until_interrupted() as work:
@@ -121,9 +131,10 @@ def run_race(job: Job, evaluator: Evaluator, race: Race, *, progress: bool = Tru
                 looks = looks[-1:]
             upto = looks.pop(0)
             rows = np.flatnonzero((turn >= used) & (turn < upto))
-            part = job.some(found.in_race, torch.from_numpy(rows).to(job.rows.device), f", clusters {used} to {upto}")
+            at, name = torch.from_numpy(rows).to(job.rows.device), f", clusters {used} to {upto}"
+            parts = [(side.some(found.in_race, at, name), judge.some(at)) for side, judge in sides]
             found.looks.append((int((turn < upto).sum()), len(found.in_race)))
-            found.add_round(measure(part, evaluator.some(part.rows), altered=altered, progress=progress), rows)
+            found.add_round(_round(parts, altered, progress), rows)
             used = upto
             if found.in_race and not found.interrupted:
                 values = np.stack([found.values[head.layer, head.head, 0] for head in found.in_race])
@@ -136,4 +147,18 @@ def run_race(job: Job, evaluator: Evaluator, race: Race, *, progress: bool = Tru
         warn(f"{found.stopped}; heads that were not dropped have scores from the prompts until then")
     found.stopped = found.stopped or "every prompt was used"
     found.finish(job.heads, scale)
+    return found
+
+
+def _round(sides: Sequence[Side], altered: Sequence[Altered | None], progress: bool) -> Measured:
+    """The values of the first side, less those of the second if there is one."""
+    found = measure(*sides[0], altered=altered[0], progress=progress)
+    for side, new in zip(sides[1:], altered[1:], strict=True):
+        if found.interrupted:
+            found.reached.clear()
+            break
+        less = measure(*side, altered=new, progress=progress)
+        found.values -= less.values
+        found.reached &= less.reached
+        found.interrupted = less.interrupted
     return found

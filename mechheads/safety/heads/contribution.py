@@ -28,23 +28,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.sweep import sweep
+from mechheads.engine.racing import Race
 from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.base import Context
 from mechheads.limits import Budget
 from mechheads.messages.arguments import check_known
-from mechheads.messages.interrupted import stop_if
 from mechheads.messages.warn import warn
-from mechheads.metrics.base import metric as declare
-from mechheads.metrics.basic import kl_divergence
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.patching.self_repair import self_repair
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, mean_over_prompts
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.ablations import KINDS, Ablation
+from mechheads.safety.heads.lost_refusals import RefusalLoss
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, with_answer, with_opening
 from mechheads.safety.requests.requests import Requests, Template
 from mechheads.safety.requests.sides import Sides, shared_end, value_of
@@ -90,6 +87,7 @@ def refusal_contribution(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    top: int | Race | None = None,
 ) -> HeadScores:
     """How much each head contributes to refusing harmful requests, beyond its effect on any answer.
 
@@ -107,7 +105,7 @@ def refusal_contribution(
             generated.
         template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
             ``"query"``.
-        heads, budget, seed, progress: as in ``mh.sweep``.
+        heads, budget, seed, progress, top: as in ``mh.sweep``. Heads that a race drops have no direct effect.
 
     Returns:
         Scores in nats [layer, head]; above 0, the head makes the model refuse. ``values`` has the score of each pair,
@@ -128,7 +126,10 @@ def refusal_contribution(
     check_known("by", by, ("patch", *KINDS))
     sides = Sides.of(model, harmful, harmless, template)
     sides.check_pairs()
+    race = Race.of(top)
     every = check_heads(heads, model.n_layers, model.n_heads)
+    if race is not None:
+        race.check(len(every), places=1)
     metric = OpeningLogProb(find_opening(model, sides.harmful, opening))
     harmful, harmless = (with_opening(model, side, metric.opening) for side in (sides.harmful, sides.harmless))
     refusal = value_of(model, harmful, metric)
@@ -137,43 +138,32 @@ def refusal_contribution(
             f"{model.name} begins {share:.1%} of its answers to harmful requests as a refusal: there is hardly any "
             "refusal that a head could contribute to, so the scores are mostly noise"
         )
-    options = {"metric": metric, "heads": heads, "budget": budget, "seed": seed, "progress": progress}
     if by == "patch":
-        n = shared_end(harmful.tokens(model), harmless.tokens(model))
-        other = HeadCache.run(model, harmless, sites=("z",), budget=budget, progress=progress)
-        found = self_repair(model, harmful, ablation=FromOther(other, n), **options)
-        moved = 0.0
+        n, answered = shared_end(harmful.tokens(model), harmless.tokens(model)), None
+        way, other = {}, HeadCache.run(model, harmless, sites=("z",), budget=budget, progress=progress)
+        intervention = FromOther(other, n)
     else:
         ablation = Ablation(by, epsilon, seed=seed)
         n, answered = None, with_answer(model, sides.harmless, metric.reads - 1)
-        found = self_repair(model, harmful, ablation=ablation.intervention, **options)
-        reached = [head for head in every if head not in set(found.missing)]
-        stop_if(not reached)
-        shift = declare(reads=metric.reads, unit="nats", null=None)(kl_divergence)
-        options |= {"metric": shift, "heads": reached}
-        moved = _values(sweep(model, answered, intervention=ablation.intervention, **options))
-    lost = -_values(found)
-    cluster = found.dataset["cluster"].values.tolist()
-    direct = lost[:, :, 1]
-    low, high = clustered_interval(direct, cluster)
-    about = {k: v for k, v in found.provenance.items() if k not in ("intervention", "metric")}
-    way = {} if by == "patch" else Ablation(by, epsilon, seed=seed).about(model)
-    return HeadScores.from_values(
-        lost[:, :, 0] - moved,
+        way, intervention = ablation.about(model), ablation.intervention
+    asked = RefusalLoss(model, harmful, answered, intervention, metric, budget, seed, progress)
+    raced = None if race is None else asked.race(heads, race)
+    found = asked.measure(heads) if raced is None else raced.lost
+    low, high = clustered_interval(found.direct, found.cluster)
+    scores = HeadScores.from_values(
+        found.lost,
         name=f"Refusal Contribution, {by}",
         kind="refusal_contribution",
-        cluster=cluster,
+        cluster=found.cluster,
         seed=seed,
-        provenance=make_provenance(about, way, by=by, template=sides.template, opening=metric.opening, last_tokens=n),
+        provenance=make_provenance(
+            found.about, way, by=by, template=sides.template, opening=metric.opening, last_tokens=n
+        ),
         variables={
-            "direct": (("layer", "head"), mean_over_prompts(direct)),
+            "direct": (("layer", "head"), mean_over_prompts(found.direct)),
             "direct_low": (("layer", "head"), low),
             "direct_high": (("layer", "head"), high),
             "refusal": (("prompt",), refusal),
         },
     )
-
-
-def _values(found: HeadScores) -> Float[np.ndarray, "layer head *effect prompt"]:
-    """The values of each prompt."""
-    return found.dataset["values"].values
+    return scores if raced is None else raced.raced.result(scores, raced.job, progress)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
+import mechheads.engine.run_race
 import mechheads.safety.heads.contribution
 import mechheads.safety.requests.openings
 from mechheads.generation.generate import Generated
@@ -26,6 +27,7 @@ from mechheads.safety.requests.openings import with_answer
 from mechheads.safety.requests.sides import Sides, shared_end, value_of
 from support import oracles, weight_surgery
 from support.architectures import architectures
+from support.ctrl_c import stopped_at
 from support.micro import micro  # noqa: F401
 
 pytestmark = [pytest.mark.transformerlens, pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning")]
@@ -320,3 +322,35 @@ def test_without_a_tokenizer_there_is_no_opening(llama: mh.Model, monkeypatch: p
     for opening in (None, BEGINS):
         with pytest.raises(ValueError, match="the model has no tokenizer"):
             find_opening(llama, mh.Prompts([[1, 2]]), opening)
+
+
+@pytest.mark.parametrize("by", ["scaling", "undifferentiated", "patch"])
+def test_heads_race_by_what_both_sides_lose(by: Any, llama: mh.Model) -> None:
+    harmful = [f" The {word} of {country}" for word in ("capital", "king") for country in ("France", "Italy", "Spain")]
+    harmless = [f" {one} gave {other} a book" for one in ("John", "Mary") for other in ("Rome", "Paris", "three")]
+    options = {"by": by, **QUIET}
+    whole = refusal_contribution(llama, harmful * 2, harmless + harmless[::-1], **options)
+    race = refusal_contribution(
+        llama, harmful * 2, harmless + harmless[::-1], top=mh.patching.Race(2, error=0.3), **options
+    )
+    dropped = race.dataset["dropped"].values
+    assert dropped.any() and not race.missing and race.heads(2) == whole.heads(2)
+    for name in ("score", "ci_low", "direct", "direct_high"):
+        found = race.dataset[name].values
+        np.testing.assert_allclose(found[~dropped], whole.dataset[name].values[~dropped], rtol=1e-3, atol=1e-6)
+        assert np.isnan(found[dropped]).all()
+    values, n = whole.values.values, race.dataset["n_prompts"].values
+    estimate = race.dataset["estimate"].values[dropped]
+    assert ((values.min(-1)[dropped] - 1e-6 < estimate) & (estimate < values.max(-1)[dropped] + 1e-6)).all()
+    assert (n[~dropped] == 12).all() and (n[dropped] < 12).all()
+    assert {*whole.provenance} < {*race.provenance} and race.provenance["heads"] == "all"
+
+
+def test_a_race_of_refusals_that_is_interrupted_keeps_what_it_has(
+    llama: mh.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mechheads.engine.run_race, "measure", stopped_at(3, mechheads.engine.run_race.measure))
+    with pytest.warns(UserWarning, match="interrupted after 4 of 8 prompts"):
+        found = refusal_contribution(llama, HARMFUL * 2, HARMLESS * 2, top=2, **QUIET)
+    assert found.provenance["interrupted"] and not found.missing and found.dataset["direct"].isnull().all()
+    assert (found.dataset["n_prompts"] == 4).all()

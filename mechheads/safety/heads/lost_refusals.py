@@ -1,0 +1,128 @@
+"""How far refusals become less likely without each head, beyond what its ablation does to any answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.job import Job, Spec, make_ready
+from mechheads.engine.racing import Race
+from mechheads.engine.report import About, describe_heads, report
+from mechheads.engine.run_race import Raced, run_race
+from mechheads.engine.sweep import sweep
+from mechheads.heads import HeadLike, check_heads
+from mechheads.interventions.base import Intervention
+from mechheads.limits import Budget, Limits
+from mechheads.messages.interrupted import stop_if
+from mechheads.metrics.base import Metric, metric as declare
+from mechheads.metrics.basic import kl_divergence
+from mechheads.model.model import Model
+from mechheads.patching.self_repair import self_repair
+from mechheads.prompts.prompts import Prompts
+from mechheads.results.scores import HeadScores
+from mechheads.safety.requests.openings import OpeningLogProb
+
+Heads = Sequence[HeadLike] | HeadLike | None
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What was measured.
+
+    Attributes:
+        lost: how far R falls, less what the ablation does to the answer to the look-alike.
+        direct: the part of R's fall that goes directly to the logits.
+    """
+
+    lost: Float[np.ndarray, "layer head prompt"]
+    direct: Float[np.ndarray, "layer head prompt"]
+    cluster: list[str]
+    about: dict[str, Any]
+
+    @classmethod
+    def of(cls, lost: np.ndarray, direct: np.ndarray, found: HeadScores) -> Lost:
+        about = {k: v for k, v in found.provenance.items() if k not in ("intervention", "metric")}
+        return cls(lost, direct, found.dataset["cluster"].values.tolist(), about)
+
+
+@dataclass(frozen=True)
+class RacedLoss:
+    """What was measured, and the race behind it."""
+
+    lost: Lost
+    raced: Raced
+    job: Job
+
+
+@dataclass(frozen=True, eq=False)
+class RefusalLoss:
+    """Harmful requests that end with the opening of a refusal, and how a head is changed.
+
+    Attributes:
+        harmful: the requests with the opening; ``answered``: their look-alikes with the model's answers, None if
+            nothing is subtracted.
+        opening: R, the log-probability of the opening.
+    """
+
+    model: Model
+    harmful: Prompts
+    answered: Prompts | None
+    intervention: Intervention
+    opening: OpeningLogProb
+    budget: Budget
+    seed: int
+    progress: bool
+
+    def measure(self, heads: Heads) -> Lost:
+        """The total and the direct effect of every head.
+
+        Raises:
+            KeyboardInterrupt: if Ctrl-C came before the first head was finished.
+        """
+        every = check_heads(heads, self.model.n_layers, self.model.n_heads)
+        options = {"budget": self.budget, "seed": self.seed, "progress": self.progress}
+        found = self_repair(
+            self.model, self.harmful, ablation=self.intervention, metric=self.opening, heads=heads, **options
+        )
+        reached = [head for head in every if head not in set(found.missing)]
+        stop_if(not reached)
+        change = found.dataset["values"].values
+        moved = 0.0
+        if self.answered is not None:
+            options |= {"intervention": self.intervention, "metric": self._shift, "heads": reached}
+            moved = sweep(self.model, self.answered, **options).dataset["values"].values
+        return Lost.of(-change[:, :, 0] - moved, -change[:, :, 1], found)
+
+    def race(self, heads: Heads, race: Race) -> RacedLoss:
+        """The heads with the largest scores; after Ctrl-C, all heads that were still in the race."""
+
+        def fallen(logits: Any, context: Any) -> Any:
+            return -self.opening(logits, context)
+
+        fall = declare(reads=self.opening.reads, unit="nats", null=0.0)(fallen)
+        job, judge = self._side(self.harmful, fall, heads, race)
+        less = None if self.answered is None else self._side(self.answered, self._shift, heads, race)
+        raced = run_race(job, judge, race, less=less, progress=self.progress)
+        if raced.in_race and not raced.interrupted:
+            found = self.measure(raced.in_race)
+            return RacedLoss(replace(found, about=found.about | {"heads": describe_heads(job)}), raced, job)
+        lost = raced.values[:, :, 0]
+        more = {"heads": describe_heads(job), "interrupted": raced.interrupted}
+        scores = report(job, lost, judge, About("lost refusals", "refusal_contribution", more=more))
+        return RacedLoss(Lost.of(lost, np.full_like(lost, np.nan), scores), raced, job)
+
+    @property
+    def _shift(self) -> Metric:
+        """Ships over as many tokens as the opening has."""
+        return declare(reads=self.opening.reads, unit="nats", null=None)(kl_divergence)
+
+    def _side(self, prompts: Prompts, metric: Metric, heads: Heads, race: Race) -> tuple[Job, Evaluator]:
+        limits = Limits.of(self.budget)
+        spec = Spec(prompts, self.intervention, metric, heads, seed=self.seed, limits=limits, race=race)
+        job = make_ready(self.model, spec, progress=self.progress)
+        return job, Evaluator(metric, job.base, limits=limits)
