@@ -22,13 +22,14 @@ LONG = (
     "test_memory",
     "test_path",
     "test_interrupts",
+    "test_figures",
     "test_planted_labels",
-    "test_load",
     "test_types",
+    "test_atlas",
+    "test_load",
     "test_resuming",
     "test_default_model",
     "test_classify",
-    "test_atlas",
 )
 """The files that take longest, by time, so that two workers end together."""
 

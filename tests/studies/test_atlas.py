@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from functools import partial
@@ -31,11 +32,31 @@ def small(tiny) -> mh.Model:
     return mh.load(tiny("llama"))
 
 
-@pytest.fixture
-def few(monkeypatch):
+def let_four_pairs_do(patch: pytest.MonkeyPatch) -> None:
     """Four capitals are all that the tiny vocabulary holds: let them be enough for a relation."""
     for name in ("relation_scores", "relation_seconds"):
-        monkeypatch.setattr(atlas_module, name, partial(getattr(atlas_module, name), min_pairs=2))
+        patch.setattr(atlas_module, name, partial(getattr(atlas_module, name), min_pairs=2))
+
+
+@pytest.fixture
+def few(monkeypatch) -> None:
+    let_four_pairs_do(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def built(small) -> tuple[Atlas, list[list[str]]]:
+    """A whole atlas, to be left as it is, and the names of the results that there were after each analysis."""
+    seen: list[list[str]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        let_four_pairs_do(patch)
+        return build_atlas(
+            small, updates=5, after_each=lambda so_far: seen.append(list(so_far.results)), progress=False
+        ), seen
+
+
+@pytest.fixture(scope="module")
+def quick(small) -> Atlas:
+    return build_atlas(small, quick=True, progress=False)
 
 
 def test_capital_pairs_hold_every_country_once_on_each_side(small):
@@ -52,8 +73,8 @@ def test_capital_pairs_hold_every_country_once_on_each_side(small):
 
 
 @pytest.mark.slow
-def test_atlas_holds_what_the_single_analyses_give(small, few, tmp_path):
-    atlas = build_atlas(small, updates=5, progress=False)
+def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
+    atlas, _ = built
     pairs = capital_pairs(small, 8)
     alone = mh.activation_patch(small, pairs, normalize=True, progress=False)
     np.testing.assert_allclose(atlas.patching.scores, alone.scores, atol=1e-6)
@@ -188,8 +209,8 @@ def test_one_view_agrees_with_none():
 
 
 @pytest.mark.slow
-def test_the_page_opens_without_a_network(small, few, tmp_path):
-    atlas = build_atlas(small, updates=5, progress=False)
+def test_the_page_opens_without_a_network(built, tmp_path):
+    atlas = copy.copy(built[0])
     atlas.model = "<script>alert('model')</script>"
     page = mh.studies.write_page(atlas, tmp_path / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"""<(?:script|link|img|iframe)[^>]+(?:src|href)\s*=""", page.split("</script>", 1)[1])
@@ -234,10 +255,9 @@ def test_ctrl_c_in_the_last_stage_keeps_all_before(small, few, monkeypatch):
     assert len(atlas.agreement()) == 5 * 4 / 2
 
 
-def test_a_quick_look_is_too_short_for_roles(small):
-    atlas = build_atlas(small, quick=True, progress=False)
-    assert atlas.roles is None and "roles" not in atlas.seconds
-    assert any(note.startswith("roles left out: gates need more updates than") for note in atlas.notes)
+def test_a_quick_look_is_too_short_for_roles(quick):
+    assert quick.roles is None and "roles" not in quick.seconds
+    assert any(note.startswith("roles left out: gates need more updates than") for note in quick.notes)
 
 
 def test_roles_that_cannot_be_fitted_are_left_out_and_said(small, monkeypatch):
@@ -261,19 +281,17 @@ def test_a_loss_that_breaks_leaves_out_the_roles(small, few, monkeypatch):
     assert "roles left out: the loss of seed 1 is not finite" in atlas.notes
 
 
-def test_it_can_be_saved_after_each_analysis(small, few):
-    seen: list[list[str]] = []
-    atlas = build_atlas(small, updates=5, after_each=lambda so_far: seen.append(list(so_far.results)), progress=False)
+def test_it_can_be_saved_after_each_analysis(built):
+    atlas, seen = built
     assert seen[0] == ["patching"] and seen[1] == ["relations", "labels", "patching"]
     assert seen[2] == [*seen[1], "safety_undifferentiated", "safety_scaling"] == list(atlas.results)[:5]
 
 
-def test_a_model_without_words_for_relations_still_gets_the_rest(small):
-    atlas = build_atlas(small, quick=True, progress=False)
-    assert atlas.labels is None
-    assert atlas.patching is not None
-    assert any("labels left out" in note for note in atlas.notes)
-    assert "labels left out" in atlas.summary()
+def test_a_model_without_words_for_relations_still_gets_the_rest(quick):
+    assert quick.labels is None
+    assert quick.patching is not None
+    assert any("labels left out" in note for note in quick.notes)
+    assert "labels left out" in quick.summary()
 
 
 @pytest.mark.slow
