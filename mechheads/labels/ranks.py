@@ -78,6 +78,8 @@ class Ranks:
         tokens, self._own_column = torch.unique(target, return_inverse=True)
         samples = [_spread(size, model.d_vocab, target.device) for size in _SAMPLES if 2 * size < model.d_vocab]
         self._own, *self._samples = self._columns([tokens, *samples])
+        self._scratch: Tensor | None = None
+        self._last: tuple[Tensor, int, Tensor] | None = None
         self._longest = torch.stack([some.norm(dim=0).max() for some in (self._own, *self._samples)]).max()
 
     def top(self, heads: Sequence[HeadPath]) -> tuple[Bool[Tensor, "head pair"], Bool[Tensor, "head pair"]]:
@@ -211,6 +213,7 @@ class Ranks:
 
         Returns:
             The index in ``wanted``, which of its sources, and their rows, in order; each index occurs at least once.
+            The next rows overwrite these.
         """
         limit = max(1, self._memory // (4 * self._model.d_vocab))
         for pack in _packed([len(sources) for _, sources in wanted], limit):
@@ -231,12 +234,24 @@ class Ranks:
             some = list(of_several)
             products += some if head_first else [(torch.cat([values @ W_O for values, W_O in some]), None)]
         lengths = [len(left) for left, _ in products]
-        entries = parts[0][0].new_empty(sum(lengths), self._model.d_vocab)
+        entries = self._room(sum(lengths), parts[0][0])
         for start, block in self._blocks() if len(entries) else ():
             into = entries[:, start : start + block.shape[1]].split(lengths)
             for (left, W_O), out in zip(products, into, strict=True):
-                torch.mm(left, block if W_O is None else W_O @ block, out=out)
+                torch.mm(left, block if W_O is None else self._of_head(W_O, start, block), out=out)
         return entries
+
+    def _of_head(self, W_O: Tensor, start: int, block: Tensor) -> Float[Tensor, "d_head columns"]:
+        """W_O @ W_U's columns from ``start`` on; the last product is kept, as blocks of rows cut heads in two."""
+        if self._last is None or self._last[0] is not W_O or self._last[1] != start:
+            self._last = W_O, start, W_O @ block
+        return self._last[2]
+
+    def _room(self, rows: int, like: Tensor) -> Float[Tensor, "row d_vocab"]:
+        """Memory for whole rows, used again and again, because fresh pages cost as much time as a product."""
+        if self._scratch is None or len(self._scratch) < rows:
+            self._scratch = like.new_empty(rows, self._model.d_vocab)
+        return self._scratch[:rows]
 
     def _blocks(self) -> Iterator[tuple[int, Float[Tensor, "d_model columns"]]]:
         """W_U in float32: all at once if it is stored in float32, otherwise as much as memory allows."""

@@ -32,7 +32,6 @@ the targets of a relation among its sources and counts how often as many are hit
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -148,82 +147,81 @@ def relation_scores(
         seed=seed,
         memory=memory,
     )
-    return _score(model, load_relations(relations), scoring, named=relations is not None, progress=progress)
+    return RelationScorer(model, relations, scoring).scores(progress=progress)
 
 
-@alone
-def relation_seconds(
-    model: Model | StoredWeights, relations: RelationLike | Iterable[RelationLike] | None = None, **settings: Any
-) -> float:
-    """About how many seconds ``relation_scores`` takes, from its preparations and one layer in the middle.
+class RelationScorer:
+    """Relation scores of a model, ready to be computed: words are chosen and readings run.
 
     Args:
-        model, relations: as in ``relation_scores``; ``settings``: attributes of ``Scoring``.
+        relations: as in ``relation_scores``; ``scoring``: its other arguments.
 
     Raises:
-        ValueError: if no relation has enough pairs of single tokens.
+        ValueError: as in ``relation_scores``.
     """
-    start = time.perf_counter()
-    k, k_copying = usual_k(model.d_vocab, None, None)
-    scoring = Scoring(k=k, k_copying=k_copying, **settings)
-    with warnings.catch_warnings(action="ignore"):
-        scored = long_enough(_kept(model, load_relations(relations), scoring), scoring.min_pairs)
-    scorer = LayerScorer(model, scored, scoring)
-    found = Found.empty(model.n_layers, model.n_heads, scored)
-    prepared = time.perf_counter()
-    scorer.score(found, model.n_layers // 2)
-    return prepared - start + model.n_layers * (time.perf_counter() - prepared)
 
+    def __init__(
+        self, model: Model | StoredWeights, relations: RelationLike | Iterable[RelationLike] | None, scoring: Scoring
+    ) -> None:
+        self._model, self._loaded = model, load_relations(relations)
+        self._everything = keep_pairs(
+            self._loaded, model.tokenizer, leading_space=scoring.leading_space, targets=scoring.targets
+        )
+        if relations is not None:
+            for kept in self._everything:
+                check_any(kept, model.tokenizer, scoring.leading_space)
+        scored = long_enough(self._everything, scoring.min_pairs)
+        self._about = model.provenance()
+        self._scorer = LayerScorer(model, scored, scoring)
+        self._found = Found.empty(model.n_layers, model.n_heads, scored)
+        self._ready: set[int] = set()
 
-def _kept(model: Model | StoredWeights, loaded: Sequence[Relation], scoring: Scoring) -> list[KeptPairs]:
-    return keep_pairs(loaded, model.tokenizer, leading_space=scoring.leading_space, targets=scoring.targets)
+    def seconds(self) -> float:
+        """Estimated seconds of ``scores``, from a layer in the middle, which is then done."""
+        start = time.perf_counter()
+        self._score(self._model.n_layers // 2)
+        return (self._model.n_layers - 1) * (time.perf_counter() - start)
 
+    def scores(self, *, progress: bool) -> HeadScores:
+        """Score all layers, until done or Ctrl-C."""
+        self._score_layers(progress)
+        found, scorer = self._found, self._scorer
+        scores = HeadScores.from_values(
+            found.hits[0],
+            name="relation scores",
+            kind="relations",
+            extra={"relation": [kept.relation.name for kept in scorer.scored]},
+            provenance=make_provenance(
+                self._about,
+                _settings(scorer, self._loaded, self._everything),
+                interrupted=np.isnan(found.hits[0, -1, -1]).all(),
+            ),
+            variables=_variables(found, scorer),
+        )
+        low, high = share_interval(scores.scores.values, scores.dataset["n_pairs"].values)
+        statistics = {"ci_low": low, "ci_high": high, "p_value": found.p[0], "q_value": q_values(found.p[0])}
+        return HeadScores(scores.dataset.assign({name: (_DIMS, array) for name, array in statistics.items()}))
 
-def _score(
-    model: Model | StoredWeights, loaded: Sequence[Relation], scoring: Scoring, *, named: bool, progress: bool
-) -> HeadScores:
-    """The scores of relations; each relation that the user ``named`` must have a pair of single tokens."""
-    everything = _kept(model, loaded, scoring)
-    if named:
-        for kept in everything:
-            check_any(kept, model.tokenizer, scoring.leading_space)
-    scored = long_enough(everything, scoring.min_pairs)
-    about = model.provenance()
-    scorer = LayerScorer(model, scored, scoring)
-    found = _score_layers(scorer, progress)
-    scores = HeadScores.from_values(
-        found.hits[0],
-        name="relation scores",
-        kind="relations",
-        extra={"relation": [kept.relation.name for kept in scored]},
-        provenance=make_provenance(
-            about, _settings(scorer, loaded, everything), interrupted=np.isnan(found.hits[0, -1, -1]).all()
-        ),
-        variables=_variables(found, scorer),
-    )
-    low, high = share_interval(scores.scores.values, scores.dataset["n_pairs"].values)
-    statistics = {"ci_low": low, "ci_high": high, "p_value": found.p[0], "q_value": q_values(found.p[0])}
-    return HeadScores(scores.dataset.assign({name: (_DIMS, array) for name, array in statistics.items()}))
+    def _score(self, layer: int) -> None:
+        if layer not in self._ready:
+            self._scorer.score(self._found, layer)
+            self._ready.add(layer)
+
+    def _score_layers(self, progress: bool) -> None:
+        model, done = self._model, 0
+        bar = Bar(total=model.n_layers * model.n_heads, desc="relation scores", unit="head", disable=not progress)
+        with until_interrupted() as work, bar:
+            for layer in range(model.n_layers):
+                self._score(layer)
+                bar.update(model.n_heads)
+                done = layer + 1
+        work.stop_unless(done)
+        if work.interrupted:
+            self._found.forget(slice(done, None))
+            warn(f"relation_scores was interrupted: layers 0..{done - 1} are scored, the later ones are NaN")
 
 
 _DIMS = ("layer", "head", "relation")
-
-
-def _score_layers(scorer: LayerScorer, progress: bool) -> Found:
-    """Score layer by layer, until done or Ctrl-C."""
-    model, done = scorer.model, 0
-    found = Found.empty(model.n_layers, model.n_heads, scorer.scored)
-    bar = Bar(total=model.n_layers * model.n_heads, desc="relation scores", unit="head", disable=not progress)
-    with until_interrupted() as work, bar:
-        for layer in range(model.n_layers):
-            scorer.score(found, layer)
-            bar.update(model.n_heads)
-            done = layer + 1
-    work.stop_unless(done)
-    if work.interrupted:
-        found.forget(slice(done, None))
-        warn(f"relation_scores was interrupted: layers 0..{done - 1} are scored, the later ones are NaN")
-    return found
 
 
 def _settings(scorer: LayerScorer, loaded: Sequence[Relation], everything: Sequence[KeptPairs]) -> dict[str, Any]:

@@ -17,8 +17,10 @@ from mechheads.gating import Roles, head_roles
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import UniformAttention
 from mechheads.labels import HeadLabels, label_heads
+from mechheads.labels.ranks import usual_k
 from mechheads.labels.relations import Relation, load_relations
-from mechheads.labels.static import relation_scores, relation_seconds
+from mechheads.labels.static import RelationScorer
+from mechheads.labels.static_layers import Scoring
 from mechheads.labels.usable_pairs import in_vocabulary
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.backends.temporary_changes import alone
@@ -56,7 +58,7 @@ _COLUMNS = {
 }
 """The variables of a view, and the names of their columns in the table."""
 _SAFETY_HEADS = 10
-_RACE = 0.42
+_RACE = 0.5
 """The share of the exhaustive sweep's time that a race for ten heads takes on the package's 20 requests."""
 
 
@@ -234,16 +236,18 @@ def build_atlas(
         if atlas.patching is not None:
             stop_if_partial(atlas.patching)
             show(atlas)
-        seconds, starts = _estimate(model, atlas, relations, requests, 0 if quick else updates)
+        scorer = None
+        with atlas.or_left_out("labels"), atlas.stage("readings", progress):
+            scorer = _relation_scorer(model, relations, atlas)
+        seconds, starts = _estimate(model, atlas, scorer, requests, 0 if quick else updates)
         about = [f"{name} {show_seconds(took)}" for name, took in seconds.items()]
         say(f"about {show_seconds(sum(seconds.values()))}: {', '.join(about) or 'nothing'}; Ctrl-C keeps what is done")
-        if "labels" in seconds:
-            with atlas.or_left_out("labels"), atlas.stage("labels", progress):
-                atlas.relations = _relations(model, relations, atlas, progress)
+        if scorer is not None:
+            with atlas.stage("labels", progress):
+                atlas.relations = scorer.scores(progress=progress)
                 atlas.labels = label_heads(atlas.relations)
-            if atlas.relations is not None:
-                stop_if_partial(atlas.relations)
-                show(atlas)
+            stop_if_partial(atlas.relations)
+            show(atlas)
         if "safety heads" in seconds:
             with atlas.stage("safety", progress):
                 atlas.safety = _safety(model, requests, progress)
@@ -297,7 +301,7 @@ def _patching(model: Model, atlas: Atlas, progress: bool, n: int) -> HeadScores:
 
 
 def _estimate(
-    model: Model, atlas: Atlas, relations: list[Relation] | None, requests: list[str], updates: int
+    model: Model, atlas: Atlas, scorer: RelationScorer | None, requests: list[str], updates: int
 ) -> tuple[dict[str, float], list[int]]:
     """Estimated seconds of each analysis that can run, and the seeds of the roles; the atlas notes what is left out.
 
@@ -306,8 +310,8 @@ def _estimate(
     """
     seconds: dict[str, float] = {}
     starts: list[int] = []
-    with atlas.or_left_out("labels"):
-        seconds["labels"] = relation_seconds(model, relations)
+    if scorer is not None:
+        seconds["labels"] = scorer.seconds()
     with atlas.or_left_out("safety heads"):
         cost = plan(model, request_prompts(model, requests), intervention=UniformAttention())
         share = 1.0 if _race(model, requests) is None else _RACE
@@ -324,13 +328,14 @@ def _is_known(model: Model, *words: str) -> bool:
     return all(single_token(f" {word}", model.tokenizer) is not None for word in words)
 
 
-def _relations(model: Model, relations: list[Relation] | None, atlas: Atlas, progress: bool) -> HeadScores:
-    """Relation scores; the atlas notes the warnings about what was left out."""
+def _relation_scorer(model: Model, relations: list[Relation] | None, atlas: Atlas) -> RelationScorer:
+    """What scores relations; the atlas notes the warnings about what is left out."""
+    k, k_copying = usual_k(model.d_vocab, None, None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        scores = relation_scores(model, relations, progress=progress)
+        scorer = RelationScorer(model, relations, Scoring(k=k, k_copying=k_copying))
     atlas.notes.extend(str(warning.message) for warning in caught)
-    return scores
+    return scorer
 
 
 def _race(model: Model, requests: list[str]) -> Race | None:
