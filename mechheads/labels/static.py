@@ -154,15 +154,21 @@ class RelationScorer:
     """Relation scores of a model, ready to be computed: words are chosen and readings run.
 
     Args:
-        relations: as in ``relation_scores``; ``scoring``: its other arguments.
+        relations: as in ``relation_scores``; ``scoring``: its other arguments, by default the usual ones.
 
     Raises:
         ValueError: as in ``relation_scores``.
     """
 
     def __init__(
-        self, model: Model | StoredWeights, relations: RelationLike | Iterable[RelationLike] | None, scoring: Scoring
+        self,
+        model: Model | StoredWeights,
+        relations: RelationLike | Iterable[RelationLike] | None,
+        scoring: Scoring | None = None,
     ) -> None:
+        if scoring is None:
+            k, k_copying = usual_k(model.d_vocab, None, None)
+            scoring = Scoring(k=k, k_copying=k_copying)
         self._model, self._loaded = model, load_relations(relations)
         self._everything = keep_pairs(
             self._loaded, model.tokenizer, leading_space=scoring.leading_space, targets=scoring.targets

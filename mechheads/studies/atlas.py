@@ -17,10 +17,8 @@ from mechheads.gating import Roles, head_roles
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import UniformAttention
 from mechheads.labels import HeadLabels, label_heads
-from mechheads.labels.ranks import usual_k
 from mechheads.labels.relations import Relation, load_relations
 from mechheads.labels.static import RelationScorer
-from mechheads.labels.static_layers import Scoring
 from mechheads.labels.usable_pairs import in_vocabulary
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.backends.temporary_changes import alone
@@ -330,10 +328,9 @@ def _is_known(model: Model, *words: str) -> bool:
 
 def _relation_scorer(model: Model, relations: list[Relation] | None, atlas: Atlas) -> RelationScorer:
     """What scores relations; the atlas notes the warnings about what is left out."""
-    k, k_copying = usual_k(model.d_vocab, None, None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        scorer = RelationScorer(model, relations, Scoring(k=k, k_copying=k_copying))
+        scorer = RelationScorer(model, relations)
     atlas.notes.extend(str(warning.message) for warning in caught)
     return scorer
 

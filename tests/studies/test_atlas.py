@@ -19,6 +19,7 @@ from mechheads.cli import main
 from mechheads.gating import ROLES, LossNotFinite, Roles, fit_gates, head_roles
 from mechheads.gating.fit import fit
 from mechheads.gating.tasks.shipped import relation_task
+from mechheads.labels.static import RelationScorer
 from mechheads.labels.static_layers import Scoring
 from mechheads.safety import load_requests
 from mechheads.studies import atlas as atlas_module, short_fit
@@ -35,7 +36,8 @@ def small(tiny) -> mh.Model:
 
 def let_four_pairs_do(patch: pytest.MonkeyPatch) -> None:
     """Four capitals are all that the tiny vocabulary holds: let them be enough for a relation."""
-    patch.setattr(atlas_module, "Scoring", partial(Scoring, min_pairs=2))
+    scoring = Scoring(k=10, k_copying=1, min_pairs=2)
+    patch.setattr(atlas_module, "RelationScorer", partial(RelationScorer, scoring=scoring))
 
 
 @pytest.fixture
