@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
@@ -30,6 +30,7 @@ class Raced(Measured):
     """What a race has measured.
 
     Attributes:
+        job: whose heads race.
         race: what was asked for.
         n_prompts: on how many prompts each head was measured.
         estimate: each head's mean over these prompts.
@@ -39,6 +40,7 @@ class Raced(Measured):
         stopped: why the race ended.
     """
 
+    job: Job
     race: Race
     n_prompts: Int[np.ndarray, "layer head"]
     estimate: Float[np.ndarray, "layer head"]
@@ -53,6 +55,7 @@ class Raced(Measured):
         shape = job.model.n_layers, job.model.n_heads
         return cls(
             np.full((*shape, 1, len(job.tokens)), np.nan),
+            job=job,
             race=race,
             n_prompts=np.zeros(shape, dtype=int),
             estimate=np.full(shape, np.nan),
@@ -75,19 +78,19 @@ class Raced(Measured):
             self.in_race.remove(head)
             self.failed.append(head)
 
-    def finish(self, heads: Iterable[HeadId], scale: float) -> None:
+    def finish(self, scale: float) -> None:
         """Normalise, and leave only the heads that were not dropped with values."""
         self.values /= scale
         self.estimate = mean_over_prompts(self.values)[:, :, 0]
-        for head in set(heads) - set(self.in_race):
+        for head in set(self.job.heads) - set(self.in_race):
             self.values[head.layer, head.head] = np.nan
 
-    def result(self, scores: AnyScores, job: Job, progress: bool) -> AnyScores:
+    def result(self, scores: AnyScores, progress: bool) -> AnyScores:
         """The scores, with how much of the exhaustive sweep they took and which heads were dropped."""
         dropped = np.zeros(self.n_prompts.shape, dtype=bool)
-        for head in set(job.heads) - {*self.in_race, *self.failed}:
+        for head in set(self.job.heads) - {*self.in_race, *self.failed}:
             dropped[head.layer, head.head] = True
-        share = float(self.n_prompts.sum() / (len(job.heads) * len(job.tokens)))
+        share = float(self.n_prompts.sum() / (len(self.job.heads) * len(self.job.tokens)))
         if progress:
             print(f"race: {self.stopped}; {share:.0%} of the exhaustive measurements", file=sys.stderr)
         data, dims = scores.dataset, ("layer", "head")
@@ -146,7 +149,7 @@ def run_race(job: Job, evaluator: Evaluator, race: Race, *, less: Side | None = 
         found.stopped = interrupted_after(f"{found.n_prompts.max()} of {n} prompts")
         warn(f"{found.stopped}; heads that were not dropped have scores from the prompts until then")
     found.stopped = found.stopped or "every prompt was used"
-    found.finish(job.heads, scale)
+    found.finish(scale)
     return found
 
 

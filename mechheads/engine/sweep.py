@@ -138,7 +138,7 @@ def run_spec(
     values, extra = by_place(job.places, measured.values)
     result = report(job, values, evaluator, replace(about, extra=extra, more=more))
     if raced is not None:
-        result = raced.result(result, job, progress)
+        result = raced.result(result, progress)
 
     def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
         return run_spec(other, replace(spec, heads=sample, race=None), about, progress=False)

@@ -20,7 +20,6 @@ from mechheads.labels import HeadLabels, label_heads
 from mechheads.labels.relations import Relation, load_relations
 from mechheads.labels.static import RelationScorer
 from mechheads.labels.usable_pairs import in_vocabulary
-from mechheads.messages.interrupted import stop_if
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.patching.activation import activation_patch
 from mechheads.prompts.prompts import PromptPairs
@@ -251,7 +250,6 @@ def build_atlas(
                 atlas.safety = _safety(model, requests, progress)
             for ablation, scores in atlas.safety.items():
                 stop_if_partial(scores)
-                stop_if("race" in scores.provenance and scores.provenance["interrupted"])
                 atlas.notes += _how_raced(ablation, scores)
             show(atlas)
         if "roles" in seconds:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mechheads.files.csv_tables import write_csv
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -94,12 +94,15 @@ def save_parts(folder: str | Path, results: Mapping[str, HeadScores], tables: Ma
 
 @runtime_checkable
 class MayBePartial(Protocol):
-    """A result that lists what an interrupt left out."""
+    """A result that lists what an interrupt left out, and may say that there was one."""
 
     @property
     def missing(self) -> Sized: ...
 
+    @property
+    def provenance(self) -> Mapping[str, Any]: ...
+
 
 def stop_if_partial(result: MayBePartial) -> None:
     """End the work if an analysis was interrupted: it returns a partial result and raises nothing."""
-    stop_if(len(result.missing) > 0)
+    stop_if(len(result.missing) > 0 or bool(result.provenance.get("interrupted")))

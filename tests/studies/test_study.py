@@ -77,3 +77,5 @@ def test_what_was_interrupted_inside_ends_the_work():
     stop_if_partial(scores(0.0))
     with pytest.raises(KeyboardInterrupt):
         stop_if_partial(scores(np.nan))
+    with pytest.raises(KeyboardInterrupt):
+        stop_if_partial(scores(0.0).with_provenance(interrupted=True))

@@ -148,7 +148,7 @@ def refusal_contribution(
         way, intervention = ablation.about(model), ablation.intervention
     asked = RefusalLoss(model, harmful, answered, intervention, metric, budget, seed, progress)
     raced = None if race is None else asked.race(heads, race)
-    found = asked.measure(heads) if raced is None else raced.lost
+    found = asked.measure(heads) if raced is None else raced[0]
     low, high = clustered_interval(found.direct, found.cluster)
     scores = HeadScores.from_values(
         found.lost,
@@ -166,4 +166,4 @@ def refusal_contribution(
             "refusal": (("prompt",), refusal),
         },
     )
-    return scores if raced is None else raced.raced.result(scores, raced.job, progress)
+    return scores if raced is None else raced[1].result(scores, progress)

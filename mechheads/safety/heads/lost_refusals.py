@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from mechheads.engine.sweep import sweep
 from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.base import Intervention
 from mechheads.limits import Budget, Limits
-from mechheads.messages.interrupted import stop_if
+from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.metrics.base import Metric, metric as declare
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.model import Model
@@ -50,15 +50,6 @@ class Lost:
         return cls(lost, direct, found.dataset["cluster"].values.tolist(), about)
 
 
-@dataclass(frozen=True)
-class RacedLoss:
-    """What was measured, and the race behind it."""
-
-    lost: Lost
-    raced: Raced
-    job: Job
-
-
 @dataclass(frozen=True, eq=False)
 class RefusalLoss:
     """Harmful requests that end with the opening of a refusal, and how a head is changed.
@@ -85,21 +76,21 @@ class RefusalLoss:
             KeyboardInterrupt: if Ctrl-C came before the first head was finished.
         """
         every = check_heads(heads, self.model.n_layers, self.model.n_heads)
-        options = {"budget": self.budget, "seed": self.seed, "progress": self.progress}
-        found = self_repair(
-            self.model, self.harmful, ablation=self.intervention, metric=self.opening, heads=heads, **options
-        )
+        found = self._change(heads)
         reached = [head for head in every if head not in set(found.missing)]
         stop_if(not reached)
         change = found.dataset["values"].values
         moved = 0.0
         if self.answered is not None:
-            options |= {"intervention": self.intervention, "metric": self._shift, "heads": reached}
+            options = self._options | {"intervention": self.intervention, "metric": self._shift, "heads": reached}
             moved = sweep(self.model, self.answered, **options).dataset["values"].values
         return Lost.of(-change[:, :, 0] - moved, -change[:, :, 1], found)
 
-    def race(self, heads: Heads, race: Race) -> RacedLoss:
-        """The heads with the largest scores; after Ctrl-C, all heads that were still in the race."""
+    def race(self, heads: Heads, race: Race) -> tuple[Lost, Raced]:
+        """The heads with the largest scores, and the race itself.
+
+        After Ctrl-C, all heads that were still in the race; direct effects that were not reached are NaN.
+        """
 
         def fallen(logits: Any, context: Any) -> Any:
             return -self.opening(logits, context)
@@ -108,13 +99,27 @@ class RefusalLoss:
         job, judge = self._side(self.harmful, fall, heads, race)
         less = None if self.answered is None else self._side(self.answered, self._shift, heads, race)
         raced = run_race(job, judge, race, less=less, progress=self.progress)
-        if raced.in_race and not raced.interrupted:
-            found = self.measure(raced.in_race)
-            return RacedLoss(replace(found, about=found.about | {"heads": describe_heads(job)}), raced, job)
         lost = raced.values[:, :, 0]
+        direct = np.full_like(lost, np.nan)
+        if raced.in_race and not raced.interrupted:
+            with until_interrupted() as work:
+                change = self._change(raced.in_race)
+                direct = -change.dataset["values"].values[:, :, 1]
+                raced.interrupted = change.provenance["interrupted"]
+            work.warn("the race", "direct effects are NaN")
+            raced.interrupted |= work.interrupted
         more = {"heads": describe_heads(job), "interrupted": raced.interrupted}
         scores = report(job, lost, judge, About("lost refusals", "refusal_contribution", more=more))
-        return RacedLoss(Lost.of(lost, np.full_like(lost, np.nan), scores), raced, job)
+        return Lost.of(lost, direct, scores), raced
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"budget": self.budget, "seed": self.seed, "progress": self.progress}
+
+    def _change(self, heads: Heads) -> HeadScores:
+        """The total and the direct change of R."""
+        asked: dict[str, Any] = {"ablation": self.intervention, "metric": self.opening, "heads": heads}
+        return self_repair(self.model, self.harmful, **asked, **self._options)
 
     @property
     def _shift(self) -> Metric:

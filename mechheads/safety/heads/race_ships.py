@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from mechheads.engine.evaluate import Evaluator
-from mechheads.engine.job import Job
 from mechheads.engine.racing import Race
-from mechheads.engine.run_race import AnyScores, Raced, run_race
+from mechheads.engine.run_race import Raced, run_race
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.metrics.basic import kl_divergence
 from mechheads.safety.heads.ablations import Ablation
@@ -16,25 +14,12 @@ from mechheads.safety.heads.angles import Turn
 from mechheads.safety.heads.measure_ships import Measured, Pass, about_pass, check_r, empty, fill, last_states
 
 
-@dataclass(frozen=True)
-class RacedShips:
-    """What a race for one ablation has measured.
-
-    Attributes:
-        found: Ships of the heads that were not dropped and, if requested, their angles.
-    """
-
-    found: Measured
-    job: Job
-    raced: Raced
-
-    def result(self, scores: AnyScores, progress: bool) -> AnyScores:
-        """The scores, with how much of the exhaustive sweep they took and which heads were dropped."""
-        return self.raced.result(scores, self.job, progress)
-
-
-def race_ships(asked: Pass, ablations: Sequence[Ablation], race: Race, *, r: int | None = None) -> Iterator[RacedShips]:
+def race_ships(
+    asked: Pass, ablations: Sequence[Ablation], race: Race, *, r: int | None = None
+) -> Iterator[tuple[Measured, Raced]]:
     """Race the heads for each ablation; with ``r``, the heads that are left are ablated once more for their angles.
+
+    Yields Ships of the heads that were not dropped, with their angles if these are requested, and the race itself.
 
     All ablations share the intact run. After Ctrl-C, nothing more is measured.
 
@@ -63,4 +48,4 @@ def race_ships(asked: Pass, ablations: Sequence[Ablation], race: Race, *, r: int
             work.warn("Ships", "angles that were not reached are NaN")
             raced.interrupted |= work.interrupted
         stopped = raced.interrupted
-        yield RacedShips(found, job, raced)
+        yield found, raced

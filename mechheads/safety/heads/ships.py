@@ -95,7 +95,7 @@ def ships(
     asked = Pass.of(model, requests, template, heads=heads, budget=budget, progress=progress)
     race = Race.of(top)
     raced = None if race is None else next(race_ships(asked, [way], race))
-    found = measure(asked, [way], with_kl=True)[0] if raced is None else raced.found
+    found = measure(asked, [way], with_kl=True)[0] if raced is None else raced[0]
     scores = HeadScores.from_values(
         found.kl,
         name=f"Ships, {ablation}",
@@ -104,7 +104,7 @@ def ships(
         seed=seed,
         provenance=make_provenance(found.provenance, seed=seed),
     )
-    return scores if raced is None else raced.result(scores, progress)
+    return scores if raced is None else raced[1].result(scores, progress)
 
 
 @alone
@@ -294,8 +294,8 @@ def _rank(asked: Pass, ways: Sequence[Ablation], by: Ranking) -> dict[str, Safet
     if by.race is not None:
         raced = race_ships(asked, ways, by.race, r=by.r)
         return {
-            way.kind: one.result(_safety_heads(one.found, by, draws), asked.progress)
-            for way, one in zip(ways, raced, strict=True)
+            way.kind: run.result(_safety_heads(found, by, draws), asked.progress)
+            for way, (found, run) in zip(ways, raced, strict=True)
         }
     of_angles = draws if by.score == "generalized_ships" else None
     measured = measure(asked, ways, with_kl=True, r=by.r, draws=of_angles)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -354,3 +355,14 @@ def test_a_race_of_refusals_that_is_interrupted_keeps_what_it_has(
         found = refusal_contribution(llama, HARMFUL * 2, HARMLESS * 2, top=2, **QUIET)
     assert found.provenance["interrupted"] and not found.missing and found.dataset["direct"].isnull().all()
     assert (found.dataset["n_prompts"] == 4).all()
+
+
+def test_direct_effects_that_are_interrupted_leave_the_race(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = refusal_contribution(llama, HARMFUL * 2, HARMLESS * 2, top=2, **QUIET)
+    module = sys.modules["mechheads.patching.self_repair"]
+    monkeypatch.setattr(module, "finals", stopped_at(1, module.finals))
+    with pytest.warns(UserWarning, match="interrupted after 0 of . heads"):
+        found = refusal_contribution(llama, HARMFUL * 2, HARMLESS * 2, top=2, **QUIET)
+    assert found.provenance["interrupted"] and not whole.provenance["interrupted"]
+    assert found.dataset["direct"].isnull().all() and not found.missing
+    np.testing.assert_array_equal(found.scores, whole.scores)
