@@ -8,6 +8,7 @@ analysis starts.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 import weakref
@@ -18,6 +19,9 @@ from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+"""The code of frames that may leave the stack while another thread follows it; nothing is below them then."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,14 +100,22 @@ class Turn:
         self._frame = None
 
     @property
+    def ended(self) -> bool:
+        """Whether ``end`` has been called."""
+        return self._frame is None
+
+    @property
     def over(self) -> bool:
         """Whether the function has ended: its frame is no longer on its thread's stack."""
-        if self._frame is None:
-            return True
-        running = sys._current_frames().get(self.thread)
-        while running is not None and running is not self._frame:
-            running = running.f_back
-        return running is None
+        while self._frame is not None:
+            running, last = sys._current_frames().get(self.thread), None
+            while running is not None and running is not self._frame:
+                running, last = running.f_back, running
+            if running is not None:
+                return False
+            if last is None or not last.f_code.co_flags & _SUSPENDED:
+                return True
+        return True
 
     def followed_by(self, turn: Turn) -> Turn:
         """The turn after this one: ``turn``, unless another thread was faster."""
@@ -159,6 +171,8 @@ class Changes:
 
     def end(self, turn: Turn) -> None:
         """Undo the remaining changes and release the model; may be called twice."""
+        if turn.ended:
+            return  # what is on the model now was put there by another thread
         self._restore()
         if torch.is_grad_enabled() != turn.grad:
             torch.set_grad_enabled(turn.grad)
