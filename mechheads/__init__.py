@@ -4,8 +4,8 @@
 >>> model = mh.load()
 >>> run = model.cache(["The capital of France is"])
 
-The verbs that most work begins with are here; everything else is in ``mh.patching``, ``mh.labels``, ``mh.safety``,
-``mh.gating``, ``mh.plots``, ``mh.studies`` and ``mh.testing``.
+The verbs that most work begins with are here; everything else is in ``mh.patching``, ``mh.behaviour``, ``mh.labels``,
+``mh.safety``, ``mh.gating``, ``mh.plots``, ``mh.studies`` and ``mh.testing``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from mechheads._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from mechheads import (
+        behaviour as behaviour,
         gating as gating,
         labels as labels,
         patching as patching,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         studies as studies,
         testing as testing,
     )
+    from mechheads.behaviour.logit_attribution import logit_attribution as logit_attribution
     from mechheads.engine.job import prepare as prepare
     from mechheads.engine.sweep import plan as plan, sweep as sweep
     from mechheads.gating.fit.fit import fit_gates as fit_gates
@@ -55,12 +57,7 @@ if TYPE_CHECKING:
     from mechheads.patching.path import path_matrix as path_matrix, path_patch as path_patch
     from mechheads.prompts.prompts import PromptPairs as PromptPairs, Prompts as Prompts
     from mechheads.results.scores import HeadScores as HeadScores
-    from mechheads.safety.heads.sahara import sahara as sahara
-    from mechheads.safety.heads.ships import (
-        generalized_ships as generalized_ships,
-        safety_heads as safety_heads,
-        ships as ships,
-    )
+    from mechheads.safety.heads.ships import safety_heads as safety_heads, ships as ships
     from mechheads.studies.atlas import build_atlas as build_atlas
 
 _HOME = {
@@ -79,6 +76,7 @@ _HOME = {
     "path_matrix": "patching.path",
     "attribution_patch": "patching.attribution",
     "ablate": "patching.ablate",
+    "logit_attribution": "behaviour.logit_attribution",
     "Zero": "interventions.basic",
     "Mean": "interventions.basic",
     "Patch": "interventions.basic",
@@ -93,8 +91,6 @@ _HOME = {
     "relation_scores": "labels.static",
     "label_heads": "labels.classify",
     "ships": "safety.heads.ships",
-    "generalized_ships": "safety.heads.ships",
-    "sahara": "safety.heads.sahara",
     "safety_heads": "safety.heads.ships",
     "Task": "gating.tasks.task",
     "load_task": "gating.tasks.shipped",
@@ -105,7 +101,7 @@ _HOME = {
 }
 """Each verb and the module it lives in; imported when first asked for."""
 
-_FOLDERS = ("gating", "labels", "patching", "plots", "safety", "studies", "testing")
+_FOLDERS = ("behaviour", "gating", "labels", "patching", "plots", "safety", "studies", "testing")
 
 _MOVED = {
     "patching": (
@@ -146,9 +142,11 @@ _MOVED = {
         "SafetyHeads",
         "attack_curve",
         "compare_ablations",
+        "generalized_ships",
         "refusal_contribution",
         "refusal_direction",
         "refusal_test",
+        "sahara",
     ),
     "gating": (
         "Gates",

@@ -14,7 +14,10 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mechheads"
 FACES: list[ModuleType] = [
     mechheads,
-    *(getattr(mechheads, name) for name in ("gating", "labels", "patching", "plots", "safety", "studies", "testing")),
+    *(
+        getattr(mechheads, name)
+        for name in ("behaviour", "gating", "labels", "patching", "plots", "safety", "studies", "testing")
+    ),
 ]
 PUBLIC = {
     (getattr(value, "__module__", ""), getattr(value, "__qualname__", ""))

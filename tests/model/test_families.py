@@ -6,6 +6,7 @@ import json
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -93,6 +94,29 @@ def test_every_analysis_gives_the_numbers_of_plain_transformers(name, tmp_path):
         off = Trial(name, built(name, tmp_path), heads=[2]).differences()
     assert len(off) == 16
     assert {analysis: by for analysis, by in off.items() if not by <= ROUNDING} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.transformerlens
+@pytest.mark.parametrize("name", EXACT if TRANSFORMERLENS_4 else EXACT_ON_3)
+def test_the_parts_of_a_logit_sum_to_that_of_plain_transformers(name, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trial = Trial(name, built(name, tmp_path))
+    data = mh.logit_attribution(trial.model, trial.pairs, progress=False).dataset
+    parts = data["values"].sum(("layer", "head")) + (data["mlp"] + data["bias"]).sum("layer")
+    parts = (parts + data["embedding"] + data["output_bias"]).values
+    columns = zip(trial.clean, trial.pairs.answer, trial.pairs.wrong, strict=True)
+    wanted = np.array([float(logits[-1, answer] - logits[-1, wrong]) for (logits, _), answer, wrong in columns])
+    np.testing.assert_allclose(parts, wanted, atol=ROUNDING * max(1, np.abs(wanted).max()))
+
+
+@only_on_4
+@pytest.mark.transformerlens
+def test_what_tokens_give_through_a_gated_head_is_refused(tmp_path):
+    model = mh.load(built("afmoe", tmp_path))
+    with pytest.raises(ValueError, match=r"""does not support by="source": z of layer 0 .* use by="head\""""):
+        mh.logit_attribution(model, [[5, 6, 7]], by="source", progress=False)
 
 
 @pytest.mark.transformerlens

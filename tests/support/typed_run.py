@@ -37,6 +37,8 @@ def run(folder: Path) -> None:
     faithful = mh.patching.faithfulness(model, pairs, ["L0H1", "L2H1"], progress=False)
     mh.patching.Faithfulness.load(faithful.save(folder.parent / "typed_table.nc")).citation()
     mh.patching.self_repair(model, pairs, progress=False)
+    for by in ("head", "source"):
+        mh.logit_attribution(model, pairs, by=by, progress=False).plot()
     scores = mh.sweep(model, clean, intervention=Halve(), heads=["L0H1", (1, 2)], progress=False)
     assert str(mh.plan(model, pairs, intervention=mh.Patch(), metric=mh.patching.accuracy))
     saved = folder.parent / "typed.nc"
@@ -55,7 +57,7 @@ def run(folder: Path) -> None:
     labels.plot(), labels.counts()
     safety = mh.safety_heads(model, ["cat", "dog and store", "no"], k=3, progress=False)
     safety.plot(), safety.top()
-    mh.generalized_ships(model, ["cat", "dog and store", "no"], ablation="scaling", r=2, progress=False)
+    mh.safety.generalized_ships(model, ["cat", "dog and store", "no"], ablation="scaling", r=2, progress=False)
     ships = mh.ships(model, ["cat", "dog"], template="chat", progress=False)
     mh.safety.overlap({"ships": ships, "safety": safety}), mh.gating.compare_roles({"ships": ships}, {"safety": safety})
 

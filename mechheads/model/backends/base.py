@@ -89,6 +89,14 @@ def with_gradient() -> Iterator[None]:
         ) from error
 
 
+def balanced(d_model: int, device: torch.device) -> Float[Tensor, " d_model"]:
+    """A vector of mean 0 and mean square 1 without zeros, which every norm leaves unchanged except for its scale."""
+    x = 1 - 2.0 * (torch.arange(d_model, device=device) % 2)
+    if d_model % 2:
+        x[-3:] = torch.tensor([1.0, 1.0, -2.0])
+    return x / x.square().mean().sqrt()
+
+
 class Backend(ABC):
     """One TransformerLens model. The model is never changed: hooks are removed again, also after an exception."""
 
@@ -366,10 +374,7 @@ class Backend(ABC):
         ones = torch.ones(d_model, dtype=torch.float32, device=self.parameter.device)
         if module is None:
             return ones
-        x = torch.where(torch.arange(d_model, device=ones.device) % 2 == 0, ones, -ones)
-        if d_model % 2:
-            x[-3:] = torch.tensor([1.0, 1.0, -2.0])
-        x /= x.square().mean().sqrt()
+        x = balanced(d_model, ones.device)
         with torch.no_grad():
             rows = (1e3 * torch.stack([x, -x])).to(self.parameter.dtype)[None]
             up, down = module(rows)[0].float()

@@ -109,7 +109,7 @@ def sahara(
         ValueError: if an argument does not fit. It is raised before any head is ablated.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
-    >>> found = mh.sahara(model, requests, 2, heads=["L0H0", "L0H1", "L5H2"], draws=1, progress=False)
+    >>> found = mh.safety.sahara(model, requests, 2, heads=["L0H0", "L0H1", "L5H2"], draws=1, progress=False)
     >>> len(found.heads), found.table.columns.tolist()
     (2, ['size', 'head', 'group', 'singly', 'random', 'random_low', 'random_high'])
     """

@@ -145,7 +145,7 @@ def generalized_ships(
             singular vectors span the same space in any run, and the angle is undefined.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
-    >>> angle = mh.generalized_ships(model, requests, heads="L0H0", progress=False)
+    >>> angle = mh.safety.generalized_ships(model, requests, heads="L0H0", progress=False)
     >>> angle.unit, 0 < angle["L0H0"]["score"] < 90
     ('degrees', True)
     """
@@ -187,7 +187,7 @@ def safety_heads(
         k: how many heads to report and draw.
         score: which of the two scores ranks the heads.
         requests, ablation, epsilon, through, group, template, r, heads, budget, seed, progress: as in ``mh.ships``
-            and ``mh.generalized_ships``.
+            and ``mh.safety.generalized_ships``.
         top: find the heads with the largest Ships by racing, as in ``mh.ships``; at least ``k``. Heads that a race
             drops have no Generalized Ships and no ``in_top``.
 
@@ -195,8 +195,8 @@ def safety_heads(
         Both scores, and ``in_top``: the share of resamples of the prompts in which a head is among the top k.
 
     Raises:
-        ValueError: as in ``mh.ships`` and ``mh.generalized_ships``, or if the race is for another score or for fewer
-            than ``k`` heads.
+        ValueError: as in ``mh.ships`` and ``mh.safety.generalized_ships``, or if the race is for another score or for
+            fewer than ``k`` heads.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
     >>> safety = mh.safety_heads(model, requests, k=2, heads=["L0H0", "L0H1", "L23H4"], progress=False)

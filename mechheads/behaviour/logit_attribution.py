@@ -1,0 +1,316 @@
+"""Direct logit attribution: the part of each head, MLP, the embedding and the biases in a logit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.behaviour.frozen_maps import FrozenMap, frozen_at, frozen_rows, of_attention, tolerance
+from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
+from mechheads.limits import Budget, Limits
+from mechheads.messages.progress import Bar
+from mechheads.model.backends.base import Backend, Hook
+from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.model import Model
+from mechheads.prompts.tokens import Tokens
+from mechheads.results.dataset import Label
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+
+By = Literal["head", "source"]
+_NEAR = 1e-3
+"""Two logits that are closer than this get the slope of a soft cap between them from a wider interval."""
+
+
+@alone
+def logit_attribution(
+    model: Model,
+    prompts: AnyPrompts,
+    *,
+    by: By = "head",
+    budget: Budget = None,
+    progress: bool = True,
+) -> HeadScores:
+    """The part of each head in the logit of the answer, or in its difference from the logit of the wrong answer.
+
+    A logit is a sum. The residual stream at the last token is the embedding plus what every head, MLP and bias has
+    added to it. With the statistics (mean and size) of every norm frozen at the values of this run, the final norm and
+    W_U are linear, so that each summand has its own part in the logit:
+
+        part(x) = slope * N(x) . (W_U[answer] - W_U[wrong])
+
+    x is z W_O of a head; a norm or multiplier after attention applies to it first, frozen too. N is the frozen final
+    norm without its bias. slope is 1 unless the model changes its logits: it is the multiplier of the logits, or for a
+    soft cap the difference of the capped logits divided by that of the uncapped ones (without a wrong answer, the
+    capped logit divided by the uncapped one). So all parts sum to what the model gives out.
+
+    This is the direct effect only. What a head adds may also be read by later heads and MLPs, which is part of *their*
+    summands; ``mh.ablate`` and ``mh.path_patch`` measure that.
+
+    Args:
+        prompts: prompts or, of pairs, the clean side. With ``answer`` and ``wrong``, logit(answer) - logit(wrong) at
+            the last token is attributed; with ``answer`` alone, its logit; without either, the logit of the token that
+            the model itself finds most likely.
+        by: ``"head"``, or ``"source"`` for the tokens that each head reads: pattern * v of the token takes the place of
+            z, which is their sum. The bias of v belongs to the tokens too.
+        budget: memory, in bytes or as text such as "2 GB" (default 4 GB).
+        progress: show a progress bar if there is more than one batch.
+
+    Returns:
+        The parts of the heads in logits [layer, head, prompt]; for ``by="source"`` [layer, head, source, prompt], where
+        the sources of a single prompt are labelled by their tokens, and those of several prompts by their positions
+        (NaN after the end of shorter prompts). ``dataset`` has the other parts: ``embedding`` [prompt] (tokens and
+        positions before the first block), ``mlp`` [layer, prompt], ``bias`` [layer, prompt] (b_O, and the bias of a
+        norm after attention or MLP), ``output_bias`` [prompt] (of the final norm and b_U); and ``total`` [prompt], the
+        logit or difference, to which everything sums.
+
+    Raises:
+        ValueError: if an argument is not valid, before the model runs; or if the parts do not sum to the logit, because
+            the architecture does something else with its heads, blocks or logits. The message names the layer.
+
+    Elhage et al. 2021 (A Mathematical Framework for Transformer Circuits); nostalgebraist 2020 (the logit lens); Wang
+    et al. 2023 (arXiv 2211.00593), who found the name movers with it.
+
+    >>> prompts = mh.Prompts(["The capital of France is"], answer=[" Paris"], wrong=[" Rome"])
+    >>> parts = mh.logit_attribution(model, prompts, progress=False)
+    >>> data = parts.dataset
+    >>> everything = data["score"].sum() + (data["mlp"] + data["bias"]).sum() + data["embedding"] + data["output_bias"]
+    >>> bool(abs(everything - data["total"]) < 1e-3)
+    True
+    >>> mh.logit_attribution(model, prompts, by="source", progress=False).dataset["source"].values.tolist()
+    ['0 The', '1 capital', '2 of', '3 France', '4 is']
+    """
+    if by not in ("head", "source"):
+        raise ValueError(f'by is {by!r}; choose "head" or "source"')
+    limits = Limits.of(budget)
+    tokens = CachedRuns(model, prompts).tokens["clean"]
+    step = _prompts_at_once(model, tokens, by, limits)
+    starts = range(0, len(tokens), step)
+    found = []
+    for start in Bar(starts, desc="attributing logits", disable=not progress or len(starts) == 1, leave=False):
+        with torch.no_grad():
+            found.append(_attribute(model, tokens.rows(slice(start, start + step)), by, limits))
+    parts = {name: np.concatenate([each[name] for each in found], axis=-1) for name in found[0]}
+    values, attributed = parts.pop("heads"), _attributed(tokens)
+    dims = {"mlp": ("layer", "prompt"), "bias": ("layer", "prompt")}
+    return HeadScores.from_values(
+        values,
+        name=f"direct part in {attributed}",
+        kind="logit_attribution",
+        cluster=tokens.cluster,
+        extra={"source": _sources(tokens)} if by == "source" else None,
+        provenance=make_provenance(
+            model, {"attributed": attributed, "by": by, "prompts": tokens, "n_prompts": len(tokens)}
+        ),
+        variables={name: (dims.get(name, ("prompt",)), array) for name, array in parts.items()},
+    )
+
+
+def _attributed(tokens: Tokens) -> str:
+    if tokens.answer is None:
+        return "the logit of the most likely token"
+    return "the logit of the answer" if tokens.wrong is None else "logit(answer) - logit(wrong)"
+
+
+def _sources(tokens: Tokens) -> Sequence[Label]:
+    """The tokens of a single prompt with their positions, or the positions of several prompts."""
+    if len(tokens) > 1:
+        return range(tokens.ids.shape[1])
+    return [f"{i} {text.strip() or repr(text)}" for i, text in enumerate(tokens.strings[0])]
+
+
+def _prompts_at_once(model: Model, tokens: Tokens, by: By, limits: Limits) -> int:
+    pos = tokens.ids.shape[1]
+    of_sources = pos * (model.n_kv_heads * model.d_head + model.n_heads) if by == "source" else 0
+    kept = model.n_layers * (model.n_heads * model.d_head + model.d_model + of_sources) * model.dtype.itemsize
+    return max(1, min(limits.run_tokens // pos, limits.memory // kept))
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What a run of some prompts leaves at their last tokens.
+
+    Attributes:
+        streams: the residual stream before each block, and after the last one.
+        z: of each layer.
+        patterns: what the last token attends to in each layer, and ``v``: of all tokens; only for ``by="source"``.
+    """
+
+    streams: list[Float[Tensor, "prompt d_model"]]
+    z: dict[int, Float[Tensor, "prompt head d_head"]]
+    patterns: dict[int, Float[Tensor, "prompt head pos"]]
+    v: dict[int, Float[Tensor, "prompt pos kv d_head"]]
+
+    @classmethod
+    def of(cls, model: Model, tokens: Tokens, by: By) -> _Run:
+        backend, row = model.backend, torch.arange(len(tokens), device=tokens.ids.device)
+        last = tokens.lengths - 1
+        kept = cls([], {}, {}, {})
+
+        def z(value: Tensor, hook: Any, layer: int) -> None:
+            kept.z[layer] = value[row, last].clone()
+
+        def pattern(value: Tensor, hook: Any, layer: int) -> None:
+            kept.patterns[layer] = value[row, :, last].clone()
+
+        def v(value: Tensor, hook: Any, layer: int) -> None:
+            kept.v[layer] = value.clone()
+
+        sites = {"z": z} if by == "head" else {"z": z, "pattern": pattern, "v": v}
+        hooks: list[Hook] = [
+            (model.hook_name(site, layer), partial(note, layer=layer))
+            for layer in range(model.n_layers)
+            for site, note in sites.items()
+        ]
+
+        def run() -> None:
+            stream, blocks = backend.embed(tokens.ids)
+            for layer in range(model.n_layers):
+                kept.streams.append(stream[row, last].clone())
+                stream = blocks(layer, stream)
+            kept.streams.append(stream[row, last].clone())
+
+        backend.under(hooks, run)
+        return kept
+
+
+def _attribute(model: Model, tokens: Tokens, by: By, limits: Limits) -> Mapping[str, np.ndarray]:
+    """Every part of the logits of some prompts: ``heads``, ``mlp``, ``bias``, ..., and their ``total``."""
+    backend, run = model.backend, _Run.of(model, tokens, by)
+    end = run.streams[-1]
+    if not end.isfinite().all():
+        raise ValueError(
+            f"model: {model.name!r} gives NaN or infinity without any intervention, so its weights are damaged; load "
+            "it again"
+        )
+    final = frozen_at(lambda x: backend.finish(x[:, None])[:, 0], end, tolerance(backend))
+    if final is None:
+        raise _inexact(backend, "what follows the last block is neither a norm nor a product")
+    end_state = backend.finish(end[:, None])[:, 0]
+    answer = _top(backend, end_state, limits) if tokens.answer is None else tokens.answer
+    read = _Readout(backend, final, end, answer, tokens.wrong)
+    parts = _of_layers(model, run, final.back(read.direction), tokens)
+    parts["embedding"] = (run.streams[0].double() * final.back(read.direction)).sum(-1)
+    parts["output_bias"] = read.bias
+    parts["total"] = read.own_logits(end_state)
+    summed = sum(each.reshape(-1, len(answer)).nansum(0) for name, each in parts.items() if name != "total")
+    off = summed - parts["total"]
+    if not (off.abs() <= tolerance(backend) * read.largest.clamp_min(1)).all():
+        raise _inexact(backend, f"the parts differ from the logit by up to {float(off.abs().max()):.2g}")
+    return {name: each.cpu().numpy() for name, each in parts.items()}
+
+
+def _inexact(backend: Backend, what: str) -> ValueError:
+    return ValueError(
+        f"{backend.about} does not support logit_attribution: {what}, so the parts of its heads would not sum to the "
+        "logit; mh.ablate and mh.path_patch measure effects instead"
+    )
+
+
+def _top(backend: Backend, state: Float[Tensor, "prompt d_model"], limits: Limits) -> Int[Tensor, " prompt"]:
+    """The most likely next tokens."""
+    at_once = max(1, limits.logits // backend.sizes.d_vocab)
+    return torch.cat([backend.unembed(some).argmax(-1) for some in state.split(at_once)])
+
+
+class _Readout:
+    """The direction after the final norm whose product with a part is its part in the logits.
+
+    Attributes:
+        direction: W_U of the answer minus that of the wrong answer, times the slope of what follows W_U.
+        bias: the product with the bias of the final norm, and b_U.
+        largest: the larger of the logits, before what follows W_U; for tolerances.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        final: FrozenMap,
+        end: Float[Tensor, "prompt d_model"],
+        answer: Int[Tensor, " prompt"],
+        wrong: Int[Tensor, " prompt"] | None,
+    ) -> None:
+        self._backend, self._answers = backend, [answer] if wrong is None else [answer, wrong]
+        state = final(end.double())
+        columns = [backend.W_U[:, ids].T.double() for ids in self._answers]
+        biases = [torch.zeros(()) if backend.b_U is None else backend.b_U[ids].double() for ids in self._answers]
+        biases = [bias.to(state) for bias in biases]
+        logits = [(state * column).sum(-1) + bias for column, bias in zip(columns, biases, strict=True)]
+        self.largest = torch.stack(logits).abs().amax(0)
+        slope = self._slope(logits[0], logits[1] if len(logits) > 1 else torch.zeros_like(logits[0]))
+        self.direction = slope[:, None] * (columns[0] if wrong is None else columns[0] - columns[1])
+        bias = biases[0] if wrong is None else biases[0] - biases[1]
+        self.bias = self.direction @ final.offset + slope * bias
+
+    def _slope(self, high: Float[Tensor, " prompt"], low: Float[Tensor, " prompt"]) -> Float[Tensor, " prompt"]:
+        """How much the transformed logits differ for each unit by which the logits do."""
+        wider = torch.where((high - low).abs() < _NEAR, _NEAR, 0.0)
+        high, low = high + wider, low - wider
+        transformed = self._backend.transform_logits(torch.stack([high, low], dim=-1))
+        return (transformed[:, 0] - transformed[:, 1]) / (high - low)
+
+    def own_logits(self, state: Float[Tensor, "prompt d_model"]) -> Float[Tensor, " prompt"]:
+        """The model's logit of each answer, minus that of the wrong one."""
+        row = torch.arange(len(state), device=state.device)
+        vocab = torch.cat(self._answers).unique()
+        logits = self._backend.unembed(state, tokens=vocab).double()
+        own = [logits[row, torch.searchsorted(vocab, ids)] for ids in self._answers]
+        return own[0] if len(own) == 1 else own[0] - own[1]
+
+
+def _of_layers(
+    model: Model, run: _Run, direction: Float[Tensor, "prompt d_model"], tokens: Tokens
+) -> dict[str, Float[Tensor, "*part prompt"]]:
+    """The parts of heads, MLPs and biases of every layer.
+
+    Args:
+        direction: before the final norm.
+    """
+    backend, rows = model.backend, len(tokens)
+    blocks = backend.blocks_for(frozen_rows(rows), 1)
+    found: dict[str, list[Tensor]] = {"heads": [], "mlp": [], "bias": []}
+    for layer in range(model.n_layers):
+        before, after, z = run.streams[layer], run.streams[layer + 1], run.z[layer].double()
+        W_O, b_O = model.W_O[layer].double(), model.b_O(layer)
+        summed = torch.einsum("phd,hdm->pm", z, W_O)
+        written = summed if b_O is None else summed + b_O.double()
+        map_ = of_attention(backend, blocks, layer, before, written.to(before.dtype))
+        if map_ is None:
+            raise _inexact(backend, f"layer {layer} does more with its heads than add them to the residual stream")
+        here = map_.back(direction)
+        of_z = torch.einsum("hdm,pm->phd", W_O, here)
+        of_heads = (z * of_z).sum(-1)
+        bias = direction @ map_.offset
+        found["bias"].append(bias if b_O is None else bias + here @ b_O.double())
+        found["mlp"].append(((after.double() - before.double() - map_(written)) * direction).sum(-1))
+        found["heads"].append(_by_source(model, run, layer, of_z, of_heads, tokens) if run.v else of_heads.T)
+    return {name: torch.stack(each) for name, each in found.items()}
+
+
+def _by_source(
+    model: Model,
+    run: _Run,
+    layer: int,
+    of_z: Float[Tensor, "prompt head d_head"],
+    of_heads: Float[Tensor, "prompt head"],
+    tokens: Tokens,
+) -> Float[Tensor, "head pos prompt"]:
+    """The parts of a layer's heads, divided among the tokens that they read."""
+    v = run.v[layer].double()
+    v = v.repeat_interleave(model.n_heads // v.shape[2], dim=2)
+    parts = run.patterns[layer].double() * torch.einsum("pshd,phd->phs", v, of_z)
+    parts = parts.masked_fill(~tokens.mask[:, None], 0)
+    off = (parts.sum(-1) - of_heads).abs().max()
+    if not off <= tolerance(model.backend) * parts.abs().sum(-1).max():
+        raise ValueError(
+            f'{model.backend.about} does not support by="source": z of layer {layer} is not the sum of pattern * v '
+            'over tokens, for example because a gate changes it; use by="head"'
+        )
+    return parts.masked_fill(~tokens.mask[:, None], torch.nan).permute(1, 2, 0)
