@@ -146,7 +146,7 @@ model = mh.load()
 requests = [request.text for request in safety.load_requests()[:safety.N]]
 heads = [(layer, 0) for layer in range(model.n_layers)]
 prompts = safety.request_prompts(model, requests)
-planned = mh.plan(model, prompts, intervention=mh.UniformAttention(1e-4), heads=heads).bytes
+planned = mh.plan(model, prompts, intervention=mh.patching.UniformAttention(1e-4), heads=heads).bytes
 before = machine.memory_level("cpu")
 peak = machine.measured(lambda: mh.ships(model, requests, heads=heads, progress=False), "cpu").peak
 print(json.dumps([planned, peak - before]))

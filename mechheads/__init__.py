@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         testing as testing,
     )
     from mechheads.behaviour.logit_attribution import logit_attribution as logit_attribution
+    from mechheads.behaviour.profile import profile_heads as profile_heads
     from mechheads.engine.job import prepare as prepare
     from mechheads.engine.sweep import plan as plan, sweep as sweep
     from mechheads.gating.fit.fit import fit_gates as fit_gates
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
         Patch as Patch,
         Resample as Resample,
         Scale as Scale,
-        UniformAttention as UniformAttention,
         Zero as Zero,
     )
     from mechheads.labels.classify import label_heads as label_heads
@@ -76,13 +76,13 @@ _HOME = {
     "path_matrix": "patching.path",
     "attribution_patch": "patching.attribution",
     "ablate": "patching.ablate",
+    "profile_heads": "behaviour.profile",
     "logit_attribution": "behaviour.logit_attribution",
     "Zero": "interventions.basic",
     "Mean": "interventions.basic",
     "Patch": "interventions.basic",
     "Resample": "interventions.basic",
     "Scale": "interventions.basic",
-    "UniformAttention": "interventions.basic",
     "metric": "metrics.base",
     "logit_diff": "metrics.basic",
     "log_prob": "metrics.basic",
@@ -113,6 +113,7 @@ _MOVED = {
         "Plan",
         "Screen",
         "SetScores",
+        "UniformAttention",
         "accuracy",
         "completeness",
         "faithfulness",

@@ -1,5 +1,8 @@
-"""What a model's answer consists of: the part of each head, MLP and token in a logit."""
+"""What heads do on ordinary text, and what a model's answer consists of."""
 
+from mechheads.behaviour.head_profile import HeadProfile
 from mechheads.behaviour.logit_attribution import logit_attribution
+from mechheads.behaviour.profile import profile_heads
+from mechheads.behaviour.repeated import repeated_tokens
 
-__all__ = ["logit_attribution"]
+__all__ = ["HeadProfile", "logit_attribution", "profile_heads", "repeated_tokens"]

@@ -117,6 +117,41 @@ def safety(
 
 
 @main.command()
+def profile(
+    model: ModelName = None,
+    texts: Annotated[
+        Path | None,
+        typer.Option(help="A file of texts with empty lines between them. Default: prose of the package."),
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="How many tokens to read.")] = 20_000,
+    window: Annotated[int | None, typer.Option(help="Tokens in a window. Default: 256.")] = None,
+    out: Out = Path("profile"),
+    device: Device = "cpu",
+) -> None:
+    """What every head does on ordinary text. After Ctrl-C, the same command continues."""
+    from mechheads.behaviour import profile_heads
+    from mechheads.behaviour.head_profile import NAMES
+    from mechheads.model.load import load
+
+    with results_in(out) as results:
+        if texts is not None and not texts.is_file():
+            raise ValueError(f"--texts {texts} is not a file; give a text file with empty lines between the texts")
+        kept = out / "profile.checkpoint"
+        found = profile_heads(load(model, device=device), texts, window=window, n_tokens=tokens, checkpoint=kept)
+        results.interrupted = found.provenance["interrupted"]
+        if not results.interrupted:
+            kept.unlink()
+        results.files = [found.save(out / "profile.nc")]
+        results.table("heads", found.table())
+        found.plot().write_html(out / "profile.html")
+        results.files.append(out / "profile.html")
+        for name in NAMES.values():
+            heads = found.named(name)
+            shown = ", ".join(map(str, heads[:8])) + (", ..." if len(heads) > 8 else "")
+            results.lines.append(f"{name:<16}{len(heads):>4}  {shown}".rstrip())
+
+
+@main.command()
 def roles(
     task: Annotated[str, typer.Option(help=TASKS)] = "capitals",
     model: ModelName = None,

@@ -17,13 +17,14 @@ through that norm. None of them includes the bias of W_V, which adds the same fo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.model.model import Model
+from mechheads.prompts.tokens import begin_tokens
 from mechheads.runs.head_cache import HeadCache
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def carried_values(
 def neutral_openings(model: Model) -> list[list[int]]:
     """The tokens put before a token: the beginning-of-sequence token, if the tokenizer adds one, and a neutral word."""
     tokenizer = model.tokenizer
-    begin = _begin(tokenizer)
+    begin = begin_tokens(tokenizer)
     words = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in OPENINGS]
     found = [[*begin, *ids] for ids in words if ids and tokenizer.unk_token_id not in ids]
     openings = [list(ids) for ids in dict.fromkeys(map(tuple, found))] or ([begin] if begin else [])
@@ -141,13 +142,6 @@ def neutral_openings(model: Model) -> list[list[int]]:
             f"the tokenizer has no tokens for any of the neutral openings {', '.join(map(repr, OPENINGS))}"
         )
     return openings
-
-
-def _begin(tokenizer: Any) -> list[int]:
-    """The tokens that the tokenizer puts before every text."""
-    bare, whole = (tokenizer(OPENINGS[0], add_special_tokens=added)["input_ids"] for added in (False, True))
-    starts = [i for i in range(len(whole) - len(bare) + 1) if whole[i : i + len(bare)] == bare]
-    return list(whole[: starts[0]]) if bare and starts else []
 
 
 def _last_values(model: Model, prompts: Sequence[list[int]]) -> list[Float[Tensor, "prompt kv d_head"]]:

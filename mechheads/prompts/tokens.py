@@ -98,6 +98,13 @@ class Tokens:
         return digest.hexdigest()[:16]
 
 
+def begin_tokens(tokenizer: Any) -> list[int]:
+    """The tokens that the tokenizer puts before every text, such as a beginning-of-sequence token."""
+    bare, whole = (tokenizer("The", add_special_tokens=added)["input_ids"] for added in (False, True))
+    starts = [i for i in range(len(whole) - len(bare) + 1) if whole[i : i + len(bare)] == bare]
+    return list(whole[: starts[0]]) if bare and starts else []
+
+
 def shorten(thing: object, most: int = 60) -> str:
     """The ``repr`` of an object; if it is long, its middle is replaced by dots."""
     text = repr(thing)

@@ -99,7 +99,7 @@ def check_intervention(intervention: Any, model: Model | None = None, prompts: A
         ValueError: if the prompts cannot be run, or the model is in half precision.
 
     >>> from mechheads.testing import check_intervention
-    >>> print(check_intervention(mh.UniformAttention()))
+    >>> print(check_intervention(mh.patching.UniformAttention()))
     UniformAttention(epsilon=0.0, through='q'): all 11 checks passed
       callable: takes (value, context)
       ...

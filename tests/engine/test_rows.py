@@ -12,6 +12,7 @@ from mechheads.engine import job as jobs
 from mechheads.engine.packing import Packed, Packing, shared_start
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
+from mechheads.patching import UniformAttention
 from support import oracles
 from support.architectures import architectures
 
@@ -112,7 +113,14 @@ def scores(model: mh.Model, intervention: mh.Intervention, packed: bool, monkeyp
 
 @pytest.mark.parametrize(
     "intervention",
-    [mh.Scale(1e-4), mh.Zero(), mh.Mean(), mh.Resample(1), mh.UniformAttention(0.5), mh.UniformAttention(1e-4, "k")],
+    [
+        mh.Scale(1e-4),
+        mh.Zero(),
+        mh.Mean(),
+        mh.Resample(1),
+        UniformAttention(0.5),
+        UniformAttention(1e-4, "k"),
+    ],
     ids=repr,
 )
 def test_the_same_as_a_row_for_each_prompt(small, intervention, monkeypatch):

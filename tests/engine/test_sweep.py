@@ -201,7 +201,7 @@ def test_transformerlens_own_patching_gives_the_same(small):
 def test_uniform_attention_at_zero_is_the_causal_mean_of_v(small):
     tokens = mh.Prompts(CLEAN).tokens(small)
     base = small.cache(tokens, sites=("z", "v", "scored_q"))
-    store = altered_z(small, base, None, mh.UniformAttention(), None, range(small.n_layers), 2)
+    store = altered_z(small, base, None, mh.patching.UniformAttention(), None, range(small.n_layers), 2)
     for layer, head in heads_of(small):
         for prompt in range(len(CLEAN)):
             n = int(tokens.lengths[prompt])
@@ -212,7 +212,7 @@ def test_uniform_attention_at_zero_is_the_causal_mean_of_v(small):
 def test_attention_spreads_evenly_also_where_a_norm_would_undo_a_factor_on_q(tiny):
     model = mh.load(tiny("qwen"))
     base = model.cache(CLEAN[:1], sites=("z", "v", "scored_q"))
-    store = altered_z(model, base, None, mh.UniformAttention(1e-6), None, range(model.n_layers), 1)
+    store = altered_z(model, base, None, mh.patching.UniformAttention(1e-6), None, range(model.n_layers), 1)
     for layer, head in heads_of(model):
         wanted = oracles.causal_mean(base.v[layer, head][0])
         torch.testing.assert_close(store[layer][0, head], wanted, atol=1e-5, rtol=1e-4)

@@ -15,7 +15,7 @@ from torch import Tensor
 import mechheads as mh
 from mechheads.engine.job import Spec
 from mechheads.limits import Limits
-from mechheads.patching import circuits
+from mechheads.patching import UniformAttention, circuits
 from mechheads.patching.circuits import completeness, faithfulness
 from mechheads.patching.head_sets import patch_sets
 from mechheads.patching.minimal import minimal_circuit
@@ -101,9 +101,12 @@ def test_patched_sets_equal_one_full_forward_each(small: mh.Model, direction: An
 
 @pytest.mark.parametrize("kind", ["zero", "mean", "scale", "uniform"])
 def test_ablated_sets_get_the_z_that_the_base_run_gives(small: mh.Model, kind: str) -> None:
-    intervention = {"zero": mh.Zero(), "mean": mh.Mean(), "scale": mh.Scale(0.4), "uniform": mh.UniformAttention()}[
-        kind
-    ]
+    intervention = {
+        "zero": mh.Zero(),
+        "mean": mh.Mean(),
+        "scale": mh.Scale(0.4),
+        "uniform": UniformAttention(),
+    }[kind]
     effect = patch_sets(small, PROMPTS, SETS, intervention=intervention, progress=False)
     (tokens, cached), _ = sides(small)
 

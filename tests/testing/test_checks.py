@@ -16,7 +16,7 @@ from mechheads.testing import CheckFailed, check_intervention, check_metric, mat
 pytestmark = pytest.mark.transformerlens
 
 SITES = ("z", "q", "k", "v", "pattern", "scored_q")
-BUILT_IN = [mh.Zero(), mh.Mean(), mh.Resample(3), mh.Scale(0.4), mh.UniformAttention(), *map(mh.Patch, SITES)]
+BUILT_IN = [mh.Zero(), mh.Mean(), mh.Resample(3), mh.Scale(0.4), mh.patching.UniformAttention(), *map(mh.Patch, SITES)]
 METRICS = [mh.logit_diff, mh.log_prob, mh.patching.accuracy, mh.kl_divergence]
 
 
@@ -51,7 +51,7 @@ def test_built_in_metrics_pass(metric):
 def test_a_model_of_ones_own_is_checked_too(tiny, name):
     model = mh.load(tiny(name))
     prompts = mh.Prompts([" The capital of France is", " yes", " one two three"], answer=[" Paris", " no", " dog"])
-    for intervention in (mh.UniformAttention(), mh.Patch("k"), mh.Mean()):
+    for intervention in (mh.patching.UniformAttention(), mh.Patch("k"), mh.Mean()):
         assert check_intervention(intervention, model).passed
     assert check_intervention(mh.Resample(), model, prompts).passed
     assert check_intervention(mh.Zero(), model, [" yes"]).passed

@@ -96,7 +96,7 @@ things = {
     "method": Gate(0.5).__call__, "classmethod": Gate.make, "function": even, "other": odd, "closure": closure(2),
     "partial": partial(odd, context=3), "cached": functools.cache(odd), "lambda": lambda x: {*WORDS, x},
     "named": Point(1, 2), "builtin": math.log, "torch": torch.relu, "ufunc": np.log, "numpy": np.mean,
-    "zero": mh.Zero(), "resample": mh.Resample(3), "uniform": mh.UniformAttention(), "patch": mh.Patch("q"),
+    "zero": mh.Zero(), "resample": mh.Resample(3), "uniform": mh.patching.UniformAttention(), "patch": mh.Patch("q"),
     "kl": mh.kl_divergence, "diff": mh.logit_diff, "all": mh.metric(reads="all")(mh.log_prob),
 }
 found = {name: fingerprint(thing, name) for name, thing in things.items()}

@@ -172,7 +172,7 @@ def test_scaling_is_w_v_times_epsilon_where_every_head_has_its_own(tiny: Callabl
 
 @pytest.mark.parametrize("r", [1, 3])
 def test_angles_are_those_of_a_direct_svd_of_the_engines_states(llama: mh.Model, r: int):
-    spec = Spec(mh.Prompts(REQUESTS), mh.UniformAttention(1e-4), mh.kl_divergence)
+    spec = Spec(mh.Prompts(REQUESTS), mh.patching.UniformAttention(1e-4), mh.kl_divergence)
     job = make_ready(llama, spec, progress=False)
     last = [int(length) - 1 for length in job.tokens.lengths]
     intact = job.base.final[range(len(last)), last].double().numpy()

@@ -1,0 +1,125 @@
+"""Profiles: their cost, and whether the induction heads they name carry in-context copying.
+
+``python -m benchmarks.behaviour --models default path/to/model.gguf --out behaviour.json`` measures, for each model,
+
+- the time of a profile against plain forward passes of the same windows, interleaved;
+- the agreement of induction scores from repeated random tokens with those from ordinary text;
+- the loss on the second half of repeated random tokens when the first five induction heads (by ordinary text) are
+  replaced by their means, against five random heads of the same layers, with an interval over rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import mechheads as mh
+from benchmarks.machine import PeakMemory, clock
+from mechheads.behaviour.measure import measure
+from mechheads.behaviour.windows import windows_of
+from mechheads.results.stats import clustered_interval
+
+ROWS, LENGTH, DRAWS = 24, 64, 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.behaviour", description=__doc__)
+    parser.add_argument("--models", nargs="+", default=["default"])
+    parser.add_argument("--tokens", type=int, default=20_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("behaviour.json"))
+    args = parser.parse_args()
+    found = {}
+    for name in args.models:
+        model = mh.load(None if name == "default" else name)
+        found[Path(name).stem] = told = {
+            "cost": cost(model, args.repeats),
+            "profile": whole(model, args.tokens),
+            **induction(model, args.tokens),
+        }
+        print(json.dumps(told, indent=1), flush=True)
+    args.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def cost(model: mh.Model, repeats: int) -> dict[str, float]:
+    """Median seconds of measuring a batch of windows and of a plain forward pass of it."""
+    ids = next(each.ids for each in windows_of(model, None, 256, 4, None) if len(each.ids) == 4)
+    seconds: dict[str, list[float]] = {"forward": [], "profile": []}
+    for _ in range(repeats + 1):
+        for name, run in (("forward", model.backend.own_logits), ("profile", lambda ids: measure(model, ids))):
+            start = clock("cpu")
+            run(ids)
+            seconds[name].append(clock("cpu") - start)
+    medians = {name: statistics.median(each[1:]) for name, each in seconds.items()}
+    return medians | {"ratio": medians["profile"] / medians["forward"]}
+
+
+def whole(model: mh.Model, tokens: int) -> dict[str, float]:
+    """Seconds and peak memory of one profile."""
+    start = time.perf_counter()
+    with PeakMemory("cpu") as memory:
+        found = mh.profile_heads(model, n_tokens=tokens)
+    return {
+        "tokens": found.provenance["n_tokens"],
+        "seconds": time.perf_counter() - start,
+        "peak_mb": memory.peak / 2**20,
+    }
+
+
+def induction(model: mh.Model, tokens: int) -> dict[str, Any]:
+    """Agreement of the two ways to find induction heads, and what in-context copying loses without the first five."""
+    on_text = mh.profile_heads(model, n_tokens=tokens)
+    rows = mh.behaviour.repeated_tokens(model, ROWS, LENGTH)
+    on_rows = mh.profile_heads(model, rows, window=len(rows[0]))
+    scores = [each.select(behaviour="induction") for each in (on_text, on_rows)]
+    ids = torch.tensor(mh.behaviour.repeated_tokens(model, ROWS, LENGTH, seed=1))
+    intact, first = second_half(model, ids, []), scores[0].heads(5)
+    lost = second_half(model, ids, first) - intact
+    draw = np.random.default_rng(0)
+    others = []
+    for _ in range(DRAWS):
+        heads: list[mh.HeadId] = []
+        for head in first:
+            free = [h for h in range(model.n_heads) if mh.HeadId(head.layer, h) not in {*first, *heads}]
+            if free:
+                heads.append(mh.HeadId(head.layer, int(draw.choice(free))))
+        others.append(second_half(model, ids, heads) - intact)
+    more = lost - np.mean(others, axis=0)
+    low, high = clustered_interval(more, np.arange(len(more)))
+    return {
+        "agreement": str(scores[0].compare(scores[1])),
+        "first": [list(map(str, each.heads(10))) for each in scores],
+        "loss": float(intact.mean()),
+        "lost without the first five": float(lost.mean()),
+        "lost without five random heads of the same layers": [float(other.mean()) for other in others],
+        "difference": [float(more.mean()), float(low), float(high)],
+    }
+
+
+@torch.no_grad()
+def second_half(model: mh.Model, ids: torch.Tensor, heads: list[mh.HeadId] | tuple[mh.HeadId, ...]) -> np.ndarray:
+    """The loss of each row on its second copy, in nats a token, with the z of some heads replaced by their means."""
+
+    def mean(z: torch.Tensor, hook: Any) -> torch.Tensor:
+        z = z.clone()
+        for head in heads:
+            if head.layer == hook.layer():
+                z[:, :, head.head] = z[:, :, head.head].mean((0, 1))
+        return z
+
+    layers = sorted({head.layer for head in heads})
+    final = model.backend.run(ids, [(model.hook_name("z", layer), mean) for layer in layers])
+    begin = ids.shape[1] - LENGTH
+    log_p = model.unembed(final[:, begin:-1]).log_softmax(-1)
+    return -log_p.gather(-1, ids[:, begin + 1 :, None])[..., 0].mean(-1).double().numpy()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What every head does on ordinary text: one pass over a corpus, window by window."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from mechheads.behaviour.head_profile import HeadProfile
+from mechheads.behaviour.measure import measure
+from mechheads.behaviour.totals import Totals, Work
+from mechheads.behaviour.windows import Texts, Windows, windows_of
+from mechheads.ledger.fingerprints import model_fingerprint
+from mechheads.messages.arguments import check_at_least
+from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.progress import Bar
+from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.model import Model
+from mechheads.results.provenance import make_provenance
+
+_AT_ONCE = 1024
+"""Tokens in a batch of windows."""
+
+
+@alone
+def profile_heads(
+    model: Model,
+    texts: Texts = None,
+    *,
+    window: int | None = None,
+    n_tokens: int | None = 20_000,
+    checkpoint: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> HeadProfile:
+    """Measure what every head does on ordinary text.
+
+    The texts are cut into windows, and the model runs once on each. Nothing is kept but means over windows (over at
+    most 256 blocks of windows if there are more), so memory does not grow with the texts.
+
+    For each head, the result holds the share of its attention that goes to
+
+    - ``first``: the first token (a sink); ``self``: the token itself; ``previous``: the token before it;
+    - ``duplicate``: earlier copies of the token; ``induction``: tokens that follow an earlier copy of it;
+    - ``delimiter``: earlier punctuation and line ends;
+
+    and, as ``position``, the share of the variance of attention that the distance alone explains. Each has a null: the
+    same attention, with the keys of each query permuted. Each is also given with attention weighted by the norm of what
+    it moves, A v W_O (Kobayashi et al. 2020). Besides, for each head: the entropy and the distance of its attention,
+    the norm of its output relative to the residual stream, and ``copying``, how often the head raises the logit of the
+    token it attends to most above that of another token of the window (0.5 by chance).
+
+    Args:
+        texts: a file (texts with an empty line between them), a list or an iterator of texts or of token ids; by
+            default, prose of the package and the help texts of Python.
+        window: the length of a window in tokens; by default 256, or the model's context if that is shorter.
+        n_tokens: how many tokens to read; ``None`` for all.
+        checkpoint: a file. If it exists, the work goes on from it, to the same bits.
+        seed: for the p values.
+
+    Returns:
+        Shares [layer, head, behaviour] with intervals over windows, and q values of the excess over the null. After
+        Ctrl-C, of the windows until then.
+
+    Raises:
+        ValueError: if an argument is not valid, or the texts have no window of 16 tokens.
+        KeyboardInterrupt: if Ctrl-C came before the second window.
+
+    Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; Olsson et al. 2022, "In-context Learning
+    and Induction Heads" (arXiv 2209.11895); Kobayashi et al. 2020 (arXiv 2004.10102).
+
+    >>> profile = mh.profile_heads(model, n_tokens=1024, progress=False)
+    >>> [str(head) for head in profile.select(behaviour="previous").heads(1)]
+    ['L16H0']
+    """
+    window = min(256, model.n_ctx) if window is None else window
+    check_at_least(16, window=window)
+    if n_tokens is not None:
+        check_at_least(16, n_tokens=n_tokens)
+    if window > model.n_ctx:
+        raise ValueError(f"window is {window}, but the model's context has {model.n_ctx} tokens; give at most that")
+    path = None if checkpoint is None else Path(checkpoint)
+
+    def marks() -> dict[str, str]:
+        return {"model": model_fingerprint(model.model, "checkpoint"), "window": str(window), "n_tokens": str(n_tokens)}
+
+    done = Work(Totals.none(model, window), marks, path)
+    batches = windows_of(model, texts, window, max(1, _AT_ONCE // window), n_tokens)
+    with until_interrupted() as work:
+        for windows in _shown(done.rest(batches), n_tokens, done.totals.tokens, progress):
+            done.see(done.totals.plus(windows, *measure(model, windows.ids)))
+    work.stop_unless(done.totals.windows > 1)
+    totals = done.totals
+    work.warn(f"{totals.tokens} tokens", "the profile is of these")
+    done.write()
+    if not totals.windows:
+        raise ValueError("texts have no window of at least 16 tokens; give longer texts")
+    provenance = make_provenance(
+        model,
+        texts="of the package" if texts is None else "given",
+        window=window,
+        n_tokens=totals.tokens,
+        n_windows=totals.windows,
+        seed=seed,
+        interrupted=work.interrupted,
+    )
+    return HeadProfile.of(totals.values.numpy(), totals.at_distance.numpy(), provenance, seed)
+
+
+def _shown(batches: Iterator[Windows], total: int | None, done: int, progress: bool) -> Iterator[Windows]:
+    with Bar(total=total, initial=done, desc="profile", unit="token", disable=not progress) as bar:
+        for windows in batches:
+            yield windows
+            bar.update(windows.ids.numel())

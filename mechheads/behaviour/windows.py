@@ -1,0 +1,106 @@
+"""Ordinary text cut into windows of tokens, a few windows of one length at a time."""
+
+from __future__ import annotations
+
+import pydoc_data.topics
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from mechheads.data import folder
+from mechheads.model.model import Model
+from mechheads.prompts.tokens import begin_tokens
+
+Texts = str | Path | Iterable[str | list[int]] | None
+"""Where text comes from: a file, texts or token ids one after the other, or None for the package's own corpus."""
+
+_LEAST = 16
+"""Shorter ends of a text are left out: they have too few earlier tokens to attend to."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of one length.
+
+    Attributes:
+        ids: their tokens.
+        text: the number of the text that each comes from.
+    """
+
+    ids: Int[Tensor, "window pos"]
+    text: list[int]
+
+
+def default_texts() -> Iterator[str]:
+    """The package's own prose, and then the help texts that come with Python.
+
+    >>> from mechheads.behaviour.windows import default_texts
+    >>> next(default_texts()).split()[:3]
+    ['Should', 'the', 'old']
+    """
+    for file in sorted(folder("corpus").iterdir(), key=str):
+        yield from file.read_text(encoding="utf-8").split("\n----\n")
+    for name in sorted(pydoc_data.topics.topics):
+        yield pydoc_data.topics.topics[name]
+
+
+def windows_of(model: Model, texts: Texts, length: int, at_once: int, most: int | None) -> Iterator[Windows]:
+    """Windows of ``length`` tokens, and the shorter ends of texts, in the order of the texts.
+
+    Each window of a text, but not of token ids, begins with the tokens that the tokenizer puts before every text.
+
+    Args:
+        texts: a path is a file of texts, one a paragraph.
+        at_once: how many windows of full length make a batch.
+        most: the number of tokens after which the last window ends; None for all.
+
+    Raises:
+        ValueError: if there is a text that the model cannot read.
+    """
+    full: list[list[int]] = []
+    of: list[int] = []
+    seen, begin = 0, begin_tokens(model.tokenizer)
+    for number, text in enumerate(_texts(texts)):
+        before, ids = ([], text) if isinstance(text, list) else (begin, _ids(model, text))
+        _check(ids, number, model)
+        step = length - len(before)
+        for start in range(0, len(ids), step):
+            window = [*before, *ids[start : start + step]]
+            if most is not None and seen + len(window) > most:
+                window = window[: most - seen]
+            seen += len(window)
+            if len(window) == length:
+                full.append(window)
+                of.append(number)
+            elif len(window) >= _LEAST:
+                yield Windows(torch.tensor([window], device=model.device), [number])
+            if len(full) == at_once:
+                yield Windows(torch.tensor(full, device=model.device), of)
+                full, of = [], []
+            if most is not None and seen >= most:
+                break
+        if most is not None and seen >= most:
+            break
+    if full:
+        yield Windows(torch.tensor(full, device=model.device), of)
+
+
+def _texts(texts: Texts) -> Iterable[str | list[int]]:
+    if texts is None:
+        return default_texts()
+    if isinstance(texts, (str, Path)):
+        return Path(texts).read_text(encoding="utf-8").split("\n\n")
+    return texts
+
+
+def _ids(model: Model, text: str) -> list[int]:
+    return model.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def _check(ids: list[int], number: int, model: Model) -> None:
+    if any(not 0 <= token < model.d_vocab for token in ids):
+        raise ValueError(f"texts[{number}] contains token ids outside 0..{model.d_vocab - 1}")

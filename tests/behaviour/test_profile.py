@@ -1,0 +1,245 @@
+"""Profiles against slow loops over queries and keys, and against hand-made attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import mechheads as mh
+import mechheads.behaviour.profile
+from mechheads.behaviour import HeadProfile, profile_heads
+from mechheads.behaviour.features import BEHAVIOURS, delimiters, keys_of, weights_of
+from mechheads.behaviour.head_profile import NAMES, PROFILED
+from mechheads.behaviour.measure import MEASURES, measure
+from mechheads.behaviour.totals import Totals
+from mechheads.behaviour.windows import Windows, default_texts, windows_of
+from mechheads.cli import main
+from support.architectures import architectures
+from support.ctrl_c import stopped_at
+
+pytestmark = pytest.mark.transformerlens
+
+
+@pytest.fixture(params=architectures("llama", "gpt2", "gemma", "neox"))
+def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def ids_for(model: mh.Model, windows: int, length: int, seed: int = 0, of: int = 9) -> torch.Tensor:
+    """Windows in which tokens repeat."""
+    some = torch.randperm(model.d_vocab, generator=torch.Generator().manual_seed(seed))[:of]
+    return some[torch.randint(of, (windows, length), generator=torch.Generator().manual_seed(seed + 1))]
+
+
+def keys_by_hand(tokens: list[int], delimiter: Any, q: int) -> dict[str, tuple[list[int], list[int]]]:
+    """The keys of each behaviour for query q, and the keys among which they are permuted."""
+    middle, every = list(range(1, q)), list(range(q + 1))
+    return {
+        "first": ([0], every),
+        "self": ([q], every),
+        "previous": ([q - 1], middle),
+        "duplicate": ([k for k in middle if tokens[k] == tokens[q]], middle),
+        "induction": ([k for k in middle if tokens[k - 1] == tokens[q]], middle),
+        "delimiter": ([k for k in middle if delimiter[tokens[k]]], middle),
+    }
+
+
+def by_hand(model: mh.Model, tokens: list[int]) -> dict[str, np.ndarray]:
+    """Every measure of one window, from the cached run, query by query and key by key."""
+    run = model.cache([tokens], sites=("pattern", "z", "v"))
+    resid = model.backend.module.run_with_cache(torch.tensor([tokens]))[1]
+    delimiter = delimiters(model.tokenizer, model.d_vocab)
+    shape, n = (model.n_layers, model.n_heads), len(tokens)
+    found = {name: np.full(shape, np.nan) for name in MEASURES}
+    U = model.W_U.double() * model.final_scale().double()[:, None]
+    for layer, head in np.ndindex(shape):
+        A = run.pattern[layer, head][0].double()
+        W_O = model.W_O[layer][head].double() * model.attention_out_scale(layer).double()
+        values, out = run.v[layer, head][0].double() @ W_O, run.z[layer, head][0].double() @ W_O
+        moved = A * values.norm(dim=1)
+        moved = moved / moved.sum(1, keepdim=True)
+        sums: dict[str, list[float]] = {name: [] for name in MEASURES}
+        for q in range(2, n):
+            for name, (keys, pool) in keys_by_hand(tokens, delimiter, q).items():
+                for weights, ending in ((A, ""), (moved, "_moved")):
+                    if keys:
+                        sums[f"{name}{ending}"].append(float(weights[q, keys].sum()))
+                        sums[f"{name}{ending}_null"].append(float(weights[q, pool].sum()) * len(keys) / len(pool))
+        pairs = [(q - k, float(A[q, k])) for q in range(2, n) for k in range(1, q)]
+        all_of_it = np.array([a for _, a in pairs])
+        groups = [np.array([a for d, a in pairs if d == distance]) for distance in {d for d, _ in pairs}]
+        between = sum(len(group) * (group.mean() - all_of_it.mean()) ** 2 for group in groups)
+        sums["position"] = [between / ((all_of_it - all_of_it.mean()) ** 2).sum()]
+        sums["position_null"] = [(len(groups) - 1) / (len(pairs) - 1)]
+        sums["entropy"] = [float(-(A[q, : q + 1] * A[q, : q + 1].clamp_min(1e-300).log()).sum()) for q in range(n)]
+        sums["distance"] = [sum(d * a for d, a in pairs) / all_of_it.sum()]
+        before = resid[f"blocks.{layer}.hook_resid_pre"][0].double()
+        sums["norm"] = [float(out[q].norm() / before[q].norm()) for q in range(1, n)]
+        for q in range(2, n, 4):
+            if q < 3:
+                continue
+            at = 1 + int(A[q, 1:q].argmax())
+            logit = out[q] @ U[:, tokens]
+            others = [k for k in range(1, q) if k != at]
+            above = [1.0 if logit[at] > logit[k] else 0.5 if tokens[k] == tokens[at] else 0.0 for k in others]
+            sums["copying"].append(float(np.mean(above)))
+        for name, each in sums.items():
+            found[name][layer, head] = np.mean(each) if each else np.nan
+    return found
+
+
+def test_every_measure_is_that_of_a_slow_loop(small: mh.Model) -> None:
+    ids = ids_for(small, 2, 14)
+    found, at_distance = measure(small, ids)
+    for window, tokens in enumerate(ids.tolist()):
+        expected = by_hand(small, tokens)
+        for at, name in enumerate(MEASURES):
+            np.testing.assert_allclose(found[at, :, :, window], expected[name], rtol=2e-4, atol=2e-5, err_msg=name)
+    pattern = small.cache(ids.tolist()).pattern
+    for layer, head in np.ndindex(small.n_layers, small.n_heads):
+        by_distance = [
+            sum(float(pattern[layer, head][:, q, q - d].sum()) for q in range(2, 14) if q - d >= 1) for d in range(14)
+        ]
+        assert by_distance[0] > 0  # the token itself is not in the middle
+        np.testing.assert_allclose(at_distance[layer, head, 1:], by_distance[1:], atol=1e-5)
+
+
+def test_the_null_is_the_mean_over_permutations_of_the_keys() -> None:
+    generator = np.random.default_rng(0)
+    tokens = [3, 1, 3, 2, 1, 3, 1, 1]
+    keys = keys_of(torch.tensor([tokens]), torch.zeros(4, dtype=torch.bool))
+    weights, _ = weights_of(keys)
+    pattern = torch.rand(8, 8, generator=torch.Generator().manual_seed(0)).tril()
+    own, null = (weights[0] * pattern).sum((-1, -2)).split(len(BEHAVIOURS))
+    drawn = []
+    for _ in range(4000):
+        mixed = pattern.clone()
+        for q in range(2, 8):
+            mixed[q, 1:q] = mixed[q, 1 + generator.permutation(q - 1)]
+        drawn.append((weights[0] * mixed).sum((-1, -2))[: len(BEHAVIOURS)])
+    mean, error = torch.stack(drawn).mean(0), torch.stack(drawn).std(0) / 4000**0.5
+    for name in ("previous", "duplicate", "induction"):
+        at = BEHAVIOURS.index(name)
+        assert abs(mean[at] - null[at]) < 5 * error[at] and abs(own[at] - null[at]) > 10 * error[at]
+
+
+def test_blocks_hold_the_means_of_their_windows_in_bounded_memory(llama: mh.Model) -> None:
+    totals, given = Totals.none(llama, 16), np.random.default_rng(0).normal(size=(len(MEASURES), 3, 4, 1000))
+    given[2, :, :, ::3] = np.nan
+    batch = Windows(torch.zeros(4, 16, dtype=torch.long), [0] * 4)
+    for start in range(0, 1000, 4):
+        totals = totals.plus(batch, torch.from_numpy(given[..., start : start + 4]), torch.zeros(3, 4, 16))
+    assert totals.windows == 1000 and totals.values.shape[-1] == 250
+    expected = np.nanmean(given.reshape(len(MEASURES), 3, 4, 250, 4), axis=-1)
+    np.testing.assert_allclose(totals.values, expected)
+
+
+def test_interrupted_or_killed_it_goes_on_to_the_same_bits(
+    llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [ids_for(llama, 1, length, seed)[0].tolist() for seed, length in enumerate((70, 20, 33, 64, 90, 17))]
+    options: dict[str, Any] = {"window": 32, "progress": False}
+    monkeypatch.setattr(mechheads.behaviour.profile, "_AT_ONCE", 64)
+    whole = profile_heads(llama, texts, **options)
+    file = tmp_path / "profile.safetensors"
+    for call in (2, 4):
+        monkeypatch.setattr(mechheads.behaviour.profile, "measure", stopped_at(call, measure))
+        with pytest.warns(UserWarning, match=r"interrupted after \d+ tokens; the profile is of these"):
+            part = profile_heads(llama, iter(texts), checkpoint=file, **options)
+        assert part.provenance["interrupted"] and part.provenance["n_windows"] < whole.provenance["n_windows"]
+    monkeypatch.setattr(mechheads.behaviour.profile, "measure", measure)
+    again = profile_heads(llama, texts, checkpoint=file, **options)
+    assert again.dataset.identical(whole.dataset)
+    monkeypatch.setattr(mechheads.behaviour.profile, "measure", stopped_at(1, measure))
+    assert profile_heads(llama, texts, checkpoint=file, **options).dataset.identical(whole.dataset)
+    with pytest.raises(ValueError, match="is from other texts; give the texts of the call that wrote it"):
+        profile_heads(llama, texts[::-1], checkpoint=file, **options)
+    with pytest.raises(ValueError, match="is from another profile: its window is 32, but now it is 16"):
+        profile_heads(llama, texts, checkpoint=file, **options | {"window": 16})
+
+
+def test_windows_are_cut_from_texts_one_after_the_other(llama: mh.Model) -> None:
+    texts = [list(range(50)), list(range(10)), list(range(20, 52))]
+    found = list(windows_of(llama, texts, 16, 2, None))
+    assert [(each.ids[:, 0].tolist(), each.text) for each in found] == [
+        ([0, 16], [0, 0]),
+        ([32, 20], [0, 2]),
+        ([36], [2]),
+    ]
+    assert [each.ids.numel() for each in windows_of(llama, texts, 32, 2, 40)] == [32]
+    with pytest.raises(ValueError, match=r"texts\[1\] contains token ids outside 0..374"):
+        list(windows_of(llama, [[1] * 20, [600]], 16, 2, None))
+
+
+def test_every_window_of_a_text_begins_as_the_model_expects(tiny: Callable[[str], Path]) -> None:
+    model = mh.load(tiny("gemma"))
+    begin, ids = model.tokenizer.bos_token_id, model.tokenizer(" yes no cat dog" * 12)["input_ids"]
+    found = [each.ids for each in windows_of(model, [" yes no cat dog" * 12], 17, 8, None)]
+    assert ids[0] == begin and len(ids) == 49
+    assert found[0][:, 0].tolist() == [begin] * 3 and found[0][:, 1:].flatten().tolist() == ids[1:]
+
+
+def test_texts_come_from_a_file_a_list_or_the_package(llama: mh.Model, tmp_path: Path) -> None:
+    text = " The capital of France is Paris and the capital of Italy is Rome yes no dog cat king"
+    (tmp_path / "texts.txt").write_text(f"{text}\n\n{text} three")
+    options: dict[str, Any] = {"window": 16, "progress": False}
+    from_file = profile_heads(llama, tmp_path / "texts.txt", **options)
+    np.testing.assert_array_equal(from_file.scores, profile_heads(llama, [text, f"{text} three"], **options).scores)
+    assert len("".join(default_texts())) > 400_000
+    with pytest.raises(ValueError, match="texts have no window of at least 16 tokens; give longer texts"):
+        profile_heads(llama, [" yes no"], **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"window": 8}, "window is 8; it must be at least 16"),
+        ({"n_tokens": 0}, "n_tokens is 0; it must be at least 16"),
+        ({"window": 10_000}, "window is 10000, but the model's context has"),
+        ({"checkpoint": "nowhere/file", "window": 32}, "checkpoint: there is no folder nowhere"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options: dict[str, Any], error: str, llama: mh.Model) -> None:
+    with pytest.raises(ValueError, match=error):
+        profile_heads(llama, [[1] * 40], **options)
+
+
+def test_it_is_a_result_like_the_others(llama: mh.Model, tmp_path: Path) -> None:
+    profile = profile_heads(llama, ids_for(llama, 6, 24).tolist(), window=24, progress=False)
+    assert profile.extra_dims == ("behaviour",) and profile.dataset["behaviour"].values.tolist() == list(PROFILED)
+    again = HeadProfile.load(profile.save(tmp_path / "profile.nc"))
+    assert again.dataset.identical(profile.dataset) and again.names("L0H0") == profile.names("L0H0")
+    excess = profile.values.values - profile.dataset["null"].values[..., None]
+    np.testing.assert_allclose(profile.dataset["excess"][..., 0], excess.mean(-1)[..., 0], atol=1e-9)
+    assert "Olsson" in profile.citation()
+    with pytest.raises(ValueError, match="name is 'sinks'"):
+        profile.named("sinks")
+
+
+def test_the_command_writes_tables_and_a_figure(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    text = " The capital of France is Paris and the capital of Italy is Rome yes no dog cat king"
+    (tmp_path / "texts.txt").write_text("\n\n".join([text, f"{text} three", f" no{text}"]))
+    arguments = ["profile", "--model", str(tiny("llama")), "--texts", str(tmp_path / "texts.txt"), "--window", "16"]
+    done = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written == {"profile.nc", "profile.html", "heads.csv"}
+    profile = HeadProfile.load(tmp_path / "out" / "profile.nc")
+    table = pd.read_csv(tmp_path / "out" / "heads.csv")
+    np.testing.assert_allclose(table["induction"], profile.select(behaviour="induction").scores.values.ravel())
+    assert table["head"].tolist()[:2] == ["L0H0", "L0H1"]
+    assert [line.split()[0] for line in done.stdout.splitlines()[:7]] == list(NAMES.values())
+    refused = CliRunner().invoke(main, ["profile", "--texts", str(tmp_path / "no.txt"), "--out", str(tmp_path / "out")])
+    assert refused.exit_code == 1 and "no.txt is not a file" in refused.output
