@@ -15,6 +15,7 @@ from torch import Tensor
 from mechheads.behaviour.frozen_maps import FrozenMap, frozen_at, frozen_rows, of_attention, tolerance
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.limits import Budget, Limits
+from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.model.backends.base import Backend, Hook
 from mechheads.model.backends.temporary_changes import alone
@@ -69,11 +70,12 @@ def logit_attribution(
         (NaN after the end of shorter prompts). ``dataset`` has the other parts: ``embedding`` [prompt] (tokens and
         positions before the first block), ``mlp`` [layer, prompt], ``bias`` [layer, prompt] (b_O, and the bias of a
         norm after attention or MLP), ``output_bias`` [prompt] (of the final norm and b_U); and ``total`` [prompt], the
-        logit or difference, to which everything sums.
+        logit or difference, to which everything sums. After Ctrl-C, of the prompts until then.
 
     Raises:
         ValueError: if an argument is not valid, before the model runs; or if the parts do not sum to the logit, because
-            the architecture does something else with its heads, blocks or logits. The message names the layer.
+            the architecture does something else with its heads, blocks or logits.
+        KeyboardInterrupt: if Ctrl-C came before the first prompts were done.
 
     Elhage et al. 2021 (A Mathematical Framework for Transformer Circuits); nostalgebraist 2020 (the logit lens); Wang
     et al. 2023 (arXiv 2211.00593), who found the name movers with it.
@@ -94,9 +96,12 @@ def logit_attribution(
     step = _prompts_at_once(model, tokens, by, limits)
     starts = range(0, len(tokens), step)
     found = []
-    for start in Bar(starts, desc="attributing logits", disable=not progress or len(starts) == 1, leave=False):
-        with torch.no_grad():
+    with until_interrupted() as work, torch.no_grad():
+        for start in Bar(starts, desc="attributing logits", disable=not progress or len(starts) == 1, leave=False):
             found.append(_attribute(model, tokens.rows(slice(start, start + step)), by, limits))
+    work.stop_unless(found)
+    work.warn(f"{step * len(found)} of {len(tokens)} prompts", "the scores are of these")
+    tokens = tokens.rows(slice(step * len(found)))
     parts = {name: np.concatenate([each[name] for each in found], axis=-1) for name in found[0]}
     values, attributed = parts.pop("heads"), _attributed(tokens)
     dims = {"mlp": ("layer", "prompt"), "bias": ("layer", "prompt")}
@@ -107,7 +112,9 @@ def logit_attribution(
         cluster=tokens.cluster,
         extra={"source": _sources(tokens)} if by == "source" else None,
         provenance=make_provenance(
-            model, {"attributed": attributed, "by": by, "prompts": tokens, "n_prompts": len(tokens)}
+            model,
+            {"attributed": attributed, "by": by, "prompts": tokens, "n_prompts": len(tokens)},
+            interrupted=work.interrupted,
         ),
         variables={name: (dims.get(name, ("prompt",)), array) for name, array in parts.items()},
     )

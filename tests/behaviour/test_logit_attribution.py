@@ -14,6 +14,7 @@ from torch import Tensor
 
 import mechheads as mh
 from support.architectures import architectures
+from support.ctrl_c import stopped_at
 from support.micro import FRANCE_RUN, micro  # noqa: F401
 from support.releases import only_on_4
 from support.weight_surgery import load
@@ -221,3 +222,16 @@ def test_parts_that_miss_the_logit_are_refused(llama, monkeypatch):
     monkeypatch.setattr(type(llama.backend), "transform_logits", lambda self, logits: usual(self, logits) + 1)
     with pytest.raises(ValueError, match=r"the parts differ from the logit by up to"):
         mh.logit_attribution(llama, mh.Prompts(TEXTS, PROMPTS.answer), **QUIET)
+
+
+def test_ctrl_c_keeps_the_prompts_until_then(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces: dict[str, Any] = {"budget": mh.patching.Limits(run_tokens=1), "progress": False}
+    whole = mh.logit_attribution(llama, PROMPTS, **pieces)
+    monkeypatch.setattr(attribution, "_attribute", stopped_at(3, attribution._attribute))
+    with pytest.warns(UserWarning, match="interrupted after 2 of 3 prompts; the scores are of these"):
+        part = mh.logit_attribution(llama, PROMPTS, **pieces)
+    np.testing.assert_array_equal(part.values, whole.values[..., :2])
+    assert part.provenance["interrupted"] and not whole.provenance["interrupted"]
+    monkeypatch.setattr(attribution, "_attribute", stopped_at(1, attribution._attribute))
+    with pytest.raises(KeyboardInterrupt):
+        mh.logit_attribution(llama, PROMPTS, **pieces)
