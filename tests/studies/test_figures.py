@@ -240,6 +240,21 @@ def test_weights_on_disk_give_the_same_categories(asked, monkeypatch):
         assert bool(same.all())
 
 
+def test_what_is_not_in_safetensors_is_loaded(asked, tmp_path, monkeypatch):
+    opened = []
+
+    def name_it(name, **_):
+        opened.append(name)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(categories_module, "load", name_it)
+    gguf = tmp_path / "model.gguf"
+    gguf.touch()
+    with pytest.raises(ValueError, match="enough"):
+        categories_figure(**asked | {"models": [gguf, "smollm2-135m-refusal"], "source": "first_mlp", "on_disk": True})
+    assert opened == [str(gguf), "smollm2-135m-refusal"]
+
+
 def test_names_of_models(tmp_path: Path):
     assert model_names(None, "gpt2") == ["gpt2"] == model_names("gpt2", "x")
     for folder in ("a/model", "b/model", "c"):

@@ -6,15 +6,20 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 from typer.testing import CliRunner
 
+import mechheads as mh
 from mechheads.cli import main
 from mechheads.data import names
 from mechheads.studies import load_recipe, recipe_figure
 from mechheads.studies.figures import recipes
+from mechheads.studies.figures.output import PaperFigure
+from mechheads.studies.figures.recipe_costs import operations
 
 ITEMS = "\n".join(
     f'{{"prompt": " The{a} is", "target": "{b}"}}'
@@ -28,7 +33,9 @@ def test_every_setting_is_an_argument_of_its_figure(name: str):
     draw, data = recipes._FIGURES[recipe.figure]
     assert {*recipe.settings, data, "out", "quick", "device", "progress"} <= set(inspect.signature(draw).parameters)
     assert len(recipe.models) in (2, 4) and recipe.differs
-    assert all(model in recipe.needs() for model in recipe.models)
+    needs = recipe.needs().splitlines()
+    assert [line.split(":")[0] for line in needs[: len(recipe.models)]] == list(recipe.models)
+    assert all("GB of weights, at least " in line for line in needs[: len(recipe.models)])
 
 
 def test_settings_are_those_of_the_papers():
@@ -36,13 +43,17 @@ def test_settings_are_those_of_the_papers():
     assert load_recipe("ships").settings["requests"] == ["JailbreakBench", "MaliciousInstruct"]
     asked = load_recipe("chg").settings
     assert (asked["seeds"], asked["updates"], asked["batch"]) == (10, 500, 64)
-    printed = load_recipe("chg").printed.set_index(["model", "task", "role", "share"])["percent"].to_dict()
+    printed = load_recipe("chg").printed.set_index(["model", "task", "role", "share"])["printed"].to_dict()
     assert len(printed) == 48
     assert printed["meta-llama/Llama-3.1-8B", "common_sense", "facilitation", "always"] == 18.7
     assert printed["meta-llama/Llama-3.2-1B", "math", "interference", "any"] == 26.0
 
 
-def test_printed_numbers_stand_next_to_ours():
+def made(panels: dict[str, Any], **tables: pd.DataFrame) -> PaperFigure:
+    return PaperFigure(go.Figure(), panels, tables, (), ())
+
+
+def test_printed_shares_stand_next_to_ours():
     about = {"model": "meta-llama/Llama-3.2-1B", "task": "syntax"}
     shares = pd.DataFrame(
         [
@@ -51,25 +62,55 @@ def test_printed_numbers_stand_next_to_ours():
             {**about, "model": "gpt2", "role": "facilitation", "always": 0.1, "any": 0.7, "mean": 0.3},
         ]
     )
-    found = load_recipe("chg").compare(shares).set_index("share")
+    found = load_recipe("chg").compare(made({}, shares=shares)).set_index("share")
     assert found["printed"].to_dict() == {"always": 1.2, "any": 72.1}
     assert found["difference"].round(6).to_dict() == {"always": 1.0, "any": -2.1}
     assert set(found["role"]) == {"facilitation"}
+
+
+def test_the_largest_phi_of_a_relation_stands_next_to_ours(tiny: Callable[[str], Path]):
+    small = mh.load(tiny("llama"))
+    relation = mh.Relation("adj_antonym", "Linguistic", [(" yes", " no"), (" Rome", " Paris"), (" Italy", " Spain")])
+    labels = mh.label_heads(mh.relation_scores(small, relation, min_pairs=2, progress=False))
+    panels = {"openai-community/gpt2-xl": labels, "EleutherAI/pythia-12b": "memory ran out", "mine": labels}
+    found = load_recipe("maps").compare(made(panels))
+    assert found[["model", "relation", "printed"]].values.tolist() == [
+        ["openai-community/gpt2-xl", "adj_antonym", 0.38]
+    ]
+    largest = float(labels.dataset["phi"].max())
+    assert found["ours"].item() == largest and found["difference"].item() == pytest.approx(largest - 0.38)
+
+
+def test_costs_follow_from_the_sizes_of_the_models():
+    shapes = load_recipe("chg").models
+    small, large = shapes["meta-llama/Llama-3.2-1B"], shapes["meta-llama/Llama-3.1-8B"]
+    asked = {"tasks": ["syntax"], "seeds": 1, "updates": 1, "batch": 1}
+    fit = operations("roles", small, asked)
+    items = mh.load_task("syntax")
+    letters = sum(map(len, [*items.prompts, *items.targets])) / len(items)
+    assert fit == pytest.approx(3 * 3 * 2 * 1.24e9 * letters / 4)  # three fits; forward, backward for inputs and gates
+    assert operations("roles", small, asked | {"seeds": 2, "updates": 3, "batch": 4}) == pytest.approx(24 * fit)
+    assert operations("roles", large, asked) / fit == pytest.approx(8.03 / 1.24)
+    two = {"requests": ["a", "b"], "ablations": ["scaling"]}
+    assert operations("safety", small, two) == pytest.approx(2 * 100 * 40 * 2 * 1.24e9 * 16 * 32 / 2)
+    pairs = sum(len(mh.Relation.load(name).pairs) for name in mh.labels.relation_names())
+    assert operations("categories", small, {}) == pytest.approx(pairs * 16 * 32 * 2 * 64 * 128256)
+    assert large.bytes == 4 * 8_030_000_000
 
 
 def test_a_recipe_draws_its_figure_for_other_models(tiny: Callable[[str], Path], tmp_path: Path, monkeypatch):
     task = tmp_path / "mine.jsonl"
     task.write_text(ITEMS)
     asked = load_recipe("chg")
-    as_printed = replace(asked, printed=asked.printed[:2].assign(model="llama", task="mine", percent=50.0))
+    as_printed = replace(asked, printed=asked.printed[:2].assign(model="llama", task="mine", printed=50.0))
     monkeypatch.setattr(recipes, "load_recipe", lambda name: as_printed)
-    made = recipe_figure("chg", [tiny("llama")], data=[task], out=tmp_path / "out", quick=True, progress=False)
-    assert list(made.panels) == ["mine"] and made.lines[0].startswith("Paper      Nam et al. 2025")
-    assert any(line.startswith("Differs    fits end early") for line in made.lines)
+    drawn = recipe_figure("chg", [tiny("llama")], data=[task], out=tmp_path / "out", quick=True, progress=False)
+    assert list(drawn.panels) == ["mine"] and drawn.lines[0].startswith("Paper      Nam et al. 2025")
+    assert any(line.startswith("Differs    fits end early") for line in drawn.lines)
     compared = pd.read_csv(tmp_path / "out" / "printed.csv")
     assert compared["printed"].tolist() == [50.0, 50.0]
     assert (compared["ours"] - compared["printed"]).tolist() == pytest.approx(compared["difference"].tolist())
-    assert (tmp_path / "out" / "printed.csv") in made.files
+    assert (tmp_path / "out" / "printed.csv") in drawn.files
 
 
 def test_what_is_not_a_recipe_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -12,13 +12,14 @@ import pandas as pd
 
 from mechheads.data import content, names
 from mechheads.files.csv_tables import write_csv
+from mechheads.labels.head_labels import HeadLabels
 from mechheads.messages.arguments import check_known
 from mechheads.studies.figures.categories import categories_figure
 from mechheads.studies.figures.output import PaperFigure
+from mechheads.studies.figures.recipe_costs import Shape, costs
 from mechheads.studies.figures.request import ModelNames
 from mechheads.studies.figures.roles import roles_figure
 from mechheads.studies.figures.safety import safety_figure
-from mechheads.units import show_bytes
 
 _FIGURES: dict[str, tuple[Callable[..., PaperFigure], str]] = {
     "categories": (categories_figure, "relations"),
@@ -26,7 +27,12 @@ _FIGURES: dict[str, tuple[Callable[..., PaperFigure], str]] = {
     "roles": (roles_figure, "tasks"),
 }
 """The function of each figure, and its argument for data sets."""
-_BYTES = 4
+_DIMENSIONS: dict[str, list[str]] = {
+    "categories": ["model", "relation"],
+    "safety": [],
+    "roles": ["model", "task", "role", "share"],
+}
+"""What a printed number of each figure belongs to; for safety heads, the paper prints none."""
 
 
 @dataclass(frozen=True)
@@ -36,40 +42,42 @@ class Recipe:
     Attributes:
         name: the name of the recipe; ``paper``: the paper and the figure.
         figure: the kind of figure: ``categories``, ``safety`` or ``roles``.
-        models: the paper's models by their names on the hub, each with its number of parameters in billions.
+        models: the sizes of the paper's models, by their names on the hub.
         settings: the arguments of the figure's function.
         differs: what this package does in another way than the paper.
-        printed: numbers that the paper prints, as percentages of heads.
+        printed: numbers that the paper prints: for categories, the largest phi of each relation; for roles, the
+            percentage of heads that have a role in every seed, or in some seed.
     """
 
     name: str
     paper: str
     figure: str
-    models: dict[str, float]
+    models: dict[str, Shape]
     settings: dict[str, Any]
     differs: tuple[str, ...]
     printed: pd.DataFrame
 
-    def needs(self) -> str:
-        """The memory for the weights of each model, in float32."""
-        sizes = ", ".join(
-            f"{name} {show_bytes(int(billions * 1e9 * _BYTES))}" for name, billions in self.models.items()
-        )
-        return f"{sizes}; one model at a time" + (", layer by layer" if self.settings.get("on_disk") else "")
+    def needs(self, device: str = "cpu") -> str:
+        """The memory for each model's weights in float32, and the least time that its panels take on a device.
 
-    def compare(self, shares: pd.DataFrame) -> pd.DataFrame:
+        >>> print(mh.studies.load_recipe("maps").needs())  # doctest: +ELLIPSIS
+        openai-community/gpt2-xl: 5.81 GB of weights, at least ...
+        """
+        loaded = "read layer by layer" if self.settings.get("on_disk") else "loaded one after the other"
+        return "\n".join([*costs(self.figure, self.models, self.settings, device), f"The models are {loaded}"])
+
+    def compare(self, made: PaperFigure) -> pd.DataFrame:
         """The printed numbers next to the same numbers of a figure.
 
-        Args:
-            shares: the table ``shares`` of ``mh.studies.roles_figure``.
-
         Returns:
-            model, task, role, share, printed, ours, difference, in percent; without rows if no model is the paper's.
+            printed, ours and difference, with the model and what else the number belongs to; without rows if no model
+            is the paper's, or no relation or task.
         """
-        ours = shares.melt(["model", "task", "role"], ["always", "any"], "share", "ours")
-        both = self.printed.rename(columns={"percent": "printed"}).merge(ours, on=["model", "task", "role", "share"])
-        both["ours"] *= 100
-        return both.assign(difference=both["ours"] - both["printed"])
+        both = self.printed
+        if len(both):
+            both = both.merge(_ours(self.figure, made), on=_DIMENSIONS[self.figure])
+            both["difference"] = both["ours"] - both["printed"]
+        return both
 
 
 def load_recipe(name: str) -> Recipe:
@@ -83,8 +91,24 @@ def load_recipe(name: str) -> Recipe:
     """
     check_known("recipe", name, names("recipes"))
     fields = content("recipes", name)
-    printed = pd.DataFrame(fields.pop("printed"), columns=["model", "task", "role", "share", "percent"])
-    return Recipe(name=name, **fields | {"differs": tuple(fields["differs"]), "printed": printed})
+    fields["differs"] = tuple(fields["differs"])
+    fields["models"] = {model: Shape(**sizes) for model, sizes in fields["models"].items()}
+    fields["printed"] = pd.DataFrame(fields["printed"], columns=[*_DIMENSIONS[fields["figure"]], "printed"])
+    return Recipe(name=name, **fields)
+
+
+def _ours(figure: str, made: PaperFigure) -> pd.DataFrame:
+    """A figure's own values of the numbers that papers print."""
+    if figure == "roles":
+        shares = made.tables["shares"].melt(["model", "task", "role"], ["always", "any"], "share", "ours")
+        return shares.assign(ours=100 * shares["ours"])
+    largest = [
+        (model, relation, phi)
+        for model, labels in made.panels.items()
+        if isinstance(labels, HeadLabels)
+        for relation, phi in labels.dataset["phi"].max(("layer", "head")).to_series().items()
+    ]
+    return pd.DataFrame(largest, columns=["model", "relation", "ours"])
 
 
 def recipe_figure(
@@ -101,11 +125,11 @@ def recipe_figure(
 
     Args:
         recipe: ``"maps"``, ``"ships"`` or ``"chg"``; see ``mh.studies.load_recipe``.
-        models: other models than the paper's, as in ``mh.studies.categories_figure``. They are loaded; the weights of
-            the paper's models for ``"maps"`` are read from disk layer by layer.
+        models: other models than the paper's, as in ``mh.studies.categories_figure``. For ``"maps"``, weights in
+            safetensors are read from disk layer by layer.
         data: other relations, sets of requests or tasks than the recipe's.
-        out: the folder; by default, the name of the recipe. If a model and a task are the paper's, ``printed.csv``
-            compares the numbers.
+        out: the folder; by default, the name of the recipe. If a model and a relation or task are the paper's,
+            ``printed.csv`` compares the numbers.
         quick: as in the function of the figure.
         device, progress: as in ``mh.studies.categories_figure``.
 
@@ -116,11 +140,9 @@ def recipe_figure(
     asked = load_recipe(recipe)
     draw, argument = _FIGURES[asked.figure]
     settings = asked.settings | ({} if data is None else {argument: data})
-    if models is not None and "on_disk" in settings:
-        settings["on_disk"] = False
     folder = Path(recipe if out is None else out)
     if progress and models is None:
-        print(f"{asked.paper}\nweights: {asked.needs()}", file=sys.stderr)
+        print(f"{asked.paper}\n{asked.needs(device)}", file=sys.stderr)
     made = draw(
         list(asked.models) if models is None else models,
         **settings,
@@ -130,13 +152,13 @@ def recipe_figure(
         progress=progress,
     )
     lines = [f"Paper      {asked.paper}", *made.lines, *(f"Differs    {what}" for what in asked.differs)]
-    compared = asked.compare(made.tables["shares"]) if len(asked.printed) else pd.DataFrame()
+    compared = asked.compare(made)
     if not len(compared):
         return replace(made, lines=tuple(lines))
     write_csv(compared, folder / "printed.csv")
     lines.append(
         f"Printed    {len(compared)} numbers of the paper differ from these by "
-        f"{compared['difference'].abs().mean():.1f} percentage points on average; see printed.csv"
+        f"{compared['difference'].abs().mean():.2g} on average; see printed.csv"
     )
     return replace(
         made,
