@@ -94,7 +94,9 @@ def test_costs_follow_from_the_sizes_of_the_models():
     two = {"requests": ["a", "b"], "ablations": ["scaling"]}
     assert operations("safety", small, two) == pytest.approx(2 * 100 * 40 * 2 * 1.24e9 * 16 * 32 / 2)
     pairs = sum(len(mh.Relation.load(name).pairs) for name in mh.labels.relation_names())
-    assert operations("categories", small, {}) == pytest.approx(pairs * 16 * 32 * 2 * 64 * 128256)
+    assert operations("categories", small, {}) == pytest.approx(
+        2 * 16 * 32 * (pairs * 64 * 128256 + 64 * 2048 * 128256)
+    )
     assert large.bytes == 4 * 8_030_000_000
 
 

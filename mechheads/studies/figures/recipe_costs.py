@@ -1,7 +1,8 @@
 """What a recipe costs with the models of its paper: memory for the weights, and hours from the arithmetic.
 
-A forward pass takes 2 operations for each parameter and token, a backward pass twice as many. Relation scores take one
-product of a head's output with W_U for each word and reading, and an ablated head runs half of the layers again.
+A forward pass takes 2 operations for each parameter and token, a backward pass twice as many. Relation scores take
+W_O W_U for each head, and the product of each word's value vector with it. An ablated head runs half of the layers
+again, on average.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def operations(figure: str, shape: Shape, settings: Mapping[str, Any]) -> float:
     heads = shape.layers * shape.heads
     if figure == "categories":
         words = sum(len(relation.pairs) for relation in load_relations(None))
-        return 2.0 * words * heads * shape.d_head * shape.vocab
+        return 2.0 * heads * shape.d_head * shape.vocab * (words + shape.d_model)
     if figure == "safety":
         tokens = len(settings["requests"]) * _REQUESTS * _REQUEST_TOKENS
         return len(settings["ablations"]) * heads * tokens * token / 2
