@@ -539,7 +539,7 @@ def test_the_roles_command_draws(asked_roles, tiny):
     assert pd.read_csv(asked_roles["out"] / "curves.csv")["k"].tolist()[-1] == 3
 
 
-Draw = Callable[[Any, list[Path]], None]
+Draw = Callable[..., None]
 
 
 @pytest.fixture
@@ -554,10 +554,11 @@ def with_kaleido(monkeypatch: pytest.MonkeyPatch) -> Callable[[Draw], None]:
 
 
 def test_images_are_written_with_kaleido(asked, with_kaleido):
-    seen = []
+    seen, sizes = [], []
 
-    def draw(figures: Any, paths: list[Path]) -> None:
+    def draw(figures: Any, paths: list[Path], **size: Any) -> None:
         seen.extend(figures)
+        sizes.append(size)
         for path in paths:
             path.write_bytes(b"image")
 
@@ -565,11 +566,12 @@ def test_images_are_written_with_kaleido(asked, with_kaleido):
     made = categories_figure(**asked)
     assert {path.name for path in made.files if path.exists()} >= {"figure.pdf", "figure.svg", "figure.png"}
     assert "no PDF" not in made.summary() and seen == [made.figure] * 3
+    assert sizes == [{"width": made.figure.layout.width, "height": made.figure.layout.height}]
 
 
 @pytest.mark.parametrize("says", [("closed at once", "a hint"), "closed at once\na hint"])
 def test_a_browser_that_fails_leaves_the_figure_as_html(asked, with_kaleido, says):
-    def fail(_figures: Any, paths: list[Path]) -> None:
+    def fail(_figures: Any, paths: list[Path], **_: Any) -> None:
         paths[0].write_bytes(b"half")
         raise RuntimeError(says)
 
@@ -580,7 +582,7 @@ def test_a_browser_that_fails_leaves_the_figure_as_html(asked, with_kaleido, say
 
 
 def test_an_image_that_kaleido_leaves_out_without_an_error_is_named(asked, with_kaleido):
-    with_kaleido(lambda _figures, paths: paths[0].write_bytes(b"image"))
+    with_kaleido(lambda _figures, paths, **_: paths[0].write_bytes(b"image"))
     made = categories_figure(**asked)
     assert "kaleido could not draw them (figure.svg was not written, figure.png was not written)" in made.summary()
     assert {path.name for path in asked["out"].glob("figure.*")} == {"figure.html", "figure.json"}

@@ -113,7 +113,8 @@ def _write_images(figure: go.Figure, folder: Path) -> tuple[list[Path], str]:
     if not _has_kaleido():
         return [], "they need the package kaleido (pip install kaleido) and Chrome or Chromium"
     try:
-        plotly.io.write_images([figure] * len(paths), [*paths])
+        size = {"width": figure.layout.width, "height": figure.layout.height}  # which write_images does not read
+        plotly.io.write_images([figure] * len(paths), [*paths], **size)
     except Exception as error:  # kaleido raises errors of many types if it finds no browser, or the browser fails
         why = _first_line(error)
     else:  # kaleido raises no error if a single image fails
