@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechheads.messages.arguments import check_at_least
 from mechheads.plots.parts.axes import FRAME, count_ticks
 from mechheads.plots.parts.colours import colour_scale
 from mechheads.plots.parts.figure import Panels
@@ -77,7 +78,11 @@ def safety_map(
 
 
 def safety_grid(
-    panels: Mapping[str, Mapping[str, HeadScores] | str], *, k: int | None = None, title: str | None = None
+    panels: Mapping[str, Mapping[str, HeadScores] | str],
+    *,
+    k: int | None = None,
+    title: str | None = None,
+    columns: int | None = None,
 ) -> go.Figure:
     """Several panels of ``safety_map`` on one scale, for example one per model or one per set of requests.
 
@@ -90,9 +95,12 @@ def safety_grid(
             A text instead of the series, such as the reason why a model could not be read, is written in its panel.
         k: the number of heads from each series; by default, the ``k`` given to ``mh.safety_heads``.
         title: the title; by default made from ``k``.
+        columns: the number of panels side by side, such as the number of sets of requests for each model; fewer if
+            they do not fit. By default, as many as fit.
 
     Raises:
-        ValueError: if there is nothing to draw, there are more series than markers, or scores are of another kind.
+        ValueError: if there is nothing to draw, ``columns`` is below 1, there are more series than markers, or scores
+            are of another kind.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
     >>> found = mh.safety.compare_ablations(model, requests, k=1, heads=["L0H0", "L23H4"], progress=False)
@@ -100,6 +108,8 @@ def safety_grid(
     ['Undifferentiated Attention', 'Scaling Contribution']
     """
     read = _check_panels(panels)
+    if columns is not None:
+        check_at_least(1, columns=columns)
     names = list(dict.fromkeys(_title(name) for panel in read.values() for name in panel))
     if len(names) > len(_MARKS):
         raise ValueError(
@@ -113,7 +123,7 @@ def safety_grid(
     }
     heading = f"Top {max(len(one.top) for series in drawn.values() for one in series)} safety heads"
     placed = {_title(panel): drawn.get(_title(panel), str(why)) for panel, why in panels.items()}
-    return _draw(placed, dict(zip(names, _MARKS, strict=False)), heading if title is None else title)
+    return _draw(placed, dict(zip(names, _MARKS, strict=False)), heading if title is None else title, columns)
 
 
 def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
@@ -174,12 +184,17 @@ def _top(scores: HeadScores, k: int | None) -> pd.DataFrame:
     return top.assign(**{n: scores.dataset[n].values[at] for n in [*names, "in_top"] if n in scores.dataset})
 
 
-def _draw(panels: Mapping[str, Sequence[_Series] | str], marks: Mapping[str, tuple[str, int]], title: str) -> go.Figure:
+def _draw(
+    panels: Mapping[str, Sequence[_Series] | str],
+    marks: Mapping[str, tuple[str, int]],
+    title: str,
+    columns: int | None = None,
+) -> go.Figure:
     """A figure with one panel for each entry of ``panels``, which maps headings to series, or to a text."""
     every = [one for series in panels.values() if not isinstance(series, str) for one in series]
     n_layers = max(one.scores.n_layers for one in every)
     n_heads = max(one.scores.n_heads for one in every)
-    grid = _place_panels(len(panels), n_layers, n_heads)
+    grid = _place_panels(len(panels), n_layers, n_heads, columns)
     figure = grid.figure(subplot_titles=[plain(name) for name in panels])
     scale = float(np.clip(min(grid.panel_width / n_layers, grid.panel_height / n_heads) / 20, 0.7, 1))
     figure.update_annotations(font_size=15)
@@ -250,12 +265,12 @@ def _markers(series: _Series, texts: Sequence[str], symbol: str, size: float) ->
     )
 
 
-def _place_panels(n_panels: int, n_layers: int, n_heads: int) -> Panels:
+def _place_panels(n_panels: int, n_layers: int, n_heads: int, columns: int | None) -> Panels:
     """As many panels side by side as fit, large for small models."""
     if n_panels == 1:
         return Panels(1, 1, 710, int(np.clip(34 * n_heads, 300, 900)), _GAP_ACROSS, _GAP_DOWN)
     fitting = max(1, (_WIDEST + _GAP_ACROSS) // (max(320, 7 * n_layers) + _GAP_ACROSS))
-    columns = min(fitting, 2 if n_panels == 4 else n_panels)
+    columns = min(fitting, n_panels, columns or (2 if n_panels == 4 else n_panels))
     widest = (_WIDEST - (columns - 1) * _GAP_ACROSS) // columns
     width, height = min(widest, max(380, 24 * n_layers)), int(np.clip(18 * n_heads, 240, 560))
     return Panels(ceil(n_panels / columns), columns, width, height, _GAP_ACROSS, _GAP_DOWN)

@@ -187,9 +187,21 @@ def test_axes_cover_the_largest_model_of_a_panel():
     assert figure.layout.xaxis.title.text == figure.layout.xaxis2.title.text == "Layer"
 
 
-@pytest.mark.parametrize(("n", "grid"), [(1, (1, 1)), (2, (1, 2)), (3, (1, 3)), (4, (2, 2)), (5, (2, 3))])
-def test_panels_stand_in_rows(n: int, grid: tuple[int, int]):
-    layout = safety_grid({str(i): {"a": shown("L3H2")} for i in range(n)}).layout
+@pytest.mark.parametrize(
+    ("n", "columns", "grid"),
+    [
+        (1, None, (1, 1)),
+        (2, None, (1, 2)),
+        (3, None, (1, 3)),
+        (4, None, (2, 2)),
+        (5, None, (2, 3)),
+        (6, 2, (3, 2)),
+        (4, 1, (4, 1)),
+        (5, 9, (2, 3)),
+    ],
+)
+def test_panels_stand_in_rows(n: int, columns: int | None, grid: tuple[int, int]):
+    layout = safety_grid({str(i): {"a": shown("L3H2")} for i in range(n)}, columns=columns).layout
     starts = [(layout[f"xaxis{i or ''}"].domain[0], layout[f"yaxis{i or ''}"].domain[0]) for i in (0, *range(2, n + 1))]
     assert (len({y for _, y in starts}), len({x for x, _ in starts})) == grid
 
@@ -224,6 +236,8 @@ def test_what_no_grid_can_hold():
         safety_grid({"p": {str(i): shown("L0H0") for i in range(6)}})
     with pytest.raises(ValueError, match="k is 0"):
         safety_grid({"p": {"s": shown("L0H0")}}, k=0)
+    with pytest.raises(ValueError, match="columns is 0"):
+        safety_grid({"p": {"s": shown("L0H0")}}, columns=0)
 
 
 def test_what_cannot_be_drawn():

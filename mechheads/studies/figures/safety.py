@@ -162,7 +162,7 @@ def _draw(folder: FigureFolder, panels: Panels[dict[str, SafetyHeads]]) -> Drawn
         named.assign(head=head_names(named)).loc[:, [name for name in _COLUMNS if name in named]].reset_index(drop=True)
     )
     return Drawn(
-        figure=safety_grid(shown, k=k),
+        figure=safety_grid(shown, k=k, columns=len(folder.request.data) if several else None),
         panels=shown,
         tables={"heads": pd.concat(heads, ignore_index=True), "top": best},
         lines=tuple(lines),
