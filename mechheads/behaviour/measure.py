@@ -77,14 +77,16 @@ class _Seen:
         W_O = model.W_O[layer].float() * model.attention_out_scale(layer)
         gram = W_O @ W_O.mT
         each = v.repeat_interleave(model.n_heads // model.n_kv_heads, dim=2)
-        moved = pattern * _norm(each, gram).permute(0, 2, 1)[:, :, None]
-        moved = moved / moved.sum(-1, keepdim=True).clamp_min(torch.finfo(moved.dtype).tiny)
+        size = _norm(each, gram).permute(0, 2, 1)[..., None]
+        moved = pattern * size.mT
+        moved /= (pattern @ size).clamp_min(torch.finfo(moved.dtype).tiny)
         found: dict[str, Tensor] = {}
         n = 2 * len(BEHAVIOURS)
         self.found[:n, layer] = self._features(pattern)
         self.found[n : 2 * n, layer] = self._features(moved)
         found |= self._of_distance(layer, pattern)
-        found["entropy"] = torch.special.entr(pattern).sum(-1).mean(-1)
+        tiny = torch.finfo(pattern.dtype).tiny
+        found["entropy"] = -(pattern * pattern.clamp_min(tiny).log()).sum((-1, -2)) / pattern.shape[2]
         found["norm"] = (_norm(z, gram) / resid_pre.norm(dim=-1)[..., None])[:, 1:].mean(1)
         found["copying"] = self._copying(pattern, z, W_O)
         for name, values in found.items():
