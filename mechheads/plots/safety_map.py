@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.messages.arguments import check_at_least
 from mechheads.plots.parts.axes import FRAME, count_ticks
 from mechheads.plots.parts.colours import colour_scale
 from mechheads.plots.parts.figure import Panels
@@ -108,8 +107,8 @@ def safety_grid(
     ['Undifferentiated Attention', 'Scaling Contribution']
     """
     read = _check_panels(panels)
-    if columns is not None:
-        check_at_least(1, columns=columns)
+    if columns is not None and columns < 1:
+        raise ValueError(f"columns is {columns}; it must be at least 1")
     names = list(dict.fromkeys(_title(name) for panel in read.values() for name in panel))
     if len(names) > len(_MARKS):
         raise ValueError(
