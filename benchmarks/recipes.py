@@ -49,11 +49,11 @@ def run(recipe: str, layers: int, data: list[str] | None, out: Path) -> str:
         start = time.perf_counter()
         with PeakMemory("cpu") as memory:
             made = recipe_figure(recipe, models, data=data, out=out, quick=True)
-    failed = {name: why for name, why in made.panels.items() if isinstance(why, str)}
     print("\n".join(made.lines), file=sys.stderr)
+    failed = [line for line in made.lines if line.startswith("Left out")]
     return (
-        f"{recipe}: {len(made.panels) - len(failed)} of {len(made.panels)} panels, {layers} layers each, "
-        f"{time.perf_counter() - start:.0f} s, peak {memory.peak / 2**30:.1f} GB {failed or ''}"
+        f"{recipe}: {len(models)} models of {layers} layers, {time.perf_counter() - start:.0f} s, peak "
+        f"{memory.peak / 2**30:.1f} GB; {'; '.join(failed) or 'every panel is drawn'}"
     )
 
 
