@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mechheads.behaviour.measure import MEASURES
 from mechheads.behaviour.windows import Windows
-from mechheads.files.tensors import TensorFile
+from mechheads.files.tensors import TensorFile, check_marks
 from mechheads.model.model import Model
 
 _BLOCKS = 256
@@ -148,13 +148,7 @@ class Work:
 
     def _read(self, path: Path) -> None:
         tensors, about = _FILE.read(path)
-        there = json.loads(about["marks"])
-        for name, mark in self._marks.items():
-            if there.get(name) != mark:
-                raise ValueError(
-                    f"checkpoint {path} is from another profile: its {name} is {there.get(name)}, but now it is "
-                    f"{mark}; repeat the call that wrote it, delete the file, or give another path"
-                )
+        check_marks(path, json.loads(about["marks"]), self._marks, "profile")
         self.totals = replace(self.totals, **tensors, **json.loads(about["counts"]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pydoc_data.topics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from mechheads.data import folder
 from mechheads.model.model import Model
-from mechheads.prompts.tokens import begin_tokens
+from mechheads.prompts.tokens import begin_tokens, shorten
 
 Texts = str | Path | Iterable[str | list[int]] | None
 """Where text comes from: a file, texts or token ids one after the other, or None for the package's own corpus."""
@@ -65,6 +66,8 @@ def windows_of(model: Model, texts: Texts, length: int, at_once: int, most: int 
     of: list[int] = []
     seen, begin = 0, begin_tokens(model.tokenizer)
     for number, text in enumerate(_texts(texts)):
+        if not isinstance(text, (str, list)):
+            raise ValueError(f"texts[{number}] is {shorten(text)}; give a text or a list of token ids")
         before, ids = ([], text) if isinstance(text, list) else (begin, _ids(model, text))
         _check(ids, number, model)
         step = length - len(before)
@@ -93,6 +96,8 @@ def _texts(texts: Texts) -> Iterable[str | list[int]]:
     if texts is None:
         return default_texts()
     if isinstance(texts, (str, Path)):
+        if not os.path.isfile(texts):
+            raise ValueError(f"texts {str(texts)[:60]!r} is not a file; give a file, or a list of texts")
         return Path(texts).read_text(encoding="utf-8").split("\n\n")
     return texts
 

@@ -208,12 +208,17 @@ def test_texts_come_from_a_file_a_list_or_the_package(llama: mh.Model, tmp_path:
         ({"window": 8}, "window is 8; it must be at least 16"),
         ({"n_tokens": 0}, "n_tokens is 0; it must be at least 16"),
         ({"window": 10_000}, "window is 10000, but the model's context has"),
+        ({"texts": [5]}, r"texts\[0\] is a int; give a text or a list of token ids"),
+        (
+            {"texts": "A text, not a file."},
+            "texts 'A text, not a file.' is not a file; give a file, or a list of texts",
+        ),
         ({"checkpoint": "nowhere/file", "window": 32}, "checkpoint: there is no folder nowhere"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], error: str, llama: mh.Model) -> None:
     with pytest.raises(ValueError, match=error):
-        profile_heads(llama, [[1] * 40], **options)
+        profile_heads(llama, **{"texts": [[1] * 40]} | options)
 
 
 def test_it_is_a_result_like_the_others(llama: mh.Model, tmp_path: Path) -> None:

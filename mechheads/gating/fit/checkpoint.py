@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from mechheads.files.tensors import TensorFile
+from mechheads.files.tensors import TensorFile, check_marks
 from mechheads.gating.fit.descent import State
 from mechheads.gating.fit.gates import Rows
 from mechheads.ledger.fingerprints import fingerprint, model_fingerprint
@@ -109,13 +109,7 @@ class Checkpoint:
 
     def _read(self, path: Path) -> None:
         tensors, about = _FILE.read(path)
-        there = json.loads(about["marks"])
-        for name, mark in self._marks.items():
-            if there.get(name) != mark:
-                raise ValueError(
-                    f"checkpoint {path} is from another fit: its {name} is {there.get(name)}, but now it is {mark}; "
-                    "repeat the call that wrote it, delete the file, or give another path"
-                )
+        check_marks(path, json.loads(about["marks"]), self._marks, "fit")
         self.rows = Rows(**json.loads(about["rows"]))
         for name in {key.split(".")[0] for key in tensors}:
             begin = f"{name}."
