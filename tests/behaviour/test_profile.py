@@ -208,7 +208,8 @@ def test_texts_come_from_a_file_a_list_or_the_package(llama: mh.Model, tmp_path:
         ({"window": 8}, "window is 8; it must be at least 16"),
         ({"n_tokens": 0}, "n_tokens is 0; it must be at least 16"),
         ({"window": 10_000}, "window is 10000, but the model's context has"),
-        ({"texts": [5]}, r"texts\[0\] is a int; give a text or a list of token ids"),
+        ({"texts": "A long text, not a file. " * 400}, "texts 'A long text, .*is not a file; give a file, or a list"),
+        ({"texts": [5]}, r"texts\[0\] is 5; give a text or a list of token ids"),
         (
             {"texts": "A text, not a file."},
             "texts 'A text, not a file.' is not a file; give a file, or a list of texts",
