@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.behaviour.features import BEHAVIOURS, delimiters, keys_of, weights_of
+from mechheads.behaviour.moved import norm_of, values_of, written_by
 from mechheads.model.model import Model
 
 MOVED = tuple(f"{name}_moved" for name in BEHAVIOURS)
@@ -74,10 +75,8 @@ class _Seen:
 
     def _measure(self, layer: int, resid_pre: Tensor, v: Tensor, pattern: Tensor, z: Tensor) -> None:
         model = self._model
-        W_O = model.W_O[layer].float() * model.attention_out_scale(layer)
-        gram = W_O @ W_O.mT
-        each = v.repeat_interleave(model.n_heads // model.n_kv_heads, dim=2)
-        size = _norm(each, gram).permute(0, 2, 1)[..., None]
+        W_O = written_by(model, layer)
+        size = norm_of(values_of(model, v), W_O).permute(0, 2, 1)[..., None]
         moved = pattern * size.mT
         moved /= (pattern @ size).clamp_min(torch.finfo(moved.dtype).tiny)
         found: dict[str, Tensor] = {}
@@ -87,7 +86,7 @@ class _Seen:
         found |= self._of_distance(layer, pattern)
         tiny = torch.finfo(pattern.dtype).tiny
         found["entropy"] = -(pattern * pattern.clamp_min(tiny).log()).sum((-1, -2)) / pattern.shape[2]
-        found["norm"] = (_norm(z, gram) / resid_pre.norm(dim=-1)[..., None])[:, 1:].mean(1)
+        found["norm"] = (norm_of(z, W_O) / resid_pre.norm(dim=-1)[..., None])[:, 1:].mean(1)
         found["copying"] = self._copying(pattern, z, W_O)
         for name, values in found.items():
             self.found[MEASURES.index(name), layer] = values.T.double()
@@ -126,8 +125,3 @@ class _Seen:
         others = middle.sum(-1) - 1
         share = (below.sum(-1) - 0.5) / others.clamp_min(1)
         return (share * (others > 0)).sum(-1) / (others > 0).sum().clamp_min(1)
-
-
-def _norm(states: Float[Tensor, "window pos head d_head"], gram: Tensor) -> Float[Tensor, "window pos head"]:
-    """The norm of states times W_O, from W_O W_O^T."""
-    return torch.einsum("wphd,hde,wphe->wph", states, gram, states).clamp_min(0).sqrt()

@@ -9,7 +9,7 @@ from pathlib import Path
 from mechheads.behaviour.head_profile import HeadProfile
 from mechheads.behaviour.measure import measure
 from mechheads.behaviour.totals import Totals, Work
-from mechheads.behaviour.windows import Texts, Windows, windows_of
+from mechheads.behaviour.windows import Texts, Windows, check_window, windows_of
 from mechheads.ledger.fingerprints import model_fingerprint
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
@@ -73,12 +73,9 @@ def profile_heads(
     >>> [str(head) for head in profile.select(behaviour="previous").heads(1)]
     ['L16H0']
     """
-    window = min(256, model.n_ctx) if window is None else window
-    check_at_least(16, window=window)
+    window = check_window(model, min(256, model.n_ctx) if window is None else window)
     if n_tokens is not None:
         check_at_least(16, n_tokens=n_tokens)
-    if window > model.n_ctx:
-        raise ValueError(f"window is {window}, but the model's context has {model.n_ctx} tokens; give at most that")
     path = None if checkpoint is None else Path(checkpoint)
 
     def marks() -> dict[str, str]:

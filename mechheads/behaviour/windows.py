@@ -13,6 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechheads.data import folder
+from mechheads.messages.arguments import check_at_least
 from mechheads.model.model import Model
 from mechheads.prompts.tokens import begin_tokens, shorten
 
@@ -34,6 +35,18 @@ class Windows:
 
     ids: Int[Tensor, "window pos"]
     text: list[int]
+
+
+def check_window(model: Model, window: int) -> int:
+    """The length of windows, if it is valid.
+
+    Raises:
+        ValueError: if it is too short, or longer than the model's context.
+    """
+    check_at_least(_LEAST, window=window)
+    if window > model.n_ctx:
+        raise ValueError(f"window is {window}, but the model's context has {model.n_ctx} tokens; give at most that")
+    return window
 
 
 def default_texts() -> Iterator[str]:

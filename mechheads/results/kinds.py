@@ -68,7 +68,8 @@ KINDS: dict[str, Kind] = {
     "refusal_direction": Kind(("arditi2024refusal",), "residual units"),
     "gates": Kind(_GATING, "gate", null=None),
     "roles": Kind(_GATING, "gate", null=None),
-    # Tables about sets of heads
+    # Tables
+    "examples": Kind(("elhage2021framework",), "share of the residual stream"),
     "set_scores": Kind(_PATCHING),
     "faithfulness": Kind(_IOI, "share"),
     "completeness": Kind(_IOI),

@@ -60,6 +60,7 @@ MADE: dict[str, Callable[[mh.Model], TableResult]] = {
     "Faithfulness": lambda model: mh.patching.faithfulness(model, PAIRS, CIRCUIT, **QUICK),
     "Completeness": lambda model: mh.patching.completeness(model, PAIRS, CIRCUIT, subsets=2, **QUICK),
     "Circuit": lambda model: mh.patching.minimal_circuit(model, PAIRS, threshold=0.5, **QUICK),
+    "HeadExamples": lambda model: mh.behaviour.head_examples(model, [[1, *range(20)], [*range(30)]], **QUICK),
     "HeadGroup": lambda model: mh.safety.sahara(model, REQUESTS, 2, draws=1, **QUICK),
     "RefusalTest": lambda model: mh.safety.refusal_test(
         model, CIRCUIT, REQUESTS, REQUESTS[1:], texts=[" a big dog"], opening=" I", **ANSWERED

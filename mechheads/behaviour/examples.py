@@ -1,0 +1,239 @@
+"""Where a head attends, in texts from every quantile of its activity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from mechheads.behaviour.head_examples import PARTS, QUANTILES, HeadExamples
+from mechheads.behaviour.moved import norm_of, values_of, written_by
+from mechheads.behaviour.windows import Texts, Windows, check_window, windows_of
+from mechheads.heads import HeadId
+from mechheads.limits import Budget, Limits
+from mechheads.messages.arguments import check_at_least
+from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.progress import Bar
+from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.model import Model
+from mechheads.prompts.tokens import token_strings
+from mechheads.results.provenance import make_provenance
+
+_KEPT = 3
+"""Keys that are kept of each query."""
+_AT_ONCE = 1024
+"""Tokens in a batch of windows."""
+
+
+@alone
+def head_examples(
+    model: Model,
+    texts: Texts = None,
+    *,
+    window: int | None = None,
+    n_tokens: int = 20_000,
+    per_quantile: int = 2,
+    seed: int = 0,
+    budget: Budget = None,
+    progress: bool = True,
+) -> HeadExamples:
+    """Show where every head attends, in windows of text from each tenth of its activity.
+
+    The windows in which a head does most are rarely typical of it. So the examples of a head are windows drawn from
+    each tenth of all windows, ordered by its activity, besides the one with the highest and the one with the lowest
+    activity, and windows drawn from all.
+
+    The activity of a head at a query q is the norm of what it moves there from all tokens but the first, as a share of
+    the norm of the residual stream x that it reads:
+
+        activity(q) = sum over k >= 1 of A(q, k) |v(k) W_O|  /  |x(q)|
+
+    The activity in a window is its largest one. The first token is left out because many heads rest there.
+
+    Args:
+        texts: a file (texts with an empty line between them), a list or an iterator of texts or of token ids; by
+            default, prose of the package and the help texts of Python.
+        window: the length of a window in tokens; by default 128, or the model's context if that is shorter.
+        n_tokens: how many tokens to read at most.
+        per_quantile: how many windows to draw from each tenth, and from all.
+        seed: for drawing.
+        budget: memory, in bytes or as text such as "2 GB" (default 4 GB). All heads' attention to three keys of every
+            query is kept until windows are drawn: 8 bytes for each head and token.
+        progress: show a progress bar.
+
+    Returns:
+        A table with a row for each example, and its tokens and attention. After Ctrl-C, of the windows until then.
+
+    Raises:
+        ValueError: if an argument is not valid, the texts have fewer than two windows of 16 tokens, or the windows do
+            not fit in the budget.
+        KeyboardInterrupt: if Ctrl-C came before the second window.
+
+    Kobayashi et al. 2020 (arXiv 2004.10102), equation 5, for the norm of what is moved.
+
+    >>> examples = mh.behaviour.head_examples(model, n_tokens=2048, progress=False)
+    >>> examples.of("L16H0")["part"].tolist()[:4]
+    ['highest', '90-100%', '90-100%', '80-90%']
+    """
+    window = check_window(model, min(128, model.n_ctx) if window is None else window)
+    check_at_least(16, n_tokens=n_tokens)
+    check_at_least(1, per_quantile=per_quantile)
+    if window > 256:
+        raise ValueError(f"window is {window}; examples have at most 256 tokens")
+    each = model.n_layers * model.n_heads * (2 * _KEPT + 2)
+    if n_tokens * each > (memory := Limits.of(budget).memory):
+        raise ValueError(
+            f"n_tokens is {n_tokens}, which needs {n_tokens * each / 2**20:,.0f} MB for this model; give at most "
+            f"{memory // each}, or a larger budget"
+        )
+    seen: list[_Seen] = []
+    batches = windows_of(model, texts, window, max(1, _AT_ONCE // window), n_tokens)
+    with until_interrupted() as work, Bar(total=n_tokens, desc="examples", unit="token", disable=not progress) as bar:
+        for windows in batches:
+            seen += _Watch(model, windows).run()
+            bar.update(windows.ids.numel())
+    work.stop_unless(len(seen) > 1)
+    work.warn(f"{sum(len(one.ids) for one in seen)} tokens", "the examples are of these")
+    if len(seen) < 2:
+        raise ValueError("texts have fewer than two windows of at least 16 tokens; give longer texts")
+    provenance = make_provenance(
+        model,
+        texts="of the package" if texts is None else "given",
+        window=window,
+        n_tokens=sum(len(one.ids) for one in seen),
+        n_windows=len(seen),
+        per_quantile=per_quantile,
+        seed=seed,
+        interrupted=work.interrupted,
+    )
+    return _gather(model, seen, window, list(_drawn(seen, per_quantile, seed)), provenance)
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """What all heads did in one window.
+
+    Attributes:
+        ids: its tokens, and ``text``, the number of the text it comes from.
+        activity: of each head, at ``query``, where it is largest.
+        keys: the keys with the most attention, besides the first token; ``weights``, the attention to them;
+            ``first``, that to the first token; ``sizes``, the norm of what each key offers, relative to the largest.
+            Weights and sizes are in 255ths.
+    """
+
+    ids: list[int]
+    text: int
+    activity: Float[np.ndarray, "layer head"]
+    query: Int[np.ndarray, "layer head"]
+    keys: UInt8[np.ndarray, "layer head pos kept"]
+    weights: UInt8[np.ndarray, "layer head pos kept"]
+    first: UInt8[np.ndarray, "layer head pos"]
+    sizes: UInt8[np.ndarray, "layer head pos"]
+
+
+class _Watch:
+    """Runs windows of one length, and keeps of each layer what its heads attend to most."""
+
+    def __init__(self, model: Model, windows: Windows) -> None:
+        self._model, self._windows = model, windows
+        n, pos = windows.ids.shape
+        of_heads = n, model.n_layers, model.n_heads
+        self._activity, self._query = torch.empty(of_heads), torch.empty(of_heads, dtype=torch.long)
+        sizes = (_KEPT,), (_KEPT,), (), ()
+        self._kept = [torch.empty((*of_heads, pos, *more), dtype=torch.uint8) for more in sizes]
+        self._now: dict[str, Tensor] = {}
+
+    def run(self) -> Iterator[_Seen]:
+        """What was seen of each window."""
+        model = self._model
+        sites = ("resid_pre", "v", "pattern")
+        hooks = [
+            (model.hook_name(site, layer), self._hook(site, layer)) for layer in range(model.n_layers) for site in sites
+        ]
+        model.backend.run(self._windows.ids, hooks)
+        arrays = [each.numpy() for each in (self._activity, self._query, *self._kept)]
+        for at, (ids, text) in enumerate(zip(self._windows.ids.tolist(), self._windows.text, strict=True)):
+            yield _Seen(ids, text, *(each[at] for each in arrays))
+
+    def _hook(self, site: str, layer: int) -> Callable[..., None]:
+        def hook_fn(value: Tensor, hook: Any) -> None:
+            self._now[site] = value.detach().float()
+            if site == "pattern":
+                self._note(layer, **self._now)
+                self._now.clear()
+
+        return hook_fn
+
+    def _note(self, layer: int, resid_pre: Tensor, v: Tensor, pattern: Tensor) -> None:
+        tiny = torch.finfo(pattern.dtype).tiny
+        size = norm_of(values_of(self._model, v), written_by(self._model, layer)).permute(0, 2, 1)
+        others = pattern.clone()
+        others[..., 0] = 0
+        moved = (others @ size[..., None])[..., 0] / resid_pre.norm(dim=-1).clamp_min(tiny)[:, None]
+        largest = moved.max(-1)
+        self._activity[:, layer], self._query[:, layer] = largest.values, largest.indices
+        weights, keys = others.topk(_KEPT, dim=-1)
+        in_255ths = weights, pattern[..., 0], size / size.amax(-1, keepdim=True).clamp_min(tiny)
+        rounded = [(255 * each).round().to(torch.uint8) for each in in_255ths]
+        for kept, values in zip(self._kept, (keys.to(torch.uint8), *rounded), strict=True):
+            kept[:, layer] = values
+
+
+def _drawn(seen: Sequence[_Seen], each: int, seed: int) -> Iterator[tuple[HeadId, str, int]]:
+    """The head, part and window of every example."""
+    activity = np.stack([one.activity for one in seen])
+    n = len(seen)
+    for layer, head in np.ndindex(activity.shape[1:]):
+        rng = np.random.default_rng([seed, layer, head])
+        order = np.argsort(-activity[:, layer, head], kind="stable")
+        tenths = [order[n * i // QUANTILES : n * (i + 1) // QUANTILES] for i in range(QUANTILES)]
+        some = [np.sort(rng.choice(len(one), min(each, len(one)), replace=False)) for one in tenths]
+        parts = [order[:1], *(one[at] for one, at in zip(tenths, some, strict=True)), order[-1:]]
+        parts.append(rng.choice(n, min(each, n), replace=False))
+        for part, windows in zip(PARTS, parts, strict=True):
+            for window in windows.tolist():
+                yield HeadId(layer, head), part, window
+
+
+def _gather(
+    model: Model, seen: Sequence[_Seen], window: int, drawn: list[tuple[HeadId, str, int]], provenance: dict[str, Any]
+) -> HeadExamples:
+    """The result: only windows that some example needs, padded to one length."""
+    used = sorted({at for _, _, at in drawn})
+    ids = sorted({token for at in used for token in seen[at].ids})
+    number = {token: i for i, token in enumerate(ids)}
+    tokens = np.full((len(used), window), -1, dtype=np.int32)
+    for row, at in enumerate(used):
+        tokens[row, : len(seen[at].ids)] = [number[token] for token in seen[at].ids]
+    of_window = {at: row for row, at in enumerate(used)}
+    keys, weights = (np.zeros((len(drawn), window, _KEPT), dtype=np.uint8) for _ in range(2))
+    first, sizes = (np.zeros((len(drawn), window), dtype=np.uint8) for _ in range(2))
+    rows = []
+    for row, (head, part, at) in enumerate(drawn):
+        one, of = seen[at], (head.layer, head.head)
+        for kept, name in ((keys, "keys"), (weights, "weights"), (first, "first"), (sizes, "sizes")):
+            kept[row, : len(one.ids)] = getattr(one, name)[of]
+        query = int(one.query[of])
+        best = int((one.weights[of][query].astype(int) * one.sizes[of][one.keys[of][query]]).argmax())
+        rows.append(
+            {
+                "head": str(head),
+                "layer": head.layer,
+                "index": head.head,
+                "part": part,
+                "window": of_window[at],
+                "text": one.text,
+                "activity": float(one.activity[of]),
+                "query": query,
+                "key": int(one.keys[of][query, best]),
+                "weight": one.weights[of][query, best] / 255,
+            }
+        )
+    words = tuple(token_strings(ids, model.tokenizer))
+    return HeadExamples(pd.DataFrame(rows), words, tokens, keys, weights, first, sizes, provenance)

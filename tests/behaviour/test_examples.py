@@ -1,0 +1,152 @@
+"""Examples of heads against a slow loop over windows, queries and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads as mh
+import mechheads.behaviour.examples
+from mechheads.behaviour import HeadExamples, head_examples
+from mechheads.behaviour.head_examples import PARTS
+from support.architectures import architectures
+from support.ctrl_c import stopped_at
+from support.same import assert_survives
+
+pytestmark = pytest.mark.transformerlens
+
+WINDOW = 24
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def texts_for(model: mh.Model, n: int) -> list[list[int]]:
+    """Windows of random tokens, the last one shorter."""
+    draw = torch.Generator().manual_seed(0)
+    lengths = [WINDOW] * (n - 1) + [WINDOW - 5]
+    return [torch.randint(model.d_vocab, (length,), generator=draw).tolist() for length in lengths]
+
+
+def by_hand(model: mh.Model, tokens: list[int], layer: int, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Attention, the norm of what each key offers, and the activity at each query."""
+    run = model.cache([tokens], sites=("pattern", "v"))
+    resid = model.backend.module.run_with_cache(torch.tensor([tokens]))[1][f"blocks.{layer}.hook_resid_pre"][0].double()
+    A = run.pattern[layer, head][0].double()
+    W_O = model.W_O[layer][head].double() * model.attention_out_scale(layer).double()
+    size = (run.v[layer, head][0].double() @ W_O).norm(dim=1)
+    return A.numpy(), size.numpy(), ((A[:, 1:] @ size[1:]) / resid.norm(dim=1)).numpy()
+
+
+@pytest.mark.parametrize("name", architectures("llama", "gpt2", "gemma", "neox"))
+def test_every_example_is_that_of_a_slow_loop(name: str, tiny: Callable[[str], Path]) -> None:
+    model = mh.load(tiny(name))
+    texts = texts_for(model, 7)
+    examples = head_examples(model, texts, window=WINDOW, per_quantile=3, progress=False)
+    for layer, head in ((0, 1), (model.n_layers - 1, model.n_heads - 1)):
+        seen = [by_hand(model, tokens, layer, head) for tokens in texts]
+        most = np.array([activity.max() for _, _, activity in seen])
+        rows = examples.of((layer, head))
+        assert rows["text"].iloc[0] == most.argmax()
+        assert rows.query("part == 'lowest'")["text"].tolist() == [most.argmin()]
+        for example, row in rows.iterrows():
+            A, size, activity = seen[row["text"]]
+            tokens = texts[row["text"]]
+            n = len(tokens)
+            assert row["activity"] == pytest.approx(most[row["text"]], rel=1e-3)
+            assert activity[row["query"]] == pytest.approx(most[row["text"]], rel=1e-3)
+            ids = [examples.words[at] for at in examples.tokens[row["window"]][:n]]
+            assert ids == [model.tokenizer.decode([token]) for token in tokens]
+            kept = examples.attention(example)
+            assert kept.shape == (n, n)
+            assert abs(kept[:, 0] - A[:, 0]).max() < 0.5 / 255 + 1e-4
+            assert abs(np.where(kept > 0, kept - A, 0)).max() < 0.5 / 255 + 1e-4
+            threshold = np.sort(A[:, 1:], axis=1)[:, -3]
+            assert (kept[:, 1:] >= np.where(A[:, 1:] > threshold[:, None] + 1e-4, A[:, 1:] - 0.01, 0)).all()
+            moved = A[row["query"]] * size
+            assert moved[row["key"]] > 0.95 * moved[1:].max() - 0.02 * size.max()
+            at_query = examples.attention(example, moved=True)[row["query"]]
+            expected = np.where(kept[row["query"]] > 0, moved, 0)
+            assert abs(at_query - expected / expected.sum()).max() < 0.05
+
+
+def test_every_tenth_of_the_activity_has_its_examples(llama: mh.Model) -> None:
+    texts = texts_for(llama, 40)
+    examples = head_examples(llama, texts, window=WINDOW, n_tokens=2000, progress=False)
+    assert len(examples.table) == llama.n_layers * llama.n_heads * (2 * 10 + 2 + 2)
+    counts = examples.table.groupby(["head", "part"]).size().unstack()[list(PARTS)]
+    assert (counts == [1, *[2] * 10, 1, 2]).all().all()
+    everything = head_examples(llama, texts, window=WINDOW, n_tokens=2000, per_quantile=4, progress=False)
+    for head, rows in everything.table.groupby("head"):
+        tenths = rows[rows["part"].str.contains("%")].groupby("part", sort=False)
+        assert [part for part, _ in tenths] == list(PARTS[1:-2])
+        activity = tenths["activity"].agg(["min", "max"])
+        assert (activity["min"].to_numpy()[:-1] >= activity["max"].to_numpy()[1:]).all(), head
+        assert all(len(set(each["text"])) == 4 for _, each in tenths)
+    other = head_examples(llama, texts, window=WINDOW, n_tokens=2000, seed=1, progress=False)
+    assert not other.table["text"].equals(examples.table["text"])
+    again = head_examples(llama, texts, window=WINDOW, n_tokens=2000, progress=False)
+    assert again.table.equals(examples.table)
+
+
+def test_a_head_that_copies_its_tokens_is_shown_at_them(llama: mh.Model) -> None:
+    texts = texts_for(llama, 3)
+    examples = head_examples(llama, texts, window=WINDOW, progress=False)
+    row = examples.of("L0H1", around=2).iloc[0]
+    words = [llama.tokenizer.decode([token]) for token in texts[row["text"]]]
+    assert f"[[{words[row['query']]}]]" in row["shown"]
+    assert row["key"] == row["query"] or f"<<{words[row['key']]}>>" in row["shown"]
+    assert row["shown"].endswith("...") == (max(row["query"], row["key"]) + 2 < len(words) - 1)
+
+
+def test_it_survives_a_file_and_is_small(llama: mh.Model, tmp_path: Path) -> None:
+    examples = head_examples(llama, texts_for(llama, 12), window=WINDOW, progress=False)
+    assert_survives(examples, tmp_path)
+    of_arrays = sum(getattr(examples, name).nbytes for name in ("keys", "weights", "first", "sizes"))
+    assert of_arrays == len(examples.table) * WINDOW * 8
+
+
+def test_ctrl_c_keeps_the_windows_so_far(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = mechheads.behaviour.examples
+    monkeypatch.setattr(module, "_AT_ONCE", 2 * WINDOW)
+    monkeypatch.setattr(module, "values_of", stopped_at(2 * llama.n_layers + 2, module.values_of))
+    with pytest.warns(UserWarning, match=f"interrupted after {4 * WINDOW} tokens; the examples are of these"):
+        part = head_examples(llama, texts_for(llama, 12), window=WINDOW, progress=False)
+    assert part.interrupted and part.provenance["n_windows"] == 4
+    monkeypatch.setattr(module, "values_of", stopped_at(1, module.values_of))
+    with pytest.raises(KeyboardInterrupt):
+        head_examples(llama, texts_for(llama, 12), window=WINDOW, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 8}, "window is 8; it must be at least 16"),
+        ({"window": 300}, r"window is 300, but the model's context has \d+ tokens"),
+        ({"n_tokens": 3}, "n_tokens is 3; it must be at least 16"),
+        ({"per_quantile": 0}, "per_quantile is 0; it must be at least 1"),
+        ({"n_tokens": 10**6, "budget": "1 MB"}, r"n_tokens is 1000000, which needs \d+ MB .* give at most 10922"),
+        ({"texts": [[1] * 20]}, "texts have fewer than two windows of at least 16 tokens; give longer texts"),
+    ],
+)
+def test_what_cannot_be_is_said(llama: mh.Model, options: dict[str, Any], message: str) -> None:
+    given = {"texts": [[1] * 20, [2] * 20], "progress": False} | options
+    with pytest.raises(ValueError, match=message):
+        head_examples(llama, **given)
+
+
+def test_a_head_or_row_that_is_not_there_is_said(llama: mh.Model) -> None:
+    examples = head_examples(llama, texts_for(llama, 3), window=WINDOW, progress=False)
+    assert isinstance(examples, HeadExamples)
+    with pytest.raises(ValueError, match="L99H0"):
+        examples.of("L99H0")
+    for ask in (examples.text, examples.attention):
+        with pytest.raises(ValueError, match=r"example is 9999; there are \d+, counted from 0"):
+            ask(9999)
