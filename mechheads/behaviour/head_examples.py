@@ -63,7 +63,8 @@ class HeadExamples(TableResult):
         Raises:
             ValueError: if there is no such head.
         """
-        found = check_head(head, int(self.table["layer"].max()) + 1, int(self.table["index"].max()) + 1)
+        layers, heads = self.table[["layer", "index"]].to_numpy().max(0) + 1
+        found = check_head(head, int(layers), int(heads))
         rows = self.table[self.table["head"] == str(found)]
         return rows.assign(shown=[self.text(example, around=around) for example in rows.index])
 

@@ -54,16 +54,17 @@ def test_every_example_is_that_of_a_slow_loop(name: str, tiny: Callable[[str], P
         seen = [by_hand(model, tokens, layer, head) for tokens in texts]
         most = np.array([activity.max() for _, _, activity in seen])
         rows = examples.of((layer, head))
-        assert rows["text"].iloc[0] == most.argmax()
+        texts_of = rows["text"].tolist()
+        assert texts_of[0] == most.argmax()
         assert rows.query("part == 'lowest'")["text"].tolist() == [most.argmin()]
         for example, row in rows.iterrows():
             A, size, activity = seen[row["text"]]
             tokens = texts[row["text"]]
             n = len(tokens)
-            assert row["activity"] == pytest.approx(most[row["text"]], rel=1e-3)
+            assert float(row["activity"]) == pytest.approx(most[row["text"]], rel=1e-3)
             assert activity[row["query"]] == pytest.approx(most[row["text"]], rel=1e-3)
-            ids = [examples.words[at] for at in examples.tokens[row["window"]][:n]]
-            assert ids == [model.tokenizer.decode([token]) for token in tokens]
+            words = [examples.words[at] for at in examples.tokens[row["window"]][:n]]
+            assert words == [model.tokenizer.decode([token]) for token in tokens]
             kept = examples.attention(example)
             assert kept.shape == (n, n)
             assert abs(kept[:, 0] - A[:, 0]).max() < 0.5 / 255 + 1e-4
