@@ -18,7 +18,7 @@ from mechheads.labels.relations import Relation
 from mechheads.patching import Race
 from mechheads.prompts.tokens import single_token
 from mechheads.safety import load_requests
-from mechheads.studies.atlas import TEMPLATE
+from mechheads.studies.build import TEMPLATE
 
 TOP = 10
 

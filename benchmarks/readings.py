@@ -22,7 +22,7 @@ from scipy.stats import rankdata
 
 import mechheads as mh
 from mechheads.labels.readings import READINGS
-from mechheads.studies.atlas import capital_pairs
+from mechheads.studies.build import capital_pairs
 
 RELATIONS = (
     "country_to_capital",

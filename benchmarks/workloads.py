@@ -176,7 +176,7 @@ def sentences(model: Model) -> Ids:
 
 def _texts(model: Model, name: str, n: int, long: int) -> tuple[Ids, Ids, list[int], list[int]]:
     """Pairs that ask for capitals; for W6, ordinary sentences come before them, up to the length of the prompt."""
-    from mechheads.studies.atlas import capital_pairs
+    from mechheads.studies.build import capital_pairs
 
     pairs = capital_pairs(model, n)
     if pairs is None or len(pairs) < n:

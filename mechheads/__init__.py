@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from mechheads.prompts.prompts import PromptPairs as PromptPairs, Prompts as Prompts
     from mechheads.results.scores import HeadScores as HeadScores
     from mechheads.safety.heads.ships import safety_heads as safety_heads, ships as ships
-    from mechheads.studies.atlas import build_atlas as build_atlas
+    from mechheads.studies.build import build_atlas as build_atlas
 
 _HOME = {
     "load": "model.load",
@@ -97,7 +97,7 @@ _HOME = {
     "fit_gates": "gating.fit.fit",
     "head_roles": "gating.roles.roles",
     "task_log_prob": "gating.fit.gates",
-    "build_atlas": "studies.atlas",
+    "build_atlas": "studies.build",
 }
 """Each verb and the module it lives in; imported when first asked for."""
 

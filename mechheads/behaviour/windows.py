@@ -6,6 +6,7 @@ import os
 import pydoc_data.topics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
@@ -50,14 +51,15 @@ def check_window(model: Model, window: int) -> int:
 
 
 def default_texts() -> Iterator[str]:
-    """The package's own prose, and then the help texts that come with Python.
+    """The package's own prose, a text of each kind in turn, and then the help texts that come with Python.
 
     >>> from mechheads.behaviour.windows import default_texts
     >>> next(default_texts()).split()[:3]
     ['Should', 'the', 'old']
     """
-    for file in sorted(folder("corpus").iterdir(), key=str):
-        yield from file.read_text(encoding="utf-8").split("\n----\n")
+    files = sorted(folder("corpus").iterdir(), key=str)
+    for texts in zip_longest(*(file.read_text(encoding="utf-8").split("\n----\n") for file in files)):
+        yield from filter(None, texts)
     for name in sorted(pydoc_data.topics.topics):
         yield pydoc_data.topics.topics[name]
 

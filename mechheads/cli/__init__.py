@@ -45,7 +45,7 @@ def atlas(
 ) -> None:
     """Labels, patching effects, safety heads and roles of every head, as tables and one page of figures."""
     from mechheads.model.load import load
-    from mechheads.studies.atlas import build_atlas
+    from mechheads.studies.build import build_atlas
     from mechheads.studies.report import write_page
 
     with results_in(out) as results:

@@ -1,6 +1,7 @@
 """Several analyses of one model in one table and one page."""
 
-from mechheads.studies.atlas import Atlas, build_atlas
+from mechheads.studies.atlas import Atlas
+from mechheads.studies.build import build_atlas
 from mechheads.studies.figures.categories import categories_figure
 from mechheads.studies.figures.output import PaperFigure
 from mechheads.studies.figures.recipes import Recipe, load_recipe, recipe_figure

@@ -177,6 +177,14 @@ def _atlas_parts(atlas: Atlas) -> list[_Part]:
     agreement = atlas.agreement()
     return [
         _Part(
+            atlas.profile,
+            "On ordinary text",
+            "The share of each head's attention that goes to the first token, to the token itself, to the previous "
+            "token, to earlier copies of the token (duplicate), to tokens that follow an earlier copy (induction) and "
+            "to delimiters; and the share of the variance of its attention that the distance explains (position).",
+            plots.heatmap,
+        ),
+        _Part(
             atlas.labels,
             "Categories",
             "What each head does according to its weights. phi is the share of a relation's pairs whose target is "

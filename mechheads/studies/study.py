@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from mechheads.files.csv_tables import write_csv
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.results.scores import HeadScores
+from mechheads.results.tables import TableResult
 from mechheads.units import show_seconds
 
 if TYPE_CHECKING:
@@ -80,7 +81,9 @@ class Stages:
         return [f"Time       {self.times}", *(f"Note       {note}" for note in self.notes)]
 
 
-def save_parts(folder: str | Path, results: Mapping[str, HeadScores], tables: Mapping[str, pd.DataFrame]) -> list[Path]:
+def save_parts(
+    folder: str | Path, results: Mapping[str, HeadScores | TableResult], tables: Mapping[str, pd.DataFrame]
+) -> list[Path]:
     """Write each result to ``name.nc``, and each table that has rows to ``name.csv``; no file is left half written."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 import re
 from functools import partial
@@ -22,9 +23,11 @@ from mechheads.gating.tasks.shipped import relation_task
 from mechheads.labels.static import RelationScorer
 from mechheads.labels.static_layers import Scoring
 from mechheads.safety import load_requests
-from mechheads.studies import atlas as atlas_module, short_fit
-from mechheads.studies.atlas import Atlas, build_atlas, capital_pairs
+from mechheads.studies import build, short_fit
+from mechheads.studies.atlas import Atlas
+from mechheads.studies.build import build_atlas, capital_pairs
 from support import gated_micro
+from support.ctrl_c import stopped_at
 
 pytestmark = pytest.mark.transformerlens
 
@@ -37,7 +40,7 @@ def small(tiny) -> mh.Model:
 def let_four_pairs_do(patch: pytest.MonkeyPatch) -> None:
     """Four capitals are all that the tiny vocabulary holds: let them be enough for a relation."""
     scoring = Scoring(k=10, k_copying=1, min_pairs=2)
-    patch.setattr(atlas_module, "RelationScorer", partial(RelationScorer, scoring=scoring))
+    patch.setattr(build, "RelationScorer", partial(RelationScorer, scoring=scoring))
 
 
 @pytest.fixture
@@ -66,10 +69,7 @@ def test_capital_pairs_hold_every_country_once_on_each_side(small):
     assert pairs is not None
     assert sorted(pairs.clean) == sorted(pairs.corrupted)
     assert all(a != b for a, b in zip(pairs.clean, pairs.corrupted, strict=True))
-    assert (
-        dict(zip(pairs.clean, pairs.answer or [], strict=True))[atlas_module.TEMPLATE.format(country="France")]
-        == " Paris"
-    )
+    assert dict(zip(pairs.clean, pairs.answer or [], strict=True))[build.TEMPLATE.format(country="France")] == " Paris"
     assert len(pairs) == 4
     assert len(capital_pairs(small, 2) or []) == 2
 
@@ -81,7 +81,11 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
     alone = mh.activation_patch(small, pairs, normalize=True, progress=False)
     np.testing.assert_allclose(atlas.patching.scores, alone.scores, atol=1e-6)
     assert set(atlas.safety) == {"undifferentiated", "scaling"}
-    others = {"relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
+    profile = mh.profile_heads(small, n_tokens=6000, progress=False)
+    assert atlas.profile is not None and atlas.profile.dataset.equals(profile.dataset)
+    examples = mh.behaviour.head_examples(small, n_tokens=6000, progress=False)
+    assert atlas.examples is not None and atlas.examples.table.equals(examples.table)
+    others = {"profile", "relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
     assert set(atlas.results) == others | set(ROLES)
     task = relation_task(small, "country_to_capital", shots=0, n=8)
     tried = fit_gates(small, task, seeds=6, updates=(2, 1, 1), progress=False, **short_fit.SETTINGS).losses
@@ -97,6 +101,10 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
     table = atlas.to_dataframe()
     assert len(table) == small.n_layers * small.n_heads
     row = table.query("layer == 1 and head == 2").iloc[0]
+    assert row["names"] == "; ".join(profile.names("L1H2"))
+    seen = profile.select(behaviour="previous")["L1H2"]
+    assert (row["to_previous"], row["to_previous_ci_low"]) == (seen["score"], seen["ci_low"])
+    assert row["copying_ci_high"] == float(profile.dataset["copying_high"][1, 2])
     assert row["patching"] == pytest.approx(float(alone.scores[1, 2]), abs=1e-6)
     assert row["ships_scaling"] == pytest.approx(float(atlas.safety["scaling"].scores[1, 2]))
     best = atlas.labels.scores[1, 2].argmax("category")
@@ -109,7 +117,11 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
     assert row["irrelevance_ci_low"] == pytest.approx(atlas.results["irrelevance"][1, 2]["ci_low"])
 
     files = atlas.save(tmp_path / "out")
-    assert {file.name for file in files} == {*(f"{name}.nc" for name in atlas.results), "heads.csv", "agreement.csv"}
+    assert {file.name for file in files} == {
+        *(f"{name}.nc" for name in [*atlas.results, "examples"]),
+        "heads.csv",
+        "agreement.csv",
+    }
     back = mh.HeadScores.load(tmp_path / "out" / "patching.nc")
     np.testing.assert_array_equal(back.scores, atlas.patching.scores)
     assert len(pd.read_csv(tmp_path / "out" / "heads.csv")) == len(table)
@@ -120,7 +132,7 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
 
 @pytest.mark.slow
 def test_safety_heads_race_and_the_others_are_estimated(small, monkeypatch):
-    monkeypatch.setattr(atlas_module, "_SAFETY_HEADS", 2)
+    monkeypatch.setattr(build, "_SAFETY_HEADS", 2)
     atlas = build_atlas(small, updates=2, progress=False)
     requests = [request.text for request in load_requests(split="test")]
     whole = mh.safety.compare_ablations(small, requests, 2, progress=False)
@@ -170,7 +182,7 @@ def test_summary_names_members_of_a_category_only():
             "relation_category": ("relation", np.array(["Knowledge", "Linguistic"], dtype=object)),
         },
     )
-    lines = atlas_module.Atlas("m", labels=mh.label_heads(scores)).summary().splitlines()
+    lines = Atlas("m", labels=mh.label_heads(scores)).summary().splitlines()
     assert lines[:5] == [
         "Model      m",
         "Categories Knowledge 1, Unclassified 3",
@@ -217,16 +229,16 @@ def test_the_page_opens_without_a_network(built, tmp_path):
     page = mh.studies.write_page(atlas, tmp_path / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"""<(?:script|link|img|iframe)[^>]+(?:src|href)\s*=""", page.split("</script>", 1)[1])
     assert "<script>alert" not in page
-    assert page.count("Plotly.newPlot(") == 9
+    assert page.count("Plotly.newPlot(") == 10
 
 
 def test_ctrl_c_keeps_what_is_done(small, few, monkeypatch, tmp_path):
     def interrupted(*args, **rest):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(atlas_module, "compare_ablations", interrupted)
+    monkeypatch.setattr(build, "compare_ablations", interrupted)
     atlas = build_atlas(small, quick=True, progress=False)
-    assert set(atlas.results) == {"relations", "labels", "patching"}
+    assert set(atlas.results) == {"profile", "relations", "labels", "patching"}
     assert any("interrupted" in note for note in atlas.notes)
     assert (tmp_path / "patching.nc") in atlas.save(tmp_path)
 
@@ -253,7 +265,8 @@ def test_ctrl_c_in_the_last_stage_keeps_all_before(small, few, monkeypatch):
     with pytest.warns(UserWarning, match="interrupted after 0 updates of the fit none"):
         atlas = build_atlas(small, updates=5, progress=False)
     assert atlas.interrupted and atlas.roles is None
-    assert set(atlas.results) == {"relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
+    before = {"profile", "relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
+    assert set(atlas.results) == before
     assert len(atlas.agreement()) == 5 * 4 / 2
 
 
@@ -285,8 +298,17 @@ def test_a_loss_that_breaks_leaves_out_the_roles(small, few, monkeypatch):
 
 def test_it_can_be_saved_after_each_analysis(built):
     atlas, seen = built
-    assert seen[0] == ["patching"] and seen[1] == ["relations", "labels", "patching"]
-    assert seen[2] == [*seen[1], "safety_undifferentiated", "safety_scaling"] == list(atlas.results)[:5]
+    assert seen[:2] == [["patching"], ["profile", "patching"]]
+    assert seen[2] == ["profile", "relations", "labels", "patching"]
+    assert seen[3] == [*seen[2], "safety_undifferentiated", "safety_scaling"] == list(atlas.results)[:6]
+
+
+def test_ctrl_c_in_the_text_keeps_the_profile_so_far(small, monkeypatch):
+    module = importlib.import_module("mechheads.behaviour.profile")
+    monkeypatch.setattr(module, "measure", stopped_at(4, module.measure))
+    with pytest.warns(UserWarning, match="the profile is of these"):
+        atlas = build_atlas(small, quick=True, progress=False)
+    assert atlas.interrupted and set(atlas.results) == {"patching", "profile"} and atlas.examples is None
 
 
 def test_a_model_without_words_for_relations_still_gets_the_rest(quick):
@@ -298,7 +320,7 @@ def test_a_model_without_words_for_relations_still_gets_the_rest(quick):
 
 @pytest.mark.slow
 def test_command_prints_a_summary_and_names_its_files(tiny, few, tmp_path, monkeypatch):
-    monkeypatch.setattr(atlas_module, "build_atlas", partial(build_atlas, updates=5))
+    monkeypatch.setattr(build, "build_atlas", partial(build_atlas, updates=5))
     done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     for part in (
@@ -376,14 +398,14 @@ def test_command_knows_its_version():
 
 def test_an_analysis_that_does_not_fit_is_left_out_and_said(small, monkeypatch):
     long = " yes" * 70
-    monkeypatch.setattr(atlas_module, "load_requests", lambda split: (atlas_module_request(long),) * 6)
+    monkeypatch.setattr(build, "load_requests", lambda split: (a_request(long),) * 6)
     atlas = build_atlas(small, quick=True, progress=False)
     assert atlas.patching is not None
     assert not atlas.safety
     assert any(note.startswith("safety heads left out: prompt 0 has") for note in atlas.notes)
 
 
-def atlas_module_request(text):
+def a_request(text):
     from mechheads.safety.requests.requests import Request
 
     return Request(text, "made up")
@@ -397,7 +419,7 @@ def test_a_folder_that_cannot_be_made_is_said_before_any_work(tmp_path):
 
 
 def test_a_command_stopped_before_there_is_a_result_says_so(monkeypatch, tmp_path, tiny):
-    monkeypatch.setattr(atlas_module, "build_atlas", lambda model, **_: Atlas(model.name, interrupted=True))
+    monkeypatch.setattr(build, "build_atlas", lambda model, **_: Atlas(model.name, interrupted=True))
     done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
     assert (done.exit_code, done.output) == (130, "Interrupted before there was a result.\n")
 

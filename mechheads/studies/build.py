@@ -1,0 +1,222 @@
+"""Builds the atlas of a model: each analysis after the other, as far as it can be done."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechheads.behaviour import head_examples, profile_heads
+from mechheads.engine.racing import Race
+from mechheads.engine.sweep import plan
+from mechheads.gating import head_roles
+from mechheads.heads import HeadLike
+from mechheads.interventions.basic import UniformAttention
+from mechheads.labels import label_heads
+from mechheads.labels.relations import Relation, load_relations
+from mechheads.labels.static import RelationScorer
+from mechheads.labels.usable_pairs import in_vocabulary
+from mechheads.messages.interrupted import stop_if
+from mechheads.model.backends.temporary_changes import alone
+from mechheads.patching.activation import activation_patch
+from mechheads.prompts.prompts import PromptPairs
+from mechheads.prompts.tokens import single_token
+from mechheads.results.scores import HeadScores
+from mechheads.safety.heads.ablations import PAPER_KINDS
+from mechheads.safety.heads.ships import SafetyHeads, compare_ablations
+from mechheads.safety.requests.requests import load_requests, request_prompts
+from mechheads.studies.atlas import Atlas
+from mechheads.studies.short_fit import CAPITALS, KEPT, TRIED, choose_starts, fit_briefly
+from mechheads.studies.study import QUICK_RELATIONS, stop_if_partial, teller
+from mechheads.units import show_seconds
+
+if TYPE_CHECKING:
+    from mechheads.model.model import Model
+
+TEMPLATE = "Every school child in the world should know that the capital city of {country} is called"
+_SAFETY_HEADS = 10
+_RACE = 0.5
+"""The share of the exhaustive sweep's time that a race for ten heads takes on the package's 20 requests."""
+_TEXT = 6000
+"""How many tokens of text are read for the profile, and again for the examples."""
+_QUICK_TEXT = 2000
+_ON_TEXT = 2.7
+"""The time of both, in plain forward passes of the text."""
+
+
+@alone
+def build_atlas(
+    model: Model,
+    *,
+    quick: bool = False,
+    updates: int = 22,
+    after_each: Callable[[Atlas], object] | None = None,
+    progress: bool = True,
+) -> Atlas:
+    """What every head of a model does on text, labels from weights, activation patching, safety heads and roles.
+
+    Ctrl-C ends the work early and returns what is done. ``mechheads atlas`` does the same from a shell.
+
+    Args:
+        quick: less text, fewer relations, pairs and requests, and no roles: a first look.
+        updates: number of updates in each fit of the gates, from which the roles follow.
+        after_each: called with the atlas so far after each analysis, for example to save it.
+        progress: print the stages and an estimate of the time, and show progress bars, on stderr.
+
+    An analysis is left out if its words are not in the model's vocabulary, or its prompts are too long for the model's
+    context. ``notes`` says which and why. The gates are fitted briefly; ``mh.fit_gates`` fits them for longer.
+    """
+    atlas = Atlas(model.name)
+    say = teller(progress)
+    show = after_each or (lambda atlas: None)
+    relations = in_vocabulary(load_relations(QUICK_RELATIONS), model.tokenizer) if quick else None
+    requests = [request.text for request in load_requests(split="test")[:: 5 if quick else 1]]
+    say(f"{model!r}")
+    with atlas.interruptible():
+        with atlas.or_left_out("patching"):
+            atlas.patching = _patching(model, atlas, progress, 4 if quick else 8)
+        if atlas.patching is not None:
+            stop_if_partial(atlas.patching)
+            show(atlas)
+        scorer = None
+        with atlas.or_left_out("labels"), atlas.stage("readings", progress):
+            scorer = _relation_scorer(model, relations, atlas)
+        n_tokens = _QUICK_TEXT if quick else _TEXT
+        seconds, starts = _estimate(model, atlas, scorer, requests, n_tokens, 0 if quick else updates)
+        about = [f"{name} {show_seconds(took)}" for name, took in seconds.items()]
+        say(f"about {show_seconds(sum(seconds.values()))}: {', '.join(about) or 'nothing'}; Ctrl-C keeps what is done")
+        with atlas.or_left_out("text"), atlas.stage("text", progress):
+            atlas.profile = profile_heads(model, n_tokens=n_tokens, progress=progress)
+            stop_if_partial(atlas.profile)
+            atlas.examples = head_examples(model, n_tokens=n_tokens, progress=progress)
+        if atlas.examples is not None:
+            stop_if(atlas.examples.interrupted)
+            show(atlas)
+        if scorer is not None:
+            with atlas.stage("labels", progress):
+                atlas.relations = scorer.scores(progress=progress)
+                atlas.labels = label_heads(atlas.relations)
+            stop_if_partial(atlas.relations)
+            show(atlas)
+        if "safety heads" in seconds:
+            with atlas.stage("safety", progress):
+                atlas.safety = _safety(model, requests, progress)
+            for ablation, scores in atlas.safety.items():
+                stop_if_partial(scores)
+                atlas.notes += _how_raced(ablation, scores)
+            show(atlas)
+        if "roles" in seconds:
+            with atlas.or_left_out("roles"), atlas.stage("roles", progress):
+                gates = fit_briefly(model, starts, updates, progress=progress)
+                atlas.roles = head_roles(gates)
+                atlas.notes.append(
+                    f"roles are a first look: {KEPT} of {TRIED} starts (those whose loss fell soonest) and "
+                    f"{updates} updates of each fit on {gates.provenance['n_items']} prompts for capitals; "
+                    "`mechheads roles` fits longer"
+                )
+    return atlas
+
+
+def capital_pairs(model: Model, n: int) -> PromptPairs | None:
+    """Up to ``n`` pairs of prompts that ask for a capital; the corrupted prompt names the next country.
+
+    Countries and capitals come from the relation ``country_to_capital``, and are one token each in the model's
+    vocabulary. None if there are fewer than two.
+    """
+    capitals_of = Relation.load(CAPITALS).pairs
+    known = [(country, f" {capital}") for country, capital in capitals_of if _is_known(model, country, capital)][:n]
+    if len(known) < 2:
+        return None
+    turned = [*known[1:], known[0]]
+    countries = [(a[0], b[0]) for a, b in zip(known, turned, strict=True)]
+    capitals = [(a[1], b[1]) for a, b in zip(known, turned, strict=True)]
+    return PromptPairs.from_templates(TEMPLATE, {"country": countries}, answer=capitals)
+
+
+def _patching(model: Model, atlas: Atlas, progress: bool, n: int) -> HeadScores:
+    """Patching effects on up to ``n`` pairs about capitals; the atlas also gets the patterns of the strongest heads.
+
+    Raises:
+        ValueError: if there are too few pairs, or they are too long for the model.
+    """
+    pairs = capital_pairs(model, n)
+    if pairs is None:
+        raise ValueError("fewer than 2 countries have a name and a capital of one token each")
+    with atlas.stage("patching", progress):
+        effect = activation_patch(model, pairs, normalize=True, progress=progress)
+        if not effect.missing:
+            atlas.patterns = _patterns(model, pairs, effect)
+    return effect
+
+
+def _estimate(
+    model: Model, atlas: Atlas, scorer: RelationScorer | None, requests: list[str], n_tokens: int, updates: int
+) -> tuple[dict[str, float], list[int]]:
+    """Estimated seconds of each analysis that can run, and the seeds of the roles; the atlas notes what is left out.
+
+    Args:
+        n_tokens: how much text is read.
+        updates: 0 for no roles.
+    """
+    seconds: dict[str, float] = {}
+    starts: list[int] = []
+    if scorer is not None:
+        seconds["labels"] = scorer.seconds()
+    with atlas.or_left_out("safety heads"):
+        cost = plan(model, request_prompts(model, requests), intervention=UniformAttention())
+        share = 1.0 if _race(model, requests) is None else _RACE
+        tokens = cost.forwards * cost.prompts * cost.pos
+        seconds["text"] = _ON_TEXT * n_tokens * (cost.seconds or 0.0) / tokens
+        seconds["safety heads"] = len(PAPER_KINDS) * share * (cost.seconds or 0.0)
+    with atlas.or_left_out("roles"):
+        if not updates:
+            raise ValueError("gates need more updates than a quick look allows")
+        starts, seconds["roles"] = choose_starts(model, updates)
+    return seconds, starts
+
+
+def _is_known(model: Model, *words: str) -> bool:
+    """Whether each word is one token of the model's vocabulary."""
+    return all(single_token(f" {word}", model.tokenizer) is not None for word in words)
+
+
+def _relation_scorer(model: Model, relations: list[Relation] | None, atlas: Atlas) -> RelationScorer:
+    """What scores relations; the atlas notes the warnings about what is left out."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        scorer = RelationScorer(model, relations)
+    atlas.notes.extend(str(warning.message) for warning in caught)
+    return scorer
+
+
+def _race(model: Model, requests: list[str]) -> Race | None:
+    """The race for the first safety heads; None if there are too few heads or requests for one."""
+    race = Race(_SAFETY_HEADS)
+    return race if model.n_layers * model.n_heads > race.top and len(requests) > race.first else None
+
+
+def _safety(model: Model, requests: list[str], progress: bool) -> dict[str, SafetyHeads]:
+    return compare_ablations(
+        model, requests, _SAFETY_HEADS, ablations=PAPER_KINDS, top=_race(model, requests), progress=progress
+    )
+
+
+def _how_raced(ablation: str, scores: SafetyHeads) -> list[str]:
+    """A note on what a race has left out, if it has."""
+    if "dropped" not in scores.dataset or not scores.dataset["dropped"].any():
+        return []
+    few = scores.dataset["n_prompts"].values[scores.dataset["dropped"].values]
+    return [
+        f"safety heads, {ablation}: {scores.dataset['dropped'].size - few.size} heads were measured on all "
+        f"{scores.provenance['n_prompts']} requests, the others on {few.min()} to {few.max()}, until they could no "
+        f"longer be among the first {_SAFETY_HEADS}; mh.safety_heads measures every head on all"
+    ]
+
+
+def _patterns(model: Model, pairs: PromptPairs, patching: HeadScores) -> tuple[dict[HeadLike, np.ndarray], list[str]]:
+    """Attention patterns of the three heads with the largest patching effect, on the first clean prompt."""
+    run = model.cache(pairs.clean[:1], sites=("pattern",), progress=False)
+    heads = patching.heads(3)
+    return {h: run.pattern[h][0].float().cpu().numpy() for h in heads}, list(run.tokens.strings[0])
