@@ -6,6 +6,9 @@
 - the agreement of induction scores from repeated random tokens with those from ordinary text;
 - the loss on the second half of repeated random tokens when the first five induction heads (by ordinary text) are
   replaced by their means, against five random heads of the same layers, with an interval over rows.
+
+``--planted 20`` measures, over so many models with planted attention, the area under the ROC curve of each behaviour,
+and how many models with nothing planted have a head with a name.
 """
 
 from __future__ import annotations
@@ -15,28 +18,36 @@ import json
 import statistics
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
+from scipy.stats import rankdata
 
 import mechheads as mh
 from benchmarks.machine import PeakMemory, clock
+from mechheads.behaviour.head_profile import NAMES
 from mechheads.behaviour.measure import measure
 from mechheads.behaviour.windows import windows_of
 from mechheads.results.stats import clustered_interval
+from mechheads.testing.behaving import Behaviour, behaving_model
 
 ROWS, LENGTH, DRAWS = 24, 64, 20
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.behaviour", description=__doc__)
-    parser.add_argument("--models", nargs="+", default=["default"])
+    parser.add_argument("--models", nargs="*", default=["default"])
     parser.add_argument("--tokens", type=int, default=20_000)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--planted", type=int, default=0, help="models with planted attention; 0 for none")
+    parser.add_argument("--noise", type=float, default=0.5)
     parser.add_argument("--out", type=Path, default=Path("behaviour.json"))
     args = parser.parse_args()
-    found = {}
+    found: dict[str, Any] = {}
+    if args.planted:
+        found["planted"] = planted(args.planted, args.noise)
+        print(json.dumps(found["planted"], indent=1), flush=True)
     for name in args.models:
         model = mh.load(None if name == "default" else name)
         found[Path(name).stem] = told = {
@@ -46,6 +57,33 @@ def main() -> None:
         }
         print(json.dumps(told, indent=1), flush=True)
     args.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def planted(n: int, noise: float) -> dict[str, Any]:
+    """The area under the ROC curve of each planted behaviour, and the names where nothing is planted."""
+    areas: dict[str, list[float]] = {name: [] for name in get_args(Behaviour)}
+    named = 0
+    for seed in range(n):
+        made, nothing = (behaving_model(seed=seed, noise=noise, plant=plant) for plant in (None, {}))
+        found = mh.profile_heads(made.model, made.texts(), window=100, progress=False)
+        for at, name in enumerate(NAMES.values()):
+            if name in areas:
+                truth = np.zeros((found.n_layers, found.n_heads), dtype=bool)
+                for head, behaviour in made.heads.items():
+                    truth[head.layer, head.head] = behaviour == name
+                ranks = rankdata(found.dataset["excess"].values[..., at]).reshape(truth.shape)
+                k = truth.sum()
+                areas[name].append(float((ranks[truth].sum() - k * (k + 1) / 2) / (k * (~truth).sum())))
+        empty = mh.profile_heads(nothing.model, nothing.texts(), window=100, progress=False)
+        named += bool(empty.dataset["named"].values.any())
+    return {
+        "models": n,
+        "noise": noise,
+        "area under the ROC curve, mean and least": {
+            name: [float(np.mean(each)), min(each)] for name, each in areas.items()
+        },
+        "models with nothing planted and a name": named,
+    }
 
 
 def cost(model: mh.Model, repeats: int) -> dict[str, float]:

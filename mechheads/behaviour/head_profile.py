@@ -37,6 +37,8 @@ LEAST = {
     "position": 0.5,
 }
 """How far a behaviour must be above its null, at the lower end of its interval, to give a name."""
+LEAST_ELSEWHERE = 0.1
+"""The share of attention that a positional head must give to tokens other than the first and the query itself."""
 FDR = 0.05
 _QUANTILES = (0.1, 0.5, 0.9)
 
@@ -78,7 +80,9 @@ class HeadProfile(HeadScores):
         low, high = clustered_interval(score - null, cluster)
         p = sign_flip_p(score - null, cluster, seed=seed)
         q = q_values(p)
-        least = np.array([LEAST[name] for name in PROFILED])
+        named = (q <= FDR) & (low >= np.array([LEAST[name] for name in PROFILED]))
+        means = dict(zip(PROFILED, np.moveaxis(mean_over_prompts(score), -1, 0), strict=True))
+        named[..., PROFILED.index("position")] &= means["first"] + means["self"] <= 1 - LEAST_ELSEWHERE
         dims, heads = ("layer", "head", "behaviour"), ("layer", "head")
         variables: dict[str, Any] = {
             "null": (dims, mean_over_prompts(null)),
@@ -87,7 +91,7 @@ class HeadProfile(HeadScores):
             "excess_high": (dims, high),
             "moved": (dims, mean_over_prompts(moved)),
             "moved_excess": (dims, mean_over_prompts(moved - moved_null)),
-            "named": (dims, (q <= FDR) & (low >= least)),
+            "named": (dims, named),
         }
         for name in ("entropy", "distance", "norm", "copying"):
             ends = clustered_interval(measured[name], cluster)
@@ -112,7 +116,8 @@ class HeadProfile(HeadScores):
 
         A name needs a q value of at most 0.05, and an excess over the null of at least 0.5 (``sink``, ``positional``),
         0.3 (``self``, ``previous-token``, ``delimiter``) or 0.1 (``duplicate-token``, ``induction``), at the lower end
-        of its interval.
+        of its interval. A positional head must also give a tenth of its attention to tokens other than the first and
+        the query itself.
 
         Raises:
             ValueError: if there is no such head.

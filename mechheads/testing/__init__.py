@@ -7,16 +7,19 @@ True
 
 from __future__ import annotations
 
+from mechheads.testing.behaving import BehavingModel, behaving_model
 from mechheads.testing.checks import Check, CheckFailed, Report, check_intervention, check_metric
 from mechheads.testing.exercises import check_answer
 from mechheads.testing.planted import PlantedHead, PlantedModel, planted_model
 
 __all__ = [
+    "BehavingModel",
     "Check",
     "CheckFailed",
     "PlantedHead",
     "PlantedModel",
     "Report",
+    "behaving_model",
     "check_answer",
     "check_intervention",
     "check_metric",

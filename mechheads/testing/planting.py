@@ -112,8 +112,8 @@ class Writer:
         ids_of = tokenizer.vocab
         ids = [np.array([[ids_of[f"▁{word}"] for word in pair] for pair in relation.pairs]) for relation in relations]
         self.sources = {name: pairs[:, 0] for name, pairs in zip(NAMES, ids, strict=True)}
-        words = _WORD * _unit(rng.normal(size=(_VOCABULARY, len(self.parts["words"]))))
-        answers = _unit(rng.normal(size=(_VOCABULARY, len(self.parts["outputs"]))))
+        words = _WORD * unit(rng.normal(size=(_VOCABULARY, len(self.parts["words"]))))
+        answers = unit(rng.normal(size=(_VOCABULARY, len(self.parts["outputs"]))))
         words[:3], answers[:3] = 0, 0
         self.wanted = {name: _WRITTEN * answers[pairs[:, 1]] for name, pairs in zip(NAMES, ids, strict=True)}
         self.tags = {name: _codes(PAIRS, len(self.parts["codes"]), rng) for name in NAMES}
@@ -190,7 +190,7 @@ class Writer:
                 W_V[len(words) :, own], W_O[own, len(codes) :] = np.eye(len(codes)) / _WRITTEN, tags.T @ wanted
                 free_V[len(words) :] = 1
         if kind is not None and noise:
-            W_V, W_O = _with_noise(W_V, W_O, free_V, free_O, noise, rng)
+            W_V, W_O = with_noise(W_V, W_O, free_V, free_O, noise, rng)
         block = f"transformer.h.{head.layer}.attn"
         own = slice(head.head * self.d_head, (head.head + 1) * self.d_head)
         values = self.weights[f"{block}.c_attn.weight"][:, 2 * self.d_model :]
@@ -208,14 +208,14 @@ def _parts(d_model: int, d_head: int, rng: Generator) -> dict[str, Matrix]:
     return parts | {"shared": (np.eye(1, d_model) - np.eye(1, d_model, 1)) / np.sqrt(2)}
 
 
-def _unit(rows: Matrix) -> Matrix:
+def unit(rows: Matrix) -> Matrix:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def _codes(n: int, width: int, rng: Generator) -> Matrix:
     """Codes [n, width] of length 1, as nearly orthogonal as possible."""
     axes = np.linalg.qr(rng.normal(size=(max(n, width), min(n, width))))[0]
-    return _unit(axes) if n > width else axes.T
+    return unit(axes) if n > width else axes.T
 
 
 def _random(free_V: Matrix, free_O: Matrix, size: float, rng: Generator) -> tuple[Matrix, Matrix]:
@@ -225,7 +225,7 @@ def _random(free_V: Matrix, free_O: Matrix, size: float, rng: Generator) -> tupl
     return W_V * scale, W_O * scale
 
 
-def _with_noise(
+def with_noise(
     W_V: Matrix, W_O: Matrix, free_V: Matrix, free_O: Matrix, noise: float, rng: Generator
 ) -> tuple[Matrix, Matrix]:
     """W_V and W_O with Gaussian noise in the free entries, which changes their product by a given share of its norm."""
