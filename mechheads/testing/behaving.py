@@ -108,8 +108,7 @@ def behaving_model(
         ValueError: if an argument is not valid, or a head does not exist.
 
     >>> made = mh.testing.behaving_model(plant={"L0H1": "previous-token", "L2H3": "induction"})
-    >>> rows = mh.behaviour.repeated_tokens(made.model, n=4, length=24)
-    >>> profile = mh.profile_heads(made.model, rows, progress=False)
+    >>> profile = mh.profile_heads(made.model, made.texts(), window=100, progress=False)
     >>> profile.named("induction")
     (HeadId(layer=2, head=3),)
     """
