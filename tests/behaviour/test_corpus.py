@@ -6,9 +6,9 @@ from mechheads.behaviour.windows import default_texts
 from mechheads.data import folder
 
 
-def test_the_corpus_has_texts_of_eight_kinds_and_none_twice() -> None:
+def test_the_corpus_has_texts_of_twelve_kinds_and_none_twice() -> None:
     kinds = {file.name: file.read_text(encoding="utf-8").split("\n----\n") for file in folder("corpus").iterdir()}
-    assert len(kinds) == 8
+    assert len(kinds) == 12
     texts = [text for each in kinds.values() for text in each]
     assert len(set(texts)) == len(texts) and all(len(text) > 200 for text in texts)
     in_order = default_texts()
