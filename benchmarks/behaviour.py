@@ -88,7 +88,7 @@ def planted(n: int, noise: float) -> dict[str, Any]:
 
 def cost(model: mh.Model, repeats: int) -> dict[str, float]:
     """Median seconds of measuring a batch of windows and of a plain forward pass of it."""
-    ids = next(each.ids for each in windows_of(model, None, 256, 4, None) if len(each.ids) == 4)
+    ids = next(each.ids for each in windows_of(model, None, 256, None) if each.ids.shape == (4, 256))
     seconds: dict[str, list[float]] = {"forward": [], "profile": []}
     for _ in range(repeats + 1):
         for name, run in (("forward", model.backend.own_logits), ("profile", lambda ids: measure(model, ids))):

@@ -27,8 +27,6 @@ from mechheads.results.provenance import make_provenance
 
 _KEPT = 3
 """Keys that are kept of each query."""
-_AT_ONCE = 1024
-"""Tokens in a batch of windows."""
 
 
 @alone
@@ -93,7 +91,7 @@ def head_examples(
             f"{memory // each}, or a larger budget"
         )
     seen: list[_Seen] = []
-    batches = windows_of(model, texts, window, max(1, _AT_ONCE // window), n_tokens)
+    batches = windows_of(model, texts, window, n_tokens)
     with until_interrupted() as work, Bar(total=n_tokens, desc="examples", unit="token", disable=not progress) as bar:
         for windows in batches:
             seen += _Watch(model, windows).run()

@@ -18,9 +18,6 @@ from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
 
-_AT_ONCE = 1024
-"""Tokens in a batch of windows."""
-
 
 @alone
 def profile_heads(
@@ -82,7 +79,7 @@ def profile_heads(
         return {"model": model_fingerprint(model.model, "checkpoint"), "window": str(window), "n_tokens": str(n_tokens)}
 
     done = Work(Totals.none(model, window), marks, path)
-    batches = windows_of(model, texts, window, max(1, _AT_ONCE // window), n_tokens)
+    batches = windows_of(model, texts, window, n_tokens)
     with until_interrupted() as work:
         for windows in _shown(done.rest(batches), n_tokens, done.totals.tokens, progress):
             done.see(done.totals.plus(windows, *measure(model, windows.ids)))

@@ -1,4 +1,4 @@
-"""Ordinary text cut into windows of tokens, a few windows of one length at a time."""
+"""Ordinary text cut into windows of tokens, several windows of one length at a time."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ Texts = str | Path | Iterable[str | list[int]] | None
 
 _LEAST = 16
 """Shorter ends of a text are left out: they have too few earlier tokens to attend to."""
+_AT_ONCE = 1024
+"""Tokens in a batch of windows."""
 
 
 @dataclass(frozen=True)
@@ -64,21 +66,35 @@ def default_texts() -> Iterator[str]:
         yield pydoc_data.topics.topics[name]
 
 
-def windows_of(model: Model, texts: Texts, length: int, at_once: int, most: int | None) -> Iterator[Windows]:
-    """Windows of ``length`` tokens, and the shorter ends of texts, in the order of the texts.
+def windows_of(model: Model, texts: Texts, length: int, most: int | None) -> Iterator[Windows]:
+    """Windows of ``length`` tokens, and the ends of texts, cut to a multiple of 16 tokens, in batches of one length.
 
     Each window of a text, but not of token ids, begins with the tokens that the tokenizer puts before every text.
 
     Args:
         texts: a path is a file of texts, one a paragraph.
-        at_once: how many windows of full length make a batch.
         most: the number of tokens after which the last window ends; None for all.
 
     Raises:
         ValueError: if there is a text that the model cannot read.
     """
-    full: list[list[int]] = []
-    of: list[int] = []
+    waiting: dict[int, list[tuple[list[int], int]]] = {}
+    for window, text in _single_windows(model, texts, length, most):
+        alike = waiting.setdefault(len(window), [])
+        alike.append((window, text))
+        if len(alike) == max(1, _AT_ONCE // len(window)):
+            yield _together(waiting.pop(len(window)), model)
+    for alike in waiting.values():
+        yield _together(alike, model)
+
+
+def _together(windows: list[tuple[list[int], int]], model: Model) -> Windows:
+    ids, text = zip(*windows, strict=True)
+    return Windows(torch.tensor(ids, device=model.device), list(text))
+
+
+def _single_windows(model: Model, texts: Texts, length: int, most: int | None) -> Iterator[tuple[list[int], int]]:
+    """Each window with the number of its text."""
     seen, begin = 0, begin_tokens(model.tokenizer)
     for number, text in enumerate(_texts(texts)):
         if not isinstance(text, (str, list)):
@@ -88,23 +104,15 @@ def windows_of(model: Model, texts: Texts, length: int, at_once: int, most: int 
         step = length - len(before)
         for start in range(0, len(ids), step):
             window = [*before, *ids[start : start + step]]
-            if most is not None and seen + len(window) > most:
+            if most is not None:
                 window = window[: most - seen]
-            seen += len(window)
-            if len(window) == length:
-                full.append(window)
-                of.append(number)
-            elif len(window) >= _LEAST:
-                yield Windows(torch.tensor([window], device=model.device), [number])
-            if len(full) == at_once:
-                yield Windows(torch.tensor(full, device=model.device), of)
-                full, of = [], []
-            if most is not None and seen >= most:
-                break
-        if most is not None and seen >= most:
-            break
-    if full:
-        yield Windows(torch.tensor(full, device=model.device), of)
+            if len(window) < length:
+                window = window[: len(window) // _LEAST * _LEAST]
+            if window:
+                seen += len(window)
+                yield window, number
+            if most is not None and most - seen < _LEAST:
+                return
 
 
 def _texts(texts: Texts) -> Iterable[str | list[int]]:

@@ -12,6 +12,7 @@ import torch
 
 import mechheads as mh
 import mechheads.behaviour.examples
+import mechheads.behaviour.windows
 from mechheads.behaviour import HeadExamples, head_examples
 from mechheads.behaviour.head_examples import PARTS
 from support.architectures import architectures
@@ -31,7 +32,7 @@ def llama(tiny: Callable[[str], Path]) -> mh.Model:
 def texts_for(model: mh.Model, n: int) -> list[list[int]]:
     """Windows of random tokens, the last one shorter."""
     draw = torch.Generator().manual_seed(0)
-    lengths = [WINDOW] * (n - 1) + [WINDOW - 5]
+    lengths = [WINDOW] * (n - 1) + [WINDOW - 8]
     return [torch.randint(model.d_vocab, (length,), generator=draw).tolist() for length in lengths]
 
 
@@ -116,7 +117,7 @@ def test_it_survives_a_file_and_is_small(llama: mh.Model, tmp_path: Path) -> Non
 
 def test_ctrl_c_keeps_the_windows_so_far(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     module = mechheads.behaviour.examples
-    monkeypatch.setattr(module, "_AT_ONCE", 2 * WINDOW)
+    monkeypatch.setattr(mechheads.behaviour.windows, "_AT_ONCE", 2 * WINDOW)
     monkeypatch.setattr(module, "values_of", stopped_at(2 * llama.n_layers + 2, module.values_of))
     with pytest.warns(UserWarning, match=f"interrupted after {4 * WINDOW} tokens; the examples are of these"):
         part = head_examples(llama, texts_for(llama, 12), window=WINDOW, progress=False)

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 import mechheads.behaviour.profile
+import mechheads.behaviour.windows
 from mechheads.behaviour import HeadProfile, profile_heads
 from mechheads.behaviour.features import BEHAVIOURS, delimiters, keys_of, weights_of
 from mechheads.behaviour.head_profile import NAMES, PROFILED
@@ -151,7 +152,7 @@ def test_interrupted_or_killed_it_goes_on_to_the_same_bits(
 ) -> None:
     texts = [ids_for(llama, 1, length, seed)[0].tolist() for seed, length in enumerate((70, 20, 33, 64, 90, 17))]
     options: dict[str, Any] = {"window": 32, "progress": False}
-    monkeypatch.setattr(mechheads.behaviour.profile, "_AT_ONCE", 64)
+    monkeypatch.setattr(mechheads.behaviour.windows, "_AT_ONCE", 64)
     whole = profile_heads(llama, texts, **options)
     file = tmp_path / "profile.safetensors"
     for call in (2, 4):
@@ -170,23 +171,27 @@ def test_interrupted_or_killed_it_goes_on_to_the_same_bits(
         profile_heads(llama, texts, checkpoint=file, **options | {"window": 16})
 
 
-def test_windows_are_cut_from_texts_one_after_the_other(llama: mh.Model) -> None:
-    texts = [list(range(50)), list(range(10)), list(range(20, 52))]
-    found = list(windows_of(llama, texts, 16, 2, None))
-    assert [(each.ids[:, 0].tolist(), each.text) for each in found] == [
-        ([0, 16], [0, 0]),
-        ([32, 20], [0, 2]),
-        ([36], [2]),
-    ]
-    assert [each.ids.numel() for each in windows_of(llama, texts, 32, 2, 40)] == [32]
+def test_windows_are_cut_from_texts_and_those_of_one_length_run_together(
+    llama: mh.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mechheads.behaviour.windows, "_AT_ONCE", 64)
+    texts = [list(range(70)), list(range(10)), list(range(20, 72)), list(range(5, 42))]
+
+    def cut(length: int, most: int | None) -> list[tuple[list[int], int, list[int]]]:
+        found = windows_of(llama, texts, length, most)
+        return [(each.ids[:, 0].tolist(), each.ids.shape[1], each.text) for each in found]
+
+    assert cut(32, None) == [([0, 32], 32, [0, 0]), ([20, 5], 32, [2, 3]), ([52], 16, [2])]
+    assert cut(16, 100) == [([0, 16, 32, 48], 16, [0, 0, 0, 0]), ([20, 36], 16, [2, 2])]
+    assert cut(32, 40) == [([0], 32, [0])]
     with pytest.raises(ValueError, match=r"texts\[1\] contains token ids outside 0..374"):
-        list(windows_of(llama, [[1] * 20, [600]], 16, 2, None))
+        list(windows_of(llama, [[1] * 20, [600]], 16, None))
 
 
 def test_every_window_of_a_text_begins_as_the_model_expects(tiny: Callable[[str], Path]) -> None:
     model = mh.load(tiny("gemma"))
     begin, ids = model.tokenizer.bos_token_id, model.tokenizer(" yes no cat dog" * 12)["input_ids"]
-    found = [each.ids for each in windows_of(model, [" yes no cat dog" * 12], 17, 8, None)]
+    found = [each.ids for each in windows_of(model, [" yes no cat dog" * 12], 17, None)]
     assert ids[0] == begin and len(ids) == 49
     assert found[0][:, 0].tolist() == [begin] * 3 and found[0][:, 1:].flatten().tolist() == ids[1:]
 
