@@ -4,8 +4,8 @@
 >>> model = mh.load()
 >>> run = model.cache(["The capital of France is"])
 
-The verbs that most work begins with are here; everything else is in ``mh.patching``, ``mh.behaviour``, ``mh.labels``,
-``mh.safety``, ``mh.gating``, ``mh.plots``, ``mh.studies`` and ``mh.testing``.
+The verbs that most work begins with are here; everything else is in ``mh.patching``, ``mh.behaviour``,
+``mh.generation``, ``mh.labels``, ``mh.safety``, ``mh.gating``, ``mh.plots``, ``mh.studies`` and ``mh.testing``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mechheads import (
         behaviour as behaviour,
         gating as gating,
+        generation as generation,
         labels as labels,
         patching as patching,
         plots as plots,
@@ -36,12 +37,11 @@ if TYPE_CHECKING:
     from mechheads.gating.roles.roles import head_roles as head_roles
     from mechheads.gating.tasks.shipped import load_task as load_task
     from mechheads.gating.tasks.task import Task as Task
+    from mechheads.generation.generate import generate as generate
     from mechheads.heads import HeadId as HeadId
     from mechheads.interventions.basic import (
         Mean as Mean,
         Patch as Patch,
-        Resample as Resample,
-        Scale as Scale,
         Zero as Zero,
     )
     from mechheads.labels.classify import label_heads as label_heads
@@ -78,11 +78,10 @@ _HOME = {
     "ablate": "patching.ablate",
     "profile_heads": "behaviour.profile",
     "logit_attribution": "behaviour.logit_attribution",
+    "generate": "generation.generate",
     "Zero": "interventions.basic",
     "Mean": "interventions.basic",
     "Patch": "interventions.basic",
-    "Resample": "interventions.basic",
-    "Scale": "interventions.basic",
     "metric": "metrics.base",
     "logit_diff": "metrics.basic",
     "log_prob": "metrics.basic",
@@ -101,7 +100,7 @@ _HOME = {
 }
 """Each verb and the module it lives in; imported when first asked for."""
 
-_FOLDERS = ("behaviour", "gating", "labels", "patching", "plots", "safety", "studies", "testing")
+_FOLDERS = ("behaviour", "gating", "generation", "labels", "patching", "plots", "safety", "studies", "testing")
 
 _MOVED = {
     "patching": (
@@ -111,6 +110,8 @@ _MOVED = {
         "Faithfulness",
         "HeadCache",
         "Plan",
+        "Resample",
+        "Scale",
         "Screen",
         "SetScores",
         "UniformAttention",

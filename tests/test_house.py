@@ -16,7 +16,7 @@ FACES: list[ModuleType] = [
     mechheads,
     *(
         getattr(mechheads, name)
-        for name in ("behaviour", "gating", "labels", "patching", "plots", "safety", "studies", "testing")
+        for name in ("behaviour", "gating", "generation", "labels", "patching", "plots", "safety", "studies", "testing")
     ),
 ]
 PUBLIC = {

@@ -118,7 +118,7 @@ def test_the_face_is_small_and_whole() -> None:
     code = """
 import mechheads as mh
 assert dir(mh) == mh.__all__ and len(dir(mh)) <= 45, len(dir(mh))
-for folder in ("behaviour", "gating", "labels", "patching", "plots", "safety", "studies", "testing"):
+for folder in ("behaviour", "gating", "generation", "labels", "patching", "plots", "safety", "studies", "testing"):
     names = getattr(mh, folder).__all__
     assert all(getattr(getattr(mh, folder), name) is not None for name in names), folder
 """

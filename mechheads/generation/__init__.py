@@ -1,1 +1,7 @@
-"""What a model writes, as it is or with heads changed."""
+"""Text that a model writes, and how likely it finds given text, with heads on or off."""
+
+from mechheads.generation.continuations import Continuation, continuation_log_probs
+from mechheads.generation.generate import Generated, generate
+from mechheads.generation.sampling import Sampling
+
+__all__ = ["Continuation", "Generated", "Sampling", "continuation_log_probs", "generate"]

@@ -7,7 +7,7 @@ for each row, and rows leave the batch when they are finished.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,10 @@ from mechheads.prompts.tokens import Tokens
 
 _WORTH_SHARING = 128
 """Shared tokens are computed in a pass of their own if this saves at least so many tokens."""
+
+
+Choose = Callable[[Float[Tensor, "row d_vocab"], Int[Tensor, " row"], int], Int[Tensor, " row"]]
+"""``(logits, prompt of each row, step) -> token of each row``."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ class Batch:
         """The rows of a condition in the current forward pass; None if it has none."""
         return self.present.get(condition)
 
-    def run(self, choose: Choice, ends: Int[Tensor, " end"], bar: Bar) -> None:
+    def run(self, choose: Choose, ends: Int[Tensor, " end"], bar: Bar) -> None:
         """Write until every row is finished.
 
         Raises:

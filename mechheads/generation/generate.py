@@ -7,9 +7,10 @@ all. ``mechheads.generation.batch`` writes one batch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,21 +18,22 @@ from torch import Tensor
 
 from mechheads.engine.memory import token_bytes
 from mechheads.engine.row_layout import layout_of
-from mechheads.generation.batch import Batch, Choice
+from mechheads.generation.batch import Batch, Choice, Choose
+from mechheads.generation.changed import Off, Steer, changed_by, check_change
 from mechheads.generation.sampling import GREEDY, Sampling
+from mechheads.generation.streaming import Stream, Streaming
+from mechheads.interventions.base import Intervention
 from mechheads.interventions.head_change import HeadChange, change_hooks
 from mechheads.limits import Budget, Limits
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
-from mechheads.messages.suggest import did_you_mean
 from mechheads.model.backends.base import Hook
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
-from mechheads.runs.sites import HEAD_SITES, KEY_SITES, SITES
 
-_SITES = tuple(site for site in HEAD_SITES if site != "pattern")
+_NOTHING: Steer = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -60,23 +62,35 @@ class Generated:
 def generate(
     model: Model,
     prompts: Prompts | Sequence[PromptLike],
-    sampling: Sampling = GREEDY,
+    sampling: Sampling | int = GREEDY,
     *,
+    off: Off = (),
+    ablation: str | Intervention = "mean",
+    steer: Steer = _NOTHING,
     hooks: Sequence[Hook] = (),
+    stream: Stream | None = None,
     budget: Budget = None,
     progress: bool = True,
 ) -> Generated:
-    """Continue prompts until an end token or ``sampling.max_new_tokens``.
+    """Continue prompts until an end token or ``sampling.max_new_tokens``, with heads on or off.
 
     End tokens are those of the tokenizer and of the model's configurations, and the token that ends a turn in the chat
     template.
 
     Args:
         prompts: a list of strings, chats or ids, or ``Prompts``.
-        sampling: how many tokens are written, and how each is chosen; by default up to 128, each the most probable.
+        sampling: how many tokens are written, and how each is chosen; a number is the largest number of new tokens,
+            each the most probable. By default up to 128.
+        off: heads that are off, while the prompt is read and while new tokens are written.
+        ablation: what a head that is off gives: ``"mean"``, its mean over all tokens of the prompts; ``"zero"``;
+            ``"uniform"``, what it gives if it attends equally to all tokens so far; or an intervention that treats
+            every token by itself.
+        steer: for each layer, a vector [d_model] that is added to the residual stream before it, at every position.
         hooks: (hook name, function of value and hook), with names from ``Model.hook_name``. They are called for the
             prompt, which may come in two parts, and then for one token at a time of each unfinished row. So a function
             must treat every row and every position independently.
+        stream: called with the index of a prompt and a piece of text, as text comes. Bytes that are no whole character
+            wait for the next token, so that the pieces of a text may lack its last bytes.
         budget: memory for keys, values and activations, in bytes or as a text such as "2 GB" (default 4 GB). It sets
             how many prompts share a batch.
         progress: show a bar.
@@ -88,16 +102,23 @@ def generate(
         ValueError: if an argument is invalid or a prompt is too long for the model's context (raised before anything
             is run), or if the logits are NaN.
 
-    >>> from mechheads.generation.generate import generate
-    >>> from mechheads.generation.sampling import Sampling
-    >>> written = generate(model, ["The capital of France is"], Sampling(max_new_tokens=3), progress=False)
-    >>> written.texts, written.finished
-    ((' Paris.\\n',), (False,))
+    >>> prompts = ["The capital of France is"]
+    >>> mh.generate(model, prompts, 3, progress=False).texts
+    (' Paris.\\n',)
+    >>> " Paris" in mh.generate(model, prompts, 3, off=["L23H4", "L29H1"], progress=False).texts[0]
+    False
     """
     known = model.model.hook_dict
     if unknown := [name for name, _ in hooks if name not in known]:
         raise ValueError(f"hooks: the model has no hook {unknown[0]!r}; Model.hook_name gives those of a head")
-    return _Writer(model, as_prompts(prompts), [()], hooks, sampling, budget).write(progress)[0]
+    if stream is not None and not callable(stream):
+        raise ValueError(f"stream is {stream!r}; give a function of the prompt's index and a piece of text")
+    sampling = sampling if isinstance(sampling, Sampling) else Sampling(max_new_tokens=sampling)
+    asked = as_prompts(prompts)
+    writer = _Writer(model, asked, [()], hooks, sampling, budget)
+    writer.ready()
+    changes = changed_by(model, asked, off, ablation, steer, budget)
+    return replace(writer, hooks=[*changes, *hooks], stream=stream).write(progress)[0]
 
 
 @alone
@@ -139,7 +160,7 @@ def generate_under(
         if isinstance(changes, HeadChange):
             raise ValueError(f"conditions[{i}] is one HeadChange; each condition is a list of them: write [[change]]")
         for j, change in enumerate(changes):
-            _check_change(change, f"conditions[{i}][{j}]", model)
+            check_change(change, f"conditions[{i}][{j}]", model)
     return _Writer(model, as_prompts(prompts), conditions, (), sampling, budget).write(progress)
 
 
@@ -158,35 +179,6 @@ def check_writing(
     _Writer(model, as_prompts(prompts), [()], (), sampling, budget).ready()
 
 
-def _check_change(change: HeadChange, where: str, model: Model) -> None:
-    if not isinstance(change, HeadChange):
-        raise ValueError(f"{where} is {change!r}; a condition is a list of HeadChange")
-    if change.site not in _SITES:
-        known = [site for site in _SITES if site in SITES]
-        meant = did_you_mean(change.site, known)
-        raise ValueError(f"{where}: site is {change.site!r}; choose among {', '.join(known)}.{meant}")
-    heads = model.n_kv_heads if change.site in KEY_SITES else model.n_heads
-    if not (0 <= change.layer < model.n_layers and change.head is not None and 0 <= change.head < heads):
-        kind = "key/value heads" if change.site in KEY_SITES else "heads"
-        raise ValueError(
-            f"{where}: there is no L{change.layer}H{change.head} at site {change.site!r}; this model has layers "
-            f"0..{model.n_layers - 1} with {kind} 0..{heads - 1}"
-        )
-    value = torch.linspace(-1, 1, 6 * model.d_head).view(2, 3, -1).to(model.device, model.dtype)
-    new, again = change.function(value.clone()), change.function(value[1:, 2:].clone())
-    if not isinstance(new, Tensor) or new.shape != value.shape or new.device != value.device:
-        got = f"{list(new.shape)} on {new.device}" if isinstance(new, Tensor) else type(new).__name__
-        raise ValueError(
-            f"{where}: function gave {got}; it must give a tensor of the shape it is given, here {list(value.shape)} "
-            f"on {value.device}"
-        )
-    if again.shape != value[1:, 2:].shape or not torch.allclose(new[1:, 2:].float(), again.float(), 1e-2, 1e-2):
-        raise ValueError(
-            f"{where}: function gives a token another value when it comes alone; tokens are written one at a time, so "
-            "it must treat every row and every position on its own"
-        )
-
-
 @dataclass(frozen=True)
 class _Writer:
     """One call: every prompt under every condition, batch by batch. Rows are ordered by condition, then prompt."""
@@ -197,6 +189,7 @@ class _Writer:
     hooks: Sequence[Hook]
     sampling: Sampling
     budget: Budget
+    stream: Stream | None = None
 
     def write(self, progress: bool) -> list[Generated]:
         tokens, limits = self.ready()
@@ -211,13 +204,17 @@ class _Writer:
                 prompts, conditions = [row % n for row in rows], [row // n for row in rows]
                 batch = Batch(self.model, tokens, prompts, conditions, new, limits)
                 try:
-                    write = partial(batch.run, choose, ends, bar)
+                    write = partial(batch.run, self._told(choose, ends), ends, bar)
                     self.model.backend.under([*self.hooks, *self._changes(batch)], write)
                 finally:
                     for row, written in zip(rows, batch.written(), strict=True):
                         found[row] = written
         work.warn(f"{sum(map(self._is_done, found))} of {len(found)} answers", "the others are as far as they got")
         return [self._generated(found[start : start + n], work.interrupted) for start in range(0, len(found), n)]
+
+    def _told(self, choose: Choose, ends: Tensor) -> Choose:
+        """The choice of tokens, which also passes their text on."""
+        return choose if self.stream is None else Streaming(choose, self.stream, self.model.tokenizer, ends.tolist())
 
     def ready(self) -> tuple[Tokens, Limits]:
         """The prompts' tokens and the limits.

@@ -80,8 +80,8 @@ def patch_sets(
     """Patch or ablate all heads of a set together, set by set.
 
     Every head's new z is computed from the cached runs, and all heads of a set are replaced together. So
-    ``mh.Scale`` scales a head's z in the base run, although the set may change heads before it. A patch, zero and a
-    mean do not depend on earlier heads.
+    ``mh.patching.Scale`` scales a head's z in the base run, although the set may change heads before it. A patch, zero
+    and a mean do not depend on earlier heads.
 
     Args:
         prompts: pairs; or plain prompts, if the intervention is not a patch.

@@ -57,7 +57,7 @@ def self_repair(
         prompts: pairs, whose clean side is run; or plain prompts, if the ablation is not a patch.
         metric: what is measured, as in ``mh.sweep``.
         ablation: the intervention on the head. By default it gives the head its z of the corrupted run; it can be
-            any of ``mh.sweep``, such as ``mh.Mean()`` or ``mh.Resample()``.
+            any of ``mh.sweep``, such as ``mh.Mean()`` or ``mh.patching.Resample()``.
         heads, budget, seed, progress: as in ``mh.sweep``.
 
     Returns:

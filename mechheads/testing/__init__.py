@@ -1,7 +1,7 @@
 """Tests of your own interventions and metrics, models whose heads are known, and checks of exercises.
 
 >>> from mechheads.testing import check_intervention, check_metric
->>> check_intervention(mh.Scale(0.5)).passed and check_metric(mh.log_prob).passed
+>>> check_intervention(mh.patching.Scale(0.5)).passed and check_metric(mh.log_prob).passed
 True
 """
 

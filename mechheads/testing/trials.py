@@ -138,7 +138,7 @@ class InterventionTrial:
                 if self.apart(self.call(head, changed), head, others):
                     return (
                         "looks at other prompts: its result for a prompt depends on the other prompts of the sweep, "
-                        "as with mh.Mean and mh.Resample"
+                        "as with mh.Mean and mh.patching.Resample"
                     )
         return None
 

@@ -114,10 +114,10 @@ def scores(model: mh.Model, intervention: mh.Intervention, packed: bool, monkeyp
 @pytest.mark.parametrize(
     "intervention",
     [
-        mh.Scale(1e-4),
+        mh.patching.Scale(1e-4),
         mh.Zero(),
         mh.Mean(),
-        mh.Resample(1),
+        mh.patching.Resample(1),
         UniformAttention(0.5),
         UniformAttention(1e-4, "k"),
     ],

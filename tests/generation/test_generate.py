@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -17,7 +18,6 @@ from torch import Tensor
 import mechheads as mh
 from mechheads.engine.memory import PeakBytes
 from mechheads.engine.row_layout import layout_of
-from mechheads.generation import generate as generation
 from mechheads.generation.batch import Choice
 from mechheads.generation.generate import Generated, check_writing, end_tokens, generate, generate_under
 from mechheads.generation.sampling import Sampling
@@ -29,6 +29,8 @@ from support.ctrl_c import stopped_at
 from support.releases import TRANSFORMERLENS_4
 
 pytestmark = pytest.mark.transformerlens
+
+generation = importlib.import_module("mechheads.generation.generate")
 
 ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
 PROMPTS = [

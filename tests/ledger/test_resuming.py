@@ -271,7 +271,7 @@ def test_paths_resumed_with_another_budget_go_in_the_same_waves(small, tmp_path,
     assert seen == waves
 
 
-HALF = mh.Scale(0.5)
+HALF = mh.patching.Scale(0.5)
 
 
 def written(source: str) -> Callable[..., Any]:
@@ -302,7 +302,7 @@ def test_whatever_changes_is_another_sweep_and_nothing_is_stale(tiny, judged, tm
         "a line of the metric": {"metric": written(SCORE.replace("- 2 *", "+ 2 *"))},
         "what the metric reads": {"metric": mh.metric(reads="all")(written(SCORE))},
         "another metric": {"metric": mh.kl_divergence},
-        "a parameter of the intervention": {"intervention": mh.Scale(0.25)},
+        "a parameter of the intervention": {"intervention": mh.patching.Scale(0.25)},
         "another intervention": {"intervention": mh.Zero()},
         "a function for an intervention": {"intervention": lambda z, context: z / 3},
         "another prompt": {"prompts": [PROMPTS[0], " The capital of Spain is the small"]},

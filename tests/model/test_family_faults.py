@@ -33,10 +33,10 @@ def test_a_change_is_a_change_however_small(tiny, dtype):
     model = mh.load(tiny("llama"), dtype=dtype)
     base = model.cache(TEXTS)
     for layer in range(model.n_layers):
-        new, first = changed_z(mh.Scale(0.97), base, None, mh.HeadId(layer, 1), None)
+        new, first = changed_z(mh.patching.Scale(0.97), base, None, mh.HeadId(layer, 1), None)
         assert first.tolist() == [0, 0]
         assert not torch.equal(new[0, 0], base.z[layer, 1][0, 0])
-        _, first = changed_z(mh.Scale(1.0), base, None, mh.HeadId(layer, 1), None)
+        _, first = changed_z(mh.patching.Scale(1.0), base, None, mh.HeadId(layer, 1), None)
         assert first.tolist() == [base.tokens.ids.shape[1]] * 2
 
 

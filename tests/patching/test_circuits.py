@@ -104,7 +104,7 @@ def test_ablated_sets_get_the_z_that_the_base_run_gives(small: mh.Model, kind: s
     intervention = {
         "zero": mh.Zero(),
         "mean": mh.Mean(),
-        "scale": mh.Scale(0.4),
+        "scale": mh.patching.Scale(0.4),
         "uniform": UniformAttention(),
     }[kind]
     effect = patch_sets(small, PROMPTS, SETS, intervention=intervention, progress=False)
@@ -172,7 +172,7 @@ def test_sets_by_hand(micro: mh.Model, pair: mh.PromptPairs) -> None:
     np.testing.assert_allclose(effect.values[:, 0], [30.5, 11.5 + 15, 30.5, 0], atol=1e-4)
     noising = patch_sets(micro, pair, sets, direction="noising", progress=False)
     np.testing.assert_allclose(noising.values[:, 0], [-30.5, -11 - 15.5, -30.5, 0], atol=1e-4)
-    half = patch_sets(micro, pair, sets, intervention=mh.Scale(0.5), direction="noising", progress=False)
+    half = patch_sets(micro, pair, sets, intervention=mh.patching.Scale(0.5), direction="noising", progress=False)
     # L1H0 gets half of the z it had: that L0H0 moves half as much is not counted again.
     np.testing.assert_allclose(half.values[:, 0], [-6.75 - 1, -6.75, -6.75 - 1, 0], atol=1e-4)
 

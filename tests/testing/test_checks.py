@@ -11,12 +11,20 @@ import pytest
 import torch
 
 import mechheads as mh
+from mechheads.patching import Resample, Scale, UniformAttention
 from mechheads.testing import CheckFailed, check_intervention, check_metric, material, trials
 
 pytestmark = pytest.mark.transformerlens
 
 SITES = ("z", "q", "k", "v", "pattern", "scored_q")
-BUILT_IN = [mh.Zero(), mh.Mean(), mh.Resample(3), mh.Scale(0.4), mh.patching.UniformAttention(), *map(mh.Patch, SITES)]
+BUILT_IN = [
+    mh.Zero(),
+    mh.Mean(),
+    Resample(3),
+    Scale(0.4),
+    UniformAttention(),
+    *map(mh.Patch, SITES),
+]
 METRICS = [mh.logit_diff, mh.log_prob, mh.patching.accuracy, mh.kl_divergence]
 
 
@@ -27,7 +35,10 @@ def test_built_in_interventions_pass(intervention):
     assert str(report).startswith(f"{intervention}: all 11 checks passed\n  callable: takes (value, context)\n")
     assert "  engine: mh.sweep of L0H1 and L1H3 agrees with full forward passes to " in str(report)
     kinds = {note.split(":")[0] for note in report.notes}
-    expected = {mh.Mean(): {"looks at other prompts", "looks ahead"}, mh.Resample(3): {"looks at other prompts"}}
+    expected = {
+        mh.Mean(): {"looks at other prompts", "looks ahead"},
+        Resample(3): {"looks at other prompts"},
+    }
     assert kinds == expected.get(intervention, set())
 
 
@@ -51,9 +62,9 @@ def test_built_in_metrics_pass(metric):
 def test_a_model_of_ones_own_is_checked_too(tiny, name):
     model = mh.load(tiny(name))
     prompts = mh.Prompts([" The capital of France is", " yes", " one two three"], answer=[" Paris", " no", " dog"])
-    for intervention in (mh.patching.UniformAttention(), mh.Patch("k"), mh.Mean()):
+    for intervention in (UniformAttention(), mh.Patch("k"), mh.Mean()):
         assert check_intervention(intervention, model).passed
-    assert check_intervention(mh.Resample(), model, prompts).passed
+    assert check_intervention(Resample(), model, prompts).passed
     assert check_intervention(mh.Zero(), model, [" yes"]).passed
     assert check_metric(mh.log_prob, model, prompts).passed
 

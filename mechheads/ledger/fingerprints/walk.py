@@ -92,7 +92,8 @@ def fingerprint(thing: object, what: str = "thing") -> str:
         ValueError: if it is, or reads, anything else.
 
     >>> from mechheads.ledger.fingerprints import fingerprint
-    >>> fingerprint(mh.Scale(0.5)) == fingerprint(mh.Scale(0.5)) != fingerprint(mh.Scale(0.25))
+    >>> half, quarter = mh.patching.Scale(0.5), mh.patching.Scale(0.25)
+    >>> fingerprint(half) == fingerprint(mh.patching.Scale(0.5)) != fingerprint(quarter)
     True
     >>> fingerprint(lambda z, context: -z) == fingerprint(lambda z, context: -z)
     True

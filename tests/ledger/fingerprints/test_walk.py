@@ -96,7 +96,8 @@ things = {
     "method": Gate(0.5).__call__, "classmethod": Gate.make, "function": even, "other": odd, "closure": closure(2),
     "partial": partial(odd, context=3), "cached": functools.cache(odd), "lambda": lambda x: {*WORDS, x},
     "named": Point(1, 2), "builtin": math.log, "torch": torch.relu, "ufunc": np.log, "numpy": np.mean,
-    "zero": mh.Zero(), "resample": mh.Resample(3), "uniform": mh.patching.UniformAttention(), "patch": mh.Patch("q"),
+    "zero": mh.Zero(), "resample": mh.patching.Resample(3), "patch": mh.Patch("q"),
+    "uniform": mh.patching.UniformAttention(),
     "kl": mh.kl_divergence, "diff": mh.logit_diff, "all": mh.metric(reads="all")(mh.log_prob),
 }
 found = {name: fingerprint(thing, name) for name, thing in things.items()}
@@ -119,7 +120,11 @@ def test_the_same_in_another_process(tmp_path: Path) -> None:
     assert len(set(found[0].values())) == len(found[0]) == 41
     assert all(re.fullmatch("[0-9a-f]{64}", one) for one in found[0].values())
     here: dict[str, object] = {"int": 1, "dict": {"two": 3, "one": 3, "three": 5, "four": 4, "six": 3, "five": 4}}
-    here |= {"tensor": torch.arange(4, dtype=torch.bfloat16), "resample": mh.Resample(3), "kl": mh.kl_divergence}
+    here |= {
+        "tensor": torch.arange(4, dtype=torch.bfloat16),
+        "resample": mh.patching.Resample(3),
+        "kl": mh.kl_divergence,
+    }
     assert {name: fingerprint(thing) for name, thing in here.items()} == {name: found[0][name] for name in here}
 
 
@@ -341,10 +346,10 @@ def test_a_notebook_or_script_is_no_library(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_codes_of_mechheads_own_count(monkeypatch: pytest.MonkeyPatch) -> None:
     used = define("thing = lambda logits, context: -mh.log_prob(logits, context)")
-    before = [fingerprint(one) for one in (mh.Scale(2.0), mh.log_prob, used)]
-    monkeypatch.setattr(mh.Scale, "__call__", lambda self, value, context: value / self.factor)
+    before = [fingerprint(one) for one in (mh.patching.Scale(2.0), mh.log_prob, used)]
+    monkeypatch.setattr(mh.patching.Scale, "__call__", lambda self, value, context: value / self.factor)
     monkeypatch.setattr(mh.log_prob.__wrapped__, "__code__", mh.patching.accuracy.__wrapped__.__code__)
-    after = [fingerprint(one) for one in (mh.Scale(2.0), mh.log_prob, used)]
+    after = [fingerprint(one) for one in (mh.patching.Scale(2.0), mh.log_prob, used)]
     assert all(one != other for one, other in zip(before, after, strict=True))
 
 

@@ -1,0 +1,126 @@
+"""A model that reads and writes with heads off, or with directions added, as hooks that hold for every new token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads.heads import HeadId, HeadLike, check_heads
+from mechheads.interventions.base import Context, Intervention, site_of
+from mechheads.interventions.basic import Mean, UniformAttention, Zero, mean_of_tokens
+from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
+from mechheads.limits import Budget
+from mechheads.messages.arguments import check_known
+from mechheads.messages.suggest import did_you_mean
+from mechheads.model.backends.base import Hook
+from mechheads.model.model import Model
+from mechheads.prompts.prompts import Prompts
+from mechheads.runs.head_cache import HeadCache
+from mechheads.runs.sites import HEAD_SITES, KEY_SITES, SITES
+
+Off = Sequence[HeadLike] | HeadLike
+Steer = Mapping[int, Float[Tensor, " d_model"]]
+"""For each layer, what is added to the residual stream before it, at every position."""
+
+_SITES = tuple(site for site in HEAD_SITES if site != "pattern")
+_ABLATIONS: dict[str, Intervention] = {"zero": Zero(), "mean": Mean(), "uniform": UniformAttention(0.0)}
+
+
+def changed_by(
+    model: Model, prompts: Prompts, off: Off, ablation: str | Intervention, steer: Steer, budget: Budget = None
+) -> list[Hook]:
+    """Hooks that turn heads off and add directions.
+
+    Args:
+        prompts: those over whose tokens ``"mean"`` is taken.
+        off: the heads that are off; an empty list for none.
+        ablation: ``"zero"``, ``"mean"``, ``"uniform"`` (the head attends equally to all tokens so far), or an
+            intervention that treats every token by itself.
+        steer: for each layer, what is added to the residual stream before it.
+
+    Raises:
+        ValueError: if an argument is not valid, or the intervention treats a token differently when it comes alone.
+    """
+    hooks = [(model.hook_name("resid_pre", layer), _adding(model, layer, steer[layer])) for layer in steer]
+    if isinstance(ablation, str):
+        check_known("ablation", ablation, tuple(_ABLATIONS))
+    heads = () if not isinstance(off, (str, HeadId)) and not len(off) else off
+    chosen = check_heads(heads, model.n_layers, model.n_heads) if heads else ()
+    if not chosen:
+        return hooks
+    intervention = _ABLATIONS[ablation] if isinstance(ablation, str) else ablation
+    run = HeadCache.run(model, prompts, sites=("z",), budget=budget, progress=False)
+    changes = [_change(model, head, intervention, run) for head in chosen]
+    for change in changes:
+        check_change(change, "ablation", model)
+    return [*hooks, *change_hooks(model, [(change, EVERYWHERE) for change in changes])]
+
+
+def _adding(model: Model, layer: int, direction: Tensor) -> Any:
+    if not isinstance(layer, int) or not 0 <= layer < model.n_layers:
+        raise ValueError(f"steer names layer {layer!r}; this model has layers 0..{model.n_layers - 1}")
+    if not isinstance(direction, Tensor) or direction.shape != (model.d_model,) or not direction.isfinite().all():
+        got = f"shape {list(direction.shape)}" if isinstance(direction, Tensor) else type(direction).__name__
+        raise ValueError(f"steer[{layer}] is {got}; give a tensor of {model.d_model} finite numbers, d_model")
+    added = direction.to(model.device)
+    return lambda value, hook: value + added.to(value.dtype)
+
+
+def _change(model: Model, head: HeadId, intervention: Intervention, run: HeadCache) -> HeadChange:
+    site = site_of(intervention)
+    if isinstance(intervention, Mean):
+        mean = mean_of_tokens(run.z[head], run.tokens.mask)
+        return HeadChange(head.layer, head.head, site, lambda value: mean.to(value).expand_as(value))
+    group = model.n_heads // model.n_kv_heads if site in KEY_SITES else 1
+    context = Context(head, run, None, run.tokens.mask)
+    return HeadChange(head.layer, head.head // group, site, partial(_put, intervention=intervention, context=context))
+
+
+def _put(value: Tensor, intervention: Intervention, context: Context) -> Tensor:
+    return intervention(value, context)
+
+
+def check_change(change: HeadChange, where: str, model: Model) -> None:
+    """Check a change of text that is written token by token.
+
+    Args:
+        where: the argument, for the message.
+
+    Raises:
+        ValueError: if the model has no such head or site, or the function gives no tensor of the same shape, or does
+            not treat every row and every position on its own.
+    """
+    if not isinstance(change, HeadChange):
+        raise ValueError(f"{where} is {change!r}; a condition is a list of HeadChange")
+    if change.site not in _SITES:
+        known = [site for site in _SITES if site in SITES]
+        meant = did_you_mean(change.site, known)
+        raise ValueError(f"{where}: site is {change.site!r}; choose among {', '.join(known)}.{meant}")
+    heads = model.n_kv_heads if change.site in KEY_SITES else model.n_heads
+    if not (0 <= change.layer < model.n_layers and change.head is not None and 0 <= change.head < heads):
+        kind = "key/value heads" if change.site in KEY_SITES else "heads"
+        raise ValueError(
+            f"{where}: there is no L{change.layer}H{change.head} at site {change.site!r}; this model has layers "
+            f"0..{model.n_layers - 1} with {kind} 0..{heads - 1}"
+        )
+    value = torch.linspace(-1, 1, 6 * model.d_head).view(2, 3, -1).to(model.device, model.dtype)
+    try:
+        new, again = change.function(value.clone()), change.function(value[1:, 2:].clone())
+    except (RuntimeError, IndexError) as error:
+        raise ValueError(f"{where}: {_ALONE}; with two rows of three tokens it fails: {error}") from error
+    if not isinstance(new, Tensor) or new.shape != value.shape or new.device != value.device:
+        got = f"{list(new.shape)} on {new.device}" if isinstance(new, Tensor) else type(new).__name__
+        raise ValueError(
+            f"{where}: function gave {got}; it must give a tensor of the shape it is given, here {list(value.shape)} "
+            f"on {value.device}"
+        )
+    if again.shape != value[1:, 2:].shape or not torch.allclose(new[1:, 2:].float(), again.float(), 1e-2, 1e-2):
+        raise ValueError(f"{where}: function gives a token another value when it comes alone; {_ALONE}")
+
+
+_ALONE = "tokens are written one at a time, so it must treat every row and every position on its own"

@@ -1,0 +1,116 @@
+"""Log-probabilities of given continuations, as evaluation harnesses ask for them, with heads on or off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.generation.changed import Off, Steer, changed_by
+from mechheads.interventions.base import Intervention
+from mechheads.limits import Budget, Limits
+from mechheads.messages.progress import Bar
+from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.model import Model
+from mechheads.prompts.prompts import Prompts
+from mechheads.prompts.tokens import shorten
+
+_NOTHING: Steer = MappingProxyType({})
+
+
+class Continuation(NamedTuple):
+    """How likely a continuation is.
+
+    Attributes:
+        log_prob: the sum of the log-probabilities of its tokens, in nats.
+        greedy: whether each of its tokens is the most probable one.
+    """
+
+    log_prob: float
+    greedy: bool
+
+
+@alone
+def continuation_log_probs(
+    model: Model,
+    requests: Sequence[tuple[str, str]],
+    *,
+    off: Off = (),
+    ablation: str | Intervention = "mean",
+    steer: Steer = _NOTHING,
+    budget: Budget = None,
+    progress: bool = True,
+) -> list[Continuation]:
+    """Log-probabilities of continuations of contexts, with heads on or off.
+
+    With ``functools.partial``, this is the model that an evaluation harness asks: requests and results are those of
+    ``loglikelihood`` in the LM Evaluation Harness. The context and the continuation are tokenised together, as there;
+    the tokens after those of the context alone belong to the continuation.
+
+    Args:
+        requests: pairs of a context and a continuation, which usually begins with a space.
+        off, ablation, steer: as in ``mh.generate``; the mean is over the tokens of all contexts with their
+            continuations.
+        budget: memory, in bytes or as text such as "2 GB" (default 4 GB).
+        progress: show a progress bar.
+
+    Raises:
+        ValueError: if an argument is not valid, a continuation has no tokens, or a text is too long for the model.
+
+    Gao et al. 2024 (A framework for few-shot language model evaluation, 10.5281/zenodo.12608602).
+
+    >>> requests = [("The capital of France is", " Paris"), ("The capital of France is", " Rome")]
+    >>> paris, rome = mh.generation.continuation_log_probs(model, requests, progress=False)
+    >>> paris.greedy, paris.log_prob > rome.log_prob
+    (True, True)
+    """
+    rows, starts = _tokens(model, requests)
+    limits = Limits.of(budget)
+    hooks = changed_by(model, Prompts([*rows]), off, ablation, steer, budget)
+    order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
+    found: dict[int, Continuation] = {}
+    with torch.no_grad(), Bar(total=len(rows), desc="log-probs", disable=not progress, leave=False) as bar:
+        while order:
+            at_once = max(1, limits.run_tokens // len(rows[order[0]]))
+            some, order = order[:at_once], order[at_once:]
+            ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(rows[i]) for i in some], batch_first=True)
+            final = model.backend.run(ids.to(model.device), hooks)
+            for i, states in zip(some, final, strict=True):
+                found[i] = _of(model, states, rows[i], starts[i])
+            bar.update(len(some))
+    return [found[i] for i in range(len(rows))]
+
+
+def _tokens(model: Model, requests: Sequence[tuple[str, str]]) -> tuple[list[list[int]], list[int]]:
+    """The tokens of each context with its continuation, and where the continuation begins."""
+    rows, starts = [], []
+    if not len(requests):
+        raise ValueError("requests is empty; give pairs of a context and a continuation")
+    for number, request in enumerate(requests):
+        if not (isinstance(request, tuple | list) and len(request) == 2 and all(isinstance(t, str) for t in request)):
+            raise ValueError(f"requests[{number}] is {shorten(request)}; give a context and a continuation, two texts")
+        context, continuation = request
+        bare = context.rstrip()
+        whole = model.tokenizer(bare + context[len(bare) :] + continuation)["input_ids"]
+        start = len(model.tokenizer(bare)["input_ids"])
+        if not 0 < start < len(whole):
+            what = "continuation" if start else "context"
+            raise ValueError(
+                f"requests[{number}]: the {what} has no tokens; got {shorten(context)} and {shorten(continuation)}"
+            )
+        if len(whole) > model.n_ctx:
+            raise ValueError(f"requests[{number}] has {len(whole)} tokens; this model's context holds {model.n_ctx}")
+        rows.append(list(whole))
+        starts.append(start)
+    return rows, starts
+
+
+def _of(model: Model, states: Float[Tensor, "pos d_model"], ids: list[int], start: int) -> Continuation:
+    logits = model.unembed(states[start - 1 : len(ids) - 1]).float()
+    wanted: Int[Tensor, " token"] = torch.tensor(ids[start:], device=logits.device)
+    each = logits.log_softmax(-1).gather(-1, wanted[:, None])
+    return Continuation(float(each.double().sum()), bool((logits.argmax(-1) == wanted).all()))

@@ -1,0 +1,199 @@
+"""Text and log-probabilities with heads off and directions added, against full forward passes with plain hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+import mechheads as mh
+from mechheads.generation import Sampling, continuation_log_probs
+from support import oracles
+from support.architectures import architectures
+
+pytestmark = pytest.mark.transformerlens
+
+PROMPTS = [" The capital of France is", " yes", " When John and Mary went to the store John gave a book to"]
+NEW, OFF = 7, ["L0H1", "L1H2", (2, 0)]
+CHANCES = {"temperature": 2.0, "top_k": 5, "seed": 3}
+QUIET: dict[str, Any] = {"progress": False}
+REQUESTS = [
+    (" The capital of France is", " Paris"),
+    (" The capital of Italy is", " Rome yes no"),
+    (" yes ", "a big dog"),
+]
+
+
+@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
+def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def rows_of(model: mh.Model, prompts: Any = PROMPTS) -> list[list[int]]:
+    tokens = mh.Prompts(prompts).tokens(model)
+    return [row[:length] for row, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)]
+
+
+def plain_hooks(model: mh.Model, ablation: str, steer: dict[int, Tensor], rows: list[list[int]]) -> list[Any]:
+    """Plain hooks that do to whole rows what ``off``, ``ablation`` and ``steer`` say."""
+    heads = [mh.HeadId.parse(head) for head in OFF]
+    run = [model.cache([row], sites=("z",)).z for row in rows]
+
+    def off(head: mh.HeadId) -> Callable[..., Tensor]:
+        every = torch.cat([z[head][0] for z in run])
+
+        def put(value: Tensor, hook: Any) -> Tensor:
+            value = value.clone()
+            value[:, :, head.head] = every.mean(0) if ablation == "mean" else 0
+            return value
+
+        return put
+
+    def uniform(head: mh.HeadId) -> Callable[..., Tensor]:
+        def put(pattern: Tensor, hook: Any) -> Tensor:
+            pattern = pattern.clone()
+            seen = pattern[:, head.head] > 0
+            pattern[:, head.head] = seen / seen.sum(-1, keepdim=True)
+            return pattern
+
+        return put
+
+    def add(direction: Tensor) -> Callable[..., Tensor]:
+        return lambda value, hook: value + direction
+
+    hooks: list[Any] = [(f"blocks.{layer}.hook_resid_pre", add(direction)) for layer, direction in steer.items()]
+    if ablation == "uniform":
+        return hooks + [(model.hook_name("pattern", head.layer), uniform(head)) for head in heads]
+    return hooks + [(model.hook_name("z", head.layer), off(head)) for head in heads]
+
+
+def direction_for(model: mh.Model) -> Tensor:
+    return torch.randn(model.d_model, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize("ablation", ["mean", "zero", "uniform"])
+def test_text_with_heads_off_is_that_of_full_forward_passes(small: mh.Model, ablation: str) -> None:
+    steer = {1: direction_for(small)}
+    written = mh.generate(small, PROMPTS, Sampling(NEW, **CHANCES), off=OFF, ablation=ablation, steer=steer, **QUIET)
+    rows = rows_of(small)
+    hooks = plain_hooks(small, ablation, steer, rows)
+    noise = torch.rand(len(PROMPTS), NEW, generator=torch.Generator().manual_seed(3))
+    for i, row in enumerate(rows):
+        for step, token in enumerate(written.ids[i]):
+            logits = oracles.forward(small, torch.tensor([row + list(written.ids[i][:step])]), hooks)[0, -1]
+            best = logits.topk(5)
+            reached = (best.values / 2).softmax(-1).cumsum(-1)
+            assert min(abs(reached - noise[i, step])) < 1e-4 or token == int(
+                best.indices[int((reached <= noise[i, step]).sum())]
+            )
+
+
+def test_a_number_is_the_most_new_tokens_and_nothing_off_changes_nothing(llama: mh.Model) -> None:
+    assert mh.generate(llama, PROMPTS, 5, **QUIET) == mh.generate(llama, PROMPTS, Sampling(5), off=[], **QUIET)
+    plain = mh.generate(llama, PROMPTS, 5, **QUIET)
+    assert mh.generate(llama, PROMPTS, 5, steer={0: torch.zeros(llama.d_model)}, **QUIET) == plain
+
+
+def test_an_intervention_of_ones_own_turns_heads_off(llama: mh.Model) -> None:
+    class Negate:
+        def __call__(self, z: Tensor, context: mh.patching.Context) -> Tensor:
+            return -z
+
+    sampling = Sampling(NEW, **CHANCES)
+    given = mh.generate(llama, PROMPTS, sampling, off=["L1H1"], ablation=mh.patching.Scale(-1.0), **QUIET)
+    assert mh.generate(llama, PROMPTS, sampling, off=["L1H1"], ablation=Negate(), **QUIET) == given
+    assert given.ids != mh.generate(llama, PROMPTS, sampling, **QUIET).ids
+
+
+def test_text_is_passed_on_while_it_is_written(llama: mh.Model) -> None:
+    pieces: list[tuple[int, str]] = []
+    written = mh.generate(
+        llama, PROMPTS, Sampling(NEW, **CHANCES), stream=lambda prompt, text: pieces.append((prompt, text)), **QUIET
+    )
+    for i, text in enumerate(written.texts):
+        assert "".join(piece for prompt, piece in pieces if prompt == i) == text.rstrip("\ufffd")
+    assert [prompt for prompt, _ in pieces[:2]] != [pieces[0][0]] * 2  # prompts are written side by side
+
+
+@pytest.mark.parametrize("ablation", ["mean", "zero", "uniform"])
+def test_continuations_are_as_likely_as_full_forward_passes_say(small: mh.Model, ablation: str) -> None:
+    steer = {0: direction_for(small)}
+    rows = rows_of(small, [context + continuation for context, continuation in REQUESTS])
+    starts = [len(row) for row in rows_of(small, [context.rstrip() for context, _ in REQUESTS])]
+    found = continuation_log_probs(small, REQUESTS, off=OFF, ablation=ablation, steer=steer, **QUIET)
+    hooks = plain_hooks(small, ablation, steer, rows)
+    for row, start, one in zip(rows, starts, found, strict=True):
+        log_p = oracles.forward(small, torch.tensor([row]), hooks)[0].double().log_softmax(-1)
+        each = [float(log_p[at - 1, row[at]]) for at in range(start, len(row))]
+        assert one.log_prob == pytest.approx(sum(each), abs=2e-3)
+        assert one.greedy == all(int(log_p[at - 1].argmax()) == row[at] for at in range(start, len(row)))
+    small_parts = continuation_log_probs(
+        small, REQUESTS, off=OFF, ablation=ablation, steer=steer, budget=mh.patching.Limits(run_tokens=1), **QUIET
+    )
+    assert [one.log_prob for one in small_parts] == pytest.approx([one.log_prob for one in found], abs=1e-3)
+
+
+def test_a_harness_asks_as_the_lm_evaluation_harness_does(llama: mh.Model) -> None:
+    found = continuation_log_probs(llama, [list(request) for request in REQUESTS], **QUIET)  # type: ignore[misc]
+    assert all(isinstance(value, tuple) and len(value) == 2 for value in found)
+    best = int(oracles.forward(llama, torch.tensor(rows_of(llama, [" yes"])))[0, -1].argmax())
+    word = llama.tokenizer.decode([best])
+    if llama.tokenizer(" yes" + word)["input_ids"][-1] == best:
+        assert continuation_log_probs(llama, [(" yes", word)], **QUIET)[0].greedy
+
+
+class Positional:
+    """Depends on the position, so it cannot change text that is written token by token."""
+
+    needs: ClassVar = ()
+
+    def __call__(self, z: Tensor, context: Any) -> Tensor:
+        return z * torch.arange(z.shape[1])[:, None]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"off": ["L99H0"]}, "L99H0"),
+        ({"off": ["L0H0"], "ablation": "median"}, "ablation is 'median'"),
+        ({"off": ["L0H0"], "ablation": Positional()}, "gives a token another value when it comes alone"),
+        ({"off": ["L0H0"], "ablation": mh.patching.Resample()}, "ablation: "),
+        ({"steer": {9: torch.zeros(4)}}, "steer names layer 9; this model has layers 0..2"),
+        ({"steer": {0: torch.zeros(4)}}, r"steer\[0\] is shape \[4\]; give a tensor of \d+ finite numbers"),
+        ({"steer": {0: 3}}, r"steer\[0\] is int"),
+    ],
+)
+def test_what_cannot_be_changed_is_said(llama: mh.Model, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        mh.generate(llama, PROMPTS, 2, **options, **QUIET)
+    with pytest.raises(ValueError, match=message):
+        continuation_log_probs(llama, REQUESTS, **options, **QUIET)
+    assert not any(point.has_hooks() for point in llama.model.hook_dict.values())
+
+
+@pytest.mark.parametrize(
+    ("requests", "message"),
+    [
+        ([], "requests is empty; give pairs of a context and a continuation"),
+        ([" yes"], r"requests\[0\] is ' yes'; give a context and a continuation, two texts"),
+        ([(" yes", "")], r"requests\[0\]: the continuation has no tokens"),
+        ([(" yes" * 70, " no")], r"requests\[0\] has 72 tokens; this model's context holds 64"),
+    ],
+)
+def test_requests_that_cannot_be_answered_are_said(llama: mh.Model, requests: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        continuation_log_probs(llama, requests, **QUIET)
+
+
+def test_a_stream_that_is_no_function_is_said(llama: mh.Model) -> None:
+    with pytest.raises(ValueError, match="stream is 3; give a function"):
+        mh.generate(llama, PROMPTS, 2, stream=3, **QUIET)  # type: ignore[arg-type]
