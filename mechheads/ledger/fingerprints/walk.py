@@ -50,6 +50,7 @@ _BOOKKEEPING = {"_abc_impl", "_is_protocol", "_is_runtime_protocol"} | {
         "dict",
         "weakref",
         "slots",
+        "slotnames",  # kept by copyreg once an instance was copied or pickled
         "annotations",
         "annotate",
         "annotate_func",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import functools
 import importlib.metadata
@@ -126,6 +127,19 @@ def test_the_same_in_another_process(tmp_path: Path) -> None:
         "kl": mh.kl_divergence,
     }
     assert {name: fingerprint(thing) for name, thing in here.items()} == {name: found[0][name] for name in here}
+
+
+def test_copying_or_pickling_an_instance_changes_no_fingerprint() -> None:
+    @dataclass(frozen=True)
+    class Halve:
+        factor: float = 0.5
+
+        def __call__(self, z: float, context: object) -> float:
+            return z * self.factor
+
+    before = fingerprint(Halve())
+    copy.copy(Halve())
+    assert "__slotnames__" in vars(Halve) and fingerprint(Halve()) == before
 
 
 def test_plain_values_are_told_apart() -> None:
