@@ -50,7 +50,7 @@ def head_examples(
     The activity of a head at a query q is the norm of what it moves there from all tokens but the first, as a share of
     the norm of the residual stream x that it reads:
 
-        activity(q) = sum over k >= 1 of A(q, k) |v(k) W_O|  /  |x(q)|
+        activity(q) = sum over k >= 1 of A(q, k) norm(v(k) W_O)  /  norm(x(q))
 
     The activity in a window is its largest one. The first token is left out because many heads rest there.
 

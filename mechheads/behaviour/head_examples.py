@@ -36,7 +36,7 @@ class HeadExamples(TableResult):
         keys: for each query of an example, the keys with the most attention, besides the first token.
         weights: the attention to these keys, in 255ths.
         first: the attention to the first token, in 255ths.
-        sizes: the norm of what each key offers, |v W_O|, in 255ths of the largest in the window.
+        sizes: the norm of what each key offers, v W_O, in 255ths of the largest in the window.
         provenance: what is needed to repeat it.
     """
 

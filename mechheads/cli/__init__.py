@@ -11,7 +11,7 @@ import typer
 from mechheads._version import __version__
 from mechheads.cli.figures import figure
 from mechheads.cli.options import TASKS, Device, MinPairs, ModelName, OnDisk, Out, Relations, Rule, Source
-from mechheads.cli.results import results_in
+from mechheads.cli.results import errors_shown, results_in
 
 main = typer.Typer(
     help="What does each attention head of a language model do, and how sure are we?",
@@ -87,6 +87,34 @@ def label(
         best = labels.table().query("is_evidence").nlargest(10, "phi")
         for head, *phi, relation in best[["head", "phi", "phi_low", "phi_high", "relation"]].to_numpy().tolist():
             results.lines.append(f"{_line(head, *phi)}  {relation}")
+
+
+@main.command()
+def generate(
+    prompts: Annotated[list[str], typer.Argument(help="The prompts to continue.")],
+    off: Annotated[list[str] | None, typer.Option(help="A head that is off, such as L23H4; can be repeated.")] = None,
+    ablation: Annotated[str, typer.Option(help='What such a head gives: "mean", "zero" or "uniform".')] = "mean",
+    tokens: Annotated[int, typer.Option(help="The largest number of new tokens for each prompt.")] = 64,
+    chat: Annotated[bool, typer.Option(help="Ask each prompt in the model's chat template.")] = False,
+    model: ModelName = None,
+    device: Device = "cpu",
+) -> None:
+    """Continue prompts with heads on or off, and print the text as it comes."""
+    from mechheads.generation.generate import generate as write
+    from mechheads.model.load import load
+
+    with errors_shown():
+        asked = [[{"role": "user", "content": prompt}] if chat else prompt for prompt in prompts]
+        shown = [f"{prompt}\n" if chat else prompt for prompt in prompts]
+        options = {"off": off or [], "ablation": ablation, "progress": len(prompts) > 1}
+        if len(prompts) == 1:
+            typer.echo(shown[0], nl=False)
+            options["stream"] = lambda prompt, text: typer.echo(text, nl=False)
+        written = write(load(model, device=device), asked, tokens, **options)
+        texts = [""] if len(prompts) == 1 else [f"{a}{b}" for a, b in zip(shown, written.texts, strict=True)]
+        typer.echo("\n\n".join(texts))
+        if written.interrupted:
+            raise typer.Exit(130)
 
 
 @main.command()

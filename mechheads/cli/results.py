@@ -73,14 +73,8 @@ def results_in(out: Path) -> Iterator[Results]:
         typer.echo(f"Error: --out {out} {why}; give a folder", err=True)
         raise typer.Exit(2) from error
     results = Results(out)
-    try:
+    with errors_shown():
         yield results
-    except ValueError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt as stop:
-        typer.echo(str(stop) or "Interrupted before there was a result.", err=True)
-        raise typer.Exit(130) from stop
     page = next(file for file in results.files if file.suffix == ".html")
     for line in results.lines:
         typer.echo(line)
@@ -90,3 +84,16 @@ def results_in(out: Path) -> Iterator[Results]:
         typer.echo(f"Interrupted after {seconds}; {page} shows the results until then.")
         raise typer.Exit(130)
     typer.echo(f"Done in {seconds}; open {page} in a browser.")
+
+
+@contextmanager
+def errors_shown() -> Iterator[None]:
+    """Print an error, or that Ctrl-C came before there was a result, and end the command."""
+    try:
+        yield
+    except ValueError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as stop:
+        typer.echo(str(stop) or "Interrupted before there was a result.", err=True)
+        raise typer.Exit(130) from stop

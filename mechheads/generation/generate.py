@@ -89,8 +89,7 @@ def generate(
         hooks: (hook name, function of value and hook), with names from ``Model.hook_name``. They are called for the
             prompt, which may come in two parts, and then for one token at a time of each unfinished row. So a function
             must treat every row and every position independently.
-        stream: called with the index of a prompt and a piece of text, as text comes. Bytes that are no whole character
-            wait for the next token, so that the pieces of a text may lack its last bytes.
+        stream: called with the index of a prompt and a piece of text, as text comes.
         budget: memory for keys, values and activations, in bytes or as a text such as "2 GB" (default 4 GB). It sets
             how many prompts share a batch.
         progress: show a bar.
@@ -105,7 +104,8 @@ def generate(
     >>> prompts = ["The capital of France is"]
     >>> mh.generate(model, prompts, 3, progress=False).texts
     (' Paris.\\n',)
-    >>> " Paris" in mh.generate(model, prompts, 3, off=["L23H4", "L29H1"], progress=False).texts[0]
+    >>> without = mh.generate(model, prompts, 3, off=[f"L0H{head}" for head in range(9)], progress=False)
+    >>> " Paris" in without.texts[0]
     False
     """
     known = model.model.hook_dict
@@ -203,12 +203,15 @@ class _Writer:
             for rows in self._batches(tokens, limits.memory):
                 prompts, conditions = [row % n for row in rows], [row // n for row in rows]
                 batch = Batch(self.model, tokens, prompts, conditions, new, limits)
+                told = self._told(choose, ends)
                 try:
-                    write = partial(batch.run, self._told(choose, ends), ends, bar)
+                    write = partial(batch.run, told, ends, bar)
                     self.model.backend.under([*self.hooks, *self._changes(batch)], write)
                 finally:
                     for row, written in zip(rows, batch.written(), strict=True):
                         found[row] = written
+                    if isinstance(told, Streaming):
+                        told.finish()
         work.warn(f"{sum(map(self._is_done, found))} of {len(found)} answers", "the others are as far as they got")
         return [self._generated(found[start : start + n], work.interrupted) for start in range(0, len(found), n)]
 

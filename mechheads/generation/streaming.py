@@ -32,15 +32,23 @@ class Streaming:
                 self._tell(prompt, token)
         return tokens
 
-    def _tell(self, prompt: int, token: int) -> None:
-        ids = self._ids.setdefault(prompt, [])
-        ids.append(token)
+    def finish(self) -> None:
+        """Pass on what is left: bytes at the end of a text that are no whole character."""
+        for prompt in self._ids:
+            text = self._text(prompt)
+            if len(text) > self._told.get(prompt, 0):
+                self._stream(prompt, text[self._told.get(prompt, 0) :])
+
+    def _text(self, prompt: int) -> str:
+        ids = self._ids[prompt]
         if self._tokenizer is None:
-            text = " ".join(token_strings(ids, None))
-        else:
-            text = self._tokenizer.decode(ids, skip_special_tokens=True)
+            return " ".join(token_strings(ids, None))
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def _tell(self, prompt: int, token: int) -> None:
+        self._ids.setdefault(prompt, []).append(token)
         told = self._told.get(prompt, 0)
-        whole = text.rstrip("\ufffd")  # the first bytes of a character
+        whole = self._text(prompt).rstrip("\ufffd")  # the first bytes of a character
         if len(whole) > told:
             self._told[prompt] = len(whole)
             self._stream(prompt, whole[told:])

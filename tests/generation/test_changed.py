@@ -9,8 +9,10 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
 import mechheads as mh
+from mechheads.cli import main
 from mechheads.generation import Sampling, continuation_log_probs
 from support import oracles
 from support.architectures import architectures
@@ -120,7 +122,7 @@ def test_text_is_passed_on_while_it_is_written(llama: mh.Model) -> None:
         llama, PROMPTS, Sampling(NEW, **CHANCES), stream=lambda prompt, text: pieces.append((prompt, text)), **QUIET
     )
     for i, text in enumerate(written.texts):
-        assert "".join(piece for prompt, piece in pieces if prompt == i) == text.rstrip("\ufffd")
+        assert "".join(piece for prompt, piece in pieces if prompt == i) == text
     assert [prompt for prompt, _ in pieces[:2]] != [pieces[0][0]] * 2  # prompts are written side by side
 
 
@@ -197,3 +199,17 @@ def test_requests_that_cannot_be_answered_are_said(llama: mh.Model, requests: An
 def test_a_stream_that_is_no_function_is_said(llama: mh.Model) -> None:
     with pytest.raises(ValueError, match="stream is 3; give a function"):
         mh.generate(llama, PROMPTS, 2, stream=3, **QUIET)  # type: ignore[arg-type]
+
+
+def test_the_command_writes_with_heads_off(tiny: Callable[[str], Path], llama: mh.Model) -> None:
+    arguments = ["generate", PROMPTS[0], PROMPTS[1], "--model", str(tiny("llama")), "--tokens", "6"]
+    for options, off in (([], []), (["--off", "L0H1", "--off", "L1H2", "--ablation", "zero"], ["L0H1", "L1H2"])):
+        done = CliRunner().invoke(main, [*arguments, *options])
+        assert done.exit_code == 0, done.output
+        texts = mh.generate(llama, PROMPTS[:2], 6, off=off, ablation="zero", **QUIET).texts
+        for prompt, text in zip(PROMPTS, texts, strict=False):
+            assert f"{prompt}{text}\n" in done.output
+    one = CliRunner().invoke(main, [*arguments[:2], *arguments[3:]])
+    assert one.output == f"{PROMPTS[0]}{mh.generate(llama, PROMPTS[:1], 6, **QUIET).texts[0]}\n"
+    failed = CliRunner().invoke(main, [*arguments, "--off", "L99H0"])
+    assert failed.exit_code == 1 and "L99H0" in failed.output and "Traceback" not in failed.output
