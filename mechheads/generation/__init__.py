@@ -2,6 +2,7 @@
 
 from mechheads.generation.continuations import Continuation, continuation_log_probs
 from mechheads.generation.generate import Generated, generate
+from mechheads.generation.samples import sample_texts
 from mechheads.generation.sampling import Sampling
 
-__all__ = ["Continuation", "Generated", "Sampling", "continuation_log_probs", "generate"]
+__all__ = ["Continuation", "Generated", "Sampling", "continuation_log_probs", "generate", "sample_texts"]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main
-from mechheads.generation import Sampling, continuation_log_probs
+from mechheads.generation import Sampling, continuation_log_probs, sample_texts
 from support import oracles
 from support.architectures import architectures
 
@@ -199,6 +199,17 @@ def test_requests_that_cannot_be_answered_are_said(llama: mh.Model, requests: An
 def test_a_stream_that_is_no_function_is_said(llama: mh.Model) -> None:
     with pytest.raises(ValueError, match="stream is 3; give a function"):
         mh.generate(llama, PROMPTS, 2, stream=3, **QUIET)  # type: ignore[arg-type]
+
+
+def test_texts_of_the_models_own_differ_and_begin_as_asked(small: mh.Model) -> None:
+    texts = sample_texts(small, 4, start=" yes", max_new_tokens=9, seed=2, **QUIET)
+    assert len(set(texts)) == 4 and all(text.startswith(" yes") for text in texts)
+    assert texts == sample_texts(small, 4, start=" yes", max_new_tokens=9, seed=2, **QUIET)
+    assert texts != sample_texts(small, 4, start=" yes", max_new_tokens=9, seed=3, **QUIET)
+    profile = mh.profile_heads(small, sample_texts(small, 3, max_new_tokens=30, **QUIET), window=16, **QUIET)
+    assert profile.provenance["n_windows"] >= 2
+    with pytest.raises(ValueError, match="n is 0; it must be at least 1"):
+        sample_texts(small, 0)
 
 
 def test_the_command_writes_with_heads_off(tiny: Callable[[str], Path], llama: mh.Model) -> None:

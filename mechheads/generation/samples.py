@@ -1,0 +1,55 @@
+"""Text that a model writes by itself."""
+
+from __future__ import annotations
+
+from mechheads.generation.generate import generate
+from mechheads.generation.sampling import Sampling
+from mechheads.limits import Budget
+from mechheads.messages.arguments import check_at_least
+from mechheads.model.model import Model
+from mechheads.prompts.tokens import begin_tokens
+
+
+def sample_texts(
+    model: Model,
+    n: int = 16,
+    *,
+    start: str = "",
+    max_new_tokens: int = 255,
+    temperature: float = 1.0,
+    seed: int = 0,
+    budget: Budget = None,
+    progress: bool = True,
+) -> list[str]:
+    """Texts that the model itself writes, for ``mh.profile_heads`` and ``mh.behaviour.head_examples``.
+
+    What heads do on a model's own text can differ from what they do on texts of others.
+
+    Args:
+        n: the number of texts.
+        start: how each text begins. If it is empty, the model begins after its token for the beginning or, if it has
+            none, for the end of a text. A chat model then often writes a chat.
+        max_new_tokens: the largest number of tokens of a text.
+        temperature: 1 draws tokens with the model's own probabilities.
+        seed: for drawing.
+        budget: memory, in bytes or as text such as "2 GB" (default 4 GB).
+        progress: show a progress bar.
+
+    Raises:
+        ValueError: if an argument is not valid, or ``start`` is empty and the tokenizer has no such token.
+
+    >>> texts = mh.generation.sample_texts(model, 2, start="Once upon a time", max_new_tokens=20, progress=False)
+    >>> [text[:16] for text in texts]
+    ['Once upon a time', 'Once upon a time']
+    """
+    check_at_least(1, n=n)
+    tokenizer = model.tokenizer
+    ids = list(tokenizer(start)["input_ids"]) or begin_tokens(tokenizer)
+    if not ids:
+        known = (tokenizer.bos_token_id, tokenizer.eos_token_id)
+        ids = [token for token in known if token is not None][:1]
+    if not ids:
+        raise ValueError("start is empty, and the tokenizer has no token for the beginning or end of a text; give one")
+    sampling = Sampling(max_new_tokens, temperature=temperature, seed=seed)
+    written = generate(model, [ids] * n, sampling, budget=budget, progress=progress)
+    return [f"{start}{text}" for text in written.texts]
