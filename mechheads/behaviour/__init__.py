@@ -1,5 +1,7 @@
-"""What heads do on ordinary text, and what a model's answer consists of."""
+"""What heads do on ordinary text and by their weights, and what a model's answer consists of."""
 
+from mechheads.behaviour.composition import composition_scores
+from mechheads.behaviour.directions import head_directions
 from mechheads.behaviour.examples import head_examples
 from mechheads.behaviour.head_examples import HeadExamples
 from mechheads.behaviour.head_profile import HeadProfile
@@ -10,6 +12,8 @@ from mechheads.behaviour.repeated import repeated_tokens
 __all__ = [
     "HeadExamples",
     "HeadProfile",
+    "composition_scores",
+    "head_directions",
     "head_examples",
     "logit_attribution",
     "profile_heads",

@@ -1,0 +1,119 @@
+"""Q-, K- and V-composition of all pairs of heads, from weights, against random matrices of the same spectra."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.stats import gamma
+from torch import Tensor
+
+from mechheads.behaviour.circuits import Side, sides
+from mechheads.heads import HeadId
+from mechheads.messages.arguments import check_known
+from mechheads.messages.progress import Bar
+from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.model import Model
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+
+Way = Literal["Q", "K", "V"]
+
+
+@alone
+@torch.no_grad()
+def composition_scores(model: Model, way: Way = "K", *, progress: bool = True) -> HeadScores:
+    """How strongly the output of every head meets what every later head reads, by weights alone.
+
+    With the OV circuit of a head, M = W_V W_O, and what a later head reads, N = W_QK for its queries (Q), W_QK^T for
+    its keys (K) or W_OV for its values (V), as row vectors,
+
+        score = norm(M N) / (norm(M) norm(N))        with Frobenius norms
+
+    It is large if M writes mostly into directions that N amplifies. Two matrices that have nothing to do with each
+    other have a score too: if one of them is turned at random, the square of the score is 1 / d_model on average. Its
+    variance follows from the singular values of both and the fourth moments of a random rotation; ``p_value`` is the
+    share of rotations with a larger score, by a gamma distribution of this mean and variance.
+
+    The scales of the norms before and after attention are part of the circuits; biases, rotations by position, and the
+    layers between the two heads are not. TransformerLens' ``all_composition_scores`` gives the same scores for a
+    HookedTransformer; this function also reads a TransformerBridge and takes d_head x d_head products only, one pair of
+    layers at a time.
+
+    Args:
+        way: what of the later head reads: ``"Q"``, ``"K"`` or ``"V"``.
+        progress: show a progress bar.
+
+    Returns:
+        Scores [layer, head, receiver] of the heads that write; NaN for receivers that do not come later. ``expected``
+        is the root of the mean square under random rotations; ``z`` how many of its standard deviations the square of
+        the score lies above the mean.
+
+    Raises:
+        ValueError: if ``way`` is not valid, or the weights give numbers that are not finite.
+
+    Elhage et al. 2021 (A Mathematical Framework for Transformer Circuits), composition of attention heads.
+
+    >>> found = mh.behaviour.composition_scores(model, "K", progress=False)
+    >>> found["L16H0"].nlargest(3, "score")["receiver"].tolist()[0] in ("L17H3", "L17H4", "L17H5", "L18H6", "L18H7")
+    True
+    """
+    check_known("way", way, ("Q", "K", "V"))
+    d, layers, heads = model.d_model, model.n_layers, model.n_heads
+    score = np.full((layers, heads, layers * heads), np.nan)
+    spread = np.full((layers, heads, layers * heads), np.nan)
+    for receiver in Bar(range(1, layers), desc=f"{way}-composition", disable=not progress, leave=False):
+        own = slice(receiver * heads, (receiver + 1) * heads)
+        left, right = sides(model, receiver, "OV" if way == "V" else "QK")
+        reading = _thin(*((right, left) if way == "K" else (left, right)))
+        for sender in range(receiver):
+            W_V, W_O = sides(model, sender, "OV")
+            writing = _thin(W_O, W_V)
+            met = torch.einsum("sdi,rdj->srij", writing, reading).square().sum((-1, -2))
+            sizes = _sizes(writing)[:, None] * _sizes(reading)
+            score[sender, :, own] = (met / sizes).double().cpu().numpy()
+            spread[sender, :, own] = _variance(_fourth(writing)[:, None], _fourth(reading), d).cpu().numpy()
+    if not np.isfinite(score[0, :, heads:]).all():
+        raise ValueError(f"model: the weights of {model.name!r} give numbers that are not finite; load it again")
+    shape = 1 / (d**2 * spread)  # of a gamma distribution with mean 1 / d
+    names = [str(HeadId(layer, head)) for layer in range(layers) for head in range(heads)]
+    dims = ("layer", "head", "receiver")
+    return HeadScores.from_scores(
+        np.sqrt(score),
+        p_value=gamma.sf(score, shape, scale=d * spread),
+        name=f"{way}-composition",
+        kind="composition",
+        extra={"receiver": names},
+        provenance=make_provenance(model, way=way),
+        variables={
+            "expected": (dims, np.where(np.isnan(score), np.nan, d**-0.5)),
+            "z": (dims, (score - 1 / d) / np.sqrt(spread)),
+        },
+    )
+
+
+def _thin(near: Side, far: Side) -> Side:
+    """B such that far near^T X and B^T X have the same norm for every X: near times the root of far^T far."""
+    return near @ torch.linalg.qr(far, mode="r").R.mT
+
+
+def _sizes(thin: Side) -> Float[Tensor, " head"]:
+    """The square of the Frobenius norm."""
+    return thin.square().sum((-1, -2))
+
+
+def _fourth(thin: Side) -> Float[Tensor, " head"]:
+    """The sum of squares of the squared singular values, which are taken to sum to 1."""
+    return ((thin.mT @ thin).square().sum((-1, -2)) / _sizes(thin) ** 2).double()
+
+
+def _variance(a: Tensor, b: Tensor, d: int) -> Tensor:
+    """The variance of the squared norm of M Q N over random rotations Q.
+
+    M and N have norm 1; a and b are the results of ``_fourth`` for them.
+    """
+    same = 3 * a * b + a * (1 - b) + (1 - a) * b
+    apart = (1 - a) * (1 - b) * (d + 1) / (d - 1)
+    return (same + apart) / (d * (d + 2)) - 1 / d**2
