@@ -1,6 +1,7 @@
 """What heads do on ordinary text and by their weights, and what a model's answer consists of."""
 
 from mechheads.behaviour.composition import composition_scores
+from mechheads.behaviour.copying import copying_scores
 from mechheads.behaviour.directions import head_directions
 from mechheads.behaviour.examples import head_examples
 from mechheads.behaviour.head_examples import HeadExamples
@@ -13,6 +14,7 @@ __all__ = [
     "HeadExamples",
     "HeadProfile",
     "composition_scores",
+    "copying_scores",
     "head_directions",
     "head_examples",
     "logit_attribution",

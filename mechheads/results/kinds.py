@@ -55,6 +55,7 @@ KINDS: dict[str, Kind] = {
     "attribution": Kind(("syed2023attribution",)),
     "ablate": Kind(("michel2019sixteen",)),
     "profile": Kind(("elhage2021framework", "olsson2022induction"), "share of attention", null=None),
+    "copying": Kind(("elhage2021framework",), "share of the eigenvalues"),
     "composition": Kind(("elhage2021framework",), "share of the norms", null=None, **_MATRIX),
     "logit_attribution": Kind(("elhage2021framework", "nostalgebraist2020lens", "wang2023ioi"), "logits"),
     "self_repair": Kind(("mcgrath2023hydra", "rushing2024repair")),

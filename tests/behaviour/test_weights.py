@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.behaviour import composition_scores, head_directions
+import mechheads.behaviour.copying
+from mechheads.behaviour import composition_scores, copying_scores, head_directions
 from mechheads.behaviour.circuits import sides, singular
 from mechheads.behaviour.composition import Way, _variance
 from support.architectures import architectures
@@ -99,6 +100,34 @@ def test_random_weights_compose_by_chance(llama: mh.Model) -> None:
 def test_the_previous_token_head_of_the_default_model_meets_the_keys_of_induction_heads(model: mh.Model) -> None:
     found = composition_scores(model, "K", progress=False)
     assert found.dataset["receiver"].values[np.nanargmax(found.scores.values[16, 0])].startswith(("L17H", "L18H"))
+
+
+def test_copying_is_by_the_eigenvalues_of_the_map_from_tokens_to_logits(
+    small: mh.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mechheads.behaviour.copying, "_TOKENS", 100)
+    found = copying_scores(small, progress=False)
+    E, U = small.W_E.double(), small.final_scale().double()[:, None] * small.W_U.double()
+    E, U = E - E.mean(0), U - U.mean(1, keepdim=True)
+    for layer, head in np.ndindex(small.n_layers, small.n_heads):
+        eigenvalues = torch.linalg.eigvals(E @ whole(small, "OV", layer, head) @ U)
+        expected = float(eigenvalues.real.sum() / eigenvalues.abs().sum())
+        assert found.scores.values[layer, head] == pytest.approx(expected, abs=2e-3)
+
+
+def test_a_planted_head_that_copies_and_one_that_suppresses_are_told_from_the_others() -> None:
+    suppresses = mh.testing.PlantedHead("suppresses", ["copies"])
+    made = mh.testing.planted_model(plant={"L0H3": ["copies"], "L0H5": suppresses})
+    found = copying_scores(made.model, progress=False)
+    score, null, spread = (found.dataset[name].values for name in ("score", "null", "null_std"))
+    assert score[0, 3] > 0.35 and score[0, 5] < -0.35
+    others = np.ones(score.shape, dtype=bool)
+    others[0, [3, 5]] = False
+    assert abs(score[others]).max() < 0.35
+    assert abs(null).max() < 0.15 and 0.01 < spread.min() < spread.max() < 0.2
+    assert found["L0H3"]["q_value"] < 0.05 and found["L0H5"]["q_value"] < 0.05
+    again = copying_scores(made.model, seed=1, progress=False)
+    assert (again.dataset["score"].values == score).all() and (again.dataset["null"].values != null).any()
 
 
 def test_directions_name_the_tokens_nearest_to_them(llama: mh.Model) -> None:
