@@ -12,14 +12,15 @@ from torch import Tensor
 
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.base import Context, Intervention, site_of
-from mechheads.interventions.basic import Mean, UniformAttention, Zero, mean_of_tokens
+from mechheads.interventions.basic import Mean, UniformAttention, Zero
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
-from mechheads.limits import Budget
+from mechheads.limits import Budget, Limits
 from mechheads.messages.arguments import check_known
 from mechheads.messages.suggest import did_you_mean
 from mechheads.model.backends.base import Hook
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts
+from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.sites import HEAD_SITES, KEY_SITES, SITES
 
@@ -27,10 +28,13 @@ Off = Sequence[HeadLike] | HeadLike
 Steer = Mapping[int, Float[Tensor, " d_model"]]
 """For each layer, what is added to the residual stream before it, at every position."""
 
+_IN_CONTEXT = 16
+"""How many prompts an intervention finds in ``context.base``."""
 _SITES = tuple(site for site in HEAD_SITES if site != "pattern")
 _ABLATIONS: dict[str, Intervention] = {"zero": Zero(), "mean": Mean(), "uniform": UniformAttention(0.0)}
 
 
+@torch.no_grad()
 def changed_by(
     model: Model, prompts: Prompts, off: Off, ablation: str | Intervention, steer: Steer, budget: Budget = None
 ) -> list[Hook]:
@@ -54,8 +58,12 @@ def changed_by(
     if not chosen:
         return hooks
     intervention = _ABLATIONS[ablation] if isinstance(ablation, str) else ablation
-    run = HeadCache.run(model, prompts, sites=("z",), budget=budget, progress=False)
-    changes = [_change(model, head, intervention, run) for head in chosen]
+    tokens, limits = prompts.tokens(model), Limits.of(budget)
+    if isinstance(intervention, Mean):
+        changes = _means(model, tokens, chosen, limits)
+    else:
+        run = HeadCache.run(model, tokens.rows(slice(_IN_CONTEXT)), budget=limits, progress=False)
+        changes = [_change(model, head, intervention, run) for head in chosen]
     for change in changes:
         check_change(change, "ablation", model)
     return [*hooks, *change_hooks(model, [(change, EVERYWHERE) for change in changes])]
@@ -71,11 +79,31 @@ def _adding(model: Model, layer: int, direction: Tensor) -> Any:
     return lambda value, hook: value + added.to(value.dtype)
 
 
+def _means(model: Model, tokens: Tokens, heads: Sequence[HeadId], limits: Limits) -> list[HeadChange]:
+    """Changes of z to its mean over all tokens, some prompts at a time."""
+    layers = sorted({head.layer for head in heads})
+    sums = {layer: torch.zeros(model.n_heads, model.d_head, device=model.device) for layer in layers}
+    step = max(1, limits.run_tokens // tokens.ids.shape[1])
+    for start in range(0, len(tokens), step):
+        some = tokens.rows(slice(start, start + step))
+
+        def add(z: Tensor, hook: Any, layer: int, mask: Tensor = some.mask) -> None:
+            sums[layer] += (z.float() * mask[..., None, None]).sum((0, 1))
+
+        model.backend.run(some.ids, [(model.hook_name("z", layer), partial(add, layer=layer)) for layer in layers])
+    count = int(tokens.lengths.sum())
+    return [
+        HeadChange(head.layer, head.head, "z", partial(_give, given=sums[head.layer][head.head] / count))
+        for head in heads
+    ]
+
+
+def _give(value: Tensor, given: Tensor) -> Tensor:
+    return given.to(value).expand_as(value)
+
+
 def _change(model: Model, head: HeadId, intervention: Intervention, run: HeadCache) -> HeadChange:
     site = site_of(intervention)
-    if isinstance(intervention, Mean):
-        mean = mean_of_tokens(run.z[head], run.tokens.mask)
-        return HeadChange(head.layer, head.head, site, lambda value: mean.to(value).expand_as(value))
     group = model.n_heads // model.n_kv_heads if site in KEY_SITES else 1
     context = Context(head, run, None, run.tokens.mask)
     return HeadChange(head.layer, head.head // group, site, partial(_put, intervention=intervention, context=context))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -28,6 +29,8 @@ from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
 
 pytestmark = pytest.mark.transformerlens
+
+WRITING = importlib.import_module("mechheads.generation.generate")
 
 N = 10
 HARMFUL = [f" John number {i} <wants> harm" for i in range(N)]
@@ -376,7 +379,7 @@ def test_ctrl_c_in_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
 def test_harmless_requests_that_are_too_long_are_named_before_anything_is_written(
     llama: mh.Model, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("mechheads.generation.generate.Batch", None)
+    monkeypatch.setattr(WRITING, "Batch", None)
     long = [" no", " yes" * 60]
     with pytest.raises(ValueError, match="prompt 1 has 61 tokens; this model's context holds 64: give at most 3"):
         refusal_test(llama, HEADS, FEW, long, opening=OPENING, texts=TEXTS, **SHORT)
@@ -597,7 +600,7 @@ def test_text_loss_is_that_of_each_text_alone(llama: mh.Model, tiny: Callable[[s
 def test_bad_input_is_named_before_anything_is_written(
     llama: mh.Model, tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
 ):
-    monkeypatch.setattr("mechheads.generation.generate.Batch", None)
+    monkeypatch.setattr(WRITING, "Batch", None)
     given = {
         "model": llama,
         "heads": HEADS,
@@ -628,7 +631,7 @@ def test_bad_input_is_named_before_anything_is_written(
     ],
 )
 def test_bad_input_for_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str):
-    monkeypatch.setattr("mechheads.generation.generate.Batch", None)
+    monkeypatch.setattr(WRITING, "Batch", None)
     given = {"ranking": HEADS, "harmful": HARMFUL, "harmless": HARMLESS, "progress": False}
     with pytest.raises(ValueError, match=message):
         attack_curve(llama, **(given | options))
