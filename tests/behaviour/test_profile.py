@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -254,3 +256,46 @@ def test_the_command_writes_tables_and_a_figure(tiny: Callable[[str], Path], tmp
     assert [line.split()[0] for line in done.stdout.splitlines()[:7]] == list(NAMES.values())
     refused = CliRunner().invoke(main, ["profile", "--texts", str(tmp_path / "no.txt"), "--out", str(tmp_path / "out")])
     assert refused.exit_code == 1 and "no.txt is not a file" in refused.output
+
+
+KILLED = """
+import os, random, signal, sys, time
+from pathlib import Path
+
+import torch
+
+import mechheads as mh
+from mechheads.behaviour import totals, windows
+
+folder, file = sys.argv[1], Path(sys.argv[2])
+torch.set_num_threads(1)
+totals._EVERY, windows._AT_ONCE = 0, 32
+model = mh.load(folder)
+draw = torch.Generator().manual_seed(0)
+texts = [torch.randint(model.d_vocab, (32,), generator=draw).tolist() for _ in range(40)]
+options = {"window": 32, "progress": False}
+start = time.monotonic()
+whole = mh.profile_heads(model, texts, **options)
+took, chance, reached = time.monotonic() - start, random.Random(0), []
+for kill in range(10):
+    child = os.fork()
+    if not child:
+        mh.profile_heads(model, texts, checkpoint=file, **options)
+        os._exit(0)
+    time.sleep(chance.uniform(0, took / 4))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    if file.exists():
+        reached.append(totals._FILE.read(file)[1]["counts"])
+again = mh.profile_heads(model, texts, checkpoint=file, **options)
+assert again.dataset.identical(whole.dataset)
+print(len(set(reached)), "states")
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_ten_random_moments_it_goes_on_to_the_same_bits(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tiny("llama")), str(tmp_path / "profile.safetensors")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout.split()[0]) >= 3
