@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from functools import partial
 from typing import Any
 
@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.heads import HeadId, HeadLike, check_heads
-from mechheads.interventions.base import Context, Intervention, site_of
-from mechheads.interventions.basic import Mean, UniformAttention, Zero
+from mechheads.interventions.base import Context, Intervention, needs_of, site_of
+from mechheads.interventions.basic import Mean, MeanOf, UniformAttention, Zero
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
 from mechheads.limits import Budget, Limits
 from mechheads.messages.arguments import check_known
@@ -20,7 +20,7 @@ from mechheads.messages.suggest import did_you_mean
 from mechheads.model.backends.base import Hook
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts
-from mechheads.prompts.tokens import Tokens
+from mechheads.prompts.tokens import Tokens, shorten
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.sites import HEAD_SITES, KEY_SITES, SITES
 
@@ -44,29 +44,49 @@ def changed_by(
         prompts: those over whose tokens ``"mean"`` is taken.
         off: the heads that are off; an empty list for none.
         ablation: ``"zero"``, ``"mean"``, ``"uniform"`` (the head attends equally to all tokens so far), or an
-            intervention that treats every token by itself.
+            intervention that treats every token by itself. The base run in its context is a run of the first prompts.
         steer: for each layer, what is added to the residual stream before it.
 
     Raises:
         ValueError: if an argument is not valid, or the intervention treats a token differently when it comes alone.
     """
+    if not isinstance(steer, Mapping):
+        raise ValueError(f"steer is {shorten(steer)}; give a dict of a layer and a vector, such as {{12: direction}}")
     hooks = [(model.hook_name("resid_pre", layer), _adding(model, layer, steer[layer])) for layer in steer]
-    if isinstance(ablation, str):
-        check_known("ablation", ablation, tuple(_ABLATIONS))
-    heads = () if not isinstance(off, (str, HeadId)) and not len(off) else off
-    chosen = check_heads(heads, model.n_layers, model.n_heads) if heads else ()
-    if not chosen:
+    intervention, heads = _intervention(ablation), _heads(model, off)
+    if not heads:
         return hooks
-    intervention = _ABLATIONS[ablation] if isinstance(ablation, str) else ablation
     tokens, limits = prompts.tokens(model), Limits.of(budget)
     if isinstance(intervention, Mean):
-        changes = _means(model, tokens, chosen, limits)
+        changes = _means(model, tokens, heads, limits)
+    elif isinstance(intervention, MeanOf):
+        changes = [_constant(head, intervention.of(head)) for head in heads]
     else:
-        run = HeadCache.run(model, tokens.rows(slice(_IN_CONTEXT)), budget=limits, progress=False)
-        changes = [_change(model, head, intervention, run) for head in chosen]
+        changes = _by_intervention(model, tokens, heads, intervention, limits)
     for change in changes:
         check_change(change, "ablation", model)
     return [*hooks, *change_hooks(model, [(change, EVERYWHERE) for change in changes])]
+
+
+def _intervention(ablation: str | Intervention) -> Intervention:
+    if isinstance(ablation, str):
+        check_known("ablation", ablation, tuple(_ABLATIONS))
+        return _ABLATIONS[ablation]
+    if not callable(ablation) or isinstance(ablation, type):
+        known = ", ".join(f'"{name}"' for name in _ABLATIONS)
+        raise ValueError(f"ablation is {ablation!r}; give {known}, or an intervention such as mh.patching.Scale(0.5)")
+    return ablation
+
+
+def _heads(model: Model, off: Off) -> tuple[HeadId, ...]:
+    if off is None:
+        raise ValueError("off is None; give a list of heads, or leave it out to turn none off")
+    if not isinstance(off, str) and isinstance(off, Sized) and not len(off):
+        return ()
+    try:
+        return check_heads(off, model.n_layers, model.n_heads)
+    except ValueError as error:
+        raise ValueError(f"off: {error}") from error
 
 
 def _adding(model: Model, layer: int, direction: Tensor) -> Any:
@@ -75,8 +95,7 @@ def _adding(model: Model, layer: int, direction: Tensor) -> Any:
     if not isinstance(direction, Tensor) or direction.shape != (model.d_model,) or not direction.isfinite().all():
         got = f"shape {list(direction.shape)}" if isinstance(direction, Tensor) else type(direction).__name__
         raise ValueError(f"steer[{layer}] is {got}; give a tensor of {model.d_model} finite numbers, d_model")
-    added = direction.to(model.device)
-    return lambda value, hook: value + added.to(value.dtype)
+    return lambda value, hook: value + direction.to(value)
 
 
 def _means(model: Model, tokens: Tokens, heads: Sequence[HeadId], limits: Limits) -> list[HeadChange]:
@@ -92,25 +111,45 @@ def _means(model: Model, tokens: Tokens, heads: Sequence[HeadId], limits: Limits
 
         model.backend.run(some.ids, [(model.hook_name("z", layer), partial(add, layer=layer)) for layer in layers])
     count = int(tokens.lengths.sum())
-    return [
-        HeadChange(head.layer, head.head, "z", partial(_give, given=sums[head.layer][head.head] / count))
-        for head in heads
-    ]
+    return [_constant(head, sums[head.layer][head.head] / count) for head in heads]
+
+
+def _constant(head: HeadId, z: Float[Tensor, " d_head"]) -> HeadChange:
+    return HeadChange(head.layer, head.head, "z", partial(_give, given=z))
 
 
 def _give(value: Tensor, given: Tensor) -> Tensor:
     return given.to(value).expand_as(value)
 
 
-def _change(model: Model, head: HeadId, intervention: Intervention, run: HeadCache) -> HeadChange:
-    site = site_of(intervention)
-    group = model.n_heads // model.n_kv_heads if site in KEY_SITES else 1
-    context = Context(head, run, None, run.tokens.mask)
-    return HeadChange(head.layer, head.head // group, site, partial(_put, intervention=intervention, context=context))
+def _by_intervention(
+    model: Model, tokens: Tokens, heads: Sequence[HeadId], intervention: Intervention, limits: Limits
+) -> list[HeadChange]:
+    """Changes by an intervention; one for each key/value head if it changes k or v.
+
+    Raises:
+        ValueError: if it changes the k or v of a head that is off and of one that is not.
+    """
+    site, needs = site_of(intervention), needs_of(intervention)
+    size = model.n_heads // model.n_kv_heads if site in KEY_SITES else 1
+    firsts = dict.fromkeys(HeadId(head.layer, head.head - head.head % size) for head in heads)
+    for first in firsts:
+        group = [HeadId(first.layer, first.head + i) for i in range(size)]
+        if on := [head for head in group if head not in heads]:
+            shared, rest = (", ".join(map(str, some)) for some in (group, on))
+            raise ValueError(
+                f"ablation changes {site}, which {shared} share; turn off {rest} too, or give an intervention on z or q"
+            )
+    base: Any = None
+    if needs:
+        base = HeadCache.run(model, tokens.rows(slice(_IN_CONTEXT)), sites=needs, budget=limits, progress=False)
+    put = partial(_put, intervention=intervention, base=base)
+    return [HeadChange(first.layer, first.head // size, site, partial(put, head=first)) for first in firsts]
 
 
-def _put(value: Tensor, intervention: Intervention, context: Context) -> Tensor:
-    return intervention(value, context)
+def _put(value: Tensor, intervention: Intervention, base: Any, head: HeadId) -> Tensor:
+    every = torch.ones(value.shape[:2], dtype=torch.bool, device=value.device)
+    return intervention(value, Context(head, base, None, every))
 
 
 def check_change(change: HeadChange, where: str, model: Model) -> None:
@@ -139,7 +178,7 @@ def check_change(change: HeadChange, where: str, model: Model) -> None:
     value = torch.linspace(-1, 1, 6 * model.d_head).view(2, 3, -1).to(model.device, model.dtype)
     try:
         new, again = change.function(value.clone()), change.function(value[1:, 2:].clone())
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{where}: {_ALONE}; with two rows of three tokens it fails: {error}") from error
     if not isinstance(new, Tensor) or new.shape != value.shape or new.device != value.device:
         got = f"{list(new.shape)} on {new.device}" if isinstance(new, Tensor) else type(new).__name__
@@ -147,7 +186,9 @@ def check_change(change: HeadChange, where: str, model: Model) -> None:
             f"{where}: function gave {got}; it must give a tensor of the shape it is given, here {list(value.shape)} "
             f"on {value.device}"
         )
-    if again.shape != value[1:, 2:].shape or not torch.allclose(new[1:, 2:].float(), again.float(), 1e-2, 1e-2):
+    if again.shape != value[1:, 2:].shape or not torch.allclose(
+        new[1:, 2:].float(), again.float(), 1e-2, 1e-2, equal_nan=True
+    ):
         raise ValueError(f"{where}: function gives a token another value when it comes alone; {_ALONE}")
 
 

@@ -113,7 +113,9 @@ def generate(
         raise ValueError(f"hooks: the model has no hook {unknown[0]!r}; Model.hook_name gives those of a head")
     if stream is not None and not callable(stream):
         raise ValueError(f"stream is {stream!r}; give a function of the prompt's index and a piece of text")
-    sampling = sampling if isinstance(sampling, Sampling) else Sampling(max_new_tokens=sampling)
+    if not isinstance(sampling, (Sampling, int)):
+        raise ValueError(f"sampling is {sampling!r}; give the largest number of new tokens, or a Sampling")
+    sampling = Sampling(max_new_tokens=sampling) if isinstance(sampling, int) else sampling
     asked = as_prompts(prompts)
     writer = _Writer(model, asked, [()], hooks, sampling, budget)
     writer.ready()

@@ -9,7 +9,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mechheads.heads import HeadId
 from mechheads.interventions.base import Context, Site
+from mechheads.runs.head_cache import HeadCache
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,24 @@ def mean_of_tokens(
     """The mean over all real tokens of all prompts, in float32."""
     real = mask[..., None]
     return (value.float() * real).sum((0, 1)) / real.sum()
+
+
+@dataclass(frozen=True, eq=False)
+class MeanOf:
+    """z becomes its mean over all real tokens of a given run, such as ``model.cache(texts)``.
+
+    Unlike ``Mean``, it gives a prompt the same z whatever the other prompts are.
+    """
+
+    run: HeadCache
+    needs: ClassVar = ()
+
+    def __call__(self, value: Float[Tensor, "prompt pos d_head"], context: Context) -> Tensor:
+        return self.of(context.head).to(value).expand_as(value)
+
+    def of(self, head: HeadId) -> Float[Tensor, " d_head"]:
+        """The mean z of one head."""
+        return mean_of_tokens(self.run.z[head], self.run.tokens.mask)
 
 
 @dataclass(frozen=True)

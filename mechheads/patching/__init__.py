@@ -5,7 +5,7 @@ from mechheads.engine.plan import Plan
 from mechheads.engine.racing import Race
 from mechheads.engine.sweep import plan, sweep
 from mechheads.interventions.base import Context
-from mechheads.interventions.basic import Mean, Patch, Resample, Scale, UniformAttention, Zero
+from mechheads.interventions.basic import Mean, MeanOf, Patch, Resample, Scale, UniformAttention, Zero
 from mechheads.limits import Limits
 from mechheads.metrics.base import metric
 from mechheads.metrics.basic import accuracy, kl_divergence, log_prob, logit_diff
@@ -29,6 +29,7 @@ __all__ = [
     "Job",
     "Limits",
     "Mean",
+    "MeanOf",
     "Patch",
     "Plan",
     "Race",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -123,7 +124,8 @@ def test_text_is_passed_on_while_it_is_written(llama: mh.Model) -> None:
     )
     for i, text in enumerate(written.texts):
         assert "".join(piece for prompt, piece in pieces if prompt == i) == text
-    assert [prompt for prompt, _ in pieces[:2]] != [pieces[0][0]] * 2  # prompts are written side by side
+    turns = [prompt for prompt, _ in groupby(pieces, key=lambda piece: piece[0])]
+    assert len(turns) > len(set(turns))  # prompts are written side by side, none before another
 
 
 @pytest.mark.parametrize("ablation", ["mean", "zero", "uniform"])
@@ -162,10 +164,44 @@ class Positional:
         return z * torch.arange(z.shape[1])[:, None]
 
 
+class Keys:
+    """Turns all keys round, which two heads share on grouped queries."""
+
+    site: ClassVar = "k"
+    needs: ClassVar = ()
+
+    def __call__(self, k: Tensor, context: Any) -> Tensor:
+        return -k
+
+
+def test_keys_that_heads_share_are_changed_once(llama: mh.Model) -> None:
+    def turned(value: Tensor, hook: Any) -> Tensor:
+        return torch.cat([-value[:, :, :1], value[:, :, 1:]], 2)
+
+    found = continuation_log_probs(llama, REQUESTS, off=["L1H1", "L1H0"], ablation=Keys(), **QUIET)
+    rows = rows_of(llama, [context + continuation for context, continuation in REQUESTS])
+    starts = [len(row) for row in rows_of(llama, [context.rstrip() for context, _ in REQUESTS])]
+    for row, start, one in zip(rows, starts, found, strict=True):
+        log_p = oracles.forward(llama, torch.tensor([row]), [(llama.hook_name("k", 1), turned)])[0].log_softmax(-1)
+        each = [float(log_p[at - 1, row[at]]) for at in range(start, len(row))]
+        assert one.log_prob == pytest.approx(sum(each), abs=2e-3)
+    with pytest.raises(ValueError, match="ablation changes k, which L1H0, L1H1 share; turn off L1H0 too, or give an"):
+        mh.generate(llama, PROMPTS, 2, off=["L1H1"], ablation=Keys(), **QUIET)
+
+
+def test_the_mean_of_a_given_run_is_put_in(llama: mh.Model) -> None:
+    mean = mh.patching.MeanOf(llama.cache(PROMPTS))
+    given = mh.generate(llama, PROMPTS, NEW, off=OFF, ablation=mean, **QUIET)
+    assert given == mh.generate(llama, PROMPTS, NEW, off=OFF, ablation="mean", **QUIET)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"off": ["L99H0"]}, "L99H0"),
+        ({"off": ["L99H0"]}, "off: .*L99H0"),
+        ({"off": None}, "off is None; give a list of heads, or leave it out"),
+        ({"off": ["L0H0"], "ablation": 3}, 'ablation is 3; give "zero", "mean", "uniform", or an intervention'),
+        ({"steer": [1]}, "steer is .*give a dict of a layer and a vector"),
         ({"off": ["L0H0"], "ablation": "median"}, "ablation is 'median'"),
         ({"off": ["L0H0"], "ablation": Positional()}, "gives a token another value when it comes alone"),
         ({"off": ["L0H0"], "ablation": mh.patching.Resample()}, "ablation: "),
@@ -194,6 +230,11 @@ def test_what_cannot_be_changed_is_said(llama: mh.Model, options: dict[str, Any]
 def test_requests_that_cannot_be_answered_are_said(llama: mh.Model, requests: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         continuation_log_probs(llama, requests, **QUIET)
+
+
+def test_a_sampling_that_is_no_number_is_said(llama: mh.Model) -> None:
+    with pytest.raises(ValueError, match="sampling is 'many'; give the largest number of new tokens, or a Sampling"):
+        mh.generate(llama, PROMPTS, "many", **QUIET)  # type: ignore[arg-type]
 
 
 def test_a_stream_that_is_no_function_is_said(llama: mh.Model) -> None:

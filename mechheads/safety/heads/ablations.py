@@ -15,14 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.heads import HeadId, HeadLike, check_heads
-from mechheads.interventions.base import Context, Intervention, Site
-from mechheads.interventions.basic import Mean, Resample, Scale, UniformAttention, Zero, mean_of_tokens
+from mechheads.interventions.base import Intervention, Site
+from mechheads.interventions.basic import Mean, MeanOf, Resample, Scale, UniformAttention, Zero
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
 from mechheads.messages.arguments import check_known
 from mechheads.model.backends.base import Hook
@@ -38,21 +37,6 @@ KINDS: tuple[str, ...] = get_args(Kind)
 """The names that ``ablation=`` accepts."""
 PAPER_KINDS: tuple[Kind, ...] = ("undifferentiated", "scaling")
 """The ablations of the paper, which scale a weight by epsilon."""
-
-
-@dataclass(frozen=True, eq=False)
-class MeanOf:
-    """Replaces z with its mean over all real tokens of a given run, which need not be the base run."""
-
-    run: HeadCache
-    needs: ClassVar = ()
-
-    def __call__(self, value: Float[Tensor, "prompt pos d_head"], context: Context) -> Tensor:
-        return self.of(context.head).to(value).expand_as(value)
-
-    def of(self, head: HeadId) -> Float[Tensor, " d_head"]:
-        """The mean z of one head."""
-        return mean_of_tokens(self.run.z[head], self.run.tokens.mask)
 
 
 @dataclass(frozen=True)
