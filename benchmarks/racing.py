@@ -1,7 +1,8 @@
 """Racing for ten heads of the default model, compared with the exhaustive sweep: ``python -m benchmarks.racing``.
 
-Ships of the package's requests under both ablations, and activation patching over pairs of capitals. Exhaustive sweep
-and race take turns in one process. Then 200 races run over the recorded scores, each with prompts in another order.
+Ships of the package's requests under both ablations, and activation and path patching over pairs of capitals.
+Exhaustive sweep and race take turns in one process. Then 200 races run over the recorded scores, each with prompts in
+another order.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 import mechheads as mh
+from mechheads.engine.racing import Rounding
 from mechheads.labels.relations import Relation
 from mechheads.patching import Race
 from mechheads.prompts.tokens import single_token
@@ -28,17 +30,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--early", help="bfloat16: all rounds but the last in bfloat16")
     asked = parser.parse_args()
     model = mh.load()
     requests = [request.text for request in load_requests()][: asked.prompts]
     pairs = capitals(model, asked.prompts)
-    sweeps: dict[str, Callable[[int | None], mh.HeadScores]] = {
+    sweeps: dict[str, Callable[[Race | None], mh.HeadScores]] = {
         "Ships, undifferentiated": lambda top: mh.ships(model, requests, top=top, progress=False),
         "Ships, scaling": lambda top: mh.ships(model, requests, ablation="scaling", top=top, progress=False),
         "activation patching": lambda top: mh.activation_patch(model, pairs, top=top, progress=False),
+        "path patching": lambda top: mh.path_patch(model, pairs, direction="denoising", top=top, progress=False),
     }
+    race = Race(TOP, early=asked.early)
     for name, sweep in sweeps.items():
-        seconds: dict[int | None, list[float]] = {None: [], TOP: []}
+        seconds: dict[Race | None, list[float]] = {None: [], race: []}
         found = {}
         for _ in range(asked.repeats):
             for top in seconds:
@@ -46,11 +51,12 @@ def main() -> None:
                 found[top] = sweep(top)
                 seconds[top].append(time.perf_counter() - start)
         whole, few = (statistics.median(times) for times in seconds.values())
-        same = set(found[None].heads(TOP)) == set(found[TOP].heads(TOP))
+        same = set(found[None].heads(TOP)) == set(found[race].heads(TOP))
         print(
-            f"{name}: {found[TOP].provenance['race']['share']:.1%} of the measurements, {few / whole:.1%} of the time "
+            f"{name}: {found[race].provenance['race']['share']:.1%} of the measurements, {few / whole:.1%} of the time "
             f"({few:.1f} of {whole:.1f} s), {'the same' if same else 'other'} heads; recorded scores: "
-            f"{trials(found[None].values.values)}"
+            f"{trials(found[None].values.values)}",
+            flush=True,
         )
 
 
@@ -79,16 +85,28 @@ def trials(values: np.ndarray, n: int = 200) -> str:
     return f"{right} of {n} races right at {np.mean(share):.1%}"
 
 
-def race_over(table: np.ndarray, race: Race, rng: np.random.Generator) -> tuple[set[int], float]:
-    """The heads that a race over a table [head, prompt] finds, and its share of the measurements."""
+def race_over(
+    table: np.ndarray, race: Race, rng: np.random.Generator, quick: np.ndarray | None = None
+) -> tuple[set[int], float]:
+    """The heads that a race over a table [head, prompt] finds, and its share of the measurements.
+
+    Args:
+        quick: the same table as early rounds in half precision measure it.
+    """
     heads, prompts = table.shape
-    order, alive, seen, spent = rng.permutation(prompts), np.arange(heads), 0, 0
-    for look in race.looks(prompts):
+    order, alive, seen, spent, rounding = rng.permutation(prompts), np.arange(heads), 0, 0, None
+    seen_table = table if quick is None else quick
+    if quick is not None:
+        first = order[: race.first]
+        both = race.leaders(quick[:, first].mean(1))
+        rounding = Rounding.between(*(each[np.ix_(both, first)].mean(1) for each in (quick, table)))
+        spent = both.size * race.first
+    for look in race.looks(prompts)[: None if quick is None else -1]:
         spent, seen = spent + len(alive) * (look - seen), look
-        alive = alive[~race.dropped(table[np.ix_(alive, order[:look])], prompts)]
+        alive = alive[~race.dropped(seen_table[np.ix_(alive, order[:look])], prompts, rounding)]
         if len(alive) <= race.top:
             break
-    spent += len(alive) * (prompts - seen)
+    spent += len(alive) * (prompts - (seen if quick is None else 0))
     mean = table[alive].mean(1)
     ranked = np.argsort(-(np.abs(mean) if race.by == "absolute" else mean))
     return set(alive[ranked[: race.top]].tolist()), spent / table.size

@@ -62,7 +62,9 @@ class Frozen:
         mlps: ``"recomputed"``, or ``"frozen"``: the change then travels along the residual stream only.
     """
 
-    def __init__(self, base: HeadCache, rows: slice, where: Int[Tensor, "prompt position"], mlps: MLPs) -> None:
+    def __init__(
+        self, base: HeadCache, rows: slice | Int[Tensor, " row"], where: Int[Tensor, "prompt position"], mlps: MLPs
+    ) -> None:
         self.base, self.rows, self.where, self.mlps = base, rows, where, mlps
         self.model = base.need_model()
         self._row = torch.arange(len(where), device=where.device)[:, None]

@@ -1,4 +1,4 @@
-"""The error of half precision, measured by running a few heads again in float32."""
+"""Copies of a model in another precision: for the error of half precision, and for the early rounds of a race."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from mechheads.engine.answer_check import AnswerWarning
+from mechheads.engine.racing import Race
 from mechheads.heads import HeadId
 from mechheads.model.load import wrap
 from mechheads.model.model import Model
@@ -31,7 +32,7 @@ def with_precision(
     """
     if model.dtype.itemsize >= 4:
         return result
-    wide = _in_float32(model)
+    wide = _copy(model, torch.float32)
     if wide is None:
         return result.with_provenance(precision="not measured: no room for the model in float32")
     values = np.asarray(result.values)
@@ -58,14 +59,28 @@ def with_precision(
     )
 
 
-def _in_float32(model: Model) -> Model | None:
-    """A copy of the model in float32, if there is room for it."""
+def for_early_rounds(model: Model, race: Race) -> Model | None:
+    """A copy of the model for all rounds of a race but the last; None if the race wants none.
+
+    Raises:
+        ValueError: if there is no room for a copy.
+    """
+    if race.early is None:
+        return None
+    copied = _copy(model, getattr(torch, race.early))
+    if copied is None:
+        raise ValueError(f"early is {race.early!r}, but there is no memory for a copy of the model; leave early out")
+    return copied
+
+
+def _copy(model: Model, dtype: torch.dtype) -> Model | None:
+    """A copy of the model in another dtype, if there is room for it."""
     parameters = list(model.model.parameters())
-    needed = sum(parameter.numel() for parameter in parameters) * (4 + parameters[0].itemsize)
+    needed = sum(parameter.numel() for parameter in parameters) * (dtype.itemsize + parameters[0].itemsize)
     free = torch.cuda.mem_get_info(model.device)[0] if model.device.type == "cuda" else _free_memory()
     if needed > free:
         return None
-    return wrap(model.backend.in_float32(), model.tokenizer)
+    return wrap(model.backend.in_dtype(dtype), model.tokenizer)
 
 
 def _free_memory() -> int:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from torch import Tensor
 
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job
-from mechheads.engine.racing import Race
+from mechheads.engine.racing import Race, Rounding
 from mechheads.engine.run import Measured, alter, measure, passes
 from mechheads.heads import HeadId
 from mechheads.interventions.new_z import Altered
@@ -37,6 +38,8 @@ class Raced(Measured):
         in_race: the heads that were not dropped.
         failed: heads for which the metric was not finite.
         looks: for each look, the number of prompts used so far, and of heads measured.
+        rounding: the error of a head's mean that comes from half precision, if there are early rounds.
+        measurements: how often a head was measured on a prompt.
         stopped: why the race ended.
     """
 
@@ -47,6 +50,8 @@ class Raced(Measured):
     in_race: list[HeadId]
     failed: list[HeadId] = field(default_factory=list)
     looks: list[tuple[int, int]] = field(default_factory=list)
+    rounding: Rounding | None = None
+    measurements: int = 0
     stopped: str = ""
 
     @classmethod
@@ -71,12 +76,40 @@ class Raced(Measured):
         for head, place in found.reached:
             self.values[head.layer, head.head, place, rows] = found.values[head.layer, head.head, place]
             self.n_prompts[head.layer, head.head] += len(rows)
+        self.measurements += len(found.reached) * len(rows)
         self.reached |= found.reached
         self.interrupted = found.interrupted
         for head in found.undefined:
             self.values[head.layer, head.head] = np.nan
             self.in_race.remove(head)
             self.failed.append(head)
+
+    def sums(self, turn: Int[np.ndarray, " prompt"], used: int) -> Float[np.ndarray, "head cluster"]:
+        """The sum of the values of each head in the race over the prompts of each cluster used so far."""
+        values = np.stack([self.values[head.layer, head.head, 0] for head in self.in_race])
+        return np.stack([values[:, turn == cluster].sum(1) for cluster in range(used)], axis=1)
+
+    def leaders(self, turn: Int[np.ndarray, " prompt"], used: int) -> list[HeadId]:
+        """The heads at the top so far, twice as many as are wanted."""
+        return [self.in_race[i] for i in self.race.leaders(self.sums(turn, used).mean(1))]
+
+    def compare(self, exact: Measured, rows: Int[np.ndarray, " row"], turn: Int[np.ndarray, " prompt"]) -> None:
+        """Estimate the rounding error of half precision from the leaders, which were also measured exactly."""
+        self.measurements += len(exact.reached) * len(rows)
+        self.interrupted = exact.interrupted
+        clusters, wrong = len(np.unique(turn[rows])), {*exact.undefined, *self.failed}
+        both = [head for head in self.leaders(turn, clusters) if (head, 0) in exact.reached and head not in wrong]
+        if both:
+            pick = tuple(zip(*((head.layer, head.head) for head in both), strict=True))
+            quick = self.values[pick][:, 0, rows]
+            sums = (each.sum(1) / clusters for each in (quick, exact.values[pick][:, 0]))
+            self.rounding = Rounding.between(*sums)
+
+    def forget(self) -> None:
+        """Forget the values of the heads in the race, which are to be measured again."""
+        for head in self.in_race:
+            self.values[head.layer, head.head] = np.nan
+            self.n_prompts[head.layer, head.head] = 0
 
     def finish(self, scale: float) -> None:
         """Normalise, and leave only the heads that were not dropped with values."""
@@ -90,7 +123,7 @@ class Raced(Measured):
         dropped = np.zeros(self.n_prompts.shape, dtype=bool)
         for head in set(self.job.heads) - {*self.in_race, *self.failed}:
             dropped[head.layer, head.head] = True
-        share = float(self.n_prompts.sum() / (len(self.job.heads) * len(self.job.tokens)))
+        share = self.measurements / (len(self.job.heads) * len(self.job.tokens))
         if progress:
             print(f"race: {self.stopped}; {share:.0%} of the exhaustive measurements", file=sys.stderr)
         data, dims = scores.dataset, ("layer", "head")
@@ -105,25 +138,80 @@ class Raced(Measured):
             "share": share,
             "stopped": self.stopped,
         }
+        if self.rounding is not None:
+            about["rounding"] = asdict(self.rounding)
         return type(scores)(data.assign(variables)).with_provenance(race=about, interrupted=self.interrupted)
 
 
-Side = tuple[Job, Evaluator]
-"""A job with one place, and what measures its final states."""
+@runtime_checkable
+class Racer(Protocol):
+    """What measures some heads of a job with one place on some of its prompts."""
+
+    @property
+    def job(self) -> Job: ...
+
+    @property
+    def evaluator(self) -> Evaluator: ...
+
+    def measure(self, heads: Sequence[HeadId], rows: Int[Tensor, " row"], part: str, progress: bool) -> Measured:
+        """Measure some heads on some prompts; ``part`` is the name of these prompts in the job's ledger."""
+        ...
 
 
-def run_race(job: Job, evaluator: Evaluator, race: Race, *, less: Side | None = None, progress: bool = True) -> Raced:
-    """Race the heads of a job with one place; what is in the job's ledger does not run again.
+@dataclass(frozen=True, eq=False)
+class Sweeping:
+    """Races by a sweep; ``altered`` is every head's new z if the intervention does not act on z."""
+
+    job: Job
+    evaluator: Evaluator
+    altered: Altered | None
+
+    @classmethod
+    def of(cls, job: Job, evaluator: Evaluator) -> Sweeping:
+        return cls(job, evaluator, alter(job, passes(job)[0]))
+
+    def measure(self, heads: Sequence[HeadId], rows: Int[Tensor, " row"], part: str, progress: bool) -> Measured:
+        job, evaluator = self.job.some(heads, rows, part), self.evaluator.some(rows)
+        return measure(job, evaluator, altered=self.altered, progress=progress)
+
+
+@dataclass(frozen=True, eq=False)
+class Difference:
+    """Races by the values of one racer less those of another one with as many prompts, prompt by prompt."""
+
+    racer: Racer
+    less: Racer
+
+    @property
+    def job(self) -> Job:
+        return self.racer.job
+
+    @property
+    def evaluator(self) -> Evaluator:
+        return self.racer.evaluator
+
+    def measure(self, heads: Sequence[HeadId], rows: Int[Tensor, " row"], part: str, progress: bool) -> Measured:
+        found = self.racer.measure(heads, rows, part, progress)
+        if found.interrupted:
+            found.reached.clear()
+            return found
+        less = self.less.measure(heads, rows, part, progress)
+        found.values -= less.values
+        found.reached &= less.reached
+        found.interrupted = less.interrupted
+        return found
+
+
+def run_race(racer: Racer, race: Race, *, early: Racer | None = None, progress: bool = True) -> Raced:
+    """Race the heads of a job; what is in the job's ledger does not run again.
 
     Args:
-        less: a job of the same heads and as many prompts, whose values are subtracted, prompt by prompt.
+        early: measures the same heads on the same prompts in half precision, in all rounds but the last.
     """
-    scale = evaluator.distance() if job.spec.normalize else 1.0
-    n = len(job.tokens)
+    job, n = racer.job, len(racer.job.tokens)
+    scale = racer.evaluator.distance() if job.spec.normalize else 1.0
     labels, clusters = np.unique(job.tokens.cluster, return_inverse=True)
     turn = np.random.default_rng(job.spec.seed).permutation(len(labels))[clusters]
-    sides = [(job, evaluator), *([] if less is None else [less])]
-    altered = [alter(side, passes(side)[0]) for side, _ in sides]
     found = Raced.start(job, race)
     looks, used = race.looks(len(labels)), 0
     with until_interrupted() as work:
@@ -133,16 +221,19 @@ def run_race(job: Job, evaluator: Evaluator, race: Race, *, less: Side | None = 
                 found.stopped = f"the first {heads} settled after {found.looks[-1][0]} of {n} prompts"
                 looks = looks[-1:]
             upto = looks.pop(0)
+            now, of_early = (racer, "") if early is None or not looks else (early, f" in {race.early}")
+            if early is not None and now is racer:
+                used = 0
+                found.forget()
             rows = np.flatnonzero((turn >= used) & (turn < upto))
-            at, name = torch.from_numpy(rows).to(job.rows.device), f", clusters {used} to {upto}"
-            parts = [(side.some(found.in_race, at, name), judge.some(at)) for side, judge in sides]
+            at, part = torch.from_numpy(rows).to(job.rows.device), f", clusters {used} to {upto}{of_early}"
             found.looks.append((int((turn < upto).sum()), len(found.in_race)))
-            found.add_round(_round(parts, altered, progress), rows)
+            found.add_round(now.measure(found.in_race, at, part, progress), rows)
+            if now is early and used == 0 and found.in_race and not found.interrupted:
+                found.compare(racer.measure(found.leaders(turn, upto), at, part, progress), rows, turn)
             used = upto
             if found.in_race and not found.interrupted:
-                values = np.stack([found.values[head.layer, head.head, 0] for head in found.in_race])
-                sums = np.stack([values[:, turn == cluster].sum(1) for cluster in range(used)], axis=1)
-                gone = race.dropped(sums, len(labels))
+                gone = race.dropped(found.sums(turn, used), len(labels), found.rounding)
                 found.in_race = [head for head, out in zip(found.in_race, gone, strict=True) if not out]
     found.interrupted |= work.interrupted
     if found.interrupted:
@@ -150,18 +241,4 @@ def run_race(job: Job, evaluator: Evaluator, race: Race, *, less: Side | None = 
         warn(f"{found.stopped}; heads that were not dropped have scores from the prompts until then")
     found.stopped = found.stopped or "every prompt was used"
     found.finish(scale)
-    return found
-
-
-def _round(sides: Sequence[Side], altered: Sequence[Altered | None], progress: bool) -> Measured:
-    """The values of the first side, less those of the second if there is one."""
-    found = measure(*sides[0], altered=altered[0], progress=progress)
-    for side, new in zip(sides[1:], altered[1:], strict=True):
-        if found.interrupted:
-            found.reached.clear()
-            break
-        less = measure(*side, altered=new, progress=progress)
-        found.values -= less.values
-        found.reached &= less.reached
-        found.interrupted = less.interrupted
     return found

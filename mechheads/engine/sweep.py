@@ -16,7 +16,7 @@ from typing import Literal
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.engine.evaluate import Evaluator
-from mechheads.engine.half_precision import with_precision
+from mechheads.engine.half_precision import for_early_rounds, with_precision
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.memory import UNSEEN, PeakBytes
 from mechheads.engine.places import Positions, by_place
@@ -24,7 +24,7 @@ from mechheads.engine.plan import Plan
 from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
 from mechheads.engine.run import alter, carry, passes, run, waves
-from mechheads.engine.run_race import run_race
+from mechheads.engine.run_race import Raced, Sweeping, run_race
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.ledger.sweep_key import Store
@@ -122,7 +122,7 @@ def run_spec(
         job = make_ready(model, spec, runs=runs, store=kept, progress=progress)
         evaluator = Evaluator(spec.metric, job.base, job.source, spec.limits)
         warn_of_answers(job)
-        raced = None if spec.race is None else run_race(job, evaluator, spec.race, progress=progress)
+        raced = None if spec.race is None else _race(job, evaluator, spec.race, progress)
         measured = raced or run(job, evaluator, progress=progress)
     if undefined := measured.undefined:
         shown = ", ".join(map(str, undefined[:5])) + (", ..." if len(undefined) > 5 else "")
@@ -144,6 +144,15 @@ def run_spec(
         return run_spec(other, replace(spec, heads=sample, race=None), about, progress=False)
 
     return with_precision(model, result, again)
+
+
+def _race(job: Job, evaluator: Evaluator, race: Race, progress: bool) -> Raced:
+    early = None
+    if (other := for_early_rounds(job.model, race)) is not None:
+        spec = replace(job.spec, race=race.without_early)
+        quick = replace(make_ready(other, spec, progress=progress), ledger=job.ledger)
+        early = Sweeping.of(quick, Evaluator(job.spec.metric, quick.base, quick.source, job.spec.limits))
+    return run_race(Sweeping.of(job, evaluator), race, early=early, progress=progress)
 
 
 @alone

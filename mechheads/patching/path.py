@@ -14,28 +14,31 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, check_frozen
-from mechheads.engine.half_precision import with_precision
+from mechheads.engine.half_precision import for_early_rounds, with_precision
 from mechheads.engine.job import Job, Spec, Unit, given, make_ready
 from mechheads.engine.memory import in_halves
 from mechheads.engine.places import Positions, by_place
+from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, describe_positions, report
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
-from mechheads.engine.run import new_z, unit_key, waves
+from mechheads.engine.run import Measured, new_z, unit_key, waves
+from mechheads.engine.run_race import Raced, run_race
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.basic import Patch
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import Budget, Limits
-from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.interrupted import interrupted_after, until_interrupted
 from mechheads.messages.progress import Bar
+from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
@@ -63,6 +66,7 @@ def path_patch(
     seed: int = 0,
     progress: bool = True,
     store: str | PathLike[str] | None = None,
+    top: int | Race | None = None,
 ) -> HeadScores:
     """Patch the paths from one head to the receivers, sender by sender.
 
@@ -78,11 +82,12 @@ def path_patch(
             ``"denoising"`` takes the paths of the corrupted run from the clean run: which paths are enough?
         mlps: ``"recomputed"``: paths may go through MLPs; ``"frozen"``: direct edges only.
         positions: where the sender's z changes, as in ``mh.sweep``.
-        normalize, budget, seed, progress, store: as in ``mh.sweep``.
+        normalize, budget, seed, progress, store, top: as in ``mh.sweep``.
 
     Returns:
         metric(patched) - metric(base) of each sender [layer, head(, pos), prompt], in the metric's unit. With
-        ``normalize``, it is divided by the mean difference between the source run and the base run.
+        ``normalize``, it is divided by the mean difference between the source run and the base run. With ``top``,
+        what ``mh.sweep`` adds.
 
     Raises:
         ValueError: if the pairs do not align, a receiver comes before every sender, or an argument is not valid;
@@ -105,7 +110,8 @@ def path_patch(
         )
     groups = [tuple(receiver for receiver in group if receiver is not None) or None]
     limits = Limits.of(budget)
-    spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base_of(direction), normalize, seed, limits)
+    base, race = base_of(direction), Race.of(top)
+    spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base, normalize, seed, limits, race)
     question = _Question(f"path patching to {', '.join(names)}, {direction}", "path_patch", names, groups, mlps)
     return _run(model, spec, question, runs=cached, store=store, progress=progress)
 
@@ -193,7 +199,17 @@ def _run(
         job = make_ready(model, spec, runs=runs, store=kept, progress=progress)
         evaluator = Evaluator(spec.metric, job.base, job.source, spec.limits)
         warn_of_answers(job)
-        values, interrupted = _measure(job, evaluator, _Paths(job, question.groups, question.mlps), progress)
+        check_frozen(job.base, job.at)
+        raced = None
+        if spec.race is None:
+            scale = evaluator.distance() if spec.normalize else 1.0
+            values, reached, interrupted = _measure(job, evaluator, question, progress)
+            if interrupted:
+                warn(interrupted_after(f"{len(reached)} of {len(job.units)} senders", "the rest are NaN"))
+            values /= scale
+        else:
+            raced = _race(job, evaluator, question, spec.race, progress)
+            values, interrupted = raced.values[:, :, None], raced.interrupted
     values, places = by_place(job.places, values)
     more = {
         "direction": "noising" if spec.base == "clean" else "denoising",
@@ -208,20 +224,22 @@ def _run(
     extra = places if one else {"receiver": question.receivers}
     about = About(question.name, question.kind, share="share of the difference", extra=extra, more=more)
     result = report(job, values[:, :, 0] if one else values, evaluator, about)
+    if raced is not None:
+        result = raced.result(result, progress)
 
     def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
-        return _run(other, replace(spec, heads=sample), question, progress=False)
+        return _run(other, replace(spec, heads=sample, race=None), question, progress=False)
 
     return with_precision(model, result, again)
 
 
 def _measure(
-    job: Job, evaluator: Evaluator, paths: _Paths, progress: bool
-) -> tuple[Float[np.ndarray, "layer head group place prompt"], bool]:
-    """The change of the metric along every path, and whether Ctrl-C stopped the work."""
-    shape = (job.model.n_layers, job.model.n_heads, len(paths.groups), len(job.places), len(job.tokens))
-    scale = evaluator.distance() if job.spec.normalize else 1.0
-    values = np.full(shape, np.nan)
+    job: Job, evaluator: Evaluator, question: _Question, progress: bool
+) -> tuple[Float[np.ndarray, "layer head group place row"], set[Unit], bool]:
+    """The change of the metric along every path, the units that were reached, and whether Ctrl-C stopped the work."""
+    paths = _Paths(job, question.groups, question.mlps)
+    shape = (job.model.n_layers, job.model.n_heads, len(paths.groups), len(job.places), len(job.rows))
+    values, reached = np.full(shape, np.nan), set[Unit]()
     finished = {} if job.ledger is None else job.ledger.finished()
     bar = Bar(total=len(job.units), disable=not progress, leave=False, desc=f"paths from {len(job.heads)} heads")
     with until_interrupted() as work, bar:
@@ -235,11 +253,35 @@ def _measure(
                 if job.ledger is not None:
                     job.ledger.commit(news)
             for (head, place), key in zip(units, keys, strict=True):
-                values[head.layer, head.head, :, place] = finished[key] / scale
+                values[head.layer, head.head, :, place] = finished[key]
+                reached.add((head, place))
             bar.update(len(units))
-    done = int(np.isfinite(values).any((2, 4)).sum())
-    work.warn(f"{done} of {len(job.units)} senders")
-    return values, work.interrupted
+    return values, reached, work.interrupted
+
+
+def _race(job: Job, evaluator: Evaluator, question: _Question, race: Race, progress: bool) -> Raced:
+    early = None
+    if (other := for_early_rounds(job.model, race)) is not None:
+        spec = replace(job.spec, race=race.without_early)
+        quick = replace(make_ready(other, spec, progress=progress), ledger=job.ledger)
+        judge = Evaluator(job.spec.metric, quick.base, quick.source, job.spec.limits)
+        early = _Racing(quick, judge, question)
+    return run_race(_Racing(job, evaluator, question), race, early=early, progress=progress)
+
+
+@dataclass(frozen=True, eq=False)
+class _Racing:
+    """Races by path patching to one group of receivers."""
+
+    job: Job
+    evaluator: Evaluator
+    question: _Question
+
+    def measure(self, heads: Sequence[HeadId], rows: Int[Tensor, " row"], part: str, progress: bool) -> Measured:
+        """Measure some senders on some prompts."""
+        job = self.job.some(heads, rows, part)
+        values, reached, interrupted = _measure(job, self.evaluator.some(rows), self.question, progress)
+        return Measured(values[:, :, 0], reached, interrupted)
 
 
 class _Paths:
@@ -248,7 +290,6 @@ class _Paths:
     def __init__(self, job: Job, groups: Sequence[Group], mlps: MLPs) -> None:
         self.job, self.groups = job, groups
         self.mlps: MLPs = mlps
-        check_frozen(job.base, job.at)
         self.receivers = sorted({r for group in groups if group for r in group}, key=str)
 
     def waves(self) -> Iterator[list[Unit]]:
@@ -260,15 +301,14 @@ class _Paths:
     def run(self, units: Sequence[Unit]) -> list[Float[Tensor, "sender prompt position d_model"]]:
         """The final states of the second run, for each group of receivers."""
         news, starts = zip(*(new_z(self.job, head, place, None) for head, place in units), strict=True)
-        first, step = torch.stack(starts).amin(0), self.job.plan.rows
+        first = torch.stack(starts).amin(0)
         parts = []
-        for begin in range(0, len(first), step):
-            rows = slice(begin, begin + step)
+        for rows in self.job.rows.split(self.job.plan.rows):
             senders = [(head, new[rows]) for (head, _), new in zip(units, news, strict=True)]
             parts.append(self._some_prompts(rows, senders, first[rows]))
         return [torch.cat(of_group, dim=1) for of_group in zip(*parts, strict=True)]
 
-    def _some_prompts(self, rows: slice, senders: Sequence[tuple[HeadId, Tensor]], start: Tensor) -> list[Tensor]:
+    def _some_prompts(self, rows: Tensor, senders: Sequence[tuple[HeadId, Tensor]], start: Tensor) -> list[Tensor]:
         job, at = self.job, self.job.at[rows]
         pos = job.tokens.ids.shape[1]
         finals: dict[Group, Tensor] = {}

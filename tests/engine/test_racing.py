@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 
 import mechheads as mh
 from benchmarks.racing import race_over
 from mechheads.engine.evaluate import Evaluator
-from mechheads.engine.racing import Race
+from mechheads.engine.racing import Race, Rounding
 from mechheads.limits import Limits
 from mechheads.metrics.basic import kl_divergence
 
@@ -57,6 +58,29 @@ def test_in_ninety_five_of_a_hundred_trials_no_first_head_is_lost(name):
         assert np.mean(share) < 0.5
 
 
+@pytest.mark.parametrize("name", ["a KL", "near ties", "a heavy tail", "normal, with a sign"])
+@pytest.mark.parametrize("off", [0.02, 0.2])
+def test_early_rounds_with_rounding_errors_lose_no_first_head(name, off):
+    """Rounding adds noise to every value, and a bias to every head that more prompts do not remove."""
+    rng = np.random.default_rng(11)
+    right = []
+    for _ in range(40):
+        table = TABLES[name](rng)
+        scale = off * np.sort(table.mean(1))[-20:].mean()
+        bias, noise = rng.normal(0, scale, (150, 1)), rng.normal(0, scale, table.shape)
+        quick = table * (1 + rng.normal(0, off / 10, (150, 1))) + bias + noise
+        found, _ = race_over(table, Race(10), rng, quick=quick)
+        mean = table.mean(1)
+        right.append(len(found) == 10 and mean[list(found)].min() >= np.sort(mean)[-10])
+    assert np.mean(right) >= 0.95
+
+
+def test_rounding_keeps_heads_that_it_could_have_swapped():
+    table = np.concatenate([np.full((2, 8), 1.0), np.full((3, 8), 0.9), np.zeros((40, 8))])
+    assert Race(2).dropped(table, 50).tolist() == [False] * 2 + [True] * 43
+    assert Race(2).dropped(table, 50, Rounding(0.05, 0.0)).tolist() == [False] * 5 + [True] * 40
+
+
 def test_absolute_scores_race_by_their_size_whatever_their_sign():
     rng = np.random.default_rng(3)
     for _ in range(20):
@@ -101,12 +125,69 @@ def test_the_heads_found_have_the_scores_of_the_exhaustive_sweep(kind, llama):
     np.testing.assert_allclose(race.dataset["estimate"].values[~dropped], whole.scores.values[~dropped], atol=1e-6)
 
 
-@pytest.mark.transformerlens
-@pytest.mark.parametrize("site", ["z", "q", "v", "pattern"])
-def test_patching_of_pairs_races_too_and_normalises_by_all_prompts(site, llama):
+@pytest.fixture
+def pairs() -> mh.PromptPairs:
     names = [(a, b) for a in COUNTRIES[:4] for b in COUNTRIES[:4] if a != b]
     sides = [[f"{start} {pair[side]} is" for start in ("The capital of", "In") for pair in names] for side in (0, 1)]
-    pairs = mh.PromptPairs(*sides, *([f" {pair[side]}" for pair in names * 2] for side in (0, 1)))
+    return mh.PromptPairs(*sides, *([f" {pair[side]}" for pair in names * 2] for side in (0, 1)))
+
+
+@pytest.mark.transformerlens
+@pytest.mark.parametrize("receivers", ["final", ["L2H1.q", "L2H0.v"]])
+def test_path_patching_races_too(receivers, llama, pairs, tmp_path):
+    options = {"receivers": receivers, "normalize": True, "progress": False}
+    whole = mh.path_patch(llama, pairs, **options)
+    asked = mh.patching.Race(2, by="absolute", first=8)
+    race = mh.path_patch(llama, pairs, top=asked, store=tmp_path / "paths.ledger", **options)
+    assert race.heads(2, by="absolute") == whole.heads(2, by="absolute")
+    dropped = race.dataset["dropped"].values
+    assert dropped.any() and not race.missing
+    np.testing.assert_allclose(race.scores.values[~dropped], whole.scores.values[~dropped], atol=1e-5)
+    again = mh.path_patch(llama, pairs, top=asked, store=tmp_path / "paths.ledger", **options)
+    np.testing.assert_array_equal(again.values.values, race.values.values)
+    with pytest.raises(ValueError, match="top needs one score per head"):
+        mh.path_patch(llama, pairs, top=2, positions="each", **options)
+
+
+EARLY: dict[str, Callable[..., mh.HeadScores]] = {
+    "zero": lambda model, pairs, top: mh.ablate(model, PROMPTS, top=top, progress=False),
+    "mean": lambda model, pairs, top: mh.ablate(model, PROMPTS, kind="mean", top=top, progress=False),
+    "uniform": lambda model, pairs, top: mh.ablate(model, PROMPTS, kind="uniform", top=top, progress=False),
+    "patching": lambda model, pairs, top: mh.activation_patch(model, pairs, site="q", top=top, progress=False),
+    "paths": lambda model, pairs, top: mh.path_patch(model, pairs, top=top, progress=False),
+    "ships": lambda model, pairs, top: mh.ships(model, PROMPTS, template="bare", top=top, progress=False),
+}
+
+
+@pytest.mark.transformerlens
+@pytest.mark.parametrize("name", list(EARLY))
+def test_early_rounds_in_bfloat16_end_with_the_scores_of_float32(name, llama, pairs):
+    whole = EARLY[name](llama, pairs, None)
+    race = EARLY[name](llama, pairs, mh.patching.Race(2, early="bfloat16"))
+    assert race.heads(2) == whole.heads(2)
+    dropped, about = race.dataset["dropped"].values, race.provenance["race"]
+    np.testing.assert_allclose(race.scores.values[~dropped], whole.scores.values[~dropped], atol=1e-5)
+    assert about["early"] == "bfloat16" and 0 < about["rounding"]["floor"] < np.nanmax(np.abs(whole.scores.values))
+    assert (race.dataset["n_prompts"].values[~dropped] == 24).all()
+    assert llama.dtype == torch.float32
+
+
+def test_early_rounds_resume_from_a_store_and_are_refused_in_half_precision(llama, tiny, tmp_path):
+    top, store = mh.patching.Race(2, early="bfloat16"), tmp_path / "sweeps.ledger"
+    race = mh.ablate(llama, PROMPTS, top=top, store=store, progress=False)
+    again = mh.ablate(llama, PROMPTS, top=top, store=store, progress=False)
+    np.testing.assert_array_equal(again.values.values, race.values.values)
+    assert again.provenance["race"] == race.provenance["race"]
+    half = mh.load(tiny("llama"), dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="early is 'bfloat16', but the model is in bfloat16 already; leave early out"):
+        mh.ablate(half, PROMPTS, top=top, progress=False)
+    with pytest.raises(ValueError, match="early is 'float64'"):
+        mh.patching.Race(2, early="float64")
+
+
+@pytest.mark.transformerlens
+@pytest.mark.parametrize("site", ["z", "q", "v", "pattern"])
+def test_patching_of_pairs_races_too_and_normalises_by_all_prompts(site, llama, pairs):
     options = {"site": site, "normalize": True, "progress": False}
     whole = mh.activation_patch(llama, pairs, **options)
     race = mh.activation_patch(llama, pairs, top=mh.patching.Race(2, by="absolute"), **options)
@@ -154,7 +235,7 @@ def test_an_interrupted_race_goes_on_from_its_store(llama, tmp_path, monkeypatch
 
 
 def test_ctrl_c_between_two_looks_keeps_what_was_measured(llama, monkeypatch):
-    def stops(self, sums, clusters):
+    def stops(self, sums, clusters, rounding):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Race, "dropped", stops)

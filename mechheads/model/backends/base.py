@@ -240,10 +240,10 @@ class Backend(ABC):
     def configuration(self) -> Mapping[str, Any]:
         """All settings, besides the weights, that decide what the model computes."""
 
-    def in_float32(self) -> Any:
-        """A copy of the model with the same weights in float32."""
-        module = copy.deepcopy(self.module).float()
-        module.cfg.dtype = torch.float32
+    def in_dtype(self, dtype: torch.dtype) -> Any:
+        """A copy of the model with the same weights in another dtype."""
+        module = torch.nn.Module.to(copy.deepcopy(self.module), dtype)  # TransformerLens' own prints
+        module.cfg.dtype = dtype
         return module
 
     def trial_tokens(self, rows: int, pos: int) -> Int[Tensor, "row pos"]:

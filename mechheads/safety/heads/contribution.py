@@ -66,7 +66,7 @@ class FromOther:
         back = torch.arange(self.n, 0, -1, device=value.device)
         here = context.mask.sum(1)[:, None] - back
         there = self.other.tokens.lengths[:, None] - back
-        value[row, here] = theirs[row, there]
+        value[row, here] = theirs[row, there].to(value.dtype)
         return value
 
     def __repr__(self) -> str:
@@ -129,7 +129,7 @@ def refusal_contribution(
     race = Race.of(top)
     every = check_heads(heads, model.n_layers, model.n_heads)
     if race is not None:
-        race.check(len(every), places=1)
+        race.check(len(every), places=1, dtype=model.dtype)
     metric = OpeningLogProb(find_opening(model, sides.harmful, opening))
     harmful, harmless = (with_opening(model, side, metric.opening) for side in (sides.harmful, sides.harmless))
     refusal = value_of(model, harmful, metric)

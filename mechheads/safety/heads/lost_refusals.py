@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from mechheads.engine.evaluate import Evaluator
-from mechheads.engine.job import Job, Spec, make_ready
+from mechheads.engine.half_precision import for_early_rounds
+from mechheads.engine.job import Spec, make_ready
 from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, report
-from mechheads.engine.run_race import Raced, run_race
+from mechheads.engine.run_race import Difference, Raced, Racer, Sweeping, run_race
 from mechheads.engine.sweep import sweep
 from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.base import Intervention
@@ -92,13 +93,10 @@ class RefusalLoss:
         After Ctrl-C, all heads that were still in the race; direct effects that were not reached are NaN.
         """
 
-        def fallen(logits: Any, context: Any) -> Any:
-            return -self.opening(logits, context)
-
-        fall = declare(reads=self.opening.reads, unit="nats", null=0.0)(fallen)
-        job, judge = self._side(self.harmful, fall, heads, race)
-        less = None if self.answered is None else self._side(self.answered, self._shift, heads, race)
-        raced = run_race(job, judge, race, less=less, progress=self.progress)
+        racer = self._racer(heads, race)
+        other = for_early_rounds(self.model, race)
+        early = None if other is None else replace(self, model=other)._racer(heads, race.without_early)
+        raced = run_race(racer, race, early=early, progress=self.progress)
         lost = raced.values[:, :, 0]
         direct = np.full_like(lost, np.nan)
         if raced.in_race and not raced.interrupted:
@@ -108,8 +106,8 @@ class RefusalLoss:
                 raced.interrupted = change.provenance["interrupted"]
             work.warn("the race", "direct effects are NaN")
             raced.interrupted |= work.interrupted
-        more = {"heads": describe_heads(job), "interrupted": raced.interrupted}
-        scores = report(job, lost, judge, About("lost refusals", "refusal_contribution", more=more))
+        more = {"heads": describe_heads(racer.job), "interrupted": raced.interrupted}
+        scores = report(racer.job, lost, racer.evaluator, About("lost refusals", "refusal_contribution", more=more))
         return Lost.of(lost, direct, scores), raced
 
     @property
@@ -126,8 +124,20 @@ class RefusalLoss:
         """Ships over as many tokens as the opening has."""
         return declare(reads=self.opening.reads, unit="nats", null=None)(kl_divergence)
 
-    def _side(self, prompts: Prompts, metric: Metric, heads: Heads, race: Race) -> tuple[Job, Evaluator]:
+    def _racer(self, heads: Heads, race: Race) -> Racer:
+        """Races by the score: how far R falls, less what the ablation does to the answer to the look-alike."""
+
+        def fallen(logits: Any, context: Any) -> Any:
+            return -self.opening(logits, context)
+
+        fall = declare(reads=self.opening.reads, unit="nats", null=0.0)(fallen)
+        harmful = self._sweeping(self.harmful, fall, heads, race)
+        if self.answered is None:
+            return harmful
+        return Difference(harmful, self._sweeping(self.answered, self._shift, heads, race))
+
+    def _sweeping(self, prompts: Prompts, metric: Metric, heads: Heads, race: Race) -> Sweeping:
         limits = Limits.of(self.budget)
         spec = Spec(prompts, self.intervention, metric, heads, seed=self.seed, limits=limits, race=race)
         job = make_ready(self.model, spec, progress=self.progress)
-        return job, Evaluator(metric, job.base, limits=limits)
+        return Sweeping.of(job, Evaluator(metric, job.base, limits=limits))

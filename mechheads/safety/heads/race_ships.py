@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.half_precision import for_early_rounds
 from mechheads.engine.racing import Race
-from mechheads.engine.run_race import Raced, run_race
+from mechheads.engine.run_race import Raced, Sweeping, run_race
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.metrics.basic import kl_divergence
 from mechheads.safety.heads.ablations import Ablation
@@ -32,11 +34,19 @@ def race_ships(
         check_r(r, asked.prompts.tokens(asked.model), asked.model)
     shared = asked.job(ablations, race)
     evaluator = Evaluator(kl_divergence, shared.base)
+    other = for_early_rounds(asked.model, race)
+    quick = None if other is None else replace(asked, model=other).job(ablations, race.without_early)
+    judge = None if quick is None else Evaluator(kl_divergence, quick.base)
     turn = None if r is None else Turn(last_states(shared.base.final_at(shared.at)), r, shared.tokens.cluster)
     stopped = False
     for ablation in ablations:
         job = shared.intervening(ablation.intervention)
-        raced = Raced.start(job, race) if stopped else run_race(job, evaluator, race, progress=asked.progress)
+        raced = Raced.start(job, race)
+        if not stopped:
+            early = None
+            if quick is not None and judge is not None:
+                early = Sweeping.of(quick.intervening(ablation.intervention), judge)
+            raced = run_race(Sweeping.of(job, evaluator), race, early=early, progress=asked.progress)
         found = empty(job, about_pass(asked, ablation, r), 0)
         found.kl[:] = raced.values[:, :, 0]
         raced.interrupted |= stopped
