@@ -242,7 +242,8 @@ class Backend(ABC):
 
     def in_dtype(self, dtype: torch.dtype) -> Any:
         """A copy of the model with the same weights in another dtype."""
-        module = torch.nn.Module.to(copy.deepcopy(self.module), dtype)  # TransformerLens' own prints
+        module: Any = copy.deepcopy(self.module)
+        torch.nn.Module.to(module, dtype)  # TransformerLens' own method prints a line
         module.cfg.dtype = dtype
         return module
 
