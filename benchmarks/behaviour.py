@@ -3,9 +3,11 @@
 ``python -m benchmarks.behaviour --models default path/to/model.gguf --out behaviour.json`` measures, for each model,
 
 - the time of a profile against plain forward passes of the same windows, interleaved;
-- the agreement of induction scores from repeated random tokens with those from ordinary text;
+- the agreement of induction scores from repeated random tokens with those from ordinary text, with bootstrap intervals
+  over windows and rows;
 - the loss on the second half of repeated random tokens when the first five induction heads (by ordinary text) are
-  replaced by their means, against five random heads of the same layers, with an interval over rows.
+  replaced by their means, against five random heads of the same layers, with an interval over rows. A layer that has
+  too few other heads gives fewer.
 
 ``--planted 20`` measures, over so many models with planted attention, the area under the ROC curve of each behaviour,
 and how many models with nothing planted have a head with a name.
@@ -17,6 +19,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,13 +29,15 @@ from scipy.stats import rankdata
 
 import mechheads as mh
 from benchmarks.machine import PeakMemory, clock
-from mechheads.behaviour.head_profile import NAMES
+from mechheads.behaviour.head_profile import NAMES, HeadProfile
 from mechheads.behaviour.measure import measure
 from mechheads.behaviour.windows import windows_of
-from mechheads.results.stats import clustered_interval
+from mechheads.results.correlation import Comparison, compare
+from mechheads.results.stats import clustered_interval, mean_over_prompts
 from mechheads.testing.behaving import Behaviour, behaving_model
 
 ROWS, LENGTH, DRAWS = 24, 64, 20
+BOOTSTRAPS, FIRST = 2000, 10
 
 
 def main() -> None:
@@ -50,10 +55,12 @@ def main() -> None:
         print(json.dumps(found["planted"], indent=1), flush=True)
     for name in args.models:
         model = mh.load(None if name == "default" else name)
+        on_text, seconds = whole(model, args.tokens)
         found[Path(name).stem] = told = {
+            "heads": [model.n_layers, model.n_heads],
             "cost": cost(model, args.repeats),
-            "profile": whole(model, args.tokens),
-            **induction(model, args.tokens),
+            "profile": seconds,
+            **induction(model, on_text),
         }
         print(json.dumps(told, indent=1), flush=True)
     args.out.write_text(json.dumps(found, indent=1) + "\n")
@@ -99,46 +106,78 @@ def cost(model: mh.Model, repeats: int) -> dict[str, float]:
     return medians | {"ratio": medians["profile"] / medians["forward"]}
 
 
-def whole(model: mh.Model, tokens: int) -> dict[str, float]:
-    """Seconds and peak memory of one profile."""
-    start = time.perf_counter()
+def whole(model: mh.Model, tokens: int) -> tuple[HeadProfile, dict[str, float]]:
+    """A profile, its seconds and its peak memory."""
+    wall, cpu = time.perf_counter(), time.process_time()
     with PeakMemory("cpu") as memory:
         found = mh.profile_heads(model, n_tokens=tokens)
-    return {
+    return found, {
         "tokens": found.provenance["n_tokens"],
-        "seconds": time.perf_counter() - start,
+        "windows": found.provenance["n_windows"],
+        "seconds": time.perf_counter() - wall,
+        "cpu_seconds": time.process_time() - cpu,
         "peak_mb": memory.peak / 2**20,
     }
 
 
-def induction(model: mh.Model, tokens: int) -> dict[str, Any]:
+def induction(model: mh.Model, on_text: HeadProfile) -> dict[str, Any]:
     """Agreement of the two ways to find induction heads, and what in-context copying loses without the first five."""
-    on_text = mh.profile_heads(model, n_tokens=tokens)
     rows = mh.behaviour.repeated_tokens(model, ROWS, LENGTH)
     on_rows = mh.profile_heads(model, rows, window=len(rows[0]))
     scores = [each.select(behaviour="induction") for each in (on_text, on_rows)]
     ids = torch.tensor(mh.behaviour.repeated_tokens(model, ROWS, LENGTH, seed=1))
     intact, first = second_half(model, ids, []), scores[0].heads(5)
     lost = second_half(model, ids, first) - intact
+    others = [second_half(model, ids, heads) - intact for heads in drawn(model, first)]
+    return {
+        "agreement": agreement(*scores),
+        "first": [list(map(str, each.heads(FIRST))) for each in scores],
+        "loss": with_interval(intact),
+        "lost without the first five": with_interval(lost),
+        "lost without five random heads of the same layers": [float(other.mean()) for other in others],
+        "difference": with_interval(lost - np.mean(others, axis=0)),
+    }
+
+
+def agreement(on_text: mh.HeadScores, on_rows: mh.HeadScores) -> dict[str, Any]:
+    """Spearman's correlation of two scores over heads, and how many of the first ten they share.
+
+    Each with the 2.5% and 97.5% quantiles over bootstrap draws of the windows of both.
+    """
+    values = [np.asarray(each.values).reshape(-1, each.dataset.sizes["prompt"]) for each in (on_text, on_rows)]
     draw = np.random.default_rng(0)
-    others = []
+
+    def compared(columns: list[np.ndarray]) -> Comparison:
+        left, right = (mean_over_prompts(each[:, at]) for each, at in zip(values, columns, strict=True))
+        return compare(left, right, FIRST, ("text", "rows"))
+
+    whole = compared([np.arange(each.shape[1]) for each in values])
+    draws = [compared([draw.integers(each.shape[1], size=each.shape[1]) for each in values]) for _ in range(BOOTSTRAPS)]
+    spearman, overlap = np.quantile([(each.spearman, FIRST * each.overlap) for each in draws], [0.025, 0.975], axis=0).T
+    return {
+        "windows": [each.shape[1] for each in values],
+        "Spearman": [whole.spearman, *spearman.tolist()],
+        f"shared of the first {FIRST}": [FIRST * whole.overlap, *overlap.tolist()],
+        "by chance": FIRST**2 / whole.n_heads,
+    }
+
+
+def drawn(model: mh.Model, first: tuple[mh.HeadId, ...]) -> Iterator[list[mh.HeadId]]:
+    """Random other heads, one in the layer of each of the first, as long as there are others."""
+    draw = np.random.default_rng(0)
     for _ in range(DRAWS):
         heads: list[mh.HeadId] = []
         for head in first:
             free = [h for h in range(model.n_heads) if mh.HeadId(head.layer, h) not in {*first, *heads}]
             if free:
                 heads.append(mh.HeadId(head.layer, int(draw.choice(free))))
-        others.append(second_half(model, ids, heads) - intact)
-    more = lost - np.mean(others, axis=0)
-    low, high = clustered_interval(more, np.arange(len(more)))
-    return {
-        "agreement": str(scores[0].compare(scores[1])),
-        "first": [list(map(str, each.heads(10))) for each in scores],
-        "loss": float(intact.mean()),
-        "lost without the first five": float(lost.mean()),
-        "lost without five random heads of the same layers": [float(other.mean()) for other in others],
-        "difference": [float(more.mean()), float(low), float(high)],
-    }
+        yield heads
+
+
+def with_interval(values: np.ndarray) -> list[float]:
+    """The mean over rows, and the ends of its interval."""
+    low, high = clustered_interval(values, np.arange(len(values)))
+    return [float(values.mean()), float(low), float(high)]
 
 
 @torch.no_grad()

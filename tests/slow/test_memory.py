@@ -1,4 +1,4 @@
-"""The plan's memory against what a fresh process really takes, and the same numbers under a budget."""
+"""The memory that a fresh process really takes: against a plan, under a budget, and however long a text is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +16,8 @@ import torch
 import mechheads as mh
 from mechheads.engine.memory import PeakBytes
 
-SWEEP = """
-import ctypes, gc, json, sys
+PEAK = """
+import ctypes, gc, json, random, sys
 import numpy as np, torch
 import mechheads as mh
 
@@ -23,17 +25,21 @@ def status(name):
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
-def random(prompts, tokens):
+def level():  # what is in use now; the peak counts from here
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    with open("/proc/self/clear_refs", "w") as reset:
+        reset.write("5")
+    return status("VmRSS")
+"""
+SWEEP = """
+def drawn(prompts, tokens):
     return torch.randint(1000, 20000, (prompts, tokens), generator=torch.Generator().manual_seed(0)).tolist()
 
 model = mh.load()
-mh.ablate(model, random(2, 6), heads="L29H0", progress=False)
-prompts, heads = random(32, 48), ["L28H0", "L29H5"]
-gc.collect()
-ctypes.CDLL("libc.so.6").malloc_trim(0)
-before = status("VmRSS")
-with open("/proc/self/clear_refs", "w") as reset:
-    reset.write("5")
+mh.ablate(model, drawn(2, 6), heads="L29H0", progress=False)
+prompts, heads = drawn(32, 48), ["L28H0", "L29H5"]
+before = level()
 tight = mh.ablate(model, prompts, heads=heads, budget="500 MB", progress=False)
 measured = status("VmHWM") - before
 planned = mh.plan(model, prompts, intervention=mh.Zero(), heads=heads, budget="500 MB")
@@ -49,16 +55,43 @@ print(json.dumps({
     ],
 }))
 """
+PROFILE = """
+model = mh.load(sys.argv[1])
+
+def windows(n):
+    draw = random.Random(0)
+    for _ in range(n):
+        yield draw.choices(range(300), k=16)
+
+def peak(n):
+    before = level()
+    found = mh.profile_heads(model, windows(n), window=16, n_tokens=None, progress=False)
+    if found.provenance["n_windows"] != n:
+        raise ValueError(found.provenance["n_windows"])
+    return status("VmHWM") - before
+
+peak(600)
+print(json.dumps([peak(n) for n in (600, 12_000)]))
+"""
 
 
 @pytest.mark.needs(sys.platform == "linux", "/proc, for the peak of a process")
 def test_planned_peak_is_what_a_process_takes_and_a_budget_changes_no_number():
-    done = subprocess.run([sys.executable, "-c", SWEEP], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", PEAK + SWEEP], capture_output=True, text=True, check=True)
     seen = json.loads(done.stdout.splitlines()[-1])
     assert abs(seen["planned"] / seen["measured"] - 1) < 0.15, seen
     assert seen["measured"] < 500 * 2**20
     assert seen["on_disk"]
     assert max(seen["off"]) < 1e-5
+
+
+@pytest.mark.needs(sys.platform == "linux", "/proc, for the peak of a process")
+def test_a_profile_of_twenty_times_the_text_takes_no_more_memory(tiny: Callable[[str], Path]) -> None:
+    """The measures of 12,000 windows, were they kept, would take 39 MB."""
+    command = [sys.executable, "-c", PEAK + PROFILE, str(tiny("llama"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    short, long = json.loads(done.stdout.splitlines()[-1])
+    assert long < short + 8 * 2**20
 
 
 def test_the_peak_is_that_of_the_tensors_alive_together():

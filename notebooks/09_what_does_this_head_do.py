@@ -1,0 +1,406 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # What does this head do?
+#
+# You have found a head. A paper names it, or a patching experiment points to it. Before you do anything else, ask two
+# questions: **what does it usually attend to**, and **what does it write?** This notebook asks them of three heads of
+# the default model: L16H0, L18H6 and L23H4. Then it turns each head off, and asks whether all the answers agree.
+#
+# You should know what an attention head, the residual stream and a logit are; no other notebook is needed. To save time
+# we read few texts: the notebook takes less than a minute without a GPU.
+
+# %%
+from itertools import islice
+
+import pandas as pd
+
+import mechheads as mh
+from mechheads.behaviour.windows import default_texts
+
+pd.set_option("display.max_colwidth", None)
+
+model = mh.load()
+HEADS = ["L16H0", "L18H6", "L23H4"]
+
+
+def with_interval(scores: mh.HeadScores, head: str) -> str:
+    """The score of a head with its interval, as text."""
+    found = scores[head]
+    return f"{found['score']:.2f} ({found['ci_low']:.2f} to {found['ci_high']:.2f})"
+
+
+# %% [markdown]
+# ## What does it attend to?
+#
+# `mh.profile_heads` runs the model on ordinary text, and measures which share of its attention a head gives to certain
+# tokens. The package has texts of twelve kinds for this, such as stories, dialogue, timetables and code. We take the
+# beginning of one text of each kind. A share alone says little: near the beginning of a text, the previous token is one
+# of few. So each share comes with a **null**, the share that is left if the attention of each token is shuffled among
+# the tokens before it. A head gets a name if its share is clearly above the null.
+
+# %%
+texts = [model.tokenizer(text)["input_ids"][:80] for text in islice(default_texts(), 12)]
+profile = mh.profile_heads(model, texts, window=80, progress=False)
+for head in HEADS:
+    print(f"{head}: {', '.join(profile.names(head)) or 'no name'}")
+
+# %%
+BEHAVIOURS = ["first", "previous", "duplicate", "induction", "delimiter"]
+
+
+def measured(head: str) -> pd.DataFrame:
+    """What the profile measured of one head: a row for each behaviour."""
+    at = mh.HeadId.parse(head)
+    found = profile.dataset.sel(layer=at.layer, head=at.head, behaviour=BEHAVIOURS)
+    return found[["score", "null", "moved"]].to_dataframe()[["score", "null", "moved"]]
+
+
+pd.concat({head: measured(head) for head in HEADS}, axis=1).round(2)
+
+# %% [markdown]
+# Read `score` against `null` first:
+#
+# - **L16H0** gives most of its attention to the previous token, many times as much as chance would.
+# - **L18H6** gives most of it to the first token, and most of the rest to **induction** tokens. If the current token
+#   has occurred before, these are the tokens that came after it then.
+# - **L23H4** also gives most to the first token. Nothing else here is far above its null.
+#
+# The first token is special. Many heads rest there when there is nothing to do, and take little from it. So look at
+# `moved` too. It is the same share, with attention weighted by the size of what is taken from each token. L18H6 and
+# L23H4 take less from the first token than their attention suggests, and more from others. The name *sink* is about
+# attention alone, so it may describe a head's idle time.
+#
+# Are these three heads unusual? The map shows three behaviours for all 270 heads.
+
+# %%
+profile.select(behaviour=["first", "previous", "induction"]).plot()
+
+# %% [markdown]
+# Many heads of the later half rest on the first token. Previous-token and induction heads are few.
+#
+# ## Look at examples, and not only at the strongest
+#
+# A share is a mean over many tokens, and shows none of them. It is tempting to look at the texts in which a head does
+# most, but these are rarely typical. `mh.behaviour.head_examples` sorts windows of text by the head's **activity**: how
+# much it moves from tokens other than the first, at its busiest token. It draws examples from each tenth. In the
+# examples, `[[ ]]` marks the token that attends, and `<< >>` the one from which most is moved.
+
+# %%
+examples = mh.behaviour.head_examples(model, texts, window=80, per_quantile=1, progress=False)
+of_heads = pd.concat({head: examples.of(head, around=5).set_index("part") for head in HEADS}, names=["head"])
+of_heads.loc[(slice(None), ["highest", "60-70%", "30-40%", "lowest"]), ["activity", "weight", "shown"]].round(2)
+
+# %% [markdown]
+# L16H0 is easy to read: everywhere, it looks one token back. For L18H6, look at the token *before* the `<< >>`: it is
+# often the token in `[[ ]]`, or part of the same phrase. The examples of L23H4 fit no simple rule. Its strongest one
+# tells another story than the others. You may see a pattern in a few examples, but you would see one in random
+# examples too. Exercise 3 tests a guess about L23H4 on new text.
+#
+# How active are the heads from window to window?
+
+# %%
+tenths = examples.table[examples.table["part"].str.contains("%")]
+activity = tenths.pivot_table(index="part", columns="head", values="activity", sort=False)[HEADS]
+labels = {"part": "windows, the most active first", "value": "activity (share of the residual stream)"}
+activity.plot(backend="plotly", markers=True, height=380, labels=labels).update_yaxes(rangemode="tozero")
+
+# %% [markdown]
+# L16H0 does about as much in each window. The other two do much more in some windows than in others: they wait for
+# something. So their strongest examples are not typical, and a mean over all text hides what they do.
+#
+# ## Without any text
+#
+# In ordinary text, one pattern can have several causes. After *"one, two, three, and one,"* a head that attends to
+# *"two"* may look for the token after an earlier copy, or for numbers, or for words in lists. In random tokens that are
+# written down twice, nothing but the earlier copy says what comes next.
+
+# %%
+rows = mh.behaviour.repeated_tokens(model, n=8, length=16)
+on_random = mh.profile_heads(model, rows, window=32, progress=False)
+pd.DataFrame(
+    {
+        (where, name): {head: found.select(behaviour=name)[head]["score"] for head in HEADS}
+        for where, found in {"text": profile, "random tokens": on_random}.items()
+        for name in ("previous", "induction")
+    }
+).round(2)
+
+# %%
+induction = on_random.select(behaviour="induction")
+print(induction.compare(profile.select(behaviour="induction")))
+
+# %% [markdown]
+# L16H0 and L18H6 do here what they do in text, only more so. L23H4 does neither: its answer lies elsewhere. Over all
+# heads, the two ways to find induction heads agree in part: among their first ten are several that are the same, and
+# several that are not.
+#
+# ## What does it write?
+#
+# A head attends to a token and adds something to the residual stream. Does it write *that token*, or something else?
+# The profile also tells how often a head raises the logit of the token that it attends to most above the logit of
+# another token of the text. By chance it does so half of the time.
+
+# %%
+copying = {}
+for head in HEADS:
+    at = mh.HeadId.parse(head)
+    found = profile.dataset.sel(layer=at.layer, head=at.head)
+    copying[head] = {name: float(found[name]) for name in ("copying", "copying_low", "copying_high")}
+pd.DataFrame(copying).T.round(2)
+
+# %% [markdown]
+# L18H6 and L23H4 tend to raise what they attend to. L16H0 does not: if it writes down the previous token, this is not
+# a prediction. (`mh.behaviour.copying_scores` asks the same of the weights alone, for all heads, in about ten seconds.)
+#
+# ### To whom does L16H0 write?
+#
+# A head can write for the logits, or for later heads. `mh.behaviour.composition_scores` compares the directions into
+# which a head writes with the directions that each later head reads, here for its **keys**. It needs no text.
+
+# %%
+keys = mh.behaviour.composition_scores(model, "K", progress=False)
+read_by = keys["L16H0"].nlargest(6, "score").set_index("receiver")
+read_by["induction in random tokens"] = [induction[head]["score"] for head in read_by.index]
+read_by[["score", "induction in random tokens"]].round(2)
+
+# %% [markdown]
+# Of these six heads, five are induction heads, and L18H6 is one of them. This makes sense. At each token, L16H0 notes
+# which token came before. An induction head looks for a token at which this note equals the current token, and so it
+# finds the token that came next. The sixth, L18H8, has the same weights for it and does not attend to these tokens at
+# all. Weights say what fits, and not what happens.
+#
+# ### Which words does L23H4 write?
+#
+# The strongest directions from what a head reads to what it writes are the singular vectors of its OV circuit. Each has
+# two ends.
+
+# %%
+directions = mh.behaviour.head_directions(model, "L23H4", n=3, top=5)
+directions[["share", "reads", "writes", "reads_negative", "writes_negative"]].round(2)
+
+# %% [markdown]
+# Look at what is *written*: many tokens are about countries, cities and languages. The tokens that are *read* make less
+# sense. They are found by their embeddings, but a head of layer 23 reads what 23 layers made of a word. And no
+# direction has as much as a tenth of the whole (`share`), so three are a small part of what the head can write.
+#
+# ### Does it write to the answer?
+#
+# A logit is a sum of what each head adds, so we can look up the part of each head. We take three kinds of prompts: rows
+# of random tokens that are about to repeat, questions for capitals, and everyday sentences.
+
+# %%
+capital = dict(mh.Relation.load("country_to_capital").pairs)
+countries = ["France", "Spain", "Italy", "Japan", "Greece", "Norway", "Egypt", "Cuba"]
+everyday = {
+    "The rain had stopped, and the children went out to": " play",
+    "He opened the door and turned on the": " light",
+    "We were late, so we took a taxi to the": " station",
+    "The shop closes at six, and it opens again at ten in the": " morning",
+    "She read the letter twice and put it back in the": " box",
+    "Before you paint the wall, wash it with warm": " water",
+    "The committee will meet again at the end of the": " month",
+    "Most of the apples in this garden are still too small to": " eat",
+}
+prompts = {
+    "copies": mh.Prompts([row[:-6] for row in rows], answer=[row[-6] for row in rows]),
+    "capitals": mh.Prompts(
+        [f"The capital of {country} is" for country in countries],
+        answer=[f" {capital[country]}" for country in countries],
+    ),
+    "everyday": mh.Prompts(list(everyday), answer=list(everyday.values())),
+}
+parts = {name: mh.logit_attribution(model, some, progress=False) for name, some in prompts.items()}
+pd.DataFrame({name: {head: with_interval(found, head) for head in HEADS} for name, found in parts.items()})
+
+# %% [markdown]
+# These numbers are logits of the right answer, with intervals over prompts. L23H4 adds a lot to the capital, and next
+# to nothing elsewhere. L16H0 adds hardly anything to any answer, as expected. But L18H6 does not raise the copied token
+# either, although it attends to this very token, and tends to write what it attends to. Is it idle?
+#
+# First, from which token does L23H4 take the capital? We compare the logits of two capitals, and divide what each head
+# adds among the tokens that it reads.
+
+# %%
+france = mh.Prompts(["The capital of France is"], answer=[" Paris"], wrong=[" Rome"])
+by_token = mh.logit_attribution(model, france, by="source", progress=False)
+by_token.plot()
+
+# %% [markdown]
+# All of it comes from the country. A few other heads of the last layers read the country too, for and against.
+#
+# ## Does it matter?
+#
+# So far we have only watched. To learn whether the model needs a head, replace its output by its mean, and see how the
+# log-probability of the right answer changes.
+
+# %%
+lost = {
+    name: mh.ablate(model, some, kind="mean", metric=mh.log_prob, heads=HEADS, progress=False)
+    for name, some in prompts.items()
+}
+pd.DataFrame({name: {head: with_interval(found, head) for head in HEADS} for name, found in lost.items()})
+
+# %% [markdown]
+# L18H6 is not idle. Without it, the model predicts the copies much worse. It writes nothing to the answer itself, so
+# later layers must use what it writes. And L16H0, which no logit shows, matters most. For the capitals, only L23H4
+# matters. In the everyday sentences we see no effect, but eight sentences are few.
+#
+# Would you notice this in what the model writes?
+
+# %%
+asked = [
+    "The capital of France is",
+    "Buy rice, milk, salt, tea, figs and eggs. I say it again: buy rice, milk,",
+]
+for off in ([], HEADS):
+    print("off:", *off or ["nothing"])
+    for text in mh.generate(model, asked, 4, off=off, progress=False).texts:
+        print("   ", repr(text))
+
+# %% [markdown]
+# Even if a text has not changed, this does not mean that the heads do nothing. The most probable token is written until
+# another one overtakes it, however much its probability has fallen. Log-probabilities notice the loss earlier.
+#
+# ## Do the views agree?
+
+# %%
+summary = pd.DataFrame(
+    {
+        "names on text": {head: ", ".join(profile.names(head)) or "none" for head in HEADS},
+        "induction, random tokens": {head: induction[head]["score"] for head in HEADS},
+        "copying on text": {head: found["copying"] for head, found in copying.items()},
+        "part in copies": {head: parts["copies"][head]["score"] for head in HEADS},
+        "lost on copies": {head: lost["copies"][head]["score"] for head in HEADS},
+        "part in capitals": {head: parts["capitals"][head]["score"] for head in HEADS},
+        "lost on capitals": {head: lost["capitals"][head]["score"] for head in HEADS},
+    }
+)
+summary.round(2).T
+
+# %% [markdown]
+# - **They agree on L16H0.** It attends to the previous token, in text and in random tokens. Its weights fit the keys of
+#   induction heads. And without it, the model copies much worse. These are three views with different data and methods.
+# - **They agree on L18H6 only in part.** It attends as an induction head does, and the model needs it for copies. But
+#   it does not write the next token to the logits, although `copying` suggests this. Later layers stand in between.
+# - **For L23H4, the profile misses what matters.** It says only that the head often rests. The other views say more:
+#   the head writes what belongs to a country, takes it from the country, and the answer depends on it. A profile knows
+#   seven behaviours, and what this head does is none of them.
+#
+# ## What you may conclude, and what not
+#
+# - **You may say:** on texts like these, L16H0 attends to the previous token, and L18H6 to induction tokens, far more
+#   than shuffled attention does. If the z of either is replaced by its mean, random rows are copied worse, by so much.
+# - **You may say:** in prompts of this form, L23H4 adds so many logits to the capital, and takes them from the country.
+# - **Not:** "L16H0 is there for induction." It is active in every window of text. Copies are what we happened to test.
+# - **Not:** "Everyday text does not need these heads." Eight sentences cannot show that there is no effect. And if one
+#   head is gone, others may do its work.
+# - **Not:** "L18H6 is a sink." It rests on the first token most of the time, and this is not what it is needed for.
+# - **Not:** "L16H0 and L18H6 work together, because their weights fit." `mh.path_patch` tests whether one uses what the
+#   other wrote (notebook 08 does this).
+# - **Not:** "L23H4 is the head for capitals." We asked about capitals, so we found capitals. In text it is active where
+#   no country is named.
+#
+# ## Exercises
+#
+# Fill in the answer and run the cell after it: it says whether you are right.
+#
+# ### 1. Looks there, takes elsewhere
+#
+# L23H4 looks at the first token most of the time, and takes more from other tokens. It is not alone in this. Name a head
+# that gives more than half of its attention to the first token (`score`), but less than 30% if attention is weighted by
+# what is taken (`moved`).
+
+# %% tags=["exercise"]
+takes_elsewhere = None  # your turn: such as "L0H0"
+
+# %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
+mh.testing.check_answer(
+    takes_elsewhere,
+    lambda head: measured(head).loc["first", "score"] > 0.5 and measured(head).loc["first", "moved"] < 0.3,
+    right="its pattern looks like that of a resting head, and most of what it moves comes from other tokens.",
+    hint='look at measured(head).loc["first"] for the heads of profile.named("sink").',
+)
+
+# %% [markdown] tags=["solution"]
+# <details><summary>One solution</summary>
+#
+# ```python
+# sinks = [str(head) for head in profile.named("sink")]
+# takes_elsewhere = min(sinks, key=lambda head: measured(head).loc["first", "moved"])
+# ```
+#
+# Several heads of layers 23 and 24 are of this kind. A pattern of attention shows them as idle, and they are not.
+# </details>
+#
+# ### 2. Weights that fit
+#
+# By its weights, one other head writes for the keys of L18H6 at least as strongly as L16H0 does. Which? Does the model
+# need it for the copies as much?
+
+# %% tags=["exercise"]
+fits_too = None  # your turn: such as "L0H0"; start from keys.select(receiver="L18H6")
+
+# %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
+mh.testing.check_answer(
+    fits_too,
+    lambda head: mh.HeadId.parse(head) == next(h for h in keys.select(receiver="L18H6").heads(2) if str(h) != "L16H0"),
+    right="its weights fit. Now turn it off, and compare with lost['copies'].",
+    hint='keys.select(receiver="L18H6").top(5) lists the heads whose output its keys read best.',
+)
+
+# %% [markdown] tags=["solution"]
+# <details><summary>One solution</summary>
+#
+# ```python
+# fits_too = next(str(head) for head in keys.select(receiver="L18H6").heads(2) if str(head) != "L16H0")
+# other = mh.ablate(model, prompts["copies"], kind="mean", metric=mh.log_prob, heads=fits_too, progress=False)
+# print(with_interval(other, fits_too))
+# ```
+#
+# The loss is small. That two heads share directions does not say how much flows there, or whether it is of use.
+# </details>
+#
+# ### 3. Predict the head
+#
+# If you know what a head does, you can write a text in which it does much. Write one of 16 to 40 tokens in which L23H4
+# is more active than in any window of `examples`.
+
+# %% tags=["exercise"]
+my_text = None  # your turn: a text of at least 16 tokens
+
+# %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
+mh.testing.check_answer(
+    my_text,
+    lambda text: (
+        len(model.tokenizer(text).input_ids) <= 40
+        and mh.behaviour.head_examples(model, [text, text], progress=False).of("L23H4")["activity"].max()
+        > examples.of("L23H4")["activity"].max()
+    ),
+    right="you predicted it. Which of your words does it need? Change one after the other.",
+    hint="its weights write words about countries. Name some, and ask for something that belongs to one of them.",
+)
+
+# %% [markdown] tags=["solution"]
+# <details><summary>One solution</summary>
+#
+# ```python
+# my_text = "The capital of France is Paris. The capital of Italy is Rome. The capital of Spain is"
+# ```
+#
+# A guess that predicts new texts is worth more than one that fits the texts it was made from. But one success does not
+# say that the guess is right: a text about rivers or painters may do as well.
+# </details>
