@@ -115,8 +115,10 @@ of_heads.loc[(slice(None), ["highest", "60-70%", "30-40%", "lowest"]), ["activit
 # %%
 tenths = examples.table[examples.table["part"].str.contains("%")]
 activity = tenths.pivot_table(index="part", columns="head", values="activity", sort=False)[HEADS]
-labels = {"part": "windows, the most active first", "value": "activity (share of the residual stream)"}
-activity.plot(backend="plotly", markers=True, height=380, labels=labels).update_yaxes(rangemode="tozero")
+labels = {"part": "windows, the most active first", "value": "activity (share of the stream)"}
+size = {"width": 900, "height": 340, "template": "plotly_white"}
+figure = activity.plot(backend="plotly", markers=True, labels=labels, **size)
+figure.update_yaxes(rangemode="tozero").update_layout(margin={"t": 30})
 
 # %% [markdown]
 # L16H0 does about as much in each window. The other two do much more in some windows than in others: they wait for
@@ -240,7 +242,8 @@ by_token = mh.logit_attribution(model, france, by="source", progress=False)
 by_token.plot()
 
 # %% [markdown]
-# All of it comes from the country. A few other heads of the last layers read the country too, for and against.
+# All of it comes from the country. In the last layer, other heads add to the answer or take from it. They read the last
+# token itself, to which L23H4 has already written.
 #
 # ## Does it matter?
 #
@@ -320,9 +323,9 @@ summary.round(2).T
 #
 # ### 1. Looks there, takes elsewhere
 #
-# L23H4 looks at the first token most of the time, and takes more from other tokens. It is not alone in this. Name a head
-# that gives more than half of its attention to the first token (`score`), but less than 30% if attention is weighted by
-# what is taken (`moved`).
+# L23H4 looks at the first token most of the time, and takes more from other tokens. It is not alone in this. Name a
+# head that gives more than half of its attention to the first token (`score`), but less than 30% if attention is
+# weighted by what is taken (`moved`).
 
 # %% tags=["exercise"]
 takes_elsewhere = None  # your turn: such as "L0H0"
@@ -357,7 +360,9 @@ fits_too = None  # your turn: such as "L0H0"; start from keys.select(receiver="L
 # %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
 mh.testing.check_answer(
     fits_too,
-    lambda head: mh.HeadId.parse(head) == next(h for h in keys.select(receiver="L18H6").heads(2) if str(h) != "L16H0"),
+    lambda head: (
+        mh.HeadId.parse(head) in keys.select(receiver="L18H6").heads(2) and mh.HeadId.parse(head) != mh.HeadId(16, 0)
+    ),
     right="its weights fit. Now turn it off, and compare with lost['copies'].",
     hint='keys.select(receiver="L18H6").top(5) lists the heads whose output its keys read best.',
 )

@@ -32,6 +32,8 @@ assert max(abs(part[name]["L23H4"]["score"]) for name in ("copies", "everyday"))
 assert max(abs(found["L16H0"]["score"]) for found in part.values()) < 0.5
 assert part["copies"]["L18H6"]["score"] < 0.2
 of_france = by_token["L23H4"].set_index("source")["score"]
+late = by_token.select(source="4 is").scores.values[29]
+assert late.max() > 1 and late.min() < -1
 assert of_france["3 France"] > 2 and of_france.drop("3 France").abs().max() < 0.1
 loss = {name: {head: found[head] for head in HEADS} for name, found in lost.items()}
 assert loss["copies"]["L16H0"]["score"] < loss["copies"]["L18H6"]["score"] - 1

@@ -115,6 +115,19 @@ def test_it_survives_a_file_and_is_small(llama: mh.Model, tmp_path: Path) -> Non
     assert of_arrays == len(examples.table) * WINDOW * 8
 
 
+def test_a_file_of_270_heads_has_8_mb_and_one_of_1024_has_40(llama: mh.Model, tmp_path: Path) -> None:
+    """By the bytes that each further example takes, beside those of its arrays."""
+    sizes = []
+    for each in (1, 4):
+        examples = head_examples(llama, texts_for(llama, 60), window=WINDOW, per_quantile=each, progress=False)
+        sizes.append((len(examples.table), examples.save(tmp_path / f"{each}.nc").stat().st_size))
+    (few, small), (many, large) = sizes
+    beside = (large - small) / (many - few) - WINDOW * 8
+    of_head = 24 * (128 * 8 + beside)
+    assert 270 * of_head < 8e6
+    assert 1024 * of_head < 40e6
+
+
 def test_ctrl_c_keeps_the_windows_so_far(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     module = mechheads.behaviour.examples
     monkeypatch.setattr(mechheads.behaviour.windows, "_AT_ONCE", 2 * WINDOW)
