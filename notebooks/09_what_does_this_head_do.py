@@ -75,14 +75,14 @@ pd.concat({head: measured(head) for head in HEADS}, axis=1).round(2)
 # Read `score` against `null` first:
 #
 # - **L16H0** gives most of its attention to the previous token, many times as much as chance would.
-# - **L18H6** gives most of it to the first token, and most of the rest to **induction** tokens. If the current token
-#   has occurred before, these are the tokens that came after it then.
+# - **L18H6** gives most of it to the first token, and most of the rest to **induction** tokens: if the current token
+#   has occurred before, the tokens that came after it then.
 # - **L23H4** also gives most to the first token. Nothing else here is far above its null.
 #
 # The first token is special. Many heads rest there when there is nothing to do, and take little from it. So look at
 # `moved` too. It is the same share, with attention weighted by the size of what is taken from each token. L18H6 and
 # L23H4 take less from the first token than their attention suggests, and more from others. The name *sink* is about
-# attention alone, so it may describe a head's idle time.
+# attention alone, so it may describe only what a head does when it is idle.
 #
 # Are these three heads unusual? The map shows three behaviours for all 270 heads.
 
@@ -108,7 +108,7 @@ of_heads.loc[(slice(None), ["highest", "60-70%", "30-40%", "lowest"]), ["activit
 # L16H0 is easy to read: everywhere, it looks one token back. For L18H6, look at the token *before* the `<< >>`: it is
 # often the token in `[[ ]]`, or part of the same phrase. The examples of L23H4 fit no simple rule. Its strongest one
 # tells another story than the others. You may see a pattern in a few examples, but you would see one in random
-# examples too. Exercise 3 tests a guess about L23H4 on new text.
+# examples too. So test your guess on new text, as exercise 3 does.
 #
 # How active are the heads from window to window?
 
@@ -146,15 +146,14 @@ induction = on_random.select(behaviour="induction")
 print(induction.compare(profile.select(behaviour="induction")))
 
 # %% [markdown]
-# L16H0 and L18H6 do here what they do in text, only more so. L23H4 does neither: its answer lies elsewhere. Over all
-# heads, the two ways to find induction heads agree in part: among their first ten are several that are the same, and
-# several that are not.
+# L16H0 and L18H6 do here what they do in text, only more so. L23H4 does neither. Over all heads, the two ways to find
+# induction heads agree only in part: several of their first ten heads are the same, and several are not.
 #
 # ## What does it write?
 #
 # A head attends to a token and adds something to the residual stream. Does it write *that token*, or something else?
-# The profile also tells how often a head raises the logit of the token that it attends to most above the logit of
-# another token of the text. By chance it does so half of the time.
+# The profile also tells how often a head raises the logit of the token that it attends to most (the first token left
+# out) above the logit of another token of the text. By chance it does so half of the time.
 
 # %%
 copying = {}
@@ -242,13 +241,13 @@ by_token = mh.logit_attribution(model, france, by="source", progress=False)
 by_token.plot()
 
 # %% [markdown]
-# All of it comes from the country. In the last layer, other heads add to the answer or take from it. They read the last
-# token itself, to which L23H4 has already written.
+# All that L23H4 adds comes from the country. In the last layer, other heads add to the answer or take from it. They
+# read the last token itself, to which L23H4 has already written.
 #
 # ## Does it matter?
 #
-# So far we have only watched. To learn whether the model needs a head, replace its output by its mean, and see how the
-# log-probability of the right answer changes.
+# So far we have only watched. To learn whether the model needs a head, replace its z by its mean over all tokens of the
+# prompts, and see how the log-probability of the right answer changes.
 
 # %%
 lost = {

@@ -15,7 +15,7 @@ assert len([head for head in profile.named("sink") if head.layer >= 15]) > 30
 assert len(profile.named("previous-token")) < 12 and len(profile.named("induction")) < 12
 assert (of_heads.loc["L16H0"]["query"] - of_heads.loc["L16H0"]["key"] == 1).mean() > 0.9
 spread = activity.max() / activity.min()
-assert spread["L16H0"] < 1.5 < 2 < spread[["L18H6", "L23H4"]].min()
+assert spread["L16H0"] < 1.5 < 1.8 < spread[["L18H6", "L23H4"]].min()
 assert on_random.select(behaviour="previous")["L16H0"]["score"] > shares["L16H0"]["score"]["previous"] + 0.05
 assert induction["L18H6"]["score"] > shares["L18H6"]["score"]["induction"] + 0.3
 assert max(on_random.select(behaviour=name)["L23H4"]["score"] for name in ("previous", "induction")) < 0.15
