@@ -6,8 +6,8 @@
 - the agreement of induction scores from repeated random tokens with those from ordinary text, with bootstrap intervals
   over windows and rows;
 - the loss on the second half of repeated random tokens when the first five induction heads (by ordinary text) are
-  replaced by their means, against five random heads of the same layers, with an interval over rows. A layer that has
-  too few other heads gives fewer.
+  replaced by their means, against random heads of the same layers, with an interval over rows. If a layer has too few
+  other heads, fewer heads are compared, as many on both sides.
 
 ``--planted 20`` measures, over so many models with planted attention, the area under the ROC curve of each behaviour,
 and how many models with nothing planted have a head with a name.
@@ -19,7 +19,8 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -126,16 +127,27 @@ def induction(model: mh.Model, on_text: HeadProfile) -> dict[str, Any]:
     on_rows = mh.profile_heads(model, rows, window=len(rows[0]))
     scores = [each.select(behaviour="induction") for each in (on_text, on_rows)]
     ids = torch.tensor(mh.behaviour.repeated_tokens(model, ROWS, LENGTH, seed=1))
-    intact, first = second_half(model, ids, []), scores[0].heads(5)
-    lost = second_half(model, ids, first) - intact
-    others = [second_half(model, ids, heads) - intact for heads in drawn(model, first)]
+    first = scores[0].heads(5)
     return {
         "agreement": agreement(*scores),
         "first": [list(map(str, each.heads(FIRST))) for each in scores],
+        **loss_without(model, ids, first),
+    }
+
+
+def loss_without(model: mh.Model, ids: torch.Tensor, first: Sequence[mh.HeadId]) -> dict[str, Any]:
+    """The loss without the first heads, and without those of them that a random head of their layer is drawn for."""
+    lost = cache(lambda heads: second_half(model, ids, heads) - intact)
+    intact, draws = second_half(model, ids, ()), list(drawn(model, first))
+    matched = tuple(head for head, other in zip(first, draws[0], strict=True) if other is not None)
+    others = [lost(tuple(sorted(head for head in heads if head is not None))) for heads in draws]
+    return {
         "loss": with_interval(intact),
-        "lost without the first five": with_interval(lost),
-        "lost without five random heads of the same layers": [float(other.mean()) for other in others],
-        "difference": with_interval(lost - np.mean(others, axis=0)),
+        "lost without the first five": with_interval(lost(tuple(first))),
+        "compared": list(map(str, matched)),
+        "lost without these": with_interval(lost(matched)),
+        "lost without as many random heads of the same layers": [float(other.mean()) for other in others],
+        "difference": with_interval(lost(matched) - np.mean(others, axis=0)),
     }
 
 
@@ -162,15 +174,14 @@ def agreement(on_text: mh.HeadScores, on_rows: mh.HeadScores) -> dict[str, Any]:
     }
 
 
-def drawn(model: mh.Model, first: tuple[mh.HeadId, ...]) -> Iterator[list[mh.HeadId]]:
-    """Random other heads, one in the layer of each of the first, as long as there are others."""
+def drawn(model: mh.Model, first: Sequence[mh.HeadId]) -> Iterator[list[mh.HeadId | None]]:
+    """For each of the first heads, a random other head of its layer; None if there is no more."""
     draw = np.random.default_rng(0)
     for _ in range(DRAWS):
-        heads: list[mh.HeadId] = []
+        heads: list[mh.HeadId | None] = []
         for head in first:
             free = [h for h in range(model.n_heads) if mh.HeadId(head.layer, h) not in {*first, *heads}]
-            if free:
-                heads.append(mh.HeadId(head.layer, int(draw.choice(free))))
+            heads.append(mh.HeadId(head.layer, int(draw.choice(free))) if free else None)
         yield heads
 
 
@@ -181,7 +192,7 @@ def with_interval(values: np.ndarray) -> list[float]:
 
 
 @torch.no_grad()
-def second_half(model: mh.Model, ids: torch.Tensor, heads: list[mh.HeadId] | tuple[mh.HeadId, ...]) -> np.ndarray:
+def second_half(model: mh.Model, ids: torch.Tensor, heads: Sequence[mh.HeadId]) -> np.ndarray:
     """The loss of each row on its second copy, in nats a token, with the z of some heads replaced by their means."""
 
     def mean(z: torch.Tensor, hook: Any) -> torch.Tensor:
