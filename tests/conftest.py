@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from functools import cache
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the machine; read when torch is first imported
+
+gc.disable()  # until all is imported; then ``pytest_collection_finish`` turns it on
 
 import mechheads
 from support import tiny as tiny_models
@@ -48,6 +51,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.path.parent.name == "slow":
             item.add_marker("slow")
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays, so the garbage collector need not walk through it again and again."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -35,6 +36,11 @@ CATCHES = {
 
 def sources() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
 
 
 def where(path: Path) -> str:
@@ -77,7 +83,7 @@ def test_no_function_behind_the_public_face_takes_more_than_seven_parameters() -
         if path.parent.name == "cli":  # typer makes an option of every parameter of a command
             continue
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for name, function in functions(ast.parse(path.read_text("utf-8"))):
+        for name, function in functions(parsed(path)):
             if parameters(function) > 7 and not is_public(module, name):
                 many[f"{module}.{name}"] = parameters(function)
     assert many == {}
@@ -86,7 +92,7 @@ def test_no_function_behind_the_public_face_takes_more_than_seven_parameters() -
 def test_no_function_is_long() -> None:
     long = {}
     for path in sources():
-        for name, function in functions(ast.parse(path.read_text("utf-8"))):
+        for name, function in functions(parsed(path)):
             if body_lines(function) > 80:
                 long[f"{where(path)}: {name}"] = body_lines(function)
     assert long == {}
@@ -101,7 +107,7 @@ def test_ctrl_c_is_caught_in_few_places() -> None:
     catching = {
         where(path)
         for path in sources()
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ExceptHandler)
         and node.type is not None
         and "KeyboardInterrupt" in ast.unparse(node.type)

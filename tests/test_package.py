@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -46,6 +47,11 @@ def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
 def part(path: Path) -> str:
     """The module or folder of the package that a file belongs to."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
@@ -72,9 +78,10 @@ def imports(node: ast.AST, path: Path, *, lazy: bool, types: bool) -> Iterator[s
 
 
 def imported(path: Path, *, lazy: bool, types: bool = False) -> set[str]:
-    return set(imports(ast.parse(path.read_text("utf-8")), path, lazy=lazy, types=types))
+    return set(imports(parsed(path), path, lazy=lazy, types=types))
 
 
+@cache
 def own(path: Path) -> set[str]:
     """Full names of what a file takes from the package."""
     return {name for name in imported(path, lazy=True, types=True) if name.split(".")[0] == "mechheads"}
@@ -170,7 +177,7 @@ def test_only_the_adapter_knows_transformerlens() -> None:
 
 def test_code_that_comes_with_a_model_runs_on_request_only() -> None:
     for path in [*modules(), *(ROOT / "benchmarks").rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "from_pretrained":
                 assert {None, "trust_remote_code"} & {keyword.arg for keyword in node.keywords}, (path, node.lineno)
 
@@ -179,7 +186,7 @@ def test_figures_and_tables_are_made_in_one_place() -> None:
     """Figures without the button that uploads them; CSV without cells that a spreadsheet runs."""
     homes = {"Figure": "figure.py", "make_subplots": "figure.py", "to_csv": "csv_tables.py"}
     for path in [*modules(), *(ROOT / "benchmarks").rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call):
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))
                 assert homes.get(name, path.name) == path.name, (path, node.lineno)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -165,5 +166,11 @@ def describe(weights: Any, libraries: Sequence[str], **about: Any) -> dict[str, 
         "n_layers": weights.n_layers,
         "n_heads": weights.n_heads,
         "n_kv_heads": weights.n_kv_heads,
-        "versions": {"mechheads": __version__} | {name: importlib.metadata.version(name) for name in libraries},
+        "versions": {"mechheads": __version__} | {name: _version_of(name) for name in libraries},
     }
+
+
+@cache
+def _version_of(library: str) -> str:
+    """The installed version; reading it takes milliseconds, and it cannot change while the library is loaded."""
+    return importlib.metadata.version(library)

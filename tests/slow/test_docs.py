@@ -104,12 +104,20 @@ def test_pages_load_no_script_from_elsewhere(site: Path) -> None:
     assert [page.name for page in pages if re.search(r'<script[^>]+src="(https?:)?//', page.read_text("utf-8"))] == []
 
 
+SHARED = {
+    mechheads: ("load", "relation_scores"),
+    mechheads.behaviour: ("composition_scores", "copying_scores", "head_examples"),
+}
+"""Functions that several examples call with the same arguments."""
+
+
 @pytest.fixture(scope="module")
 def mh() -> Iterator[ModuleType]:
-    """The package; a model is loaded, and a relation scored, once for all examples that do so."""
+    """The package; what several examples ask for in the same words is computed once for all of them."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("load", "relation_scores"):
-            patch.setattr(mechheads, name, cache(getattr(mechheads, name)))
+        for module, names in SHARED.items():
+            for name in names:
+                patch.setattr(module, name, cache(getattr(module, name)))
         yield mechheads
 
 
