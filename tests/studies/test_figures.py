@@ -20,6 +20,7 @@ from mechheads.studies import categories_figure, repeat_figure, roles_figure, sa
 from mechheads.studies.figures import (
     categories as categories_module,
     output,
+    panels,
     roles as roles_module,
     safety as safety_module,
 )
@@ -64,6 +65,12 @@ def load_once(name: str, *, revision: str | None, device: str) -> mh.Model:
 def quick_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (categories_module, roles_module, safety_module):
         monkeypatch.setattr(module, "load", load_once)
+
+
+@pytest.fixture(autouse=True)
+def quick_to_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models stay loaded here, so there is nothing to collect after each of them."""
+    monkeypatch.setattr(panels.gc, "collect", lambda: 0)
 
 
 @pytest.fixture(autouse=True)
