@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:the .* run prefers"),
 ]
 
-ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
+ARCHITECTURES = architectures("gpt2", "gemma")
 PROMPTS = PAIRS.side("clean")
 CIRCUIT = ["L0H1", "L1H0", "L1H3", "L2H2"]
 SETS = [["L0H1"], ["L0H1", "L2H2"]]

@@ -40,9 +40,9 @@ def llama(tiny: Callable[[str], Path]) -> mh.Model:
 @pytest.mark.transformerlens
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_random_interrupts_of_every_long_function_leave_nothing(tiny, architecture):
-    trial = Trial(mh.load(tiny(architecture)), FUNCTIONS, random.Random(7))
-    ended = [trial.interrupt(name) for _ in range(2) for name in FUNCTIONS]
-    assert ended.count("interrupted") > 10
+    trial = Trial(mh.load(tiny(architecture)), FUNCTIONS, random.Random(architecture))  # other moments on each
+    ended = [trial.interrupt(name) for name in FUNCTIONS]
+    assert ended.count("interrupted") > 5
 
 
 class _Stop:
