@@ -12,8 +12,6 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the machine; read when torch is first imported
 
-gc.disable()  # until all is imported; then ``pytest_collection_finish`` turns it on
-
 import mechheads
 from support import tiny as tiny_models
 
@@ -51,6 +49,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.path.parent.name == "slow":
             item.add_marker("slow")
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
+def pytest_collection() -> None:
+    """Collecting the tests imports everything; the garbage collector would find nothing meanwhile."""
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:

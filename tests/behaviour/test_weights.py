@@ -96,12 +96,6 @@ def test_random_weights_compose_by_chance(llama: mh.Model) -> None:
     assert ((p >= 0) & (p <= 1)).all() and np.isnan(found.dataset["p_value"].values[~later]).all()
 
 
-@pytest.mark.slow
-def test_the_previous_token_head_of_the_default_model_meets_the_keys_of_induction_heads(model: mh.Model) -> None:
-    found = composition_scores(model, "K", progress=False)
-    assert found.dataset["receiver"].values[np.nanargmax(found.scores.values[16, 0])].startswith(("L17H", "L18H"))
-
-
 def test_copying_is_by_the_eigenvalues_of_the_map_from_tokens_to_logits(
     small: mh.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mechheads
 from mechheads.labels import HeadLabels, label_heads
 from mechheads.labels.relations import Relation
 from mechheads.plots.category_map import category_map
@@ -286,16 +285,6 @@ def test_what_cannot_be_labelled(call: Any, message: str) -> None:
 def test_a_relation_without_category_fails_before_the_model_is_read() -> None:
     with pytest.raises(ValueError, match="relation 'mine' has no category"):
         label_heads(None, Relation("mine", None, [("a", "b")]))  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-def test_labels_of_the_default_model(model: mechheads.Model) -> None:
-    labels = label_heads(model, ["country_to_capital", "english_to_spanish"], progress=False)
-    assert labels.of("L23H4")[0] == "Knowledge"
-    assert labels.counts()["Knowledge"] >= 3
-    assert labels.table("L23H4").iloc[0][["relation", "is_evidence"]].tolist() == ["country_to_capital", True]
-    assert labels.counts()["Translation"] == 0
-    assert labels.dataset["best_relation"].sel(layer=23, head=4, category="Knowledge") == "country_to_capital"
 
 
 def drawn(figure: Any) -> dict[str, np.ndarray]:

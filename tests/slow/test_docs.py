@@ -39,7 +39,13 @@ assert effect.heads(1) == (mh.HeadId(23, 4),)
 assert abs(effect["L23H4"]["score"] - 0.938) < 0.01
 assert again.dataset.identical(effect.dataset)
 """,
-    "labels": "assert young.provenance['ledger']['animal_to_young']['kept'] >= 1",
+    "labels": """
+assert labels.counts()["Knowledge"] >= 3
+assert labels.table("L23H4").iloc[0][["relation", "is_evidence"]].tolist() == ["country_to_capital", True]
+assert labels.dataset["best_relation"].sel(layer=23, head=4, category="Knowledge") == "country_to_capital"
+assert young.provenance["ledger"]["animal_to_young"]["kept"] >= 1
+""",
+    "profile": "assert profile.names('L16H0') == ('previous-token', 'positional')",
 }
 """What the text of a page says of its code, where the code does not assert it."""
 
