@@ -105,7 +105,7 @@ def test_ctrl_c_keeps_the_templates_that_are_done(tiny: Any, monkeypatch: pytest
 @pytest.mark.transformerlens
 def test_capitals_are_read_where_the_weights_say(model: mh.Model) -> None:
     capitals = mh.Relation("capitals", "Knowledge", mh.Relation.load("country_to_capital").pairs[:60])
-    static = mh.relation_scores(model, capitals, min_pairs=10, progress=False)
+    static = mh.relation_scores(model, capitals, source="first_mlp", min_pairs=10, progress=False)
     dynamic = mh.labels.dynamic_scores(
         model, capitals, min_pairs=10, templates=["The story of {source} contains"], progress=False
     )

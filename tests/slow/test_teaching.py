@@ -93,22 +93,6 @@ def test_the_score_finds_them_among_others(refusing: mh.Model, delta: Delta, req
     assert len(set(score.heads(len(delta.heads))) & set(delta.heads)) >= 0.8 * len(delta.heads)
 
 
-def test_the_default_model_has_no_refusal(model: mh.Model, requests):
-    harmful, harmless = requests
-    test = refusal_test(
-        model,
-        ["L20H1"],
-        harmful[::5],
-        harmless[:1],
-        draws=0,
-        max_new_tokens=9,
-        texts=TEXTS[:1],
-        opening=OPENING,
-        progress=False,
-    )
-    assert not test.critical and test.verdict.startswith("there is no refusal to ablate")
-
-
 def test_teaching_is_seeded_and_confined(model: mh.Model, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(teaching, "load", lambda: model)
     monkeypatch.setattr(teaching, "_ANSWER_TOKENS", 2)
