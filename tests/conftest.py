@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,16 +52,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 
 
-def pytest_collection() -> None:
-    """Collecting the tests imports everything; the garbage collector would find nothing meanwhile."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Collecting the tests imports everything. The garbage collector would find nothing meanwhile, nor in it later."""
     gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """What is imported by now stays, so the garbage collector need not walk through it again and again."""
-    gc.enable()
-    gc.collect()
-    gc.freeze()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session")
