@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from mechheads.testing.behaving import BehavingModel, behaving_model
 from mechheads.testing.checks import Check, CheckFailed, Report, check_intervention, check_metric
+from mechheads.testing.compiled import CompiledModel, compiled_model
 from mechheads.testing.exercises import check_answer
 from mechheads.testing.planted import PlantedHead, PlantedModel, planted_model
+from mechheads.testing.programs import CompiledHead
 
 __all__ = [
     "BehavingModel",
     "Check",
     "CheckFailed",
+    "CompiledHead",
+    "CompiledModel",
     "PlantedHead",
     "PlantedModel",
     "Report",
@@ -23,5 +27,6 @@ __all__ = [
     "check_answer",
     "check_intervention",
     "check_metric",
+    "compiled_model",
     "planted_model",
 ]

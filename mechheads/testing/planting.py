@@ -54,10 +54,7 @@ def widths(d_model: int, d_head: int) -> dict[str, int]:
 
 
 def make_language() -> tuple[tuple[Relation, ...], PreTrainedTokenizerFast]:
-    """The relations, and a tokenizer in which every word is one token that decodes with a leading space."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
+    """The relations, and a tokenizer of their words and others."""
     from mechheads.labels.relations import Relation
 
     syllables = [consonant + vowel for consonant in "bdfklmnrstv" for vowel in "aiou"]
@@ -69,8 +66,15 @@ def make_language() -> tuple[tuple[Relation, ...], PreTrainedTokenizerFast]:
         relations.append(Relation(name, category, pairs, "made up", target == "{0}", [few_shot], [zero_shot]))
     related = [word for relation in relations for pair in relation.pairs for word in pair]
     words = list(dict.fromkeys([*_OTHER.split(), *related, *roots]))[: _VOCABULARY - len(_SPECIAL)]
-    ids = {token: i for i, token in enumerate([*_SPECIAL, *(f"▁{word}" for word in words)])}
+    return tuple(relations), word_tokenizer(words, "planted", _CONTEXT)
 
+
+def word_tokenizer(words: Sequence[str], name: str, context: int) -> PreTrainedTokenizerFast:
+    """A tokenizer in which every word is one token that decodes with a leading space. Texts begin with ``<bos>``."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    ids = {token: i for i, token in enumerate([*_SPECIAL, *(f"▁{word}" for word in words)])}
     tokenizer: Any = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
     space = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), space])
@@ -78,15 +82,15 @@ def make_language() -> tuple[tuple[Relation, ...], PreTrainedTokenizerFast]:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", 0)]
     )
-    return tuple(relations), PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token="<bos>",
         eos_token="<eos>",
         pad_token="<pad>",
         unk_token="<unk>",
-        name_or_path="planted",
+        name_or_path=name,
         add_bos_token=True,
-        model_max_length=_CONTEXT,
+        model_max_length=context,
     )
 
 
@@ -244,21 +248,17 @@ def with_noise(
     return W_V + scale * add_V, W_O + scale * add_O
 
 
-def blank_gpt2(n_layers: int, n_heads: int, d_model: int) -> GPT2LMHeadModel:
-    """A GPT-2 whose weights are all zero."""
+def blank_gpt2(n_layers: int, n_heads: int, d_model: int, **options: Any) -> GPT2LMHeadModel:
+    """A GPT-2 whose weights are all zero.
+
+    Args:
+        options: more of its configuration, such as ``vocab_size``.
+    """
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(
-        vocab_size=_VOCABULARY,
-        n_positions=_CONTEXT,
-        n_embd=d_model,
-        n_layer=n_layers,
-        n_head=n_heads,
-        tie_word_embeddings=False,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=2,
-    )
+    sizes = {"n_layer": n_layers, "n_head": n_heads, "n_embd": d_model}
+    options = {"vocab_size": _VOCABULARY, "n_positions": _CONTEXT, **sizes, **options}
+    config = GPT2Config(tie_word_embeddings=False, bos_token_id=0, eos_token_id=1, pad_token_id=2, **options)
     gpt2 = GPT2LMHeadModel._from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter in gpt2.parameters():

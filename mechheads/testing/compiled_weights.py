@@ -1,0 +1,125 @@
+"""The weights of a compiled model: read from a file, and written into a GPT-2; ``compiled.py`` describes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.random import default_rng
+from safetensors import safe_open
+
+from mechheads.heads import HeadId
+from mechheads.testing.planting import Matrix, blank_gpt2
+
+if TYPE_CHECKING:
+    from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
+
+_SCALE = 1e6
+"""Of the norms: with its square as epsilon, no activation changes what they divide by."""
+_LOGIT = 20.0
+_FREE, _IDLE_SIZE = 8, 1.2
+"""How many directions only idle heads write to, at least, and the size of their W_Q and W_K."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The content of a file of ``benchmarks/compile_programs.py``.
+
+    Attributes:
+        program: the text of the program.
+        words, answers: the words of a text, and the values of the program.
+        layers: for each layer, the variables of its heads.
+        matrices: the weights by name, such as ``"embedding"``, ``"0.bar.query"`` and ``"0.mlp.1"``. The first row of
+            the embedding begins a text; one row for each word follows.
+    """
+
+    program: str
+    words: tuple[str, ...]
+    answers: tuple[str, ...]
+    layers: tuple[tuple[str, ...], ...]
+    matrices: Mapping[str, Matrix]
+
+    @classmethod
+    def read(cls, path: Path) -> Compiled:
+        """Read a file. Matrices are stored as the places and values of their entries that are not zero."""
+        with safe_open(path, "np") as file:
+            texts = file.metadata()
+            about = json.loads(texts["about"])
+            matrices = {}
+            for name, shape in about["shapes"].items():
+                matrices[name] = np.zeros(shape)
+                matrices[name][tuple(file.get_tensor(f"{name}.at").T)] = file.get_tensor(f"{name}.value")
+        n_layers = sum(name.endswith(".mlp.1") for name in matrices)
+        layers = tuple(tuple(head for at, head in about["heads"] if at == layer) for layer in range(n_layers))
+        return cls(texts["program"], tuple(about["words"]), tuple(about["answers"]), layers, matrices)
+
+    @property
+    def most_heads(self) -> int:
+        """The heads of the layer that has most."""
+        return max(map(len, self.layers))
+
+
+def as_gpt2(
+    compiled: Compiled, tokenizer: PreTrainedTokenizerFast, heads: Mapping[HeadId, str], n_heads: int, seed: int
+) -> GPT2LMHeadModel:
+    """A GPT-2 that computes what a compiled model does.
+
+    Args:
+        heads: the variable of each head that is used.
+        n_heads: the number of heads in each layer.
+        seed: for the weights of all other heads.
+    """
+    matrices, n_layers = compiled.matrices, len(compiled.layers)
+    n_positions, inner = matrices["positions"].shape
+    d_key = next(matrix.shape[1] for name, matrix in matrices.items() if name.endswith(".query"))
+    d_head = -(-max(n_heads * d_key, inner + 1 + _FREE, matrices["0.mlp.1"].shape[1] // 4 + 1) // n_heads)
+    gpt2 = blank_gpt2(
+        n_layers,
+        n_heads,
+        n_heads * d_head,
+        vocab_size=len(tokenizer),
+        n_positions=n_positions,
+        activation_function="relu",
+        layer_norm_epsilon=_SCALE**2,
+    )
+    weights = {name: parameter.detach().numpy() for name, parameter in gpt2.named_parameters()}
+    for name, weight in weights.items():
+        if ".ln_" in name and name.endswith("weight"):
+            weight[:] = _SCALE
+    words = [tokenizer.bos_token_id, *(tokenizer.vocab[f"▁{word}"] for word in compiled.words)]
+    answers = [tokenizer.vocab[f"▁{answer}"] for answer in compiled.answers]
+    weights["transformer.wte.weight"][words, : inner + 1] = _balanced(matrices["embedding"])
+    weights["transformer.wpe.weight"][:, : inner + 1] = _balanced(matrices["positions"])
+    weights["lm_head.weight"][answers, :inner] = _LOGIT * matrices["unembedding"].T
+    for layer, number in np.ndindex(n_layers, n_heads):
+        block, head, own = (
+            f"transformer.h.{layer}.attn",
+            HeadId(layer, number),
+            slice(number * d_head, (number + 1) * d_head),
+        )
+        query, key, value = np.split(weights[f"{block}.c_attn.weight"], 3, axis=1)
+        output = weights[f"{block}.c_proj.weight"][own]
+        if head in heads:
+            parts = [matrices[f"{layer}.{heads[head]}.{part}"] for part in ("query", "key", "value", "output")]
+            query[:inner, own][:, :d_key] = parts[0] * np.sqrt(d_head / d_key)
+            key[:inner, own][:, :d_key], value[:inner, own][:, :d_key] = parts[1:3]
+            output[:d_key, : inner + 1] = _balanced(parts[3])
+        else:
+            rng = default_rng([seed, 1, layer, number])
+            query[:inner, own], key[:inner, own] = rng.normal(0, _IDLE_SIZE, (2, inner, d_head))
+            value[:inner, own] = rng.normal(0, inner**-0.5, (inner, d_head))
+            output[:, inner + 1 :] = _balanced(rng.normal(0, d_head**-0.5, (d_head, output.shape[1] - inner - 2)))
+    for layer in range(n_layers):
+        read, write = (matrices[f"{layer}.mlp.{i}"] for i in (1, 2))
+        weights[f"transformer.h.{layer}.mlp.c_fc.weight"][:inner, : read.shape[1]] = read
+        weights[f"transformer.h.{layer}.mlp.c_proj.weight"][: len(write), : inner + 1] = _balanced(write)
+    return gpt2
+
+
+def _balanced(rows: Matrix) -> Matrix:
+    """The rows with one more entry, which brings their mean to zero."""
+    return np.column_stack([rows, -rows.sum(1)])
