@@ -6,7 +6,8 @@ a transformer without norms. ``compiled_model`` puts its weights into a GPT-2 th
 - each norm has weights of 1e6 and an epsilon of 1e12, so that it only subtracts the mean, and one more direction of the
   residual stream keeps the mean at zero;
 - ReLU, one position for each word, and the values of the program as words of the vocabulary, whose logit is 20 if the
-  program gives it and 0 otherwise. Where the program gives nothing, all logits are 0.
+  program gives it and 0 otherwise. Where the program gives nothing, all logits are 0. A token that is no word of the
+  program is read as one of its words.
 
 tracr makes the heads that the program needs. All others attend at random, and write to directions that nothing reads.
 ``benchmarks/compile_programs.py`` has the programs and compiles them.

@@ -92,7 +92,9 @@ def as_gpt2(
             weight[:] = _SCALE
     words = [tokenizer.bos_token_id, *(tokenizer.vocab[f"▁{word}"] for word in compiled.words)]
     answers = [tokenizer.vocab[f"▁{answer}"] for answer in compiled.answers]
-    weights["transformer.wte.weight"][words, : inner + 1] = _balanced(matrices["embedding"])
+    reads = 1 + np.arange(len(tokenizer)) % len(compiled.words)  # also of tokens that are no words of the program
+    reads[words] = np.arange(len(words))
+    weights["transformer.wte.weight"][:, : inner + 1] = _balanced(matrices["embedding"][reads])
     weights["transformer.wpe.weight"][:, : inner + 1] = _balanced(matrices["positions"])
     weights["lm_head.weight"][answers, :inner] = _LOGIT * matrices["unembedding"].T
     for layer, number in np.ndindex(n_layers, n_heads):
