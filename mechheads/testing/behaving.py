@@ -1,8 +1,9 @@
-"""Models whose heads attend as they were made to: to the previous token, to an earlier copy, to what followed it.
+"""Models whose heads behave as they were made to: attend to an earlier copy, copy it, suppress it, stand in.
 
 ``behaving_model`` builds a GPT-2 whose weights are computed. The residual stream of a token has mutually orthogonal
 parts: its word, its position (as sines and cosines of 16 frequencies), flags for the first position and for delimiters,
-a constant, and, written by one head of layer 0, the word before. With x and y for the query's and the key's parts:
+a constant, and, written by heads, the word before and a flag that a head has copied. With x and y for the query's and
+the key's parts:
 
 | behaviour | attention score |
 |---|---|
@@ -12,18 +13,25 @@ a constant, and, written by one head of layer 0, the word before. With x and y f
 | ``duplicate-token`` | word of y = word of x, and not the same position; otherwise y is first |
 | ``induction`` | word before y = word of x; otherwise y is first |
 | ``delimiter`` | y is a delimiter; otherwise y is first |
+| ``primary``, ``negative`` | as ``induction`` |
+| ``backup`` | as ``induction``, but y is first if the flag of x says that a head has copied |
 
 Each is a product W_Q W_K^T of rank d_head. Without noise, most attention goes where it should.
-**Noise** is Gaussian, on W_Q and W_K, scaled so that W_Q W_K^T is off by ``noise`` times its Frobenius norm. A head
-with nothing planted has Gaussian W_Q and W_K with the same Frobenius norm. It reads no constant, so that where it
-attends depends on both tokens.
+
+What heads write is a random map of the word that they attend to, with three exceptions. A ``primary`` head raises the
+logit of this word by about 4, and sets the flag of x. A ``backup`` head raises it by 1.5: only if the primary head has
+not copied, for example because it is ablated. A ``negative`` head lowers it by 1.
+
+**Noise** is Gaussian, on W_Q and W_K, scaled so that W_Q W_K^T is off by ``noise`` times its Frobenius norm; in the
+three exceptions also on W_V and W_O. A head with nothing planted has Gaussian W_Q and W_K with the same Frobenius norm.
+It reads no constant, so that where it attends depends on both tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -33,16 +41,24 @@ from mechheads.heads import HeadId, check_head
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
-from mechheads.testing.planting import Matrix, blank_gpt2, make_language, unit, with_noise
+from mechheads.prompts.prompts import PromptPairs
+from mechheads.testing.behaving_weights import D_HEAD, DELIMITERS, Behaviour, Writer
+from mechheads.testing.planting import blank_gpt2, make_language
 
-Behaviour = Literal["previous-token", "self", "sink", "duplicate-token", "induction", "delimiter"]
-_D_HEAD, _WORD, _FREQUENCIES = 64, 40, 16
-_STRENGTH = 12.0
-"""How many nats a key that matches the query is above one that does not."""
-_DELIMITERS = ".,:;?!"
 _PIECE = 3
-_WRITTEN = 0.3
-"""The norm of what heads write for the unembedding."""
+_TWICE: tuple[Behaviour, ...] = (
+    "previous-token",
+    "self",
+    "sink",
+    "duplicate-token",
+    "induction",
+    "delimiter",
+    "negative",
+    "backup",
+)
+"""The behaviours of two heads each in the default plant. One more head is primary."""
+_AFTER: tuple[Behaviour, ...] = ("induction", "negative", "primary", "backup")
+"""They attend to the token after an earlier copy, so they need a previous-token head in layer 0."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,7 +67,7 @@ class BehavingModel:
 
     Attributes:
         model: the model, in float32 on the CPU.
-        heads: what is planted in which head. Every other head attends at random.
+        heads: what is planted in which head. Every other head attends and writes at random.
         noise, seed: the arguments of ``behaving_model``.
     """
 
@@ -69,7 +85,7 @@ class BehavingModel:
         True
         """
         rng, tokenizer = default_rng([self.seed, 2]), self.model.tokenizer
-        marks = [tokenizer.vocab[f"▁{text}"] for text in _DELIMITERS]
+        marks = [tokenizer.vocab[f"▁{text}"] for text in DELIMITERS]
         rows = []
         for _ in range(n):
             row, some = [tokenizer.bos_token_id], rng.integers(len(tokenizer.all_special_ids), len(tokenizer), 30)
@@ -79,6 +95,46 @@ class BehavingModel:
                 row += [[rng.choice(marks)], row[start : start + _PIECE], [rng.choice(some)]][kind]
             rows.append([int(token) for token in row[:length]])
         return rows
+
+    @property
+    def attends(self) -> dict[HeadId, str]:
+        """What a profile on ``texts`` should call the attention of each planted head.
+
+        Heads that copy or suppress attend as induction heads do. A backup head rests on the first token, because the
+        primary head has copied.
+
+        >>> plant = {"L0H1": "previous-token", "L1H3": "primary", "L2H0": "backup"}
+        >>> [*mh.testing.behaving_model(plant=plant).attends.values()]
+        ['previous-token', 'induction', 'sink']
+        """
+        names = {"negative": "induction", "primary": "induction", "backup": "sink"}
+        return {head: names.get(behaviour, behaviour) for head, behaviour in self.heads.items()}
+
+    def pairs(self, n: int = 24, length: int = 40) -> PromptPairs:
+        """Prompts that end with a copy of an earlier token, and the token that followed it as the answer.
+
+        In the corrupted prompt, the last token has no copy. The wrong answer is another token of the prompt.
+
+        >>> plant = {"L0H1": "previous-token", "L1H3": "primary", "L2H0": "backup"}
+        >>> made = mh.testing.behaving_model(plant=plant)
+        >>> repair = mh.patching.self_repair(made.model, made.pairs(), progress=False)
+        >>> repair.select(effect="repair").top(1)[0].head
+        HeadId(layer=1, head=3)
+        """
+        rng, tokenizer = default_rng([self.seed, 3]), self.model.tokenizer
+        words = np.setdiff1d(
+            np.arange(len(tokenizer.all_special_ids), len(tokenizer)),
+            [tokenizer.vocab[f"▁{text}"] for text in DELIMITERS],
+        )
+        columns: tuple[list[Any], ...] = [], [], [], []
+        for _ in range(n):
+            row = rng.choice(words, length, replace=False).tolist()
+            first, other = rng.choice(np.arange(1, length - 3), 2, replace=False)
+            clean, corrupted = ([tokenizer.bos_token_id, *row[:-2], last] for last in (row[first], row[-1]))
+            other = other if other != first + 1 else 0
+            for column, value in zip(columns, (clean, corrupted, row[first + 1], row[other]), strict=True):
+                column.append(value)
+        return PromptPairs(*columns)
 
     def __repr__(self) -> str:
         planted = " ".join(f"{head}={behaviour}" for head, behaviour in self.heads.items())
@@ -102,7 +158,8 @@ def behaving_model(
         n_layers, n_heads: the number of layers, and of heads in each. Each head has 64 dimensions.
         noise: the error of W_Q W_K^T of a planted head, as a share of its Frobenius norm.
         plant: which head behaves how, as in ``{"L0H1": "previous-token"}``; ``{}`` plants nothing. By default, two
-            random heads have each behaviour. Induction needs a previous-token head in layer 0 and is in a later layer.
+            random heads have each behaviour but ``primary``, which one has. Induction, primary, negative and backup
+            need a previous-token head in layer 0 and are in later layers; backup is in a later layer than primary.
 
     Raises:
         ValueError: if an argument is not valid, or a head does not exist.
@@ -120,8 +177,8 @@ def behaving_model(
     heads = _draw(n_layers, n_heads, rng) if plant is None else _read(plant, n_layers, n_heads)
     _, tokenizer = make_language()
     with torch.random.fork_rng(devices=[]):
-        gpt2 = blank_gpt2(n_layers, n_heads, n_heads * _D_HEAD)
-    writer = _Writer(gpt2, tokenizer, rng)
+        gpt2 = blank_gpt2(n_layers, n_heads, n_heads * D_HEAD)
+    writer = Writer(gpt2, tokenizer, rng)
     tells = min((head for head, each in heads.items() if each == "previous-token" and head.layer == 0), default=None)
     for layer, number in np.ndindex(n_layers, n_heads):
         head = HeadId(layer, number)
@@ -140,135 +197,40 @@ def _read(plant: Mapping[Any, Behaviour], n_layers: int, n_heads: int) -> dict[H
         if head in heads:
             raise ValueError(f"plant names {head} twice; name it once")
         heads[head] = behaviour
-    induction = [head for head, behaviour in heads.items() if behaviour == "induction"]
+    after = {head: behaviour for head, behaviour in heads.items() if behaviour in _AFTER}
     first = any(head.layer == 0 and behaviour == "previous-token" for head, behaviour in heads.items())
-    if induction and (not first or min(induction).layer == 0):
+    if after and (not first or min(after).layer == 0):
         raise ValueError(
-            f"plant has induction in {min(induction)}, which needs a previous-token head in layer 0, and a later layer "
-            "for itself"
+            f"plant has {after[min(after)]} in {min(after)}, which needs a previous-token head in layer 0, and a later "
+            "layer for itself"
+        )
+    copied = min((head.layer for head, behaviour in heads.items() if behaviour == "primary"), default=n_layers)
+    backups = [head for head, behaviour in heads.items() if behaviour == "backup"]
+    if backups and min(backups).layer <= copied:
+        raise ValueError(
+            f"plant has backup in {min(backups)}, which needs a primary head in an earlier layer to stand in for"
         )
     return dict(sorted(heads.items()))
 
 
 def _draw(n_layers: int, n_heads: int, rng: Generator) -> dict[HeadId, Behaviour]:
-    """Two heads of each behaviour."""
-    kinds = 2 * get_args(Behaviour)
-    if n_layers < 2 or n_layers * n_heads < len(kinds) + 2:
+    """Two heads of each behaviour, and one that is primary."""
+    needed = 2 * len(_TWICE) + 1
+    if n_layers < 3 or n_heads < 2 or n_layers * n_heads < needed + 2:
         raise ValueError(
-            f"the default plant needs {len(kinds) + 2} heads in 2 or more layers; n_layers={n_layers} with "
+            f"the default plant needs {needed + 2} heads in 3 or more layers of 2 or more; n_layers={n_layers} with "
             f"n_heads={n_heads} has too few. Choose what to plant with plant=, or use a larger model"
         )
-    later = [HeadId(layer, head) for layer in range(1, n_layers) for head in range(n_heads)]
     heads: dict[HeadId, Behaviour] = {HeadId(0, int(rng.integers(n_heads))): "previous-token"}
-    heads |= {later[i]: "induction" for i in rng.choice(len(later), 2, replace=False)}
-    free = [HeadId(layer, head) for layer in range(n_layers) for head in range(n_heads)]
-    free = [head for head in free if head not in heads]
-    left = [kind for kind in kinds if kind != "induction"][1:]
-    heads |= {free[i]: kind for i, kind in zip(rng.permutation(len(free)), left, strict=False)}
+
+    def draw(kinds: Sequence[Behaviour], first: int) -> None:
+        """Plant behaviours in free heads from a layer on."""
+        every = [HeadId(layer, head) for layer in range(first, n_layers) for head in range(n_heads)]
+        free = [head for head in every if head not in heads]
+        heads.update({free[i]: kind for i, kind in zip(rng.permutation(len(free)), kinds, strict=False)})
+
+    heads[HeadId(int(rng.integers(1, n_layers - 1)), int(rng.integers(n_heads)))] = "primary"
+    draw(["backup"] * 2, 1 + next(head.layer for head, kind in heads.items() if kind == "primary"))
+    draw(["induction", "negative"] * 2, 1)
+    draw([kind for kind in 2 * _TWICE if kind not in _AFTER][1:], 0)
     return dict(sorted(heads.items()))
-
-
-class _Writer:
-    """Writes weights into a GPT-2 that is all zeros."""
-
-    def __init__(self, gpt2: Any, tokenizer: Any, rng: Generator) -> None:
-        self._weights = {name: parameter.detach().numpy() for name, parameter in gpt2.named_parameters()}
-        config = gpt2.config
-        self._d_model = config.n_embd
-        sizes = {"word": _WORD, "before": _WORD, "position": 2 * _FREQUENCIES, "first": 1, "delimiter": 1}
-        names = [*sizes, "output", "one"]
-        columns = np.column_stack([np.ones(self._d_model), rng.normal(size=(self._d_model, self._d_model - 1))])
-        axes = np.linalg.qr(columns)[0][:, 1:].T  # all of mean 0, so that a LayerNorm only scales
-        ends = np.cumsum([*sizes.values(), len(axes) - sum(sizes.values()) - 1])
-        self._part = dict(zip(names, np.split(axes, ends), strict=True))
-        self._frequencies = rng.uniform(0, np.pi, _FREQUENCIES)
-
-        words = unit(rng.normal(size=(config.vocab_size, _WORD)))
-        embedding = words @ self._part["word"] + np.sqrt(self._d_model) * self._part["one"]
-        embedding[[tokenizer.vocab[f"▁{text}"] for text in _DELIMITERS]] += self._part["delimiter"]
-        angles = np.outer(np.arange(config.n_positions), self._frequencies)
-        positions = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) / np.sqrt(_FREQUENCIES)
-        self._weights["transformer.wte.weight"][:] = embedding
-        self._weights["transformer.wpe.weight"][:] = positions @ self._part["position"]
-        self._weights["transformer.wpe.weight"][0] += self._part["first"][0]
-        self._weights["transformer.ln_f.weight"][:] = 1
-        self._weights["lm_head.weight"][:] = (
-            unit(rng.normal(size=(len(words), len(self._part["output"])))) @ (self._part["output"])
-        )
-        for layer in range(config.n_layer):
-            self._weights[f"transformer.h.{layer}.ln_1.weight"][:] = 1
-            self._weights[f"transformer.h.{layer}.ln_2.weight"][:] = 1
-
-        # What queries and keys read. The constant is 1 in every token.
-        read = ("word", "before", "position", "first", "delimiter")
-        self._axes = np.concatenate([*(self._part[name] for name in read), self._part["one"] / np.sqrt(self._d_model)])
-        at = np.cumsum([0, *(len(self._part[name]) for name in (*read, "one"))])
-        self._at = {name: slice(at[i], at[i + 1]) for i, name in enumerate((*read, "one"))}
-
-    def write(
-        self, head: HeadId, behaviour: Behaviour | None, noise: float, rng: Generator, *, tells_previous: bool
-    ) -> None:
-        """Write the weights of one head.
-
-        Args:
-            tells_previous: whether it writes the word that it attends to where induction heads read it.
-        """
-        block = f"transformer.h.{head.layer}.attn"
-        own = slice(head.head * _D_HEAD, (head.head + 1) * _D_HEAD)
-        into = self._weights[f"{block}.c_attn.weight"]
-        W_Q, W_K = self._random(rng) if behaviour is None else self._planted(behaviour)
-        if behaviour is not None and noise:
-            ones = np.ones_like(W_Q)
-            W_Q, W_K_T = with_noise(W_Q, W_K.T, ones, ones.T, noise, rng)
-            W_K = W_K_T.T
-        for part, weight in enumerate((W_Q, W_K)):
-            into[:, part * self._d_model : (part + 1) * self._d_model][:, own] = self._axes.T @ weight
-        to = self._part["before" if tells_previous else "output"]
-        W_V = np.eye(_WORD, _D_HEAD)
-        W_O = np.eye(_D_HEAD, _WORD) if tells_previous else _WRITTEN * unit(rng.normal(size=(_D_HEAD, len(to))))
-        into[:, 2 * self._d_model :][:, own] = self._part["word"].T @ W_V
-        self._weights[f"{block}.c_proj.weight"][own] = W_O @ to
-
-    def _planted(self, behaviour: Behaviour) -> tuple[Matrix, Matrix]:
-        """W_Q and W_K on the parts that heads read."""
-        W_Q, W_K = (np.zeros((len(self._axes), _D_HEAD)) for _ in range(2))
-        strength = _STRENGTH * np.sqrt(_D_HEAD)
-
-        def match(query: str, key: str, start: int, scale: float = 1.0) -> None:
-            size = self._at[query].stop - self._at[query].start
-            W_Q[self._at[query], start : start + size] = np.eye(size) * strength * scale
-            W_K[self._at[key], start : start + size] = np.eye(size)
-
-        if behaviour in ("previous-token", "self"):
-            match("position", "position", 0)
-            if behaviour == "previous-token":
-                cos, sin = np.diag(np.cos(self._frequencies)), np.diag(np.sin(self._frequencies))
-                back = np.block([[cos, -sin], [sin, cos]])  # rows are read: (cos a, sin a) becomes that of a - w
-                W_Q[self._at["position"], : 2 * _FREQUENCIES] = strength * back
-        elif behaviour == "sink":
-            match("one", "first", 0)
-        elif behaviour == "delimiter":
-            match("one", "delimiter", 0)
-            match("one", "first", 1, 0.5)
-        else:
-            match("word", "word" if behaviour == "duplicate-token" else "before", 0)
-            match("one", "first", _WORD, 0.6)
-            if behaviour == "duplicate-token":
-                self._not_itself(W_Q, W_K, strength)
-        return W_Q, W_K
-
-    def _not_itself(self, W_Q: Matrix, W_K: Matrix, strength: float) -> None:
-        """Lower the score of the query's own position, by as many frequencies as there is room for."""
-        n = (_D_HEAD - _WORD - 1) // 2
-        first = self._at["position"].start
-        rows = [first + i for i in range(n)] + [first + _FREQUENCIES + i for i in range(n)]
-        columns = range(_WORD + 1, _WORD + 1 + 2 * n)
-        W_Q[rows, columns] = -strength * _FREQUENCIES / n * 1.3
-        W_K[rows, columns] = 1
-
-    def _random(self, rng: Generator) -> tuple[Matrix, Matrix]:
-        W_Q, W_K = (rng.normal(size=(len(self._axes), _D_HEAD)) for _ in range(2))
-        W_Q[self._at["one"]], W_K[self._at["one"]] = 0, 0
-        size = np.linalg.norm(self._planted("induction")[0] @ self._planted("induction")[1].T)
-        scale = np.sqrt(size / np.linalg.norm(W_Q @ W_K.T))
-        return W_Q * scale, W_K * scale
