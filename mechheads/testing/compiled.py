@@ -9,8 +9,12 @@ a transformer without norms. ``compiled_model`` puts its weights into a GPT-2 th
   program gives it and 0 otherwise. Where the program gives nothing, all logits are 0. A token that is no word of the
   program is read as one of its words.
 
-tracr makes the heads that the program needs. All others attend at random, and write to directions that nothing reads.
-``benchmarks/compile_programs.py`` has the programs and compiles them.
+One more program was compiled by torchwright (Porter 2026, github.com/physicsrob/torchwright) to a Phi-3 with its norms,
+rotations and gates; its final norm is scaled so that logits are 20 here too. tracr and torchwright have the Apache
+licence, version 2.0.
+
+The compilers make the heads that the program needs. All others attend at random, and write to directions that nothing
+reads. ``benchmarks/compile_programs.py`` and ``benchmarks/compile_phi3.py`` have the programs and compile them.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs
-from mechheads.testing.compiled_weights import Compiled, as_gpt2
+from mechheads.testing.compiled_weights import Compiled, as_gpt2, as_phi3
 from mechheads.testing.planting import word_tokenizer
 from mechheads.testing.programs import LONGEST, PROGRAMS, CompiledHead
 
@@ -39,7 +43,7 @@ class CompiledModel:
     Attributes:
         name: the name of the program.
         model: the model, in float32 on the CPU.
-        program: the text of the program in RASP, as Python.
+        program: the text of the program, as Python: in RASP, or a graph for torchwright.
         words: the words that texts consist of.
         heads: what each head does that the program needs.
         seed: the argument of ``compiled_model``.
@@ -54,7 +58,7 @@ class CompiledModel:
 
     @property
     def idle(self) -> tuple[HeadId, ...]:
-        """All other heads. Nothing that they write is read.
+        """All other heads. No answer depends on what they write.
 
         >>> len(mh.testing.compiled_model("reverse").idle)
         6
@@ -136,7 +140,8 @@ def compiled_model(name: str, *, n_heads: int = 4, seed: int = 0) -> CompiledMod
     ``help(mh.testing.compiled)`` describes how the weights are made.
 
     Args:
-        name: the program: reverse, induction, pattern, histogram, distinct, majority, brackets or indirect_object.
+        name: the program: reverse, induction, pattern, histogram, distinct, majority, brackets, indirect_object, or
+            phi3_induction, which is a Phi-3 instead of a GPT-2.
         n_heads: the number of heads in each layer, used or not.
         seed: for which head is which, and for the weights of heads that the program does not need.
 
@@ -160,9 +165,10 @@ def compiled_model(name: str, *, n_heads: int = 4, seed: int = 0) -> CompiledMod
         for number, variable in zip(default_rng([seed, 0, layer]).permutation(n_heads), of, strict=False)
     }
     new = [answer for answer in compiled.answers if answer not in compiled.words]
-    tokenizer = word_tokenizer([*compiled.words, *new], name, len(compiled.matrices["positions"]))
+    tokenizer = word_tokenizer([*compiled.words, *new], name, compiled.n_positions)
+    write = as_phi3 if compiled.config else as_gpt2
     with torch.random.fork_rng(devices=[]):
-        model = from_transformers(as_gpt2(compiled, tokenizer, variables, n_heads, seed), tokenizer, f"compiled-{name}")
+        model = from_transformers(write(compiled, tokenizer, variables, n_heads, seed), tokenizer, f"compiled-{name}")
     known = {head.variable: head for head in PROGRAMS[name].heads}
-    heads = {head: known[variable] for head, variable in sorted(variables.items())}
+    heads = {head: known[variable] for head, variable in sorted(variables.items()) if variable in known}
     return CompiledModel(name, model, compiled.program, compiled.words, heads, seed)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.random import default_rng
@@ -16,7 +17,7 @@ from mechheads.heads import HeadId
 from mechheads.testing.planting import Matrix, blank_gpt2
 
 if TYPE_CHECKING:
-    from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
+    from transformers import GPT2LMHeadModel, Phi3ForCausalLM, PreTrainedTokenizerFast
 
 _SCALE = 1e6
 """Of the norms: with its square as epsilon, no activation changes what they divide by."""
@@ -27,14 +28,16 @@ _FREE, _IDLE_SIZE = 8, 1.2
 
 @dataclass(frozen=True)
 class Compiled:
-    """The content of a file of ``benchmarks/compile_programs.py``.
+    """The content of a file of ``benchmarks/compile_programs.py`` or ``benchmarks/compile_phi3.py``.
 
     Attributes:
         program: the text of the program.
         words, answers: the words of a text, and the values of the program.
         layers: for each layer, the variables of its heads.
         matrices: the weights by name, such as ``"embedding"``, ``"0.bar.query"`` and ``"0.mlp.1"``. The first row of
-            the embedding begins a text; one row for each word follows.
+            the embedding begins a text; one row for each word follows. Of a Phi-3, by their names in transformers.
+        config: of a Phi-3; otherwise empty.
+        free: the first direction of the residual stream of a Phi-3 that nothing reads.
     """
 
     program: str
@@ -42,6 +45,8 @@ class Compiled:
     answers: tuple[str, ...]
     layers: tuple[tuple[str, ...], ...]
     matrices: Mapping[str, Matrix]
+    config: Mapping[str, Any]
+    free: int
 
     @classmethod
     def read(cls, path: Path) -> Compiled:
@@ -53,9 +58,14 @@ class Compiled:
             for name, shape in about["shapes"].items():
                 matrices[name] = np.zeros(shape)
                 matrices[name][tuple(file.get_tensor(f"{name}.at").T)] = file.get_tensor(f"{name}.value")
-        n_layers = sum(name.endswith(".mlp.1") for name in matrices)
+        n_layers = 1 + max(int(found[0]) for name in matrices if (found := re.search(r"\d+", name)))
         layers = tuple(tuple(head for at, head in about["heads"] if at == layer) for layer in range(n_layers))
-        return cls(texts["program"], tuple(about["words"]), tuple(about["answers"]), layers, matrices)
+        words, answers = tuple(about["words"]), tuple(about["answers"])
+        return cls(texts["program"], words, answers, layers, matrices, about.get("config", {}), about.get("free", 0))
+
+    @property
+    def n_positions(self) -> int:
+        return self.config["max_position_embeddings"] if self.config else len(self.matrices["positions"])
 
     @property
     def most_heads(self) -> int:
@@ -120,6 +130,40 @@ def as_gpt2(
         weights[f"transformer.h.{layer}.mlp.c_fc.weight"][:inner, : read.shape[1]] = read
         weights[f"transformer.h.{layer}.mlp.c_proj.weight"][: len(write), : inner + 1] = _balanced(write)
     return gpt2
+
+
+def as_phi3(
+    compiled: Compiled, tokenizer: PreTrainedTokenizerFast, heads: Mapping[HeadId, str], n_heads: int, seed: int
+) -> Phi3ForCausalLM:
+    """A Phi-3 with the weights of a compiled one, but any number of heads; arguments as for ``as_gpt2``."""
+    import torch
+    from transformers import Phi3Config, Phi3ForCausalLM
+
+    matrices, d_head = compiled.matrices, compiled.config["head_dim"]
+    stored = len(matrices["model.layers.0.self_attn.o_proj.weight"].T) // d_head
+    counts = {"num_attention_heads": n_heads, "num_key_value_heads": n_heads, "vocab_size": len(tokenizer)}
+    config = Phi3Config(**{**compiled.config, **counts, "pad_token_id": tokenizer.pad_token_id})
+    phi3 = Phi3ForCausalLM._from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    weights = {name: parameter.detach().numpy() for name, parameter in phi3.named_parameters()}
+    for name, weight in weights.items():
+        weight[:] = 0 if "self_attn" in name or "embed" in name else matrices[name]
+    weights["model.norm.weight"][:] *= _LOGIT
+    tokens = [tokenizer.bos_token_id, tokenizer.eos_token_id, *(tokenizer.vocab[f"▁{word}"] for word in compiled.words)]
+    weights["model.embed_tokens.weight"][tokens] = matrices["model.embed_tokens.weight"][: len(tokens)]
+    for layer, number in np.ndindex(len(compiled.layers), n_heads):
+        block, head = f"model.layers.{layer}.self_attn", HeadId(layer, number)
+        qkv = weights[f"{block}.qkv_proj.weight"].reshape(3, n_heads, d_head, -1)[:, number]
+        output = weights[f"{block}.o_proj.weight"][:, number * d_head : (number + 1) * d_head]
+        if head in heads:
+            at = compiled.layers[layer].index(heads[head])
+            qkv[:] = matrices[f"{block}.qkv_proj.weight"].reshape(3, stored, d_head, -1)[:, at]
+            output[:] = matrices[f"{block}.o_proj.weight"][:, at * d_head : (at + 1) * d_head]
+        else:
+            rng, free = default_rng([seed, 1, layer, number]), slice(compiled.free, compiled.free + _FREE)
+            qkv[:2, :, : compiled.free] = rng.normal(0, _IDLE_SIZE, (2, d_head, compiled.free))
+            qkv[2, :, : compiled.free] = rng.normal(0, compiled.free**-0.5, (d_head, compiled.free))
+            output[free] = rng.normal(0, d_head**-0.5, (_FREE, d_head))
+    return phi3
 
 
 def _balanced(rows: Matrix) -> Matrix:

@@ -1,7 +1,8 @@
 """What compiled programs compute, in plain Python, texts for them, and what their heads do.
 
-``benchmarks/compile_programs.py`` has the same programs in RASP. A program gives a value for each word of a text, which
-depends on this word and the ones before it, or None where it has none.
+``benchmarks/compile_programs.py`` has the same programs in RASP, and ``benchmarks/compile_phi3.py`` one as a graph. A
+program gives a value for each word of a text, which depends on this word and the ones before it, or None where it has
+none.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Program:
     Attributes:
         run: gives the values of a text.
         draw: draws a text in which the last word has a value.
-        heads: the heads that tracr made.
+        heads: the heads that the compiler made for it.
     """
 
     run: Callable[[Sequence[str]], list[str | None]]
@@ -195,6 +196,15 @@ PROGRAMS = {
             _TIMES,
             CompiledHead("subject", "attends from the last word to the name that came again, and writes it"),
             CompiledHead("indirect_object", "attends to the name that is not the subject, and copies it"),
+        ),
+    ),
+    "phi3_induction": Program(
+        induction,
+        _draw_induction,
+        (
+            _PREVIOUS,
+            CompiledHead("induction", "attends to the word after a copy of this one", "induction"),
+            CompiledHead("room", "attends to this word, and clears it from where the answer is written"),
         ),
     ),
 }
