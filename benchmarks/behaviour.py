@@ -9,8 +9,8 @@
   replaced by their means, against random heads of the same layers, with an interval over rows. If a layer has too few
   other heads, fewer heads are compared, as many on both sides.
 
-``--planted 20`` measures, over so many models with planted attention, the area under the ROC curve of each behaviour,
-and how many models with nothing planted have a head with a name.
+``--planted 20`` measures, over so many models with planted heads, the area under the ROC curve of each behaviour,
+and in how many models with nothing planted something is found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,12 +30,12 @@ from scipy.stats import rankdata
 
 import mechheads as mh
 from benchmarks.machine import PeakMemory, clock
-from mechheads.behaviour.head_profile import NAMES, HeadProfile
+from mechheads.behaviour.head_profile import FDR, NAMES, HeadProfile
 from mechheads.behaviour.measure import measure
 from mechheads.behaviour.windows import windows_of
 from mechheads.results.correlation import Comparison, compare
 from mechheads.results.stats import clustered_interval, mean_over_prompts
-from mechheads.testing.behaving import Behaviour, behaving_model
+from mechheads.testing.behaving import BehavingModel, behaving_model
 
 ROWS, LENGTH, DRAWS = 24, 64, 20
 BOOTSTRAPS, FIRST = 2000, 10
@@ -68,30 +68,73 @@ def main() -> None:
 
 
 def planted(n: int, noise: float) -> dict[str, Any]:
-    """The area under the ROC curve of each planted behaviour, and the names where nothing is planted."""
-    areas: dict[str, list[float]] = {name: [] for name in get_args(Behaviour)}
-    named = 0
+    """The area under the ROC curve of each planted behaviour, and what is found where nothing is planted."""
+    areas: dict[str, list[float]] = {}
+    wrong = dict.fromkeys(("name", "copying score", "logit attribution", "self-repair"), 0)
     for seed in range(n):
         made, nothing = (behaving_model(seed=seed, noise=noise, plant=plant) for plant in (None, {}))
         found = mh.profile_heads(made.model, made.texts(), window=100, progress=False)
-        for at, name in enumerate(NAMES.values()):
-            if name in areas:
-                truth = np.zeros((found.n_layers, found.n_heads), dtype=bool)
-                for head, behaviour in made.heads.items():
-                    truth[head.layer, head.head] = behaviour == name
-                ranks = rankdata(found.dataset["excess"].values[..., at]).reshape(truth.shape)
-                k = truth.sum()
-                areas[name].append(float((ranks[truth].sum() - k * (k + 1) / 2) / (k * (~truth).sum())))
+        scores = {
+            f"attention: {name}": (found.dataset["excess"].values[..., at], of(made.attends, name))
+            for at, name in enumerate(NAMES.values())
+            if name in made.attends.values()
+        }
+        for name, (score, truth) in (scores | copied(made, found)).items():
+            areas.setdefault(name, []).append(area(score, truth))
         empty = mh.profile_heads(nothing.model, nothing.texts(), window=100, progress=False)
-        named += bool(empty.dataset["named"].values.any())
+        weights = mh.behaviour.copying_scores(nothing.model, progress=False).dataset
+        parts = mh.logit_attribution(nothing.model, nothing.pairs(), progress=False).dataset
+        repair = mh.patching.self_repair(nothing.model, nothing.pairs(), progress=False).select(effect="repair").dataset
+        wrong["name"] += bool(empty.dataset["named"].values.any())
+        wrong["copying score"] += bool((weights["q_value"].values <= FDR).any())
+        wrong["logit attribution"] += bool((parts["q_value"].values <= FDR).any())
+        wrong["self-repair"] += bool(((repair["q_value"].values <= FDR) & (repair["ci_low"].values >= 0.1)).any())
     return {
         "models": n,
         "noise": noise,
         "area under the ROC curve, mean and least": {
             name: [float(np.mean(each)), min(each)] for name, each in areas.items()
         },
-        "models with nothing planted and a name": named,
+        "models with nothing planted in which something is found": wrong,
     }
+
+
+def copied(made: BehavingModel, profile: mh.behaviour.HeadProfile) -> dict[str, tuple[np.ndarray, set[mh.HeadId]]]:
+    """What should be highest in the heads that copy or suppress, and these heads."""
+    pairs, shape = made.pairs(), (made.model.n_layers, made.model.n_heads)
+    negative, primary, backup = (of(made.heads, name) for name in ("negative", "primary", "backup"))
+    weights = mh.behaviour.copying_scores(made.model, progress=False).dataset["score"].values
+    parts = mh.logit_attribution(made.model, pairs, progress=False).dataset["score"].values
+    repair = mh.patching.self_repair(made.model, pairs, progress=False).select(effect="repair").dataset["score"].values
+    every = [mh.HeadId(layer, head) for layer, head in np.ndindex(shape)]
+    sets = [{head} for head in every] + [{head} | primary for head in every]
+    found = mh.patching.patch_sets(made.model, pairs, sets, direction="noising", progress=False)
+    alone, both = found.values.mean(-1).reshape(2, *shape)
+    (first,) = primary
+    together = alone + alone[first.layer, first.head] - both
+    together[first.layer, first.head] = 0
+    return {
+        "copying score: primary and backup": (weights, primary | backup),
+        "copying score: negative": (-weights, negative),
+        "profile's copying: negative": (-profile.dataset["copying"].values, negative),
+        "logit attribution: negative": (-parts, negative),
+        "logit attribution: primary": (parts, primary),
+        "self-repair: primary": (repair, primary),
+        "lost only with the primary head: backup": (together, backup),
+    }
+
+
+def of(heads: dict[mh.HeadId, Any], name: str) -> set[mh.HeadId]:
+    return {head for head, each in heads.items() if each == name}
+
+
+def area(score: np.ndarray, truth: set[mh.HeadId]) -> float:
+    """The area under the ROC curve of some heads among all."""
+    planted = np.zeros(score.shape, dtype=bool)
+    for head in truth:
+        planted[head.layer, head.head] = True
+    ranks, k = rankdata(score).reshape(score.shape), planted.sum()
+    return float((ranks[planted].sum() - k * (k + 1) / 2) / (k * (~planted).sum()))
 
 
 def cost(model: mh.Model, repeats: int) -> dict[str, float]:

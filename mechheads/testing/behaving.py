@@ -118,8 +118,8 @@ class BehavingModel:
         >>> plant = {"L0H1": "previous-token", "L1H3": "primary", "L2H0": "backup"}
         >>> made = mh.testing.behaving_model(plant=plant)
         >>> repair = mh.patching.self_repair(made.model, made.pairs(), progress=False)
-        >>> repair.select(effect="repair").top(1)[0].head
-        HeadId(layer=1, head=3)
+        >>> repair.select(effect="repair").top(1).index[0]
+        'L1H3'
         """
         rng, tokenizer = default_rng([self.seed, 3]), self.model.tokenizer
         words = np.setdiff1d(

@@ -73,6 +73,7 @@ class CompiledModel:
             ValueError: if ``n`` is less than 1 or ``seed`` less than 0.
 
         >>> mh.testing.compiled_model("indirect_object").prompts(2)
+        ['c and e , , , , e , , to', ', , c and b , c and and , to']
         """
         check_at_least(1, n=n)
         check_at_least(0, seed=seed)
@@ -110,8 +111,8 @@ class CompiledModel:
 
         >>> made = mh.testing.compiled_model("induction")
         >>> effect = mh.activation_patch(made.model, made.pairs(), site="z", metric=mh.logit_diff, progress=False)
-        >>> made.heads[effect.top(1)[0].head].variable
-        'induction'
+        >>> sorted(effect.top(2).index) == sorted(map(str, made.heads))
+        True
         """
         check_at_least(1, n=n)
         check_at_least(0, seed=seed)
@@ -150,6 +151,9 @@ def compiled_model(name: str, *, n_heads: int = 4, seed: int = 0) -> CompiledMod
 
     >>> made = mh.testing.compiled_model("induction")
     >>> made
+    <CompiledModel 'induction', seed 0: L0H2=before L1H3=induction, 6 idle>
+    >>> made.heads[mh.HeadId(1, 3)].does
+    'attends to the word after a copy of this one'
     """
     check_known("name", name, PROGRAMS)
     check_at_least(0, seed=seed)
