@@ -81,7 +81,7 @@ class BehavingModel:
 
         >>> made = mh.testing.behaving_model(noise=0)
         >>> profile = mh.profile_heads(made.model, made.texts(), window=100, progress=False)
-        >>> set(profile.named("sink")) == {head for head, behaviour in made.heads.items() if behaviour == "sink"}
+        >>> set(profile.named("sink")) == {head for head, name in made.attends.items() if name == "sink"}
         True
         """
         rng, tokenizer = default_rng([self.seed, 2]), self.model.tokenizer
@@ -230,7 +230,10 @@ def _draw(n_layers: int, n_heads: int, rng: Generator) -> dict[HeadId, Behaviour
         heads.update({free[i]: kind for i, kind in zip(rng.permutation(len(free)), kinds, strict=False)})
 
     heads[HeadId(int(rng.integers(1, n_layers - 1)), int(rng.integers(n_heads)))] = "primary"
-    draw(["backup"] * 2, 1 + next(head.layer for head, kind in heads.items() if kind == "primary"))
-    draw(["induction", "negative"] * 2, 1)
-    draw([kind for kind in 2 * _TWICE if kind not in _AFTER][1:], 0)
+    backups: list[Behaviour] = ["backup", "backup"]
+    others: list[Behaviour] = ["induction", "negative", "induction", "negative"]
+    free: list[Behaviour] = [kind for kind in (*_TWICE, *_TWICE) if kind not in _AFTER]
+    draw(backups, 1 + next(head.layer for head, kind in heads.items() if kind == "primary"))
+    draw(others, 1)
+    draw(free[1:], 0)
     return dict(sorted(heads.items()))
