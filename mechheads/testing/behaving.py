@@ -232,8 +232,8 @@ def _draw(n_layers: int, n_heads: int, rng: Generator) -> dict[HeadId, Behaviour
     heads[HeadId(int(rng.integers(1, n_layers - 1)), int(rng.integers(n_heads)))] = "primary"
     backups: list[Behaviour] = ["backup", "backup"]
     others: list[Behaviour] = ["induction", "negative", "induction", "negative"]
-    free: list[Behaviour] = [kind for kind in (*_TWICE, *_TWICE) if kind not in _AFTER]
+    rest: list[Behaviour] = [kind for kind in (*_TWICE, *_TWICE) if kind not in _AFTER]
     draw(backups, 1 + next(head.layer for head, kind in heads.items() if kind == "primary"))
     draw(others, 1)
-    draw(free[1:], 0)
+    draw(rest[1:], 0)
     return dict(sorted(heads.items()))
