@@ -8,6 +8,7 @@ from mechheads.behaviour.head_examples import HeadExamples
 from mechheads.behaviour.head_profile import HeadProfile
 from mechheads.behaviour.logit_attribution import logit_attribution
 from mechheads.behaviour.profile import profile_heads
+from mechheads.behaviour.recipes.function_vectors import function_vector, function_vector_heads
 from mechheads.behaviour.repeated import repeated_tokens
 
 __all__ = [
@@ -15,6 +16,8 @@ __all__ = [
     "HeadProfile",
     "composition_scores",
     "copying_scores",
+    "function_vector",
+    "function_vector_heads",
     "head_directions",
     "head_examples",
     "logit_attribution",

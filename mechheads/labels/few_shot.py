@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,7 @@ _LEAST = 2
 
 
 def few_shot_prompts(
-    model: Model, relation: RelationLike, *, shots: int = 4, n: int = 24, template: int = 0, seed: int = 0
+    model: Model, relation: RelationLike, *, shots: int = 4, n: int = 24, template: int | str = 0, seed: int = 0
 ) -> Prompts:
     """Prompts that ask for targets of a relation after a few worked examples.
 
@@ -31,7 +33,7 @@ def few_shot_prompts(
         relation: a relation with few-shot templates.
         shots: the number of worked examples before the question; with 0, the prompt is the question alone.
         n: the largest number of prompts, each about another source; a relation with fewer usable pairs gives fewer.
-        template: the index of the template in ``relation.few_shot``.
+        template: the index of the template in ``relation.few_shot``, or a template of your own.
         seed: for drawing questions and examples.
 
     Returns:
@@ -63,7 +65,7 @@ def few_shot_prompts(
 
 
 def few_shot_pairs(
-    model: Model, relation: RelationLike, *, shots: int = 4, n: int = 16, template: int = 0, seed: int = 0
+    model: Model, relation: RelationLike, *, shots: int = 4, n: int = 16, template: int | str = 0, seed: int = 0
 ) -> PromptPairs:
     """Pairs of few-shot prompts that differ only in the source that is asked about.
 
@@ -107,6 +109,67 @@ def few_shot_pairs(
     )
 
 
+def shuffled_labels(
+    model: Model, relation: RelationLike, *, shots: int = 5, n: int = 16, template: int | str = 0, seed: int = 0
+) -> PromptPairs:
+    """Pairs of few-shot prompts that differ only in the order of the examples' targets.
+
+    The corrupted prompt has the same sources, the same targets and the same question, but no example has its own
+    target. So it does not show the relation. Targets are one token each, so the two prompts align.
+
+    Args:
+        relation, shots, n, template, seed: as in ``few_shot_prompts``; at least 2 shots.
+
+    Returns:
+        The pairs with ``answer``, the right target of the question; the position ``source``; and the source that is
+        asked about as the cluster.
+
+    Raises:
+        ValueError: as in ``few_shot_prompts``; also if there are fewer than 2 shots.
+
+    >>> pairs = shuffled_labels(model, "country_to_capital", shots=2, n=1)
+    >>> print(pairs.clean[0], pairs.corrupted[0], sep="\\n")
+    The capital of Switzerland is Bern.
+    The capital of Ireland is Dublin.
+    The capital of Egypt is
+    The capital of Switzerland is Dublin.
+    The capital of Ireland is Bern.
+    The capital of Egypt is
+    """
+    if shots < 2:
+        raise ValueError(f"shots is {shots}; targets can be shuffled among 2 examples or more")
+    form, rng = _Form(model, relation, shots, n, template), np.random.default_rng(seed)
+    drawn = []
+    for pair, _, examples in form.questions(lambda pair: [pair], seed):
+        if len(drawn) < n and (shuffled := _shuffled(examples, rng)) is not None:
+            drawn.append((pair, examples, shuffled))
+    form.check_enough(len(drawn), n, " with several targets")
+    clean, spans = zip(*(form.fill(examples, pair[0]) for pair, examples, _ in drawn), strict=True)
+    corrupted, other_spans = zip(*(form.fill(shuffled, pair[0]) for pair, _, shuffled in drawn), strict=True)
+    return PromptPairs(
+        list(clean),
+        list(corrupted),
+        answer=[f" {pair[1]}" for pair, _, _ in drawn],
+        positions={"source": (spans, other_spans)},
+        cluster=[pair[0] for pair, _, _ in drawn],
+    )
+
+
+def _shuffled(examples: Sequence[Pair], rng: np.random.Generator) -> list[Pair] | None:
+    """The examples with other examples' targets, none with an equal one; None if one target is too frequent.
+
+    Equal targets are put side by side, and all are moved on by the number of the most frequent one.
+    """
+    counts = Counter(target for _, target in examples)
+    shift = max(counts.values())
+    if 2 * shift > len(examples):
+        return None
+    rank = dict(zip(sorted(counts), rng.permutation(len(counts)).tolist(), strict=True))
+    order = sorted(range(len(examples)), key=lambda i: rank[examples[i][1]])
+    moved = dict(zip(order, [*order[shift:], *order[:shift]], strict=True))
+    return [(source, examples[moved[i]][1]) for i, (source, _) in enumerate(examples)]
+
+
 def check_numbers(n: int, shots: int) -> None:
     """Check a number of prompts and a number of worked examples.
 
@@ -126,10 +189,12 @@ class _Form:
         pool: the pairs whose target is one token.
     """
 
-    def __init__(self, model: Model, relation: RelationLike, shots: int, n: int, template: int) -> None:
+    def __init__(self, model: Model, relation: RelationLike, shots: int, n: int, template: int | str) -> None:
         check_numbers(n, shots)
         self.model, self.shots = model, shots
         self.relation: Relation = load_relations([relation])[0]
+        if isinstance(template, str):
+            self.relation, template = replace(self.relation, few_shot=(template,)), 0
         name, templates = self.relation.name, self.relation.few_shot
         if not templates:
             raise ValueError(

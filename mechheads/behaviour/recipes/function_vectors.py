@@ -1,0 +1,265 @@
+"""Function-vector heads: heads whose mean output on worked examples makes the model do the task without them.
+
+Todd et al. 2024, "Function Vectors in Large Language Models", arXiv 2310.15213, section 2:
+
+| paper | here |
+|---|---|
+| task t, its ICL prompts P_t | a relation, its few-shot prompts |
+| mean task-conditioned activation of a head | ``mean_z``, before W_O; at the last token |
+| uninformative ICL prompt | the same prompt with its labels shuffled (``mh.labels.shuffled_labels``) |
+| causal indirect effect, f = probability of the answer | ``values``; f is any metric, by default the log-probability |
+| AIE of a head | ``scores`` at layer, head |
+| function vector v_t | ``function_vector`` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.behaviour.recipes.against_control import against_control
+from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.job import prepare
+from mechheads.engine.sweep import sweep
+from mechheads.heads import HeadLike, check_heads
+from mechheads.interventions.base import Context
+from mechheads.labels.few_shot import shuffled_labels
+from mechheads.labels.relations import RelationLike, load_relations
+from mechheads.limits import Budget, Limits
+from mechheads.messages.arguments import check_at_least
+from mechheads.metrics.base import Metric, MetricInfo
+from mechheads.metrics.basic import as_metric, log_prob
+from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.model import Model
+from mechheads.prompts.prompts import PromptPairs, Prompts
+from mechheads.results.netcdf import text_array
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+from mechheads.results.stats import mean_over_prompts
+
+RELATIONS = (
+    "country_to_capital",
+    "word_to_antonym",
+    "verb_to_past_tense",
+    "english_to_spanish",
+    "object_to_superclass",
+    "word_to_first_letter",
+)
+TEMPLATE = "Q: {source}\nA: {target}\n"
+"""As in the paper. It does not say what the task is, so that only the examples do."""
+SIDES: tuple[Literal["clean", "corrupted"], ...] = ("clean", "corrupted")
+_DIMS = ("layer", "head", "relation")
+
+
+@alone
+def function_vector_heads(
+    model: Model,
+    relations: RelationLike | Iterable[RelationLike] = RELATIONS,
+    *,
+    shots: int = 5,
+    n: int = 16,
+    template: int | str = TEMPLATE,
+    metric: Metric | str = log_prob,
+    heads: Sequence[HeadLike] | HeadLike | None = None,
+    budget: Budget = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> HeadScores:
+    """How far the mean output of each head on worked examples brings back an answer that shuffled examples hide.
+
+    For each relation, few-shot prompts are made in two versions: with the right targets, and with the same targets
+    shuffled among the examples. Half of the questions give the mean z of every head at the last token of the right
+    version. In the shuffled version of the other half, one head's z at the last token becomes this mean:
+
+        effect = metric(shuffled prompt, with the head's mean z of its task) - metric(shuffled prompt)
+
+    A head that carries *which task this is* raises the right answer of a question that it has not seen. The control is
+    the same with the mean over shuffled prompts: what a typical output of the head does, whatever the task.
+
+    Args:
+        relations: names, paths of JSON files or ``Relation`` objects.
+        shots: worked examples in each prompt.
+        n: the largest number of questions of a relation that are measured; as many others give the means. A relation
+            with fewer usable pairs is halved.
+        template: a template such as ``"Q: {source}\\nA: {target}\\n"``, or an index in each relation's ``few_shot``.
+        metric: what is measured, as in ``mh.sweep``. The paper uses the probability of the answer.
+        heads, budget, seed, progress: as in ``mh.sweep``; ``seed`` also draws questions and examples.
+
+    Returns:
+        The average indirect effect [layer, head, prompt], in the metric's unit, with intervals over questions;
+        ``control``, and ``excess`` with ``excess_low`` and ``excess_high``, to which ``p_value`` and ``q_value``
+        belong. ``by_relation`` and ``control_by_relation`` (layer, head, relation) are the effects in each relation,
+        ``mean_z`` (layer, head, relation, d_head) what ``function_vector`` is made of, ``prompt_relation`` (prompt) the
+        relation of each prompt, and ``clean_metric`` and ``shuffled_metric`` (prompt) the metric of the two versions
+        of each prompt: if they do not differ, the examples do not help and there is nothing to carry. After Ctrl-C,
+        heads that were not measured are NaN.
+
+    Raises:
+        ValueError: if an argument is not valid, or a relation has too few usable pairs; before the sweep.
+
+    Todd et al. 2024 (arXiv 2310.15213).
+
+    >>> found = mh.behaviour.function_vector_heads(
+    ...     model, "country_to_capital", n=4, heads=["L20H5", "L2H0"], progress=False
+    ... )
+    >>> found.heads(1)
+    (HeadId(layer=20, head=5),)
+    """
+    check_at_least(1, n=n)
+    metric, limits = as_metric(metric), Limits.of(budget)
+    tasks = [
+        _Task.of(relation.name, shuffled_labels(model, relation, shots=shots, n=2 * n, template=template, seed=seed))
+        for relation in load_relations(relations)
+    ]
+    of_prompt = [i for i, task in enumerate(tasks) for _ in task.asked.clean]
+    task = torch.tensor(of_prompt, device=model.device)
+    clean, shuffled = (_joined(tasks, side) for side in SIDES)
+    job = prepare(model, shuffled, budget=budget, progress=progress)
+    means = [torch.stack([_mean_z(model, each.averaged.side(side), limits) for each in tasks]) for side in SIDES]
+    options: dict[str, Any] = {"metric": metric, "heads": heads, "positions": "last", "seed": seed}
+    effect = sweep(job, intervention=GiveMean(means[0], task), progress=progress, **options)
+    values, about = effect.dataset["values"].values, effect.provenance
+    control = np.full_like(values, np.nan)
+    if not about["interrupted"]:
+        found = sweep(job, intervention=GiveMean(means[1], task), progress=progress, **options)
+        control, about = found.dataset["values"].values, found.provenance
+    on_clean = Evaluator(metric, prepare(model, clean, budget=budget, progress=progress).base, limits=limits)
+    names = [each.name for each in tasks]
+    return against_control(
+        values,
+        control,
+        clean.cluster or (),
+        kind="function_vector",
+        about={"name": "function-vector heads", "unit": MetricInfo.of(metric).unit},
+        provenance=make_provenance(about, relations=names, shots=shots, template=template, seed=seed),
+        variables={
+            "relation": ("relation", text_array(names)),
+            "prompt_relation": ("prompt", text_array([names[i] for i in of_prompt])),
+            "by_relation": (_DIMS, _by_task(values, of_prompt)),
+            "control_by_relation": (_DIMS, _by_task(control, of_prompt)),
+            "mean_z": ((*_DIMS, "d_head"), means[0].permute(1, 2, 0, 3).cpu().numpy()),
+            "clean_metric": ("prompt", on_clean.base_value.cpu().numpy()),
+            "shuffled_metric": ("prompt", effect.dataset["base_metric"].values),
+        },
+    )
+
+
+@torch.no_grad()
+def function_vector(
+    model: Model, scores: HeadScores, relation: str, heads: int | Sequence[HeadLike] = 10
+) -> Float[Tensor, " d_model"]:
+    """The function vector of a relation: what its strongest heads write on average at the last token of its prompts.
+
+        v = sum over the heads of (mean z) W_O
+
+    It goes to ``mh.generate(model, prompts, steer={layer: v})`` or to a hook of your own. The paper adds it at a third
+    of the depth, at the last token. If the model has a norm after attention, its scale is part of v, and its statistics
+    are not.
+
+    Args:
+        scores: from ``function_vector_heads``, of this model.
+        relation: one of its relations.
+        heads: so many of the heads with the largest scores, or the heads themselves. The paper uses 10 in a model of
+            448 heads.
+
+    Raises:
+        ValueError: if the scores are of another kind or model, have no such relation, or a head does not exist.
+
+    >>> found = mh.behaviour.function_vector_heads(
+    ...     model, "country_to_capital", n=4, heads=["L20H5", "L2H0"], progress=False
+    ... )
+    >>> mh.behaviour.function_vector(model, found, "country_to_capital", heads=1).shape
+    torch.Size([576])
+    """
+    if "mean_z" not in scores.dataset:
+        raise ValueError(f"scores are {scores.kind!r} scores; give the result of mh.behaviour.function_vector_heads")
+    if (scores.n_layers, scores.n_heads) != (model.n_layers, model.n_heads):
+        raise ValueError(
+            f"scores are of {scores.n_layers} layers x {scores.n_heads} heads, but the model has {model.n_layers} x "
+            f"{model.n_heads}; give the model that they were computed with"
+        )
+    known = scores.dataset["relation"].values.tolist()
+    if relation not in known:
+        raise ValueError(f"relation is {relation!r}; these scores have {', '.join(map(repr, known))}")
+    chosen = scores.heads(heads) if isinstance(heads, int) else check_heads(heads, model.n_layers, model.n_heads)
+    z = torch.tensor(scores.dataset["mean_z"].values[:, :, known.index(relation)], device=model.device)
+    parts = [
+        z[head.layer, head.head] @ model.W_O[head.layer][head.head].float() * model.attention_out_scale(head.layer)
+        for head in chosen
+    ]
+    return torch.stack(parts).sum(0)
+
+
+@dataclass(frozen=True, eq=False)
+class GiveMean:
+    """z becomes a given vector of the prompt's task.
+
+    Attributes:
+        means: for each task; ``task``: the task of each prompt.
+    """
+
+    means: Float[Tensor, "task layer head d_head"]
+    task: Int[Tensor, " prompt"]
+    needs: ClassVar = ()
+
+    def __call__(self, value: Float[Tensor, "prompt pos d_head"], context: Context) -> Tensor:
+        return self.means[self.task, context.head.layer, context.head.head][:, None].to(value).expand_as(value)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A relation's questions: those that are measured, and those that give the means."""
+
+    name: str
+    asked: PromptPairs
+    averaged: PromptPairs
+
+    @classmethod
+    def of(cls, name: str, pairs: PromptPairs) -> _Task:
+        half = (len(pairs) + 1) // 2
+        return cls(name, *(_some(pairs, which) for which in (slice(None, half), slice(half, None))))
+
+
+def _some(pairs: PromptPairs, which: slice) -> PromptPairs:
+    answer, cluster = pairs.answer or (), pairs.cluster or ()
+    return PromptPairs(pairs.clean[which], pairs.corrupted[which], answer=answer[which], cluster=cluster[which])
+
+
+def _joined(tasks: Sequence[_Task], side: Literal["clean", "corrupted"]) -> Prompts:
+    """One version of all questions that are measured; each question is a cluster."""
+    return Prompts(
+        [text for task in tasks for text in task.asked.side(side).items],
+        answer=[answer for task in tasks for answer in task.asked.answer or ()],
+        cluster=[f"{task.name}: {source}" for task in tasks for source in task.asked.cluster or ()],
+    )
+
+
+def _by_task(
+    values: Float[np.ndarray, "layer head prompt"], task: Sequence[int]
+) -> Float[np.ndarray, "layer head task"]:
+    each = np.array(task)
+    return np.stack([mean_over_prompts(values[..., each == i]) for i in range(max(task) + 1)], axis=-1)
+
+
+def _mean_z(model: Model, prompts: Prompts, limits: Limits) -> Float[Tensor, "layer head d_head"]:
+    """The mean z of every head at the last token, in float32."""
+    tokens = prompts.tokens(model)
+    step = max(1, limits.run_tokens // tokens.ids.shape[1])
+    total = torch.zeros(model.n_layers, model.n_heads, model.d_head, device=model.device)
+    for start in range(0, len(tokens), step):
+        some = tokens.rows(slice(start, start + step))
+        row, last = torch.arange(len(some), device=model.device), some.lengths - 1
+
+        def add(z: Tensor, hook: Any, layer: int, row: Tensor = row, last: Tensor = last) -> None:
+            total[layer] += z[row, last].float().sum(0)
+
+        hooks = [(model.hook_name("z", layer), partial(add, layer=layer)) for layer in range(model.n_layers)]
+        model.backend.run(some.ids, hooks)
+    return total / len(tokens)
