@@ -9,17 +9,22 @@ from mechheads.behaviour.head_profile import HeadProfile
 from mechheads.behaviour.logit_attribution import logit_attribution
 from mechheads.behaviour.profile import profile_heads
 from mechheads.behaviour.recipes.function_vectors import function_vector, function_vector_heads
+from mechheads.behaviour.recipes.indirect_object_prompts import indirect_object_pairs
+from mechheads.behaviour.recipes.indirect_object_roles import IndirectObjectRoles, indirect_object_roles
 from mechheads.behaviour.repeated import repeated_tokens
 
 __all__ = [
     "HeadExamples",
     "HeadProfile",
+    "IndirectObjectRoles",
     "composition_scores",
     "copying_scores",
     "function_vector",
     "function_vector_heads",
     "head_directions",
     "head_examples",
+    "indirect_object_pairs",
+    "indirect_object_roles",
     "logit_attribution",
     "profile_heads",
     "repeated_tokens",

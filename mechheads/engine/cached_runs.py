@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 
 from mechheads.engine.shared_prefix import run_sharing_prefix
 from mechheads.limits import Limits
@@ -52,6 +53,12 @@ class CachedRuns:
             kept = run_sharing_prefix(base, self.tokens[side], limits=limits, progress=progress)
             self._kept[side] = kept
         return self.run(side, sites, limits, progress)
+
+    def with_run(self, side: str, run: HeadCache) -> CachedRuns:
+        """The same runs with another one in the place of a side, for example of a model whose heads are ablated."""
+        other = copy(self)
+        other._kept = self._kept | {side: run}
+        return other
 
     def bytes(self, sites: Mapping[str, Sequence[str]]) -> int:
         """Memory that runs with these activations of each side take, in bytes."""

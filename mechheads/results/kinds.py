@@ -73,6 +73,7 @@ KINDS: dict[str, Kind] = {
     "roles": Kind(_GATING, "gate", null=None),
     # Tables
     "examples": Kind(("elhage2021framework",), "share of the residual stream"),
+    "indirect_object": Kind(_PATHS, "logits", null=None),
     "set_scores": Kind(_PATCHING),
     "faithfulness": Kind(_IOI, "share"),
     "completeness": Kind(_IOI),

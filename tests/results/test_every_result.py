@@ -61,6 +61,17 @@ MADE: dict[str, Callable[[mh.Model], TableResult]] = {
     "Completeness": lambda model: mh.patching.completeness(model, PAIRS, CIRCUIT, subsets=2, **QUICK),
     "Circuit": lambda model: mh.patching.minimal_circuit(model, PAIRS, threshold=0.5, **QUICK),
     "HeadExamples": lambda model: mh.behaviour.head_examples(model, [[1, *range(20)], [*range(30)]], **QUICK),
+    "IndirectObjectRoles": lambda model: mh.behaviour.indirect_object_roles(
+        model,
+        mh.behaviour.indirect_object_pairs(
+            model,
+            8,
+            templates=[" The {first} and {second} to {subject} gave to"],
+            names=["France", "Italy", "Spain", "Germany", "Paris", "Rome"],
+        ),
+        min_share=0,
+        **QUICK,
+    ),
     "HeadGroup": lambda model: mh.safety.sahara(model, REQUESTS, 2, draws=1, **QUICK),
     "RefusalTest": lambda model: mh.safety.refusal_test(
         model, CIRCUIT, REQUESTS, REQUESTS[1:], texts=[" a big dog"], opening=" I", **ANSWERED

@@ -1,0 +1,115 @@
+"""Sentences whose last word is the indirect object, and the same sentences about three other people.
+
+Wang et al. 2022, "Interpretability in the Wild: a Circuit for Indirect Object Identification in GPT-2 Small", arXiv
+2211.00593, section 2 and appendix: p_IOI names two people and one of them again; in p_ABC all three names are new, so
+that it says neither who is named twice nor who is named once. Our sentences are our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mechheads.messages.arguments import check_at_least, check_several
+from mechheads.model.model import Model
+from mechheads.prompts.prompts import PromptPairs
+from mechheads.prompts.tokens import encode, locate, single_token
+
+TEMPLATES = (
+    "When {first} and {second} went to the store, {subject} gave a drink to",
+    "When {first} and {second} walked in the garden, {subject} handed a flower to",
+    "While {first} and {second} were at the school, {subject} passed a note to",
+    "After {first} and {second} came home from the market, {subject} offered an apple to",
+    "When {first} and {second} sat in the office, {subject} gave a book to",
+    "Then, {first} and {second} waited for the train, and {subject} gave a ticket to",
+    "While {first} and {second} were cleaning the kitchen, {subject} threw a towel to",
+    "After {first} and {second} had a long walk, {subject} lent a jacket to",
+)
+_COMMON = """
+    Mary John Tom James Dan Sarah Michael David Anna Paul Mark Lisa Kate Jack Emma Peter Robert Laura Alice Bob
+    Susan Jane George Henry Simon Martin Rachel Linda Karen Kevin Brian Steven Jason Adam Eric Amy Julia Maria
+    Richard Thomas William Charles Joseph Daniel Andrew Scott Frank Alex Max Sam Ben Luke Ryan Matthew Victoria Rose
+    Helen
+"""
+NAMES = tuple(_COMMON.split())
+ORDERS = ("ABBA", "BABA")
+"""The other person is named first, or the subject is."""
+
+
+def indirect_object_pairs(
+    model: Model,
+    n: int = 32,
+    *,
+    templates: Sequence[str] = TEMPLATES,
+    names: Sequence[str] = NAMES,
+    seed: int = 0,
+) -> PromptPairs:
+    """Pairs for indirect object identification: "When Mary and John went ..., John gave a drink to" -> " Mary".
+
+    The corrupted prompt has three other names, all different: "When Anna and Paul went ..., Mark gave a drink to".
+    Templates and the two orders of names take turns.
+
+    Args:
+        n: the number of pairs.
+        templates: texts that contain ``{first}``, ``{second}`` and ``{subject}`` once each, in this order, each with a
+            space before it, and end where the indirect object comes next.
+        names: names to draw from; those that are not one token (with a leading space) in this model are left out.
+        seed: for drawing names.
+
+    Returns:
+        The pairs with ``answer``, the indirect object, and ``wrong``, the subject; and the positions ``io``, ``s1``,
+        ``s1_next`` (the token after the subject's first mention) and ``s2``, besides ``last``.
+
+    Raises:
+        ValueError: if a template lacks a field, or fewer than 5 names are one token.
+
+    >>> pairs = mh.behaviour.indirect_object_pairs(model, 2)
+    >>> print(pairs.clean[0], pairs.answer[0], sep=" ->")
+    When Rose and Robert went to the store, Robert gave a drink to -> Rose
+    """
+    check_at_least(1, n=n)
+    check_several("templates", templates)
+    fields = ("{first}", "{second}", "{subject}")
+    for template in templates:
+        at = [template.find(" " + field) for field in fields]
+        if min(at) < 0 or at != sorted(at) or any(template.count(field) != 1 for field in fields):
+            raise ValueError(
+                f"templates: {template!r} must contain {', '.join(fields)} once each, in this order, each after a space"
+            )
+    if model.tokenizer is None:
+        raise ValueError("model has no tokenizer to tokenise the prompts; give one: mh.wrap(model, tokenizer=...)")
+    usable = [name for name in dict.fromkeys(names) if single_token(f" {name}", model.tokenizer) is not None]
+    if len(usable) < 5:
+        raise ValueError(
+            f"names: {len(usable)} of {len(names)} are one token for this model; at least 5 are needed, two for the "
+            "clean prompt and three others: give more names"
+        )
+    rng = np.random.default_rng(seed)
+    clean, corrupted, answer, wrong = [], [], [], []
+    positions: dict[str, list[int]] = {"io": [], "s1": [], "s1_next": [], "s2": []}
+    for i in range(n):
+        template, order = templates[i % len(templates)], ORDERS[i // len(templates) % 2]
+        other, subject, *three = (usable[j] for j in rng.permutation(len(usable))[:5])
+        first, second = (other, subject) if order == "ABBA" else (subject, other)
+        text = template.format(first=first, second=second, subject=subject)
+        at = _positions(model, template, (first, second, subject), i)
+        clean.append(text)
+        corrupted.append(template.format(first=three[0], second=three[1], subject=three[2]))
+        answer.append(f" {other}")
+        wrong.append(f" {subject}")
+        io, s1 = (at[0], at[1]) if order == "ABBA" else (at[1], at[0])
+        for name, where in {"io": io, "s1": s1, "s1_next": s1 + 1, "s2": at[2]}.items():
+            positions[name].append(where)
+    return PromptPairs(clean, corrupted, answer, wrong, positions)
+
+
+def _positions(model: Model, template: str, names: tuple[str, str, str], index: int) -> list[int]:
+    """The tokens of the three names, in their order in the text."""
+    text, spans = template, []
+    for field, name in zip(("{first}", "{second}", "{subject}"), names, strict=True):
+        start = text.index(field)
+        text = text.replace(field, name)
+        spans.append((start, start + len(name)))
+    ids, text, offsets = encode(text, index, model)
+    return [locate(span, "names", index, ids, text, offsets) for span in spans]

@@ -1,0 +1,341 @@
+"""The roles of heads in indirect object identification, found path by path from the logits backwards.
+
+Wang et al. 2022, arXiv 2211.00593, section 3. In each step one path is patched from p_ABC into p_IOI (the other way
+would show which paths are enough):
+
+| step | path | a head is called | if it attends, more than to the others, |
+|---|---|---|---|
+| ``final`` | to the logits | name mover; negative name mover if the path harms | from the end to the indirect object |
+| ``queries`` | to the queries of the name movers | S-inhibition | from the end to a mention of the subject |
+| ``values`` | to the values of the S-inhibition heads | duplicate token, induction | from S2 to S1, to S1 + 1 |
+| ``keys`` | to the keys of the induction heads | previous token | from S1 + 1 to S1 |
+| ``backup`` | to the logits, without the name movers | backup name mover | from the end to the indirect object |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads.behaviour.recipes.indirect_object_prompts import indirect_object_pairs
+from mechheads.engine.job import Job, prepare
+from mechheads.heads import HeadId, HeadLike, check_head
+from mechheads.limits import Budget
+from mechheads.messages.arguments import check_at_least, check_known
+from mechheads.messages.interrupted import stop_if
+from mechheads.messages.warn import warn
+from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.model import Model
+from mechheads.patching.path import path_patch
+from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+from mechheads.results.tables import TableResult
+from mechheads.runs.head_cache import HeadCache
+
+LOOKS = {
+    "end to io": ("last", "io"),
+    "end to s1": ("last", "s1"),
+    "end to s2": ("last", "s2"),
+    "s2 to s1": ("s2", "s1"),
+    "s2 to s1 + 1": ("s2", "s1_next"),
+    "s1 + 1 to s1": ("s1_next", "s1"),
+}
+"""Where attention is measured: from one position of the clean prompts to another."""
+ROLES = (
+    "name mover",
+    "negative name mover",
+    "backup name mover",
+    "S-inhibition",
+    "duplicate token",
+    "induction",
+    "previous token",
+    "other",
+)
+STEPS = ("final", "queries", "values", "keys", "backup")
+FDR = 0.05
+Judge = Callable[[float, pd.Series], tuple[str, str]]
+"""Gives the role for an effect and the attention of a head, and where it looks."""
+_LEAST = 0.1
+"""The share of attention that a duplicate-token, induction or previous-token head gives to its token at least."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class IndirectObjectRoles(TableResult):
+    """The roles of heads in indirect object identification, with the effect behind each.
+
+    Attributes:
+        name, unit: the name and unit of the effects.
+        table: one row for each head and step with an effect, the largest first within a role: role, head, layer, index,
+            step, effect, ci_low, ci_high, p_value, q_value, share (of the mean logit difference), looks (where the head
+            looks most, of the places that the step asks about) and attention (how much).
+        steps: the effects of every head in each step.
+        attention: the attention of every head between the named positions (layer, head, look).
+        provenance: what is needed to repeat it; ``logit_diff`` and ``right`` say how well the model does the task.
+    """
+
+    KIND = "indirect_object"
+
+    name: str
+    unit: str
+    table: pd.DataFrame
+    steps: dict[str, HeadScores]
+    attention: HeadScores
+    provenance: dict[str, Any]
+
+    def heads(self, role: str) -> tuple[HeadId, ...]:
+        """The heads with a role, the largest effect first.
+
+        Raises:
+            ValueError: if there is no such role.
+        """
+        check_known("role", role, ROLES)
+        return tuple(HeadId.parse(head) for head in self.table["head"][self.table["role"] == role])
+
+    def roles(self, head: HeadLike) -> tuple[str, ...]:
+        """The roles of a head; empty if it has none.
+
+        Raises:
+            ValueError: if there is no such head.
+        """
+        found = str(check_head(head, self.attention.n_layers, self.attention.n_heads))
+        return tuple(self.table["role"][self.table["head"] == found])
+
+
+@alone
+def indirect_object_roles(
+    model: Model,
+    pairs: PromptPairs | None = None,
+    *,
+    n: int = 32,
+    most: int = 4,
+    min_share: float = 0.02,
+    budget: Budget = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> IndirectObjectRoles:
+    """Find the roles of heads in indirect object identification, as far as this model has them.
+
+    Every step patches the paths of all heads to some receivers, from the prompts with three other names, and measures
+    logit(indirect object) - logit(subject). A head counts if q <= 0.05 over all heads of the step and its effect is at
+    least ``min_share`` of the mean logit difference. It has the role of the step if the path helps and its attention is
+    what the role says (see the module's table; duplicate-token, induction and previous-token heads also need a tenth of
+    their attention there). Otherwise its role is ``"other"``: it matters on this path in another way.
+
+    Senders change at the position whose query, value or key is received: the last token, S2 and S1 + 1. All other heads
+    are frozen, so nothing else of them reaches it. The receivers of a step are the ``most`` strongest heads of the role
+    that the step before found; if it found none, the steps behind it are left out, with a warning. ``backup``: the name
+    movers are all given their z of the other prompts, and what the heads after them then write is patched into the
+    intact run, along the path to the logits. A backup name mover raises the logit difference by that. Name movers and
+    negative name movers are not counted again.
+
+    Args:
+        pairs: from ``indirect_object_pairs``, or others with its positions; by default ``n`` of them.
+        n: the number of pairs, if they are not given.
+        most: the largest number of heads whose inputs are the receivers of a step.
+        min_share: the smallest effect that counts.
+        budget, seed, progress: as in ``mh.sweep``; ``seed`` also draws the names.
+
+    Returns:
+        The roles. An effect is metric(patched) - metric(intact), so the paths that help have negative effects, and the
+        effects of backup name movers are positive. After Ctrl-C, the roles of the finished steps.
+
+    Raises:
+        ValueError: if an argument is not valid or the pairs lack a position.
+        KeyboardInterrupt: if Ctrl-C came before the first step was finished.
+
+    Wang et al. 2022 (arXiv 2211.00593); Goldowsky-Dill et al. 2023 (arXiv 2304.05969).
+
+    >>> roles = mh.behaviour.indirect_object_roles(model, n=8, most=1, progress=False)
+    >>> "L23H3" in set(roles.table["head"])  # it lowers the name that was mentioned last
+    True
+    """
+    check_at_least(1, n=n, most=most)
+    if not 0 <= min_share <= 1:
+        raise ValueError(f"min_share is {min_share}; it must be a share of the logit difference, between 0 and 1")
+    pairs = indirect_object_pairs(model, n, seed=seed) if pairs is None else pairs
+    if missing := [name for name in ("io", "s1", "s1_next", "s2") if name not in pairs.positions]:
+        raise ValueError(
+            f"pairs have no position {missing[0]!r}; give pairs from mh.behaviour.indirect_object_pairs, or name the "
+            "positions io, s1, s1_next and s2"
+        )
+    job = prepare(model, pairs, sites=("z", "q", "k", "v", "pattern"), budget=budget, progress=progress)
+    search = _Search(job, _attention(job), most, min_share, {"budget": budget, "seed": seed, "progress": progress})
+    search.run()
+    return search.result(seed)
+
+
+@dataclass
+class _Search:
+    """The steps, one after the other."""
+
+    job: Job
+    attention: HeadScores
+    most: int
+    min_share: float
+    options: dict[str, Any]
+    steps: dict[str, HeadScores] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    interrupted: bool = False
+
+    def run(self) -> None:
+        self._step("final", self._direct, receivers="final")
+        stop_if(self.interrupted)
+        self._from("queries", "name mover", ("q", "last"), self._inhibits)
+        self._from("values", "S-inhibition", ("v", "s2"), self._at_subject)
+        self._from("keys", "induction", ("k", "s1_next"), self._previous)
+        self._backup()
+        if self.interrupted:
+            warn(f"interrupted after {len(self.steps)} of {len(STEPS)} steps; the roles of the others are missing")
+
+    def result(self, seed: int) -> IndirectObjectRoles:
+        columns = ("role", "head", "layer", "index", "step", "effect", "ci_low", "ci_high", "p_value", "q_value")
+        rows = sorted(self.rows, key=lambda row: (ROLES.index(row["role"]), -abs(row["effect"])))
+        table = pd.DataFrame(rows, columns=[*columns, "share", "looks", "attention"])
+        lead = self.steps["final"].dataset["base_metric"].values
+        about = make_provenance(
+            self.job.model,
+            prompts=self.job,
+            n_prompts=len(self.job.tokens),
+            logit_diff=float(lead.mean()),
+            right=float((lead > 0).mean()),
+            most=self.most,
+            min_share=self.min_share,
+            seed=seed,
+            interrupted=self.interrupted,
+        )
+        name = "roles in indirect object identification"
+        return IndirectObjectRoles(name, "logits", table, self.steps, self.attention, about)
+
+    def _found(self, role: str) -> list[HeadId]:
+        """The strongest heads with a role."""
+        rows = sorted((row for row in self.rows if row["role"] == role), key=lambda row: -abs(row["effect"]))
+        return [HeadId.parse(row["head"]) for row in rows[: self.most]]
+
+    def _from(self, step: str, role: str, at: tuple[str, str], judge: Judge) -> None:
+        """A step whose receivers are inputs of the heads with a role, at a position."""
+        heads, (site, position) = self._found(role), at
+        if reached := [f"{head}.{site}" for head in heads if head.layer]:
+            self._step(step, judge, receivers=reached, positions=position)
+        elif len(self.steps) == STEPS.index(step):
+            why = "all of them are in layer 0" if heads else "there is none"
+            warn(f"the step {step!r} goes to {role} heads, but {why}; it is left out, and so are those behind it")
+
+    def _step(self, step: str, judge: Judge, **paths: Any) -> None:
+        """Patch paths, and give the heads with an effect their roles."""
+        if self.interrupted:
+            return
+        found = path_patch(self.job, **paths, **self.options)
+        if found.provenance["interrupted"]:
+            self.interrupted = True
+            return
+        self.steps[step] = found
+        lead = abs(float(found.dataset["base_metric"].values.mean()))
+        table = found.to_dataframe()
+        for name, row in table[table["q_value"] <= FDR].iterrows():
+            if abs(row["score"]) < self.min_share * lead:
+                continue
+            looks = self.attention[str(name)].set_index("look")["score"]
+            called, where = judge(float(row["score"]), looks)
+            self.rows.append(
+                {
+                    "role": called,
+                    "head": str(name),
+                    "layer": int(row["layer"]),
+                    "index": int(row["head"]),
+                    "step": step,
+                    "effect": float(row["score"]),
+                    **{each: float(row[each]) for each in ("ci_low", "ci_high", "p_value", "q_value")},
+                    "share": abs(float(row["score"])) / lead,
+                    "looks": where,
+                    "attention": float(looks[where]),
+                }
+            )
+
+    def _backup(self) -> None:
+        """What later heads write to the logits when the name movers are ablated."""
+        direct = {HeadId.parse(row["head"]): row["role"] for row in self.rows if row["step"] == "final"}
+        movers = sorted(head for head, role in direct.items() if role == "name mover")
+        known = {head for head, role in direct.items() if role != "other"}
+        model = self.job.model
+        every = [HeadId(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)]
+        senders = [head for head in every if movers and head.layer > movers[0].layer and head not in known]
+        if senders and not self.interrupted:
+            whole, self.job = self.job, _ablated(self.job, movers)
+            self._step("backup", self._repairs, receivers="final", senders=senders)
+            self.job = whole
+
+    @staticmethod
+    def _direct(effect: float, looks: pd.Series) -> tuple[str, str]:
+        where = looks[["end to io", "end to s1", "end to s2"]].idxmax()
+        if where != "end to io":
+            return "other", where
+        return "name mover" if effect < 0 else "negative name mover", where
+
+    @staticmethod
+    def _inhibits(effect: float, looks: pd.Series) -> tuple[str, str]:
+        where = looks[["end to io", "end to s1", "end to s2"]].idxmax()
+        return "S-inhibition" if effect < 0 and where != "end to io" else "other", where
+
+    @staticmethod
+    def _at_subject(effect: float, looks: pd.Series) -> tuple[str, str]:
+        where = looks[["s2 to s1", "s2 to s1 + 1"]].idxmax()
+        if effect >= 0 or looks[where] < _LEAST:
+            return "other", where
+        return "duplicate token" if where == "s2 to s1" else "induction", where
+
+    @staticmethod
+    def _previous(effect: float, looks: pd.Series) -> tuple[str, str]:
+        where = "s1 + 1 to s1"
+        return "previous token" if effect < 0 and looks[where] >= _LEAST else "other", where
+
+    @staticmethod
+    def _repairs(effect: float, looks: pd.Series) -> tuple[str, str]:
+        where = looks[["end to io", "end to s1", "end to s2"]].idxmax()
+        return "backup name mover" if effect > 0 and where == "end to io" else "other", where
+
+
+def _attention(job: Job) -> HeadScores:
+    """The attention of every head between the named positions, in the clean prompts."""
+    run, where = job.base, job.tokens.positions
+    row = torch.arange(len(job.tokens), device=job.tokens.ids.device)
+    of_layers = [
+        torch.stack([run.pattern.layer(layer)[row, :, where[a], where[b]].T for a, b in LOOKS.values()], dim=1)
+        for layer in range(job.model.n_layers)
+    ]
+    return HeadScores.from_values(
+        torch.stack(of_layers).double().cpu().numpy(),
+        name="attention between the names",
+        unit="share of attention",
+        kind="indirect_object",
+        cluster=job.tokens.cluster,
+        extra={"look": list(LOOKS)},
+        null=None,
+        provenance=make_provenance(job.model, prompts=job, n_prompts=len(job.tokens)),
+    )
+
+
+def _ablated(job: Job, heads: Sequence[HeadId]) -> Job:
+    """The job with another source run: the clean prompts, while some heads have their z of the corrupted prompts."""
+    source = job.runs.run("corrupted", ("z",), job.spec.limits, progress=False)
+    layers = {layer: [head for head in heads if head.layer == layer] for layer in {head.layer for head in heads}}
+    done = dict.fromkeys(layers, 0)
+
+    def put(value: Float[Tensor, "prompt pos head d_head"], hook: Any, layer: int) -> Tensor:
+        rows = slice(done[layer], done[layer] + len(value))
+        done[layer] = rows.stop
+        value = value.clone()
+        for head in layers[layer]:
+            value[:, :, head.head] = source.z[head][rows]
+        return value
+
+    hooks = [(job.model.hook_name("z", layer), partial(put, layer=layer)) for layer in layers]
+    run = partial(HeadCache.run, job.model, job.tokens, sites=("z",), progress=False)
+    return replace(job, runs=job.runs.with_run("corrupted", job.model.backend.under(hooks, run)))
