@@ -11,6 +11,7 @@ from mechheads.behaviour.profile import profile_heads
 from mechheads.behaviour.recipes.function_vectors import function_vector, function_vector_heads
 from mechheads.behaviour.recipes.indirect_object_prompts import indirect_object_pairs
 from mechheads.behaviour.recipes.indirect_object_roles import IndirectObjectRoles, indirect_object_roles
+from mechheads.behaviour.recipes.retrieval import retrieval_heads
 from mechheads.behaviour.recipes.successors import successor_scores
 from mechheads.behaviour.repeated import repeated_tokens
 
@@ -29,5 +30,6 @@ __all__ = [
     "logit_attribution",
     "profile_heads",
     "repeated_tokens",
+    "retrieval_heads",
     "successor_scores",
 ]

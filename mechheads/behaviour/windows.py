@@ -88,6 +88,18 @@ def windows_of(model: Model, texts: Texts, length: int, most: int | None) -> Ite
         yield _together(alike, model)
 
 
+def token_stream(model: Model, texts: Texts) -> Iterator[int]:
+    """The tokens of texts, one after the other, without the tokens that the tokenizer puts before every text.
+
+    Raises:
+        ValueError: if there is a text that the model cannot read.
+    """
+    for number, text in enumerate(_texts(texts)):
+        ids = text if isinstance(text, list) else _ids(model, text)
+        _check(ids, number, model)
+        yield from ids
+
+
 def _together(windows: list[tuple[list[int], int]], model: Model) -> Windows:
     ids, text = zip(*windows, strict=True)
     return Windows(torch.tensor(ids, device=model.device), list(text))

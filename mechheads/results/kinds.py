@@ -60,6 +60,7 @@ KINDS: dict[str, Kind] = {
     "logit_attribution": Kind(("elhage2021framework", "nostalgebraist2020lens", "wang2023ioi"), "logits"),
     "function_vector": Kind(("todd2024function",)),
     "successor": Kind(("gould2024successor",), "share of pairs", null=None),
+    "retrieval": Kind(("wu2024retrieval",), "share of tokens", null=None),
     "self_repair": Kind(("mcgrath2023hydra", "rushing2024repair")),
     "relations": Kind(_MAPS, "share of pairs", null=None),
     "dynamic_relations": Kind(_MAPS, "share of pairs", null=None),

@@ -1,0 +1,135 @@
+"""Retrieval scores against patterns read one by one, and planted heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads as mh
+import mechheads.behaviour.recipes.retrieval as retrieval
+from mechheads.behaviour import retrieval_heads
+from support.architectures import architectures
+from support.ctrl_c import stopped_at
+from support.oracles import activations, forward, name
+
+pytestmark = pytest.mark.transformerlens
+
+NEEDLES = (
+    (" Paris is the", "big store of John", " Paris"),
+    (" Rome is the", "small book of Mary", " Rome"),
+    (" Madrid is the", "capital dog", " Madrid"),
+)
+TEXT = [" When John and Mary went to the store gave a book no I cannot help Sure" * 40]
+QUICK: dict[str, Any] = {"n": 3, "length": 56, "needles": NEEDLES, "depths": (0.1, 0.5, 0.9), "progress": False}
+
+
+@pytest.fixture(scope="module", params=architectures("llama", "gpt2", "gemma", "neox"))
+def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+@pytest.fixture
+def short_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions of few tokens: the context of the tiny models holds 64."""
+    monkeypatch.setattr(retrieval, "QUESTION", "{question}")
+
+
+def find(ids: list[int], piece: list[int], stop: int) -> list[int]:
+    return [i for i in range(stop) if ids[i : i + len(piece)] == piece]
+
+
+@pytest.mark.usefixtures("short_questions")
+def test_scores_are_those_of_patterns_read_one_by_one(small: mh.Model) -> None:
+    seen: list[list[int]] = []
+    run = small.backend.run
+
+    def spy(ids: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        seen.append(ids[0].tolist())
+        return run(ids, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(small.backend, "run", spy)
+        found = retrieval_heads(small, TEXT, **QUICK)
+    assert len(seen) == 6 and found.dataset.sizes["prompt"] == 6
+    assert found.dataset["cluster"].values.tolist() == ["0", "0", "1", "1", "2", "2"]
+    assert found.dataset["depth"].values.tolist() == [0.1, 0.5, 0.1, 0.9, 0.5, 0.9]
+    answers = {f"{start} {answer}": f" {answer}" for start, answer, _ in NEEDLES}
+    told = [str(needle) for needle in found.dataset["needle"].values]
+    values, control = np.zeros((2, small.n_layers, small.n_heads, 6))
+    for prompt, ids in enumerate(seen):
+        of = [small.tokenizer(answers[told[p]], add_special_tokens=False).input_ids for p in (prompt, prompt ^ 1)]
+        end = len(ids) - len(of[0])
+        assert end == 56 and ids[end:] == of[0]
+        (own,), (other,) = (find(ids, each, end) for each in of)
+        patterns = activations(small, torch.tensor([ids]))
+        logits = forward(small, torch.tensor([ids]))[0]
+        right = np.mean([int(logits[end - 1 + i].argmax()) == token for i, token in enumerate(of[0])])
+        assert found.dataset["answered"].values[prompt] == pytest.approx(right)
+        for layer, head in np.ndindex(small.n_layers, small.n_heads):
+            for i, token in enumerate(of[0]):
+                at = int(patterns[name(layer, "pattern")][0, head, end - 1 + i].argmax())
+                values[layer, head, prompt] += own <= at < own + len(of[0]) and ids[at] == token
+                wanted = of[1][min(i, len(of[1]) - 1)]
+                control[layer, head, prompt] += other <= at < other + len(of[1]) and ids[at] == wanted
+            values[layer, head, prompt] /= len(of[0])
+            control[layer, head, prompt] /= len(of[0])
+    np.testing.assert_allclose(found.dataset["values"].values, values)
+    np.testing.assert_allclose(found.dataset["control"].values, control.mean(-1))
+    np.testing.assert_allclose(found.dataset["excess"].values, (values - control).mean(-1))
+
+
+def test_planted_induction_heads_retrieve_all_but_the_first_token() -> None:
+    plant: Any = {"L0H1": "previous-token", "L2H3": "induction", "L1H2": "duplicate-token"}
+    made = mh.testing.behaving_model(noise=0, plant=plant)
+    tokenizer = made.model.tokenizer
+    words = [word for word in tokenizer.vocab if word.startswith("▁") and word[1:].isalpha()]
+    words = [word[1:] for word in np.random.default_rng(0).permutation(words)]
+    needles = [
+        (" ".join(some[:2]), " ".join(some[2:6]), " ".join(some[6:8]))
+        for some in (words[8 * i : 8 * i + 8] for i in range(4))
+    ]
+    used = {tokenizer.vocab[f"▁{word}"] for word in words[:32]}
+    free = [token for token in range(len(tokenizer.all_special_ids), len(tokenizer)) if token not in used]
+    texts = [[int(token) for token in np.random.default_rng(1).permutation(free)] for _ in range(20)]
+    found = retrieval_heads(made.model, texts, n=14, length=80, needles=needles, progress=False)
+    assert found["L2H3"]["score"] == pytest.approx(3 / 4) and found["L2H3"]["q_value"] < 0.05
+    others = np.delete(found.scores.values.ravel(), 2 * found.n_heads + 3)
+    assert others.max() < 0.2
+    assert found.dataset["control"].values.max() < 0.2
+    assert found.dataset["attention"].values[2, 3] > 0.7
+
+
+@pytest.mark.usefixtures("short_questions")
+def test_ctrl_c_keeps_the_finished_prompts(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = retrieval_heads(llama, TEXT, **QUICK)
+    values = retrieval._Measured.values
+    monkeypatch.setattr(retrieval._Measured, "values", stopped_at(5, values))
+    with pytest.warns(UserWarning, match="interrupted after 4 of 6 prompts"):
+        part = retrieval_heads(llama, TEXT, **QUICK)
+    assert part.provenance["interrupted"]
+    np.testing.assert_array_equal(part.dataset["values"].values, whole.dataset["values"].values[..., :4])
+    monkeypatch.setattr(retrieval._Measured, "values", stopped_at(1, values))
+    with pytest.raises(KeyboardInterrupt):
+        retrieval_heads(llama, TEXT, **QUICK)
+
+
+@pytest.mark.usefixtures("short_questions")
+def test_what_cannot_be_is_said(llama: mh.Model) -> None:
+    with pytest.raises(ValueError, match="length is 64; two needles and a question take"):
+        retrieval_heads(llama, TEXT, **QUICK | {"length": 64})
+    with pytest.raises(ValueError, match="texts are too short for 3 haystacks of 56 tokens"):
+        retrieval_heads(llama, [" one two"], **QUICK)
+    with pytest.raises(ValueError, match="give at least two shares of the haystack, between 0 and 1"):
+        retrieval_heads(llama, TEXT, **QUICK | {"depths": (0.5,)})
+    with pytest.raises(ValueError, match="needles: give at least two"):
+        retrieval_heads(llama, TEXT, **QUICK | {"needles": NEEDLES[:1]})
