@@ -8,6 +8,7 @@ from mechheads.behaviour.head_examples import HeadExamples
 from mechheads.behaviour.head_profile import HeadProfile
 from mechheads.behaviour.logit_attribution import logit_attribution
 from mechheads.behaviour.profile import profile_heads
+from mechheads.behaviour.recipes.copy_suppression import copy_suppression
 from mechheads.behaviour.recipes.function_vectors import function_vector, function_vector_heads
 from mechheads.behaviour.recipes.indirect_object_prompts import indirect_object_pairs
 from mechheads.behaviour.recipes.indirect_object_roles import IndirectObjectRoles, indirect_object_roles
@@ -20,6 +21,7 @@ __all__ = [
     "HeadProfile",
     "IndirectObjectRoles",
     "composition_scores",
+    "copy_suppression",
     "copying_scores",
     "function_vector",
     "function_vector_heads",

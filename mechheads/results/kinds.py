@@ -61,6 +61,7 @@ KINDS: dict[str, Kind] = {
     "function_vector": Kind(("todd2024function",)),
     "successor": Kind(("gould2024successor",), "share of pairs", null=None),
     "retrieval": Kind(("wu2024retrieval",), "share of tokens", null=None),
+    "copy_suppression": Kind(("mcdougall2023copy", "elhage2021framework"), "logits", null=None),
     "self_repair": Kind(("mcgrath2023hydra", "rushing2024repair")),
     "relations": Kind(_MAPS, "share of pairs", null=None),
     "dynamic_relations": Kind(_MAPS, "share of pairs", null=None),

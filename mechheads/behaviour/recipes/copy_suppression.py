@@ -1,0 +1,251 @@
+"""Copy suppression: heads that attend to a token which is already predicted, and lower its logit.
+
+McDougall et al. 2023, "Copy Suppression: Comprehensively Understanding an Attention Head", arXiv 2310.04625, section 2:
+such a head needs a prediction of the token (by earlier layers), attention to it, and a negative OV circuit.
+
+| paper | here |
+|---|---|
+| the token is predicted before the head | of the tokens so far, the logit lens of the head's input puts it first |
+| attention to the token | A(q, k) at the positions k with this token |
+| the direct effect on its logit | A(q, k) v_k W_O, through the frozen norms, with W_U of the token |
+| the diagonal of W_E OV W_U | ``copying``, from the eigenvalues of the same matrix (``copying_scores``) |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mechheads.behaviour.copying import copying_scores
+from mechheads.behaviour.frozen_maps import FrozenMap, frozen_at, frozen_rows, of_attention, tolerance
+from mechheads.behaviour.recipes.against_control import against_control
+from mechheads.behaviour.windows import Texts, Windows, check_window, windows_of
+from mechheads.messages.arguments import check_at_least
+from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.progress import Bar
+from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.model import Model
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+
+MEASURES = ("score", "control", "attention", "attention_control")
+
+
+@alone
+def copy_suppression(
+    model: Model,
+    texts: Texts = None,
+    *,
+    window: int | None = None,
+    n_tokens: int = 4096,
+    seed: int = 0,
+    progress: bool = True,
+) -> HeadScores:
+    """How far each head lowers the logit of a token that it attends to and that earlier layers already predict.
+
+    At each query of ordinary text, x is the earlier token of the window that the logit lens of the head's input puts
+    first. What the head moves from the positions of x has a direct effect on the logit of x, relative to the mean of
+    the earlier tokens of the window:
+
+        score = - mean over queries of  sum over k with token x of  A(q, k) v_k W_O . N (W_U[x] - mean of W_U)
+
+    with N the norms of this run, frozen, as in ``mh.logit_attribution``. It is positive for copy suppression and
+    negative for heads that copy, such as name movers. The control is the same for another earlier token of the window,
+    drawn at random. A head that lowers every token that it attends to, predicted or not, but attends to them alike,
+    has a small excess.
+
+    Args:
+        texts: as in ``mh.profile_heads``.
+        window: the length of a window in tokens; by default 128, or the model's context if that is shorter.
+        n_tokens: how many tokens to read.
+        seed: for the tokens of the control, and for the p values.
+        progress: show a progress bar.
+
+    Returns:
+        Scores [layer, head, window] in logits, with intervals over texts; ``control``, and ``excess`` with
+        ``excess_low`` and ``excess_high``, to which ``p_value`` and ``q_value`` belong; ``attention`` and
+        ``attention_control``: the mean attention to the token; ``copying`` (layer, head): the copying score by
+        weights, negative if the head suppresses the tokens that it attends to. Soft caps on logits are left out. After
+        Ctrl-C, of the windows until then.
+
+    Raises:
+        ValueError: if an argument is not valid, the texts have no window of 16 tokens, or the architecture does
+            something else with its heads than add them to the residual stream.
+        KeyboardInterrupt: if Ctrl-C came before the first windows were done.
+
+    McDougall et al. 2023 (arXiv 2310.04625).
+
+    >>> found = mh.behaviour.copy_suppression(model, n_tokens=512, progress=False)
+    >>> found.unit, bool(found["L29H2"]["score"] < 0)  # L29H2 copies
+    ('logits', True)
+    """
+    window = check_window(model, min(128, model.n_ctx) if window is None else window)
+    check_at_least(16, n_tokens=n_tokens)
+    draw = torch.Generator().manual_seed(seed)
+    found: list[tuple[Tensor, list[int]]] = []
+    with until_interrupted() as work, torch.no_grad():
+        for windows in _shown(windows_of(model, texts, window, n_tokens), n_tokens, progress):
+            found.append((_Measured(model, windows.ids, draw).values(), windows.text))
+    work.stop_unless(found)
+    work.warn(f"{sum(len(text) for _, text in found)} windows", "the scores are of these")
+    if not found:
+        raise ValueError("texts have no window of at least 16 tokens; give longer texts")
+    values = torch.cat([each for each, _ in found], dim=-1).double().cpu().numpy()
+    measured = dict(zip(MEASURES, values, strict=True))
+    copying = copying_scores(model, seed=seed, progress=progress)
+    dims = ("layer", "head")
+    return against_control(
+        measured["score"],
+        measured["control"],
+        [text for _, of_batch in found for text in of_batch],
+        kind="copy_suppression",
+        about={"name": "copy suppression on text"},
+        provenance=make_provenance(
+            model,
+            texts="of the package" if texts is None else "given",
+            window=window,
+            n_tokens=n_tokens,
+            n_windows=values.shape[-1],
+            seed=seed,
+            interrupted=work.interrupted,
+        ),
+        variables={
+            "attention": (dims, np.nanmean(measured["attention"], axis=-1)),
+            "attention_control": (dims, np.nanmean(measured["attention_control"], axis=-1)),
+            "copying": (dims, copying.scores.values),
+        },
+    )
+
+
+def _shown(batches: Iterator[Windows], total: int, progress: bool) -> Iterator[Windows]:
+    with Bar(total=total, desc="copy suppression", unit="token", disable=not progress, leave=False) as bar:
+        for windows in batches:
+            yield windows
+            bar.update(windows.ids.numel())
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What a run of some windows leaves.
+
+    Attributes:
+        streams: the residual stream before each block, and after the last one.
+        sites: for each layer, its ``pattern``, ``v`` and ``z``.
+    """
+
+    streams: list[Float[Tensor, "window pos d_model"]]
+    sites: list[dict[str, Tensor]]
+
+    @classmethod
+    def of(cls, model: Model, ids: Int[Tensor, "window pos"]) -> _Run:
+        kept = cls([], [{} for _ in range(model.n_layers)])
+
+        def keep(value: Tensor, hook: Any, layer: int, site: str) -> None:
+            kept.sites[layer][site] = value.clone()
+
+        hooks = [
+            (model.hook_name(site, layer), partial(keep, layer=layer, site=site))
+            for layer in range(model.n_layers)
+            for site in ("pattern", "v", "z")
+        ]
+
+        def run() -> None:
+            stream, blocks = model.backend.embed(ids)
+            for layer in range(model.n_layers):
+                kept.streams.append(stream)
+                stream = blocks(layer, stream)
+            kept.streams.append(stream)
+
+        model.backend.under(hooks, run)
+        return kept
+
+
+class _Measured:
+    """Some windows of one length."""
+
+    def __init__(self, model: Model, ids: Int[Tensor, "window pos"], draw: torch.Generator) -> None:
+        self._model, self._ids = model, ids
+        n, pos = ids.shape
+        place = torch.arange(pos, device=ids.device)
+        self._earlier = (place[:, None] > place) & (place >= 1)
+        first = ids[:, 1, None, None]
+        self._counts = ((ids[:, None, :] != first) & self._earlier).any(-1)
+        self._random = torch.rand(n, pos, pos, generator=draw).to(ids.device)
+        self._vocab, column = ids.unique(return_inverse=True)
+        self._column = column.view(ids.shape)
+        self._W_U = model.W_U[:, self._vocab].T.float()
+        columns = self._W_U[self._column]
+        count = self._earlier.sum(-1).clamp_min(1)[:, None]
+        self._mean = torch.einsum("qk,wkm->wqm", self._earlier.float(), columns) / count
+
+    def values(self) -> Float[Tensor, "measure layer head window"]:
+        """The means over queries; NaN for a window without a query that has two different earlier tokens."""
+        model, run = self._model, _Run.of(self._model, self._ids)
+        final = frozen_at(self._finish, run.streams[-1].flatten(0, 1), tolerance(model.backend))
+        if final is None:
+            raise self._inexact("what follows the last block is neither a norm nor a product")
+        layers = [self._layer(run, layer, final) for layer in range(model.n_layers)]
+        found = torch.stack(layers, dim=1) / self._counts.sum(1).clamp_min(1)
+        return found.masked_fill(~self._counts.any(1), torch.nan)
+
+    def _finish(self, rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
+        return self._model.backend.finish(rows[:, None])[:, 0]
+
+    def _inexact(self, what: str) -> ValueError:
+        return ValueError(f"{self._model.backend.about} does not support copy_suppression: {what}")
+
+    def _layer(self, run: _Run, layer: int, final: FrozenMap) -> Float[Tensor, "measure head window"]:
+        """The sums over queries of a layer's heads."""
+        model, sites, before = self._model, run.sites[layer], run.streams[layer]
+        written = torch.einsum("wqhd,hdm->wqm", sites["z"], model.W_O[layer])
+        b_O = model.b_O(layer)
+        written = (written if b_O is None else written + b_O).flatten(0, 1)
+        blocks = model.backend.blocks_for(frozen_rows(len(written)), 1)
+        map_ = of_attention(model.backend, blocks, layer, before.flatten(0, 1), written)
+        if map_ is None:
+            raise self._inexact(f"layer {layer} does more with its heads than add them to the residual stream")
+        found = []
+        for token, at in self._tokens(before):
+            direction = (self._W_U[token] - self._mean).flatten(0, 1).double()
+            here = map_.back(final.back(direction)).float().view_as(self._mean)
+            found.append(self._effects(sites, layer, here, at))
+        (effect, attention), (other, other_attention) = found
+        return torch.stack([-effect, -other, attention, other_attention])
+
+    def _tokens(self, before: Float[Tensor, "window pos d_model"]) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each query, the index of the predicted token and of a random other one, each with its earlier places."""
+        model, column = self._model, self._column
+        states = model.backend.finish(before)
+        logits = model.backend.unembed(states, tokens=self._vocab).float()
+        of_keys = logits.gather(-1, column[:, None, :].expand(-1, column.shape[1], -1))
+        predicted = self._largest(of_keys, self._earlier.expand_as(of_keys))
+        different = self._earlier & (column[:, None, :] != predicted[..., None])
+        for token in (predicted, self._largest(self._random, different)):
+            yield token, self._earlier & (column[:, None, :] == token[..., None])
+
+    def _largest(self, values: Tensor, among: Bool[Tensor, "window query key"]) -> Int[Tensor, "window query"]:
+        best = values.masked_fill(~among, -torch.inf).argmax(-1)
+        return self._column.gather(1, best)
+
+    def _effects(
+        self,
+        sites: dict[str, Tensor],
+        layer: int,
+        here: Float[Tensor, "window query d_model"],
+        at: Bool[Tensor, "window query key"],
+    ) -> tuple[Float[Tensor, "head window"], Float[Tensor, "head window"]]:
+        """What heads move from some keys along a direction, and the attention to these keys, summed over queries."""
+        model, counted = self._model, (at & self._counts[..., None])[:, None]
+        v = sites["v"].float()
+        v = v.repeat_interleave(model.n_heads // v.shape[2], dim=2)
+        of_z = torch.einsum("hdm,wqm->whqd", model.W_O[layer].float(), here)
+        pattern = sites["pattern"].float() * counted
+        moved = pattern * torch.einsum("wkhd,whqd->whqk", v, of_z)
+        return moved.sum((-1, -2)).T, pattern.sum((-1, -2)).T

@@ -1,0 +1,153 @@
+"""Copy suppression against direct logit attribution by source, and planted heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads as mh
+import mechheads.behaviour.recipes.copy_suppression as recipe
+from mechheads.behaviour import copy_suppression, copying_scores
+from mechheads.runs.head_cache import HeadCache
+from support.architectures import architectures
+from support.blank import Blank
+from support.ctrl_c import stopped_at
+
+pytestmark = pytest.mark.transformerlens
+
+QUICK: dict[str, Any] = {"window": 16, "progress": False}
+ROWS = [
+    [5, 9, 30, 9, 12, 30, 41, 5, 77, 9, 12, 50, 30, 5, 61, 9],
+    [8, 90, 91, 92, 90, 93, 8, 94, 95, 90, 96, 97, 8, 98, 92, 99],
+]
+
+
+@pytest.fixture(scope="module", params=architectures("llama", "gpt2", "gemma3", "neox"))
+def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def parts_of(model: mh.Model, row: list[int], query: int) -> dict[int, np.ndarray]:
+    """The parts of every head and source in the logit of each earlier token at a query [layer, head, source]."""
+    tokens = sorted(set(row[1:query]))
+    prompts = mh.Prompts([row[: query + 1]] * len(tokens), answer=tokens)
+    parts = mh.logit_attribution(model, prompts, by="source", progress=False).dataset["values"].values
+    return {token: parts[..., i] for i, token in enumerate(tokens)}
+
+
+def slow(run: HeadCache, row: list[int], layer: int, query: int, given: tuple[dict, int]) -> list[np.ndarray]:
+    """Effects on the predicted token and on the control's, and the attention to each [head]."""
+    parts, control = given
+    model, earlier = run.need_model(), row[1:query]
+    stream = run.stores["resid_pre"][layer][:, query]
+    lens = model.unembed(run.need_model().backend.finish(stream[:, None]))[0, 0].detach()
+    predicted = max(earlier, key=lambda token: float(lens[token]))
+    mean = np.mean([parts[token][layer] for token in earlier], axis=0)
+    found = []
+    for token in (predicted, control):
+        at = [key for key in range(1, query) if row[key] == token]
+        found.append(-(parts[token][layer] - mean)[:, at].sum(1))
+        found.append(run.pattern.layer(layer)[0, :, query, at].sum(-1).numpy())
+    return [found[0], found[2], found[1], found[3]]
+
+
+def test_effects_are_those_of_logit_attribution_by_source(small: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    tokens = recipe._Measured._tokens
+
+    def spy(self: Any, before: torch.Tensor) -> Any:
+        both = list(tokens(self, before))
+        chosen.append((both[1][0], self._vocab))
+        return iter(both)
+
+    monkeypatch.setattr(recipe._Measured, "_tokens", spy)
+    found = copy_suppression(small, ROWS, **QUICK)
+    queries = range(3, 16)
+    assert all(len(set(row[1:query])) > 1 for row in ROWS for query in queries)
+    parts = [[parts_of(small, row, query) for query in queries] for row in ROWS]
+    runs = [HeadCache.run(small, [row], sites=("resid_pre", "pattern"), progress=False) for row in ROWS]
+    for layer, (token, vocab) in enumerate(chosen):
+        means = []
+        for window, row in enumerate(ROWS):
+            controls = [int(vocab[token[window, query]]) for query in queries]
+            assert all(control in row[1:query] for control, query in zip(controls, queries, strict=True))
+            given = zip(queries, parts[window], controls, strict=True)
+            each = [slow(runs[window], row, layer, query, (part, control)) for query, part, control in given]
+            means.append(np.mean(each, axis=0))
+            scale = np.abs(means[-1][0]).max() + 1e-3
+            assert found.dataset["values"].values[layer, :, window] == pytest.approx(means[-1][0], abs=4e-3 * scale)
+        for name, at in (("control", 1), ("attention", 2), ("attention_control", 3)):
+            expected = np.mean(means, axis=0)[at]
+            assert found.dataset[name].values[layer] == pytest.approx(expected, abs=4e-3 * scale)
+    assert (found.dataset["copying"].values == copying_scores(small, progress=False).scores.values).all()
+
+
+OUT, QUERY, KEY, ID = range(4)
+
+
+@torch.no_grad()
+def planted() -> Blank:
+    """L0H0 and L0H1 give their attention to " France", which all tokens predict; one lowers it, the other raises it."""
+    blank = Blank()
+    blank.embedding[:, QUERY] = 1
+    blank.embedding[:, OUT] = 1
+    blank.embedding[blank.token(" France"), [KEY, ID]] = 1
+    blank.unembedding[blank.token(" France"), OUT] = 1
+    attention = blank.attention[0]
+    attention.k_proj.weight[1, KEY] = 20
+    attention.v_proj.weight[0, ID] = 1
+    for head, written in ((0, -1), (1, 1)):
+        attention.q_proj.weight[4 * head + 1, QUERY] = 1
+        attention.o_proj.weight[OUT, 4 * head] = written
+    return blank
+
+
+def test_planted_heads_that_lower_and_raise_what_is_predicted(tmp_path: Path) -> None:
+    blank = planted()
+    model = blank.load(tmp_path / "planted")
+    words = [blank.token(f" {word}") for word in ("Italy", "big", "dog", "cat", "one", "two", "three", "yes", "no")]
+    france, rows = blank.token(" France"), []
+    for seed in range(16):
+        others = np.random.default_rng(seed).choice(words, 14).tolist()
+        rows.append([others[0], france, *others])
+    found = copy_suppression(model, rows, **QUICK)
+    score = found.scores.values
+    assert score[0, 0] > 0.5 > 0 > -0.5 > score[0, 1]
+    assert np.delete(score.ravel(), [0, 1]) == pytest.approx(0)
+    assert score[0, 0] == pytest.approx(-score[0, 1], rel=1e-3)
+    assert found.dataset["control"].values == pytest.approx(0, abs=1e-3)
+    assert found["L0H0"]["q_value"] < 0.05 and found.dataset["attention"].values[0, 0] > 0.99
+    # the mean of W_U over earlier tokens holds the share 1 / (q - 1) of France, for queries from 3 to 15
+    assert score[0, 0] == pytest.approx(np.mean([1 - 1 / (q - 1) for q in range(3, 16)]), rel=1e-2)
+
+
+def test_ctrl_c_keeps_the_finished_windows(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [ROWS[0], [*ROWS[1], *ROWS[0]]]
+    whole = copy_suppression(llama, texts, window=32, progress=False)
+    assert whole.dataset.sizes["prompt"] == 2
+    values = recipe._Measured.values
+    monkeypatch.setattr(recipe._Measured, "values", stopped_at(2, values))
+    with pytest.warns(UserWarning, match="interrupted after 1 windows"):
+        part = copy_suppression(llama, texts, window=32, progress=False)
+    assert part.provenance["interrupted"]
+    np.testing.assert_allclose(part.dataset["values"].values[..., 0], whole.dataset["values"].values[..., 0], atol=1e-6)
+    monkeypatch.setattr(recipe._Measured, "values", stopped_at(1, values))
+    with pytest.raises(KeyboardInterrupt):
+        copy_suppression(llama, texts, window=32, progress=False)
+
+
+def test_what_cannot_be_is_said(llama: mh.Model) -> None:
+    with pytest.raises(ValueError, match="texts have no window of at least 16 tokens"):
+        copy_suppression(llama, [[1, 2, 3]], **QUICK)
+    with pytest.raises(ValueError, match="window is 4"):
+        copy_suppression(llama, ROWS, window=4)
