@@ -5,7 +5,7 @@ such a head needs a prediction of the token (by earlier layers), attention to it
 
 | paper | here |
 |---|---|
-| the token is predicted before the head | of the tokens so far, the logit lens of the head's input puts it first |
+| the token is predicted before the head | it is among the ``top`` logits of the lens of the head's input |
 | attention to the token | A(q, k) at the positions k with this token |
 | the direct effect on its logit | A(q, k) v_k W_O, through the frozen norms, with W_U of the token |
 | the diagonal of W_E OV W_U | ``copying``, from the eigenvalues of the same matrix (``copying_scores``) |
@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -34,8 +33,11 @@ from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
+from mechheads.results.stats import mean_over_prompts
 
 MEASURES = ("score", "control", "attention", "attention_control")
+EVERY = 4
+"""Every so many queries one is measured, from the fourth token on."""
 
 
 @alone
@@ -45,33 +47,35 @@ def copy_suppression(
     *,
     window: int | None = None,
     n_tokens: int = 4096,
+    top: int = 10,
     seed: int = 0,
     progress: bool = True,
 ) -> HeadScores:
     """How far each head lowers the logit of a token that it attends to and that earlier layers already predict.
 
-    At each query of ordinary text, x is the earlier token of the window that the logit lens of the head's input puts
-    first. What the head moves from the positions of x has a direct effect on the logit of x, relative to the mean of
-    the earlier tokens of the window:
+    At every fourth query of ordinary text, x is the earlier token of the window that the logit lens of the head's input
+    puts first. Only queries count at which it is among the ``top`` largest logits of the whole vocabulary. What the
+    head moves from the positions of x has a direct effect on the logit of x, relative to the mean of the earlier ones:
 
         score = - mean over queries of  sum over k with token x of  A(q, k) v_k W_O . N (W_U[x] - mean of W_U)
 
     with N the norms of this run, frozen, as in ``mh.logit_attribution``. It is positive for copy suppression and
     negative for heads that copy, such as name movers. The control is the same for another earlier token of the window,
-    drawn at random. A head that lowers every token that it attends to, predicted or not, but attends to them alike,
-    has a small excess.
+    drawn at random: the difference says that the head acts on what is predicted.
 
     Args:
         texts: as in ``mh.profile_heads``.
         window: the length of a window in tokens; by default 128, or the model's context if that is shorter.
         n_tokens: how many tokens to read.
+        top: how many of the largest logits count as predictions.
         seed: for the tokens of the control, and for the p values.
         progress: show a progress bar.
 
     Returns:
         Scores [layer, head, window] in logits, with intervals over texts; ``control``, and ``excess`` with
         ``excess_low`` and ``excess_high``, to which ``p_value`` and ``q_value`` belong; ``attention`` and
-        ``attention_control``: the mean attention to the token; ``copying`` (layer, head): the copying score by
+        ``attention_control``: the mean attention to the token; ``predicted`` (layer): the share of queries that count;
+        ``copying`` (layer, head): the copying score by
         weights, negative if the head suppresses the tokens that it attends to. Soft caps on logits are left out. After
         Ctrl-C, of the windows until then.
 
@@ -83,28 +87,30 @@ def copy_suppression(
     McDougall et al. 2023 (arXiv 2310.04625).
 
     >>> found = mh.behaviour.copy_suppression(model, n_tokens=512, progress=False)
-    >>> found.unit, bool(found["L29H2"]["score"] < 0)  # L29H2 copies
+    >>> found.unit, bool(found["L24H8"]["score"] < 0)  # it raises what is predicted
     ('logits', True)
     """
     window = check_window(model, min(128, model.n_ctx) if window is None else window)
     check_at_least(16, n_tokens=n_tokens)
+    check_at_least(1, top=top)
     draw = torch.Generator().manual_seed(seed)
-    found: list[tuple[Tensor, list[int]]] = []
+    found: list[tuple[Tensor, Tensor, list[int]]] = []
     with until_interrupted() as work, torch.no_grad():
         for windows in _shown(windows_of(model, texts, window, n_tokens), n_tokens, progress):
-            found.append((_Measured(model, windows.ids, draw).values(), windows.text))
+            found.append((*_Measured(model, windows.ids, top, draw).values(), windows.text))
     work.stop_unless(found)
-    work.warn(f"{sum(len(text) for _, text in found)} windows", "the scores are of these")
+    work.warn(f"{sum(len(text) for *_, text in found)} windows", "the scores are of these")
     if not found:
         raise ValueError("texts have no window of at least 16 tokens; give longer texts")
-    values = torch.cat([each for each, _ in found], dim=-1).double().cpu().numpy()
+    values = torch.cat([each for each, *_ in found], dim=-1).double().cpu().numpy()
+    predicted = torch.cat([share for _, share, _ in found], dim=-1).double().cpu().numpy()
     measured = dict(zip(MEASURES, values, strict=True))
     copying = copying_scores(model, seed=seed, progress=progress)
     dims = ("layer", "head")
     return against_control(
         measured["score"],
         measured["control"],
-        [text for _, of_batch in found for text in of_batch],
+        [text for *_, of_batch in found for text in of_batch],
         kind="copy_suppression",
         about={"name": "copy suppression on text"},
         provenance=make_provenance(
@@ -113,12 +119,14 @@ def copy_suppression(
             window=window,
             n_tokens=n_tokens,
             n_windows=values.shape[-1],
+            top=top,
             seed=seed,
             interrupted=work.interrupted,
         ),
         variables={
-            "attention": (dims, np.nanmean(measured["attention"], axis=-1)),
-            "attention_control": (dims, np.nanmean(measured["attention_control"], axis=-1)),
+            "attention": (dims, mean_over_prompts(measured["attention"])),
+            "attention_control": (dims, mean_over_prompts(measured["attention_control"])),
+            "predicted": ("layer", predicted.mean(-1)),
             "copying": (dims, copying.scores.values),
         },
     )
@@ -168,32 +176,34 @@ class _Run:
 
 
 class _Measured:
-    """Some windows of one length."""
+    """Some windows of one length.
 
-    def __init__(self, model: Model, ids: Int[Tensor, "window pos"], draw: torch.Generator) -> None:
-        self._model, self._ids = model, ids
+    Attributes:
+        queries: the positions that are measured; for each, its earlier tokens are those after the first one.
+    """
+
+    def __init__(self, model: Model, ids: Int[Tensor, "window pos"], top: int, draw: torch.Generator) -> None:
+        self._model, self._ids, self._top = model, ids, top
         n, pos = ids.shape
         place = torch.arange(pos, device=ids.device)
-        self._earlier = (place[:, None] > place) & (place >= 1)
-        first = ids[:, 1, None, None]
-        self._counts = ((ids[:, None, :] != first) & self._earlier).any(-1)
-        self._random = torch.rand(n, pos, pos, generator=draw).to(ids.device)
-        self._vocab, column = ids.unique(return_inverse=True)
-        self._column = column.view(ids.shape)
-        self._W_U = model.W_U[:, self._vocab].T.float()
-        columns = self._W_U[self._column]
-        count = self._earlier.sum(-1).clamp_min(1)[:, None]
-        self._mean = torch.einsum("qk,wkm->wqm", self._earlier.float(), columns) / count
+        self.queries = place[EVERY - 1 :: EVERY]
+        self._earlier = (self.queries[:, None] > place) & (place >= 1)
+        self._differ = ((ids[:, None] != ids[:, 1, None, None]) & self._earlier).any(-1)
+        self._random = torch.rand(n, len(self.queries), pos, generator=draw).to(ids.device)
+        self._W_U = model.W_U[:, ids.flatten()].T.float().view(n, pos, -1)
+        count = self._earlier.sum(-1)[:, None]
+        self._mean = torch.einsum("qk,wkm->wqm", self._earlier.float(), self._W_U) / count
 
-    def values(self) -> Float[Tensor, "measure layer head window"]:
-        """The means over queries; NaN for a window without a query that has two different earlier tokens."""
+    def values(self) -> tuple[Float[Tensor, "measure layer head window"], Float[Tensor, "layer window"]]:
+        """The means over the queries that count, NaN if none does, and the share of queries that count."""
         model, run = self._model, _Run.of(self._model, self._ids)
-        final = frozen_at(self._finish, run.streams[-1].flatten(0, 1), tolerance(model.backend))
+        final = frozen_at(self._finish, run.streams[-1][:, self.queries].flatten(0, 1), tolerance(model.backend))
         if final is None:
             raise self._inexact("what follows the last block is neither a norm nor a product")
-        layers = [self._layer(run, layer, final) for layer in range(model.n_layers)]
-        found = torch.stack(layers, dim=1) / self._counts.sum(1).clamp_min(1)
-        return found.masked_fill(~self._counts.any(1), torch.nan)
+        layers, counts = zip(*(self._layer(run, layer, final) for layer in range(model.n_layers)), strict=True)
+        count = torch.stack(counts)
+        found = torch.stack(layers, dim=1) / count[:, None].clamp_min(1)
+        return found.masked_fill((count == 0)[:, None], torch.nan), count / len(self.queries)
 
     def _finish(self, rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
         return self._model.backend.finish(rows[:, None])[:, 0]
@@ -201,38 +211,41 @@ class _Measured:
     def _inexact(self, what: str) -> ValueError:
         return ValueError(f"{self._model.backend.about} does not support copy_suppression: {what}")
 
-    def _layer(self, run: _Run, layer: int, final: FrozenMap) -> Float[Tensor, "measure head window"]:
-        """The sums over queries of a layer's heads."""
-        model, sites, before = self._model, run.sites[layer], run.streams[layer]
-        written = torch.einsum("wqhd,hdm->wqm", sites["z"], model.W_O[layer])
+    def _layer(
+        self, run: _Run, layer: int, final: FrozenMap
+    ) -> tuple[Float[Tensor, "measure head window"], Int[Tensor, " window"]]:
+        """The sums over queries of a layer's heads, and how many queries count."""
+        model, sites, before = self._model, run.sites[layer], run.streams[layer][:, self.queries]
+        written = torch.einsum("wqhd,hdm->wqm", sites["z"][:, self.queries], model.W_O[layer])
         b_O = model.b_O(layer)
         written = (written if b_O is None else written + b_O).flatten(0, 1)
         blocks = model.backend.blocks_for(frozen_rows(len(written)), 1)
         map_ = of_attention(model.backend, blocks, layer, before.flatten(0, 1), written)
         if map_ is None:
             raise self._inexact(f"layer {layer} does more with its heads than add them to the residual stream")
+        predicted, counts = self._predicted(before)
+        different = self._earlier & (self._ids[:, None] != self._token(predicted)[..., None])
         found = []
-        for token, at in self._tokens(before):
-            direction = (self._W_U[token] - self._mean).flatten(0, 1).double()
+        for key in (predicted, self._random.masked_fill(~different, -1).argmax(-1)):
+            at = self._earlier & (self._ids[:, None] == self._token(key)[..., None]) & counts[..., None]
+            row = torch.arange(len(key), device=key.device)[:, None]
+            direction = (self._W_U[row, key] - self._mean).flatten(0, 1).double()
             here = map_.back(final.back(direction)).float().view_as(self._mean)
             found.append(self._effects(sites, layer, here, at))
         (effect, attention), (other, other_attention) = found
-        return torch.stack([-effect, -other, attention, other_attention])
+        return torch.stack([-effect, -other, attention, other_attention]), counts.sum(1)
 
-    def _tokens(self, before: Float[Tensor, "window pos d_model"]) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each query, the index of the predicted token and of a random other one, each with its earlier places."""
-        model, column = self._model, self._column
-        states = model.backend.finish(before)
-        logits = model.backend.unembed(states, tokens=self._vocab).float()
-        of_keys = logits.gather(-1, column[:, None, :].expand(-1, column.shape[1], -1))
-        predicted = self._largest(of_keys, self._earlier.expand_as(of_keys))
-        different = self._earlier & (column[:, None, :] != predicted[..., None])
-        for token in (predicted, self._largest(self._random, different)):
-            yield token, self._earlier & (column[:, None, :] == token[..., None])
+    def _token(self, key: Int[Tensor, "window query"]) -> Int[Tensor, "window query"]:
+        return self._ids.gather(1, key)
 
-    def _largest(self, values: Tensor, among: Bool[Tensor, "window query key"]) -> Int[Tensor, "window query"]:
-        best = values.masked_fill(~among, -torch.inf).argmax(-1)
-        return self._column.gather(1, best)
+    def _predicted(
+        self, before: Float[Tensor, "window query d_model"]
+    ) -> tuple[Int[Tensor, "window query"], Bool[Tensor, "window query"]]:
+        """A key with the most predicted of the earlier tokens, and the queries at which this is a prediction."""
+        logits = self._model.unembed(self._model.backend.finish(before)).float()
+        keys = logits.gather(-1, self._ids[:, None].expand(-1, len(self.queries), -1))
+        largest, key = keys.masked_fill(~self._earlier, -torch.inf).max(-1)
+        return key, ((logits > largest[..., None]).sum(-1) < self._top) & self._differ
 
     def _effects(
         self,
@@ -242,10 +255,9 @@ class _Measured:
         at: Bool[Tensor, "window query key"],
     ) -> tuple[Float[Tensor, "head window"], Float[Tensor, "head window"]]:
         """What heads move from some keys along a direction, and the attention to these keys, summed over queries."""
-        model, counted = self._model, (at & self._counts[..., None])[:, None]
         v = sites["v"].float()
-        v = v.repeat_interleave(model.n_heads // v.shape[2], dim=2)
-        of_z = torch.einsum("hdm,wqm->whqd", model.W_O[layer].float(), here)
-        pattern = sites["pattern"].float() * counted
+        v = v.repeat_interleave(self._model.n_heads // v.shape[2], dim=2)
+        of_z = torch.einsum("hdm,wqm->whqd", self._model.W_O[layer].float(), here)
+        pattern = sites["pattern"][:, :, self.queries].float() * at[:, None]
         moved = pattern * torch.einsum("wkhd,whqd->whqk", v, of_z)
         return moved.sum((-1, -2)).T, pattern.sum((-1, -2)).T

@@ -14,7 +14,7 @@ would show which paths are enough):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from mechheads.behaviour.recipes.indirect_object_prompts import indirect_object_pairs
 from mechheads.engine.job import Job, prepare
-from mechheads.heads import HeadId, HeadLike, check_head
+from mechheads.heads import HeadId, HeadLike, check_head, check_heads
 from mechheads.limits import Budget
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import stop_if
@@ -61,7 +61,9 @@ ROLES = (
 )
 STEPS = ("final", "queries", "values", "keys", "backup")
 FDR = 0.05
-Judge = Callable[[float, pd.Series], tuple[str, str]]
+Looks = Mapping[str, float]
+"""The attention of a head between the named positions, by the names of ``LOOKS``."""
+Judge = Callable[[float, Looks], tuple[str, str]]
 """Gives the role for an effect and the attention of a head, and where it looks."""
 _LEAST = 0.1
 """The share of attention that a duplicate-token, induction or previous-token head gives to its token at least."""
@@ -238,24 +240,24 @@ class _Search:
             return
         self.steps[step] = found
         lead = abs(float(found.dataset["base_metric"].values.mean()))
-        table = found.to_dataframe()
-        for name, row in table[table["q_value"] <= FDR].iterrows():
-            if abs(row["score"]) < self.min_share * lead:
+        for head in check_heads(None, found.n_layers, found.n_heads):
+            row = found[head]
+            if not (row["q_value"] <= FDR and abs(row["score"]) >= self.min_share * lead):
                 continue
-            looks = self.attention[str(name)].set_index("look")["score"]
-            called, where = judge(float(row["score"]), looks)
+            looks = dict(zip(LOOKS, self.attention[head]["score"].tolist(), strict=True))
+            called, where = judge(row["score"], looks)
             self.rows.append(
                 {
                     "role": called,
-                    "head": str(name),
-                    "layer": int(row["layer"]),
-                    "index": int(row["head"]),
+                    "head": str(head),
+                    "layer": head.layer,
+                    "index": head.head,
                     "step": step,
-                    "effect": float(row["score"]),
-                    **{each: float(row[each]) for each in ("ci_low", "ci_high", "p_value", "q_value")},
-                    "share": abs(float(row["score"])) / lead,
+                    "effect": row["score"],
+                    **{each: row[each] for each in ("ci_low", "ci_high", "p_value", "q_value")},
+                    "share": abs(row["score"]) / lead,
                     "looks": where,
-                    "attention": float(looks[where]),
+                    "attention": looks[where],
                 }
             )
 
@@ -273,33 +275,38 @@ class _Search:
             self.job = whole
 
     @staticmethod
-    def _direct(effect: float, looks: pd.Series) -> tuple[str, str]:
-        where = looks[["end to io", "end to s1", "end to s2"]].idxmax()
+    def _direct(effect: float, looks: Looks) -> tuple[str, str]:
+        where = _most(looks, "end to io", "end to s1", "end to s2")
         if where != "end to io":
             return "other", where
         return "name mover" if effect < 0 else "negative name mover", where
 
     @staticmethod
-    def _inhibits(effect: float, looks: pd.Series) -> tuple[str, str]:
-        where = looks[["end to io", "end to s1", "end to s2"]].idxmax()
+    def _inhibits(effect: float, looks: Looks) -> tuple[str, str]:
+        where = _most(looks, "end to io", "end to s1", "end to s2")
         return "S-inhibition" if effect < 0 and where != "end to io" else "other", where
 
     @staticmethod
-    def _at_subject(effect: float, looks: pd.Series) -> tuple[str, str]:
-        where = looks[["s2 to s1", "s2 to s1 + 1"]].idxmax()
+    def _at_subject(effect: float, looks: Looks) -> tuple[str, str]:
+        where = _most(looks, "s2 to s1", "s2 to s1 + 1")
         if effect >= 0 or looks[where] < _LEAST:
             return "other", where
         return "duplicate token" if where == "s2 to s1" else "induction", where
 
     @staticmethod
-    def _previous(effect: float, looks: pd.Series) -> tuple[str, str]:
+    def _previous(effect: float, looks: Looks) -> tuple[str, str]:
         where = "s1 + 1 to s1"
         return "previous token" if effect < 0 and looks[where] >= _LEAST else "other", where
 
     @staticmethod
-    def _repairs(effect: float, looks: pd.Series) -> tuple[str, str]:
-        where = looks[["end to io", "end to s1", "end to s2"]].idxmax()
+    def _repairs(effect: float, looks: Looks) -> tuple[str, str]:
+        where = _most(looks, "end to io", "end to s1", "end to s2")
         return "backup name mover" if effect > 0 and where == "end to io" else "other", where
+
+
+def _most(looks: Looks, *names: str) -> str:
+    """Where a head looks most, of some places."""
+    return max(names, key=lambda name: looks[name])
 
 
 def _attention(job: Job) -> HeadScores:
