@@ -66,7 +66,7 @@ def indirect_object_pairs(
 
     >>> pairs = mh.behaviour.indirect_object_pairs(model, 2)
     >>> print(pairs.clean[0], pairs.answer[0], sep=" ->")
-    When Rose and Robert went to the store, Robert gave a drink to -> Rose
+    When Joseph and Lisa went to the store, Lisa gave a drink to -> Joseph
     """
     check_at_least(1, n=n)
     check_several("templates", templates)

@@ -140,7 +140,7 @@ def indirect_object_roles(
 
     Args:
         pairs: from ``indirect_object_pairs``, or others with its positions; by default ``n`` of them.
-        n: the number of pairs, if they are not given.
+        n: the number of pairs, if they are not given. With fewer than about 16 no p value is small enough for a role.
         most: the largest number of heads whose inputs are the receivers of a step.
         min_share: the smallest effect that counts.
         budget, seed, progress: as in ``mh.sweep``; ``seed`` also draws the names.
@@ -155,7 +155,7 @@ def indirect_object_roles(
 
     Wang et al. 2022 (arXiv 2211.00593); Goldowsky-Dill et al. 2023 (arXiv 2304.05969).
 
-    >>> roles = mh.behaviour.indirect_object_roles(model, n=8, most=1, progress=False)
+    >>> roles = mh.behaviour.indirect_object_roles(model, n=16, most=1, progress=False)
     >>> "L23H3" in set(roles.table["head"])  # it lowers the name that was mentioned last
     True
     """
