@@ -141,7 +141,9 @@ def shuffled_labels(
     form, rng = _Form(model, relation, shots, n, template), np.random.default_rng(seed)
     drawn = []
     for pair, _, examples in form.questions(lambda pair: [pair], seed):
-        if len(drawn) < n and (shuffled := _shuffled(examples, rng)) is not None:
+        if len(drawn) == n:
+            break
+        if (shuffled := _shuffled(examples, rng)) is not None:
             drawn.append((pair, examples, shuffled))
     form.check_enough(len(drawn), n, " with several targets")
     clean, spans = zip(*(form.fill(examples, pair[0]) for pair, examples, _ in drawn), strict=True)
