@@ -38,9 +38,8 @@ def composition_scores(model: Model, way: Way = "K", *, progress: bool = True) -
     share of rotations with a larger score, by a gamma distribution of this mean and variance.
 
     The scales of the norms before and after attention are part of the circuits; biases, rotations by position, and the
-    layers between the two heads are not. TransformerLens' ``all_composition_scores`` gives the same scores for a
-    HookedTransformer; this function also reads a TransformerBridge and takes d_head x d_head products only, one pair of
-    layers at a time.
+    layers between the two heads are not. TransformerLens' ``all_composition_scores`` leaves these scales out, and gives
+    the same scores where they are 1. This function takes d_head x d_head products only, one pair of layers at a time.
 
     Args:
         way: what of the later head reads: ``"Q"``, ``"K"`` or ``"V"``.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ import mechheads.behaviour.copying
 from mechheads.behaviour import composition_scores, copying_scores, head_directions
 from mechheads.behaviour.circuits import sides, singular
 from mechheads.behaviour.composition import Way, _variance
+from support import weight_surgery
 from support.architectures import architectures
 
 pytestmark = pytest.mark.transformerlens
@@ -69,6 +72,26 @@ def test_composition_is_that_of_full_matrices(small: mh.Model, way: Way) -> None
             N = N.T if way == "K" else N
             expected = (M @ N).norm() / (M.norm() * N.norm())
             assert score == pytest.approx(float(expected), rel=2e-3)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_composition_is_that_of_transformerlens_if_norms_do_not_scale(
+    name: str, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny(name), tmp_path / name)
+    plain = weight_surgery.load(folder)
+    with torch.no_grad():
+        for parameter, weight in plain.named_parameters():
+            if parameter.endswith(("ln_1.weight", "input_layernorm.weight")):
+                weight.fill_(1.0)
+    plain.save_pretrained(folder)
+    model = mh.load(folder)
+    for way in get_args(Way):
+        found = model.model.all_composition_scores(way)
+        theirs = getattr(found, "scores", found).detach().flatten(2)
+        ours = composition_scores(model, way, progress=False).scores.values
+        later = np.isfinite(ours)
+        np.testing.assert_allclose(ours[later], theirs.numpy()[later], rtol=1e-4)
 
 
 def test_the_null_is_that_of_drawn_rotations() -> None:

@@ -39,6 +39,10 @@ assert effect.heads(1) == (mh.HeadId(23, 4),)
 assert abs(effect["L23H4"]["score"] - 0.938) < 0.01
 assert again.dataset.identical(effect.dataset)
 """,
+    "behaviour": """
+assert all(before > after + 1000 for before, after in zip(ranks["23_pre"], ranks["24_pre"]))
+assert ranks["final_post"] == [0, 0]
+""",
     "labels": """
 assert labels.counts()["Knowledge"] >= 3
 assert labels.table("L23H4").iloc[0][["relation", "is_evidence"]].tolist() == ["country_to_capital", True]
