@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from mechheads.behaviour.features import BEHAVIOURS, delimiters, keys_of, weights_of
 from mechheads.behaviour.moved import norm_of, values_of, written_by
+from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.model import Model
 
 MOVED = tuple(f"{name}_moved" for name in BEHAVIOURS)
@@ -43,7 +45,7 @@ def measure(
         for layer in range(model.n_layers)
         for site in ("resid_pre", "v", "pattern", "z")
     ]
-    model.backend.run(ids, hooks)
+    until_stopped(model.n_layers - 1, partial(model.backend.run, ids, hooks))
     return seen.found, seen.at_distance
 
 
@@ -56,6 +58,7 @@ class _Seen:
         position = torch.arange(ids.shape[1], device=ids.device)
         self._back = position[:, None] - position
         self._middle = (self._back > 0) & (position >= 1) & (position[:, None] >= 2)
+        self._pairs_at_distance = torch.bincount(self._back[self._middle], minlength=ids.shape[1]).double()
         self._read = model.W_U[:, ids].float() * model.final_scale()[:, None, None]  # [d_model, window, pos]
         self._now: dict[str, Tensor] = {}
         shape = (len(MEASURES), model.n_layers, model.n_heads, len(ids))
@@ -63,13 +66,15 @@ class _Seen:
         self.at_distance = torch.zeros(model.n_layers, model.n_heads, ids.shape[1], dtype=torch.float64)
 
     def hook(self, site: str, layer: int) -> Callable[..., None]:
-        """A hook that keeps an activation; with the last of a layer, the layer is measured."""
+        """A hook that keeps an activation; with the last of a layer, the layer is measured, and the last one stops."""
 
         def hook_fn(value: Tensor, hook: Any) -> None:
             self._now[site] = value.detach().float()
             if site == "z":
                 self._measure(layer, **self._now)
                 self._now.clear()
+                if layer == self._model.n_layers - 1:
+                    raise Stopped
 
         return hook_fn
 
@@ -84,8 +89,7 @@ class _Seen:
         self.found[:n, layer] = self._features(pattern)
         self.found[n : 2 * n, layer] = self._features(moved)
         found |= self._of_distance(layer, pattern)
-        tiny = torch.finfo(pattern.dtype).tiny
-        found["entropy"] = -(pattern * pattern.clamp_min(tiny).log()).sum((-1, -2)) / pattern.shape[2]
+        found["entropy"] = torch.special.entr(pattern).sum((-1, -2)) / pattern.shape[2]
         found["norm"] = (norm_of(z, W_O) / resid_pre.norm(dim=-1)[..., None])[:, 1:].mean(1)
         found["copying"] = self._copying(pattern, z, W_O)
         for name, values in found.items():
@@ -97,24 +101,36 @@ class _Seen:
 
     def _of_distance(self, layer: int, pattern: Tensor) -> dict[str, Float[Tensor, "window head"]]:
         """The mean distance within the middle, and the share of the variance there that the distance explains."""
-        back, seen = self._back[self._middle], pattern[:, :, self._middle].double()
-        count = torch.bincount(back, minlength=pattern.shape[2]).double()
-        sums = seen.new_zeros(*seen.shape[:2], len(count)).index_add_(2, back, seen)
+        seen = pattern * self._middle
+        sums, count = self._by_distance(seen), self._pairs_at_distance
         self.at_distance[layer] = sums.sum(0)
         mass, tiny = sums.sum(-1), torch.finfo(torch.float64).tiny
-        by_mean = mass**2 / len(back)
-        share = ((sums**2 / count.clamp_min(1)).sum(-1) - by_mean) / ((seen**2).sum(-1) - by_mean).clamp_min(tiny)
-        by_chance = (int((count > 0).sum()) - 1) / max(len(back) - 1, 1)
+        by_mean = mass**2 / count.sum()
+        squares = torch.linalg.vector_norm(seen, dim=(-1, -2)).double() ** 2
+        share = ((sums**2 / count.clamp_min(1)).sum(-1) - by_mean) / (squares - by_mean).clamp_min(tiny)
+        by_chance = (int((count > 0).sum()) - 1) / max(int(count.sum()) - 1, 1)
         return {
             "position": share,
             "position_null": torch.full_like(share, by_chance),
-            "distance": (sums * torch.arange(len(count))).sum(-1) / mass.clamp_min(tiny),
+            "distance": (sums * torch.arange(len(count), device=sums.device)).sum(-1) / mass.clamp_min(tiny),
         }
+
+    def _by_distance(self, seen: Float[Tensor, "window head pos pos"]) -> Float[Tensor, "window head distance"]:
+        """The sum over all pairs at each distance, of attention that is 0 but for earlier keys.
+
+        In memory, the key at a distance lies n + 1 places after the key at that distance in the row before. A view with
+        this step has the distances as its columns. Where a row has no such key, it shows a later key of the row before,
+        which is 0.
+        """
+        n = seen.shape[-1]
+        flat = seen.flatten(2)
+        rows = flat.as_strided((*flat.shape[:2], n - 1, n), (*flat.stride()[:2], n + 1, 1), flat.storage_offset() + 2)
+        return rows.sum(2).double().flip(-1)
 
     def _copying(self, pattern: Tensor, z: Tensor, W_O: Tensor) -> Float[Tensor, "window head"]:
         """How often the head raises the logit of the token it attends to most above that of another of the window."""
         queries = torch.arange(2, pattern.shape[2], _EVERY, device=pattern.device)
-        seen = (pattern * self._middle)[:, :, queries]
+        seen = pattern[:, :, queries] * self._middle[queries]
         attended = seen.argmax(-1, keepdim=True)
         raised = torch.einsum("hde,ewk->whdk", W_O, self._read)
         logits = torch.einsum("wqhd,whdk->whqk", z[:, queries], raised)

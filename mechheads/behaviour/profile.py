@@ -10,6 +10,7 @@ from mechheads.behaviour.head_profile import HeadProfile
 from mechheads.behaviour.measure import measure
 from mechheads.behaviour.totals import Totals, Work
 from mechheads.behaviour.windows import Texts, Windows, check_window, windows_of
+from mechheads.engine.memory import keep_freed_memory
 from mechheads.ledger.fingerprints import model_fingerprint
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
@@ -78,6 +79,7 @@ def profile_heads(
     def marks() -> dict[str, str]:
         return {"model": model_fingerprint(model.model, "checkpoint"), "window": str(window), "n_tokens": str(n_tokens)}
 
+    keep_freed_memory()
     done = Work(Totals.none(model, window), marks, path)
     batches = windows_of(model, texts, window, n_tokens)
     with until_interrupted() as work:
