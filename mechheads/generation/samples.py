@@ -6,10 +6,12 @@ from mechheads.generation.generate import generate
 from mechheads.generation.sampling import Sampling
 from mechheads.limits import Budget
 from mechheads.messages.arguments import check_at_least
+from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.prompts.tokens import begin_tokens
 
 
+@alone
 def sample_texts(
     model: Model,
     n: int = 16,

@@ -151,6 +151,7 @@ def function_vector_heads(
     )
 
 
+@alone
 @torch.no_grad()
 def function_vector(
     model: Model, scores: HeadScores, relation: str, heads: int | Sequence[HeadLike] = 10
