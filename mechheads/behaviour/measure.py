@@ -89,7 +89,8 @@ class _Seen:
         self.found[:n, layer] = self._features(pattern)
         self.found[n : 2 * n, layer] = self._features(moved)
         found |= self._of_distance(layer, pattern)
-        found["entropy"] = torch.special.entr(pattern).sum((-1, -2)) / pattern.shape[2]
+        logs = pattern.clamp_min(torch.finfo(pattern.dtype).tiny).log_()
+        found["entropy"] = -logs.mul_(pattern).sum((-1, -2)) / pattern.shape[2]
         found["norm"] = (norm_of(z, W_O) / resid_pre.norm(dim=-1)[..., None])[:, 1:].mean(1)
         found["copying"] = self._copying(pattern, z, W_O)
         for name, values in found.items():
@@ -101,7 +102,7 @@ class _Seen:
 
     def _of_distance(self, layer: int, pattern: Tensor) -> dict[str, Float[Tensor, "window head"]]:
         """The mean distance within the middle, and the share of the variance there that the distance explains."""
-        seen = pattern * self._middle
+        seen = pattern * self._middle.to(pattern.dtype)
         sums, count = self._by_distance(seen), self._pairs_at_distance
         self.at_distance[layer] = sums.sum(0)
         mass, tiny = sums.sum(-1), torch.finfo(torch.float64).tiny

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -23,4 +22,5 @@ def norm_of(
     states: Float[Tensor, "window pos head d_head"], W_O: Float[Tensor, "head d_head d_model"]
 ) -> Float[Tensor, "window pos head"]:
     """The norm of states times W_O, from W_O W_O^T."""
-    return torch.einsum("wphd,hde,wphe->wph", states, W_O @ W_O.mT, states).clamp_min(0).sqrt()
+    by_head = states.transpose(1, 2)
+    return ((by_head @ (W_O @ W_O.mT)) * by_head).sum(-1).clamp_min(0).sqrt().transpose(1, 2)

@@ -119,8 +119,9 @@ def test_an_intervention_of_ones_own_turns_heads_off(llama: mh.Model) -> None:
 
 def test_text_is_passed_on_while_it_is_written(llama: mh.Model) -> None:
     pieces: list[tuple[int, str]] = []
+    prompts = [f" The capital of {country} is" for country in ("France", "Spain", "Italy")]  # of one length
     written = mh.generate(
-        llama, PROMPTS, Sampling(NEW, **CHANCES), stream=lambda prompt, text: pieces.append((prompt, text)), **QUIET
+        llama, prompts, Sampling(NEW, **CHANCES), stream=lambda prompt, text: pieces.append((prompt, text)), **QUIET
     )
     for i, text in enumerate(written.texts):
         assert "".join(piece for prompt, piece in pieces if prompt == i) == text
