@@ -23,6 +23,7 @@ from mechheads.interventions.new_z import Altered, altered_z, changed_z
 from mechheads.messages.interrupted import interrupted_after, until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.messages.warn import warn
+from mechheads.metrics.base import Metric, name_of
 from mechheads.runs.sites import KEY_SITES
 
 
@@ -77,6 +78,13 @@ def measure(job: Job, evaluator: Evaluator, *, altered: Altered | None = None, p
                 found.add(unit, change)
     found.interrupted = work.interrupted
     return found
+
+
+def warn_of_undefined(metric: Metric, heads: Sequence[HeadId]) -> None:
+    """Warn which heads have no score, because the metric was not finite for them."""
+    if heads:
+        shown = ", ".join(map(str, heads[:5])) + (", ..." if len(heads) > 5 else "")
+        warn(f"metric {name_of(metric)} gave values that are not finite for {shown}; their scores are NaN")
 
 
 def unit_key(job: Job, unit: Unit) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -13,7 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine.evaluate import Evaluator
-from mechheads.engine.job import Job
+from mechheads.engine.half_precision import for_early_rounds
+from mechheads.engine.job import Job, make_ready
 from mechheads.engine.racing import Race, Rounding
 from mechheads.engine.run import Measured, alter, measure, passes
 from mechheads.heads import HeadId
@@ -71,11 +72,12 @@ class Raced(Measured):
     def undefined(self) -> list[HeadId]:
         return self.failed
 
-    def add_round(self, found: Measured, rows: Int[np.ndarray, " row"]) -> None:
-        """Add what was measured on some more prompts."""
+    def add_round(self, found: Measured, rows: Int[np.ndarray, " row"], *, again: bool = False) -> None:
+        """Add what was measured on some more prompts, or ``again`` on all."""
         for head, place in found.reached:
             self.values[head.layer, head.head, place, rows] = found.values[head.layer, head.head, place]
-            self.n_prompts[head.layer, head.head] += len(rows)
+            before = 0 if again else self.n_prompts[head.layer, head.head]
+            self.n_prompts[head.layer, head.head] = before + len(rows)
         self.measurements += len(found.reached) * len(rows)
         self.reached |= found.reached
         self.interrupted = found.interrupted
@@ -106,15 +108,16 @@ class Raced(Measured):
             self.rounding = Rounding.between(*sums)
 
     def forget(self) -> None:
-        """Forget the values of the heads in the race, which are to be measured again."""
+        """Keep the means of the heads in the race only, whose values are to be measured again."""
+        self.estimate = mean_over_prompts(self.values)[:, :, 0]
         for head in self.in_race:
             self.values[head.layer, head.head] = np.nan
-            self.n_prompts[head.layer, head.head] = 0
 
     def finish(self, scale: float) -> None:
         """Normalise, and leave only the heads that were not dropped with values."""
         self.values /= scale
-        self.estimate = mean_over_prompts(self.values)[:, :, 0]
+        mean = mean_over_prompts(self.values)[:, :, 0]
+        self.estimate = np.where(np.isnan(mean), self.estimate / scale, mean)
         for head in set(self.job.heads) - set(self.in_race):
             self.values[head.layer, head.head] = np.nan
 
@@ -202,6 +205,15 @@ class Difference:
         return found
 
 
+def in_half_precision(job: Job, race: Race, progress: bool) -> tuple[Job, Evaluator] | None:
+    """The same job and its evaluator on a copy of the model, for early rounds; None if the race wants none."""
+    if (other := for_early_rounds(job.model, race)) is None:
+        return None
+    spec = replace(job.spec, race=race.without_early)
+    quick = replace(make_ready(other, spec, progress=progress), ledger=job.ledger)
+    return quick, Evaluator(spec.metric, quick.base, quick.source, spec.limits)
+
+
 def run_race(racer: Racer, race: Race, *, early: Racer | None = None, progress: bool = True) -> Raced:
     """Race the heads of a job; what is in the job's ledger does not run again.
 
@@ -213,7 +225,7 @@ def run_race(racer: Racer, race: Race, *, early: Racer | None = None, progress: 
     labels, clusters = np.unique(job.tokens.cluster, return_inverse=True)
     turn = np.random.default_rng(job.spec.seed).permutation(len(labels))[clusters]
     found = Raced.start(job, race)
-    looks, used = race.looks(len(labels)), 0
+    looks, used, of_early, again = race.looks(len(labels)), 0, "", False
     with until_interrupted() as work:
         while looks and found.in_race and not found.interrupted:
             if found.looks and len(found.in_race) <= race.top:
@@ -222,13 +234,14 @@ def run_race(racer: Racer, race: Race, *, early: Racer | None = None, progress: 
                 looks = looks[-1:]
             upto = looks.pop(0)
             now, of_early = (racer, "") if early is None or not looks else (early, f" in {race.early}")
-            if early is not None and now is racer:
+            again = early is not None and now is racer
+            if again:
                 used = 0
                 found.forget()
             rows = np.flatnonzero((turn >= used) & (turn < upto))
             at, part = torch.from_numpy(rows).to(job.rows.device), f", clusters {used} to {upto}{of_early}"
             found.looks.append((int((turn < upto).sum()), len(found.in_race)))
-            found.add_round(now.measure(found.in_race, at, part, progress), rows)
+            found.add_round(now.measure(found.in_race, at, part, progress), rows, again=again)
             if now is early and used == 0 and found.in_race and not found.interrupted:
                 found.compare(racer.measure(found.leaders(turn, upto), at, part, progress), rows, turn)
             used = upto
@@ -237,8 +250,11 @@ def run_race(racer: Racer, race: Race, *, early: Racer | None = None, progress: 
                 found.in_race = [head for head, out in zip(found.in_race, gone, strict=True) if not out]
     found.interrupted |= work.interrupted
     if found.interrupted:
-        found.stopped = interrupted_after(f"{found.n_prompts.max()} of {n} prompts")
-        warn(f"{found.stopped}; heads that were not dropped have scores from the prompts until then")
+        found.stopped = interrupted_after(f"{found.n_prompts.max()} of {n} prompts{of_early}")
+        rest = f"have scores from the prompts until then{of_early}"
+        if again:
+            rest = f"and not reached are NaN, and have an estimate in {race.early}"
+        warn(f"{found.stopped}; heads that were not dropped {rest}")
     found.stopped = found.stopped or "every prompt was used"
     found.finish(scale)
     return found

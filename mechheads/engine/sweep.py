@@ -16,20 +16,19 @@ from typing import Literal
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.engine.evaluate import Evaluator
-from mechheads.engine.half_precision import for_early_rounds, with_precision
+from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.memory import UNSEEN, PeakBytes
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import Plan
 from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
-from mechheads.engine.run import alter, carry, passes, run, waves
-from mechheads.engine.run_race import Raced, Sweeping, run_race
+from mechheads.engine.run import alter, carry, passes, run, warn_of_undefined, waves
+from mechheads.engine.run_race import Raced, Sweeping, in_half_precision, run_race
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import Budget, Limits
-from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, name_of
 from mechheads.metrics.basic import as_metric, kl_divergence
 from mechheads.model.backends.temporary_changes import alone
@@ -124,9 +123,7 @@ def run_spec(
         warn_of_answers(job)
         raced = None if spec.race is None else _race(job, evaluator, spec.race, progress)
         measured = raced or run(job, evaluator, progress=progress)
-    if undefined := measured.undefined:
-        shown = ", ".join(map(str, undefined[:5])) + (", ..." if len(undefined) > 5 else "")
-        warn(f"metric {name_of(spec.metric)} gave values that are not finite for {shown}; their scores are NaN")
+    warn_of_undefined(spec.metric, measured.undefined)
     more = {
         "intervention": describe_intervention(spec.intervention),
         "base": spec.base if isinstance(spec.prompts, PromptPairs) else None,
@@ -147,11 +144,8 @@ def run_spec(
 
 
 def _race(job: Job, evaluator: Evaluator, race: Race, progress: bool) -> Raced:
-    early = None
-    if (other := for_early_rounds(job.model, race)) is not None:
-        spec = replace(job.spec, race=race.without_early)
-        quick = replace(make_ready(other, spec, progress=progress), ledger=job.ledger)
-        early = Sweeping.of(quick, Evaluator(job.spec.metric, quick.base, quick.source, job.spec.limits))
+    quick = in_half_precision(job, race, progress)
+    early = None if quick is None else Sweeping.of(*quick)
     return run_race(Sweeping.of(job, evaluator), race, early=early, progress=progress)
 
 

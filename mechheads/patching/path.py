@@ -21,7 +21,7 @@ from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, check_frozen
-from mechheads.engine.half_precision import for_early_rounds, with_precision
+from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, Unit, given, make_ready
 from mechheads.engine.memory import in_halves
 from mechheads.engine.places import Positions, by_place
@@ -29,8 +29,8 @@ from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, describe_positions, report
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
-from mechheads.engine.run import Measured, new_z, unit_key, waves
-from mechheads.engine.run_race import Raced, run_race
+from mechheads.engine.run import Measured, new_z, unit_key, warn_of_undefined, waves
+from mechheads.engine.run_race import Raced, in_half_precision, run_race
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.basic import Patch
@@ -207,9 +207,11 @@ def _run(
             if interrupted:
                 warn(interrupted_after(f"{len(reached)} of {len(job.units)} senders", "the rest are NaN"))
             values /= scale
+            undefined = sorted({head for head, at in reached if np.isnan(values[head.layer, head.head, :, at]).any()})
         else:
             raced = _race(job, evaluator, question, spec.race, progress)
-            values, interrupted = raced.values[:, :, None], raced.interrupted
+            values, interrupted, undefined = raced.values[:, :, None], raced.interrupted, raced.undefined
+    warn_of_undefined(spec.metric, undefined)
     values, places = by_place(job.places, values)
     more = {
         "direction": "noising" if spec.base == "clean" else "denoising",
@@ -260,12 +262,8 @@ def _measure(
 
 
 def _race(job: Job, evaluator: Evaluator, question: _Question, race: Race, progress: bool) -> Raced:
-    early = None
-    if (other := for_early_rounds(job.model, race)) is not None:
-        spec = replace(job.spec, race=race.without_early)
-        quick = replace(make_ready(other, spec, progress=progress), ledger=job.ledger)
-        judge = Evaluator(job.spec.metric, quick.base, quick.source, job.spec.limits)
-        early = _Racing(quick, judge, question)
+    quick = in_half_precision(job, race, progress)
+    early = None if quick is None else _Racing(*quick, question)
     return run_race(_Racing(job, evaluator, question), race, early=early, progress=progress)
 
 

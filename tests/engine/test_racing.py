@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import mechheads as mh
+import mechheads.engine.run_race
 from benchmarks.racing import race_over
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.racing import Race, Rounding
@@ -170,6 +171,45 @@ def test_early_rounds_in_bfloat16_end_with_the_scores_of_float32(name, llama, pa
     assert about["early"] == "bfloat16" and 0 < about["rounding"]["floor"] < np.nanmax(np.abs(whole.scores.values))
     assert (race.dataset["n_prompts"].values[~dropped] == 24).all()
     assert llama.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("stop", "message"), [(0, "4 of 24 prompts in bfloat16; .* in bfloat16$"), (1, "are NaN, and")]
+)
+def test_ctrl_c_in_a_race_with_early_rounds_says_what_is_in_bfloat16(stop, message, llama, monkeypatch):
+    """At the end of the first round, or within the last one, which measures everything again."""
+    measured = mechheads.engine.run_race.measure
+
+    def stops(job, *args, **kwargs):
+        found = measured(job, *args, **kwargs)
+        if job.model.dtype == (torch.float32 if stop else torch.bfloat16) and len(job.rows) > (12 if stop else 0):
+            lost = list(found.reached)[: len(found.reached) // 2 * stop]
+            found.interrupted, found.reached = True, found.reached - set(lost)
+        return found
+
+    monkeypatch.setattr(mechheads.engine.run_race, "measure", stops)
+    with pytest.warns(UserWarning, match=message):
+        race = mh.ablate(llama, PROMPTS, top=mh.patching.Race(2, early="bfloat16"), progress=False)
+    kept = ~race.dataset["dropped"].values
+    scores, estimates = race.scores.values[kept], race.dataset["estimate"].values
+    assert race.provenance["interrupted"] and np.isfinite(estimates).all()
+    assert np.isnan(scores).sum() == (len(scores) // 2 if stop else 0)
+    if stop:
+        whole = exhaustive(llama).scores.values[kept]
+        np.testing.assert_allclose(scores[np.isfinite(scores)], whole[np.isfinite(scores)], atol=1e-6)
+
+
+@pytest.mark.transformerlens
+def test_path_patching_says_for_which_heads_a_metric_is_not_finite(llama, pairs):
+    @mh.metric(unit="nats", null=0.0)
+    def broken(logits, context):
+        value = kl_divergence(logits, context)
+        return value / (value < 1e-9)  # infinite as soon as a head does anything
+
+    for top in (None, 2):
+        with pytest.warns(UserWarning, match="not finite for L0H0"):
+            found = mh.path_patch(llama, pairs, metric=broken, top=top, progress=False)
+        assert mh.HeadId(0, 0) in found.missing
 
 
 def test_early_rounds_resume_from_a_store_and_are_refused_in_half_precision(llama, tiny, tmp_path):
