@@ -139,16 +139,16 @@ class LayerScorer:
     def score(self, found: Found, layer: int) -> None:
         """Score a layer: the hits of its heads for the best reading, and the null if there are enough hits."""
         readings, paths = self._paths(layer)
-        flat = torch.stack(self._ranks.top([path for of_head in paths for path in of_head]))
-        hits = flat.unflatten(1, (len(paths), len(readings))).transpose(1, 2).cpu().numpy()
         found.p[:, layer] = 1.0
         at = {name: readings.index(name if name in readings else "embedding") for name in self.names}
-        for name, i in at.items():
-            contrast = torch.stack([self._ranks.contrast(of_head[i], self._pairs_of) for of_head in paths])
-            found.contrast[READINGS.index(name), layer] = contrast.cpu().numpy()
-            shares = [hits[0, i, :, pairs].mean(-1) for pairs in self._pairs_of]
-            found.each[READINGS.index(name), layer] = np.stack(shares, axis=-1)
-        self._test(found, layer, paths, self._keep_best(found, layer, hits, readings))
+        for head, of_head in enumerate(paths):
+            hits = torch.stack(self._ranks.top(of_head)).cpu().numpy()
+            for name, i in at.items():
+                contrast = self._ranks.contrast(of_head[i], self._pairs_of)
+                found.contrast[READINGS.index(name), layer, head] = contrast.cpu().numpy()
+                shares = [hits[0, i, pairs].mean() for pairs in self._pairs_of]
+                found.each[READINGS.index(name), layer, head] = shares
+            self._test(found, (layer, head), of_head, self._keep_best(found, (layer, head), hits, readings))
 
     def _paths(self, layer: int) -> tuple[list[Reading], list[list[HeadPath]]]:
         """The readings of a layer, and for each head its values for each reading with its W_O."""
@@ -160,32 +160,36 @@ class LayerScorer:
         return list(values), [[(each, out) for each in read] for read, out in zip(by_head, W_O, strict=True)]
 
     def _keep_best(
-        self, found: Found, layer: int, hits: Bool[np.ndarray, "side reading head pair"], readings: Sequence[Reading]
-    ) -> list[tuple[Side, int, int]]:
-        """Keep the hits of each head's best reading; returns (side, head, relation) of the scores to test."""
-        places, tested = np.array([READINGS.index(name) for name in readings]), list[tuple[Side, int, int]]()
+        self,
+        found: Found,
+        at: tuple[int, int],
+        hits: Bool[np.ndarray, "side reading pair"],
+        readings: Sequence[Reading],
+    ) -> list[tuple[Side, int]]:
+        """Keep the hits of a head's best reading; returns (side, relation) of the scores to test."""
+        places, tested = np.array([READINGS.index(name) for name in readings]), list[tuple[Side, int]]()
         for relation, pairs in enumerate(self._pairs_of):
             own = hits[..., pairs]
             best = own.mean(-1).argmax(1)
-            most = np.take_along_axis(own, best[:, None, :, None], axis=1)[:, 0]
-            found.hits[:, layer, :, relation, : own.shape[-1]] = most
-            found.reading[:, layer, :, relation] = np.where(most.any(-1), places[best], -1)
+            most = np.take_along_axis(own, best[:, None, None], axis=1)[:, 0]
+            found.hits[(slice(None), *at, relation, slice(own.shape[-1]))] = most
+            found.reading[(slice(None), *at, relation)] = np.where(most.any(-1), places[best], -1)
             many = (most.sum(-1) >= 2) & (most.mean(-1) >= self.scoring.min_effect)
-            for side, head in np.argwhere(many).tolist():
-                tested.append((-1 if side else 1, head, relation))
-        return sorted(tested, key=lambda each: each[1])
+            for side in np.flatnonzero(many).tolist():
+                tested.append((-1 if side else 1, relation))
+        return tested
 
     def _test(
-        self, found: Found, layer: int, paths: Sequence[Sequence[HeadPath]], tested: Sequence[tuple[Side, int, int]]
+        self, found: Found, at: tuple[int, int], paths: Sequence[HeadPath], tested: Sequence[tuple[Side, int]]
     ) -> None:
-        """p and the mean of the null for some scores, which are in the order of their heads."""
+        """p and the mean of the null for some scores of a head."""
         tables = self._ranks.hits(
-            [(path, self._pairs_of[relation], side) for side, head, relation in tested for path in paths[head]]
+            [(path, self._pairs_of[relation], side) for side, relation in tested for path in paths]
         )
-        for side, head, relation in tested:
-            of_pairs = np.stack([table.cpu().numpy() for table in islice(tables, len(paths[head]))])
-            at = int(side < 0), layer, head, relation
-            found.p[at], found.null[at] = matching_null(of_pairs, self._drawn)
+        for side, relation in tested:
+            of_pairs = np.stack([table.cpu().numpy() for table in islice(tables, len(paths))])
+            place = int(side < 0), *at, relation
+            found.p[place], found.null[place] = matching_null(of_pairs, self._drawn)
 
 
 def _check_finite(model: Model | StoredWeights) -> None:
