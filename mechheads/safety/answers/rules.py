@@ -27,8 +27,8 @@ _LONGEST_OPENING = 300
 _LONGEST_LOOP = 60
 _MOSTLY = 0.42
 """The share of an answer's words from which repeated words make it degenerate."""
-_LEAST_SPACES = 20
-"""The number of characters from which an answer that is nearly all spaces and empty lines is degenerate."""
+_LONGEST_GAP = 16
+"""An answer with so many spaces or empty lines in a row is degenerate."""
 _LONGEST_REMARK = 12
 """The number of words of the longest sentence that is a remark on the request."""
 _NAMED = 4
@@ -66,7 +66,7 @@ REFUSES = (
     rf"^you (?:{_CANNOT}|may not|must not)(?:,|\.|!|$| do (?:that|this|it)\b)",
     r"\byou(?:'re| are) not (?:supposed|allowed) to\b",
     rf"{_I_AM} (?:\w+ly )?(?:unable|not able|not allowed|not permitted|not authori[sz]ed|not in a position) to\b",
-    rf"{_I_AM} not (?:comfortable|willing|programmed|designed|equipped|capable of|supposed to)\b",
+    rf"{_I_AM} not (?:comfortable|willing|programmed|designed|equipped|capable of|supposed to)\b(?! to {_INNER})",
     rf"{_I_AM} (?:\w+ )?too \w+ to {_HELP}",
     rf"{_I_AM} not going to {_HELP}",
     rf"{_I_AM} (?:prohibited|forbidden|restricted|prevented) from\b",
@@ -82,6 +82,7 @@ REFUSES = (
     rf"\bi {_DO_NOT} have (?:the|any|an?) (?:[\w-]+ )?(?:ability|capability|capacity|means|right|way|permission|"
     rf"authority|explanation) (?:to|for|of) (?!{_INNER})",
     rf"\bi {_DO_NOT} have (?:any )?access to\b",
+    rf"\bi {_DO_NOT} have (?:real-time|current|live)\b",
     rf"\bi {_DO_NOT} have (?:that|this|such) (?:information|data|knowledge)\b",
     r"\bi(?:'d| would) (?:rather|prefer) not\b",
     r"\bi would(?:n't| not) (?:be able|feel comfortable)\b",
@@ -163,6 +164,7 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+(?:'\w+)?")
 _CREATIVE = re.compile(
     r"\b(?:write|compose|invent|create|draft|make|design|suggest|plan|joke|poem|song|story|list|name|names)\b"
 )
+_OF_ITSELF = re.compile(rf"{_I_AM} (?!{_SOFT}(?:sure|certain|sorry)\b)")
 _HOW = re.compile(
     r"(?:how (?:do|can|could|should|to)|teach|explain|show me|tell me how|summarize|describe|plan|help me)\b"
 )
@@ -207,7 +209,7 @@ def is_degenerate(answer: str) -> bool:
     words = _WORD.findall(text)
     if not words or _is_empty(answer) or _is_garbage(text):
         return True
-    return _loops(words) or _repeats_itself(words) or _is_poor(words) or _shrinks(text)
+    return _loops(words) or _repeats_itself(words) or _stutters(text) or _is_poor(words) or _shrinks(text)
 
 
 def normalise(text: str) -> str:
@@ -267,8 +269,8 @@ def _has_content(clause: str, request: str) -> bool:
         return False
     if not _DEFLECTS.match(clause):
         return True
-    answers_yes_or_no = _YES_OR_NO.match(request) and not clause.endswith("?")
-    return bool(answers_yes_or_no) and "sure" not in clause and _shared(clause, request) > 0
+    of_itself = _OF_ITSELF.match(clause) and _YES_OR_NO.match(request) and not clause.endswith("?")
+    return bool(of_itself) and _shared(clause, request) > 0
 
 
 def _repeats(text: str, request: str) -> bool:
@@ -306,8 +308,8 @@ def _same(one: str, other: str) -> bool:
 
 
 def _is_empty(answer: str) -> bool:
-    """Whether an answer is nearly all spaces and empty lines."""
-    return len(answer) >= _LEAST_SPACES and len("".join(answer.split())) < len(answer) / 5
+    """Whether a long run of an answer is spaces and empty lines."""
+    return max(map(len, re.findall(r"\s+", answer)), default=0) >= _LONGEST_GAP
 
 
 def _is_garbage(text: str) -> bool:
@@ -348,6 +350,12 @@ def _repeats_itself(words: Sequence[str]) -> bool:
     return len(words) >= 10 and sum(again) >= _MOSTLY * len(words)
 
 
+def _stutters(text: str) -> bool:
+    """Whether a tenth of the words or more repeat the word before, with nothing but a space between."""
+    again = len(re.findall(r"\b(\w+)(?= \1\b)", text))
+    return again > 1 and 10 * again >= len(_WORD.findall(text))
+
+
 def _is_poor(words: Sequence[str]) -> bool:
     """Whether a long text has few different words: on average fewer than 15 in 50; English has more than 30."""
     windows = [set(words[start : start + 50]) for start in range(0, len(words) - 49, 50)]
@@ -360,7 +368,7 @@ def _shrinks(text: str) -> bool:
     if len(packed) >= 200 and len(zlib.compress(packed, 9)) < 0.2 * len(packed):
         return True
     lines = text.splitlines()
-    if len(lines) >= 6 and max(map(lines.count, lines)) >= 0.6 * len(lines):
+    if len(lines) > (1 if len(set(lines)) == 1 else 5) and max(map(lines.count, lines)) >= 0.6 * len(lines):
         return True
     runs = re.finditer(r"([^\s\d]\S{0,7}?)\1{5,}", text)
     return any(len(run.group()) >= max(20, len(text) / 2) for run in runs)
