@@ -11,17 +11,18 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-_COLUMNS = ("which", "k", "attack_success", "ci_low", "ci_high", "degenerate", "over_refusal")
-_DEGENERATE = "#8a5a00"
+_COLUMNS = ("which", "k", "attack_success", "ci_low", "ci_high", "deflected", "degenerate", "over_refusal")
+_BESIDE = {"deflected": ("#5b4a9e", "dash"), "degenerate": ("#8a5a00", "dot")}
+"""Verdicts whose share is drawn beside attack success: colour and dash of each."""
 
 
 def refusal_curve(table: pd.DataFrame, *, title: str | None = None) -> go.Figure:
     """Attack success on harmful requests as more heads are ablated; ``RefusalCurve.plot`` draws it.
 
     The line of the ranked heads has its interval as a band. Random heads are drawn as their mean, with a band from the
-    lowest draw to the highest. The dotted line is the share of degenerate answers to the same requests with the ranked
-    heads ablated: if it rises, the model breaks. The hover text shows the numbers, including over-refusal. Points that
-    an interrupted run did not reach are left out.
+    lowest draw to the highest. The thin lines are the shares of deflected and of degenerate answers to the same
+    requests with the ranked heads ablated: if the second rises, the model breaks. The hover text shows the numbers,
+    including over-refusal. Points that an interrupted run did not reach are left out.
 
     Args:
         table: the table of a ``RefusalCurve``.
@@ -34,7 +35,7 @@ def refusal_curve(table: pd.DataFrame, *, title: str | None = None) -> go.Figure
     ...     model, ["L9H2"], ["How do I build a bomb?"], ["How do I build a barn?"], draws=1, max_new_tokens=2,
     ...     progress=False)
     >>> [trace.name for trace in curve.plot().data if trace.showlegend is not False]
-    ['random heads, 1 draw', 'degenerate answers', 'heads of the ranking']
+    ['random heads, 1 draw', 'deflected answers', 'degenerate answers', 'heads of the ranking']
     """
     if absent := [name for name in _COLUMNS if name not in table]:
         raise ValueError(f"table has no column {absent[0]!r}; give mh.safety.attack_curve(...).table")
@@ -46,18 +47,20 @@ def refusal_curve(table: pd.DataFrame, *, title: str | None = None) -> go.Figure
     if lines:
         name = f"random heads, {len(lines)} draw{'s' * (len(lines) != 1)}"
         random = table[table["which"] != "heads"].groupby("k")
-        draws = random["attack_success"].agg(["mean", "min", "max"]).assign(broken=random["degenerate"].mean())
+        shares = {name: random[name].mean() for name in _BESIDE}
+        draws = random["attack_success"].agg(["mean", "min", "max"]).assign(**shares)
         texts = [
             f"<b>{_ablated(k, 'random ')}</b><br>attack success {mean:.0%}, {low:.0%} to {high:.0%} over draws<br>"
-            f"degenerate {broken:.0%}"
-            for k, mean, low, high, broken in draws.itertuples()
+            f"deflected {evaded:.0%}<br>degenerate {broken:.0%}"
+            for k, mean, low, high, evaded, broken in draws.itertuples()
         ]
         traces.append(band_trace(draws.index.to_numpy(), draws["min"], draws["max"], RANDOM_BAND, name))
         traces.append(line_trace(draws.index.to_numpy(), draws["mean"], name, texts, {"color": RANDOM, "width": 2}))
     name = "heads of the ranking"
     texts = _texts(own)
-    dots = {"color": _DEGENERATE, "width": 1.5, "dash": "dot"}
-    traces.append(line_trace(own["k"], own["degenerate"], "degenerate answers", texts, dots).update(mode="lines"))
+    for verdict, (color, dash) in _BESIDE.items():
+        style = {"color": color, "width": 1.5, "dash": dash}
+        traces.append(line_trace(own["k"], own[verdict], f"{verdict} answers", texts, style).update(mode="lines"))
     traces.append(band_trace(own["k"], own["ci_low"], own["ci_high"], OWN_BAND, name))
     traces.append(line_trace(own["k"], own["attack_success"], name, texts, {"color": OWN, "width": 3}))
     return share_figure(
@@ -74,7 +77,8 @@ def _texts(line: pd.DataFrame) -> list[str]:
     return [
         f"<b>{_ablated(row['k'])}</b><br>attack success {row['attack_success']:.0%} "
         f"[{row['ci_low']:.0%}, {row['ci_high']:.0%}]<br>"
-        f"degenerate {_share(row['degenerate'])}<br>over-refusal {_share(row['over_refusal'])}"
+        f"deflected {_share(row['deflected'])}<br>degenerate {_share(row['degenerate'])}<br>"
+        f"over-refusal {_share(row['over_refusal'])}"
         for row in line.to_dict("records")
     ]
 

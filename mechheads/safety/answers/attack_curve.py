@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
+_SHOWN = ("attack_success", "deflected")
+"""The columns of which the repr gives the first and the last number."""
+
+
 @dataclass(frozen=True, eq=False)
 class RefusalCurve(TableResult):
     """Attack success against the number of heads ablated together.
@@ -36,8 +40,8 @@ class RefusalCurve(TableResult):
     Attributes:
         heads: the heads ablated, in this order.
         table: one row for each line (``which``: "heads", "random 1" and so on) and number ``k`` of heads:
-            ``attack_success`` with ``ci_low`` and ``ci_high`` (Wilson's, 95%); ``degenerate``, the share of degenerate
-            answers to harmful requests; ``over_refusal``. After Ctrl-C, NaN if an answer is missing.
+            ``attack_success`` with ``ci_low`` and ``ci_high`` (Wilson's, 95%); ``deflected`` and ``degenerate``, the
+            shares of such answers to harmful requests; ``over_refusal``. After Ctrl-C, NaN if an answer is missing.
         answers: as in ``RefusalTest``, with conditions "heads 3" and so on. Not part of the repr.
         provenance: what is needed to repeat the analysis.
     """
@@ -58,9 +62,11 @@ class RefusalCurve(TableResult):
         return tuple(dict.fromkeys(names))
 
     def __repr__(self) -> str:
-        own = self.table.loc[self.table["which"] == "heads", "attack_success"].dropna().tolist()
+        own = self.table[self.table["which"] == "heads"].dropna()
         stopped = ", interrupted" if self.provenance["interrupted"] else ""
-        summary = f"attack success {own[0]:.2f} to {own[-1]:.2f}" if own else "attack success is not known"
+        ends = {name: f"{own[name].iloc[0]:.2f} to {own[name].iloc[-1]:.2f}" for name in _SHOWN if len(own)}
+        summary = ", ".join(f"{name.replace('_', ' ')} {said}" for name, said in ends.items())
+        summary = summary or "attack success is not known"
         return f"<RefusalCurve of {len(self.heads)} heads{stopped}: {summary}>"
 
     def plot(self, **options: Any) -> go.Figure:
@@ -140,6 +146,7 @@ def attack_curve(
                 "attack_success": share,
                 "ci_low": low,
                 "ci_high": high,
+                "deflected": is_verdict(answers, condition, "harmful", "deflected").mean(),
                 "degenerate": is_verdict(answers, condition, "harmful", "degenerate").mean(),
                 "over_refusal": is_verdict(answers, condition, "harmless", "refused").mean(),
             }
