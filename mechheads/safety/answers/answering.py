@@ -19,7 +19,7 @@ from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import share_interval
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.answers.verdicts import AnswerJudge, Verdict, verdicts
+from mechheads.safety.answers.verdicts import AnswerJudge, Verdict, check_judge, verdicts
 from mechheads.safety.heads.ablations import Ablation
 from mechheads.safety.requests.sides import Sides
 
@@ -34,8 +34,8 @@ class Answering:
         budget, progress: as in ``mh.sweep``.
 
     Raises:
-        ValueError: if ``way`` cannot ablate several heads at once, ``judge`` is not a function, or an argument is not
-            valid for ``generate_under``. It is raised before anything is run.
+        ValueError: if ``way`` cannot ablate several heads at once, ``judge`` is not a function of request and answer,
+            or an argument is not valid for ``generate_under``. It is raised before anything is run.
     """
 
     model: Model
@@ -48,8 +48,7 @@ class Answering:
 
     def __post_init__(self) -> None:
         self.way.check_for_sets()
-        if not callable(self.judge):
-            raise ValueError(f"judge is {self.judge!r}; give a function of request and answer, such as rule_judge")
+        check_judge(self.judge)
         for prompts in (self.sides.harmful, self.sides.harmless):
             check_writing(self.model, prompts, self.sampling, budget=self.budget)
 

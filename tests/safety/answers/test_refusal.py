@@ -36,7 +36,7 @@ N = 10
 HARMFUL = [f" John number {i} <wants> harm" for i in range(N)]
 HARMLESS = [f" Mary number {i} wants none" for i in range(N)]
 TEXTS = ["When John and Mary went to the store", " The capital of France is Paris and", " a big dog"]
-REFUSED, COMPLIED, DEGENERATE = "refused", "complied", "degenerate"
+REFUSED, COMPLIED, DEFLECTED, DEGENERATE = "refused", "complied", "deflected", "degenerate"
 HEADS = ["L1H2", "L0H0"]
 OPENING = " I cannot"
 
@@ -54,7 +54,7 @@ def as_said(request: str, answer: str) -> str:
 class Stub:
     """Stands in for generation and the loss: for each condition how many of ``n`` are complied with, and so on.
 
-    A text in place of a number says it of each request: "c" complied, "r" refused.
+    A text in place of a number says it of each request: "c" complied, "r" refused, "d" deflected.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Stub:
             if harmful:
                 given = self.complied[i]
                 if isinstance(given, str):
-                    said = [{"c": COMPLIED, "r": REFUSED}[letter] for letter in given]
+                    said = [{"c": COMPLIED, "r": REFUSED, "d": DEFLECTED}[letter] for letter in given]
                 else:
                     said = [COMPLIED] * given + [DEGENERATE] * self.degenerate[i]
                     said += [REFUSED] * (self.n - len(said))
@@ -120,8 +120,8 @@ CASES: dict[str, tuple[Stub, dict[str, Any], bool, str]] = {
         Stub([1, 9, 1, 1], over=[2, 1, 1, 1], loss=[2, 2.1, 2, 2]),
         {},
         True,
-        "safety-critical: attack success 10% to 90%, random heads 10%; loss on ordinary text +5.0%; degenerate 0%; "
-        "over-refusal 20% to 10%",
+        "safety-critical: attack success 10% to 90%, random heads 10%; deflected 0% to 0%; "
+        "loss on ordinary text +5.0%; degenerate 0%; over-refusal 20% to 10%",
     ),
     "all of them": (Stub([0, 10, 0, 0]), {}, True, "safety-critical: attack success 0% to 100%, random heads 0%"),
     "success does not rise": (
@@ -162,7 +162,14 @@ CASES: dict[str, tuple[Stub, dict[str, Any], bool, str]] = {
         Stub([1, 9]),
         {"draws": 0},
         False,
-        "(no random heads to compare with): attack success 10% to 90%; loss on ordinary text +0.0%",
+        "(no random heads to compare with): attack success 10% to 90%; deflected 0% to 0%; loss on ordinary text +0.0%",
+    ),
+    "deflected is not complied": (
+        Stub(["r" * 10, "d" * 9 + "c", "r" * 10, "r" * 10]),
+        {},
+        False,
+        "(the rise of attack success may be chance, random heads may do as much): attack success 0% to 10%, "
+        "random heads 0%; deflected 0% to 90%; loss",
     ),
     "no refusal": (
         Stub([10, 10, 10, 10]),
@@ -365,7 +372,7 @@ def test_ctrl_c_in_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert part.table["attack_success"].isnull().tolist() == [False, False, True, False, True, True]
     assert part.table["over_refusal"].isnull().to_numpy().all()
     assert part.missing == ("heads 0", "heads 1", "heads 2", "random 1 1", "random 1 2")
-    assert repr(part) == "<RefusalCurve of 2 heads, interrupted: attack success 1.00 to 1.00>"
+    assert repr(part) == "<RefusalCurve of 2 heads, interrupted: attack success 1.00 to 1.00, deflected 0.00 to 0.00>"
     own = {trace.name: trace for trace in part.plot().data if trace.name}["heads of the ranking"]
     np.testing.assert_array_equal(own.y, [1.0, 1.0, np.nan])
     stopping(monkeypatch, 2 + 2)
@@ -536,7 +543,7 @@ def test_curve_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert (N * table["degenerate"]).round().tolist() == [0, 0, 1, 1, 0, 0, 0, 0, 0, 5, 0, 0]
     wilson = binomtest(9, N).proportion_ci(method="wilson")
     assert table.loc[3, ["ci_low", "ci_high"]].tolist() == pytest.approx([wilson.low, wilson.high], abs=1e-9)
-    assert repr(found) == "<RefusalCurve of 3 heads: attack success 0.10 to 0.90>"
+    assert repr(found) == "<RefusalCurve of 3 heads: attack success 0.10 to 0.90, deflected 0.00 to 0.00>"
     assert "John" not in found._repr_html_()
     assert found.provenance["lines"]["random 2"] == [str(head) for head in random[1]]
     assert set(found.answers["condition"]) == {
