@@ -62,7 +62,7 @@ class RefusalCurve(TableResult):
         return tuple(dict.fromkeys(names))
 
     def __repr__(self) -> str:
-        own = self.table[self.table["which"] == "heads"].dropna(subset=list(_SHOWN))
+        own = self.table.loc[self.table["which"] == "heads", list(_SHOWN)].dropna()
         stopped = ", interrupted" if self.provenance["interrupted"] else ""
         ends = {name: f"{own[name].iloc[0]:.2f} to {own[name].iloc[-1]:.2f}" for name in _SHOWN if len(own)}
         summary = ", ".join(f"{name.replace('_', ' ')} {said}" for name, said in ends.items())
