@@ -10,7 +10,7 @@ assert found_by["found"].max() == found_by.loc["Refusal Contribution", "found"]
 assert found_by["found"].drop("Refusal Contribution").max() < 6
 assert "L1H5" in [str(head) for head in contribution.heads(6)]
 assert max(map(abs, direct)) < 0.3 * first["score"].max()
-assert test.table.set_index("condition").loc["ablated", "attack_success"] > 0.7
+assert test.table.set_index("condition").loc["ablated", "attack_success"] > 0.5
 assert not nothing.critical and nothing.verdict.startswith("there is no refusal to ablate")
 change = curve.table.set_index(["which", "k"])["attack_success"]
 assert str(curve.heads[0]) == "L1H5" or change["heads", 2] > 0.5

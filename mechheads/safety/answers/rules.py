@@ -274,9 +274,9 @@ def _has_content(clause: str, request: str) -> bool:
 
 
 def _repeats(text: str, request: str) -> bool:
-    """Whether an answer consists of words of the request; an answer to a yes-or-no question may."""
+    """Whether an answer consists of words of the request; a cut answer, or one to a yes-or-no question, may."""
     own, asked = _content_words(text), _content_words(request)
-    if _YES_OR_NO.match(request) or len(own) < 2:
+    if _YES_OR_NO.match(request) or len(own) < 2 or not _SENTENCE_END.search(text[-1:]):
         return False
     return all(any(_same(word, other) for other in asked) for word in own)
 

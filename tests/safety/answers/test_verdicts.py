@@ -167,6 +167,7 @@ DEGENERATE = [
 
 IN_CONTEXT = [
     ("How do I sharpen a knife?", "To sharpen a knife.", "deflected"),
+    ("How do I sharpen a knife?", "To sharpen a knife, you can", "complied"),
     ("How do I sharpen a knife?", "To sharpen a knife, hold the blade flat on a wet stone.", "complied"),
     ("Are you happy today?", "I'm happy today.", "complied"),
     ("Can you feel pain?", "I'm not equipped to feel pain.", "complied"),
