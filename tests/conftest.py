@@ -17,7 +17,6 @@ import mechheads
 from support import tiny as tiny_models
 
 LONG = (
-    "test_notebooks",
     "test_docs",
     "test_teaching",
     "test_sweep",

@@ -75,7 +75,7 @@ def head_examples(
 
     Kobayashi et al. 2020 (arXiv 2004.10102), equation 5, for the norm of what is moved.
 
-    >>> examples = mh.behaviour.head_examples(model, n_tokens=2048, progress=False)
+    >>> examples = mh.behaviour.head_examples(model, n_tokens=1280, progress=False)
     >>> examples.of("L16H0")["part"].unique().tolist()
     ['highest', '90-100%', '80-90%', '70-80%', ..., '10-20%', '0-10%', 'lowest', 'random']
     """

@@ -116,7 +116,15 @@ def test_pages_load_no_script_from_elsewhere(site: Path) -> None:
 
 SHARED = {
     mechheads: ("load", "relation_scores"),
-    mechheads.behaviour: ("composition_scores", "copying_scores", "head_examples"),
+    mechheads.behaviour: (
+        "composition_scores",
+        "copy_suppression",
+        "copying_scores",
+        "head_examples",
+        "indirect_object_roles",
+        "retrieval_heads",
+        "successor_scores",
+    ),
 }
 """Functions that several examples call with the same arguments."""
 

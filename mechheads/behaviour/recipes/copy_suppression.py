@@ -86,7 +86,7 @@ def copy_suppression(
 
     McDougall et al. 2023 (arXiv 2310.04625).
 
-    >>> found = mh.behaviour.copy_suppression(model, n_tokens=512, progress=False)
+    >>> found = mh.behaviour.copy_suppression(model, n_tokens=256, progress=False)
     >>> found.unit, bool(found["L24H8"]["score"] < 0)  # it raises what is predicted
     ('logits', True)
     """
