@@ -306,7 +306,8 @@ curve.plot()
 
 # %% [markdown]
 # One head is enough: without L1H5 the model complies with nearly all five requests, while random heads of the same
-# layers do little. This model was taught to need each of its heads. If heads can replace each other, the line
+# layers do little. With more heads ablated, some answers leave the subject: the judge calls them deflected, and they do
+# not count as success. This model was taught to need each of its heads. If heads can replace each other, the line
 # departs from the random heads only after several are ablated, and no score of single heads finds them.
 #
 # ## A model that does not refuse
