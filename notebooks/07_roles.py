@@ -23,7 +23,7 @@
 # 2025).
 #
 # We gate heads by hand, fit all gates three times, derive a role for each head, check the roles on items that were not
-# used for fitting, and compare them with ablation. The notebook takes about two minutes without a GPU. You should
+# used for fitting, and compare them with ablation. The notebook takes about a minute without a GPU. You should
 # know attention heads and log-probabilities; no other notebook is needed. (A fit of few, large steps amplifies small
 # differences. On another processor the numbers differ a little, and the conclusions should not.)
 
@@ -132,14 +132,14 @@ with torch.no_grad():
 # </div>
 #
 # `mh.fit_gates` does all three, for several random starts (`seeds`) at once. Its defaults are for real results: ten
-# seeds, and up to 500 updates for each fit. To save time we take three seeds, few and large steps, four items in each
+# seeds, and up to 500 updates for each fit. To save time we take two seeds, few and large steps, four items in each
 # step, and a stronger pull.
 
 # %%
 gates = mh.fit_gates(
     model,
     train,
-    seeds=3,
+    seeds=2,
     updates=(16, 9, 9),
     batch=4,
     lr=(0.2, 0.1),
@@ -197,9 +197,9 @@ circuits.round(2)
 # %% [markdown]
 # G⁺ and G⁻ are the gates as they were fitted. Here they do much worse than on the items of the fit (see the losses
 # above), and clearly worse than the intact model: the gates overfitted. "Alone" are the heads that were left open and
-# nothing else: the **circuit** that one fit found. The three circuits share more heads than random sets of their sizes
-# would, but far from all. If there were only one circuit to find, they would share nearly all. The heads that all three
-# share cannot do the task alone. The heads that at least one of them kept do it about as well as the whole model.
+# nothing else: the **circuit** that one fit found. The two circuits share more heads than random sets of their sizes
+# would, but far from all. If there were only one circuit to find, they would share nearly all. The heads that both share
+# cannot do the task alone. The heads that at least one of them kept do it about as well as the whole model.
 #
 # ## From gates to roles
 #
@@ -221,8 +221,8 @@ shares.round(2)
 # are far apart. This is not a fault of our small fits: in the paper's Llama-3.2-1B, 1.2% of the heads facilitate syntax
 # in all ten seeds, and 72% in at least one.
 #
-# `roles` holds a `HeadScores` for each role: the mean over seeds with its interval, and each seed in `.values`. The map
-# shows the means; hover to see a head and its interval.
+# `roles` holds a `HeadScores` for each role: the mean over seeds with its interval (with two seeds, their range), and
+# each seed in `.values`. The map shows the means; hover to see a head and its range.
 
 # %%
 mh.plots.role_map(roles)
@@ -234,10 +234,10 @@ listed.columns = [f"seed {seed}" for seed in gates.seeds]
 listed.round(2)
 
 # %% [markdown]
-# The first heads are kept in all fits. For heads further down, a mean hides how it came about: 0.67 may be a head that
-# is kept in two fits of three, because in the third another head does its work. It need not be a head that is two
-# thirds open. And L23H4, which carries the capitals in the other notebooks, has little facilitation and much
-# irrelevance: it follows the pull both times. This task is not about countries.
+# The first heads are kept in both seeds. For heads further down, a mean hides how it came about: 0.5 may be a head that
+# is kept in one seed of two, because in the other one another head does its work. It need not be a head that is half
+# open. And L23H4, which carries the capitals in the other notebooks, has little facilitation and much irrelevance: it
+# follows the pull both times. This task is not about countries.
 #
 # ## Are the roles right?
 #
@@ -258,17 +258,17 @@ change.round(2)
 # The random heads show what it costs to remove this many heads of any kind. A role whose line is within their band
 # orders heads no better than chance. Here the facilitating heads cost far more than random ones, and the irrelevant
 # heads cost almost nothing. The interfering heads are unclear: depending on the processor, removing thirty of them
-# helps, or costs as much as random ones. Three short fits do not show which heads hinder the task.
+# helps, or costs as much as random ones. Fits as short as these do not show which heads hinder the task.
 #
 # ## Compared with ablation
 #
 # Are these just the heads that you find if you remove one at a time? `mh.gating.ablation_effects` measures the same log
-# p with the z of one head set to zero and all others as they are. To save time we take every third head and two
-# items. `mh.gating.compare_roles` gives rank correlations over heads. The heads of a layer read the same residual
-# stream, so the intervals come from leaving out each layer once.
+# p with the z of one head set to zero and all others as they are. To save time we take every third head of the later
+# half and two items. `mh.gating.compare_roles` gives rank correlations over heads. The heads of a layer read the same
+# residual stream, so the intervals come from leaving out each layer once.
 
 # %%
-third = [(layer, head) for layer in range(model.n_layers) for head in range(layer % 3, model.n_heads, 3)]
+third = [(layer, head) for layer in range(15, model.n_layers) for head in range(layer % 3, model.n_heads, 3)]
 effects = mh.gating.ablation_effects(model, test.items(range(2)), ["zero"], heads=third, progress=False)
 compared = mh.gating.compare_roles(roles, effects).set_index("role")
 compared[["other", "spearman", "ci_low", "ci_high", "n"]].round(2)
@@ -297,7 +297,7 @@ beside.sort_values("effect").head(8).round(2)
 #   A head whose loss costs the task more stays open, however much more it is. Another λ sets another threshold, and so
 #   does a larger model, with more heads in the mean.
 # - **Not which head, from one seed.** There are several ways to do a task. *Always* counts the heads that all fits
-#   kept, and *any* counts the heads that some fit kept. Three seeds are few: with a fourth, *always* can only fall and
+#   kept, and *any* counts the heads that some fit kept. Two seeds are few: with a third, *always* can only fall and
 #   *any* can only rise.
 # - **Not what a head does.** A head of the first layers that the model needs for everything is needed by every task
 #   (see exercise 3). Nor whether it acts alone: the gates are fitted together, and each fits the others.
@@ -350,16 +350,16 @@ mh.testing.check_answer(
 # Compare it with the facilitation of the head: ablation removes it while all others are in place.
 # </details>
 #
-# ### 2. Two fits of three
+# ### 2. One seed of two
 #
-# Name a head whose gate G⁻ (`drop`) is above 0.5 in some seeds, but not in all.
+# Name a head whose gate G⁻ (`drop`) is above 0.5 in one seed, but not in the other.
 
 # %% tags=["exercise"]
-in_some_seeds = None  # your turn: such as "L0H0"
+in_one_seed = None  # your turn: such as "L0H0"
 
 # %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
 mh.testing.check_answer(
-    in_some_seeds,
+    in_one_seed,
     lambda name: 0 < (drop[:, mh.HeadId.parse(name).layer, mh.HeadId.parse(name).head] > 0.5).sum() < len(gates.seeds),
     right="one fit would have given this head a role, or none, by the luck of its start.",
     hint="drop is [seed, layer, head]; the arrays any_ and always say where the seeds agree.",
@@ -369,10 +369,10 @@ mh.testing.check_answer(
 # <details><summary>One solution</summary>
 #
 # ```python
-# in_some_seeds = tuple(np.argwhere(any_ & ~always)[0].tolist())
+# in_one_seed = tuple(np.argwhere(any_ & ~always)[0].tolist())
 # ```
 #
-# Most heads are of this kind.
+# Many heads are of this kind.
 # </details>
 #
 # ### 3. Needed for what?
