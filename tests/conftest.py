@@ -18,19 +18,21 @@ from support import tiny as tiny_models
 
 LONG = (
     "test_docs",
+    "test_behaving",
+    "test_memory",
     "test_teaching",
     "test_sweep",
-    "test_memory",
-    "test_path",
-    "test_interrupts",
-    "test_figures",
-    "test_planted_labels",
-    "test_types",
-    "test_atlas",
+    "test_families",
     "test_load",
+    "test_figures",
+    "test_atlas",
+    "test_types",
+    "test_path",
     "test_resuming",
+    "test_generate",
+    "test_interrupts",
+    "test_planted_labels",
     "test_default_model",
-    "test_classify",
 )
 """The files that take longest, by time, so that two workers end together."""
 

@@ -30,12 +30,12 @@ from support.ctrl_c import stopped_at
 pytestmark = pytest.mark.transformerlens
 
 
-@pytest.fixture(params=architectures("llama", "gpt2", "gemma", "neox"))
+@pytest.fixture(scope="module", params=architectures("llama", "gpt2", "gemma", "neox"))
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"))
 

@@ -52,8 +52,14 @@ def small(request, tiny) -> mh.Model:
     return mh.load(tiny(request.param))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def llama(tiny) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+@pytest.fixture
+def mine(tiny) -> mh.Model:
+    """A model to change."""
     return mh.load(tiny("llama"))
 
 
@@ -309,32 +315,32 @@ def test_drawing_repeats_with_its_seed_alone(llama):
     assert same == [first, first]
 
 
-def test_stops_at_the_end_token(llama):
-    free = generate(llama, PROMPTS, **QUIET)
+def test_stops_at_the_end_token(mine):
+    free = generate(mine, PROMPTS, **QUIET)
     token = free.ids[2][3]
-    llama.tokenizer.eos_token = llama.tokenizer.convert_ids_to_tokens(token)
-    written = generate(llama, PROMPTS, **QUIET)
+    mine.tokenizer.eos_token = mine.tokenizer.convert_ids_to_tokens(token)
+    written = generate(mine, PROMPTS, **QUIET)
     cut = [ids[: ids.index(token)] if token in ids else ids for ids in free.ids]
     assert list(written.ids) == cut
     assert list(written.finished) == [token in ids or ended for ids, ended in zip(free.ids, free.finished, strict=True)]
 
 
-def test_end_tokens_come_from_tokenizer_configurations_and_chat_template(llama):
-    assert end_tokens(llama) == [1]
-    llama.tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }}<pad>\n{% endfor %}"
-    assert end_tokens(llama) == [1, 2]
-    llama.tokenizer.chat_template = "{{ raise_exception('no') }}"
-    assert end_tokens(llama) == [1]
-    llama.tokenizer = None
-    assert end_tokens(llama) in ([], [1])  # a HookedTransformer does not keep the configuration
+def test_end_tokens_come_from_tokenizer_configurations_and_chat_template(mine):
+    assert end_tokens(mine) == [1]
+    mine.tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }}<pad>\n{% endfor %}"
+    assert end_tokens(mine) == [1, 2]
+    mine.tokenizer.chat_template = "{{ raise_exception('no') }}"
+    assert end_tokens(mine) == [1]
+    mine.tokenizer = None
+    assert end_tokens(mine) in ([], [1])  # a HookedTransformer does not keep the configuration
 
 
-def test_a_bridge_knows_its_generation_config_and_a_hooked_transformer_has_none(llama):
-    own = getattr(llama.model, "original_model", None)
+def test_a_bridge_knows_its_generation_config_and_a_hooked_transformer_has_none(mine):
+    own = getattr(mine.model, "original_model", None)
     assert (own is not None) == TRANSFORMERLENS_4
     if own is not None:
         own.generation_config.eos_token_id = [1, 7]
-    assert end_tokens(llama) == ([1, 7] if TRANSFORMERLENS_4 else [1])
+    assert end_tokens(mine) == ([1, 7] if TRANSFORMERLENS_4 else [1])
 
 
 @pytest.mark.slow
@@ -346,14 +352,14 @@ def test_the_default_model_ends_its_turn(model):
     assert written.texts[1].startswith(" Paris")
 
 
-def test_ids_and_chats_are_prompts_and_no_tokenizer_gives_numbers(llama):
-    rows = rows_of(llama)
-    expected = generate(llama, PROMPTS, **QUIET)
-    assert generate(llama, rows, **QUIET) == expected == generate(llama, mh.Prompts(PROMPTS), **QUIET)
+def test_ids_and_chats_are_prompts_and_no_tokenizer_gives_numbers(mine):
+    rows = rows_of(mine)
+    expected = generate(mine, PROMPTS, **QUIET)
+    assert generate(mine, rows, **QUIET) == expected == generate(mine, mh.Prompts(PROMPTS), **QUIET)
     chat = [{"role": "user", "content": "yes"}]
-    assert of(generate(llama, [chat], **QUIET)) == plain(llama, prompts=[chat])
-    llama.tokenizer = None
-    bare = generate(llama, rows, **QUIET)
+    assert of(generate(mine, [chat], **QUIET)) == plain(mine, prompts=[chat])
+    mine.tokenizer = None
+    bare = generate(mine, rows, **QUIET)
     assert bare.texts[0] == " ".join(map(str, bare.ids[0]))
 
 

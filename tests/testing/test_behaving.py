@@ -56,7 +56,7 @@ def test_without_noise_every_head_attends_where_its_behaviour_says(seed: int) ->
 
 @pytest.mark.slow
 def test_a_profile_ranks_planted_heads_first_and_names_them() -> None:
-    for seed in range(3):
+    for seed in range(2):
         made = behaving_model(seed=seed)
         profile = profile_of(made)
         for behaviour in ATTENTION:
@@ -84,7 +84,7 @@ def area(score: np.ndarray, made: BehavingModel, truth: set[HeadId]) -> float:
 
 @pytest.mark.slow
 def test_where_nothing_is_planted_no_head_gets_a_name() -> None:
-    for seed in range(3):
+    for seed in range(2):
         made = behaving_model(seed=seed, plant={})
         assert not profile_of(made).dataset["named"].values.any(), seed
 

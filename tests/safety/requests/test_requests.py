@@ -18,7 +18,7 @@ from mechheads.safety.requests.requests import Request, folded
 pytestmark = pytest.mark.transformerlens
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"))
 
@@ -178,7 +178,8 @@ def test_prompts_are_taken_as_they_are(llama: mh.Model):
     assert request_prompts(llama, prompts, "chat") is prompts
 
 
-def test_chat_without_a_chat_template_names_the_alternatives(llama: mh.Model):
+def test_chat_without_a_chat_template_names_the_alternatives(tiny: Callable[[str], Path]):
+    llama = mh.load(tiny("llama"))
     llama.tokenizer.chat_template = None
     with pytest.raises(ValueError, match=r"has no chat template; choose 'query' or 'bare', or give mh.Prompts"):
         request_prompts(llama, ["no"], "chat")
