@@ -198,8 +198,8 @@ circuits.round(2)
 # G⁺ and G⁻ are the gates as they were fitted. Here they do much worse than on the items of the fit (see the losses
 # above), and clearly worse than the intact model: the gates overfitted. "Alone" are the heads that were left open and
 # nothing else: the **circuit** that one fit found. The two circuits share more heads than random sets of their sizes
-# would, but far from all. If there were only one circuit to find, they would share nearly all. The heads that both share
-# cannot do the task alone. The heads that at least one of them kept do it about as well as the whole model.
+# would, but far from all. If there were only one circuit to find, they would share nearly all. The heads that both
+# share cannot do the task alone. The heads that at least one of them kept do it about as well as the whole model.
 #
 # ## From gates to roles
 #
