@@ -183,13 +183,17 @@ def test_the_default_model_does_what_the_plain_loop_says(
     assert len(pairs) == scores.provenance["ledger"]["capitals"]["kept"] == kept
     assert scores.values is not None
     ids = torch.arange(model.d_vocab)
+
+    def token(word: str) -> int:
+        return model.tokenizer(f" {word}", add_special_tokens=False)["input_ids"][0]
+
     for layer, head in ((0, 3), (23, 1), (23, 4), (23, 5), (29, 8)):
         W_V, W_O = model.W_V[layer][head], model.W_O[layer][head]
         suppressed = 0
-        for i, (source, target) in enumerate(pairs):
-            s, t = (model.tokenizer(f" {w}", add_special_tokens=False)["input_ids"][0] for w in (source, target))
-            embedded = model.W_E[[s]]
-            row = ((model.first_mlp(embedded) if layer else embedded) @ W_V @ W_O @ model.W_U)[0]
+        embedded = model.W_E[[token(source) for source, _ in pairs]]
+        rows = (model.first_mlp(embedded) if layer else embedded) @ W_V @ W_O @ model.W_U
+        for i, (row, (_, target)) in enumerate(zip(rows, pairs, strict=True)):
+            t = token(target)
             tied = int(((row == row[t]) & (ids > t)).sum()) if ties == "index" else 0
             assert scores.values.values[layer, head, 0, i] == float((row > row[t]).sum() + tied < 10)
             suppressed += int((row < row[t]).sum() + tied < 10)
