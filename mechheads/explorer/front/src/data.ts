@@ -1,0 +1,478 @@
+/**
+ * Everything that the page gets: the contract between Python (mechheads/explorer) and the front end.
+ *
+ * Where it comes from
+ * - The page: `<script type="application/json" id="mh-page">` is a `Page`. Blocks are
+ *   `<script type="application/octet-stream;base64" id="...">`: JSON, deflated (zlib), in base64.
+ *   Read one with `new DecompressionStream("deflate")`.
+ *   - `mh-shared-M` is `Shared` of model M (its number in `Page.models`): texts that all heads of the model share.
+ *   - `mh-heads-M-L` is `HeadBlock`: the heads of layer L of model M.
+ * - The notebook widget: the traits `page` (the same JSON as text) and `blocks` (an object: id -> base64).
+ *
+ * Conventions
+ * - A head has the number `layer * nHeads + head`; arrays over heads are in this order.
+ * - `null` means not measured or not defined. NaN and infinity do not occur.
+ * - All texts are plain text that may hold anything, such as markup, control characters and bidirectional marks:
+ *   use textContent only, and show control characters visibly.
+ * - Shares and probabilities lie between 0 and 1. `Byte` is a share in 255ths (0 to 255).
+ * - Positions and layers are counted from 0.
+ */
+
+export type Num = number | null;
+/** A share in 255ths. */
+export type Byte = number;
+/** Such as "L23H4". */
+export type HeadName = string;
+
+export interface Page {
+  schema: 1;
+  /** "run" has patterns only: one model whose `columns` and `views` are empty. */
+  kind: "atlas" | "run";
+  /** Of mechheads. */
+  version: string;
+  title: string;
+  models: Model[];
+  /** Where an own text can be run; null in the offline page. */
+  live: Live | null;
+}
+
+export interface Live {
+  /**
+   * "serve": POST `api/text` and DELETE `api/run/ID`, relative to the address of the page.
+   * "widget": model.send({type: "text", ...TextRequest}) and {type: "cancel", id}; the answer is a custom message
+   * {type: "text", ...TextAnswer} or {type: "error", id, error}.
+   */
+  by: "serve" | "widget";
+  /** The model's number in `Page.models`. */
+  model: number;
+  /** Longest text in characters, and in tokens. */
+  maxCharacters: number;
+  maxTokens: number;
+}
+
+export interface Model {
+  name: string;
+  nLayers: number;
+  nHeads: number;
+  /** Heads that share one key and value have consecutive numbers: head h has the key and value h / (nHeads / nKvHeads). Null if unknown. */
+  nKvHeads: number | null;
+  dHead: number | null;
+  /** The atlas' summary: some lines of text. */
+  summary: string;
+  /** What was left out, and why. */
+  notes: string[];
+  /** Whether the work was interrupted, so that a part is missing. */
+  interrupted: boolean;
+  /** Seconds of each stage. */
+  seconds: Record<string, number>;
+  /** Of each result, by its name: what is needed to repeat it. Any JSON. */
+  provenance: Record<string, unknown>;
+  /** BibTeX of each result, by its name. */
+  citations: Record<string, string>;
+  /** What each analysis measures and how: shown at the end of the page. */
+  methods: Method[];
+  /** What may not be concluded; one sentence or two each. */
+  cautions: string[];
+  columns: Column[];
+  views: View[];
+  /** Rank correlations of every two views. */
+  agreement: Agreement[];
+  /** Two verdicts that speak against each other; shown in the card of a head for which both hold. */
+  tensions: Tension[];
+  categories: Categories | null;
+  behaviours: Behaviours | null;
+  /** Sets of heads with their stored faithfulness. Often empty. */
+  circuits: Circuit[];
+}
+
+export interface Method {
+  name: string;
+  text: string;
+  /** Names of the columns that come from it. */
+  columns: string[];
+}
+
+/** One column of the table of heads. Every number of the atlas' table, to the last digit. */
+export interface Column {
+  /** Its name in heads.csv, for filters, such as `patching>0.2`. */
+  name: string;
+  /** For people. */
+  label: string;
+  /** "" if it has none. */
+  unit: string;
+  /** One sentence. */
+  meaning: string;
+  kind: "number" | "text";
+  /** Heading in menus: "Where", "On text", "By weights", "In tasks", "In refusals", "Roles". */
+  group: string;
+  /** The role of the column. Menus and the table show "value" (and "count") unless asked for more. */
+  role: "place" | "value" | "low" | "high" | "q" | "estimate" | "count";
+  /** For "low", "high", "q", "estimate", "count": the value that it belongs to. */
+  of: string | null;
+  /** For "value": names of its columns, if it has them. `range`: low and high are the two clusters' means, no interval. */
+  low: string | null;
+  high: string | null;
+  range: boolean;
+  q: string | null;
+  estimate: string | null;
+  /** Which end is the better known one: colour scales are centred on 0 if true. */
+  signed: boolean;
+  /** One for each head. Texts: several values are separated by "; ". */
+  values: (number | string | null)[];
+}
+
+export type Verdict = "yes" | "no" | "unclear";
+
+/** What one analysis says of every head. */
+export interface View {
+  name: string;
+  title: string;
+  unit: string;
+  /** Names of columns. */
+  value: string;
+  low: string | null;
+  high: string | null;
+  /** low and high are the means of two clusters, no interval. */
+  range: boolean;
+  q: string | null;
+  /** If not null: the column that takes the place of `value` for heads that have none (a race dropped them). */
+  estimate: string | null;
+  /** Rank 1 is the largest value, or the largest absolute value. Computed in the page. */
+  rankBy: "value" | "absolute";
+  /** What the number means; {value}, {low}, {high}, {unit}, {relation} are replaced. */
+  sentence: string;
+  verdict: {
+    /** The rule, in one sentence. */
+    rule: string;
+    /** What each verdict says. */
+    texts: Record<Verdict, string>;
+    /** What would change it. */
+    change: Record<Verdict, string>;
+    /** One for each head; null if it was not measured. */
+    values: (Verdict | null)[];
+  };
+  /** Whether views of this one come from the same numbers, so that they must correlate: the same group, or null. */
+  group: string | null;
+}
+
+export interface Tension {
+  /** Name and verdict of one view, and of another. */
+  a: { view: string; verdict: Verdict };
+  b: { view: string; verdict: Verdict };
+  text: string;
+}
+
+export interface Agreement {
+  view: string;
+  other: string;
+  /** Spearman's rank correlation, with its interval over layers. */
+  spearman: Num;
+  low: Num;
+  high: Num;
+  n: number;
+}
+
+export interface Categories {
+  names: string[];
+  /** Of each head: numbers of its categories in `names`; null if it was not reached. */
+  of: (number[] | null)[];
+  /** Of each head: numbers of categories with evidence below the floor. */
+  below: number[][];
+  relations: { name: string; /** Number in `names`. */ category: number }[];
+  /** Of each head: phi of each relation. */
+  phi: Num[][];
+  /** Phi exceeds that of shuffled targets by at least this, for a label. */
+  floor: Num;
+}
+
+export interface Behaviours {
+  /** `name` is what a head is called, such as "induction"; `column` the name of its column. */
+  names: { name: string; column: string; meaning: string; /** Its excess over the null needs at least this. */ least: number }[];
+  /** Of each head: numbers of its names. */
+  of: number[][];
+}
+
+export interface Circuit {
+  name: string;
+  heads: HeadName[];
+  /** What faithfulness measures. */
+  metric: string;
+  faithfulness: Num;
+  low: Num;
+  high: Num;
+  /** Faithfulness of the first k heads; heads are in the order of the curve. */
+  curve: { k: number; value: Num; low: Num; high: Num }[];
+}
+
+// ---------------------------------------------------------------------------------------------- blocks
+
+/** Block `mh-shared-M`. */
+export interface Shared {
+  /** Texts of tokens. */
+  words: string[];
+  /** Windows of ordinary text, as numbers of `words`. */
+  windows: number[][];
+  /** Prompts whose patterns are kept: the atlas' clean prompts and one longer text; tokens as they are. */
+  prompts: { name: string; tokens: string[] }[];
+  /** Pairs of prompts of the patching, in the order of `Effect.values`. */
+  pairs: { clean: string; corrupted: string; answer: string; wrong: string }[];
+  /** Requests of the safety heads, in the order of `Ships.values`. Harmful: show them folded. */
+  requests: string[];
+  /** Starts of the roles, in the order of `Role.values`. */
+  seeds: string[];
+}
+
+/** Block `mh-heads-M-L`. */
+export interface HeadBlock {
+  layer: number;
+  heads: Head[];
+}
+
+/** The card of one head. A pane is null if its analysis was not run; `Model.notes` says why. */
+export interface Head {
+  head: HeadName;
+  layer: number;
+  index: number;
+  text: TextPane | null;
+  pattern: PatternPane | null;
+  weights: WeightsPane | null;
+  cause: CausePane | null;
+  paths: PathsPane | null;
+  safety: SafetyPane | null;
+  roles: RolesPane | null;
+  alike: AlikePane | null;
+}
+
+/**
+ * Sparse attention of one head in one text. For query q: `first[q]` goes to token 0, `weights[q][i]` to `keys[q][i]`
+ * (the largest first, keys other than 0; what is left goes to keys that were not kept).
+ */
+export interface Attention {
+  first: Byte[];
+  keys: number[][];
+  weights: Byte[][];
+}
+
+export interface TextPane {
+  /** "highest", then ten quantiles from "90-100%" to "0-10%", "lowest", "random"; by activity. */
+  parts: { name: string; examples: Example[] }[];
+  /** What activity is, in one sentence. */
+  activity: string;
+}
+
+export interface Example {
+  /** Number in `Shared.windows`. */
+  window: number;
+  /** Number of the text that the window comes from. */
+  text: number;
+  /** The largest one in the window, at `query`: what is moved there from all tokens but the first, as a share of the residual stream. */
+  activity: number;
+  query: number;
+  /** From where most is moved, and its attention (a share). */
+  key: number;
+  weight: number;
+  attention: Attention;
+  /** The norm of what each token offers, relative to the largest in the window: attention times this is what is moved. */
+  sizes: Byte[];
+}
+
+export interface PatternPane {
+  /** `prompt`: number in `Shared.prompts`. At most 2,000 tokens. */
+  prompts: { prompt: number; attention: Attention }[];
+}
+
+export interface WeightsPane {
+  ov: Spectrum | null;
+  qk: Spectrum | null;
+  copying: { value: Num; q: Num; null: Num; meaning: string } | null;
+  /** Evidence for categories, the largest phi first. */
+  relations: RelationEvidence[];
+  /** Tokens that the head amplifies most and what it maps them to. Null for heads without a label. */
+  operations: Operation[] | null;
+}
+
+export interface Spectrum {
+  /** All singular values, the largest first. */
+  singular: number[];
+  /** The strongest directions. */
+  directions: Direction[];
+}
+
+/** A direction has two ends; what is read at one end is written at the same end. Of QK: `reads` is the query, `writes` the key. */
+export interface Direction {
+  singular: number;
+  /** Of the sum of squares. */
+  share: number;
+  positive: { reads: string[]; writes: string[] };
+  negative: { reads: string[]; writes: string[] };
+}
+
+export interface RelationEvidence {
+  relation: string;
+  category: string;
+  phi: Num;
+  low: Num;
+  high: Num;
+  q: Num;
+  /** Mean phi of shuffled targets. */
+  null: Num;
+  /** How the head reads tokens: "embedding", "first_mlp", "carried". */
+  reading: string;
+  /** Whether it is evidence for a label. */
+  evidence: boolean;
+  /** As significant, but below the floor. */
+  below: boolean;
+  /** Source, target, and the target's rank among the head's outputs for the source (1 is first). Only for evidence. */
+  pairs: { source: string; target: string; rank: number }[] | null;
+}
+
+export interface Operation {
+  token: string;
+  /** How much longer the head makes what it reads. */
+  sigma: number;
+  mapsTo: string[];
+  suppresses: string[];
+}
+
+export interface CausePane {
+  /** In the order to show: "patching", then "direct", "total", "repair", "attribution". */
+  effects: Effect[];
+}
+
+export interface Effect {
+  name: string;
+  title: string;
+  unit: string;
+  /** One sentence. */
+  meaning: string;
+  score: Num;
+  low: Num;
+  high: Num;
+  q: Num;
+  /** One for each of `Shared.pairs`; of "ablations", see `SafetyPane`. */
+  values: Num[];
+}
+
+export interface PathsPane {
+  /** By weights, against random matrices: the strongest earlier heads and later heads. */
+  composition: {
+    way: "Q" | "K" | "V";
+    senders: Composed[];
+    receivers: Composed[];
+  }[];
+  /** By path patching: senders -> this head's q, k or v; empty unless it is one of the strongest heads. */
+  senders: Path[];
+  /** This head -> a strongest head's q, k or v, or "final" (the logits). */
+  receivers: Path[];
+  unit: string;
+  meaning: string;
+}
+
+export interface Composed {
+  head: HeadName;
+  score: number;
+  /** Standard deviations above random matrices of the same spectra. */
+  z: number;
+  p: number;
+}
+
+export interface Path {
+  /** The head at the other end, or null for "final". */
+  head: HeadName | null;
+  /** "q", "k", "v" of the receiver, or "final". */
+  way: "q" | "k" | "v" | "final";
+  score: Num;
+  low: Num;
+  high: Num;
+  q: Num;
+}
+
+export interface SafetyPane {
+  /** Side by side: one for each ablation. */
+  ships: Ships[];
+}
+
+export interface Ships {
+  ablation: string;
+  unit: string;
+  score: Num;
+  low: Num;
+  high: Num;
+  /** Mean over the requests until the head was dropped. */
+  estimate: Num;
+  nRequests: Num;
+  dropped: boolean;
+  /** Degrees. */
+  generalized: Num;
+  generalizedLow: Num;
+  generalizedHigh: Num;
+  /** One for each of `Shared.requests`; nats. */
+  values: Num[];
+}
+
+export interface RolesPane {
+  roles: Role[];
+}
+
+export interface Role {
+  role: string;
+  score: Num;
+  low: Num;
+  high: Num;
+  /** low and high are the means of two clusters. */
+  range: boolean;
+  /** One for each of `Shared.seeds`: the gate, 0 to 1. */
+  values: Num[];
+}
+
+export interface AlikePane {
+  /** The nearest heads of the same model, the nearest first. */
+  heads: { head: HeadName; /** 1 is the same; Pearson correlation of ranks over `columns`. */ similarity: number }[];
+  /** The columns that were compared. */
+  columns: string[];
+}
+
+// ---------------------------------------------------------------------------------------------- live
+
+export interface TextRequest {
+  /** Chosen by the client: 1 to 40 of a-z, 0-9 and "-". For cancelling. */
+  id: string;
+  text: string;
+  head: HeadName | null;
+}
+
+export interface TextAnswer {
+  id: string;
+  text: string;
+  tokens: string[];
+  /** The most likely next tokens, ten at most. */
+  next: Next[];
+  /** Of the head; null without a head. */
+  attention: Attention | null;
+  head: HeadName | null;
+  /** The part of every head in the logit of the most likely next token. Null with a note if the architecture forbids it. */
+  attribution: {
+    token: string;
+    logit: number;
+    heads: number[];
+    mlp: number[];
+    embedding: number;
+    /** Everything else: biases. */
+    bias: number;
+  } | null;
+  /** The head's output set to zero at every token; null without a head. */
+  ablation: { kind: "zero"; after: Next[]; /** Nats, from the intact to the ablated distribution. */ kl: number } | null;
+  notes: string[];
+  seconds: number;
+}
+
+export interface Next {
+  token: string;
+  probability: number;
+}
+
+/** The body of every 4xx and 5xx answer. */
+export interface Failure {
+  id: string | null;
+  error: string;
+}
