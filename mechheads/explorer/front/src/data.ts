@@ -322,8 +322,8 @@ export interface RelationEvidence {
   evidence: boolean;
   /** As significant, but below the floor. */
   below: boolean;
-  /** Source, target, and the target's rank among the head's outputs for the source (1 is first). Only for evidence. */
-  pairs: { source: string; target: string; rank: number }[] | null;
+  /** The relation's pairs; `hit`: the target is among the strongest outputs of the head for the source. Only for evidence. */
+  pairs: { source: string; target: string; hit: boolean }[] | null;
 }
 
 export interface Operation {
@@ -349,7 +349,7 @@ export interface Effect {
   low: Num;
   high: Num;
   q: Num;
-  /** One for each of `Shared.pairs`; of "ablations", see `SafetyPane`. */
+  /** One for each of `Shared.pairs`. */
   values: Num[];
 }
 
