@@ -1,0 +1,207 @@
+/**
+ * What the reader has chosen. All of it but the hovered head stands in the address, so that a link shows the same.
+ *
+ * A pane reads `state.pane.value`, and calls `choose({ pane: "cause" })` to change it. Heads are numbers: layer * nHeads + head.
+ */
+import { batch, signal, type Signal } from "@preact/signals";
+
+/** A head of a model, as "MODEL.HEAD" in the address. */
+export interface Ref {
+  readonly model: number;
+  readonly head: number;
+}
+
+export type Face = "map" | "scatter" | "table";
+
+export interface Values {
+  /** The model that the views show. */
+  model: number;
+  /** The head whose card is open. */
+  head: number | null;
+  pins: readonly Ref[];
+  /** The two sides of a comparison. */
+  compared: readonly [Ref, Ref] | null;
+  /** Models whose maps stand side by side. */
+  together: boolean;
+  /** Names of columns; an empty size is the same for all heads. */
+  x: string;
+  y: string;
+  colour: string;
+  size: string;
+  logX: boolean;
+  logY: boolean;
+  /** What was typed into the search line. */
+  filter: string;
+  /** The column that the table is sorted by, with "-" in front for the largest first. */
+  sort: string;
+  /** Columns of the table; none stands for the usual ones. */
+  columns: readonly string[];
+  /** How many heads with the largest values of `colour` are marked; null for all. */
+  top: number | null;
+  /** Layers without a hit are folded away. */
+  fold: boolean;
+  /** Of the card: number of a prompt, of a token in it, and which pane is open. */
+  prompt: number | null;
+  token: number | null;
+  pane: string;
+}
+
+const START: Values = {
+  model: 0,
+  head: null,
+  pins: [],
+  compared: null,
+  together: false,
+  x: "",
+  y: "",
+  colour: "",
+  size: "",
+  logX: false,
+  logY: false,
+  filter: "",
+  sort: "",
+  columns: [],
+  top: null,
+  fold: false,
+  prompt: null,
+  token: null,
+  pane: "",
+};
+
+type Signals = { readonly [K in keyof Values]: Signal<Values[K]> };
+
+export const state: Signals = Object.fromEntries(Object.entries(START).map(([key, value]) => [key, signal(value)])) as Signals;
+
+/** The head under the pointer or with the focus. Views mark it without drawing anew: `effect` on it and change classes. */
+export const hovered = signal<Ref | null>(null);
+
+/** Changes that the back button undoes; others replace the address. */
+const STEPS: readonly (keyof Values)[] = ["model", "head", "compared"];
+
+/** Change some of what is chosen. */
+export function choose(changes: Partial<Values>): void {
+  let step = false;
+  batch(() => {
+    for (const key of Object.keys(changes) as (keyof Values)[]) {
+      const to = changes[key];
+      if (to === undefined || write(state[key].peek()) === write(to)) continue;
+      (state[key] as Signal<unknown>).value = to;
+      step ||= STEPS.includes(key);
+    }
+  });
+  remember(step);
+}
+
+/** Open the card of a head; null closes it. */
+export function open(head: number | null, model = state.model.peek()): void {
+  choose({ model, head, token: null, compared: null });
+}
+
+export function same(a: Ref, b: Ref): boolean {
+  return a.model === b.model && a.head === b.head;
+}
+
+export function isPinned(ref: Ref): boolean {
+  return state.pins.value.some((pin) => same(pin, ref));
+}
+
+/** Pin a head, or take its pin away. */
+export function pin(ref: Ref): void {
+  const pins = state.pins.peek();
+  choose({ pins: pins.some((each) => same(each, ref)) ? pins.filter((each) => !same(each, ref)) : [...pins, ref] });
+}
+
+// ---------------------------------------------------------------------------------------------- the address
+
+function write(value: Values[keyof Values]): string {
+  if (value === null) return "";
+  if (typeof value === "boolean") return value ? "1" : "0";
+  if (Array.isArray(value)) return value.map((each) => (typeof each === "string" ? encodeURIComponent(each) : `${each.model}.${each.head}`)).join(",");
+  return String(value);
+}
+
+/** What differs from the start, as the part of the address after "#". */
+export function toHash(): string {
+  const parts = new URLSearchParams();
+  for (const key of Object.keys(START) as (keyof Values)[]) {
+    const text = write(state[key].peek());
+    if (text !== write(START[key])) parts.set(key, text);
+  }
+  return parts.toString();
+}
+
+function readRefs(text: string): Ref[] {
+  return text.split(",").flatMap((part) => {
+    const found = /^(\d{1,6})\.(\d{1,9})$/.exec(part);
+    return found ? [{ model: Number(found[1]), head: Number(found[2]) }] : [];
+  });
+}
+
+function readNumber(text: string): number | null {
+  return /^\d{1,9}$/.test(text) ? Number(text) : null;
+}
+
+/** What an address says; all that is missing or makes no sense is as at the start. */
+export function fromHash(hash: string): Values {
+  const parts = new URLSearchParams(hash.replace(/^#/, ""));
+  const values: Record<string, unknown> = { ...START };
+  for (const [key, start] of Object.entries(START)) {
+    const text = parts.get(key);
+    if (text === null) continue;
+    if (key === "pins") values[key] = readRefs(text);
+    else if (key === "columns") values[key] = text.split(",").filter(Boolean).map(decoded);
+    else if (key === "compared") values[key] = asPair(readRefs(text));
+    else if (typeof start === "boolean") values[key] = text === "1";
+    else if (typeof start === "string") values[key] = text;
+    else values[key] = readNumber(text) ?? start;
+  }
+  return values as unknown as Values;
+}
+
+function asPair([a, b]: Ref[]): [Ref, Ref] | null {
+  return a && b ? [a, b] : null;
+}
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+/** Whether the address is ours: not in a notebook. */
+let ours = false;
+let written = "";
+
+function remember(step: boolean): void {
+  if (!ours) return;
+  const hash = toHash();
+  if (hash === written) return;
+  written = hash;
+  const address = hash ? `#${hash}` : location.pathname + location.search;
+  history[step ? "pushState" : "replaceState"](null, "", address);
+}
+
+function take(values: Values): void {
+  batch(() => {
+    for (const key of Object.keys(values) as (keyof Values)[]) {
+      if (write(state[key].peek()) !== write(values[key])) (state[key] as Signal<unknown>).value = values[key];
+    }
+  });
+  written = toHash();
+}
+
+/** Read the address now and whenever it changes. `mend` takes away what this page does not have. */
+export function followAddress(mend: (values: Values) => Values): void {
+  ours = /^(file|https?):$/.test(location.protocol);
+  const read = () => take(mend(fromHash(location.hash)));
+  addEventListener("popstate", read);
+  addEventListener("hashchange", read);
+  read();
+}
+
+/** Start without an address, as in a notebook. */
+export function startWith(mend: (values: Values) => Values): void {
+  take(mend({ ...START }));
+}
