@@ -1,16 +1,126 @@
-/** The card of one head: what every view says of it, and the panes. */
-import type { Page } from "../data";
-import { nameOf } from "./heads";
+/** Everything that is known of one head. */
+import type { ComponentChildren } from "preact";
+import { useMemo } from "preact/hooks";
 
-interface CardProps {
-  /** Number of the model in `page.models`. */
+import type { Head, Model, Page, Shared } from "../data";
+import { choose, state } from "../state";
+import { AlikePane } from "./AlikePane";
+import { CausePane } from "./CausePane";
+import { labelsOf, nameOf } from "./heads";
+import { Lines } from "./Lines";
+import { LivePane } from "./LivePane";
+import { Missing } from "./Missing";
+import { layerOf, sharedOf, useLoaded } from "./load";
+import { Tabs, type Tab } from "./parts";
+import { PathsPane } from "./PathsPane";
+import { PatternPane } from "./PatternPane";
+import { RolesPane } from "./RolesPane";
+import { SafetyPane } from "./SafetyPane";
+import { TextPane } from "./TextPane";
+import { WeightsPane } from "./WeightsPane";
+
+interface Props {
+  /** Its number in `page.models`. */
   model: number;
-  /** Number of the head: layer * nHeads + head. */
+  /** layer * nHeads + head. */
   head: number;
   page: Page;
 }
 
-export function Card({ model, head, page }: CardProps) {
-  const its = page.models[model];
-  return <div class="card">{its && nameOf(its, head)}</div>;
+const PANES = ["text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike"] as const;
+type PaneName = (typeof PANES)[number];
+
+export function Card({ model: modelAt, head, page }: Props) {
+  const model = page.models[modelAt];
+  if (!model || head < 0 || head >= model.nLayers * model.nHeads) return <p class="card-empty">There is no such head.</p>;
+  return (
+    <article class="card" aria-label={`Head ${nameOf(model, head)}`}>
+      <header class="card-header">
+        <h3>{nameOf(model, head)}</h3>
+        <Names model={model} head={head} />
+      </header>
+      {page.kind === "atlas" && <Lines model={model} head={head} />}
+      <Panes key={modelAt} {...{ page, model, modelAt, head }} />
+    </article>
+  );
+}
+
+function Names({ model, head }: { model: Model; head: number }) {
+  const names = labelsOf(model, head);
+  if (!model.behaviours && !model.categories) return null;
+  return <p class="card-names">{names.length ? names.map((name) => <span key={name}>{name}</span>) : "no name on text, no category by weights"}</p>;
+}
+
+interface PanesProps {
+  page: Page;
+  model: Model;
+  modelAt: number;
+  head: number;
+}
+
+function Panes({ page, model, modelAt, head }: PanesProps) {
+  const layer = Math.floor(head / model.nHeads);
+  const block = useLoaded(`${modelAt}-${layer}`, () => layerOf(modelAt, layer));
+  const shared = useLoaded(`${modelAt}`, () => sharedOf(modelAt));
+  const data = block.value?.heads.find(({ index }) => index === head % model.nHeads) ?? null;
+  const live = page.live?.model === modelAt ? page.live : null;
+  const tabs = useMemo(() => tabsOf(page, data, live !== null), [page, data, live]);
+  const chosen = tabs.find(({ id }) => id === state.pane.value)?.id ?? tabs.find(({ empty }) => !empty)?.id ?? "text";
+  const error = chosen === "live" ? null : (block.error ?? shared.error);
+  let content: ComponentChildren;
+  if (live && chosen === "live") content = <LivePane key={head} {...{ live, model, modelAt, head }} />;
+  else if (error) content = <Failed message={error} />;
+  else if (!block.value || !shared.value) content = <Reading what={`layer ${layer}`} />;
+  else if (!data) content = <Failed message={`The page holds no data of ${nameOf(model, head)}.`} />;
+  else content = <Pane key={head} {...{ chosen, data, model, modelAt, head }} shared={shared.value} />;
+  return (
+    <Tabs label="What to see of this head" tabs={tabs} chosen={chosen} onChoose={(pane) => choose({ pane })}>
+      {content}
+    </Tabs>
+  );
+}
+
+function tabsOf(page: Page, data: Head | null, live: boolean): Tab[] {
+  const shown: readonly PaneName[] = page.kind === "run" ? ["pattern"] : PANES;
+  const tabs: Tab[] = shown.map((name) => ({ id: name, name, empty: data !== null && data[name] === null }));
+  return live ? [...tabs, { id: "live", name: "live" }] : tabs;
+}
+
+function Failed({ message }: { message: string }) {
+  return (
+    <p role="alert" class="card-error">
+      {message}
+    </p>
+  );
+}
+
+function Reading({ what }: { what: string }) {
+  return (
+    <p role="status" class="card-reading">
+      {`Reading ${what}\u2026`} <progress aria-label={`Reading ${what}`} />
+    </p>
+  );
+}
+
+interface PaneProps {
+  chosen: string;
+  data: Head;
+  shared: Shared;
+  model: Model;
+  modelAt: number;
+  head: number;
+}
+
+function Pane({ chosen, data, shared, model, modelAt, head }: PaneProps) {
+  const name = data.head;
+  const about = { model, modelAt, head };
+  if (chosen === "text" && data.text) return <TextPane pane={data.text} shared={shared} />;
+  if (chosen === "pattern" && data.pattern) return <PatternPane pane={data.pattern} {...{ shared, name }} />;
+  if (chosen === "weights" && data.weights) return <WeightsPane pane={data.weights} name={name} />;
+  if (chosen === "cause" && (data.cause || data.safety)) return <CausePane pane={data.cause} safety={data.safety} {...{ shared, name }} />;
+  if (chosen === "paths" && data.paths) return <PathsPane pane={data.paths} {...about} />;
+  if (chosen === "safety" && data.safety?.ships.length) return <SafetyPane pane={data.safety} {...{ shared, name }} />;
+  if (chosen === "roles" && data.roles?.roles.length) return <RolesPane pane={data.roles} {...{ shared, name }} />;
+  if (chosen === "alike" && data.alike) return <AlikePane pane={data.alike} {...about} />;
+  return <Missing pane={chosen} notes={model.notes} />;
 }

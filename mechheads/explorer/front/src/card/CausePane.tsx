@@ -1,0 +1,85 @@
+/** What changes if the head is changed: one dot for each prompt. */
+import type { CausePane as Pane, Effect, SafetyPane, Shared } from "../data";
+import { known, show, type Maybe } from "./numbers";
+import { PairPlot } from "./PairPlot";
+import { shipsRows } from "./SafetyPane";
+import { Strip } from "./Strip";
+
+interface Props {
+  pane: Pane | null;
+  safety: SafetyPane | null;
+  shared: Shared;
+  name: string;
+}
+
+export function CausePane({ pane, safety, shared, name }: Props) {
+  const pair = (at: number) => {
+    const { clean, corrupted, answer, wrong } = shared.pairs[at] ?? { clean: `pair ${at + 1}`, corrupted: "", answer: "", wrong: "" };
+    return `${clean}${answer} (instead of${wrong}; corrupted: ${corrupted})`;
+  };
+  const named = new Map(pane?.effects.map((effect) => [effect.name, effect]));
+  const [direct, total, repair] = ["direct", "total", "repair"].map((each) => named.get(each));
+  return (
+    <div class="card-sections">
+      {byUnit(pane?.effects ?? []).map(([unit, effects]) => (
+        <section key={unit}>
+          <h4>{`Effects on pairs of prompts, in ${unit || "units of the metric"}`}</h4>
+          <dl class="card-meanings">
+            {effects.map(({ name: each, title, meaning }) => (
+              <div key={each}>
+                <dt>{title}</dt>
+                <dd>{meaning}</dd>
+              </div>
+            ))}
+          </dl>
+          <Strip
+            name={`${name}-effects-${unit || "metric"}`}
+            caption={`One dot for each of ${shared.pairs.length} pairs; bar: mean, whiskers: its 95% interval`}
+            unit={unit}
+            of="pair of prompts"
+            dots={pair}
+            rows={effects.map((effect) => ({ name: effect.title, values: effect.values, mean: effect.score, low: effect.low, high: effect.high }))}
+          />
+        </section>
+      ))}
+      {direct && total && direct.unit === total.unit && (
+        <section>
+          <h4>Direct against total</h4>
+          <p class="card-lead">{comparison(direct.score, total.score, repair?.score)}</p>
+          <PairPlot name={`${name}-direct-total`} x={direct} y={total} dots={pair} />
+        </section>
+      )}
+      {!!safety?.ships.length && (
+        <section>
+          <h4>Ablations side by side, on requests</h4>
+          <Strip
+            name={`${name}-ablations`}
+            caption="Ships: how far the next-token distribution moves. One dot for each request"
+            unit={safety.ships[0]?.unit ?? "nats"}
+            of="request"
+            dots={(at) => `request ${at + 1} (see safety)`}
+            rows={shipsRows(safety.ships)}
+          />
+        </section>
+      )}
+    </div>
+  );
+}
+
+function byUnit(effects: readonly Effect[]): [string, Effect[]][] {
+  const groups = new Map<string, Effect[]>();
+  for (const effect of effects) groups.set(effect.unit, [...(groups.get(effect.unit) ?? []), effect]);
+  return [...groups];
+}
+
+/** How the direct and the total effect of a head compare, in a sentence. */
+export function comparison(direct: Maybe, total: Maybe, repair?: Maybe): string {
+  if (!known(direct) || !known(total)) return "One of the two was not measured.";
+  const start = `Straight to the logits: ${show(direct)}; with the reactions of later layers: ${show(total)}.`;
+  const difference = known(repair) ? repair : total - direct;
+  if (Math.abs(difference) < 0.1 * Math.max(Math.abs(direct), Math.abs(total))) return `${start} Later layers hardly react.`;
+  if (Math.sign(direct) !== Math.sign(total)) return `${start} Later layers turn the effect round.`;
+  return Math.abs(total) < Math.abs(direct)
+    ? `${start} Later layers undo a part of it: self-repair.`
+    : `${start} Later layers carry more of it than goes straight to the logits.`;
+}

@@ -1,0 +1,35 @@
+/** A value with its interval, among the values of all heads. */
+import type { Num } from "../data";
+import { extent, interval, known, scale, show } from "./numbers";
+
+interface Props {
+  value: Num;
+  low: Num;
+  high: Num;
+  /** Faint marks to compare with; also the scale. */
+  all?: readonly Num[];
+  /** The value of a head that does nothing. */
+  none?: number;
+  width?: number;
+}
+
+const HEIGHT = 26;
+const MARGIN = 6;
+
+export function IntervalPlot({ value, low, high, all = [], none = 0, width = 180 }: Props) {
+  const domain = extent([...all, value, low, high], none);
+  const x = scale(domain, MARGIN, width - MARGIN);
+  const marks = all.filter(known).map((each) => `M${x(each).toFixed(1)} ${HEIGHT - 5}v4`);
+  const text = known(value) ? `${show(value)}, ${interval(low, high)}` : "no value";
+  return (
+    <svg class="card-drawing card-interval" viewBox={`0 0 ${width} ${HEIGHT}`} width={width} height={HEIGHT} role="img" aria-label={text}>
+      <line class="card-none" x1={x(none)} x2={x(none)} y1={1} y2={HEIGHT - 6} />
+      <path class="card-rug" d={marks.join("")} />
+      {known(low) && known(high) && (
+        <path class="card-whisker" d={`M${x(low)} 6v8M${x(low)} 10H${x(high)}M${x(high)} 6v8`} />
+      )}
+      {known(value) && <circle class="card-dot" cx={x(value)} cy={10} r={4} />}
+      <title>{text}</title>
+    </svg>
+  );
+}

@@ -1,0 +1,66 @@
+/** One line for each view: value, interval, q, rank, verdict, and what they mean. */
+import type { Model, Verdict } from "../data";
+import { IntervalPlot } from "./IntervalPlot";
+import { agreementOf, linesOf, type Line } from "./lines";
+import { interval, known, plural, show, showQ } from "./numbers";
+import { Empty } from "./parts";
+
+export function Lines({ model, head }: { model: Model; head: number }) {
+  const lines = linesOf(model, head);
+  if (!lines.length) return <Empty what="No analysis has scored this head." command="mechheads atlas" />;
+  const agreement = agreementOf(model, lines);
+  return (
+    <section class="card-lines" aria-label="What each analysis says">
+      {agreement.map((text) => (
+        <p key={text} class="card-agreement">
+          {text}
+        </p>
+      ))}
+      <ul>
+        {lines.map((line) => (
+          <OneLine key={line.view.name} line={line} />
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function OneLine({ line }: { line: Line }) {
+  const { view, value, low, high, rank, verdict } = line;
+  const ends = known(low) && known(high) ? `${view.range ? "two clusters: " : ""}${interval(low, high)}` : "no interval";
+  return (
+    <li class={`card-line card-line-${verdict ?? "none"}`}>
+      <h4>{view.title}</h4>
+      <VerdictMark verdict={verdict} text={verdict ? view.verdict.texts[verdict] : "not measured"} />
+      {value !== null && (
+        <>
+          <IntervalPlot value={value} low={low} high={high} all={line.all} />
+          <p class="card-numbers">
+            <b>{show(value)}</b> {view.unit} <span>({ends})</span>
+            <span>{showQ(line.q)}</span>
+            {rank && <span>{`rank ${rank.rank} of ${rank.of}${view.rankBy === "absolute" ? " by size" : ""}`}</span>}
+            {line.nPrompts !== null && <span>{plural(line.nPrompts, "prompt")}</span>}
+          </p>
+        </>
+      )}
+      <p class="card-sentence">{line.sentence}</p>
+      {verdict && (
+        <details class="card-why">
+          <summary>Why, and what would change it</summary>
+          <p>{view.verdict.rule}</p>
+          <p>{view.verdict.change[verdict]}</p>
+        </details>
+      )}
+    </li>
+  );
+}
+
+const SIGNS: Record<Verdict, string> = { yes: "\u25cf", unclear: "\u25d0", no: "\u25cb" };
+
+function VerdictMark({ verdict, text }: { verdict: Verdict | null; text: string }) {
+  return (
+    <span class={`card-verdict card-verdict-${verdict ?? "none"}`}>
+      <span aria-hidden="true">{verdict ? SIGNS[verdict] : "\u2013"}</span> {text}
+    </span>
+  );
+}

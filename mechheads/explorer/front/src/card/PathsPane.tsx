@@ -1,0 +1,146 @@
+/** Which heads feed this one, and which ones it feeds. */
+import { useEffect, useState } from "preact/hooks";
+
+import type { Model, PathsPane as Pane } from "../data";
+import { open } from "../state";
+import { nameOf } from "./heads";
+import { layerOf, messageOf } from "./load";
+import { interval, show, showQ } from "./numbers";
+import { Choice } from "./parts";
+import { linksOf, trace, type Link, type Source, type Step } from "./paths";
+import { PathsPlot } from "./PathsPlot";
+
+interface Props {
+  pane: Pane;
+  model: Model;
+  modelAt: number;
+  head: number;
+}
+
+export function PathsPane({ pane, model, modelAt, head }: Props) {
+  const measured = pane.senders.length + pane.receivers.length > 0;
+  const [wanted, setWanted] = useState<Source>("measured");
+  const source = measured ? wanted : "weights";
+  const links = linksOf(model, pane, source);
+  const unit = source === "measured" ? pane.unit : "share of the norms";
+  return (
+    <div>
+      <div class="card-controls">
+        {measured && pane.composition.length > 0 && (
+          <Choice
+            label="Widths by"
+            value={source}
+            onChange={setWanted}
+            choices={[
+              ["measured", "measured by path patching"],
+              ["weights", "by weights"],
+            ]}
+          />
+        )}
+        <Trace key={`${head}-${source}`} {...{ model, modelAt, head, source }} />
+      </div>
+      <p class="card-lead">
+        {source === "measured"
+          ? pane.meaning
+          : `Composition: how much of what one head writes the other reads, by weights alone.${measured ? "" : " Path patching was run for the strongest heads only."}`}
+      </p>
+      <PathsPlot name={`${nameOf(model, head)}-paths-${source}`} centre={nameOf(model, head)} links={links} unit={unit} onOpen={(to) => open(to, modelAt)} />
+      <details>
+        <summary>The same as a table</summary>
+        <LinkTable title="Senders" links={links.senders} unit={unit} onOpen={(to) => open(to, modelAt)} />
+        <LinkTable title="Receivers" links={links.receivers} unit={unit} onOpen={(to) => open(to, modelAt)} />
+      </details>
+    </div>
+  );
+}
+
+function Trace({ model, modelAt, head, source }: { model: Model; modelAt: number; head: number; source: Source }) {
+  const [steps, setSteps] = useState<Step[] | null>(null);
+  const [error, setError] = useState<string | null>(null);
+  const [asked, setAsked] = useState(false);
+  useEffect(() => {
+    if (!asked) return;
+    let wanted = true;
+    const sendersOf = async (at: number): Promise<readonly Link[]> => {
+      const block = await layerOf(modelAt, Math.floor(at / model.nHeads));
+      const pane = block.heads[at % model.nHeads]?.paths;
+      return pane ? linksOf(model, pane, source).senders : [];
+    };
+    trace(head, sendersOf).then(
+      (found) => wanted && setSteps(found),
+      (reason: unknown) => wanted && setError(messageOf(reason)),
+    );
+    return () => {
+      wanted = false;
+    };
+  }, [asked]);
+  if (!asked) {
+    return (
+      <button type="button" class="card-button" onClick={() => setAsked(true)}>
+        trace upstream
+      </button>
+    );
+  }
+  if (error) return <p role="alert">{error}</p>;
+  if (!steps) return <p role="status">Following the strongest senders{"\u2026"}</p>;
+  return (
+    <p class="card-trace" role="status">
+      {steps.length ? "Strongest way back: " : "There is no sender to follow. "}
+      {steps.length > 0 && <b>{nameOf(model, head)}</b>}
+      {steps.map(({ head: at, link }) => (
+        <span key={at}>
+          {` \u2190 ${link.way} ${show(link.value, 2)} \u2190 `}
+          <button type="button" class="card-link" onClick={() => open(at, modelAt)}>
+            {link.name}
+          </button>
+        </span>
+      ))}
+    </p>
+  );
+}
+
+interface TableProps {
+  title: string;
+  links: readonly Link[];
+  unit: string;
+  onOpen: (head: number) => void;
+}
+
+function LinkTable({ title, links, unit, onOpen }: TableProps) {
+  if (!links.length) return <p class="card-empty">{`${title}: none.`}</p>;
+  return (
+    <div class="card-scroll">
+      <table class="card-table">
+        <caption>{title}</caption>
+        <thead>
+          <tr>
+            <th scope="col">head</th>
+            <th scope="col">reads by</th>
+            <th scope="col" class="card-number">{unit || "value"}</th>
+            <th scope="col">{links.some(({ z }) => z !== null) ? "above chance" : "interval"}</th>
+            <th scope="col">q</th>
+          </tr>
+        </thead>
+        <tbody>
+          {links.map(({ head, name, way, value, low, high, q, z }, at) => (
+            <tr key={at}>
+              <th scope="row">
+                {head === null ? (
+                  name
+                ) : (
+                  <button type="button" class="card-link" onClick={() => onOpen(head)}>
+                    {name}
+                  </button>
+                )}
+              </th>
+              <td>{way}</td>
+              <td class="card-number">{show(value)}</td>
+              <td>{z === null ? interval(low, high) : `${show(z, 2)} standard deviations`}</td>
+              <td>{showQ(q)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}

@@ -1,0 +1,94 @@
+/** How far answers to harmful requests move without the head. */
+import { useState } from "preact/hooks";
+
+import type { SafetyPane as Pane, Shared, Ships } from "../data";
+import { interval, known, plural, show } from "./numbers";
+import { Toggle } from "./parts";
+import { Strip, type StripRow } from "./Strip";
+
+export function shipsRows(ships: readonly Ships[]): StripRow[] {
+  return ships.map(({ ablation, dropped, estimate, score, low, high, values }) => ({
+    name: dropped ? `${ablation} (dropped)` : ablation,
+    values,
+    mean: score ?? estimate,
+    low,
+    high,
+  }));
+}
+
+export function SafetyPane({ pane, shared, name }: { pane: Pane; shared: Shared; name: string }) {
+  const [open, setOpen] = useState(false);
+  const text = (at: number) => (open ? (shared.requests[at] ?? "") : `request ${at + 1} (its text is folded)`);
+  return (
+    <div class="card-sections">
+      <section>
+        <p class="card-lead">
+          Ships says how far the next-token distribution of a harmful request moves without the head. It counts any change, not only
+          changes of refusing.
+        </p>
+        <ul class="card-ships">
+          {pane.ships.map((ships) => (
+            <li key={ships.ablation}>
+              <b>{ships.ablation}</b> {said(ships)}
+            </li>
+          ))}
+        </ul>
+        <Strip
+          name={`${name}-ships`}
+          caption="One dot for each request; bar: mean, whiskers: its 95% interval"
+          unit={pane.ships[0]?.unit ?? "nats"}
+          of="request"
+          dots={text}
+          rows={shipsRows(pane.ships)}
+        />
+      </section>
+      <section>
+        <h4>Requests</h4>
+        <Toggle on={open} onChange={setOpen}>
+          show the texts of the requests: they are harmful
+        </Toggle>
+        <ByRequest ships={pane.ships} shared={shared} open={open} />
+      </section>
+    </div>
+  );
+}
+
+function said({ score, low, high, estimate, unit, nRequests, dropped, generalized, generalizedLow, generalizedHigh }: Ships): string {
+  const requests = known(nRequests) ? ` on ${plural(nRequests, "request")}` : "";
+  const ships = dropped
+    ? `about ${show(estimate)} ${unit}${requests}: then a race dropped the head, because it could no longer be among the first.`
+    : known(score)
+      ? `${show(score)} ${unit} (${interval(low, high)})${requests}.`
+      : "was not measured.";
+  return known(generalized) ? `${ships} The set of requests turns by ${show(generalized)} degrees (${interval(generalizedLow, generalizedHigh)}).` : ships;
+}
+
+function ByRequest({ ships, shared, open }: { ships: readonly Ships[]; shared: Shared; open: boolean }) {
+  const n = Math.max(...ships.map(({ values }) => values.length));
+  return (
+    <div class="card-scroll">
+      <table class="card-table">
+        <thead>
+          <tr>
+            <th scope="col">request</th>
+            {ships.map(({ ablation, unit }) => (
+              <th key={ablation} scope="col" class="card-number">{`${ablation}, ${unit}`}</th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {Array.from({ length: n }, (_, at) => (
+            <tr key={at}>
+              <th scope="row">{open ? (shared.requests[at] ?? at + 1) : at + 1}</th>
+              {ships.map(({ ablation, values, dropped }) => (
+                <td key={ablation} class="card-number">
+                  {known(values[at]) ? show(values[at]) : dropped ? "after the drop" : "missing"}
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}

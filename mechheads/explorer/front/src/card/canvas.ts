@@ -1,0 +1,96 @@
+/** What a canvas needs: painting when something changes, the wheel, and dragging. */
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+
+import type { Window } from "./heat";
+import type { Look } from "./heatmap";
+
+type CanvasRef = { current: HTMLCanvasElement | null };
+
+export function lookOf(element: Element): Look {
+  const style = getComputedStyle(element);
+  const colour = (name: string, otherwise: string) => style.getPropertyValue(name).trim() || otherwise;
+  return {
+    ink: colour("--mh-muted", style.color),
+    faint: colour("--mh-edge", "gray"),
+    cell: colour("--mh-accent", "steelblue"),
+    mark: colour("--mh-key", "orangered"),
+    font: `11px ${style.fontFamily}`,
+  };
+}
+
+/** Paints a canvas at the next frame, at the resolution of the screen, and again if the colours of the page change. */
+export function usePaint(
+  canvas: CanvasRef,
+  paint: (context: CanvasRenderingContext2D, look: Look) => void,
+  inputs: readonly unknown[],
+): void {
+  const [theme, setTheme] = useState(0);
+  useEffect(() => {
+    const again = () => setTheme((now) => now + 1);
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    const watch = new MutationObserver(again);
+    dark.addEventListener("change", again);
+    watch.observe(document.documentElement, { attributes: true });
+    return () => (dark.removeEventListener("change", again), watch.disconnect());
+  }, []);
+  useLayoutEffect(() => {
+    const next = requestAnimationFrame(() => {
+      const element = canvas.current;
+      const context = element?.getContext("2d");
+      if (!element || !context) return;
+      const ratio = devicePixelRatio || 1;
+      const [width, height] = [element.clientWidth, element.clientHeight];
+      element.width = Math.round(width * ratio);
+      element.height = Math.round(height * ratio);
+      context.scale(ratio, ratio);
+      paint(context, lookOf(element));
+    });
+    return () => cancelAnimationFrame(next);
+  }, [...inputs, theme]);
+}
+
+type WheelOn = WheelEvent & { currentTarget: Element };
+
+/** A wheel listener that keeps the page from scrolling if it says that it has used the turn. */
+export function useWheel(canvas: CanvasRef, zoomAt: (event: WheelOn) => boolean): void {
+  const latest = useRef(zoomAt);
+  latest.current = zoomAt;
+  useEffect(() => {
+    const element = canvas.current;
+    const turn = (event: WheelEvent) => {
+      if (latest.current(event as WheelOn)) event.preventDefault();
+    };
+    element?.addEventListener("wheel", turn, { passive: false });
+    return () => element?.removeEventListener("wheel", turn);
+  }, []);
+}
+
+interface Drag {
+  start: (event: PointerEvent) => void;
+  /** Whether a drag is under way. */
+  move: (event: PointerEvent) => boolean;
+  /** Whether the pointer has moved. */
+  end: (event: PointerEvent) => boolean;
+}
+
+export function useDrag(size: number, window: Window, onMove: (moved: Window) => void): Drag {
+  const from = useRef<{ x: number; y: number; window: Window } | null>(null);
+  return {
+    start: (event) => {
+      from.current = { x: event.clientX, y: event.clientY, window };
+      (event.currentTarget as Element).setPointerCapture(event.pointerId);
+    },
+    move: (event) => {
+      if (!from.current) return false;
+      const { x, y, window: start } = from.current;
+      const cells = (pixels: number) => (pixels / size) * start.span;
+      onMove({ query: start.query - cells(event.clientY - y), key: start.key - cells(event.clientX - x), span: start.span });
+      return true;
+    },
+    end: (event) => {
+      const start = from.current;
+      from.current = null;
+      return start !== null && Math.hypot(event.clientX - start.x, event.clientY - start.y) > 3;
+    },
+  };
+}

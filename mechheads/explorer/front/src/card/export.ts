@@ -1,0 +1,70 @@
+/** Saves a drawing as SVG or PNG, with the colours that it has on the screen. */
+
+const STYLES = [
+  "fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "opacity", "font-family",
+  "font-size", "font-weight", "text-anchor", "dominant-baseline",
+];
+
+/** The drawing as a text that stands alone: styles are copied from the page into each element. */
+export function standalone(svg: SVGSVGElement): string {
+  const copy = svg.cloneNode(true) as SVGSVGElement;
+  const originals = [svg, ...svg.querySelectorAll("*")];
+  [copy, ...copy.querySelectorAll("*")].forEach((element, at) => {
+    const original = originals[at];
+    if (!original) return;
+    const style = getComputedStyle(original);
+    for (const name of STYLES) element.setAttribute(name, style.getPropertyValue(name));
+    element.removeAttribute("class");
+  });
+  const { width, height } = svg.getBoundingClientRect();
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  copy.setAttribute("width", String(Math.round(width)));
+  copy.setAttribute("height", String(Math.round(height)));
+  if (!copy.hasAttribute("viewBox")) copy.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  const back = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+  for (const [name, value] of Object.entries({ width: "100%", height: "100%", fill: backgroundOf(svg) })) {
+    back.setAttribute(name, value);
+  }
+  copy.prepend(back);
+  return new XMLSerializer().serializeToString(copy);
+}
+
+/** The first colour behind an element that is not transparent. */
+export function backgroundOf(element: Element): string {
+  for (let at: Element | null = element; at; at = at.parentElement) {
+    const colour = getComputedStyle(at).backgroundColor;
+    if (colour && colour !== "transparent" && !/^rgba\(.*, 0\)$/.test(colour)) return colour;
+  }
+  return "white";
+}
+
+export function saveSvg(svg: SVGSVGElement, name: string): void {
+  save(new Blob([standalone(svg)], { type: "image/svg+xml" }), `${name}.svg`);
+}
+
+/** Twice the size on the screen. */
+export async function savePng(drawing: SVGSVGElement | HTMLCanvasElement, name: string): Promise<void> {
+  const canvas = drawing instanceof HTMLCanvasElement ? drawing : await painted(drawing);
+  const blob = await new Promise<Blob | null>((done) => canvas.toBlob(done, "image/png"));
+  if (blob) save(blob, `${name}.png`);
+}
+
+async function painted(svg: SVGSVGElement): Promise<HTMLCanvasElement> {
+  const { width, height } = svg.getBoundingClientRect();
+  const picture = new Image();
+  picture.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(standalone(svg))}`;
+  await picture.decode();
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.round(width * 2);
+  canvas.height = Math.round(height * 2);
+  canvas.getContext("2d")?.drawImage(picture, 0, 0, canvas.width, canvas.height);
+  return canvas;
+}
+
+function save(blob: Blob, name: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}

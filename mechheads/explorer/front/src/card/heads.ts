@@ -1,0 +1,21 @@
+/** Names of heads and their numbers. */
+import type { Model } from "../data";
+
+export function nameOf(model: Model, head: number): string {
+  return `L${Math.floor(head / model.nHeads)}H${head % model.nHeads}`;
+}
+
+/** The number of a head such as "L23H4"; null if the model has none of this name. */
+export function numberOf(model: Model, name: string): number | null {
+  const found = /^L(\d+)H(\d+)$/.exec(name);
+  if (!found) return null;
+  const [layer, index] = [Number(found[1]), Number(found[2])];
+  return layer < model.nLayers && index < model.nHeads ? layer * model.nHeads + index : null;
+}
+
+/** What a head is called on text and by its weights. */
+export function labelsOf(model: Model, head: number): string[] {
+  const behaviours = model.behaviours?.of[head]?.map((at) => model.behaviours?.names[at]?.name ?? "") ?? [];
+  const categories = model.categories?.of[head]?.map((at) => model.categories?.names[at] ?? "") ?? [];
+  return [...behaviours, ...categories].filter(Boolean);
+}

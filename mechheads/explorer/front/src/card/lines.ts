@@ -1,0 +1,114 @@
+/** What each view says of one head, in numbers and words. */
+import type { Column, Model, Num, Verdict, View } from "../data";
+import { known, plural, rankOf, show, type Rank } from "./numbers";
+
+export interface Line {
+  readonly view: View;
+  readonly value: Num;
+  readonly low: Num;
+  readonly high: Num;
+  readonly q: Num;
+  /** The value is a mean over the prompts until a race dropped the head. */
+  readonly estimated: boolean;
+  /** Among all heads, by value or absolute value, with estimates for those that were dropped. */
+  readonly rank: Rank | null;
+  readonly nPrompts: Num;
+  readonly verdict: Verdict | null;
+  /** What the number means for this head; why there is none, if it is missing. */
+  readonly sentence: string;
+  /** The values of all heads, to compare with. */
+  readonly all: readonly Num[];
+}
+
+type Named = ReadonlyMap<string, Column>;
+
+export function columnsOf(model: Model): Named {
+  return new Map(model.columns.map((column) => [column.name, column]));
+}
+
+export function linesOf(model: Model, head: number): Line[] {
+  const columns = columnsOf(model);
+  return model.views.map((view) => lineOf(model, columns, view, head));
+}
+
+function lineOf(model: Model, columns: Named, view: View, head: number): Line {
+  const measured = numberOf(columns, view.value, head);
+  const estimate = numberOf(columns, view.estimate, head);
+  const estimated = measured === null && estimate !== null;
+  const value = estimated ? estimate : measured;
+  const [low, high] = estimated ? [null, null] : [numberOf(columns, view.low, head), numberOf(columns, view.high, head)];
+  const all = valuesOf(columns, view, model.nLayers * model.nHeads);
+  const ranked = view.rankBy === "absolute" ? all.map((each) => (each === null ? null : Math.abs(each))) : all;
+  const count = model.columns.find((column) => column.role === "count" && column.of === view.value);
+  const nPrompts = count ? numberOf(columns, count.name, head) : null;
+  const relation = columns.get("best_relation")?.values[head];
+  const filled = value === null ? missing(model) : fill(view, { value, low, high, relation: String(relation ?? "") });
+  const dropped = `A race dropped this head${nPrompts === null ? "" : ` after ${plural(nPrompts, "prompt")}`}: this is an estimate.`;
+  return {
+    view,
+    value,
+    low,
+    high,
+    q: estimated ? null : numberOf(columns, view.q, head),
+    estimated,
+    rank: rankOf(ranked, head),
+    nPrompts,
+    verdict: view.verdict.values[head] ?? null,
+    sentence: estimated ? `${filled} ${dropped}` : filled,
+    all,
+  };
+}
+
+/** The values of a view for all heads; estimates for those that a race dropped. */
+export function valuesOf(columns: Named, view: View, nHeads: number): Num[] {
+  return Array.from({ length: nHeads }, (_, at) => numberOf(columns, view.value, at) ?? numberOf(columns, view.estimate, at));
+}
+
+function numberOf(columns: Named, name: string | null, head: number): Num {
+  const value = name === null ? null : columns.get(name)?.values[head];
+  return typeof value === "number" && known(value) ? value : null;
+}
+
+function missing(model: Model): string {
+  return model.interrupted
+    ? "Not measured: the work was interrupted before this head was reached."
+    : "Not measured for this head.";
+}
+
+interface Blanks {
+  value: number;
+  low: Num;
+  high: Num;
+  relation: string;
+}
+
+/** The view's sentence with its blanks filled. */
+export function fill(view: View, { value, low, high, relation }: Blanks): string {
+  const texts: Record<string, string> = {
+    value: show(value),
+    low: known(low) ? show(low) : "unknown",
+    high: known(high) ? show(high) : "unknown",
+    unit: view.unit,
+    relation: relation.replace(/_/g, " "),
+  };
+  return view.sentence.replace(/\{(\w+)\}/g, (whole, name: string) => texts[name] ?? whole);
+}
+
+/** How the views agree about a head: the tensions that hold, or who says what. */
+export function agreementOf(model: Model, lines: readonly Line[]): string[] {
+  const verdicts = new Map(lines.map((line) => [line.view.name, line.verdict]));
+  const holds = ({ view, verdict }: { view: string; verdict: Verdict }) => verdicts.get(view) === verdict;
+  const found = model.tensions.filter(({ a, b }) => holds(a) && holds(b)).map(({ text }) => text);
+  const said = (verdict: Verdict) => lines.filter((line) => line.verdict === verdict).map((line) => line.view.title);
+  const [yes, no, unclear] = [said("yes"), said("no"), said("unclear")];
+  if (yes.length && no.length) found.unshift(`The views disagree: ${listed(yes)} found something, ${listed(no)} did not.`);
+  else if (yes.length && unclear.length) found.unshift(`${listed(yes)} found something; ${listed(unclear)} cannot tell.`);
+  else if (yes.length) found.unshift(yes.length === 1 ? `${listed(yes)} found something.` : "All views that measured this head found something.");
+  else if (no.length + unclear.length) found.unshift("No view found evidence that this head matters.");
+  return found;
+}
+
+/** "a, b and c". */
+export function listed(names: readonly string[]): string {
+  return names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}` : (names[0] ?? "");
+}

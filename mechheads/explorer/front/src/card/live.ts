@@ -1,0 +1,97 @@
+/** Runs an own text: over HTTP, or through a notebook's widget. */
+import type { Failure, Live, TextAnswer, TextRequest } from "../data";
+import { messageOf } from "./load";
+
+/** What a notebook's widget gives: anywidget's model. */
+export interface WidgetModel {
+  send(message: unknown): void;
+  on(event: "msg:custom", receive: (message: unknown) => void): void;
+  off(event: "msg:custom", receive: (message: unknown) => void): void;
+}
+
+let widget: WidgetModel | null = null;
+
+/** Send texts through this widget. */
+export function sendThrough(model: WidgetModel): void {
+  widget = model;
+}
+
+export interface Running {
+  readonly answer: Promise<TextAnswer>;
+  cancel(): void;
+}
+
+/** The promise is rejected with an `Error` whose message can be shown. */
+export function run(live: Live, text: string, head: string | null): Running {
+  const request: TextRequest = { id: newId(), text, head };
+  return live.by === "widget" ? throughWidget(request) : overHttp(request);
+}
+
+/** What is wrong with a text before it is sent; null if nothing is. */
+export function fault(live: Live, text: string): string | null {
+  if (!text.trim()) return "Type a text first.";
+  const n = [...text].length;
+  return n > live.maxCharacters
+    ? `The text has ${n.toLocaleString("en-US")} characters; at most ${live.maxCharacters.toLocaleString("en-US")} are allowed.`
+    : null;
+}
+
+function newId(): string {
+  return `t${Date.now().toString(36)}-${Math.floor(Math.random() * 36 ** 6).toString(36)}`;
+}
+
+function overHttp(request: TextRequest): Running {
+  const stop = new AbortController();
+  const ask = async (): Promise<TextAnswer> => {
+    let response: Response;
+    try {
+      response = await fetch("api/text", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify(request),
+        signal: stop.signal,
+      });
+    } catch {
+      throw new Error(stop.signal.aborted ? "Cancelled." : "The model does not answer. Is `mechheads serve` still running?");
+    }
+    const body = (await response.json().catch(() => null)) as TextAnswer | Failure | null;
+    if (!response.ok || !body || "error" in body) {
+      throw new Error(body && "error" in body ? body.error : `The server answered with an error (${response.status}).`);
+    }
+    return body;
+  };
+  return {
+    answer: ask(),
+    cancel: () => {
+      stop.abort();
+      void fetch(`api/run/${request.id}`, { method: "DELETE" }).catch(() => undefined);
+    },
+  };
+}
+
+function throughWidget(request: TextRequest): Running {
+  const model = widget;
+  if (!model) return { answer: Promise.reject(new Error("The notebook is not connected; run the cell again.")), cancel: () => undefined };
+  let cancel: () => void = () => undefined;
+  const answer = new Promise<TextAnswer>((done, failed) => {
+    const receive = (message: unknown) => {
+      const it = message as { type?: string; id?: string; error?: string };
+      if (it.id !== request.id) return;
+      model.off("msg:custom", receive);
+      if (it.type === "error") failed(new Error(it.error ?? "The text could not be run."));
+      else done(message as TextAnswer);
+    };
+    cancel = () => {
+      model.send({ type: "cancel", id: request.id });
+      model.off("msg:custom", receive);
+      failed(new Error("Cancelled."));
+    };
+    model.on("msg:custom", receive);
+    try {
+      model.send({ type: "text", ...request });
+    } catch (reason) {
+      failed(new Error(`The notebook is not connected: ${messageOf(reason)}`));
+    }
+  });
+  return { answer, cancel };
+}

@@ -1,0 +1,113 @@
+/** Numbers as text, and ranks. */
+
+/** A value that may be missing: JSON has no NaN, so a missing number is null. */
+export type Maybe = number | null | undefined;
+
+export function known(value: Maybe): value is number {
+  return typeof value === "number" && Number.isFinite(value);
+}
+
+/** A number with three significant digits and a true minus sign; "missing" if there is none. */
+export function show(value: Maybe, digits = 3): string {
+  if (!known(value)) return "missing";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  let text: string;
+  if (size >= 1e6 || size < 1e-4) {
+    const [front = "", power = "0"] = size.toExponential(Math.max(0, digits - 2)).split("e");
+    text = `${front}e${Number(power)}`.replace("e-", "e\u2212");
+  } else {
+    const places = Math.max(0, digits - 1 - Math.floor(Math.log10(size)));
+    text = size.toFixed(Math.min(places, 6));
+    if (size >= 10_000) text = Math.round(size).toLocaleString("en-US");
+  }
+  return value < 0 ? `\u2212${text}` : text;
+}
+
+/** A share as a percentage: 0.123 gives "12%"; below 10% with one decimal. */
+export function percent(share: Maybe): string {
+  if (!known(share)) return "missing";
+  const value = share * 100;
+  const size = Math.abs(value);
+  const text = size !== 0 && size < 10 ? (size < 0.05 ? "less than 0.1" : size.toFixed(1)) : size.toFixed(0);
+  return `${value < 0 ? "\u2212" : ""}${text}%`;
+}
+
+/** The two ends of an interval, with as many decimals as the finer of the two needs. */
+export function interval(low: Maybe, high: Maybe): string {
+  return known(low) && known(high) ? `${show(low)} to ${show(high)}` : "no interval";
+}
+
+/** A q value: "q = 0.012", "q < 0.001", or why there is none. */
+export function showQ(q: Maybe): string {
+  if (!known(q)) return "no q value";
+  return q < 0.001 ? "q < 0.001" : `q = ${show(q, 2)}`;
+}
+
+export function plural(n: number, one: string, many = `${one}s`): string {
+  return `${n.toLocaleString("en-US")} ${n === 1 ? one : many}`;
+}
+
+/** 1 -> "1st", 22 -> "22nd". */
+export function ordinal(n: number): string {
+  const teen = n % 100 >= 11 && n % 100 <= 13;
+  const ending = teen ? "th" : ({ 1: "st", 2: "nd", 3: "rd" }[n % 10] ?? "th");
+  return `${n.toLocaleString("en-US")}${ending}`;
+}
+
+export interface Rank {
+  /** 1 for the largest. Equal values share the better rank. */
+  rank: number;
+  /** How many values are known. */
+  of: number;
+}
+
+/** The rank of one value among all that are known; null if it is missing. */
+export function rankOf(values: ArrayLike<Maybe>, at: number): Rank | null {
+  const mine = values[at];
+  if (!known(mine)) return null;
+  let above = 0;
+  let of = 0;
+  for (let i = 0; i < values.length; i++) {
+    const other = values[i];
+    if (!known(other)) continue;
+    of++;
+    if (other > mine) above++;
+  }
+  return { rank: above + 1, of };
+}
+
+export function mean(values: readonly Maybe[]): number | null {
+  const found = values.filter(known);
+  return found.length ? found.reduce((sum, value) => sum + value, 0) / found.length : null;
+}
+
+/** The smallest and largest of what is known, widened to hold `also`; [0, 1] if nothing is. */
+export function extent(values: Iterable<Maybe>, ...also: number[]): [number, number] {
+  let low = Infinity;
+  let high = -Infinity;
+  for (const value of [...values, ...also]) {
+    if (!known(value)) continue;
+    low = Math.min(low, value);
+    high = Math.max(high, value);
+  }
+  if (low > high) return [0, 1];
+  return low === high ? [low - 0.5, high + 0.5] : [low, high];
+}
+
+/** A linear map from data to pixels. */
+export function scale([from, to]: readonly [number, number], start: number, end: number): (value: number) => number {
+  const slope = to === from ? 0 : (end - start) / (to - from);
+  return (value) => start + (value - from) * slope;
+}
+
+/** Round numbers for an axis: about `n` of them between the ends. */
+export function ticks([low, high]: readonly [number, number], n = 4): number[] {
+  if (!(high > low)) return [low];
+  const raw = (high - low) / n;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= raw) ?? raw;
+  const found: number[] = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i === 0 ? 0 : i * step);
+  return found;
+}

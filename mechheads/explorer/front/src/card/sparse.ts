@@ -1,0 +1,79 @@
+/** Attention of one head in one text, with only its larger weights kept. */
+
+/** Rows are queries. The entries of row q are `starts[q]` to `starts[q + 1]` of `keys` and `weights`. */
+export interface Sparse {
+  readonly tokens: readonly string[];
+  readonly starts: Uint32Array;
+  readonly keys: Uint16Array;
+  /** From 0 to 1. */
+  readonly weights: Float32Array;
+}
+
+export interface Entry {
+  readonly query: number;
+  readonly key: number;
+  readonly weight: number;
+}
+
+/** Entries in any order; of two with the same query and key the later one counts, and zeros are left out. */
+export function sparse(tokens: readonly string[], entries: Iterable<Entry>): Sparse {
+  const rows: Map<number, number>[] = tokens.map(() => new Map());
+  for (const { query, key, weight } of entries) {
+    if (weight > 0) rows[query]?.set(key, weight);
+  }
+  const starts = new Uint32Array(tokens.length + 1);
+  rows.forEach((row, query) => (starts[query + 1] = (starts[query] ?? 0) + row.size));
+  const keys = new Uint16Array(starts[tokens.length] ?? 0);
+  const weights = new Float32Array(keys.length);
+  rows.forEach((row, query) => {
+    let at = starts[query] ?? 0;
+    for (const key of [...row.keys()].sort((a, b) => a - b)) {
+      keys[at] = key;
+      weights[at++] = row.get(key) ?? 0;
+    }
+  });
+  return { tokens, starts, keys, weights };
+}
+
+/** The entries of one query. */
+export function row(from: Sparse, query: number): Entry[] {
+  const found: Entry[] = [];
+  const end = from.starts[query + 1] ?? 0;
+  for (let at = from.starts[query] ?? end; at < end; at++) {
+    found.push({ query, key: from.keys[at] ?? 0, weight: from.weights[at] ?? 0 });
+  }
+  return found;
+}
+
+/** The entries of one key: the queries that attend to it. */
+export function column(from: Sparse, key: number): Entry[] {
+  const found: Entry[] = [];
+  for (let query = key; query < from.tokens.length; query++) {
+    for (const entry of row(from, query)) if (entry.key === key) found.push(entry);
+  }
+  return found;
+}
+
+/** The weight of one pair, or null if it was too small to be kept. */
+export function weightAt(from: Sparse, query: number, key: number): number | null {
+  return row(from, query).find((entry) => entry.key === key)?.weight ?? null;
+}
+
+/** Each row divided by its sum. */
+export function normalized(from: Sparse): Sparse {
+  const weights = new Float32Array(from.weights);
+  for (let query = 0; query < from.tokens.length; query++) {
+    const [start, end] = [from.starts[query] ?? 0, from.starts[query + 1] ?? 0];
+    const sum = weights.subarray(start, end).reduce((total, weight) => total + weight, 0);
+    if (sum > 0) for (let at = start; at < end; at++) weights[at] = (weights[at] ?? 0) / sum;
+  }
+  return { ...from, weights };
+}
+
+/** The mean share that goes to the first token, over the queries after it. */
+export function firstShare(from: Sparse): number {
+  const n = from.tokens.length;
+  let sum = 0;
+  for (let query = 1; query < n; query++) sum += weightAt(from, query, 0) ?? 0;
+  return n > 1 ? sum / (n - 1) : 0;
+}
