@@ -1,0 +1,71 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { load } from "./card-bundle.mjs";
+
+const { agreementOf, linesOf, listed } = await load("lines.ts");
+
+function column(name, values, more = {}) {
+  return { name, label: name, unit: "", meaning: "", kind: "number", role: "value", of: null, values, ...more };
+}
+
+function view(name, values, more = {}) {
+  const texts = { yes: "matters", no: "no evidence", unclear: "unclear" };
+  return {
+    name, title: name, unit: "nats", value: name, low: null, high: null, range: false, q: null, estimate: null, rankBy: "value",
+    sentence: "Moves {value} {unit} ({low} to {high}) of {relation}; {other}.",
+    verdict: { rule: "", texts, change: texts, values },
+    group: null, ...more,
+  };
+}
+
+const model = {
+  nLayers: 2, nHeads: 2, interrupted: false,
+  columns: [
+    column("patching", [0.1, -0.5, null, 0.3]),
+    column("patching_ci_low", [0.05, -0.6, null, 0.2]),
+    column("patching_ci_high", [0.15, -0.4, null, 0.4]),
+    column("ships", [null, null, 2, 3]),
+    column("ships_estimate", [0.5, 0.25, 2, 3]),
+    column("ships_n_prompts", [4, 4, 20, 20], { role: "count", of: "ships" }),
+    column("best_relation", ["a_to_b", "", "", ""], { kind: "text" }),
+  ],
+  views: [
+    view("patching", ["yes", "no", null, "unclear"], { low: "patching_ci_low", high: "patching_ci_high", rankBy: "absolute" }),
+    view("ships", ["no", "no", "yes", "yes"], { estimate: "ships_estimate" }),
+  ],
+  tensions: [{ a: { view: "patching", verdict: "yes" }, b: { view: "ships", verdict: "no" }, text: "They differ." }],
+};
+
+test("a line has the value, its interval, its rank by size and its sentence", () => {
+  const [line] = linesOf(model, 0);
+  assert.deepEqual([line.value, line.low, line.high], [0.1, 0.05, 0.15]);
+  assert.deepEqual(line.rank, { rank: 3, of: 3 });
+  assert.equal(line.sentence, "Moves 0.100 nats (0.0500 to 0.150) of a to b; {other}.");
+  assert.deepEqual(linesOf(model, 1)[0].rank, { rank: 1, of: 3 });
+});
+
+test("a head that a race dropped has an estimate, a rank and no interval", () => {
+  const line = linesOf(model, 0)[1];
+  assert.equal(line.estimated, true);
+  assert.equal(line.value, 0.5);
+  assert.equal(line.low, null);
+  assert.deepEqual(line.rank, { rank: 3, of: 4 });
+  assert.equal(line.nPrompts, 4);
+  assert.match(line.sentence, /dropped this head after 4 prompts: this is an estimate/);
+});
+
+test("what is missing says so, and whether the work was interrupted", () => {
+  assert.equal(linesOf(model, 2)[0].value, null);
+  assert.equal(linesOf(model, 2)[0].rank, null);
+  assert.equal(linesOf(model, 2)[0].sentence, "Not measured for this head.");
+  assert.match(linesOf({ ...model, interrupted: true }, 2)[0].sentence, /interrupted/);
+});
+
+test("disagreement of views is said first, then the tension that holds", () => {
+  const of = (head) => agreementOf(model, linesOf(model, head));
+  assert.deepEqual(of(0), ["The views disagree: patching found something, ships did not.", "They differ."]);
+  assert.deepEqual(of(1), ["No view found evidence that this head matters."]);
+  assert.deepEqual(of(2), ["ships found something."]);
+  assert.deepEqual(of(3), ["ships found something; patching cannot tell."]);
+  assert.equal(listed(["a", "b", "c"]), "a, b and c");
+});

@@ -1,0 +1,133 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { deflateSync } from "node:zlib";
+import { load } from "./card-bundle.mjs";
+
+const { inflate } = await load("load.ts");
+const { spread } = await load("spread.ts");
+const { linksOf, strongest, trace } = await load("paths.ts");
+const { shareBelow } = await load("profile.ts");
+const { asChip, asLabel, inText } = await load("tokens.ts");
+const { directionsFor } = await load("Spectrum.tsx");
+const { gatesOf } = await load("RolesPane.tsx");
+const { joined } = await load("NextTokens.tsx");
+const { around } = await load("TextPane.tsx");
+const { comparison } = await load("CausePane.tsx");
+const { reasons } = await load("Missing.tsx");
+const { nameOf, numberOf } = await load("heads.ts");
+const { fault } = await load("live.ts");
+
+const model = { nLayers: 3, nHeads: 4 };
+
+test("a block is base64 of deflated JSON", async () => {
+  const block = { layer: 1, heads: [{ head: "L1H0", text: "\u00e9 \u2603" }] };
+  assert.deepEqual(await inflate(`\n${deflateSync(JSON.stringify(block)).toString("base64")}\n`), block);
+  await assert.rejects(inflate(deflateSync("{").toString("base64")));
+});
+
+test("names and numbers of heads", () => {
+  assert.equal(nameOf(model, 7), "L1H3");
+  assert.equal(numberOf(model, "L1H3"), 7);
+  assert.equal(numberOf(model, "L3H0"), null);
+  assert.equal(numberOf(model, "L0H4"), null);
+  assert.equal(numberOf(model, "final"), null);
+});
+
+test("dots at one place are moved apart, others stay on the line", () => {
+  assert.deepEqual(spread([10, 10, 10, 50], 4, 10), [0, 4, -4, 0]);
+  assert.deepEqual(spread([0, 100], 4, 10), [0, 0]);
+  assert.deepEqual(spread([0, 0, 0, 0], 4, 0), [0, 0, 0, 0]);
+});
+
+test("links of both sources, the strongest of each way first", () => {
+  const pane = {
+    composition: [{ way: "K", senders: [{ head: "L0H1", score: 0.2, z: 4, p: 0.01 }], receivers: [] }],
+    senders: [
+      { head: "L0H0", way: "v", score: 0.1, low: 0, high: 0.2, q: 0.04 },
+      { head: "L0H2", way: "q", score: -0.3, low: -0.4, high: -0.2, q: 0.01 },
+      { head: "L0H3", way: "q", score: null, low: null, high: null, q: null },
+    ],
+    receivers: [{ head: null, way: "final", score: 0.5, low: 0.4, high: 0.6, q: 0 }],
+  };
+  const measured = linksOf(model, pane, "measured");
+  assert.deepEqual(measured.senders.map(({ name, way }) => `${name} ${way}`), ["L0H2 Q", "L0H0 V"]);
+  assert.deepEqual(measured.receivers.map(({ name, head }) => [name, head]), [["logits", null]]);
+  const weights = linksOf(model, pane, "weights");
+  assert.deepEqual(weights.senders.map(({ head, way, z }) => [head, way, z]), [[1, "K", 4]]);
+  assert.equal(strongest(Array.from({ length: 9 }, (_, at) => ({ way: "Q", value: at })), 2).map(({ value }) => value).join(), "8,7");
+});
+
+test("a trace follows the strongest sender, never in a circle, to the end", async () => {
+  const senders = { 9: [[5, 0.1], [6, -0.4]], 6: [[1, 0.2], [9, 3]], 1: [] };
+  const of = async (head) => (senders[head] ?? []).map(([at, value]) => ({ head: at, name: `h${at}`, way: "K", value }));
+  assert.deepEqual((await trace(9, of)).map(({ head }) => head), [6, 1]);
+  assert.deepEqual((await trace(9, of, 1)).map(({ head }) => head), [6]);
+  assert.deepEqual(await trace(1, of), []);
+});
+
+test("where a head stands among all", () => {
+  assert.equal(shareBelow([1, 2, 3, null], 1), 0.5);
+  assert.equal(shareBelow([1, 2, 3], 2), 1);
+  assert.equal(shareBelow([2, 2, 2], 0), 0.5);
+  assert.equal(shareBelow([null, 1], 0), null);
+});
+
+test("characters that cannot be seen are shown", () => {
+  assert.equal(asChip(" a\n"), "\u00b7a\u21b5");
+  assert.equal(asChip(""), "\u2205");
+  assert.equal(asChip("\u202ex\u0007"), "\u27e8U+202E\u27e9x\u27e8U+0007\u27e9");
+  assert.equal(inText(" a\nb"), " a\u21b5\nb");
+  assert.equal(asLabel("internationally", 6), "inter\u2026");
+  assert.equal(asLabel("\u{1f600}\u{1f600}", 2), "\u{1f600}\u{1f600}");
+});
+
+test("directions for a share of the sum of squares", () => {
+  assert.equal(directionsFor([3, 1, 1, 1], 0.5), 1);
+  assert.equal(directionsFor([3, 1, 1, 1], 0.9), 3);
+  assert.equal(directionsFor([], 0.5), 0);
+});
+
+test("gates of both fits follow from the roles", () => {
+  const [keep, drop] = gatesOf([
+    { role: "facilitation", values: [0.25, null] },
+    { role: "interference", values: [0.25, 1] },
+  ]);
+  assert.deepEqual([keep.values, keep.mean], [[0.75, 0], 0.375]);
+  assert.deepEqual([drop.values, drop.mean], [[0.25, null], 0.25]);
+  assert.deepEqual(gatesOf([]), []);
+});
+
+test("next tokens of both runs in one list", () => {
+  const next = (token, probability) => ({ token, probability });
+  assert.deepEqual(joined([next("a", 0.5), next("b", 0.2)], [next("b", 0.6), next("c", 0.1)]), [
+    { token: "a", before: 0.5, after: null },
+    { token: "b", before: 0.2, after: 0.6 },
+    { token: "c", before: null, after: 0.1 },
+  ]);
+});
+
+test("an example shows the query, and the key if it is near", () => {
+  assert.deepEqual(around({ query: 100, key: 95 }, 256), [68, 116]);
+  assert.deepEqual(around({ query: 100, key: 20 }, 256), [14, 116]);
+  assert.deepEqual(around({ query: 200, key: 3 }, 210), [168, 209]);
+  assert.deepEqual(around({ query: 5, key: 2 }, 256), [0, 21]);
+});
+
+test("direct and total effects in words", () => {
+  assert.match(comparison(-1, -0.4, 0.6), /self-repair/);
+  assert.match(comparison(-1, -0.98), /hardly react/);
+  assert.match(comparison(-1, -3), /carry more/);
+  assert.match(comparison(-1, 0.5), /turn the effect round/);
+  assert.match(comparison(null, 1), /not measured/);
+});
+
+test("why a stage is missing", () => {
+  assert.deepEqual(reasons(["roles left out: too quick", "roles are a first look", "safety heads left out: no"], "roles"), ["roles left out: too quick"]);
+});
+
+test("a text is checked before it is sent", () => {
+  const live = { maxCharacters: 5 };
+  assert.equal(fault(live, "abc"), null);
+  assert.match(fault(live, "  "), /Type a text/);
+  assert.match(fault(live, "abcdef"), /6 characters; at most 5/);
+});
