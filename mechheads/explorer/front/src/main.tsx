@@ -1,6 +1,44 @@
-/** Starts the explorer: in its own page, or in a notebook's cell. */
-import { render } from "preact";
-import { Card } from "./card/Card";
+/**
+ * Starts the explorer.
+ *
+ * - In its own page: the data is in `#mh-page` (see data.ts), and the page has an element `#mh-root` of class `mh`. What the
+ *   element holds before, such as a line that says that the page is being opened, is replaced.
+ * - In a notebook: anywidget calls `render`.
+ */
+import { render as draw } from "preact";
+
+import { App } from "./App";
+import { sendThrough, type WidgetModel } from "./card/live";
+import { readBlocksFrom } from "./card/load";
 import type { Page } from "./data";
+import { mend, page } from "./page";
+import { followAddress, startWith } from "./state";
+
+function startPage(text: string, root: Element): void {
+  page.value = JSON.parse(text) as Page;
+  document.title = page.value.title;
+  followAddress(mend);
+  root.replaceChildren();
+  draw(<App everywhere />, root);
+}
+
+interface Widget extends WidgetModel {
+  get(name: "page"): string;
+  get(name: "blocks"): Record<string, string>;
+}
+
+function render({ model, el }: { model: Widget; el: HTMLElement }): () => void {
+  readBlocksFrom((id) => model.get("blocks")[id]);
+  sendThrough(model);
+  page.value = JSON.parse(model.get("page")) as Page;
+  startWith(mend);
+  el.classList.add("mh");
+  draw(<App everywhere={false} />, el);
+  return () => draw(null, el);
+}
+
 const text = document.getElementById("mh-page")?.textContent;
-if (text) render(<Card model={0} head={0} page={JSON.parse(text) as Page} />, document.body);
+const root = document.getElementById("mh-root");
+if (text && root) startPage(text, root);
+
+export default { render };

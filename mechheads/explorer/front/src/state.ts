@@ -11,8 +11,6 @@ export interface Ref {
   readonly head: number;
 }
 
-export type Face = "map" | "scatter" | "table";
-
 export interface Values {
   /** The model that the views show. */
   model: number;
@@ -21,9 +19,11 @@ export interface Values {
   pins: readonly Ref[];
   /** The two sides of a comparison. */
   compared: readonly [Ref, Ref] | null;
-  /** Models whose maps stand side by side. */
+  /** The maps of all models stand side by side. */
   together: boolean;
-  /** Names of columns; an empty size is the same for all heads. */
+  /** The model that the chosen one is compared with. */
+  versus: number | null;
+  /** Names of columns; empty: the usual ones. A size of "" is the same for all heads. */
   x: string;
   y: string;
   colour: string;
@@ -36,8 +36,9 @@ export interface Values {
   sort: string;
   /** Columns of the table; none stands for the usual ones. */
   columns: readonly string[];
-  /** How many heads with the largest values of `colour` are marked; null for all. */
+  /** How many heads with the largest values of the column `by` are marked; null for all. */
   top: number | null;
+  by: string;
   /** Layers without a hit are folded away. */
   fold: boolean;
   /** Of the card: number of a prompt, of a token in it, and which pane is open. */
@@ -52,6 +53,7 @@ const START: Values = {
   pins: [],
   compared: null,
   together: false,
+  versus: null,
   x: "",
   y: "",
   colour: "",
@@ -62,6 +64,7 @@ const START: Values = {
   sort: "",
   columns: [],
   top: null,
+  by: "",
   fold: false,
   prompt: null,
   token: null,
@@ -76,7 +79,7 @@ export const state: Signals = Object.fromEntries(Object.entries(START).map(([key
 export const hovered = signal<Ref | null>(null);
 
 /** Changes that the back button undoes; others replace the address. */
-const STEPS: readonly (keyof Values)[] = ["model", "head", "compared"];
+const STEPS: readonly (keyof Values)[] = ["model", "head", "compared", "versus"];
 
 /** Change some of what is chosen. */
 export function choose(changes: Partial<Values>): void {
@@ -94,7 +97,7 @@ export function choose(changes: Partial<Values>): void {
 
 /** Open the card of a head; null closes it. */
 export function open(head: number | null, model = state.model.peek()): void {
-  choose({ model, head, token: null, compared: null });
+  choose({ model, head, token: null, compared: null, versus: null });
 }
 
 export function same(a: Ref, b: Ref): boolean {

@@ -1,0 +1,136 @@
+/** The whole page. */
+import { useEffect, useRef } from "preact/hooks";
+
+import { close, compareSome, copyLink, helpOpen, step } from "./actions";
+import { Card } from "./card/Card";
+import { inText } from "./card/tokens";
+import { CompareHeads, CompareModels, versusOf } from "./compare/Compare";
+import { End } from "./End";
+import { setRoot } from "./focus";
+import { Help } from "./Help";
+import { onKey } from "./keys";
+import { Overview } from "./Overview";
+import { modelOf, page, titleOf } from "./page";
+import { togglePin } from "./pointing";
+import { announced } from "./say";
+import { SearchLine } from "./search/SearchLine";
+import { choose, isPinned, state } from "./state";
+import { Tray } from "./Tray";
+import { Hint } from "./views/Hint";
+
+/** `everywhere`: keys work wherever the focus is; otherwise only inside, as in a notebook. */
+export function App({ everywhere }: { everywhere: boolean }) {
+  const root = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const inside = root.current;
+    if (!inside) return;
+    setRoot(inside);
+    const target: HTMLElement | Document = everywhere ? document : inside;
+    const listen = onKey as EventListener;
+    target.addEventListener("keydown", listen);
+    return () => target.removeEventListener("keydown", listen);
+  }, []);
+  const isOpen = state.head.value !== null || state.compared.value !== null || state.versus.value !== null;
+  return (
+    <div class={`mh-app ${isOpen ? "has-detail" : ""}`} ref={root}>
+      {everywhere && <SkipLink />}
+      <Top everywhere={everywhere} />
+      <Tray />
+      <main class="mh-main" id="mh-main" tabIndex={-1}>
+        <Overview />
+        {isOpen && <Detail />}
+      </main>
+      <End />
+      <Help />
+      <Hint />
+      <div class="mh-hidden" role="status" aria-live="polite">{announced.value}</div>
+    </div>
+  );
+}
+
+/** Goes to the heads without touching the address, which holds what is chosen. */
+function SkipLink() {
+  const skip = (event: Event) => {
+    event.preventDefault();
+    document.getElementById("mh-main")?.focus();
+  };
+  return <a class="mh-skip" href="#mh-main" onClick={skip}>Skip to the heads</a>;
+}
+
+function Top({ everywhere }: { everywhere: boolean }) {
+  const { models, title } = page.value;
+  return (
+    <header class="mh-header">
+      <h1><bdi>{inText(title)}</bdi></h1>
+      {models.length > 1 && <Models />}
+      <div class="mh-buttons">
+        {everywhere && <button type="button" onClick={() => void copyLink()}>Copy link</button>}
+        <button type="button" onClick={() => (helpOpen.value = true)} aria-keyshortcuts="?">Help</button>
+      </div>
+      <SearchLine />
+    </header>
+  );
+}
+
+function Models() {
+  const { models } = page.value;
+  const others = [...models.keys()].filter((at) => at !== state.model.value);
+  const pick = (text: string) => choose({ versus: text === "" ? null : Number(text) });
+  return (
+    <div class="mh-models">
+      <label class="mh-pick">
+        <span>Model</span>
+        <select value={state.model.value} onChange={(event) => choose({ model: Number(event.currentTarget.value), head: null, versus: null })}>
+          {models.map((each, at) => <option key={at} value={at}>{inText(each.name)}</option>)}
+        </select>
+      </label>
+      <label class="mh-pick">
+        <span>Compare with</span>
+        <select value={state.versus.value ?? ""} onChange={(event) => pick(event.currentTarget.value)}>
+          <option value="">no other model</option>
+          {others.map((at) => <option key={at} value={at}>{inText(modelOf(at).name)}</option>)}
+        </select>
+      </label>
+    </div>
+  );
+}
+
+/** The card of a head, or a comparison. */
+function Detail() {
+  const box = useRef<HTMLElement>(null);
+  const pair = state.compared.value;
+  const versus = versusOf();
+  const head = state.head.value;
+  const model = state.model.value;
+  const key = pair ? "pair" : versus ? "versus" : `${model}.${head}`;
+  useEffect(() => {
+    const element = box.current;
+    if (element && getComputedStyle(element).position === "static") element.scrollIntoView({ block: "start" });
+    else element?.scrollTo({ top: 0 });
+  }, [key]);
+  const title = pair ? `${titleOf(pair[0])} and ${titleOf(pair[1])}` : versus ? `${versus.left.name} and ${versus.right.name}` : head === null ? "" : titleOf({ model, head });
+  return (
+    <section class={`mh-detail ${pair || versus ? "is-wide" : ""}`} aria-labelledby="mh-detail-title" ref={box}>
+      <header>
+        <h2 class="mh-detail-title" id="mh-detail-title" tabIndex={-1}><bdi>{inText(title)}</bdi></h2>
+        <div class="mh-buttons">
+          {!pair && !versus && head !== null && <HeadButtons model={model} head={head} />}
+          <button type="button" onClick={close} aria-keyshortcuts="Escape">Close</button>
+        </div>
+      </header>
+      {pair ? <CompareHeads pair={pair} /> : versus ? <CompareModels {...versus} /> : head !== null && <Card model={model} head={head} page={page.value} />}
+    </section>
+  );
+}
+
+function HeadButtons({ model, head }: { model: number; head: number }) {
+  const pinned = isPinned({ model, head });
+  return (
+    <>
+      <button type="button" onClick={() => step(-1)} aria-label="Previous head" aria-keyshortcuts="[">{"\u2190"}</button>
+      <button type="button" onClick={() => step(1)} aria-label="Next head" aria-keyshortcuts="]">{"\u2192"}</button>
+      <button type="button" onClick={() => togglePin(model, head)} aria-pressed={pinned} aria-keyshortcuts="p">{pinned ? "Unpin" : "Pin"}</button>
+      <button type="button" onClick={compareSome} aria-keyshortcuts="c">Compare</button>
+    </>
+  );
+}

@@ -1,0 +1,52 @@
+/** The help dialog: keys, and what the search line understands. */
+import { useEffect, useRef } from "preact/hooks";
+
+import { helpOpen } from "./actions";
+import { KEYS } from "./keys";
+
+const SEARCHES: readonly (readonly [line: string, what: string])[] = [
+  ["L23H4", "one head; L23 is its layer"],
+  ["induction", "what heads are called on text"],
+  ["Knowledge, Linguistic", "categories; a comma means or"],
+  ["country_to_capital", "heads whose weights implement a relation"],
+  ["country_to_capital > 0.3", "phi of a relation"],
+  ["patching > 0.2 and ships < 0.1", "numbers of any column; the beginning of its name is enough"],
+  ["0.1 < phi < 0.5", "between two numbers"],
+  ["q < .05", "the smallest q of any view"],
+  ["patching = unclear", "the verdict of a view: yes, no or unclear"],
+  ["not (L0 or L1) and names = induction", "not, or, and, parentheses"],
+];
+
+export function Help() {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const shown = helpOpen.value;
+  useEffect(() => {
+    const element = dialog.current;
+    if (shown && !element?.open) element?.showModal();
+    if (!shown && element?.open) element.close();
+  }, [shown]);
+  return (
+    <dialog ref={dialog} class="mh-help" aria-labelledby="mh-help-title" onClose={() => (helpOpen.value = false)}>
+      <header>
+        <h2 id="mh-help-title">Help</h2>
+        <button type="button" onClick={() => (helpOpen.value = false)}>Close</button>
+      </header>
+      <h3>Keys</h3>
+      <dl>
+        {KEYS.map(([key, what]) => (
+          <div key={key}><dt><kbd>{key}</kbd></dt><dd>{what}</dd></div>
+        ))}
+      </dl>
+      <h3>Search</h3>
+      <dl>
+        {SEARCHES.map(([line, what]) => (
+          <div key={line}><dt><code>{line}</code></dt><dd>{what}</dd></div>
+        ))}
+      </dl>
+      <p>
+        Heads that a race dropped early have an estimate instead of a value; charts and searches use it, and the table shows it in a column of its own.
+        A condition on a value that was not measured does not hold.
+      </p>
+    </dialog>
+  );
+}

@@ -1,0 +1,134 @@
+/** All heads: the map, the scatter and the table, with what they have in common above them. */
+import { useRef } from "preact/hooks";
+
+import { savePng, saveSvg } from "./card/export";
+import { countOf, model, page } from "./page";
+import { choose, state } from "./state";
+import { chosen, measures, usual } from "./table";
+import { Pick, SaveFigure, sizeText, Tick } from "./controls";
+import { CategoryMap } from "./views/CategoryMap";
+import { ColumnMenu } from "./views/ColumnMenu";
+import { HeadTable } from "./views/Table";
+import { Legend } from "./views/Legend";
+import { Scatter } from "./views/Scatter";
+
+export function Overview() {
+  const several = page.value.models.length > 1;
+  const hasTable = model.value.columns.length > 0;
+  return (
+    <div class="mh-overview">
+      <MapView several={several} />
+      {hasTable && <ScatterView />}
+      {hasTable && <TableView />}
+    </div>
+  );
+}
+
+function MapView({ several }: { several: boolean }) {
+  const box = useRef<HTMLElement>(null);
+  const its = model.value;
+  const { models } = page.value;
+  const shown = state.together.value && several ? [...models.keys()] : [state.model.value];
+  const numeric = measures(its);
+  return (
+    <section class="mh-view mh-view-map" aria-labelledby="mh-map-title" ref={box}>
+      <header>
+        <h2 id="mh-map-title">Map</h2>
+        {numeric.length > 0 && (
+          <Pick label="Colour" columns={numeric} value={chosen(its, state.colour.value, "")} onPick={(colour) => choose({ colour })} none={its.categories ? "Categories" : "None"} />
+        )}
+        {several && <Tick on={state.together.value} onChange={(together) => choose({ together })}>all models side by side</Tick>}
+        <Tick on={state.fold.value} onChange={(fold) => choose({ fold })}>fold layers without hits</Tick>
+        <Save box={box} what="map" />
+      </header>
+      {numeric.length > 0 && <Top />}
+      <div class="mh-maps">
+        {shown.map((number) => {
+          const each = models[number];
+          return each && (
+            <div key={number} class="mh-one-map">
+              {several && <h3><bdi>{each.name}</bdi> <span class="mh-muted">{sizeText(each)}</span></h3>}
+              <CategoryMap model={number} />
+              <Legend model={number} />
+            </div>
+          );
+        })}
+      </div>
+    </section>
+  );
+}
+
+/** Of n heads, the numbers that the slider stops at; the last stands for all. */
+function stops(n: number): number[] {
+  const all = [1, 2, 3, 5, 10, 15, 20, 30, 50, 75, 100, 150, 200, 256];
+  return all.filter((stop) => stop < n);
+}
+
+function Top() {
+  const its = model.value;
+  const at = stops(countOf(its));
+  const top = state.top.value;
+  const place = top === null ? at.length : at.findIndex((stop) => stop >= top);
+  const text = top === null ? "all heads" : `the first ${top}`;
+  return (
+    <div class="mh-top">
+      <label>
+        <span>Show {text}</span>
+        <input
+          type="range"
+          min="0"
+          max={at.length}
+          step="1"
+          value={place < 0 ? at.length : place}
+          aria-valuetext={text}
+          aria-label="How many heads to mark"
+          onInput={(event) => choose({ top: at[Number(event.currentTarget.value)] ?? null })}
+        />
+      </label>
+      <Pick label="by" columns={measures(its)} value={chosen(its, state.by.value, usual(its).by)} onPick={(by) => choose({ by })} />
+    </div>
+  );
+}
+
+function ScatterView() {
+  const box = useRef<HTMLElement>(null);
+  const its = model.value;
+  const { x, y } = usual(its);
+  const columns = measures(its);
+  return (
+    <section class="mh-view mh-view-scatter" aria-labelledby="mh-scatter-title" ref={box}>
+      <header>
+        <h2 id="mh-scatter-title">Scatter</h2>
+        <Save box={box} what="scatter" />
+      </header>
+      <div class="mh-picks">
+        <Pick label="Across" columns={columns} value={chosen(its, state.x.value, x)} onPick={(name) => choose({ x: name })} />
+        <Pick label="Up" columns={columns} value={chosen(its, state.y.value, y)} onPick={(name) => choose({ y: name })} />
+        <Pick label="Size" columns={columns} value={chosen(its, state.size.value, "")} onPick={(size) => choose({ size })} none="Same for all" />
+        <Tick on={state.logX.value} onChange={(logX) => choose({ logX })}>log across</Tick>
+        <Tick on={state.logY.value} onChange={(logY) => choose({ logY })}>log up</Tick>
+      </div>
+      <Scatter model={state.model.value} />
+    </section>
+  );
+}
+
+function TableView() {
+  return (
+    <section class="mh-view mh-view-table" aria-labelledby="mh-table-title">
+      <header>
+        <h2 id="mh-table-title">Table</h2>
+        <ColumnMenu />
+      </header>
+      <HeadTable model={state.model.value} />
+    </section>
+  );
+}
+
+function Save({ box, what }: { box: { readonly current: HTMLElement | null }; what: string }) {
+  const each = (save: (drawing: SVGSVGElement, behind: Element, name: string) => unknown) => () => {
+    const drawings = Array.from(box.current?.querySelectorAll<SVGSVGElement>("svg.mh-drawing") ?? []);
+    drawings.forEach((drawing, at) => save(drawing, drawing, `mechheads-${what}${drawings.length > 1 ? `-${at + 1}` : ""}`));
+  };
+  return <SaveFigure what={what} onSvg={each(saveSvg)} onPng={each(savePng)} />;
+}

@@ -1,0 +1,38 @@
+/** The pinned heads, and what can be done with them. */
+import { asCsv, asJson, asPython, copy, download } from "./lists";
+import { compareSome } from "./actions";
+import { togglePin } from "./pointing";
+import { titleOf } from "./page";
+import { announce } from "./say";
+import { choose, hovered, open, state } from "./state";
+
+export function Tray() {
+  const pins = state.pins.value;
+  if (!pins.length) return null;
+  return (
+    <section class="mh-tray" aria-label="Pinned heads">
+      <h2>Pins</h2>
+      <ul>
+        {pins.map((ref) => (
+          <li key={`${ref.model}.${ref.head}`} onPointerEnter={() => (hovered.value = ref)} onPointerLeave={() => (hovered.value = null)}>
+            <button type="button" class="mh-chip" onClick={() => open(ref.head, ref.model)}><bdi>{titleOf(ref)}</bdi></button>
+            <button type="button" class="mh-unpin" aria-label={`Unpin ${titleOf(ref)}`} onClick={() => togglePin(ref.model, ref.head)}>{"\u00d7"}</button>
+          </li>
+        ))}
+      </ul>
+      <div class="mh-buttons">
+        {pins.length > 1 && <button type="button" onClick={compareSome}>Compare</button>}
+        <button type="button" onClick={() => void copyPython()}>Copy for Python</button>
+        <button type="button" onClick={() => download(asPython(pins), "heads.py", "text/x-python")}>Python</button>
+        <button type="button" onClick={() => download(asCsv(pins), "heads.csv", "text/csv")}>CSV</button>
+        <button type="button" onClick={() => download(asJson(pins), "heads.json", "application/json")}>JSON</button>
+        <button type="button" onClick={() => choose({ pins: [] })}>Unpin all</button>
+      </div>
+    </section>
+  );
+}
+
+async function copyPython(): Promise<void> {
+  const text = asPython(state.pins.peek());
+  announce((await copy(text)) ? `Copied: ${text}` : "The browser does not allow copying");
+}

@@ -1,0 +1,58 @@
+/** What keys and buttons do. */
+import { signal } from "@preact/signals";
+
+import { back, focusCard, rootOf } from "./focus";
+import { hitsOf } from "./hits";
+import { copy } from "./lists";
+import { countOf, model, titleOf } from "./page";
+import { announce } from "./say";
+import { choose, hovered, open, same, state, type Ref } from "./state";
+
+export const helpOpen = signal(false);
+
+/** The open head, or the one that is pointed at. */
+export function currentHead(): Ref | null {
+  const head = state.head.peek();
+  return hovered.peek() ?? (head === null ? null : { model: state.model.peek(), head });
+}
+
+/** The next or previous head that is marked, round the ends. */
+export function step(by: 1 | -1): void {
+  const n = countOf(model.peek());
+  const { is, count } = hitsOf(state.model.peek());
+  if (!count) return announce("No head is marked");
+  let head = state.head.peek() ?? (by === 1 ? -1 : n);
+  do head = (head + by + n) % n;
+  while (!is[head]);
+  open(head);
+  announce(titleOf({ model: state.model.peek(), head }));
+}
+
+/** Compare the open head with the last other pin, or the last two pins. */
+export function compareSome(): void {
+  const pins = state.pins.peek();
+  const head = state.head.peek();
+  const left = head === null ? pins.at(-2) : { model: state.model.peek(), head };
+  const right = pins.findLast((each) => !left || !same(each, left));
+  if (!left || !right) return announce("Pin a head first (p), then open another and compare");
+  choose({ compared: [left, right] });
+  focusCard();
+}
+
+/** Close the topmost thing that is open. */
+export function close(): void {
+  if (hovered.peek()) hovered.value = null;
+  if (state.compared.peek()) choose({ compared: null });
+  else if (state.versus.peek() !== null) choose({ versus: null });
+  else if (state.head.peek() !== null) choose({ head: null, token: null });
+  else return;
+  back();
+}
+
+export async function copyLink(): Promise<void> {
+  announce((await copy(location.href)) ? "The link is copied" : "The browser does not allow copying");
+}
+
+export function goToSearch(): void {
+  rootOf()?.querySelector<HTMLInputElement>(".mh-search-line")?.focus();
+}

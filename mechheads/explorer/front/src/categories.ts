@@ -1,0 +1,58 @@
+/** Hue and shape of each category: the paper's hues, and a shape for readers who cannot tell them apart. */
+import type { Model } from "./data";
+
+export interface Look {
+  readonly name: string;
+  readonly hue: string;
+  /** A path within -1 to 1. */
+  readonly shape: string;
+}
+
+const SQUARE = "M-.8-.8H.8V.8H-.8Z";
+const CIRCLE = "M-.95 0A.95.95 0 1 1 .95 0A.95.95 0 1 1-.95 0Z";
+const DIAMOND = "M0-1.1L1.1 0L0 1.1L-1.1 0Z";
+const TRIANGLE = "M0-1L1.05.85H-1.05Z";
+const PLUS = "M-.35-1H.35V-.35H1V.35H.35V1H-.35V.35H-1V-.35H-.35Z";
+const STAR = "M0-1.15L.3-.38L1.1-.35L.48.15L.7.95L0 .5L-.7.95L-.48.15L-1.1-.35L-.3-.38Z";
+const DOWN = "M0 1L1.05-.85H-1.05Z";
+const CROSS = "M-.95-.5L-.5-.95L0-.45L.5-.95L.95-.5L.45 0L.95.5L.5.95L0 .45L-.5.95L-.95.5L-.45 0Z";
+export const DOT = "M-.5 0A.5.5 0 1 1 .5 0A.5.5 0 1 1-.5 0Z";
+
+const PAPER: Record<string, [hue: string, shape: string]> = {
+  Knowledge: ["#ff7f0e", CIRCLE],
+  Translation: ["#d62728", TRIANGLE],
+  Algorithmic: ["#1f77b4", SQUARE],
+  Linguistic: ["#2ca02c", DIAMOND],
+  "2 categories": ["#9467bd", PLUS],
+  "3 categories": ["#8c564b", STAR],
+  "4 categories": ["#e377c2", CROSS],
+};
+const FURTHER = ["#17becf", "#bcbd22", "#aec7e8", "#98df8a", "#ffbb78", "#c5b0d5", "#f7b6d2"];
+const SHAPES = [DOWN, CROSS, STAR, PLUS, DIAMOND, TRIANGLE, SQUARE];
+
+/** Heads of no category, and heads that were not reached. */
+export const UNCLASSIFIED = "Unclassified";
+export const MISSING = "Not measured";
+
+/** What each head is in the map: a category, how many it has, `UNCLASSIFIED` or `MISSING`. */
+export function classOf(model: Model, head: number): string {
+  const of = model.categories?.of[head];
+  if (!of) return MISSING;
+  if (of.length > 1) return `${of.length} categories`;
+  const only = of[0];
+  return only === undefined ? UNCLASSIFIED : (model.categories?.names[only] ?? UNCLASSIFIED);
+}
+
+const looks = new Map<string, Look>();
+
+/** Hue and shape; null for heads of no category. */
+export function lookOf(name: string): Look | null {
+  if (name === UNCLASSIFIED || name === MISSING) return null;
+  let look = looks.get(name);
+  if (!look) {
+    const at = looks.size;
+    const [hue, shape] = PAPER[name] ?? [FURTHER[at % FURTHER.length] ?? "#17becf", SHAPES[at % SHAPES.length] ?? CROSS];
+    looks.set(name, (look = { name, hue, shape }));
+  }
+  return look;
+}

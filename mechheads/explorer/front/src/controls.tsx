@@ -1,0 +1,63 @@
+/** Controls that several views share. */
+import type { Column, Model } from "./data";
+import { titled } from "./table";
+
+interface PickProps {
+  label: string;
+  columns: readonly Column[];
+  value: string;
+  onPick: (name: string) => void;
+  /** The choice of no column. */
+  none?: string;
+}
+
+/** A column, from a menu with the analyses as headings. */
+export function Pick({ label, columns, value, onPick, none }: PickProps) {
+  const groups = [...new Set(columns.map((column) => column.group))];
+  const meaning = columns.find((column) => column.name === value)?.meaning;
+  return (
+    <label class="mh-pick" title={meaning}>
+      <span>{label}</span>
+      <select value={value} onChange={(event) => onPick(event.currentTarget.value)}>
+        {none !== undefined && <option value="">{none}</option>}
+        {groups.map((group) => (
+          <optgroup key={group} label={group}>
+            {columns.filter((column) => column.group === group).map((column) => (
+              <option key={column.name} value={column.name}>{titled(column)}</option>
+            ))}
+          </optgroup>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+interface TickProps {
+  on: boolean;
+  onChange: (on: boolean) => void;
+  children: string;
+}
+
+export function Tick({ on, onChange, children }: TickProps) {
+  return (
+    <label class="mh-tick">
+      <input type="checkbox" checked={on} onChange={(event) => onChange(event.currentTarget.checked)} />
+      {children}
+    </label>
+  );
+}
+
+/** Buttons that save a view's drawing. */
+export function SaveFigure({ what, onSvg, onPng }: { what: string; onSvg: () => void; onPng: () => void }) {
+  return (
+    <span class="mh-save">
+      <button type="button" class="mh-small" aria-label={`Save the ${what} as SVG`} onClick={onSvg}>SVG</button>
+      <button type="button" class="mh-small" aria-label={`Save the ${what} as PNG`} onClick={onPng}>PNG</button>
+    </span>
+  );
+}
+
+/** "SmolLM2-360M: 32 layers of 15 heads". */
+export function sizeText({ nLayers, nHeads }: Model): string {
+  return `${nLayers} layers of ${nHeads} heads`;
+}

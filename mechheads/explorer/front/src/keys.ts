@@ -1,0 +1,47 @@
+/** Keys that work everywhere but in fields where one types. */
+import { close, compareSome, currentHead, goToSearch, helpOpen, step } from "./actions";
+import { togglePin } from "./pointing";
+import { announce } from "./say";
+
+export const KEYS: readonly (readonly [key: string, what: string])[] = [
+  ["Arrow keys", "move in the map, the scatter, the table and between tabs"],
+  ["Enter", "open the card of the head"],
+  ["[ and ]", "previous and next head that is marked"],
+  ["/", "go to the search line"],
+  ["p", "pin the head, or take its pin away (also Ctrl or Cmd and a click)"],
+  ["c", "compare the open head with a pinned one, or two pinned heads"],
+  ["Esc", "close the comparison or the card"],
+  ["?", "this help"],
+];
+
+function types(target: EventTarget | null): boolean {
+  if (!(target instanceof HTMLElement)) return false;
+  return target.isContentEditable || target.matches("textarea, select, input:not([type=checkbox], [type=radio], [type=range], [type=button])");
+}
+
+export function onKey(event: KeyboardEvent): void {
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || helpOpen.peek()) return;
+  if (event.key === "Escape") {
+    if (types(event.target) && (event.target as HTMLInputElement).value) return;
+    close();
+    return;
+  }
+  if (types(event.target)) return;
+  const act = ACTIONS[event.key];
+  if (!act) return;
+  event.preventDefault();
+  act();
+}
+
+const ACTIONS: Record<string, () => void> = {
+  "[": () => step(-1),
+  "]": () => step(1),
+  "/": goToSearch,
+  "?": () => (helpOpen.value = true),
+  c: compareSome,
+  p: () => {
+    const ref = currentHead();
+    if (ref) togglePin(ref.model, ref.head);
+    else announce("Point at a head or open its card first");
+  },
+};

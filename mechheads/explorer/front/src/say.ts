@@ -1,0 +1,36 @@
+/** What is said of a head in a line: for hints, for screen readers, and to the live region. */
+import { signal } from "@preact/signals";
+
+import { labelsOf, nameOf } from "./card/heads";
+import { interval, show } from "./card/numbers";
+import type { Model } from "./data";
+import { numbersOf } from "./table";
+
+/** Text for the live region. */
+export const announced = signal("");
+
+export function announce(text: string): void {
+  announced.value = text;
+}
+
+/** "0.23 [0.20 to 0.27], rank 3 of 270", or why there is no number. */
+export function valueText(model: Model, name: string, head: number): string {
+  const numbers = numbersOf(model, name);
+  const value = numbers?.values[head] ?? NaN;
+  if (!numbers || Number.isNaN(value)) return "not measured";
+  const { column, low, high, q, ranks, known, isEstimate } = numbers;
+  const parts = [show(value)];
+  if (low && high && !Number.isNaN(low[head] ?? NaN)) {
+    parts[0] += column.range ? ` (two clusters: ${interval(low[head], high[head])})` : ` [${interval(low[head], high[head])}]`;
+  }
+  if (isEstimate[head]) parts.push("estimate, dropped early");
+  if (q && !Number.isNaN(q[head] ?? NaN)) parts.push(`q ${show(q[head], 2)}`);
+  if (column.role === "value") parts.push(`rank ${ranks[head]} of ${known}`);
+  return parts.join(", ");
+}
+
+/** "L3H2, induction, Knowledge. Patching 0.23 ...". */
+export function headText(model: Model, head: number, columns: readonly string[]): string {
+  const values = columns.map((name) => `${numbersOf(model, name)?.column.label ?? name} ${valueText(model, name, head)}`);
+  return `${[nameOf(model, head), ...labelsOf(model, head)].join(", ")}. ${values.join(". ")}`;
+}

@@ -1,0 +1,80 @@
+/** The search line, and under it what was found or what was not understood. */
+import { useRef } from "preact/hooks";
+
+import { focusCard } from "../focus";
+import { hitsOf, understoodFor } from "../hits";
+import { countOf, model } from "../page";
+import { choose, open, state } from "../state";
+import type { NotUnderstood } from "./tokens";
+
+export function SearchLine() {
+  const input = useRef<HTMLInputElement>(null);
+  const number = state.model.value;
+  const { error, notes } = understoodFor(number);
+  const { count, is } = hitsOf(number);
+  const line = state.filter.value;
+  const submit = (event: Event) => {
+    event.preventDefault();
+    if (error || count !== 1 || !line.trim()) return;
+    open(is.indexOf(1), number);
+    focusCard();
+  };
+  const replace = (name: string) => {
+    if (!error) return;
+    const quoted = name.includes(" ") && /[^\w\s.-]/.test(name) ? `"${name}"` : name;
+    choose({ filter: line.slice(0, error.start) + quoted + line.slice(error.end) });
+    input.current?.focus();
+  };
+  return (
+    <form role="search" class="mh-search" onSubmit={submit}>
+      <label class="mh-hidden" for="mh-search">Search heads</label>
+      <input
+        ref={input}
+        id="mh-search"
+        class="mh-search-line"
+        type="search"
+        autocomplete="off"
+        autocapitalize="off"
+        spellcheck={false}
+        maxLength={2000}
+        placeholder="L23H4, induction, patching > 0.2 and ships < 0.1"
+        value={line}
+        aria-invalid={error !== null}
+        aria-describedby="mh-search-note"
+        onInput={(event) => choose({ filter: event.currentTarget.value })}
+      />
+      <div id="mh-search-note" class="mh-search-note" role="status">
+        {error ? (
+          <Wrong error={error} onPick={replace} />
+        ) : (
+          <>
+            <span>{found(count, countOf(model.value), line.trim() !== "")}</span>
+            {notes.map((note) => <span key={note} class="mh-muted">{note}.</span>)}
+          </>
+        )}
+      </div>
+    </form>
+  );
+}
+
+function found(count: number, of: number, typed: boolean): string {
+  const heads = `${of.toLocaleString("en-US")} ${of === 1 ? "head" : "heads"}`;
+  if (count === of) return `All ${heads}`;
+  return `${count.toLocaleString("en-US")} of ${heads}${typed && count === 1 ? ": Enter opens its card" : ""}`;
+}
+
+function Wrong({ error, onPick }: { error: NotUnderstood; onPick: (name: string) => void }) {
+  return (
+    <>
+      <span class="mh-error">Not understood: {error.message}.</span>
+      {error.near.length > 0 && (
+        <span>
+          {"Did you mean "}
+          {error.near.map((name) => (
+            <button key={name} type="button" class="mh-small" onClick={() => onPick(name)}>{name}</button>
+          ))}
+        </span>
+      )}
+    </>
+  );
+}

@@ -1,0 +1,117 @@
+/** The columns of a model as numbers, and which are usual. */
+import type { Column, Model, View } from "./data";
+import { countOf } from "./page";
+
+/** A column of numbers; NaN is missing. */
+export interface Numbers {
+  readonly column: Column;
+  /** If a race dropped a head, the estimate takes the place of its value. */
+  readonly values: Float64Array;
+  readonly isEstimate: Uint8Array;
+  readonly low: Float64Array | null;
+  readonly high: Float64Array | null;
+  readonly q: Float64Array | null;
+  /** 1 for the largest value, or the largest absolute value of a signed column; 0 if it is missing. */
+  readonly ranks: Int32Array;
+  /** How many are known. */
+  readonly known: number;
+  readonly least: number;
+  readonly most: number;
+}
+
+const made = new WeakMap<Model, Map<string, Numbers | null>>();
+
+export function columnOf(model: Model, name: string): Column | undefined {
+  return model.columns.find((column) => column.name === name);
+}
+
+/** A column of numbers by its name; null if there is none. */
+export function numbersOf(model: Model, name: string): Numbers | null {
+  let mine = made.get(model);
+  if (!mine) made.set(model, (mine = new Map()));
+  let found = mine.get(name);
+  if (found === undefined) {
+    const column = columnOf(model, name);
+    mine.set(name, (found = column?.kind === "number" ? read(model, column) : null));
+  }
+  return found;
+}
+
+function raw(model: Model, name: string | null): Float64Array | null {
+  const column = name === null ? undefined : columnOf(model, name);
+  return column ? Float64Array.from(column.values, (value) => (typeof value === "number" ? value : NaN)) : null;
+}
+
+function read(model: Model, column: Column): Numbers {
+  const values = raw(model, column.name) ?? new Float64Array(countOf(model)).fill(NaN);
+  const isEstimate = new Uint8Array(values.length);
+  raw(model, column.estimate)?.forEach((estimate, head) => {
+    if (!Number.isNaN(values[head] ?? NaN) || Number.isNaN(estimate)) return;
+    values[head] = estimate;
+    isEstimate[head] = 1;
+  });
+  const finite = values.filter(Number.isFinite);
+  return {
+    column,
+    values,
+    isEstimate,
+    low: raw(model, column.low),
+    high: raw(model, column.high),
+    q: raw(model, column.q),
+    ranks: rank(values, isAbsolute(model, column)),
+    known: finite.length,
+    least: finite.reduce((a, b) => Math.min(a, b), Infinity),
+    most: finite.reduce((a, b) => Math.max(a, b), -Infinity),
+  };
+}
+
+function isAbsolute(model: Model, column: Column): boolean {
+  const view = viewOf(model, column.name);
+  return view ? view.rankBy === "absolute" : column.signed;
+}
+
+function rank(values: Float64Array, absolute: boolean): Int32Array {
+  const size = (head: number) => (absolute ? Math.abs(values[head] ?? NaN) : (values[head] ?? NaN));
+  const order = Array.from(values.keys()).filter((head) => Number.isFinite(values[head]));
+  order.sort((a, b) => size(b) - size(a) || a - b);
+  const ranks = new Int32Array(values.length);
+  order.forEach((head, at) => {
+    const before = order[at - 1];
+    ranks[head] = before !== undefined && size(before) === size(head) ? (ranks[before] ?? 0) : at + 1;
+  });
+  return ranks;
+}
+
+export function viewOf(model: Model, column: string): View | undefined {
+  return model.views.find((view) => view.value === column);
+}
+
+/** Columns of numbers that have a value of their own: for axes, colours and sizes. */
+export function measures(model: Model): Column[] {
+  return model.columns.filter((column) => column.kind === "number" && (column.role === "value" || column.role === "place"));
+}
+
+/** What the axes, colours and the rank use if nothing else is chosen. */
+export function usual(model: Model): { x: string; y: string; by: string } {
+  const views = model.views.map((view) => view.value).filter((name) => numbersOf(model, name)?.known);
+  const rest = measures(model).filter((column) => column.role === "value").map((column) => column.name);
+  const [first = "layer", second = "head"] = [...new Set([...views, ...rest])];
+  const y = views.includes("patching") ? "patching" : second;
+  return { x: y === first ? second : first, y, by: y };
+}
+
+/** The chosen column if the model has it as numbers, or another. */
+export function chosen(model: Model, name: string, otherwise: string): string {
+  return numbersOf(model, name) ? name : otherwise;
+}
+
+/** Columns of the table if none were chosen: what heads are called and every view. */
+export function usualColumns(model: Model): string[] {
+  const texts = model.columns.filter((column) => column.kind === "text" && column.role === "value");
+  return [...texts.map((column) => column.name), ...model.views.map((view) => view.value)];
+}
+
+/** A column's label with its unit. */
+export function titled({ label, unit }: Column): string {
+  return unit ? `${label} (${unit})` : label;
+}

@@ -1,0 +1,115 @@
+/** The map of all heads: layers across, heads up. An ARIA grid in which arrow keys move. */
+import { useRef } from "preact/hooks";
+
+import { useWidth } from "../card/parts";
+import { hitsOf } from "../hits";
+import { headAt, useMarks } from "../marks";
+import { modelOf } from "../page";
+import { keyOn, pointAt, pressed } from "../pointing";
+import { headText } from "../say";
+import { state } from "../state";
+import { chosen, usual } from "../table";
+import { every, sizes, strips, type Strip } from "./layout";
+import { drawnAs, paint } from "./Mark";
+import { moveIn } from "./roving";
+
+export function CategoryMap({ model: number }: { model: number }) {
+  const model = modelOf(number);
+  const { nLayers, nHeads } = model;
+  const [box, width] = useWidth<HTMLDivElement>();
+  const grid = useRef<SVGSVGElement>(null);
+  const rings = { hovered: useRef<SVGRectElement>(null), open: useRef<SVGRectElement>(null) };
+  const fold = state.fold.value;
+  const found = strips(nLayers, nHeads, fold ? hitsOf(number).is : new Uint8Array(), fold);
+  const { cell, row, lefts, left, width: total, height } = sizes(found, nHeads, width || 640);
+  const colour = chosen(model, state.colour.value, "");
+  const by = chosen(model, state.by.value, usual(model).by);
+  const said = [...new Set([colour, by])].filter(Boolean);
+  useMarks(grid, number, [number, width, colour, by, JSON.stringify(found)], (what, element) => {
+    const ring = rings[what].current;
+    const transform = element?.getAttribute("transform");
+    ring?.classList.toggle("is-away", !transform);
+    if (transform) ring?.setAttribute("transform", transform);
+  });
+  const layers = found.flatMap((strip, at) => ("layer" in strip ? [{ layer: strip.layer, x: lefts[at] ?? 0 }] : []));
+  const heads = Array.from({ length: nHeads }, (_, at) => nHeads - 1 - at);
+  const current = state.head.peek();
+  const here = current !== null && state.model.peek() === number && layers.some(({ layer }) => layer === Math.floor(current / nHeads));
+  const focusable = here ? current : (layers[0]?.layer ?? 0) * nHeads + nHeads - 1;
+  const [labelX, labelY] = [every(cell, 20), every(row, 13)];
+  const glyph = Math.min(cell, row) * 0.26;
+  return (
+    <div class="mh-map" ref={box}>
+      <svg
+        ref={grid}
+        class="mh-drawing"
+        width={total}
+        height={height}
+        viewBox={`0 0 ${total} ${height}`}
+        role="grid"
+        aria-label={`Heads of ${model.name}: layers across, heads up`}
+        aria-rowcount={nHeads}
+        aria-colcount={nLayers}
+        onPointerMove={(event) => pointAt(number, headAt(event.target), event)}
+        onPointerLeave={() => pointAt(number, null)}
+        onClick={(event) => pressed(number, headAt(event.target), event)}
+        onFocusIn={(event) => pointAt(number, headAt(event.target), event.target as Element)}
+        onFocusOut={() => pointAt(number, null)}
+        onKeyDown={(event) => {
+          keyOn(number, event);
+          moveIn(event, grid.current, layers.map(({ layer }) => layer), nHeads);
+        }}
+      >
+        {heads.map((head, at) => (
+          <g role="row" key={head} aria-rowindex={at + 1}>
+            {layers.map(({ layer, x }) => {
+              const mine = layer * nHeads + head;
+              const drawn = drawnAs(model, mine, colour);
+              return (
+                <g
+                  key={layer}
+                  role="gridcell"
+                  class={`mh-cell ${drawn.look}`}
+                  data-head={mine}
+                  tabIndex={mine === focusable ? 0 : -1}
+                  aria-colindex={layer + 1}
+                  aria-selected="false"
+                  aria-label={headText(model, mine, said)}
+                  transform={`translate(${x} ${at * row})`}
+                  style={paint(drawn)}
+                >
+                  <rect x="0.5" y="0.5" width={cell - 1} height={row - 1} rx={row > 14 ? 2 : 0} />
+                  {drawn.shape && <path d={drawn.shape} transform={`translate(${cell / 2} ${row / 2}) scale(${glyph})`} />}
+                </g>
+              );
+            })}
+          </g>
+        ))}
+        <g class="mh-axis" aria-hidden="true">
+          {layers.filter(({ layer }) => layer % labelX === 0).map(({ layer, x }) => (
+            <text key={layer} x={x + cell / 2} y={nHeads * row + 14} text-anchor="middle">{layer}</text>
+          ))}
+          {heads.map((head, at) => head % labelY === 0 && (
+            <text key={head} x={left - 5} y={at * row + row / 2 + 4} text-anchor="end">{head}</text>
+          ))}
+          {found.map((strip, at) => "from" in strip && <Folded key={strip.from} strip={strip} x={lefts[at] ?? 0} height={nHeads * row} />)}
+          <text x={(left + total) / 2} y={height - 3} text-anchor="middle">layer</text>
+          <text transform={`translate(9 ${(nHeads * row) / 2}) rotate(-90)`} text-anchor="middle">head</text>
+        </g>
+        <rect class="mh-ring is-open-ring is-away" ref={rings.open} aria-hidden="true" width={cell} height={row} />
+        <rect class="mh-ring is-away" ref={rings.hovered} aria-hidden="true" width={cell} height={row} />
+      </svg>
+    </div>
+  );
+}
+
+function Folded({ strip, x, height }: { strip: Extract<Strip, { from: number }>; x: number; height: number }) {
+  return (
+    <g class="mh-folded" transform={`translate(${x} 0)`}>
+      <title>{`Layers ${strip.from} to ${strip.to}: no head is marked`}</title>
+      <rect x="2" width="10" height={height} />
+      <text transform={`translate(10.5 ${height / 2}) rotate(-90)`} text-anchor="middle">{`${strip.from}\u2013${strip.to}`}</text>
+    </g>
+  );
+}
+

@@ -1,0 +1,35 @@
+/** Which columns the table shows. */
+import { useState } from "preact/hooks";
+
+import { Tick } from "../controls";
+import { model } from "../page";
+import { choose, state } from "../state";
+import { usualColumns } from "../table";
+
+export function ColumnMenu() {
+  const [all, setAll] = useState(false);
+  const its = model.value;
+  const chosen = state.columns.value.length ? state.columns.value : usualColumns(its);
+  const offered = its.columns.filter((column) => all || column.role === "value" || column.role === "place" || chosen.includes(column.name));
+  const change = (name: string, on: boolean) => {
+    const next = its.columns.map((column) => column.name).filter((each) => (each === name ? on : chosen.includes(each)));
+    choose({ columns: next.join() === usualColumns(its).join() ? [] : next });
+  };
+  return (
+    <details class="mh-menu">
+      <summary>Columns</summary>
+      <div class="mh-menu-body">
+        <Tick on={all} onChange={setAll}>with intervals, q values, estimates and counts</Tick>
+        <button type="button" class="mh-small" onClick={() => choose({ columns: [] })}>Usual columns</button>
+        {[...new Set(offered.map((column) => column.group))].map((group) => (
+          <fieldset key={group}>
+            <legend>{group}</legend>
+            {offered.filter((column) => column.group === group).map((column) => (
+              <Tick key={column.name} on={chosen.includes(column.name)} onChange={(on) => change(column.name, on)}>{column.label}</Tick>
+            ))}
+          </fieldset>
+        ))}
+      </div>
+    </details>
+  );
+}

@@ -1,0 +1,214 @@
+/** Every head as a point: any column across and up, as colour and as size. */
+import { effect } from "@preact/signals";
+import { useEffect, useMemo, useRef } from "preact/hooks";
+
+import { show } from "../card/numbers";
+import { useWidth } from "../card/parts";
+import { useMarks } from "../marks";
+import { countOf, modelOf } from "../page";
+import { keyOn, pointAt, pressed } from "../pointing";
+import { headText } from "../say";
+import { hovered, state } from "../state";
+import { chosen, numbersOf, titled, usual, type Numbers } from "../table";
+import { axisOf, type Axis } from "./axis";
+import { drawnAs, paint, shapeOf } from "./Mark";
+import { focusMark } from "./roving";
+
+const LEFT = 58;
+const BOTTOM = 44;
+const TOP = 10;
+const RIGHT = 12;
+/** How near the pointer must be to a point, in pixels. */
+const REACH = 24;
+
+interface Point {
+  readonly head: number;
+  readonly x: number;
+  readonly y: number;
+}
+
+export function Scatter({ model: number }: { model: number }) {
+  const model = modelOf(number);
+  const usually = usual(model);
+  const [across, up] = [chosen(model, state.x.value, usually.x), chosen(model, state.y.value, usually.y)];
+  const [colour, size] = [chosen(model, state.colour.value, ""), chosen(model, state.size.value, "")];
+  const [x, y] = [numbersOf(model, across), numbersOf(model, up)];
+  if (!x || !y) return <p class="mh-empty">This page has no numbers to draw.</p>;
+  return <Plot number={number} x={x} y={y} colour={colour} size={size} />;
+}
+
+interface PlotProps {
+  number: number;
+  x: Numbers;
+  y: Numbers;
+  colour: string;
+  size: string;
+}
+
+function Plot({ number, x, y, colour, size }: PlotProps) {
+  const model = modelOf(number);
+  const [box, width] = useWidth<HTMLDivElement>();
+  const svg = useRef<SVGSVGElement>(null);
+  const rings = { hovered: useRef<SVGCircleElement>(null), open: useRef<SVGCircleElement>(null) };
+  const bars = { x: useRef<SVGPathElement>(null), y: useRef<SVGPathElement>(null) };
+  const total = width || 560;
+  const height = Math.round(Math.max(260, Math.min(440, total * 0.72)));
+  const [logX, logY] = [state.logX.value, state.logY.value];
+  const { right, upward, points, left } = useMemo(() => {
+    const right = axisOf(x, logX, LEFT, total - RIGHT);
+    const upward = axisOf(y, logY, height - BOTTOM, TOP);
+    const all = Array.from({ length: countOf(model) }, (_, head) => ({ head, x: right.at(x.values[head] ?? NaN), y: upward.at(y.values[head] ?? NaN) }));
+    const points = all.filter((point) => !Number.isNaN(point.x) && !Number.isNaN(point.y));
+    return { right, upward, points, left: all.length - points.length };
+  }, [x, y, logX, logY, total, height]);
+  useMarks(svg, number, [number, x, y, colour, size, logX, logY, total], (what, element) => {
+    const ring = rings[what].current;
+    const transform = element?.getAttribute("transform");
+    ring?.classList.toggle("is-away", !transform);
+    if (transform) ring?.setAttribute("transform", transform.replace(/ ?scale\(.*/, ""));
+  });
+  useEffect(
+    () =>
+      effect(() => {
+        const head = hovered.value?.model === number ? hovered.value.head : null;
+        bars.x.current?.setAttribute("d", head === null ? "" : whisker(x, right, head, (at) => `${at} ${upward.at(y.values[head] ?? NaN)}`));
+        bars.y.current?.setAttribute("d", head === null ? "" : whisker(y, upward, head, (at) => `${right.at(x.values[head] ?? NaN)} ${at}`));
+      }),
+    [number, x, y, right, upward],
+  );
+  const radius = radii(size ? numbersOf(model, size) : null, points.length);
+  const nearest = (event: MouseEvent) => nearestTo(points, svg.current, event);
+  const current = state.head.peek();
+  const focusable = points.find(({ head }) => head === current && state.model.peek() === number)?.head ?? points[0]?.head;
+  return (
+    <div class="mh-scatter" ref={box}>
+      <svg
+        ref={svg}
+        class="mh-drawing"
+        width={total}
+        height={height}
+        viewBox={`0 0 ${total} ${height}`}
+        onPointerMove={(event) => pointAt(number, nearest(event), event)}
+        onPointerLeave={() => pointAt(number, null)}
+        onClick={(event) => pressed(number, nearest(event), event)}
+      >
+        <Grid x={x} y={y} right={right} upward={upward} width={total} height={height} />
+        <path class="mh-bar" ref={bars.x} />
+        <path class="mh-bar" ref={bars.y} />
+        <g
+          role="listbox"
+          aria-orientation="horizontal"
+          aria-label={`Heads of ${model.name}: ${titled(x.column)} across, ${titled(y.column)} up. Left and right arrows go along the first, up and down along the second.`}
+          onFocusIn={(event) => {
+            const target = event.target as Element;
+            pointAt(number, Number(target.getAttribute("data-head")), target);
+          }}
+          onFocusOut={() => pointAt(number, null)}
+          onKeyDown={(event) => {
+            keyOn(number, event);
+            walk(event, points, svg.current);
+          }}
+        >
+          {points.map((point) => {
+            const drawn = drawnAs(model, point.head, colour);
+            return (
+              <path
+                key={point.head}
+                role="option"
+                class={`mh-point ${drawn.look}${x.isEstimate[point.head] || y.isEstimate[point.head] ? " is-estimate" : ""}`}
+                data-head={point.head}
+                tabIndex={point.head === focusable ? 0 : -1}
+                aria-selected="false"
+                aria-label={headText(model, point.head, [...new Set([x.column.name, y.column.name])])}
+                d={shapeOf(drawn)}
+                transform={`translate(${point.x.toFixed(1)} ${point.y.toFixed(1)}) scale(${radius(point.head).toFixed(2)})`}
+                style={paint(drawn)}
+              />
+            );
+          })}
+        </g>
+        <circle class="mh-ring is-open-ring is-away" ref={rings.open} r="9" aria-hidden="true" />
+        <circle class="mh-ring is-away" ref={rings.hovered} r="9" aria-hidden="true" />
+      </svg>
+      {left > 0 && <p class="mh-note">{leftOut(left, logX || logY)}</p>}
+    </div>
+  );
+}
+
+function leftOut(n: number, log: boolean): string {
+  const why = log ? "no value here, or none above 0, which a logarithmic axis cannot show" : "no value here";
+  return n === 1 ? `1 head is not drawn: it has ${why}.` : `${n.toLocaleString("en-US")} heads are not drawn: they have ${why}.`;
+}
+
+/** The radius of each point: its area grows with the absolute value. */
+function radii(numbers: Numbers | null, n: number): (head: number) => number {
+  const base = n > 2000 ? 3.2 : n > 600 ? 4 : 4.8;
+  if (!numbers) return () => base;
+  const most = Math.max(Math.abs(numbers.least), Math.abs(numbers.most)) || 1;
+  return (head) => {
+    const value = Math.abs(numbers.values[head] ?? NaN);
+    return Number.isNaN(value) ? 2 : 2 + 9 * Math.sqrt(value / most);
+  };
+}
+
+function nearestTo(points: readonly Point[], svg: SVGSVGElement | null, event: MouseEvent): number | null {
+  if (!svg) return null;
+  const { left, top } = svg.getBoundingClientRect();
+  const [x, y] = [event.clientX - left, event.clientY - top];
+  let best: number | null = null;
+  let least = REACH * REACH;
+  for (const point of points) {
+    const away = (point.x - x) ** 2 + (point.y - y) ** 2;
+    if (away < least) [best, least] = [point.head, away];
+  }
+  return best;
+}
+
+/** The interval of a value as a line, cut at the ends of the axis. */
+function whisker({ low, high }: Numbers, axis: Axis, head: number, point: (at: number) => string): string {
+  const [from, to] = [axis.at(low?.[head] ?? NaN), axis.at(high?.[head] ?? NaN)];
+  const path = `M${point(from)}L${point(to)}`;
+  return path.includes("NaN") ? "" : path;
+}
+
+function walk(event: KeyboardEvent, points: readonly Point[], svg: Element | null): void {
+  const by = { ArrowLeft: "x", ArrowRight: "x", ArrowUp: "y", ArrowDown: "y" }[event.key] as "x" | "y" | undefined;
+  const head = Number((event.target as Element).getAttribute("data-head"));
+  if (!by || !svg) return;
+  event.preventDefault();
+  const order = points.toSorted((a, b) => a[by] - b[by] || a.head - b.head);
+  const at = order.findIndex((point) => point.head === head);
+  const to = order[at + (event.key === "ArrowRight" || event.key === "ArrowDown" ? 1 : -1)];
+  if (to) focusMark(svg, to.head);
+}
+
+interface GridProps {
+  x: Numbers;
+  y: Numbers;
+  right: Axis;
+  upward: Axis;
+  width: number;
+  height: number;
+}
+
+function Grid({ x, y, right, upward, width, height }: GridProps) {
+  const floor = height - BOTTOM;
+  return (
+    <g class="mh-axis" aria-hidden="true">
+      {right.ticks.map((tick) => (
+        <g key={tick} transform={`translate(${right.at(tick)} 0)`}>
+          <path class="mh-gridline" d={`M0 ${TOP}V${floor}`} />
+          <text y={floor + 15} text-anchor="middle">{show(tick)}</text>
+        </g>
+      ))}
+      {upward.ticks.map((tick) => (
+        <g key={tick} transform={`translate(0 ${upward.at(tick)})`}>
+          <path class="mh-gridline" d={`M${LEFT} 0H${width - RIGHT}`} />
+          <text x={LEFT - 6} y="4" text-anchor="end">{show(tick)}</text>
+        </g>
+      ))}
+      <text class="mh-axis-title" x={(LEFT + width - RIGHT) / 2} y={height - 6} text-anchor="middle">{titled(x.column)}</text>
+      <text class="mh-axis-title" transform={`translate(12 ${(TOP + floor) / 2}) rotate(-90)`} text-anchor="middle">{titled(y.column)}</text>
+    </g>
+  );
+}
