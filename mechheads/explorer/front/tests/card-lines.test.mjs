@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { load } from "./card-bundle.mjs";
 
-const { agreementOf, linesOf, listed } = await load("lines.ts");
+const { agreementOf, linesOf, listed } = await load("verdicts.ts");
 
 function column(name, values, more = {}) {
   return { name, label: name, unit: "", meaning: "", kind: "number", role: "value", of: null, values, ...more };
@@ -50,7 +50,7 @@ test("a head that a race dropped has an estimate, a rank and no interval", () =>
   assert.equal(line.value, 0.5);
   assert.equal(line.low, null);
   assert.deepEqual(line.rank, { rank: 3, of: 4 });
-  assert.equal(line.nPrompts, 4);
+  assert.equal(line.measuredOn, "4 prompts");
   assert.match(line.sentence, /dropped this head after 4 prompts: this is an estimate/);
 });
 

@@ -4,7 +4,7 @@ import { useMemo, useState } from "preact/hooks";
 import type { AlikePane as Pane, Model } from "../data";
 import { open } from "../state";
 import { labelsOf, nameOf, numberOf } from "./heads";
-import { columnsOf } from "./lines";
+import { columnsOf } from "./verdicts";
 import { known, percent, show } from "./numbers";
 import { Empty } from "./parts";
 import { ProfilePlot, type ProfileRow } from "./ProfilePlot";
@@ -47,7 +47,9 @@ export function AlikePane({ pane, model, modelAt, head }: Props) {
               >
                 {name}
               </button>
-              <meter min={0} max={1} value={Math.max(similarity, 0)} aria-label={`similarity ${show(similarity)}`} />
+              <span class="card-bar-cell" aria-hidden="true">
+                <span class="card-bar-fill" style={{ width: `${Math.max(similarity, 0) * 100}%` }} />
+              </span>
               <span class="card-number">{show(1 - similarity, 2)}</span>
               <span class="card-muted">{labelsOf(model, at).join(", ")}</span>
             </li>

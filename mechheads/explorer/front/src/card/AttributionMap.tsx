@@ -49,8 +49,9 @@ export function AttributionMap({ model, modelAt, head, attribution }: Props) {
               width={w}
               height={h}
               viewBox={`0 0 ${w} ${h}`}
-              role="img"
-              tabIndex={0}
+              role="application"
+              aria-roledescription="heat map"
+              tabindex={0}
               aria-label={`Parts of ${heads.length} heads. Arrow keys move, Enter opens the head.`}
               onKeyDown={move}
             >

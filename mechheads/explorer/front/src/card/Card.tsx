@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
 
-import type { Head, Model, Page, Shared } from "../data";
+import type { Head, HeadBlock, Model, Page, Shared } from "../data";
 import { choose, state } from "../state";
 import { AlikePane } from "./AlikePane";
 import { CausePane } from "./CausePane";
@@ -10,7 +10,7 @@ import { labelsOf, nameOf } from "./heads";
 import { Lines } from "./Lines";
 import { LivePane } from "./LivePane";
 import { Missing } from "./Missing";
-import { layerOf, sharedOf, useLoaded } from "./load";
+import { layerOf, sharedOf, useLoaded, type Loaded } from "./load";
 import { Tabs, type Tab } from "./parts";
 import { PathsPane } from "./PathsPane";
 import { PatternPane } from "./PatternPane";
@@ -33,14 +33,29 @@ type PaneName = (typeof PANES)[number];
 export function Card({ model: modelAt, head, page }: Props) {
   const model = page.models[modelAt];
   if (!model || head < 0 || head >= model.nLayers * model.nHeads) return <p class="card-empty">There is no such head.</p>;
+  return <Loading key={modelAt} {...{ page, model, modelAt, head }} />;
+}
+
+interface LoadingProps {
+  page: Page;
+  model: Model;
+  modelAt: number;
+  head: number;
+}
+
+function Loading({ page, model, modelAt, head }: LoadingProps) {
+  const layer = Math.floor(head / model.nHeads);
+  const block = useLoaded(`${modelAt}-${layer}`, () => layerOf(modelAt, layer));
+  const shared = useLoaded(`${modelAt}`, () => sharedOf(modelAt));
+  const data = block.value?.heads.find(({ index }) => index === head % model.nHeads) ?? null;
   return (
     <article class="card" aria-label={`Head ${nameOf(model, head)}`}>
       <header class="card-header">
         <h3>{nameOf(model, head)}</h3>
         <Names model={model} head={head} />
       </header>
-      {page.kind === "atlas" && <Lines model={model} head={head} />}
-      <Panes key={modelAt} {...{ page, model, modelAt, head }} />
+      {page.kind === "atlas" && <Lines {...{ model, head, data }} />}
+      <Panes {...{ page, model, modelAt, head, data, block }} shared={shared} />
     </article>
   );
 }
@@ -51,18 +66,13 @@ function Names({ model, head }: { model: Model; head: number }) {
   return <p class="card-names">{names.length ? names.map((name) => <span key={name}>{name}</span>) : "no name on text, no category by weights"}</p>;
 }
 
-interface PanesProps {
-  page: Page;
-  model: Model;
-  modelAt: number;
-  head: number;
+interface PanesProps extends LoadingProps {
+  data: Head | null;
+  block: Loaded<HeadBlock>;
+  shared: Loaded<Shared>;
 }
 
-function Panes({ page, model, modelAt, head }: PanesProps) {
-  const layer = Math.floor(head / model.nHeads);
-  const block = useLoaded(`${modelAt}-${layer}`, () => layerOf(modelAt, layer));
-  const shared = useLoaded(`${modelAt}`, () => sharedOf(modelAt));
-  const data = block.value?.heads.find(({ index }) => index === head % model.nHeads) ?? null;
+function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) {
   const live = page.live?.model === modelAt ? page.live : null;
   const tabs = useMemo(() => tabsOf(page, data, live !== null), [page, data, live]);
   const chosen = tabs.find(({ id }) => id === state.pane.value)?.id ?? tabs.find(({ empty }) => !empty)?.id ?? "text";
@@ -70,7 +80,7 @@ function Panes({ page, model, modelAt, head }: PanesProps) {
   let content: ComponentChildren;
   if (live && chosen === "live") content = <LivePane key={head} {...{ live, model, modelAt, head }} />;
   else if (error) content = <Failed message={error} />;
-  else if (!block.value || !shared.value) content = <Reading what={`layer ${layer}`} />;
+  else if (!block.value || !shared.value) content = <Reading what={nameOf(model, head)} />;
   else if (!data) content = <Failed message={`The page holds no data of ${nameOf(model, head)}.`} />;
   else content = <Pane key={head} {...{ chosen, data, model, modelAt, head }} shared={shared.value} />;
   return (

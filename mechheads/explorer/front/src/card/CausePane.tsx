@@ -14,8 +14,8 @@ interface Props {
 
 export function CausePane({ pane, safety, shared, name }: Props) {
   const pair = (at: number) => {
-    const { clean, corrupted, answer, wrong } = shared.pairs[at] ?? { clean: `pair ${at + 1}`, corrupted: "", answer: "", wrong: "" };
-    return `${clean}${answer} (instead of${wrong}; corrupted: ${corrupted})`;
+    const found = shared.pairs[at];
+    return found ? `${found.clean}${found.answer} (instead of${found.wrong}; corrupted: ${found.corrupted})` : `pair ${at + 1}`;
   };
   const named = new Map(pane?.effects.map((effect) => [effect.name, effect]));
   const [direct, total, repair] = ["direct", "total", "repair"].map((each) => named.get(each));
@@ -34,7 +34,7 @@ export function CausePane({ pane, safety, shared, name }: Props) {
           </dl>
           <Strip
             name={`${name}-effects-${unit || "metric"}`}
-            caption={`One dot for each of ${shared.pairs.length} pairs; bar: mean, whiskers: its 95% interval`}
+            caption={`One dot for each of ${Math.max(...effects.map(({ values }) => values.length))} pairs; line: mean, band: its 95% interval`}
             unit={unit}
             of="pair of prompts"
             dots={pair}

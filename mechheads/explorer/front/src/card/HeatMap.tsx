@@ -3,7 +3,7 @@ import { useMemo, useRef, useState } from "preact/hooks";
 
 import { lookOf, useDrag, usePaint, useWheel } from "./canvas";
 import { cellAt, reveal, whole, within, zoom, type Window } from "./heat";
-import { canvasPen, draw, prepare, svgPen, type Frame, type Place } from "./heatmap";
+import { canvasPen, draw, prepare, svgPen, type Frame, type Place } from "./heatDrawing";
 import { percent } from "./numbers";
 import { Figure, useWidth } from "./parts";
 import { row, weightAt, type Sparse } from "./sparse";
@@ -12,6 +12,7 @@ import { TokenRail } from "./TokenRail";
 
 const STEP = 1.5;
 const LARGEST = 640;
+const LARGEST_CELL = 40;
 
 interface Props {
   attention: Sparse;
@@ -30,7 +31,7 @@ export function HeatMap({ attention, name, query, onQuery }: Props) {
   const [window, setWindow] = useState<Window>(() => whole(n));
   const [at, setAt] = useState<Place | null>(() => startOf(attention, query ?? null));
   const ready = useMemo(() => prepare(attention), [attention]);
-  const frame = frameOf(width);
+  const frame = frameOf(width, n);
   const toCell = (event: MouseEvent): Place | null => {
     const { left, top } = (event.currentTarget as Element).getBoundingClientRect();
     const found = cellAt(n, window, frame.size, event.clientX - left - frame.left, event.clientY - top);
@@ -101,31 +102,36 @@ export function HeatMap({ attention, name, query, onQuery }: Props) {
         </button>
         <Legend />
       </div>
-      <div ref={box} class="card-wide">
-        <canvas
-          ref={canvas}
-          class={`card-drawing card-heat${window.span < n ? " card-heat-close" : ""}`}
-          role="img"
-          tabIndex={0}
-          aria-label={`Attention between ${n} tokens. Arrow keys move the marked cell, plus and minus zoom, 0 shows all.`}
-          width={1}
-          height={1}
-          style={{ width: `${frame.left + frame.size + 2}px`, height: `${frame.size + frame.below}px` }}
-          onKeyDown={onKey}
-          onPointerDown={drag.start}
-          onPointerMove={(event) => (drag.move(event) ? undefined : setAt(toCell(event) ?? at))}
-          onPointerUp={(event) => {
-            const place = drag.end(event) ? null : toCell(event);
-            if (place) fix(place);
-          }}
-          onPointerCancel={drag.end}
-          onDblClick={(event) => zoomBy(STEP * STEP, toCell(event))}
-        />
+      <div class="card-map">
+        <div ref={box} class="card-wide">
+          <canvas
+            ref={canvas}
+            class={`card-drawing card-heat${window.span < n ? " card-heat-close" : ""}`}
+            role="application"
+            aria-roledescription="heat map"
+            tabIndex={0}
+            aria-label={`Attention between ${n} tokens. Arrow keys move the marked cell, plus and minus zoom, 0 shows all.`}
+            width={1}
+            height={1}
+            style={{ width: `${frame.left + frame.size + 2}px`, height: `${frame.size + frame.below}px` }}
+            onKeyDown={onKey}
+            onPointerDown={drag.start}
+            onPointerMove={(event) => (drag.move(event) ? undefined : setAt(toCell(event) ?? at))}
+            onPointerUp={(event) => {
+              const place = drag.end(event) ? null : toCell(event);
+              if (place) fix(place);
+            }}
+            onPointerCancel={drag.end}
+            onDblClick={(event) => zoomBy(STEP * STEP, toCell(event))}
+          />
+        </div>
+        <div>
+          <p class="card-readout" aria-live="polite">
+            {at ? said(attention, at) : "Point at a cell, or use the arrow keys. Wheel, + and \u2212 zoom; drag to move."}
+          </p>
+          <TokenRail attention={attention} at={at} onChoose={fix} />
+        </div>
       </div>
-      <p class="card-readout" aria-live="polite">
-        {at ? said(attention, at) : "Point at a cell, or use the arrow keys. Wheel, + and \u2212 zoom; drag to move."}
-      </p>
-      <TokenRail attention={attention} at={at} onChoose={fix} />
     </Figure>
   );
 }
@@ -137,10 +143,10 @@ function startOf(attention: Sparse, query: number | null): Place | null {
   return { query, key: best.key };
 }
 
-/** Room for labels, and a square map. */
-function frameOf(width: number): Frame {
+/** Room for labels, and a square map for n tokens. */
+function frameOf(width: number, n: number): Frame {
   const left = width < 480 ? 50 : 76;
-  return { left, below: left, size: Math.max(Math.min(width - left - 4, LARGEST), 40) };
+  return { left, below: left, size: Math.max(Math.min(width - left - 4, LARGEST, n * LARGEST_CELL), 40) };
 }
 
 function said(attention: Sparse, { query, key }: Place): string {

@@ -1,21 +1,17 @@
 /** One line for each view: value, interval, q, rank, verdict, and what they mean. */
-import type { Model, Verdict } from "../data";
+import type { Head, Model, Verdict } from "../data";
 import { IntervalPlot } from "./IntervalPlot";
-import { agreementOf, linesOf, type Line } from "./lines";
-import { interval, known, plural, show, showQ } from "./numbers";
+import { agreementOf, linesOf, type Line } from "./verdicts";
+import { interval, known, show, showQ } from "./numbers";
 import { Empty } from "./parts";
 
-export function Lines({ model, head }: { model: Model; head: number }) {
-  const lines = linesOf(model, head);
+export function Lines({ model, head, data }: { model: Model; head: number; data: Head | null }) {
+  const lines = linesOf(model, head, data);
   if (!lines.length) return <Empty what="No analysis has scored this head." command="mechheads atlas" />;
   const agreement = agreementOf(model, lines);
   return (
     <section class="card-lines" aria-label="What each analysis says">
-      {agreement.map((text) => (
-        <p key={text} class="card-agreement">
-          {text}
-        </p>
-      ))}
+      <p class="card-agreement">{agreement.join(" ")}</p>
       <ul>
         {lines.map((line) => (
           <OneLine key={line.view.name} line={line} />
@@ -37,9 +33,9 @@ function OneLine({ line }: { line: Line }) {
           <IntervalPlot value={value} low={low} high={high} all={line.all} />
           <p class="card-numbers">
             <b>{show(value)}</b> {view.unit} <span>({ends})</span>
-            <span>{showQ(line.q)}</span>
+            {view.q && <span>{showQ(line.q)}</span>}
             {rank && <span>{`rank ${rank.rank} of ${rank.of}${view.rankBy === "absolute" ? " by size" : ""}`}</span>}
-            {line.nPrompts !== null && <span>{plural(line.nPrompts, "prompt")}</span>}
+            {line.measuredOn && <span>{line.measuredOn}</span>}
           </p>
         </>
       )}

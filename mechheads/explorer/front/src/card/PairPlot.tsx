@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 
 import type { Effect } from "../data";
-import { extent, known, scale, show, ticks } from "./numbers";
+import { extent, known, scale, show, ticks, tickText } from "./numbers";
 import { Figure, stepped, useWidth } from "./parts";
 
 interface Props {
@@ -26,8 +26,10 @@ export function PairPlot({ name, x, y, dots }: Props) {
   const ends = extent(points.flatMap((point) => [point.x, point.y]), 0);
   const across = scale(ends, LEFT, LEFT + size);
   const up = scale(ends, size + 8, 8);
+  const sorted = [...points].sort((a, b) => a.x - b.x);
+  const found = points.find(({ pair }) => pair === at);
+  const said = found ? `${x.title} ${show(found.x)}, ${y.title} ${show(found.y)}: ${dots(found.pair)}` : null;
   const move = (event: KeyboardEvent) => {
-    const sorted = [...points].sort((a, b) => a.x - b.x);
     const now = sorted.findIndex(({ pair }) => pair === at);
     const next = stepped(event.key, now, sorted.length);
     if (next === null) return;
@@ -35,7 +37,6 @@ export function PairPlot({ name, x, y, dots }: Props) {
     event.stopPropagation();
     setAt(sorted[next]?.pair ?? null);
   };
-  const found = points.find(({ pair }) => pair === at);
   const caption = `${y.title} against ${x.title}. On the line, the two are equal`;
   return (
     <Figure name={name} caption={caption}>
@@ -46,9 +47,13 @@ export function PairPlot({ name, x, y, dots }: Props) {
             width={LEFT + size + 12}
             height={size + BELOW + 8}
             viewBox={`0 0 ${LEFT + size + 12} ${size + BELOW + 8}`}
-            role="img"
-            aria-label={`${caption}. ${points.length} pairs; arrow keys read them.`}
-            tabIndex={0}
+            role="slider"
+            aria-label={`${caption}. ${points.length} pairs`}
+            aria-valuemin={1}
+            aria-valuemax={points.length}
+            aria-valuenow={sorted.findIndex(({ pair }) => pair === at) + 1}
+            aria-valuetext={said ?? "no pair"}
+            tabindex={0}
             onKeyDown={move}
           >
             <g class="card-axis" aria-hidden="true">
@@ -56,10 +61,10 @@ export function PairPlot({ name, x, y, dots }: Props) {
                 <g key={tick}>
                   <path class={tick === 0 ? "card-none" : "card-grid"} d={`M${across(tick)} 8V${size + 8}M${LEFT} ${up(tick)}H${LEFT + size}`} />
                   <text x={across(tick)} y={size + 22} text-anchor="middle">
-                    {show(tick, 2)}
+                    {tickText(tick)}
                   </text>
                   <text x={LEFT - 6} y={up(tick) + 4} text-anchor="end">
-                    {show(tick, 2)}
+                    {tickText(tick)}
                   </text>
                 </g>
               ))}
@@ -83,7 +88,7 @@ export function PairPlot({ name, x, y, dots }: Props) {
         )}
       </div>
       <p class="card-readout" aria-live="polite">
-        {found ? `${x.title} ${show(found.x)}, ${y.title} ${show(found.y)}: ${dots(found.pair)}` : "Point at a dot, or use the arrow keys, to see its pair."}
+        {said ?? "Point at a dot, or use the arrow keys, to see its pair."}
       </p>
     </Figure>
   );

@@ -42,7 +42,7 @@ export function PathsPlot({ name, centre, links, unit, onOpen }: Props) {
   const height = Math.max(left.height, right.height, 130) + TOP + 4;
   const most = Math.max(...[...links.senders, ...links.receivers].map(({ value }) => Math.abs(value)), 1e-12);
   const middle = drawn / 2;
-  const half = wide ? 44 : 34;
+  const half = wide ? 46 : 40;
   const y0 = TOP + (height - TOP) / 2;
   const ports: Record<Way, number> = { Q: y0 - 34, K: y0, V: y0 + 34, logits: y0 };
   const offset = (rows: { height: number }) => TOP + (height - TOP - rows.height) / 2;
@@ -65,7 +65,7 @@ export function PathsPlot({ name, centre, links, unit, onOpen }: Props) {
               <Curve key={at} {...{ link, most }} from={[middle + half, y0]} to={[drawn - side, y + offset(right)]} />
             ))}
             <rect class="card-centre" x={middle - half} y={y0 - 52} width={2 * half} height={104} rx={6} />
-            <text class="card-centre-name" x={middle} y={y0 + 5} text-anchor="middle">
+            <text class="card-centre-name" x={middle + 7} y={y0 + 5} text-anchor="middle">
               {centre}
             </text>
             {(["Q", "K", "V"] as const).map((way) => (
@@ -128,7 +128,7 @@ interface NodeProps {
 function Node({ link, x, y, width, wide, unit, end, onOpen }: NodeProps) {
   const { head } = link;
   const value = `${show(link.value)} ${unit}`;
-  const label = `${link.name} ${end} ${link.way}: ${value}${link.low === null ? "" : `, ${interval(link.low, link.high)}`}`;
+  const label = `${link.name} ${link.way === "logits" ? "" : `${link.way} `}${show(link.value, 2)}: ${end} ${link.way}, ${value}${link.low === null ? "" : `, ${interval(link.low, link.high)}`}`;
   const act = () => head !== null && onOpen(head);
   const onKey = (event: KeyboardEvent) => {
     if (event.key !== "Enter" && event.key !== " ") return;
@@ -137,7 +137,7 @@ function Node({ link, x, y, width, wide, unit, end, onOpen }: NodeProps) {
     act();
   };
   return (
-    <g class={`card-node card-way-${link.way}`} {...(head === null ? { role: "img" } : { role: "link", tabIndex: 0, onClick: act, onKeyDown: onKey })} aria-label={label}>
+    <g class={`card-node card-way-${link.way}`} {...(head === null ? { role: "img" } : { role: "link", tabindex: 0, onClick: act, onKeyDown: onKey })} aria-label={label}>
       <title>{label}</title>
       <rect x={x + 0.5} y={y - BOX / 2} width={width - 1} height={BOX} rx={4} />
       <text x={x + 6} y={y + 4}>

@@ -35,7 +35,7 @@ export function RolesPane({ pane, shared, name }: { pane: Pane; shared: Shared; 
         </dl>
         <Strip
           name={`${name}-roles`}
-          caption="One dot for each start; bar: mean, whiskers: its interval, or the ends if there are two starts"
+          caption="One dot for each start; line: mean, band: its interval, or the two starts if there are no more"
           unit="role"
           of="start"
           domain={[0, 1]}
@@ -47,7 +47,7 @@ export function RolesPane({ pane, shared, name }: { pane: Pane; shared: Shared; 
         <h4>Gates of both fits</h4>
         <Strip
           name={`${name}-gates`}
-          caption="0 is shut, 1 is open. One dot for each start; bar: mean"
+          caption="0 is shut, 1 is open. One dot for each start; line: mean"
           unit="gate"
           of="start"
           domain={[0, 1]}

@@ -35,7 +35,7 @@ export function SafetyPane({ pane, shared, name }: { pane: Pane; shared: Shared;
         </ul>
         <Strip
           name={`${name}-ships`}
-          caption="One dot for each request; bar: mean, whiskers: its 95% interval"
+          caption="One dot for each request; line: mean, band: its 95% interval"
           unit={pane.ships[0]?.unit ?? "nats"}
           of="request"
           dots={text}
@@ -53,8 +53,8 @@ export function SafetyPane({ pane, shared, name }: { pane: Pane; shared: Shared;
   );
 }
 
-function said({ score, low, high, estimate, unit, nRequests, dropped, generalized, generalizedLow, generalizedHigh }: Ships): string {
-  const requests = known(nRequests) ? ` on ${plural(nRequests, "request")}` : "";
+function said({ score, low, high, estimate, unit, nRequests, values, dropped, generalized, generalizedLow, generalizedHigh }: Ships): string {
+  const requests = ` on ${plural(nRequests ?? values.filter(known).length, "request")}`;
   const ships = dropped
     ? `about ${show(estimate)} ${unit}${requests}: then a race dropped the head, because it could no longer be among the first.`
     : known(score)

@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 
 import type { Num } from "../data";
-import { extent, interval, known, plural, scale, show, ticks } from "./numbers";
+import { extent, interval, known, plural, scale, show, ticks, tickText } from "./numbers";
 import { Figure, useWidth } from "./parts";
 import { spread } from "./spread";
 
@@ -31,6 +31,7 @@ interface Props {
 
 const ROW = 46;
 const AXIS = 36;
+const BAND = 28;
 const RADIUS = 3.2;
 
 export function Strip({ name, caption, unit, rows, dots, of, domain }: Props) {
@@ -42,6 +43,7 @@ export function Strip({ name, caption, unit, rows, dots, of, domain }: Props) {
   const ends = domain ?? extent(rows.flatMap((row) => [...row.values, row.mean, row.low, row.high]), 0);
   const x = scale(ends, label + 10, Math.max(width - 12, label + 20));
   const chosen = at && rows[at.row]?.values[at.dot];
+  const said = at && known(chosen) ? `${show(chosen)} ${unit}: ${dots(at.dot)}` : null;
   return (
     <Figure name={name} caption={caption}>
       <div ref={box} class="card-wide">
@@ -58,6 +60,7 @@ export function Strip({ name, caption, unit, rows, dots, of, domain }: Props) {
                 labelled={label > 0}
                 unit={unit}
                 of={of}
+                said={at?.row === index ? said : null}
                 chosen={at?.row === index ? at.dot : null}
                 onChoose={(dot) => setAt(dot === null ? null : { row: index, dot })}
               />
@@ -66,7 +69,7 @@ export function Strip({ name, caption, unit, rows, dots, of, domain }: Props) {
         )}
       </div>
       <p class="card-readout" aria-live="polite">
-        {at && known(chosen) ? `${show(chosen)} ${unit}: ${dots(at.dot)}` : `Point at a dot, or use the arrow keys, to see its ${of}.`}
+        {said ?? `Point at a dot, or use the arrow keys, to see its ${of}.`}
       </p>
     </Figure>
   );
@@ -88,7 +91,7 @@ function Axis({ x, ends, from, to, unit, n }: AxisProps) {
         <g key={tick}>
           <line class={tick === 0 ? "card-none" : "card-grid"} x1={x(tick)} x2={x(tick)} y1={from} y2={to} />
           <text x={x(tick)} y={to + 14} text-anchor="middle">
-            {show(tick, 2)}
+            {tickText(tick)}
           </text>
         </g>
       ))}
@@ -108,33 +111,36 @@ interface RowProps {
   unit: string;
   of: string;
   chosen: number | null;
+  /** The chosen dot in words. */
+  said: string | null;
   onChoose: (dot: number | null) => void;
 }
 
-function Row({ row, x, y, width, labelled, unit, of, chosen, onChoose }: RowProps) {
+function Row({ row, x, y, width, labelled, unit, of, chosen, said, onChoose }: RowProps) {
   const shown = row.values.map((value, dot) => ({ value, dot })).filter(({ value }) => known(value));
   const sorted = [...shown].sort((a, b) => Number(a.value) - Number(b.value));
   const heights = spread(shown.map(({ value }) => x(Number(value))), RADIUS * 2.1, ROW / 2 - RADIUS - 8);
+  const place = sorted.findIndex(({ dot }) => dot === chosen);
+  const role = shown.length ? { role: "slider" as const, "aria-valuemin": 1, "aria-valuemax": shown.length, "aria-valuenow": place + 1, "aria-valuetext": said ?? `no ${of}` } : { role: "img" as const };
   const move = (event: KeyboardEvent) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step || !sorted.length) return;
     event.preventDefault();
     event.stopPropagation();
-    const now = sorted.findIndex(({ dot }) => dot === chosen);
-    const next = now < 0 ? (step > 0 ? 0 : sorted.length - 1) : Math.min(Math.max(now + step, 0), sorted.length - 1);
+    const next = place < 0 ? (step > 0 ? 0 : sorted.length - 1) : Math.min(Math.max(place + step, 0), sorted.length - 1);
     onChoose(sorted[next]?.dot ?? null);
   };
   const summary = known(row.mean)
     ? `${row.name}: ${show(row.mean)} ${unit}, ${row.range ? "two clusters " : ""}${interval(row.low, row.high)}, ${plural(shown.length, of)}`
     : `${row.name}: not measured`;
   return (
-    <g class="card-row" tabIndex={0} role="img" aria-label={summary} onKeyDown={move} onBlur={() => onChoose(null)}>
+    <g class="card-row" tabindex={0} {...role} aria-label={summary} onKeyDown={move} onBlur={() => onChoose(null)}>
       <rect class="card-focus" x={1} y={y - ROW / 2 + 1} width={Math.max(width - 2, 1)} height={ROW - 2} />
       <text class="card-row-name" x={labelled ? 0 : 2} y={labelled ? y + 4 : y - ROW / 2 - 3}>
         {row.name}
       </text>
       {known(row.low) && known(row.high) && (
-        <path class="card-whisker" d={`M${x(row.low)} ${y - 15}v30M${x(row.low)} ${y}H${x(row.high)}M${x(row.high)} ${y - 15}v30`} />
+        <rect class="card-band" x={x(row.low)} y={y - BAND / 2} width={Math.max(x(row.high) - x(row.low), 1)} height={BAND} />
       )}
       {shown.map(({ value, dot }, index) => (
         <circle
@@ -146,7 +152,7 @@ function Row({ row, x, y, width, labelled, unit, of, chosen, onChoose }: RowProp
           onPointerEnter={() => onChoose(dot)}
         />
       ))}
-      {known(row.mean) && <path class="card-mean" d={`M${x(row.mean)} ${y - 13}v26`} />}
+      {known(row.mean) && <path class="card-mean" d={`M${x(row.mean)} ${y - BAND / 2}v${BAND}`} />}
       {!known(row.mean) && (
         <text class="card-missing" x={x(0)} y={y + 4}>
           not measured

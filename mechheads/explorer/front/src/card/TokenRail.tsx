@@ -1,5 +1,5 @@
 /** The text along a heat map: the tokens around the marked query, darker the more attention they get. */
-import type { Place } from "./heatmap";
+import type { Place } from "./heatDrawing";
 import { row, type Sparse } from "./sparse";
 import { inText } from "./tokens";
 

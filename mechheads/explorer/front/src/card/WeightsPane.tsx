@@ -1,7 +1,7 @@
 /** What a head can read and write, from its weights alone. */
 import type { Direction, Operation, RelationEvidence, Spectrum, WeightsPane as Pane } from "../data";
 import { IntervalPlot } from "./IntervalPlot";
-import { extent, interval, percent, plural, show, showQ } from "./numbers";
+import { extent, interval, known, percent, plural, show, showQ } from "./numbers";
 import { Empty, Tokens } from "./parts";
 import { SpectrumPlot } from "./Spectrum";
 
@@ -133,8 +133,8 @@ function OneRelation({ evidence: each, all }: { evidence: RelationEvidence; all:
       <p class="card-numbers">
         <b>{percent(each.phi)}</b> <span>of pairs ({interval(each.low, each.high)})</span>
         <span>{showQ(each.q)}</span>
-        <span>{`shuffled targets: ${percent(each.null)}`}</span>
-        <span>{READINGS[each.reading] ?? each.reading}</span>
+        {known(each.null) && <span>{`shuffled targets: ${percent(each.null)}`}</span>}
+        {each.reading && <span>{READINGS[each.reading] ?? each.reading}</span>}
       </p>
       {each.pairs && (
         <details>

@@ -2,7 +2,7 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import type { Window } from "./heat";
-import type { Look } from "./heatmap";
+import type { Look } from "./heatDrawing";
 
 type CanvasRef = { current: HTMLCanvasElement | null };
 

@@ -1,13 +1,25 @@
 /** Saves a drawing as SVG or PNG, with the colours that it has on the screen. */
 
+const SVG = "http://www.w3.org/2000/svg";
+
 const STYLES = [
   "fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "opacity", "font-family",
   "font-size", "font-weight", "text-anchor", "dominant-baseline",
 ];
 
-/** The drawing as a text that stands alone: styles are copied from the page into each element. */
-export function standalone(svg: SVGSVGElement): string {
+/** The drawing as a text that stands alone: its styles become attributes. One that is not in the page has them already. */
+export function standalone(svg: SVGSVGElement, behind: Element): string {
   const copy = svg.cloneNode(true) as SVGSVGElement;
+  if (svg.isConnected) inlineStyles(svg, copy);
+  const back = document.createElementNS(SVG, "rect");
+  for (const [name, value] of Object.entries({ width: "100%", height: "100%", fill: backgroundOf(behind) })) {
+    back.setAttribute(name, value);
+  }
+  copy.prepend(back);
+  return new XMLSerializer().serializeToString(copy);
+}
+
+function inlineStyles(svg: SVGSVGElement, copy: SVGSVGElement): void {
   const originals = [svg, ...svg.querySelectorAll("*")];
   [copy, ...copy.querySelectorAll("*")].forEach((element, at) => {
     const original = originals[at];
@@ -16,17 +28,6 @@ export function standalone(svg: SVGSVGElement): string {
     for (const name of STYLES) element.setAttribute(name, style.getPropertyValue(name));
     element.removeAttribute("class");
   });
-  const { width, height } = svg.getBoundingClientRect();
-  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  copy.setAttribute("width", String(Math.round(width)));
-  copy.setAttribute("height", String(Math.round(height)));
-  if (!copy.hasAttribute("viewBox")) copy.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  const back = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-  for (const [name, value] of Object.entries({ width: "100%", height: "100%", fill: backgroundOf(svg) })) {
-    back.setAttribute(name, value);
-  }
-  copy.prepend(back);
-  return new XMLSerializer().serializeToString(copy);
 }
 
 /** The first colour behind an element that is not transparent. */
@@ -38,21 +39,21 @@ export function backgroundOf(element: Element): string {
   return "white";
 }
 
-export function saveSvg(svg: SVGSVGElement, name: string): void {
-  save(new Blob([standalone(svg)], { type: "image/svg+xml" }), `${name}.svg`);
+export function saveSvg(svg: SVGSVGElement, behind: Element, name: string): void {
+  save(new Blob([standalone(svg, behind)], { type: "image/svg+xml" }), `${name}.svg`);
 }
 
 /** Twice the size on the screen. */
-export async function savePng(drawing: SVGSVGElement | HTMLCanvasElement, name: string): Promise<void> {
-  const canvas = drawing instanceof HTMLCanvasElement ? drawing : await painted(drawing);
+export async function savePng(drawing: SVGSVGElement, behind: Element, name: string): Promise<void> {
+  const canvas = await painted(drawing, standalone(drawing, behind));
   const blob = await new Promise<Blob | null>((done) => canvas.toBlob(done, "image/png"));
   if (blob) save(blob, `${name}.png`);
 }
 
-async function painted(svg: SVGSVGElement): Promise<HTMLCanvasElement> {
-  const { width, height } = svg.getBoundingClientRect();
+async function painted(svg: SVGSVGElement, text: string): Promise<HTMLCanvasElement> {
+  const [width, height] = [svg.width.baseVal.value, svg.height.baseVal.value];
   const picture = new Image();
-  picture.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(standalone(svg))}`;
+  picture.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
   await picture.decode();
   const canvas = document.createElement("canvas");
   canvas.width = Math.round(width * 2);

@@ -1,5 +1,8 @@
 /** Numbers as text, and ranks. */
 
+/** Sizes below this come from rounding. */
+const ROUNDING = 1e-12;
+
 /** A value that may be missing: JSON has no NaN, so a missing number is null. */
 export type Maybe = number | null | undefined;
 
@@ -10,8 +13,8 @@ export function known(value: Maybe): value is number {
 /** A number with three significant digits and a true minus sign; "missing" if there is none. */
 export function show(value: Maybe, digits = 3): string {
   if (!known(value)) return "missing";
-  if (value === 0) return "0";
   const size = Math.abs(value);
+  if (size < ROUNDING) return "0";
   let text: string;
   if (size >= 1e6 || size < 1e-4) {
     const [front = "", power = "0"] = size.toExponential(Math.max(0, digits - 2)).split("e");
@@ -99,6 +102,12 @@ export function extent(values: Iterable<Maybe>, ...also: number[]): [number, num
 export function scale([from, to]: readonly [number, number], start: number, end: number): (value: number) => number {
   const slope = to === from ? 0 : (end - start) / (to - from);
   return (value) => start + (value - from) * slope;
+}
+
+/** A number of an axis: no zeros at its end. */
+export function tickText(value: number): string {
+  const text = Math.abs(value) >= 1e6 || (value !== 0 && Math.abs(value) < 1e-4) ? show(value, 2) : String(Number(Math.abs(value).toPrecision(6)));
+  return value < 0 && !text.startsWith("\u2212") ? `\u2212${text}` : text;
 }
 
 /** Round numbers for an axis: about `n` of them between the ends. */

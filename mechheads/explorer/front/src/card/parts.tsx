@@ -40,6 +40,10 @@ interface TabsProps {
 export function Tabs({ label, tabs, chosen, onChoose, class: look = "", children }: TabsProps) {
   const base = useId();
   const list = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const [row, tab] = [list.current, list.current?.querySelector<HTMLElement>("[aria-selected=true]")];
+    if (row && tab) row.scrollLeft = tab.offsetLeft - row.offsetLeft - (row.clientWidth - tab.offsetWidth) / 2;
+  }, [chosen]);
   const move = (event: KeyboardEvent) => {
     const at = tabs.findIndex((tab) => tab.id === chosen);
     const next = stepped(event.key, at, tabs.length);
@@ -66,6 +70,7 @@ export function Tabs({ label, tabs, chosen, onChoose, class: look = "", children
             onClick={() => onChoose(tab.id)}
           >
             {tab.name}
+            {tab.empty && <span class="card-hidden"> (nothing measured)</span>}
           </button>
         ))}
       </div>
@@ -131,9 +136,9 @@ interface FigureProps {
 export function Figure({ name, caption, asSvg, children }: FigureProps) {
   const box = useRef<HTMLElement>(null);
   const svg = () => asSvg?.() ?? box.current?.querySelector<SVGSVGElement>("svg.card-drawing") ?? null;
-  const png = () => {
-    const drawing = box.current?.querySelector<HTMLCanvasElement>("canvas.card-drawing") ?? svg();
-    if (drawing) void savePng(drawing, name);
+  const save = (write: typeof saveSvg | typeof savePng) => {
+    const drawing = svg();
+    if (drawing && box.current) void write(drawing, box.current, name);
   };
   return (
     <figure class="card-figure" ref={box}>
@@ -141,20 +146,16 @@ export function Figure({ name, caption, asSvg, children }: FigureProps) {
       <figcaption>
         <span>{caption}</span>
         <span class="card-save">
-          <button type="button" class="card-small" aria-label={`Save ${name} as SVG`} onClick={() => saveDrawing(svg(), name)}>
+          <button type="button" class="card-small" aria-label={`Save ${name} as SVG`} onClick={() => save(saveSvg)}>
             SVG
           </button>
-          <button type="button" class="card-small" aria-label={`Save ${name} as PNG`} onClick={png}>
+          <button type="button" class="card-small" aria-label={`Save ${name} as PNG`} onClick={() => save(savePng)}>
             PNG
           </button>
         </span>
       </figcaption>
     </figure>
   );
-}
-
-function saveDrawing(svg: SVGSVGElement | null, name: string): void {
-  if (svg) saveSvg(svg, name);
 }
 
 /** The width of an element in pixels, kept up to date. */

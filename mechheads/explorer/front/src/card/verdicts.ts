@@ -1,5 +1,5 @@
 /** What each view says of one head, in numbers and words. */
-import type { Column, Model, Num, Verdict, View } from "../data";
+import type { Column, Head, Model, Num, Verdict, View } from "../data";
 import { known, plural, rankOf, show, type Rank } from "./numbers";
 
 export interface Line {
@@ -12,7 +12,8 @@ export interface Line {
   readonly estimated: boolean;
   /** Among all heads, by value or absolute value, with estimates for those that were dropped. */
   readonly rank: Rank | null;
-  readonly nPrompts: Num;
+  /** What it was measured on, such as "20 requests"; empty if that is not known. */
+  readonly measuredOn: string;
   readonly verdict: Verdict | null;
   /** What the number means for this head; why there is none, if it is missing. */
   readonly sentence: string;
@@ -26,12 +27,13 @@ export function columnsOf(model: Model): Named {
   return new Map(model.columns.map((column) => [column.name, column]));
 }
 
-export function linesOf(model: Model, head: number): Line[] {
+/** `data` is the head's card, if it is loaded: it says how many prompts there were. */
+export function linesOf(model: Model, head: number, data: Head | null = null): Line[] {
   const columns = columnsOf(model);
-  return model.views.map((view) => lineOf(model, columns, view, head));
+  return model.views.map((view) => lineOf(model, columns, view, head, data));
 }
 
-function lineOf(model: Model, columns: Named, view: View, head: number): Line {
+function lineOf(model: Model, columns: Named, view: View, head: number, data: Head | null): Line {
   const measured = numberOf(columns, view.value, head);
   const estimate = numberOf(columns, view.estimate, head);
   const estimated = measured === null && estimate !== null;
@@ -41,9 +43,10 @@ function lineOf(model: Model, columns: Named, view: View, head: number): Line {
   const ranked = view.rankBy === "absolute" ? all.map((each) => (each === null ? null : Math.abs(each))) : all;
   const count = model.columns.find((column) => column.role === "count" && column.of === view.value);
   const nPrompts = count ? numberOf(columns, count.name, head) : null;
+  const measuredOn = nPrompts === null ? counted(view.name, data) : plural(nPrompts, "prompt");
   const relation = columns.get("best_relation")?.values[head];
   const filled = value === null ? missing(model) : fill(view, { value, low, high, relation: String(relation ?? "") });
-  const dropped = `A race dropped this head${nPrompts === null ? "" : ` after ${plural(nPrompts, "prompt")}`}: this is an estimate.`;
+  const dropped = `A race dropped this head${nPrompts === null ? "" : ` after ${measuredOn}`}: this is an estimate.`;
   return {
     view,
     value,
@@ -52,7 +55,7 @@ function lineOf(model: Model, columns: Named, view: View, head: number): Line {
     q: estimated ? null : numberOf(columns, view.q, head),
     estimated,
     rank: rankOf(ranked, head),
-    nPrompts,
+    measuredOn,
     verdict: view.verdict.values[head] ?? null,
     sentence: estimated ? `${filled} ${dropped}` : filled,
     all,
@@ -67,6 +70,19 @@ export function valuesOf(columns: Named, view: View, nHeads: number): Num[] {
 function numberOf(columns: Named, name: string | null, head: number): Num {
   const value = name === null ? null : columns.get(name)?.values[head];
   return typeof value === "number" && known(value) ? value : null;
+}
+
+/** How many prompts, requests, starts or pairs a view has of a head. */
+function counted(view: string, data: Head | null): string {
+  const n = (values: readonly Num[] | undefined) => values?.filter(known).length ?? 0;
+  const counts: [number, string][] = [
+    [n(data?.cause?.effects.find(({ name }) => name === view)?.values), "prompt"],
+    [n(data?.safety?.ships.find(({ ablation }) => view === `ships_${ablation}`)?.values), "request"],
+    [n(data?.roles?.roles.find(({ role }) => role === view)?.values), "start"],
+    [view === "phi" ? (data?.weights?.relations[0]?.pairs?.length ?? 0) : 0, "pair"],
+  ];
+  const found = counts.find(([count]) => count > 0);
+  return found ? plural(...found) : "";
 }
 
 function missing(model: Model): string {

@@ -25,7 +25,9 @@ export interface Frame {
   readonly below: number;
 }
 
-const LABEL = 12;
+/** Pixels between labels, and from a label to the edge. */
+const LABEL = 14;
+const EDGE = 5;
 
 /** A map that is ready to be drawn again and again. */
 export interface Prepared {
@@ -86,8 +88,8 @@ function labels(pen: Pen, from: Sparse, window: Window, { size, left, below }: F
   const near = (token: number, place: number | undefined) => place !== undefined && Math.abs(token - place) * cell < LABEL;
   const side = (start: number, place: number | undefined, write: (token: number, middle: number, colour: string, text: string) => void) => {
     for (let token = first(start); token < Math.min(start + window.span, from.tokens.length); token += step) {
-      const middle = (token + 0.5 - start) * cell;
-      if (middle >= 0 && middle <= size && !near(token, place)) write(token, middle, look.ink, name(token));
+      const middle = Math.max((token + 0.5 - start) * cell, EDGE);
+      if (middle <= size - EDGE / 2 && !near(token, place)) write(token, middle, look.ink, name(token));
     }
     if (place === undefined) return;
     const middle = (place + 0.5 - start) * cell;
