@@ -43,10 +43,10 @@ def atlas(
     device: Device = "cpu",
     quick: Annotated[bool, typer.Option(help="Fewer relations, pairs and requests, no roles: a first look.")] = False,
 ) -> None:
-    """Labels, patching effects, safety heads and roles of every head, as tables and one page of figures."""
+    """What every head does: names, labels, effects, safety heads and roles, as tables and a page to explore."""
+    from mechheads.explorer.page import write_page
     from mechheads.model.load import load
     from mechheads.studies.build import build_atlas
-    from mechheads.studies.report import write_page
 
     with results_in(out) as results:
         atlas = build_atlas(load(model, device=device), quick=quick, after_each=partial(results.write, write_page))

@@ -76,6 +76,8 @@ KINDS: dict[str, Kind] = {
     "roles": Kind(_GATING, "gate", null=None),
     # Tables
     "examples": Kind(("elhage2021framework",), "share of the residual stream"),
+    "patterns": Kind((), "share of attention"),
+    "head_weights": Kind(("elhage2021framework", "elhelo2024maps"), "share of the norms"),
     "indirect_object": Kind(_PATHS, "logits", null=None),
     "set_scores": Kind(_PATCHING),
     "faithfulness": Kind(_IOI, "share"),

@@ -8,7 +8,6 @@ from mechheads.studies.figures.recipes import Recipe, load_recipe, recipe_figure
 from mechheads.studies.figures.repeat import repeat_figure
 from mechheads.studies.figures.roles import roles_figure
 from mechheads.studies.figures.safety import safety_figure
-from mechheads.studies.report import write_page
 from mechheads.studies.safety import SafetyStudy, safety_study
 
 __all__ = [
@@ -24,5 +23,4 @@ __all__ = [
     "roles_figure",
     "safety_figure",
     "safety_study",
-    "write_page",
 ]

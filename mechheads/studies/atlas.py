@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +13,10 @@ import pandas as pd
 
 from mechheads.behaviour import HeadExamples, HeadProfile
 from mechheads.behaviour.head_profile import NAMES, PROFILED
-from mechheads.gating import Roles
-from mechheads.heads import HeadId, HeadLike, check_heads
+from mechheads.files.replacing import replacing
+from mechheads.files.text import parse_json
+from mechheads.gating import ROLES, Roles
+from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.results.agreement import compare_roles
 from mechheads.results.dataset import shown_ends
@@ -21,6 +24,8 @@ from mechheads.results.html import head_names
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.safety.heads.ships import SafetyHeads
+from mechheads.studies.head_patterns import HeadPatterns
+from mechheads.studies.head_weights import HeadWeights
 from mechheads.studies.study import Stages, save_parts
 
 if TYPE_CHECKING:
@@ -31,6 +36,7 @@ _COLUMNS = {
     "score": "{}",
     "ci_low": "{}_ci_low",
     "ci_high": "{}_ci_high",
+    "q_value": "{}_q",
     "range_low": "{}_range_low",
     "range_high": "{}_range_high",
     "generalized_ships": "generalized_{}",
@@ -39,7 +45,10 @@ _COLUMNS = {
     "estimate": "{}_estimate",
     "n_prompts": "{}_n_prompts",
 }
-"""The variables of a view, and the names of their columns in the table."""
+"""The variables of a view, and the names of their columns in the table; q values only if there are some."""
+_ABOUT = "atlas.json"
+_TEXTS = ("model", "pairs", "requests", "seconds", "notes", "interrupted")
+"""What ``atlas.json`` contains."""
 
 
 @dataclass
@@ -58,7 +67,13 @@ class Atlas(Stages):
             their Generalized Ships. The other heads have an ``estimate`` of Ships, from the requests until they were
             dropped.
         roles: which heads facilitate naming capitals, interfere with it or do not matter, by a short fit of gates.
-        patterns: attention patterns of the three heads with the largest patching effect, and their tokens.
+        direct: what each head itself adds to the logit of the capital, minus that of the wrong one.
+        repair: total and direct effect of the heads with the largest patching effect, and how later layers react.
+        paths: path patching from the heads with the largest effect to each other's q, k and v and to the logits.
+        weights: what each head reads, writes and copies by its weights, and the heads that it composes with.
+        patterns: what each head attends to in the prompts of the patching and in one longer text.
+        pairs: the prompts of the patching: clean, corrupted, answer, wrong.
+        requests: the requests of the safety heads.
         seconds: time that each stage took.
         notes: what was left out, and why.
         interrupted: whether Ctrl-C ended the work. Heads that were not reached are NaN.
@@ -72,7 +87,29 @@ class Atlas(Stages):
     patching: HeadScores | None = None
     safety: dict[str, SafetyHeads] = field(default_factory=dict)
     roles: Roles | None = None
-    patterns: tuple[dict[HeadLike, np.ndarray], list[str]] | None = None
+    direct: HeadScores | None = None
+    repair: HeadScores | None = None
+    paths: HeadScores | None = None
+    weights: HeadWeights | None = None
+    patterns: HeadPatterns | None = None
+    pairs: list[dict[str, str]] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The numbers of layers and of heads in a layer.
+
+        Raises:
+            ValueError: if there is no result yet.
+        """
+        known = [*self.results.values()]
+        if self.weights is not None:
+            known.append(self.weights.copying)
+        if known:
+            return known[0].n_layers, known[0].n_heads
+        if self.patterns is not None:
+            return self.patterns.first.shape[0], self.patterns.first.shape[1]
+        raise ValueError(f"the atlas of {self.model!r} has no result")
 
     @property
     def results(self) -> dict[str, HeadScores]:
@@ -82,6 +119,9 @@ class Atlas(Stages):
             "relations": self.relations,
             "labels": self.labels,
             "patching": self.patching,
+            "direct": self.direct,
+            "repair": self.repair,
+            "paths": self.paths,
         }
         parts |= {f"safety_{ablation}": scores for ablation, scores in self.safety.items()}
         return {name: part for name, part in (parts | dict(self.roles or {})).items() if part is not None}
@@ -94,6 +134,8 @@ class Atlas(Stages):
             views["phi"] = _phi(self.labels)
         if self.patching is not None:
             views["patching"] = self.patching
+        if self.direct is not None:
+            views["direct"] = self.direct
         views |= {f"ships_{ablation}": scores for ablation, scores in self.safety.items()}
         return views | dict(self.roles or {})
 
@@ -102,24 +144,27 @@ class Atlas(Stages):
 
         Columns: layer, head, names, the shares of attention ``to_first``, ``to_self``, ``to_previous``,
         ``to_duplicate``, ``to_induction`` and ``to_delimiter``, ``by_position``, ``entropy``, ``distance``, ``norm``
-        and ``copying`` (see ``mh.profile_heads``), categories, best_relation, then ``phi`` (of the best relation),
-        ``patching``, ``ships_undifferentiated``, ``ships_scaling``, ``generalized_ships_undifferentiated``,
+        and ``copying`` (see ``mh.profile_heads``), categories, best_relation, ``copying_by_weights``, then ``phi`` (of
+        the best relation), ``patching``, ``direct``, ``ships_undifferentiated``, ``ships_scaling``, ``generalized_ships_undifferentiated``,
         ``generalized_ships_scaling``, ``facilitation``, ``interference`` and ``irrelevance``. Each number also has
         ``_ci_low`` and ``_ci_high``, or ``_range_low`` and ``_range_high`` if there are two clusters, such as two
-        seeds. Where heads raced, ``ships_..._estimate`` is the mean over the ``ships_..._n_prompts`` requests on which
+        seeds; and ``_q`` if it was tested. Where heads raced, ``ships_..._estimate`` is the mean over the ``ships_..._n_prompts`` requests on which
         a head was measured; the scores of dropped heads are NaN. Analyses that were not run have no columns.
         """
-        sizes = next(iter(self.results.values()))
-        heads = check_heads(None, sizes.n_layers, sizes.n_heads)
+        heads = check_heads(None, *self.sizes)
         table = pd.DataFrame({"layer": [h.layer for h in heads], "head": [h.head for h in heads]})
         for name, values in _on_text(self.profile, heads).items():
             table[name] = values
         if self.labels is not None:
             table["categories"] = ["; ".join(self.labels.of(head)) for head in heads]
             table["best_relation"] = _best(self.labels)["best_relation"].values.ravel()
+        if self.weights is not None:
+            copying = self.weights.copying.dataset
+            table["copying_by_weights"] = copying["score"].values.ravel()
+            table["copying_by_weights_q"] = copying["q_value"].values.ravel()
         for name, scores in self.views.items():
             for variable, column in _COLUMNS.items():
-                if variable in scores.dataset:
+                if variable in scores.dataset and _is_told(variable, scores):
                     table[column.format(name)] = scores.dataset[variable].values.ravel()
         return table.set_index(pd.Index(head_names(table)))
 
@@ -148,17 +193,51 @@ class Atlas(Stages):
         return pd.concat(rows, ignore_index=True).drop(columns="label").rename(columns={"role": "view"})
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write every result (.nc), the table (heads.csv) and ``agreement()`` (agreement.csv) to a folder.
+        """Write every result (.nc), the table (heads.csv), ``agreement()`` (agreement.csv) and the rest (atlas.json).
 
-        ``mh.studies.write_page`` writes the figures.
+        ``Atlas.load`` reads them; ``mh.explore`` writes the page.
 
         Returns:
             The paths of the files.
         """
-        parts: dict[str, HeadScores | TableResult] = {**self.results}
-        if self.examples is not None:
-            parts["examples"] = self.examples
-        return save_parts(folder, parts, {"heads": self.to_dataframe(), "agreement": self.agreement()})
+        parts: dict[str, HeadScores | TableResult] = {**self.results, **self.tables}
+        files = save_parts(folder, parts, {"heads": self.to_dataframe(), "agreement": self.agreement()})
+        about = Path(folder) / _ABOUT
+        with replacing(about) as unfinished:
+            unfinished.write_text(json.dumps({name: getattr(self, name) for name in _TEXTS}, indent=1), "utf-8")
+        return [*files, about]
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Atlas:
+        """Read what ``save`` or ``mechheads atlas`` wrote.
+
+        Raises:
+            FileNotFoundError: if the folder has no atlas.
+            ValueError: if a file is damaged, or was written by a newer version.
+        """
+        folder = Path(folder)
+        if not (folder / _ABOUT).is_file():
+            raise FileNotFoundError(
+                f"{folder} has no {_ABOUT}; give a folder that `mechheads atlas` or Atlas.save has written"
+            )
+        about = parse_json((folder / _ABOUT).read_text("utf-8"), str(folder / _ABOUT))
+        if not isinstance(about, dict) or set(about) != set(_TEXTS):
+            raise ValueError(f"{folder / _ABOUT} is damaged: it needs {', '.join(_TEXTS)}")
+        atlas = cls(**about)
+        for name, kind in _KINDS.items():
+            if (path := folder / f"{name}.nc").is_file():
+                setattr(atlas, name, kind.load(path))
+        for path in sorted(folder.glob("safety_*.nc"), key=lambda path: path.stem, reverse=True):
+            atlas.safety[path.stem.removeprefix("safety_")] = SafetyHeads.load(path)
+        if all((folder / f"{role}.nc").is_file() for role in ROLES):
+            atlas.roles = Roles({role: HeadScores.load(folder / f"{role}.nc") for role in ROLES})
+        return atlas
+
+    @property
+    def tables(self) -> dict[str, TableResult]:
+        """The results that are no scores, by the name of their file without ``.nc``."""
+        tables = {"examples": self.examples, "weights": self.weights, "patterns": self.patterns}
+        return {name: table for name, table in tables.items() if table is not None}
 
     def summary(self, top: int = 3) -> str:
         """The result in a few lines of text."""
@@ -198,6 +277,22 @@ class Atlas(Stages):
                 share = f"{always[role]:.1%} of heads in every seed"
                 lines += _top_lines(scores, top, None, f"{scores.name}, gate ({share})")
         return "\n".join([*lines, *self.closing_lines])
+
+
+_KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
+    **dict.fromkeys(("relations", "patching", "direct", "repair", "paths"), HeadScores),
+    "labels": HeadLabels,
+    "profile": HeadProfile,
+    "examples": HeadExamples,
+    "weights": HeadWeights,
+    "patterns": HeadPatterns,
+}
+"""The parts of an atlas that have a file of their own, besides safety heads and roles."""
+
+
+def _is_told(variable: str, scores: HeadScores) -> bool:
+    """Whether the table has a column for a variable: q values only if there are some."""
+    return variable != "q_value" or bool(np.isfinite(scores.dataset[variable].values).any())
 
 
 def estimated(scores: HeadScores) -> HeadScores:

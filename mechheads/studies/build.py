@@ -6,13 +6,10 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mechheads.behaviour import head_examples, profile_heads
 from mechheads.engine.racing import Race
 from mechheads.engine.sweep import plan
 from mechheads.gating import head_roles
-from mechheads.heads import HeadLike
 from mechheads.interventions.basic import UniformAttention
 from mechheads.labels import label_heads
 from mechheads.labels.relations import Relation, load_relations
@@ -23,11 +20,13 @@ from mechheads.model.backends.temporary_changes import alone
 from mechheads.patching.activation import activation_patch
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import single_token
-from mechheads.results.scores import HeadScores
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.ships import SafetyHeads, compare_ablations
 from mechheads.safety.requests.requests import load_requests, request_prompts
+from mechheads.studies import causes
 from mechheads.studies.atlas import Atlas
+from mechheads.studies.head_patterns import head_patterns
+from mechheads.studies.head_weights import head_weights, weights_seconds
 from mechheads.studies.short_fit import CAPITALS, KEPT, TRIED, choose_starts, fit_briefly
 from mechheads.studies.study import QUICK_RELATIONS, stop_if_partial, teller
 from mechheads.units import show_seconds
@@ -72,11 +71,14 @@ def build_atlas(
     say = teller(progress)
     show = after_each or (lambda atlas: None)
     relations = in_vocabulary(load_relations(QUICK_RELATIONS), model.tokenizer) if quick else None
-    requests = [request.text for request in load_requests(split="test")[:: 5 if quick else 1]]
+    atlas.requests = [request.text for request in load_requests(split="test")[:: 5 if quick else 1]]
     say(f"{model!r}")
     with atlas.interruptible():
+        pairs = None
         with atlas.or_left_out("patching"):
-            atlas.patching = _patching(model, atlas, progress, 4 if quick else 8)
+            pairs = _pairs(model, atlas, 4 if quick else 8)
+            with atlas.stage("patching", progress):
+                atlas.patching = activation_patch(model, pairs, normalize=True, progress=progress)
         if atlas.patching is not None:
             stop_if_partial(atlas.patching)
             show(atlas)
@@ -84,7 +86,7 @@ def build_atlas(
         with atlas.or_left_out("labels"), atlas.stage("readings", progress):
             scorer = _relation_scorer(model, relations, atlas)
         n_tokens = _QUICK_TEXT if quick else _TEXT
-        seconds, starts = _estimate(model, atlas, scorer, requests, n_tokens, 0 if quick else updates)
+        seconds, starts = _estimate(model, atlas, scorer, n_tokens, 0 if quick else updates)
         about = [f"{name} {show_seconds(took)}" for name, took in seconds.items()]
         say(f"about {show_seconds(sum(seconds.values()))}: {', '.join(about) or 'nothing'}; Ctrl-C keeps what is done")
         with atlas.or_left_out("text"), atlas.stage("text", progress):
@@ -100,9 +102,13 @@ def build_atlas(
                 atlas.labels = label_heads(atlas.relations)
             stop_if_partial(atlas.relations)
             show(atlas)
+        with atlas.or_left_out("weights"), atlas.stage("weights", progress):
+            atlas.weights = head_weights(model, progress=progress)
+        _causes(model, pairs, atlas, progress)
+        show(atlas)
         if "safety heads" in seconds:
             with atlas.stage("safety", progress):
-                atlas.safety = _safety(model, requests, progress)
+                atlas.safety = _safety(model, atlas.requests, progress)
             for ablation, scores in atlas.safety.items():
                 stop_if_partial(scores)
                 atlas.notes += _how_raced(ablation, scores)
@@ -135,24 +141,40 @@ def capital_pairs(model: Model, n: int) -> PromptPairs | None:
     return PromptPairs.from_templates(TEMPLATE, {"country": countries}, answer=capitals)
 
 
-def _patching(model: Model, atlas: Atlas, progress: bool, n: int) -> HeadScores:
-    """Patching effects on up to ``n`` pairs about capitals; the atlas also gets the patterns of the strongest heads.
+def _pairs(model: Model, atlas: Atlas, n: int) -> PromptPairs:
+    """Up to ``n`` pairs about capitals, whose texts the atlas gets.
 
     Raises:
-        ValueError: if there are too few pairs, or they are too long for the model.
+        ValueError: if there are too few.
     """
     pairs = capital_pairs(model, n)
     if pairs is None:
         raise ValueError("fewer than 2 countries have a name and a capital of one token each")
-    with atlas.stage("patching", progress):
-        effect = activation_patch(model, pairs, normalize=True, progress=progress)
-        if not effect.missing:
-            atlas.patterns = _patterns(model, pairs, effect)
-    return effect
+    columns = (pairs.clean, pairs.corrupted, pairs.answer or (), pairs.wrong or ())
+    names = ("clean", "corrupted", "answer", "wrong")
+    atlas.pairs = [dict(zip(names, map(str, row), strict=True)) for row in zip(*columns, strict=True)]
+    return pairs
+
+
+def _causes(model: Model, pairs: PromptPairs | None, atlas: Atlas, progress: bool) -> None:
+    """Patterns, direct parts, repair and paths, as far as each can be had."""
+    prompts = [pair["clean"] for pair in atlas.pairs]
+    with atlas.stage("causes", progress):
+        with atlas.or_left_out("patterns"):
+            atlas.patterns = head_patterns(model, prompts)
+        if pairs is None or atlas.patching is None:
+            return
+        with atlas.or_left_out("direct parts"):
+            atlas.direct = causes.direct_parts(model, pairs, progress)
+        with atlas.or_left_out("repair"):
+            atlas.repair = causes.repairs(model, pairs, atlas.patching, progress)
+        with atlas.or_left_out("paths"):
+            few = capital_pairs(model, causes.PAIRS) or pairs
+            atlas.paths = causes.paths_between(model, few, atlas.patching, progress)
 
 
 def _estimate(
-    model: Model, atlas: Atlas, scorer: RelationScorer | None, requests: list[str], n_tokens: int, updates: int
+    model: Model, atlas: Atlas, scorer: RelationScorer | None, n_tokens: int, updates: int
 ) -> tuple[dict[str, float], list[int]]:
     """Estimated seconds of each analysis that can run, and the seeds of the roles; the atlas notes what is left out.
 
@@ -164,9 +186,12 @@ def _estimate(
     starts: list[int] = []
     if scorer is not None:
         seconds["labels"] = scorer.seconds()
+    seconds["weights"] = weights_seconds(model)
+    if "patching" in atlas.seconds:
+        seconds["causes"] = causes.PATCHED * atlas.seconds["patching"]
     with atlas.or_left_out("safety heads"):
-        cost = plan(model, request_prompts(model, requests), intervention=UniformAttention())
-        share = 1.0 if _race(model, requests) is None else _RACE
+        cost = plan(model, request_prompts(model, atlas.requests), intervention=UniformAttention())
+        share = 1.0 if _race(model, atlas.requests) is None else _RACE
         tokens = cost.forwards * cost.prompts * cost.pos
         seconds["text"] = _ON_TEXT * n_tokens * (cost.seconds or 0.0) / tokens
         seconds["safety heads"] = len(PAPER_KINDS) * share * (cost.seconds or 0.0)
@@ -213,10 +238,3 @@ def _how_raced(ablation: str, scores: SafetyHeads) -> list[str]:
         f"{scores.provenance['n_prompts']} requests, the others on {few.min()} to {few.max()}, until they could no "
         f"longer be among the first {_SAFETY_HEADS}; mh.safety_heads measures every head on all"
     ]
-
-
-def _patterns(model: Model, pairs: PromptPairs, patching: HeadScores) -> tuple[dict[HeadLike, np.ndarray], list[str]]:
-    """Attention patterns of the three heads with the largest patching effect, on the first clean prompt."""
-    run = model.cache(pairs.clean[:1], sites=("pattern",), progress=False)
-    heads = patching.heads(3)
-    return {h: run.pattern[h][0].float().cpu().numpy() for h in heads}, list(run.tokens.strings[0])

@@ -1,4 +1,4 @@
-"""HTML pages of an atlas, a study of safety heads, or roles: one file each, readable without a network."""
+"""HTML pages of a study of safety heads, of roles, or of a figure: one file each, readable without a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from mechheads.gating.roles.role_curves import RoleCurves
 from mechheads.gating.roles.roles import Roles
 from mechheads.results.html import html_table
 from mechheads.safety.answers.refusal import RefusalTest
-from mechheads.studies.atlas import Atlas, estimated
 from mechheads.studies.safety import SafetyStudy
 
 if TYPE_CHECKING:
@@ -38,25 +37,6 @@ pre { background: #f6f6f6; padding: 1rem; white-space: pre-wrap; font-size: 0.85
 table { border-collapse: collapse; font-size: 0.85rem; } td, th { padding: 0.2rem 0.6rem; text-align: left; }
 details { margin-top: 0.5rem; } summary { cursor: pointer; }
 """
-
-
-def write_page(atlas: Atlas, path: str | Path) -> Path:
-    """Write the figures of an atlas to one HTML file, together with plotly's script (about 5 MB).
-
-    Args:
-        atlas: from ``mh.build_atlas``.
-        path: the file, such as ``"atlas/index.html"``; its folder must exist.
-
-    Returns:
-        The path.
-    """
-    return _write(
-        Path(path),
-        f"{atlas.model}: heads",
-        f"The attention heads of {atlas.model}",
-        atlas.summary(5),
-        _sections(_atlas_parts(atlas)),
-    )
 
 
 def write_safety_page(study: SafetyStudy, path: str | Path) -> Path:
@@ -171,77 +151,6 @@ def _script() -> str:
     from plotly.offline import get_plotlyjs
 
     return get_plotlyjs()
-
-
-def _atlas_parts(atlas: Atlas) -> list[_Part]:
-    agreement = atlas.agreement()
-    return [
-        _Part(
-            atlas.profile,
-            "On ordinary text",
-            "The share of each head's attention that goes to the first token, to the token itself, to the previous "
-            "token, to earlier copies of the token (duplicate), to tokens that follow an earlier copy (induction) and "
-            "to delimiters; and the share of the variance of its attention that the distance explains (position).",
-            plots.heatmap,
-        ),
-        _Part(
-            atlas.labels,
-            "Categories",
-            "What each head does according to its weights. phi is the share of a relation's pairs whose target is "
-            "among the ten strongest outputs of the head for the source. A head gets a category if phi of one of the "
-            "category's relations exceeds the phi of shuffled targets by at least 0.1, at a false discovery rate of "
-            "5%. Hover over a head to see the relation, phi and q, and evidence below this floor.",
-            lambda labels: plots.category_map({atlas.model: labels}),
-        ),
-        _Part(atlas.relations, "Relations", "The relation scores phi behind the categories.", plots.heatmap),
-        _Part(
-            atlas.patching,
-            "Activation patching: which heads carry the capital?",
-            "The corrupted prompt names another country. One head's z is replaced with its value in the clean run: 0 "
-            "means no change, 1 means that the whole logit difference between the two capitals is restored.",
-            plots.heatmap,
-        ),
-        _Part(
-            atlas.patterns,
-            "What these heads attend to",
-            "Attention patterns of the three heads with the largest patching effect, on the first prompt.",
-            lambda patterns: plots.attention(*patterns),
-        ),
-        _Part(
-            list(atlas.safety.values()) or None,
-            "Safety heads",
-            "The ten heads whose ablation changes the answer to harmful requests most (Ships), coloured by "
-            "Generalized Ships. Both measure any change of the answer, not only a change in refusing: a model that "
-            "refuses nothing has heads here too.",
-            plots.safety_map,
-        ),
-        *(
-            _Part(
-                scores,
-                f"Ships under {ablation} ablation",
-                "KL divergence of the next-token distribution after the request, in nats."
-                + (" Heads that the race dropped show their mean until then." if "dropped" in scores.dataset else ""),
-                lambda scores: plots.heatmap(estimated(scores)),
-            )
-            for ablation, scores in atlas.safety.items()
-        ),
-        _Part(
-            atlas.roles,
-            "Roles: which heads are needed to name a capital?",
-            "Every head gets a gate, and all gates are fitted together so that capitals become likely. Facilitation: "
-            "the gate stays open in the fit that pulls gates shut. Interference: it stays shut in the fit that pulls "
-            "gates open. Irrelevance: it follows the pull in both. Means over a few short fits, a first look.",
-            plots.role_map,
-        ),
-        _Part(
-            agreement if len(agreement) else None,
-            "Do these views agree?",
-            "Each cell is the rank correlation of two views: 1 if they put the heads in the same order, -1 if in the "
-            "opposite order, and 0 if the orders are unrelated. Pale cells with a grey number have an interval that "
-            "contains 0. The three roles come from the same gates, so they are bound to correlate with each other.",
-            plots.view_agreement,
-        ),
-    ]
 
 
 def _safety_parts(study: SafetyStudy) -> list[_Part]:

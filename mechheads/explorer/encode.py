@@ -1,0 +1,67 @@
+"""Numbers and texts as JSON that a page can hold: nothing in a text ends a script or is read as markup."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mechheads.heads import HeadId
+
+_LEVEL = 6
+_ESCAPED = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&"})
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: arrays as lists, heads by their names, and None for NaN and infinity.
+
+    >>> plain({"scores": np.array([0.5, np.nan]), "head": HeadId(23, 4)})
+    {'scores': [0.5, None], 'head': 'L23H4'}
+    """
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            value = np.where(np.isfinite(value), value.astype(object), None)
+        return value.tolist()
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    if isinstance(value, HeadId):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    return value
+
+
+def to_json(value: Any) -> str:
+    """Compact JSON whose texts are safe in any part of a page.
+
+    >>> to_json("</script>")
+    '"\\\\u003c/script\\\\u003e"'
+    """
+    return _dumped(value).translate(_ESCAPED)
+
+
+def block(value: Any) -> str:
+    """JSON, deflated, in base64.
+
+    Raises:
+        ValueError: if there is NaN or infinity in it; ``plain`` makes None of them.
+    """
+    return base64.b64encode(zlib.compress(_dumped(value).encode("ascii"), _LEVEL)).decode("ascii")
+
+
+def unblock(text: str) -> Any:
+    """What ``block`` was given, as JSON has it."""
+    return json.loads(zlib.decompress(base64.b64decode(text)))
+
+
+def _dumped(value: Any) -> str:
+    """JSON in ASCII: control characters, marks of direction and lone surrogates are escaped."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":"), default=plain)

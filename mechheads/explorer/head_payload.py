@@ -1,0 +1,244 @@
+"""The cards of heads: what an atlas holds of each head, pane by pane, and what all cards of a model share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mechheads.behaviour.head_examples import PARTS, HeadExamples
+from mechheads.explorer.columns import comparable
+from mechheads.explorer.encode import plain
+from mechheads.explorer.weights_payload import paths_pane, weights_pane
+from mechheads.heads import HeadId, check_heads
+from mechheads.results.dataset import RANGE
+from mechheads.results.scores import HeadScores
+from mechheads.studies.atlas import Atlas
+from mechheads.studies.head_patterns import HeadPatterns
+
+ACTIVITY = (
+    "The largest size, over the tokens of a window, of what the head moves there from all tokens but the first, as a "
+    "share of the residual stream."
+)
+LEAST = 5
+"""Attention to a key, in 255ths, that is kept."""
+_MANY = 512
+"""If a model has more heads, each part of the examples has one."""
+_ALIKE = 8
+_OF_EXAMPLES = ("window", "text", "activity", "query", "key", "weight")
+_EFFECTS = {
+    "total": (
+        "Total effect",
+        "The change of the logit difference if its output comes from the corrupted run and everything after it reacts.",
+    ),
+    "direct": ("Direct effect", "The same with all other heads and MLPs frozen: only the logits see the change."),
+    "repair": (
+        "Reaction of later layers",
+        "Total minus direct effect. If the direct effect is negative, a positive reaction is self-repair.",
+    ),
+}
+
+
+def shared(atlas: Atlas) -> dict[str, Any]:
+    """The texts that all heads' cards share."""
+    examples, patterns = atlas.examples, atlas.patterns
+    prompts = (
+        []
+        if patterns is None
+        else [{"name": name, "tokens": patterns.tokens(i)} for i, name in enumerate(patterns.table["name"])]
+    )
+    return {
+        "words": [] if examples is None else list(examples.words),
+        "windows": [] if examples is None else [row[row >= 0].tolist() for row in examples.tokens],
+        "prompts": prompts,
+        "pairs": atlas.pairs,
+        "requests": atlas.requests,
+        "seeds": [] if atlas.roles is None else _prompts(next(iter(atlas.roles.values()))),
+    }
+
+
+def head_blocks(atlas: Atlas) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The cards of each layer."""
+    sizes = atlas.sizes
+    cards = _Cards(atlas)
+    for layer in range(sizes[0]):
+        yield layer, {"layer": layer, "heads": [cards.of(HeadId(layer, head)) for head in range(sizes[1])]}
+
+
+class _Cards:
+    """Makes the cards of an atlas."""
+
+    def __init__(self, atlas: Atlas) -> None:
+        self.atlas = atlas
+        self._alike = _nearest(atlas.to_dataframe())
+        self._each = 1 if atlas.sizes[0] * atlas.sizes[1] > _MANY else 2
+        self._texts = {} if atlas.examples is None else dict(iter(atlas.examples.table.groupby("head")))
+        self._composed = None if atlas.weights is None else _by_head(atlas.weights.table)
+
+    def of(self, head: HeadId) -> dict[str, Any]:
+        """The card of one head."""
+        atlas = self.atlas
+        return {
+            "head": str(head),
+            "layer": head.layer,
+            "index": head.head,
+            "text": self._text(head),
+            "pattern": None if atlas.patterns is None else pattern_pane(atlas.patterns, head),
+            "weights": weights_pane(atlas, head),
+            "cause": _cause_pane(atlas, head),
+            "paths": paths_pane(atlas, head, self._composed),
+            "safety": _safety_pane(atlas, head),
+            "roles": _roles_pane(atlas, head),
+            "alike": self._alike(head),
+        }
+
+    def _text(self, head: HeadId) -> dict[str, Any] | None:
+        rows = self._texts.get(str(head))
+        return (
+            None if rows is None or self.atlas.examples is None else _text_pane(self.atlas.examples, rows, self._each)
+        )
+
+
+def attention(keys: np.ndarray, weights: np.ndarray, first: np.ndarray) -> dict[str, Any]:
+    """Sparse attention of one head in one text; keys with next to no attention are left out.
+
+    Args:
+        keys, weights: [query, kept], the largest first; weights and ``first`` in 255ths.
+    """
+    kept = (weights >= LEAST).sum(-1).tolist()
+    return {
+        "first": first.tolist(),
+        "keys": [row[:n] for row, n in zip(keys.tolist(), kept, strict=True)],
+        "weights": [row[:n] for row, n in zip(weights.tolist(), kept, strict=True)],
+    }
+
+
+def pattern_pane(patterns: HeadPatterns, head: HeadId) -> dict[str, Any]:
+    """What a head attends to in prompts."""
+    keys, weights, first = (each[head.layer, head.head] for each in (patterns.keys, patterns.weights, patterns.first))
+    spans = [slice(start, stop) for start, stop in patterns.table[["start", "stop"]].to_numpy().tolist()]
+    found = [attention(keys[span], weights[span], first[span]) for span in spans]
+    return {"prompts": [{"prompt": i, "attention": each} for i, each in enumerate(found)]}
+
+
+def _text_pane(examples: HeadExamples, rows: pd.DataFrame, each: int) -> dict[str, Any]:
+    """The examples of a head; of each part the first few."""
+    parts: dict[str, list[Any]] = {part: [] for part in PARTS}
+    for row in rows.itertuples():
+        if len(parts[row.part]) < each:
+            at, n = row.Index, int((examples.tokens[row.window] >= 0).sum())
+            one = {name: plain(getattr(row, name)) for name in _OF_EXAMPLES}
+            kept = (of[at, :n] for of in (examples.keys, examples.weights, examples.first))
+            one |= {"attention": attention(*kept), "sizes": examples.sizes[at, :n].tolist()}
+            parts[row.part].append(one)
+    found = [{"name": name, "examples": of} for name, of in parts.items() if of]
+    return {"parts": found, "activity": ACTIVITY}
+
+
+def _effect(scores: HeadScores, head: HeadId, name: str, title: str, meaning: str) -> dict[str, Any]:
+    """One effect of one head, of scores without extra dimensions."""
+    at = head.layer, head.head
+    data = scores.dataset
+    return {
+        "name": name,
+        "title": title,
+        "unit": scores.unit,
+        "meaning": meaning,
+        **plain(
+            {
+                key: data[variable].values[at]
+                for key, variable in (("score", "score"), ("low", "ci_low"), ("high", "ci_high"), ("q", "q_value"))
+            }
+        ),
+        "values": [] if scores.values is None else plain(scores.values.values[at]),
+    }
+
+
+def _cause_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
+    effects = []
+    if atlas.patching is not None:
+        meaning = "The share of the logit difference that its output from the clean run restores in the corrupted one."
+        effects.append(_effect(atlas.patching, head, "patching", "Patching", meaning))
+    if atlas.repair is not None and np.isfinite(atlas.repair.scores.values[head.layer, head.head]).any():
+        for name, (title, meaning) in _EFFECTS.items():
+            effects.append(_effect(atlas.repair.select(effect=name), head, name, title, meaning))
+    if atlas.direct is not None:
+        meaning = "What the head itself adds to the logit of the right capital, minus that of the wrong one."
+        effects.append(_effect(atlas.direct, head, "attribution", "Direct part in the logits", meaning))
+    return {"effects": effects} if effects else None
+
+
+def _safety_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
+    if not atlas.safety:
+        return None
+    at = head.layer, head.head
+    names = {
+        "score": "score",
+        "low": "ci_low",
+        "high": "ci_high",
+        "estimate": "estimate",
+        "nRequests": "n_prompts",
+        "generalized": "generalized_ships",
+        "generalizedLow": "generalized_ships_low",
+        "generalizedHigh": "generalized_ships_high",
+    }
+    found = []
+    for ablation, scores in atlas.safety.items():
+        data = scores.dataset
+        numbers = {key: data[name].values[at] if name in data else None for key, name in names.items()}
+        dropped = bool(data["dropped"].values[at]) if "dropped" in data else False
+        values = [] if scores.values is None else scores.values.values[at]
+        found.append(
+            {"ablation": ablation, "unit": scores.unit, **plain(numbers), "dropped": dropped, "values": plain(values)}
+        )
+    return {"ships": found}
+
+
+def _roles_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
+    if atlas.roles is None:
+        return None
+    at = head.layer, head.head
+    roles = []
+    for role, scores in atlas.roles.items():
+        data = scores.dataset
+        ranged = RANGE[0] in data and not np.isfinite(data["ci_low"].values[at])
+        low, high = (data[name].values[at] for name in (RANGE if ranged else ("ci_low", "ci_high")))
+        values = [] if scores.values is None else scores.values.values[at]
+        numbers = {"score": data["score"].values[at], "low": low, "high": high, "values": values}
+        roles.append({"role": role, "range": ranged, **plain(numbers)})
+    return {"roles": roles}
+
+
+def _prompts(scores: HeadScores) -> list[str]:
+    """The labels of the prompts (of roles: of the starts) behind scores."""
+    return [] if "cluster" not in scores.dataset else [str(label) for label in scores.dataset["cluster"].values]
+
+
+def _by_head(composed: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The pairs in which each head takes part."""
+    both = pd.concat([composed.assign(head=composed["sender"]), composed.assign(head=composed["receiver"])])
+    return {str(head): rows for head, rows in both.groupby("head")}
+
+
+def _nearest(table: pd.DataFrame) -> Any:
+    """A function that gives the heads most alike one head, by the ranks of everything that was measured."""
+    names = comparable(table)
+    heads = check_heads(None, int(table["layer"].max()) + 1, int(table["head"].max()) + 1)
+    if len(names) < 3:
+        return lambda head: None
+    ranks = table[names].rank()
+    spread = ((ranks - ranks.mean()) / ranks.std(ddof=0)).fillna(0.0).to_numpy()
+    centred = spread - spread.mean(1, keepdims=True)
+    unit = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), np.finfo(float).tiny)
+    near = unit @ unit.T
+    np.fill_diagonal(near, -np.inf)
+    n_heads = heads[-1].head + 1
+
+    def of(head: HeadId) -> dict[str, Any]:
+        row = near[head.layer * n_heads + head.head]
+        first = np.argsort(-row, kind="stable")[: min(_ALIKE, len(row) - 1)]
+        return {"heads": [{"head": str(heads[i]), "similarity": float(row[i])} for i in first], "columns": names}
+
+    return of

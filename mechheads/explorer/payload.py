@@ -1,0 +1,169 @@
+"""What a page gets: the data of its first view, and blocks that it opens when they are asked for.
+
+The types are those of ``front/src/data.ts``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mechheads._version import __version__
+from mechheads.behaviour.head_profile import LEAST, NAMES, PROFILED, HeadProfile
+from mechheads.explorer.columns import about_of, columns
+from mechheads.explorer.encode import block, plain
+from mechheads.explorer.head_payload import head_blocks, pattern_pane, shared
+from mechheads.explorer.methods import cautions, methods
+from mechheads.explorer.views import tensions, views
+from mechheads.heads import HeadId, check_heads
+from mechheads.labels import HeadLabels
+from mechheads.results.scores import HeadScores
+from mechheads.studies.atlas import Atlas
+from mechheads.studies.head_patterns import HeadPatterns
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What a page gets.
+
+    Attributes:
+        page: the data of its first view, as JSON has it.
+        blocks: what it opens later, deflated and in base64, by id: ``mh-shared-M`` and ``mh-heads-M-L`` of model M and
+            layer L.
+    """
+
+    page: dict[str, Any]
+    blocks: dict[str, str]
+
+
+def atlas_payload(atlases: Sequence[Atlas], live: dict[str, Any] | None = None) -> Payload:
+    """The payload of a page about one or several models.
+
+    Args:
+        live: where an own text can be run, for a page that is not offline.
+    """
+    blocks = {}
+    for number, atlas in enumerate(atlases):
+        blocks[f"mh-shared-{number}"] = block(shared(atlas))
+        blocks |= {f"mh-heads-{number}-{layer}": block(part) for layer, part in head_blocks(atlas)}
+    names = ", ".join(atlas.model for atlas in atlases)
+    return Payload(
+        _page("atlas", f"The attention heads of {names}", [_model(atlas) for atlas in atlases], live), blocks
+    )
+
+
+def run_payload(name: str, patterns: HeadPatterns) -> Payload:
+    """The payload of a page about the patterns of one run."""
+    n_layers, n_heads = patterns.first.shape[:2]
+    prompts = [{"name": each, "tokens": patterns.tokens(i)} for i, each in enumerate(patterns.table["name"])]
+    texts = {**dict.fromkeys(("words", "windows", "pairs", "requests", "seeds"), []), "prompts": prompts}
+    blocks = {"mh-shared-0": block(texts)}
+    panes = ("text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike")
+    for layer in range(n_layers):
+        heads = [HeadId(layer, head) for head in range(n_heads)]
+        cards = [
+            {"head": str(head), "layer": layer, "index": head.head}
+            | dict.fromkeys(panes)
+            | {"pattern": pattern_pane(patterns, head)}
+            for head in heads
+        ]
+        blocks[f"mh-heads-0-{layer}"] = block({"layer": layer, "heads": cards})
+    model = _about(name, n_layers, n_heads)
+    return Payload(_page("run", f"Attention patterns of {name}", [model], None), blocks)
+
+
+def _page(kind: str, title: str, models: list[dict[str, Any]], live: dict[str, Any] | None) -> dict[str, Any]:
+    return {"schema": SCHEMA, "kind": kind, "version": __version__, "title": title, "models": models, "live": live}
+
+
+def _about(name: str, n_layers: int, n_heads: int) -> dict[str, Any]:
+    """A model of which nothing was measured."""
+    lists = ("notes", "methods", "cautions", "columns", "views", "agreement", "tensions", "circuits")
+    return {
+        "name": name,
+        "nLayers": n_layers,
+        "nHeads": n_heads,
+        "nKvHeads": None,
+        "dHead": None,
+        "summary": "",
+        "interrupted": False,
+        **{part: [] for part in lists},
+        **{part: {} for part in ("seconds", "provenance", "citations")},
+        "categories": None,
+        "behaviours": None,
+    }
+
+
+def _model(atlas: Atlas) -> dict[str, Any]:
+    found, table = views(atlas), atlas.to_dataframe()
+    results = {**atlas.results, **atlas.tables}
+    names = list(map(str, table))
+    return _about(atlas.model, *atlas.sizes) | {
+        "nKvHeads": None if atlas.weights is None else atlas.weights.provenance.get("n_kv_heads"),
+        "dHead": None if atlas.weights is None else atlas.weights.singular.shape[-1],
+        "summary": atlas.summary(5),
+        "notes": list(atlas.notes),
+        "interrupted": atlas.interrupted,
+        "seconds": dict(atlas.seconds),
+        "provenance": plain({name: result.provenance for name, result in results.items()}),
+        "citations": {name: result.citation() for name, result in results.items()},
+        "methods": methods(names),
+        "cautions": cautions(names),
+        "columns": columns(table),
+        "views": found,
+        "agreement": [
+            {
+                "view": row["view"],
+                "other": row["other"],
+                **plain({key: row[name] for key, name in _AGREEMENT.items()}),
+            }
+            for row in atlas.agreement().to_dict("records")
+        ],
+        "tensions": tensions(found),
+        "categories": None if atlas.labels is None else _categories(atlas.labels, atlas.relations),
+        "behaviours": None if atlas.profile is None else _behaviours(atlas.profile),
+    }
+
+
+_AGREEMENT = {"spearman": "spearman", "low": "ci_low", "high": "ci_high", "n": "n"}
+
+
+def _categories(labels: HeadLabels, relations: HeadScores | None) -> dict[str, Any]:
+    data, names = labels.dataset, list(labels.categories)
+    member, below = (data[name].values.reshape(-1, len(names)) for name in ("member", "below_floor"))
+    reached = np.isfinite(data["score"].values).any(-1).ravel()
+    of = [np.flatnonzero(row).tolist() if known else None for row, known in zip(member, reached, strict=True)]
+    phi = data["phi"].values if relations is None else relations.scores.values
+    kinds = data["category_of"].values.tolist()
+    return {
+        "names": names,
+        "of": of,
+        "below": [np.flatnonzero(row).tolist() for row in below],
+        "relations": [
+            {"name": name, "category": names.index(category)}
+            for name, category in zip(data["relation"].values.tolist(), kinds, strict=True)
+        ],
+        "phi": plain(phi.reshape(-1, phi.shape[-1])),
+        "floor": labels.provenance.get("floor"),
+    }
+
+
+def _behaviours(profile: HeadProfile) -> dict[str, Any]:
+    columns_of = {name: f"by_{name}" if name == "position" else f"to_{name}" for name in PROFILED}
+    names = [
+        {
+            "name": NAMES[name],
+            "column": columns_of[name],
+            "meaning": about_of(columns_of[name]).meaning,
+            "least": LEAST[name],
+        }
+        for name in PROFILED
+    ]
+    order = [each["name"] for each in names]
+    heads = check_heads(None, profile.n_layers, profile.n_heads)
+    return {"names": names, "of": [[order.index(name) for name in profile.names(head)] for head in heads]}

@@ -1,0 +1,103 @@
+"""``HeadPatterns``: what every head attends to in a few prompts, as far as it is not negligible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, UInt8, UInt16
+
+from mechheads.behaviour.windows import default_texts
+from mechheads.model.model import Model
+from mechheads.prompts.tokens import token_strings
+from mechheads.results.provenance import make_provenance
+from mechheads.results.tables import TableResult
+from mechheads.runs.head_tensor import Attention
+
+KEPT = 4
+"""Keys that are kept of each query, besides the first token."""
+LONGER = 192
+"""Tokens of the longer text."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HeadPatterns(TableResult):
+    """Attention of every head in a few prompts, from one run of each.
+
+    Attributes:
+        table: a row for each prompt: its ``name``, and the rows of the arrays from ``start`` to ``stop``, one for each
+            of its tokens.
+        words: the texts of the tokens.
+        keys: the keys with the most attention, besides the first token.
+        weights: the attention to them, in 255ths.
+        first: the attention to the first token, in 255ths.
+        provenance: what is needed to repeat it.
+    """
+
+    KIND = "patterns"
+    name, unit = "attention patterns", "share of attention"
+
+    table: pd.DataFrame
+    words: tuple[str, ...]
+    keys: UInt16[np.ndarray, "layer head row kept"]
+    weights: UInt8[np.ndarray, "layer head row kept"]
+    first: UInt8[np.ndarray, "layer head row"]
+    provenance: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls, run: Attention, names: Sequence[str], provenance: dict[str, Any] | None = None, *, kept: int = KEPT
+    ) -> HeadPatterns:
+        """The patterns of a run, such as ``model.cache(prompts).attention``; ``names`` are of its prompts."""
+        lengths = [len(row) for row in run.strings]
+        parts = []
+        for layer in range(run.sizes[0]):
+            pattern = run.pattern.layer(layer).float().cpu().numpy()
+            parts.append([sparse(each[:, :n, :n], kept) for each, n in zip(pattern, lengths, strict=True)])
+        keys, weights, first = (
+            np.stack([np.concatenate([each[i] for each in layer], axis=1) for layer in parts]) for i in range(3)
+        )
+        stop = np.cumsum(lengths)
+        table = pd.DataFrame({"name": list(names), "start": stop - lengths, "stop": stop})
+        return cls(table, tuple(word for row in run.strings for word in row), keys, weights, first, provenance or {})
+
+    def tokens(self, prompt: int) -> list[str]:
+        """The tokens of a prompt."""
+        start, stop = self.table.loc[prompt, ["start", "stop"]]
+        return list(self.words[start:stop])
+
+
+def sparse(
+    pattern: Float[np.ndarray, "head query key"], kept: int
+) -> tuple[
+    UInt16[np.ndarray, "head query kept"], UInt8[np.ndarray, "head query kept"], UInt8[np.ndarray, "head query"]
+]:
+    """The keys with the most attention besides the first token, the attention to them, and that to the first token."""
+    first = pattern[:, :, 0]
+    rest = pattern.copy()
+    rest[:, :, 0] = 0
+    at = np.argsort(-rest, axis=-1, kind="stable")[..., :kept]
+    weights = np.take_along_axis(rest, at, axis=-1)
+    if missing := kept - at.shape[-1]:
+        at, weights = (np.pad(each, ((0, 0), (0, 0), (0, missing))) for each in (at, weights))
+    return at.astype(np.uint16), _bytes(weights), _bytes(first)
+
+
+def _bytes(share: Float[np.ndarray, "*any"]) -> UInt8[np.ndarray, "*any"]:
+    return np.rint(255 * np.clip(share, 0, 1)).astype(np.uint8)
+
+
+def head_patterns(model: Model, prompts: Sequence[str]) -> HeadPatterns:
+    """Attention of every head in prompts and one longer text, of prose of the package."""
+    text, most = next(default_texts()), min(LONGER, model.n_ctx)
+    given: list[Any] = [*prompts]
+    names = [*prompts]
+    ids = model.tokenizer(text)["input_ids"][:most] if model.tokenizer is not None else []
+    if len(ids) > 1:
+        given.append(list(ids))
+        names.append(f"longer text: {token_strings(ids[:1], model.tokenizer)[0]}...")
+    run = model.cache(given, sites=("pattern",), progress=False)
+    return HeadPatterns.of(run.attention, names, make_provenance(model, prompts=list(prompts), longer=len(ids)))
