@@ -33,7 +33,7 @@ export function AlikePane({ pane, model, modelAt, head }: Props) {
   return (
     <div class="card-beside">
       <section>
-        <h4>Nearest heads</h4>
+        <h3>Nearest heads</h3>
         <p class="card-lead">{`Distance: 1 \u2212 the correlation of ranks over ${pane.columns.length} columns; 0 is the same profile.`}</p>
         <ol class="card-alike">
           {found.map(({ at, name, similarity }, index) => (
@@ -57,7 +57,7 @@ export function AlikePane({ pane, model, modelAt, head }: Props) {
         </ol>
       </section>
       <section>
-        <h4>{`${nameOf(model, head)} and ${other.name}`}</h4>
+        <h3>{`${nameOf(model, head)} and ${other.name}`}</h3>
         <ProfilePlot name={`${nameOf(model, head)}-and-${other.name}`} rows={rows} one={nameOf(model, head)} other={other.name} />
       </section>
     </div>

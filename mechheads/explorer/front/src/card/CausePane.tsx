@@ -4,6 +4,7 @@ import { known, show, type Maybe } from "./numbers";
 import { PairPlot } from "./PairPlot";
 import { shipsRows } from "./SafetyPane";
 import { Strip } from "./Strip";
+import { inText } from "./tokens";
 
 interface Props {
   pane: Pane | null;
@@ -15,7 +16,7 @@ interface Props {
 export function CausePane({ pane, safety, shared, name }: Props) {
   const pair = (at: number) => {
     const found = shared.pairs[at];
-    return found ? `${found.clean}${found.answer} (instead of${found.wrong}; corrupted: ${found.corrupted})` : `pair ${at + 1}`;
+    return found ? inText(`${found.clean}${found.answer} (instead of${found.wrong}; corrupted: ${found.corrupted})`) : `pair ${at + 1}`;
   };
   const named = new Map(pane?.effects.map((effect) => [effect.name, effect]));
   const [direct, total, repair] = ["direct", "total", "repair"].map((each) => named.get(each));
@@ -23,12 +24,12 @@ export function CausePane({ pane, safety, shared, name }: Props) {
     <div class="card-sections">
       {byUnit(pane?.effects ?? []).map(([unit, effects]) => (
         <section key={unit}>
-          <h4>{`Effects on pairs of prompts, in ${unit || "units of the metric"}`}</h4>
+          <h3>{`Effects on pairs of prompts, in ${unit || "units of the metric"}`}</h3>
           <dl class="card-meanings">
             {effects.map(({ name: each, title, meaning }) => (
               <div key={each}>
-                <dt>{title}</dt>
-                <dd>{meaning}</dd>
+                <dt>{inText(title)}</dt>
+                <dd>{inText(meaning)}</dd>
               </div>
             ))}
           </dl>
@@ -44,14 +45,14 @@ export function CausePane({ pane, safety, shared, name }: Props) {
       ))}
       {direct && total && direct.unit === total.unit && (
         <section>
-          <h4>Direct against total</h4>
+          <h3>Direct against total</h3>
           <p class="card-lead">{comparison(direct.score, total.score, repair?.score)}</p>
           <PairPlot name={`${name}-direct-total`} x={direct} y={total} dots={pair} />
         </section>
       )}
       {!!safety?.ships.length && (
         <section>
-          <h4>Ablations side by side, on requests</h4>
+          <h3>Ablations side by side, on requests</h3>
           <Strip
             name={`${name}-ablations`}
             caption="Ships: how far the next-token distribution moves. One dot for each request"

@@ -13,7 +13,7 @@ import { percent, plural, show } from "./numbers";
 import { Toggle } from "./parts";
 import { firstShare } from "./sparse";
 import { TokenLines } from "./TokenLines";
-import { asChip } from "./tokens";
+import { asChip, inText } from "./tokens";
 
 interface Props {
   live: Live;
@@ -74,7 +74,7 @@ export function LivePane({ live, model, modelAt, head }: Props) {
       {busy && <progress aria-label="The model reads the text" />}
       {error && (
         <p role="alert" class="card-error">
-          {error}
+          {inText(error)}
         </p>
       )}
       {answer && <Answer key={answer.id} {...{ answer, model, modelAt, head }} />}
@@ -90,23 +90,23 @@ function Answer({ answer, model, modelAt, head }: Omit<Props, "live"> & { answer
     <>
       {answer.notes.map((note) => (
         <p key={note} class="card-lead">
-          {note}
+          {inText(note)}
         </p>
       ))}
       <section>
-        <h4>{answer.ablation ? `Next token, with and without ${name}` : "Next token"}</h4>
+        <h3>{answer.ablation ? `Next token, with and without ${name}` : "Next token"}</h3>
         {answer.ablation && <p class="card-lead">{moved(answer, name)}</p>}
         <NextTokens before={answer.next} after={answer.ablation?.after ?? null} head={name} />
       </section>
       {answer.attribution && (
         <section>
-          <h4>{`Who adds to \u201c${asChip(answer.attribution.token)}\u201d`}</h4>
+          <h3>{`Who adds to \u201c${asChip(answer.attribution.token)}\u201d`}</h3>
           <AttributionMap {...{ model, modelAt, head }} attribution={answer.attribution} />
         </section>
       )}
       {attention && (
         <section>
-          <h4>{`What ${name} attends to`}</h4>
+          <h3>{`What ${name} attends to`}</h3>
           <div class="card-controls">
             <Toggle on={withFirst} onChange={setWithFirst}>
               show the first token

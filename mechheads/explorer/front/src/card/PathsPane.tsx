@@ -9,6 +9,7 @@ import { interval, show, showQ } from "./numbers";
 import { Choice } from "./parts";
 import { linksOf, trace, type Link, type Source, type Step } from "./paths";
 import { PathsPlot } from "./PathsPlot";
+import { inText } from "./tokens";
 
 interface Props {
   pane: Pane;
@@ -41,7 +42,7 @@ export function PathsPane({ pane, model, modelAt, head }: Props) {
       </div>
       <p class="card-lead">
         {source === "measured"
-          ? pane.meaning
+          ? inText(pane.meaning)
           : `Composition: how much of what one head writes the other reads, by weights alone.${measured ? "" : " Path patching was run for the strongest heads only."}`}
       </p>
       <PathsPlot name={`${nameOf(model, head)}-paths-${source}`} centre={nameOf(model, head)} links={links} unit={unit} onOpen={(to) => open(to, modelAt)} />

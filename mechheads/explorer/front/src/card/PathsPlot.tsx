@@ -137,7 +137,7 @@ function Node({ link, x, y, width, wide, unit, end, onOpen }: NodeProps) {
     act();
   };
   return (
-    <g class={`card-node card-way-${link.way}`} {...(head === null ? { role: "img" } : { role: "link", tabindex: 0, onClick: act, onKeyDown: onKey })} aria-label={label}>
+    <g class={`card-node card-way-${link.way}`} {...(head === null ? { role: "img" } : { role: "link", tabindex: 0, onClick: act, onKeyDown: onKey })}>
       <title>{label}</title>
       <rect x={x + 0.5} y={y - BOX / 2} width={width - 1} height={BOX} rx={4} />
       <text x={x + 6} y={y + 4}>

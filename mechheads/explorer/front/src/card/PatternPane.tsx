@@ -8,6 +8,7 @@ import { HeatMap } from "./HeatMap";
 import { percent } from "./numbers";
 import { Empty } from "./parts";
 import { firstShare } from "./sparse";
+import { inText } from "./tokens";
 
 export function PatternPane({ pane, shared, name }: { pane: Pane; shared: Shared; name: string }) {
   const chosen = pane.prompts.findIndex(({ prompt }) => prompt === state.prompt.value);
@@ -23,7 +24,7 @@ export function PatternPane({ pane, shared, name }: { pane: Pane; shared: Shared
           <select value={String(found.prompt)} onChange={(event) => choose({ prompt: Number(event.currentTarget.value), token: null })}>
             {pane.prompts.map(({ prompt }) => (
               <option key={prompt} value={String(prompt)}>
-                {`${shared.prompts[prompt]?.name ?? `prompt ${prompt + 1}`} (${shared.prompts[prompt]?.tokens.length ?? 0} tokens)`}
+                {`${inText(shared.prompts[prompt]?.name ?? `prompt ${prompt + 1}`)} (${shared.prompts[prompt]?.tokens.length ?? 0} tokens)`}
               </option>
             ))}
           </select>

@@ -44,7 +44,7 @@ export function RolesPane({ pane, shared, name }: { pane: Pane; shared: Shared; 
         />
       </section>
       <section>
-        <h4>Gates of both fits</h4>
+        <h3>Gates of both fits</h3>
         <Strip
           name={`${name}-gates`}
           caption="0 is shut, 1 is open. One dot for each start; line: mean"

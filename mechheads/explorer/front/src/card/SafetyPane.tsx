@@ -5,6 +5,7 @@ import type { SafetyPane as Pane, Shared, Ships } from "../data";
 import { interval, known, plural, show } from "./numbers";
 import { Toggle } from "./parts";
 import { Strip, type StripRow } from "./Strip";
+import { inText } from "./tokens";
 
 export function shipsRows(ships: readonly Ships[]): StripRow[] {
   return ships.map(({ ablation, dropped, estimate, score, low, high, values }) => ({
@@ -18,7 +19,7 @@ export function shipsRows(ships: readonly Ships[]): StripRow[] {
 
 export function SafetyPane({ pane, shared, name }: { pane: Pane; shared: Shared; name: string }) {
   const [open, setOpen] = useState(false);
-  const text = (at: number) => (open ? (shared.requests[at] ?? "") : `request ${at + 1} (its text is folded)`);
+  const text = (at: number) => (open ? inText(shared.requests[at] ?? "") : `request ${at + 1} (its text is folded)`);
   return (
     <div class="card-sections">
       <section>
@@ -43,7 +44,7 @@ export function SafetyPane({ pane, shared, name }: { pane: Pane; shared: Shared;
         />
       </section>
       <section>
-        <h4>Requests</h4>
+        <h3>Requests</h3>
         <Toggle on={open} onChange={setOpen}>
           show the texts of the requests: they are harmful
         </Toggle>
@@ -79,7 +80,7 @@ function ByRequest({ ships, shared, open }: { ships: readonly Ships[]; shared: S
         <tbody>
           {Array.from({ length: n }, (_, at) => (
             <tr key={at}>
-              <th scope="row">{open ? (shared.requests[at] ?? at + 1) : at + 1}</th>
+              <th scope="row">{open ? inText(shared.requests[at] ?? String(at + 1)) : at + 1}</th>
               {ships.map(({ ablation, values, dropped }) => (
                 <td key={ablation} class="card-number">
                   {known(values[at]) ? show(values[at]) : dropped ? "after the drop" : "missing"}

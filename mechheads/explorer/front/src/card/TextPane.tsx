@@ -6,6 +6,7 @@ import { decode, moved, tokensOf } from "./attention";
 import { percent, show } from "./numbers";
 import { Choice, Empty, Tabs, Toggle } from "./parts";
 import { firstShare } from "./sparse";
+import { inText } from "./tokens";
 import { TokenLines, type Direction } from "./TokenLines";
 
 type Weighting = "attention" | "moved";
@@ -21,7 +22,7 @@ export function TextPane({ pane, shared }: { pane: Pane; shared: Shared }) {
   if (!found) return <Empty what="No texts were kept for this head." command="mechheads atlas" />;
   return (
     <div>
-      <p class="card-lead">{pane.activity}</p>
+      <p class="card-lead">{inText(pane.activity)}</p>
       <div class="card-controls">
         <Choice label="Weight lines by" value={by} onChange={setBy} choices={[["attention", "by attention"], ["moved", "by what is moved"]]} />
         <Choice

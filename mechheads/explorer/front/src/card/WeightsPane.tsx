@@ -4,6 +4,7 @@ import { IntervalPlot } from "./IntervalPlot";
 import { extent, interval, known, percent, plural, show, showQ } from "./numbers";
 import { Empty, Tokens } from "./parts";
 import { SpectrumPlot } from "./Spectrum";
+import { inText } from "./tokens";
 
 export function WeightsPane({ pane, name }: { pane: Pane; name: string }) {
   return (
@@ -11,7 +12,7 @@ export function WeightsPane({ pane, name }: { pane: Pane; name: string }) {
       <Relations relations={pane.relations} />
       {pane.operations && <Operations operations={pane.operations} />}
       <section>
-        <h4>Does it copy?</h4>
+        <h3>Does it copy?</h3>
         {pane.copying ? <Copying {...pane.copying} /> : <Empty what="There is no copying score." command="mechheads atlas" />}
       </section>
       <Circuit
@@ -43,7 +44,7 @@ function Copying({ value, q, null: none, meaning }: NonNullable<Pane["copying"]>
         <span>{showQ(q)}</span>
         <span>{`random weights: ${show(none)}`}</span>
       </p>
-      <p>{meaning}</p>
+      <p>{inText(meaning)}</p>
     </>
   );
 }
@@ -60,7 +61,7 @@ interface CircuitProps {
 function Circuit({ spectrum, title, name, lead, reads, writes }: CircuitProps) {
   return (
     <section>
-      <h4>{title === "OV" ? "What it reads and writes (OV)" : "What attends to what (QK)"}</h4>
+      <h3>{title === "OV" ? "What it reads and writes (OV)" : "What attends to what (QK)"}</h3>
       {spectrum ? (
         <>
           <p class="card-lead">{lead} Embeddings are a rough guide for later layers, which read what earlier layers wrote.</p>
@@ -103,7 +104,7 @@ function Relations({ relations }: { relations: readonly RelationEvidence[] }) {
   const all = extent(relations.flatMap(({ low, high, phi }) => [low, high, phi]), 0, 0.1);
   return (
     <section>
-      <h4>Relations in its weights</h4>
+      <h3>Relations in its weights</h3>
       {!relations.length && <p class="card-empty">Its weights implement none of the relations better than chance.</p>}
       <ul class="card-relations">
         {relations.map((each) => (
@@ -126,7 +127,7 @@ function OneRelation({ evidence: each, all }: { evidence: RelationEvidence; all:
   return (
     <li>
       <p>
-        <b>{each.relation.replace(/_/g, " ")}</b> <span class="card-muted">{each.category}</span>{" "}
+        <b>{inText(each.relation.replace(/_/g, " "))}</b> <span class="card-muted">{inText(each.category)}</span>{" "}
         <span class={`card-verdict card-verdict-${each.evidence ? "yes" : each.below ? "unclear" : "no"}`}>{standing}</span>
       </p>
       <IntervalPlot value={each.phi} low={each.low} high={each.high} all={all} none={each.null ?? 0} />
@@ -156,7 +157,7 @@ function OneRelation({ evidence: each, all }: { evidence: RelationEvidence; all:
 function Operations({ operations }: { operations: readonly Operation[] }) {
   return (
     <section>
-      <h4>Tokens that it amplifies most</h4>
+      <h3>Tokens that it amplifies most</h3>
       <div class="card-scroll">
         <table class="card-table">
           <thead>

@@ -42,7 +42,7 @@ export function Tabs({ label, tabs, chosen, onChoose, class: look = "", children
   const list = useRef<HTMLDivElement>(null);
   useEffect(() => {
     const [row, tab] = [list.current, list.current?.querySelector<HTMLElement>("[aria-selected=true]")];
-    if (row && tab) row.scrollLeft = tab.offsetLeft - row.offsetLeft - (row.clientWidth - tab.offsetWidth) / 2;
+    if (row && tab) row.scrollLeft = tab.offsetLeft - (row.clientWidth - tab.offsetWidth) / 2;
   }, [chosen]);
   const move = (event: KeyboardEvent) => {
     const at = tabs.findIndex((tab) => tab.id === chosen);
