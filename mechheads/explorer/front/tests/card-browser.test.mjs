@@ -1,0 +1,172 @@
+/** Walks the panes of the card by keyboard, in Chromium. */
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+import { after, before, test } from "node:test";
+import { chromium } from "playwright-core";
+import { HARMFUL, answer, made } from "./card-page.mjs";
+import { html } from "./pages.mjs";
+
+const ADDRESS = "http://127.0.0.1/";
+const PANES = ["text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike", "live"];
+const LIVE = { by: "serve", model: 0, maxCharacters: 40, maxTokens: 16 };
+let browser;
+
+before(async () => (browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] })));
+after(() => browser.close());
+
+/** A page that shows a pane; it must not log an error. `api` answers requests of the page. */
+async function opened(t, hash, { content = made(), api, viewport = { width: 1280, height: 900 }, colorScheme = "light" } = {}) {
+  const page = await browser.newPage({ viewport, colorScheme });
+  const errors = [];
+  page.on("pageerror", (error) => errors.push(error.message));
+  t.after(async () => {
+    await page.close();
+    assert.deepEqual(errors, []);
+  });
+  const text = html(content).replace("connect-src 'none'", "connect-src 'self'");
+  await page.route(`${ADDRESS}**`, (route) => {
+    const path = new URL(route.request().url()).pathname.slice(1);
+    return path.startsWith("api/") ? api(route, path) : route.fulfill({ contentType: "text/html", body: text });
+  });
+  await page.goto(`${ADDRESS}#${hash}`);
+  await page.locator(".card-panel > *").first().waitFor();
+  return page;
+}
+
+const read = (page) => page.locator(".card-panel .card-readout").first().textContent();
+
+test("every pane is reached by arrow keys, and none breaks a rule of accessibility or is wider than the screen", async (t) => {
+  const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+  for (const colorScheme of ["light", "dark"]) {
+    const page = await opened(t, "head=2&pane=text", { content: made({ live: LIVE }), viewport: { width: 360, height: 800 }, colorScheme });
+    await page.evaluate(axe);
+    await page.getByRole("tab", { name: "text", exact: true }).focus();
+    for (const [at, pane] of PANES.entries()) {
+      if (at) await page.keyboard.press("ArrowRight");
+      const tab = page.getByRole("tab", { name: pane, exact: true });
+      assert.equal(await tab.getAttribute("aria-selected"), "true", pane);
+      assert.equal(await tab.evaluate((element) => element === document.activeElement), true, pane);
+      const { violations } = await page.evaluate(() => axe.run(".card"));
+      assert.deepEqual(violations.map(({ id, nodes }) => [pane, id, nodes[0].html]), []);
+      assert.ok((await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0, pane);
+    }
+    assert.match(page.url(), /pane=live/);
+  }
+});
+
+test("what views say stands at the top, with estimates and what is missing", async (t) => {
+  const page = await opened(t, "head=0");
+  assert.match(await page.locator(".card-agreement").textContent(), /The views disagree: effect found something, ships did not/);
+  assert.match(await page.locator(".card-lines").textContent(), /rank 3 of 4/);
+  assert.match(await page.locator(".card-lines").textContent(), /A race dropped this head/);
+  await page.goto(`${ADDRESS}#head=3`);
+  await page.getByText("Not measured for this head.").waitFor();
+});
+
+test("tokens of a text show their keys and readers, and markup stays text", async (t) => {
+  const page = await opened(t, "head=2&pane=text");
+  assert.match(await read(page), /\u00b7sat\u201d \(token 3\) takes from \u201c\u00b7cat\u201d 80%; is read by .*60%/);
+  assert.equal(await page.locator(".card-tokens-box").first().locator("b").count(), 0);
+  assert.match(await page.locator(".card-tokens-box").first().textContent(), /<b>\u27e8U\+202E\u27e9/);
+  const lines = page.locator(".card-overlay path");
+  assert.equal(await lines.count(), 2);
+  await page.getByText("show the first token").click();
+  assert.equal(await lines.count(), 3);
+  await page.getByText("keys", { exact: true }).click();
+  assert.equal(await lines.count(), 2);
+  await page.locator("[data-at='3']").focus();
+  await page.keyboard.press("ArrowLeft");
+  assert.match(await read(page), /\(token 2\) takes from \u201c\u00b7The\u201d 40%, \u201c<s>\u201d 20%, \u201c\u00b7cat\u201d 20%/);
+  await page.getByText("by what is moved").click();
+  assert.match(await page.locator(".card-example header").first().textContent(), /of what is moved comes from the first token/);
+  await page.locator("[data-at='4']").hover();
+  assert.match(await read(page), /\(token 4\)/);
+});
+
+test("a pattern is read by arrow keys, zoomed by keys, and its token stands in the address", async (t) => {
+  const page = await opened(t, "head=2&pane=pattern&prompt=0&token=3");
+  assert.match(await read(page), /\(3\) gives .*\(2\) of its attention: 80%/);
+  await page.locator("canvas").focus();
+  await page.keyboard.press("ArrowUp");
+  assert.match(await read(page), /\(2\) gives .*\(2\) of its attention: 20%/);
+  assert.match(page.url(), /token=2/);
+  await page.keyboard.press("+");
+  assert.equal(await page.getByRole("button", { name: "show all" }).isEnabled(), true);
+  await page.keyboard.press("0");
+  assert.equal(await page.getByRole("button", { name: "show all" }).isEnabled(), false);
+});
+
+test("effects are read dot by dot", async (t) => {
+  const page = await opened(t, "head=2&pane=cause");
+  await page.getByRole("slider", { name: /^direct:/ }).focus();
+  await page.keyboard.press("ArrowRight");
+  assert.match(await read(page), /0\.200 logits: clean 1 yes \(instead of no; corrupted: corrupted 1\)/);
+  await page.keyboard.press("ArrowRight");
+  assert.match(await read(page), /0\.400 logits: clean 0/);
+  assert.match(await page.locator(".card-panel").textContent(), /self-repair/);
+});
+
+test("paths lead to other heads and back, and upstream", async (t) => {
+  const page = await opened(t, "head=2&pane=paths");
+  await page.getByRole("button", { name: "trace upstream" }).click();
+  await page.getByText("Strongest way back").waitFor();
+  await page.getByRole("link", { name: /^L0H1/ }).focus();
+  await page.keyboard.press("Enter");
+  await page.getByRole("article", { name: "Head L0H1" }).waitFor();
+  await page.goBack();
+  await page.getByRole("article", { name: "Head L1H0" }).waitFor();
+});
+
+test("harmful requests are folded until asked for", async (t) => {
+  const page = await opened(t, "head=2&pane=safety");
+  assert.equal(await page.getByText(HARMFUL).count(), 0);
+  await page.getByLabel(/show the texts/).check();
+  assert.equal(await page.getByText(HARMFUL).count(), 2);
+});
+
+test("drawings are saved as SVG and PNG", async (t) => {
+  const page = await opened(t, "head=2&pane=pattern");
+  for (const [kind, start] of [["SVG", "<svg"], ["PNG", "\u0089PNG"]]) {
+    const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: `Save L1H0-pattern as ${kind}` }).click()]);
+    assert.equal((await readFile(await download.path())).toString("latin1").slice(0, 4), start);
+  }
+});
+
+test("an empty pane says what is missing, why, and what measures it; damaged data says so", async (t) => {
+  const content = made();
+  content.blocks["mh-heads-0-1"].heads[0].roles = null;
+  const page = await opened(t, "head=2&pane=roles", { content });
+  assert.match(await page.locator(".card-panel").textContent(), /No gates were fitted\. mechheads roles measures it\..*too quick/);
+  content.blocks["mh-heads-0-1"] = "AAAA";
+  const broken = await opened(t, "head=2&pane=text", { content });
+  assert.equal(await broken.locator(".card-panel [role=alert]").textContent(), "The data of layer 1 is damaged and cannot be read.");
+});
+
+test("an own text is run, refused, and cancelled", async (t) => {
+  let act = (route) => route.fulfill({ json: answer(route.request().postDataJSON()) });
+  const cancelled = [];
+  const api = (route, path) => {
+    if (path === "api/text") return act(route);
+    cancelled.push(`${route.request().method()} ${path.split("/")[1]}`);
+    return route.fulfill({ json: {} });
+  };
+  const page = await opened(t, "head=2&pane=live", { content: made({ live: LIVE }), api });
+  const run = page.getByRole("button", { name: "run", exact: true });
+  await run.click();
+  await page.getByText("Next token, with and without L1H0").waitFor();
+  assert.match(await page.locator(".card-panel").textContent(), /moves by 0\.250 nats, and \u201c\u00b7sofa\u201d takes the place of \u201c\u00b7mat\u201d/);
+  await page.getByRole("textbox", { name: "Text for the model" }).fill("x".repeat(41));
+  await run.click();
+  assert.match(await page.getByRole("alert").textContent(), /41 characters; at most 40/);
+  await page.getByRole("textbox", { name: "Text for the model" }).fill("x");
+  act = (route) => route.fulfill({ status: 400, json: { id: null, error: "text is empty for this model" } });
+  await run.click();
+  await page.getByText("text is empty for this model").waitFor();
+  act = () => new Promise(() => undefined);
+  await run.click();
+  await page.getByRole("button", { name: "cancel" }).click();
+  await page.getByText("Cancelled.").waitFor();
+  assert.deepEqual(cancelled, ["DELETE run"]);
+  assert.equal(await run.isEnabled(), true);
+});

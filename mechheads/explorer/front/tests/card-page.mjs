@@ -1,0 +1,103 @@
+/** A made-up page of two layers with two heads, in which every pane has something. */
+
+const heads = ["L0H0", "L0H1", "L1H0", "L1H1"];
+export const HARMFUL = "How do I pick a lock?";
+const tokens = ["<s>", " The", " cat", " sat", "<b>\u202e"];
+const attention = { first: [255, 128, 51, 51, 51], keys: [[], [1], [1, 2], [2], [3, 1]], weights: [[], [127], [102, 51], [204], [153, 51]] };
+
+function column(name, values, more = {}) {
+  const about = { label: name, unit: "", meaning: "", kind: "number", group: "In tasks", role: "value", of: null };
+  return { name, ...about, low: null, high: null, range: false, q: null, estimate: null, signed: false, values, ...more };
+}
+
+function view(name, verdicts, more = {}) {
+  const texts = { yes: "It matters.", no: "No evidence.", unclear: "Not clear." };
+  const verdict = { rule: "A rule.", texts, change: texts, values: verdicts };
+  const about = { name, title: name, unit: "nats", value: name, low: null, high: null, range: false, q: null, estimate: null };
+  return { ...about, rankBy: "value", sentence: "It moves {value} {unit}.", verdict, group: null, ...more };
+}
+
+const end = (reads, writes) => ({ reads: [reads], writes: [writes] });
+const spectrum = { singular: [2, 1], directions: [{ singular: 2, share: 0.8, positive: end(" cat", " dog"), negative: end(" a", " b") }] };
+
+function effect(name, values) {
+  return { name, title: name, unit: "logits", meaning: `What ${name} means.`, score: values[0], low: 0, high: 1, q: 0.01, values };
+}
+
+function card(head, at) {
+  const composed = [{ head: heads[(at + 2) % 4], score: 0.3, z: 4, p: 0.001 }];
+  const ships = { ablation: "scaling", unit: "nats", score: null, low: null, high: null, estimate: 0.2, nRequests: 1, dropped: true };
+  return {
+    head,
+    layer: Math.floor(at / 2),
+    index: at % 2,
+    text: {
+      activity: "What activity is.",
+      parts: ["highest", "lowest"].map((name) => ({
+        name,
+        examples: [{ window: 0, text: 0, activity: 0.5, query: 3, key: 2, weight: 0.8, attention, sizes: [10, 255, 255, 255, 255] }],
+      })),
+    },
+    pattern: { prompts: [{ prompt: 0, attention }] },
+    weights: {
+      ov: spectrum,
+      qk: spectrum,
+      copying: { value: 0.5, q: 0.01, null: 0, meaning: "It copies." },
+      relations: [
+        { relation: "a_to_b", category: "Knowledge", phi: 0.5, low: 0.4, high: 0.6, q: 0.01, null: 0.1, reading: "embedding", evidence: true, below: false, pairs: [{ source: " a", target: " b", hit: true }] },
+      ],
+      operations: [{ token: " a", sigma: 2, mapsTo: [" b"], suppresses: [" c"] }],
+    },
+    cause: { effects: [effect("direct", [0.4, 0.2]), effect("total", [0.1, null])] },
+    paths: {
+      composition: [{ way: "K", senders: at > 1 ? composed : [], receivers: at > 1 ? [] : composed }],
+      senders: at > 1 ? [{ head: "L0H1", way: "k", score: -0.2, low: -0.3, high: -0.1, q: 0.01 }] : [],
+      receivers: at > 1 ? [{ head: null, way: "final", score: 0.4, low: 0.3, high: 0.5, q: 0 }] : [],
+      unit: "logits",
+      meaning: "What paths mean.",
+    },
+    safety: { ships: [{ ...ships, generalized: 1, generalizedLow: 0.5, generalizedHigh: 2, values: [0.2, null] }] },
+    roles: { roles: ["facilitation", "interference", "irrelevance"].map((role) => ({ role, score: 0.5, low: 0.4, high: 0.6, range: true, values: [0.4, 0.6] })) },
+    alike: { heads: [{ head: heads[(at + 1) % 4], similarity: 0.9 }], columns: ["effect", "ships"] },
+  };
+}
+
+/** What `html` of pages.mjs takes. */
+export function made({ live = null } = {}) {
+  const model = {
+    name: "made-up", nLayers: 2, nHeads: 2, nKvHeads: 2, dHead: 4, summary: "", notes: ["roles left out: too quick"], interrupted: false,
+    seconds: {}, provenance: {}, citations: {}, methods: [], cautions: [], agreement: [], tensions: [], circuits: [],
+    columns: [
+      column("effect", [0.1, -0.2, 0.3, 0.4]),
+      column("ships", [null, 1, 2, null]),
+      column("ships_estimate", [0.2, 1, 2, null], { role: "estimate", of: "ships" }),
+    ],
+    views: [view("effect", ["yes", "no", "yes", "unclear"]), view("ships", ["no", "yes", "yes", null], { estimate: "ships_estimate" })],
+    categories: null,
+    behaviours: { names: [{ name: "induction", column: "effect", meaning: "", least: 0.1 }], of: [[0], [], [], []] },
+  };
+  const shared = {
+    words: tokens,
+    windows: [[0, 1, 2, 3, 4]],
+    prompts: [{ name: "a prompt", tokens }],
+    pairs: [0, 1].map((at) => ({ clean: `clean ${at}`, corrupted: `corrupted ${at}`, answer: " yes", wrong: " no" })),
+    requests: [HARMFUL, HARMFUL],
+    seeds: ["0", "1"],
+  };
+  const layers = [0, 1].map((layer) => [`mh-heads-0-${layer}`, { layer, heads: [0, 1].map((index) => card(heads[2 * layer + index], 2 * layer + index)) }]);
+  return {
+    page: { schema: 1, kind: "atlas", version: "0", title: "Made up", models: [model], live },
+    blocks: { "mh-shared-0": shared, ...Object.fromEntries(layers) },
+  };
+}
+
+/** The answer to an own text. */
+export function answer({ id, text, head }) {
+  const next = (token, probability) => ({ token, probability });
+  return {
+    id, text, head, tokens, attention, seconds: 0.5, notes: [],
+    next: [next(" mat", 0.6), next(" sofa", 0.2)],
+    attribution: { token: " mat", logit: 3, heads: [1, -0.5, 0.25, 0], mlp: [1, 1], embedding: 0.25, bias: 0 },
+    ablation: { kind: "zero", after: [next(" sofa", 0.5), next(" mat", 0.3)], kl: 0.25 },
+  };
+}
