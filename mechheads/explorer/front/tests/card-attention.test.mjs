@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { load } from "./card-bundle.mjs";
 
 const { decode, moved } = await load("attention.ts");
-const { column, firstShare, row, sparse, weightAt } = await load("sparse.ts");
+const { column, firstShare, leftAtMost, row, sparse, weightAt } = await load("sparse.ts");
 const heat = await load("heat.ts");
 
 const tokens = ["a", "b", "c"];
@@ -22,6 +22,9 @@ test("kept attention is decoded to shares, by query and by key", () => {
   assert.equal(weightAt(found, 0, 1), null);
   assert.deepEqual(column(found, 1).map(({ query }) => query), [1, 2]);
   near(firstShare(found), 0.2);
+  // of row 2, 0.2, 0.4 and 0.2 are kept, and of row 1, all
+  near(leftAtMost(found, 2), 0.2);
+  near(leftAtMost(found, 1), 0);
 });
 
 test("what is moved is attention times size, and each row sums to 1", () => {

@@ -2,6 +2,7 @@
 import type { CausePane as Pane, Effect, SafetyPane, Shared } from "../data";
 import { known, show, type Maybe } from "./numbers";
 import { PairPlot } from "./PairPlot";
+import { Empty } from "./parts";
 import { shipsRows } from "./SafetyPane";
 import { Strip } from "./Strip";
 import { inText } from "./tokens";
@@ -48,6 +49,15 @@ export function CausePane({ pane, safety, shared, name }: Props) {
           <h3>Direct against total</h3>
           <p class="card-lead">{comparison(direct.score, total.score, repair?.score)}</p>
           <PairPlot name={`${name}-direct-total`} x={direct} y={total} dots={pair} />
+        </section>
+      )}
+      {pane && !(direct && total) && (
+        <section>
+          <h3>Direct against total</h3>
+          <Empty
+            what="Not measured for this head: the atlas measures it for the heads with the largest patching effect."
+            command={`mh.patching.self_repair(model, pairs, heads=["${name}"])`}
+          />
         </section>
       )}
       {!!safety?.ships.length && (

@@ -6,7 +6,7 @@ import { cellAt, reveal, whole, within, zoom, type Window } from "./heat";
 import { canvasPen, draw, prepare, svgPen, type Frame, type Place } from "./heatDrawing";
 import { percent } from "./numbers";
 import { Figure, useWidth } from "./parts";
-import { row, weightAt, type Sparse } from "./sparse";
+import { leftAtMost, row, weightAt, type Sparse } from "./sparse";
 import { asChip } from "./tokens";
 import { TokenRail } from "./TokenRail";
 
@@ -152,8 +152,7 @@ function frameOf(width: number, n: number): Frame {
 function said(attention: Sparse, { query, key }: Place): string {
   const weight = weightAt(attention, query, key);
   const token = (place: number) => `\u201c${asChip(attention.tokens[place] ?? "")}\u201d (${place})`;
-  const least = Math.min(...row(attention, query).filter((entry) => entry.key !== 0).map((entry) => entry.weight));
-  const value = weight === null ? `not kept${Number.isFinite(least) ? `, at most ${percent(least)}` : ""}` : percent(weight);
+  const value = weight === null ? `at most ${percent(leftAtMost(attention, query))} (not kept)` : percent(weight);
   return `${token(query)} gives ${token(key)} of its attention: ${value}`;
 }
 

@@ -6,7 +6,7 @@ import { open } from "../state";
 import { nameOf } from "./heads";
 import { layerOf, messageOf } from "./load";
 import { interval, show, showQ } from "./numbers";
-import { Choice } from "./parts";
+import { Choice, Empty } from "./parts";
 import { linksOf, trace, type Link, type Source, type Step } from "./paths";
 import { PathsPlot } from "./PathsPlot";
 import { inText } from "./tokens";
@@ -40,10 +40,16 @@ export function PathsPane({ pane, model, modelAt, head }: Props) {
         )}
         <Trace key={`${head}-${source}`} {...{ model, modelAt, head, source }} />
       </div>
+      {!measured && (
+        <Empty
+          what="Paths of this head were not patched: the atlas does this for the heads with the largest patching effect."
+          command={`mh.path_patch(model, pairs, receivers=["${nameOf(model, head)}.q"])`}
+        />
+      )}
       <p class="card-lead">
         {source === "measured"
           ? inText(pane.meaning)
-          : `Composition: how much of what one head writes the other reads, by weights alone.${measured ? "" : " Path patching was run for the strongest heads only."}`}
+          : "Composition: how much of what one head writes the other reads, by weights alone."}
       </p>
       <PathsPlot name={`${nameOf(model, head)}-paths-${source}`} centre={nameOf(model, head)} links={links} unit={unit} onOpen={(to) => open(to, modelAt)} />
       <details>

@@ -59,6 +59,13 @@ export function weightAt(from: Sparse, query: number, key: number): number | nul
   return row(from, query).find((entry) => entry.key === key)?.weight ?? null;
 }
 
+/** What a pair that was not kept has at most: no more than the smallest that was kept, and than what is left of the row. */
+export function leftAtMost(from: Sparse, query: number): number {
+  const kept = row(from, query);
+  const left = 1 - kept.reduce((sum, { weight }) => sum + weight, 0);
+  return Math.max(0, Math.min(left, ...kept.filter(({ key }) => key !== 0).map(({ weight }) => weight)));
+}
+
 /** Each row divided by its sum. */
 export function normalized(from: Sparse): Sparse {
   const weights = new Float32Array(from.weights);
