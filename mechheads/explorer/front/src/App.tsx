@@ -30,16 +30,17 @@ export function App({ everywhere }: { everywhere: boolean }) {
     target.addEventListener("keydown", listen);
     return () => target.removeEventListener("keydown", listen);
   }, []);
-  const isOpen = state.head.value !== null || state.compared.value !== null || state.versus.value !== null;
+  const compares = state.compared.value !== null || state.versus.value !== null;
   return (
-    <div class={`mh-app ${isOpen ? "has-detail" : ""}`} ref={root}>
+    <div class="mh-app" ref={root}>
       {everywhere && <SkipLink />}
       <Top everywhere={everywhere} />
-      <Tray />
       <main class="mh-main" id="mh-main" tabIndex={-1}>
+        {compares && <Detail />}
         <Overview />
-        {isOpen && <Detail />}
+        {!compares && state.head.value !== null && <Detail />}
       </main>
+      <Tray />
       <End />
       <Help />
       <Hint />

@@ -10,19 +10,21 @@ export function End() {
   const { summary, notes, interrupted, seconds, provenance, citations, methods, cautions } = model.value;
   return (
     <footer class="mh-end" aria-label="About this page">
-      {cautions.length > 0 && (
-        <section>
-          <h2>What may not be concluded</h2>
-          <ul>{cautions.map((text) => <li key={text}>{inText(text)}</li>)}</ul>
-        </section>
-      )}
-      {(notes.length > 0 || interrupted) && (
-        <section>
-          <h2>What was left out</h2>
-          {interrupted && <p class="mh-error">The work was interrupted, so a part of it is missing.</p>}
-          <ul>{notes.map((text) => <li key={text}>{inText(text)}</li>)}</ul>
-        </section>
-      )}
+      <div class="mh-end-lists">
+        {cautions.length > 0 && (
+          <section>
+            <h2>What may not be concluded</h2>
+            <ul>{cautions.map((text) => <li key={text}>{inText(text)}</li>)}</ul>
+          </section>
+        )}
+        {(notes.length > 0 || interrupted) && (
+          <section>
+            <h2>What was left out</h2>
+            {interrupted && <p class="mh-error">The work was interrupted, so a part of it is missing.</p>}
+            <ul>{notes.map((text) => <li key={text}>{inText(text)}</li>)}</ul>
+          </section>
+        )}
+      </div>
       {summary && <Folded title="Summary"><pre tabIndex={0}>{inLines(summary)}</pre></Folded>}
       {methods.length > 0 && (
         <Folded title="Methods">

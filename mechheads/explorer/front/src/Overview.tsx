@@ -34,14 +34,18 @@ function MapView({ several }: { several: boolean }) {
     <section class="mh-view mh-view-map" aria-labelledby="mh-map-title" ref={box}>
       <header>
         <h2 id="mh-map-title">Map</h2>
-        {numeric.length > 0 && (
-          <Pick label="Colour" columns={numeric} value={chosen(its, state.colour.value, "")} onPick={(colour) => choose({ colour })} none={its.categories ? "Categories" : "None"} />
-        )}
-        {several && <Tick on={state.together.value} onChange={(together) => choose({ together })}>all models side by side</Tick>}
-        <Tick on={state.fold.value} onChange={(fold) => choose({ fold })}>fold layers without hits</Tick>
         <Save box={box} what="map" />
       </header>
-      {numeric.length > 0 && <Top />}
+      <div class="mh-picks">
+        {numeric.length > 0 && (
+          <>
+            <Pick label="Colour" columns={numeric} value={chosen(its, state.colour.value, "")} onPick={(colour) => choose({ colour })} none={its.categories ? "Categories" : "None"} />
+            <Top />
+            <Tick on={state.fold.value} onChange={(fold) => choose({ fold })}>Fold layers without hits</Tick>
+          </>
+        )}
+        {several && <Tick on={state.together.value} onChange={(together) => choose({ together })}>All models side by side</Tick>}
+      </div>
       <div class="mh-maps">
         {shown.map((number) => {
           const each = models[number];
@@ -71,8 +75,8 @@ function Top() {
   const place = top === null ? at.length : at.findIndex((stop) => stop >= top);
   const text = top === null ? "all heads" : `the first ${top}`;
   return (
-    <div class="mh-top">
-      <label>
+    <>
+      <label class="mh-top">
         <span>Show {text}</span>
         <input
           type="range"
@@ -86,7 +90,7 @@ function Top() {
         />
       </label>
       <Pick label="by" columns={measures(its)} value={chosen(its, state.by.value, usual(its).by)} onPick={(by) => choose({ by })} />
-    </div>
+    </>
   );
 }
 
@@ -105,8 +109,8 @@ function ScatterView() {
         <Pick label="Across" columns={columns} value={chosen(its, state.x.value, x)} onPick={(name) => choose({ x: name })} />
         <Pick label="Up" columns={columns} value={chosen(its, state.y.value, y)} onPick={(name) => choose({ y: name })} />
         <Pick label="Size" columns={columns} value={chosen(its, state.size.value, "")} onPick={(size) => choose({ size })} none="Same for all" />
-        <Tick on={state.logX.value} onChange={(logX) => choose({ logX })}>log across</Tick>
-        <Tick on={state.logY.value} onChange={(logY) => choose({ logY })}>log up</Tick>
+        <Tick on={state.logX.value} onChange={(logX) => choose({ logX })}>Log across</Tick>
+        <Tick on={state.logY.value} onChange={(logY) => choose({ logY })}>Log up</Tick>
       </div>
       <Scatter model={state.model.value} />
     </section>

@@ -16,7 +16,7 @@ const PLUS = "M-.35-1H.35V-.35H1V.35H.35V1H-.35V.35H-1V-.35H-.35Z";
 const STAR = "M0-1.15L.3-.38L1.1-.35L.48.15L.7.95L0 .5L-.7.95L-.48.15L-1.1-.35L-.3-.38Z";
 const DOWN = "M0 1L1.05-.85H-1.05Z";
 const CROSS = "M-.95-.5L-.5-.95L0-.45L.5-.95L.95-.5L.45 0L.95.5L.5.95L0 .45L-.5.95L-.95.5L-.45 0Z";
-export const DOT = "M-.5 0A.5.5 0 1 1 .5 0A.5.5 0 1 1-.5 0Z";
+export const DOT = "M-.7 0A.7.7 0 1 1 .7 0A.7.7 0 1 1-.7 0Z";
 
 const PAPER: Record<string, [hue: string, shape: string]> = {
   Knowledge: ["#ff7f0e", CIRCLE],

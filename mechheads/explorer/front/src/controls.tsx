@@ -1,6 +1,5 @@
 /** Controls that several views share. */
 import type { Column, Model } from "./data";
-import { titled } from "./table";
 
 interface PickProps {
   label: string;
@@ -23,7 +22,7 @@ export function Pick({ label, columns, value, onPick, none }: PickProps) {
         {groups.map((group) => (
           <optgroup key={group} label={group}>
             {columns.filter((column) => column.group === group).map((column) => (
-              <option key={column.name} value={column.name}>{titled(column)}</option>
+              <option key={column.name} value={column.name}>{column.label}</option>
             ))}
           </optgroup>
         ))}

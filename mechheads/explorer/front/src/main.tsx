@@ -8,14 +8,21 @@
 import { render as draw } from "preact";
 
 import { App } from "./App";
+import { numberOf } from "./card/heads";
 import { sendThrough, type WidgetModel } from "./card/live";
 import { readBlocksFrom } from "./card/load";
 import type { Page } from "./data";
-import { mend, page } from "./page";
-import { followAddress, startWith } from "./state";
+import { mend, modelOf, page } from "./page";
+import { beginWith, followAddress, startWith } from "./state";
+
+function take(text: string): void {
+  page.value = JSON.parse(text) as Page;
+  const { start } = page.value;
+  if (start) beginWith({ model: start.model, head: numberOf(modelOf(start.model), start.head) });
+}
 
 function startPage(text: string, root: Element): void {
-  page.value = JSON.parse(text) as Page;
+  take(text);
   document.title = page.value.title;
   followAddress(mend);
   root.replaceChildren();
@@ -30,7 +37,7 @@ interface Widget extends WidgetModel {
 function render({ model, el }: { model: Widget; el: HTMLElement }): () => void {
   readBlocksFrom((id) => model.get("blocks")[id]);
   sendThrough(model);
-  page.value = JSON.parse(model.get("page")) as Page;
+  take(model.get("page"));
   startWith(mend);
   el.classList.add("mh");
   draw(<App everywhere={false} />, el);

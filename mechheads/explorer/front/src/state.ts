@@ -156,7 +156,7 @@ export function fromHash(hash: string): Values {
     else if (key === "compared") values[key] = asPair(readRefs(text));
     else if (typeof start === "boolean") values[key] = text === "1";
     else if (typeof start === "string") values[key] = text;
-    else values[key] = readNumber(text) ?? start;
+    else values[key] = text === "" && key !== "model" ? null : (readNumber(text) ?? start);
   }
   return values as unknown as Values;
 }
@@ -202,6 +202,11 @@ export function followAddress(mend: (values: Values) => Values): void {
   addEventListener("popstate", read);
   addEventListener("hashchange", read);
   read();
+}
+
+/** What is chosen if the address says nothing else. */
+export function beginWith(values: Partial<Values>): void {
+  Object.assign(START, values);
 }
 
 /** Start without an address, as in a notebook. */

@@ -2,7 +2,7 @@
 import { effect } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 
-import { show } from "../card/numbers";
+import { tickText } from "../card/numbers";
 import { useWidth } from "../card/parts";
 import { useMarks } from "../marks";
 import { countOf, modelOf } from "../page";
@@ -198,13 +198,13 @@ function Grid({ x, y, right, upward, width, height }: GridProps) {
       {right.ticks.map((tick) => (
         <g key={tick} transform={`translate(${right.at(tick)} 0)`}>
           <path class="mh-gridline" d={`M0 ${TOP}V${floor}`} />
-          <text y={floor + 15} text-anchor="middle">{show(tick)}</text>
+          <text y={floor + 15} text-anchor="middle">{tickText(tick)}</text>
         </g>
       ))}
       {upward.ticks.map((tick) => (
         <g key={tick} transform={`translate(0 ${upward.at(tick)})`}>
           <path class="mh-gridline" d={`M${LEFT} 0H${width - RIGHT}`} />
-          <text x={LEFT - 6} y="4" text-anchor="end">{show(tick)}</text>
+          <text x={LEFT - 6} y="4" text-anchor="end">{tickText(tick)}</text>
         </g>
       ))}
       <text class="mh-axis-title" x={(LEFT + width - RIGHT) / 2} y={height - 6} text-anchor="middle">{titled(x.column)}</text>

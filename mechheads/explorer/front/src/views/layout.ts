@@ -32,13 +32,13 @@ export interface Sizes {
   readonly height: number;
 }
 
-/** Cells as large as the width allows, 9 to 40 pixels wide and 9 to 26 high. */
+/** Cells as large as there is room for, 9 to 40 pixels wide and 9 to 34 high. */
 export function sizes(found: readonly Strip[], nHeads: number, width: number): Sizes {
   const left = 34;
   const folded = found.filter((strip) => "from" in strip).length;
   const room = width - left - 4 - folded * FOLDED_WIDTH;
   const cell = Math.max(9, Math.min(40, Math.floor(room / Math.max(1, found.length - folded))));
-  const row = Math.max(9, Math.min(26, cell, Math.floor(440 / nHeads)));
+  const row = Math.max(9, Math.min(34, Math.round(cell * 1.5), Math.floor(400 / nHeads)));
   const lefts = [left];
   for (const strip of found) lefts.push((lefts.at(-1) ?? 0) + ("from" in strip ? FOLDED_WIDTH : cell));
   return { cell, row, lefts, left, width: (lefts.at(-1) ?? 0) + 4, height: row * nHeads + 38 };
