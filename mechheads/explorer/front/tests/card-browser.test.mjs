@@ -114,6 +114,7 @@ test("paths lead to other heads and back, and upstream", async (t) => {
   await page.getByRole("link", { name: /^L0H1/ }).focus();
   await page.keyboard.press("Enter");
   await page.getByRole("article", { name: "Head L0H1" }).waitFor();
+  assert.equal(await page.evaluate(() => document.activeElement?.textContent), "L0H1");
   await page.goBack();
   await page.getByRole("article", { name: "Head L1H0" }).waitFor();
 });

@@ -14,7 +14,7 @@ const { joined } = await load("NextTokens.tsx");
 const { around } = await load("TextPane.tsx");
 const { comparison } = await load("CausePane.tsx");
 const { reasons } = await load("Missing.tsx");
-const { nameOf, numberOf } = await load("heads.ts");
+const { nameOf, numberOf, sharedWith } = await load("heads.ts");
 const { fault } = await load("live.ts");
 
 const model = { nLayers: 3, nHeads: 4 };
@@ -31,6 +31,10 @@ test("names and numbers of heads", () => {
   assert.equal(numberOf(model, "L3H0"), null);
   assert.equal(numberOf(model, "L0H4"), null);
   assert.equal(numberOf(model, "final"), null);
+  assert.deepEqual(sharedWith({ ...model, nKvHeads: 2 }, 7), [6]);
+  assert.deepEqual(sharedWith({ ...model, nKvHeads: 1 }, 9), [8, 10, 11]);
+  assert.deepEqual(sharedWith({ ...model, nKvHeads: 4 }, 7), []);
+  assert.deepEqual(sharedWith({ ...model, nKvHeads: null }, 7), []);
 });
 
 test("dots at one place are moved apart, others stay on the line", () => {

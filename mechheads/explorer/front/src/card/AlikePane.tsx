@@ -2,7 +2,7 @@
 import { useMemo, useState } from "preact/hooks";
 
 import type { AlikePane as Pane, Model } from "../data";
-import { open } from "../state";
+import { HeadLink } from "./HeadLink";
 import { labelsOf, nameOf, numberOf } from "./heads";
 import { columnsOf } from "./verdicts";
 import { known, percent, show } from "./numbers";
@@ -38,15 +38,7 @@ export function AlikePane({ pane, model, modelAt, head }: Props) {
         <ol class="card-alike">
           {found.map(({ at, name, similarity }, index) => (
             <li key={name} class={index === chosen ? "card-alike-on" : ""}>
-              <button
-                type="button"
-                class="card-link"
-                onClick={() => open(at, modelAt)}
-                onFocus={() => setChosen(index)}
-                onPointerEnter={() => setChosen(index)}
-              >
-                {name}
-              </button>
+              <HeadLink model={modelAt} head={at} name={name} onShow={() => setChosen(index)} />
               <span class="card-bar-cell" aria-hidden="true">
                 <span class="card-bar-fill" style={{ width: `${Math.max(similarity, 0) * 100}%` }} />
               </span>

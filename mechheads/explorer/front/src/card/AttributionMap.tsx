@@ -3,6 +3,7 @@ import { useState } from "preact/hooks";
 
 import type { Model, TextAnswer } from "../data";
 import { open } from "../state";
+import { headEvents } from "./headEvents";
 import { nameOf } from "./heads";
 import { rankOf, show } from "./numbers";
 import { Figure, useWidth } from "./parts";
@@ -64,8 +65,8 @@ export function AttributionMap({ model, modelAt, head, attribution }: Props) {
                   width={cell - 0.5}
                   height={cell - 0.5}
                   fill-opacity={Math.abs(value) / most}
+                  {...headEvents(modelAt, index)}
                   onPointerEnter={() => setAt(index)}
-                  onClick={() => open(index, modelAt)}
                 />
               ))}
               <g class="card-axis" aria-hidden="true">

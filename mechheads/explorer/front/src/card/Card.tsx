@@ -6,7 +6,8 @@ import type { Head, HeadBlock, Model, Page, Shared } from "../data";
 import { choose, state } from "../state";
 import { AlikePane } from "./AlikePane";
 import { CausePane } from "./CausePane";
-import { labelsOf, nameOf } from "./heads";
+import { HeadLink } from "./HeadLink";
+import { labelsOf, nameOf, sharedWith } from "./heads";
 import { Lines } from "./Lines";
 import { LivePane } from "./LivePane";
 import { Missing } from "./Missing";
@@ -54,6 +55,7 @@ function Loading({ page, model, modelAt, head }: LoadingProps) {
       <header class="card-header">
         <h3>{nameOf(model, head)}</h3>
         <Names model={model} head={head} />
+        <Group model={model} modelAt={modelAt} head={head} />
       </header>
       {page.kind === "atlas" && <Lines {...{ model, head, data }} />}
       <Panes {...{ page, model, modelAt, head, data, block }} shared={shared} />
@@ -65,6 +67,23 @@ function Names({ model, head }: { model: Model; head: number }) {
   const names = labelsOf(model, head);
   if (!model.behaviours && !model.categories) return null;
   return <p class="card-names">{names.length ? names.map((name) => <span key={name}>{inText(name)}</span>) : "no name on text, no category by weights"}</p>;
+}
+
+/** With grouped queries: the heads that use the same keys and values. */
+function Group({ model, modelAt, head }: { model: Model; modelAt: number; head: number }) {
+  const others = sharedWith(model, head);
+  if (!others.length) return null;
+  return (
+    <p class="card-shared">
+      shares keys and values with{" "}
+      {others.map((other, at) => (
+        <span key={other}>
+          {at > 0 && ", "}
+          <HeadLink model={modelAt} head={other} name={nameOf(model, other)} />
+        </span>
+      ))}
+    </p>
+  );
 }
 
 interface PanesProps extends LoadingProps {

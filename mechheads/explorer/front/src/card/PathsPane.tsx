@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 
 import type { Model, PathsPane as Pane } from "../data";
-import { open } from "../state";
+import { HeadLink } from "./HeadLink";
 import { nameOf } from "./heads";
 import { layerOf, messageOf } from "./load";
 import { interval, show, showQ } from "./numbers";
@@ -51,11 +51,11 @@ export function PathsPane({ pane, model, modelAt, head }: Props) {
           ? inText(pane.meaning)
           : "Composition: how much of what one head writes the other reads, by weights alone."}
       </p>
-      <PathsPlot name={`${nameOf(model, head)}-paths-${source}`} centre={nameOf(model, head)} links={links} unit={unit} onOpen={(to) => open(to, modelAt)} />
+      <PathsPlot name={`${nameOf(model, head)}-paths-${source}`} centre={nameOf(model, head)} links={links} unit={unit} model={modelAt} />
       <details>
         <summary>The same as a table</summary>
-        <LinkTable title="Senders" links={links.senders} unit={unit} onOpen={(to) => open(to, modelAt)} />
-        <LinkTable title="Receivers" links={links.receivers} unit={unit} onOpen={(to) => open(to, modelAt)} />
+        <LinkTable title="Senders" links={links.senders} unit={unit} model={modelAt} />
+        <LinkTable title="Receivers" links={links.receivers} unit={unit} model={modelAt} />
       </details>
     </div>
   );
@@ -97,9 +97,7 @@ function Trace({ model, modelAt, head, source }: { model: Model; modelAt: number
       {steps.map(({ head: at, link }) => (
         <span key={at}>
           {` \u2190 ${link.way} ${show(link.value, 2)} \u2190 `}
-          <button type="button" class="card-link" onClick={() => open(at, modelAt)}>
-            {link.name}
-          </button>
+          <HeadLink model={modelAt} head={at} name={link.name} />
         </span>
       ))}
     </p>
@@ -110,10 +108,10 @@ interface TableProps {
   title: string;
   links: readonly Link[];
   unit: string;
-  onOpen: (head: number) => void;
+  model: number;
 }
 
-function LinkTable({ title, links, unit, onOpen }: TableProps) {
+function LinkTable({ title, links, unit, model }: TableProps) {
   if (!links.length) return <p class="card-empty">{`${title}: none.`}</p>;
   return (
     <div class="card-scroll">
@@ -135,9 +133,7 @@ function LinkTable({ title, links, unit, onOpen }: TableProps) {
                 {head === null ? (
                   name
                 ) : (
-                  <button type="button" class="card-link" onClick={() => onOpen(head)}>
-                    {name}
-                  </button>
+                  <HeadLink model={model} head={head} name={name} />
                 )}
               </th>
               <td>{way}</td>

@@ -1,4 +1,5 @@
 /** Senders to the left, the head in the middle, receivers to the right; lines as wide as what they carry. */
+import { headEvents, keyEvents } from "./headEvents";
 import { interval, show } from "./numbers";
 import { Figure, useWidth } from "./parts";
 import type { Link, Links, Way } from "./paths";
@@ -8,7 +9,8 @@ interface Props {
   centre: string;
   links: Links;
   unit: string;
-  onOpen: (head: number) => void;
+  /** The number of the model. */
+  model: number;
 }
 
 const ROW = 26;
@@ -32,7 +34,7 @@ export function placed(links: readonly Link[]): { rows: Placed[]; height: number
   return { rows, height: links.length ? y + ROW / 2 : 0 };
 }
 
-export function PathsPlot({ name, centre, links, unit, onOpen }: Props) {
+export function PathsPlot({ name, centre, links, unit, model }: Props) {
   const [box, width] = useWidth<HTMLDivElement>();
   const drawn = Math.min(width, 860);
   const wide = drawn >= 560;
@@ -74,10 +76,10 @@ export function PathsPlot({ name, centre, links, unit, onOpen }: Props) {
               </text>
             ))}
             {left.rows.map(({ link, y }, at) => (
-              <Node key={at} {...{ link, wide, unit, onOpen }} x={0} y={y + offset(left)} width={side} end="sends to" />
+              <Node key={at} {...{ link, wide, unit, model }} x={0} y={y + offset(left)} width={side} end="sends to" />
             ))}
             {right.rows.map(({ link, y }, at) => (
-              <Node key={at} {...{ link, wide, unit, onOpen }} x={drawn - side} y={y + offset(right)} width={side} end="receives by" />
+              <Node key={at} {...{ link, wide, unit, model }} x={drawn - side} y={y + offset(right)} width={side} end="receives by" />
             ))}
             {!left.rows.length && <None x={0} y={y0} text="no sender" />}
             {!right.rows.length && <None x={drawn} y={y0} text="no receiver" anchor="end" />}
@@ -122,22 +124,16 @@ interface NodeProps {
   wide: boolean;
   unit: string;
   end: string;
-  onOpen: (head: number) => void;
+  model: number;
 }
 
-function Node({ link, x, y, width, wide, unit, end, onOpen }: NodeProps) {
+function Node({ link, x, y, width, wide, unit, end, model }: NodeProps) {
   const { head } = link;
   const value = `${show(link.value)} ${unit}`;
   const label = `${link.name} ${link.way === "logits" ? "" : `${link.way} `}${show(link.value, 2)}: ${end} ${link.way}, ${value}${link.low === null ? "" : `, ${interval(link.low, link.high)}`}`;
-  const act = () => head !== null && onOpen(head);
-  const onKey = (event: KeyboardEvent) => {
-    if (event.key !== "Enter" && event.key !== " ") return;
-    event.preventDefault();
-    event.stopPropagation();
-    act();
-  };
+  const role = head === null ? { role: "img" as const } : { role: "link" as const, tabindex: 0, ...headEvents(model, head), ...keyEvents(model, head) };
   return (
-    <g class={`card-node card-way-${link.way}`} {...(head === null ? { role: "img" } : { role: "link", tabindex: 0, onClick: act, onKeyDown: onKey })}>
+    <g class={`card-node card-way-${link.way}`} {...role}>
       <title>{label}</title>
       <rect x={x + 0.5} y={y - BOX / 2} width={width - 1} height={BOX} rx={4} />
       <text x={x + 6} y={y + 4}>

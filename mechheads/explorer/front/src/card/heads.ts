@@ -13,6 +13,14 @@ export function numberOf(model: Model, name: string): number | null {
   return layer < model.nLayers && index < model.nHeads ? layer * model.nHeads + index : null;
 }
 
+/** The other heads with the same keys and values, under grouped queries. */
+export function sharedWith(model: Model, head: number): number[] {
+  if (!model.nKvHeads || model.nKvHeads >= model.nHeads) return [];
+  const size = model.nHeads / model.nKvHeads;
+  const first = Math.floor(head / size) * size;
+  return Array.from({ length: size }, (_, at) => first + at).filter((other) => other !== head);
+}
+
 /** What a head is called on text and by its weights. */
 export function labelsOf(model: Model, head: number): string[] {
   const behaviours = model.behaviours?.of[head]?.map((at) => model.behaviours?.names[at]?.name ?? "") ?? [];

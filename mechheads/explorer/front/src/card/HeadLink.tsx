@@ -1,0 +1,17 @@
+/** The name of a head; a click opens its card. */
+import { headEvents } from "./headEvents";
+
+export function HeadLink({ model, head, name, onShow }: { model: number; head: number; name: string; onShow?: () => void }) {
+  const { onPointerEnter, onFocus, ...others } = headEvents(model, head);
+  return (
+    <button
+      type="button"
+      class="card-link"
+      {...others}
+      onPointerEnter={(event) => (onShow?.(), onPointerEnter(event))}
+      onFocus={(event) => (onShow?.(), onFocus(event))}
+    >
+      {name}
+    </button>
+  );
+}
