@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from mechheads.behaviour.profile import profile_heads as profile_heads
     from mechheads.engine.job import prepare as prepare
     from mechheads.engine.sweep import plan as plan, sweep as sweep
+    from mechheads.explorer.explore import explore as explore, head_card as head_card
     from mechheads.gating.fit.fit import fit_gates as fit_gates
     from mechheads.gating.fit.gates import task_log_prob as task_log_prob
     from mechheads.gating.roles.roles import head_roles as head_roles
-    from mechheads.gating.tasks.shipped import load_task as load_task
     from mechheads.gating.tasks.task import Task as Task
     from mechheads.generation.generate import generate as generate
     from mechheads.heads import HeadId as HeadId
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from mechheads.model.model import Model as Model
     from mechheads.patching.ablate import ablate as ablate
     from mechheads.patching.activation import activation_patch as activation_patch
-    from mechheads.patching.attribution import attribution_patch as attribution_patch
     from mechheads.patching.path import path_matrix as path_matrix, path_patch as path_patch
     from mechheads.prompts.prompts import PromptPairs as PromptPairs, Prompts as Prompts
     from mechheads.results.scores import HeadScores as HeadScores
@@ -74,7 +73,6 @@ _HOME = {
     "activation_patch": "patching.activation",
     "path_patch": "patching.path",
     "path_matrix": "patching.path",
-    "attribution_patch": "patching.attribution",
     "ablate": "patching.ablate",
     "profile_heads": "behaviour.profile",
     "logit_attribution": "behaviour.logit_attribution",
@@ -92,11 +90,12 @@ _HOME = {
     "ships": "safety.heads.ships",
     "safety_heads": "safety.heads.ships",
     "Task": "gating.tasks.task",
-    "load_task": "gating.tasks.shipped",
     "fit_gates": "gating.fit.fit",
     "head_roles": "gating.roles.roles",
     "task_log_prob": "gating.fit.gates",
     "build_atlas": "studies.build",
+    "explore": "explorer.explore",
+    "head_card": "explorer.explore",
 }
 """Each verb and the module it lives in; imported when first asked for."""
 
@@ -116,6 +115,7 @@ _MOVED = {
         "SetScores",
         "UniformAttention",
         "accuracy",
+        "attribution_patch",
         "completeness",
         "faithfulness",
         "minimal_circuit",
@@ -157,6 +157,7 @@ _MOVED = {
         "ablation_effects",
         "compare_roles",
         "contrast_gates",
+        "load_task",
         "read_task",
         "role_curve",
     ),
@@ -164,10 +165,12 @@ _MOVED = {
         "Atlas",
         "SafetyStudy",
         "safety_study",
-        "write_page",
     ),
 }
 """Names that were here before version 0.2, by the folder they moved to."""
+
+_RENAMED = {"write_page": "explore"}
+"""Names that were here before version 0.2, and what does the same now."""
 
 __all__ = sorted([*_HOME, *_FOLDERS])
 
@@ -179,6 +182,9 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"mechheads.{_HOME[name]}"), name)
         globals()[name] = value
         return value
+    if name in _RENAMED:
+        warnings.warn(f"mh.{name} has a new name: use mh.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+        return __getattr__(_RENAMED[name])
     for folder, names in _MOVED.items():
         if name in names:
             warnings.warn(f"mh.{name} has moved: use mh.{folder}.{name}", DeprecationWarning, stacklevel=2)

@@ -131,7 +131,7 @@ effect.plot()
 # strong, L23H4, and about a dozen are weaker. Blue is not an error: some heads lower the answer that other heads raise.
 #
 # For a larger model you may not want to run every head. `screen=0.1` first *estimates* the effect of every head from a
-# single backward pass (`mh.attribution_patch` gives the estimate alone). Then it runs the tenth of the heads with the
+# single backward pass (`mh.patching.attribution_patch` gives it alone). Then it runs the tenth of the heads with the
 # largest estimates, and a random sample of the rest, which shows whether the estimate missed any:
 
 # %%

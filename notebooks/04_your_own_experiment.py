@@ -387,7 +387,7 @@ mh.testing.check_answer(
 #     return (last > last.gather(1, context.answer[:, None])).sum(1).float()
 # ```
 #
-# A rank has no gradient, so `mh.attribution_patch` refuses it. It is easy to explain, and coarse.
+# A rank has no gradient, so `mh.patching.attribution_patch` refuses it. It is easy to explain, and coarse.
 # </details>
 #
 # ### 3. An intervention that can be stored

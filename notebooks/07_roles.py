@@ -44,7 +44,7 @@ model = mh.load()
 # needed. The model has to recognise which of the two words the examples repeat, and repeat the same one.
 
 # %%
-task = mh.load_task("aba_abb", model=model, n=40)
+task = mh.gating.load_task("aba_abb", model=model, n=40)
 train, test = task.split(0.6)
 for i in (0, 1):
     print(f"{task.prompts[i]}  ->{task.targets[i]}\n")

@@ -126,12 +126,12 @@ for name, ids in {"clean": repeats.clean[0], "corrupted": repeats.corrupted[0]}.
 # %% [markdown]
 # ### Estimate, then measure
 #
-# `mh.attribution_patch` estimates the effect of all 270 heads from one backward pass. `mh.activation_patch` measures
+# `mh.patching.attribution_patch` estimates the effects of 270 heads in a backward pass. `mh.activation_patch` measures
 # it. The estimate takes seconds for any model; is it good enough? To save time we measure the 144 heads of layers 14 to
 # 29. A head of a lower layer costs more, because more layers are run again after it.
 
 # %%
-estimated = mh.attribution_patch(model, repeats, progress=False)
+estimated = mh.patching.attribution_patch(model, repeats, progress=False)
 later = [(layer, head) for layer in range(14, model.n_layers) for head in range(model.n_heads)]
 measured = mh.activation_patch(model, repeats, heads=later, progress=False)
 both = show(measured).assign(estimate=[estimated[head]["score"] for head in measured.heads(8, by="absolute")])

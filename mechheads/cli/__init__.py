@@ -222,5 +222,31 @@ def roles(
                 results.lines.append(f"  {head:>7}  {row['score']:.2f}{shown_ends(row, '.2f')}")
 
 
+@main.command()
+def serve(
+    atlas: Annotated[
+        Path | None, typer.Argument(help="A folder that `mechheads atlas` wrote. Without it, patterns of one text.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Hub name, Hugging Face folder or GGUF file, to run your own texts. Default: the default model if the "
+            "atlas is of it, or if there is no atlas."
+        ),
+    ] = None,
+    device: Device = "cpu",
+    port: Annotated[int, typer.Option(help="The port; 0 for any that is free.", min=0, max=65535)] = 0,
+) -> None:
+    """The explorer for this machine only, in which your own texts can be run. Ctrl-C ends it."""
+    from mechheads.explorer.server import served
+
+    with errors_shown():
+        server = served(atlas, model, device=device, port=port)
+        texts = "" if server.live is None else "; your own texts can be run"
+        typer.echo(f"Open {server.address} in a browser{texts}. Ctrl-C ends it.")
+        with server:
+            server.serve_forever()
+
+
 def _line(head: str, score: float, low: float, high: float) -> str:
     return f"  {head:>7}  {score:.2f} [{low:.2f}, {high:.2f}]"

@@ -45,18 +45,16 @@ ABOUT = {
     "copying": About(
         "Copying in text",
         "",
-        "How far what the head writes raises the tokens that it attends to, in text.",
+        "How far what the head writes raises the tokens that it attends to.",
         _TEXT,
         True,
     ),
     "categories": About("Categories", "", "What the head does according to its weights.", _WEIGHTS),
-    "best_relation": About(
-        "Best relation", "", "The relation that is the strongest evidence for a category.", _WEIGHTS
-    ),
+    "best_relation": About("Best relation", "", "The relation with the strongest evidence for a category.", _WEIGHTS),
     "phi": About(
         "Phi",
         "share of pairs",
-        "The share of the best relation's pairs that the head's weights map to target.",
+        "The share of the best relation's pairs that its weights map to the target.",
         _WEIGHTS,
     ),
     "copying_by_weights": About(
@@ -123,7 +121,7 @@ def columns(table: pd.DataFrame) -> list[dict[str, Any]]:
         elif name in ("layer", "head"):
             role = "place"
         mine = {each_role: each for each, (whose, each_role) in reversed(parent.items()) if whose == name}
-        if ranged := _is_ranged(table, name):
+        if ranged := is_ranged(table, name):
             mine |= {end: f"{name}_range_{end}" for end in ("low", "high")}
         made.append(
             {
@@ -171,9 +169,10 @@ def comparable(table: pd.DataFrame) -> list[str]:
     ]
 
 
-def _is_ranged(table: pd.DataFrame, name: str) -> bool:
+def is_ranged(table: pd.DataFrame, name: str) -> bool:
     """Whether a value has no interval, but the range of two clusters."""
-    return f"{name}_range_low" in table and not table.get(f"{name}_ci_low", table[[]]).notna().to_numpy().any()
+    low = f"{name}_ci_low"
+    return f"{name}_range_low" in table and not (low in table and table[low].notna().to_numpy().any())
 
 
 def _value_of(name: str, known: Sequence[str] | pd.Index) -> tuple[str | None, str]:

@@ -24,7 +24,9 @@ def plain(value: Any) -> Any:
     """
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "f" and not np.isfinite(value).all():
-            value = np.where(np.isfinite(value), value.astype(object), None)
+            cells = value.astype(object)
+            cells[~np.isfinite(value)] = None
+            return cells.tolist()
         return value.tolist()
     if isinstance(value, np.generic):
         value = value.item()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,11 +59,11 @@ def shared(atlas: Atlas) -> dict[str, Any]:
     }
 
 
-def head_blocks(atlas: Atlas) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The cards of each layer."""
+def head_blocks(atlas: Atlas, layers: Sequence[int] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The cards of each layer, or of some."""
     sizes = atlas.sizes
     cards = _Cards(atlas)
-    for layer in range(sizes[0]):
+    for layer in range(sizes[0]) if layers is None else layers:
         yield layer, {"layer": layer, "heads": [cards.of(HeadId(layer, head)) for head in range(sizes[1])]}
 
 
@@ -126,13 +126,13 @@ def pattern_pane(patterns: HeadPatterns, head: HeadId) -> dict[str, Any]:
 def _text_pane(examples: HeadExamples, rows: pd.DataFrame, each: int) -> dict[str, Any]:
     """The examples of a head; of each part the first few."""
     parts: dict[str, list[Any]] = {part: [] for part in PARTS}
-    for row in rows.itertuples():
-        if len(parts[row.part]) < each:
-            at, n = row.Index, int((examples.tokens[row.window] >= 0).sum())
-            one = {name: plain(getattr(row, name)) for name in _OF_EXAMPLES}
+    for at, row in zip(rows.index.tolist(), rows.to_dict("records"), strict=True):
+        if len(parts[row["part"]]) < each:
+            n = int((examples.tokens[row["window"]] >= 0).sum())
+            one = {name: plain(row[name]) for name in _OF_EXAMPLES}
             kept = (of[at, :n] for of in (examples.keys, examples.weights, examples.first))
             one |= {"attention": attention(*kept), "sizes": examples.sizes[at, :n].tolist()}
-            parts[row.part].append(one)
+            parts[row["part"]].append(one)
     found = [{"name": name, "examples": of} for name, of in parts.items() if of]
     return {"parts": found, "activity": ACTIVITY}
 
@@ -225,7 +225,7 @@ def _by_head(composed: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def _nearest(table: pd.DataFrame) -> Any:
     """A function that gives the heads most alike one head, by the ranks of everything that was measured."""
     names = comparable(table)
-    heads = check_heads(None, int(table["layer"].max()) + 1, int(table["head"].max()) + 1)
+    heads = check_heads(None, *(table[["layer", "head"]].to_numpy().max(0) + 1).tolist())
     if len(names) < 3:
         return lambda head: None
     ranks = table[names].rank()

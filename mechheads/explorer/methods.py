@@ -81,13 +81,11 @@ _CAUTIONS = (
     ),
     (
         "facilitation",
-        "Roles come from a few short fits. The three come from the same gates, so they are bound to correlate with each "
-        "other.",
+        "Roles come from a few short fits. The three come from the same gates, so they must correlate with each other.",
     ),
 )
 _ALWAYS = (
-    "Intervals are of single heads. Among hundreds of heads some look special by chance, so prefer q values where there "
-    "are any.",
+    "Intervals are of single heads. Among hundreds of heads some look special by chance, so prefer q values.",
     "Every number holds for this model, these texts and these prompts.",
 )
 

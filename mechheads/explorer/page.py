@@ -32,7 +32,7 @@ def style() -> str:
 
 
 def policy(live: bool) -> str:
-    """What the page may do: run this script and this style, show pictures that it draws, and ask nobody but its server."""
+    """What the page may do: run this script and style, show pictures that it draws, and ask its own server only."""
     connect = "'self'" if live else "'none'"
     return (
         f"default-src 'none'; script-src {_hash(script())}; style-src {_hash(style())}; img-src data: blob:; "

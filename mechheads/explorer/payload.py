@@ -41,11 +41,14 @@ class Payload:
     blocks: dict[str, str]
 
 
-def atlas_payload(atlases: Sequence[Atlas], live: dict[str, Any] | None = None) -> Payload:
+def atlas_payload(
+    atlases: Sequence[Atlas], live: dict[str, Any] | None = None, layers: Sequence[int] | None = None
+) -> Payload:
     """The payload of a page about one or several models.
 
     Args:
         live: where an own text can be run, for a page that is not offline.
+        layers: only the heads of these layers get cards.
     """
     blocks = {}
     for number, atlas in enumerate(atlases):
@@ -57,11 +60,11 @@ def atlas_payload(atlases: Sequence[Atlas], live: dict[str, Any] | None = None) 
     )
 
 
-def run_payload(name: str, patterns: HeadPatterns) -> Payload:
-    """The payload of a page about the patterns of one run."""
+def run_payload(name: str, patterns: HeadPatterns, live: dict[str, Any] | None = None) -> Payload:
+    """The payload of a page about the patterns of one run; ``live`` as in ``atlas_payload``."""
     n_layers, n_heads = patterns.first.shape[:2]
     prompts = [{"name": each, "tokens": patterns.tokens(i)} for i, each in enumerate(patterns.table["name"])]
-    texts = {**dict.fromkeys(("words", "windows", "pairs", "requests", "seeds"), []), "prompts": prompts}
+    texts = {name: [] for name in ("words", "windows", "pairs", "requests", "seeds")} | {"prompts": prompts}
     blocks = {"mh-shared-0": block(texts)}
     panes = ("text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike")
     for layer in range(n_layers):
@@ -74,7 +77,7 @@ def run_payload(name: str, patterns: HeadPatterns) -> Payload:
         ]
         blocks[f"mh-heads-0-{layer}"] = block({"layer": layer, "heads": cards})
     model = _about(name, n_layers, n_heads)
-    return Payload(_page("run", f"Attention patterns of {name}", [model], None), blocks)
+    return Payload(_page("run", f"Attention patterns of {name}", [model], live), blocks)
 
 
 def _page(kind: str, title: str, models: list[dict[str, Any]], live: dict[str, Any] | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What each view says of every head: the sentence, the verdict and its rule, and which verdicts speak against each other."""
+"""What each view says of every head: a sentence, a verdict and its rule; and which verdicts contradict each other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mechheads.explorer.columns import about_of
+from mechheads.explorer.columns import about_of, is_ranged
 from mechheads.gating import ROLES
 from mechheads.labels import HeadLabels
 from mechheads.results.dataset import RANGE
@@ -45,9 +45,9 @@ def views(atlas: Atlas) -> list[dict[str, Any]]:
     for name, scores in atlas.views.items():
         said = _said(name, scores, atlas)
         about = about_of(name)
-        ranged = f"{name}_{RANGE[0]}" in table and not table[f"{name}_ci_low"].notna().any()
+        ranged = is_ranged(table, name)
         ends = [f"{name}_{end}" for end in (RANGE if ranged else ("ci_low", "ci_high"))]
-        low, high = (end if end in table and table[end].notna().any() else None for end in ends)
+        low, high = (end if end in table and table[end].notna().to_numpy().any() else None for end in ends)
         made.append(
             {
                 "name": name,
@@ -170,10 +170,10 @@ def _said(name: str, scores: HeadScores, atlas: Atlas) -> _Said:
     )
 
 
-def _verdicts(scores: HeadScores, where: Mapping[str, np.ndarray]) -> np.ndarray:
+def _verdicts(scores: HeadScores, where: Mapping[str, Any]) -> np.ndarray:
     """The first verdict that holds of each head; None if none does."""
     found = np.full((scores.n_layers, scores.n_heads), None, dtype=object)
-    for verdict, holds in reversed(where.items()):
+    for verdict, holds in reversed([*where.items()]):
         found[holds] = verdict
     return found
 

@@ -132,10 +132,11 @@ def _composition(rows: pd.DataFrame | None, head: str) -> list[dict[str, Any]]:
     if rows is None:
         return []
     found = []
+    group: Any
     for way, group in rows.groupby("way"):
         sides = {}
         for name, mine, other in (("senders", "receiver", "sender"), ("receivers", "sender", "receiver")):
-            best = group[group[mine] == head].nlargest(_LISTED, "z")
+            best = group[group[mine] == head].sort_values("z", ascending=False).head(_LISTED)
             sides[name] = plain(
                 [
                     {"head": row[other], "score": row["score"], "z": row["z"], "p": row["p"]}

@@ -57,7 +57,8 @@ def activation_patch(
         metric: what is measured, as in ``mh.sweep``; ``logit_diff`` needs ``answer`` and ``wrong``.
         direction: ``"denoising"`` or ``"noising"``.
         heads, positions, normalize, budget, seed, progress, store, top: as in ``mh.sweep``.
-        screen: run only the heads with the largest absolute attribution (see ``mh.attribution_patch``): a share of
+        screen: run only the heads with the largest absolute attribution (see
+            ``mh.patching.attribution_patch``): a share of
             the heads, such as 0.2, their number, or a ``Screen``. Attribution is averaged over prompts, like the
             score; with several places, the largest counts. A random sample of the other heads runs as well. It
             estimates how many heads that were screened out have a larger absolute score than the median head that

@@ -90,7 +90,7 @@ def attribution_patch(
     Nanda 2023 ("Attribution Patching"); Syed et al. 2023 (arXiv 2310.10348); Kramár et al. 2024 (arXiv 2403.00745).
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
-    >>> mh.attribution_patch(model, pairs, progress=False).heads(1)
+    >>> mh.patching.attribution_patch(model, pairs, progress=False).heads(1)
     (HeadId(layer=23, head=4),)
     """
     model, asked, cached = given(model, pairs, "pairs")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -98,3 +99,22 @@ class Attention:
             head: self.pattern[head][prompt, :n, :n].float().cpu().numpy() for head in chosen
         }
         return attention(patterns, list(self.strings[prompt]))
+
+    def view(self, path: str | Path | None = None) -> Any:
+        """Show all heads' patterns with their tokens: in a notebook a widget, elsewhere a page.
+
+        Each query shows its attention to the first token and to the eight keys that have most besides.
+
+        Args:
+            path: write the page to this file; without it, a page is written to ``patterns.html``.
+
+        Returns:
+            The widget, or the path of the page, which is one file and needs no network.
+
+        Raises:
+            ValueError: if a prompt has more than 2,000 tokens.
+            ImportError: if a notebook has no anywidget and no path was given.
+        """
+        from mechheads.explorer.explore import view_attention
+
+        return view_attention(self, path)

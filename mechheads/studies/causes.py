@@ -25,7 +25,7 @@ def strongest(patching: HeadScores, n: int) -> list[HeadId]:
     """The heads with the largest absolute effect."""
     table = patching.to_dataframe().dropna(subset="score")
     best = table.assign(size=table["score"].abs()).nlargest(n, "size")
-    return [HeadId(int(row.layer), int(row.head)) for row in best.itertuples()]
+    return [HeadId(layer, head) for layer, head in best[["layer", "head"]].to_numpy(int).tolist()]
 
 
 def direct_parts(model: Model, pairs: PromptPairs, progress: bool) -> HeadScores:

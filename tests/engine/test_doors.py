@@ -39,7 +39,9 @@ def said(function, *args, **given) -> str:
 MEASURES = {
     "sweep": lambda m, p, **k: mh.sweep(m, p, intervention=mh.Patch(), heads="L1H0", progress=False, **k).values,
     "activation_patch": lambda m, p, **k: mh.activation_patch(m, p, heads="L1H0", progress=False, **k).values,
-    "attribution_patch": lambda m, p, **k: mh.attribution_patch(m, p, heads="L1H0", progress=False, **k).values,
+    "attribution_patch": lambda m, p, **k: (
+        mh.patching.attribution_patch(m, p, heads="L1H0", progress=False, **k).values
+    ),
     "ablate": lambda m, p, **k: mh.ablate(m, p, heads="L1H0", progress=False, **k).values,
     "path_patch": lambda m, p, **k: mh.path_patch(m, p, senders="L1H0", progress=False, **k).values,
     "path_matrix": lambda m, p, **k: (

@@ -45,7 +45,7 @@ ON_PAIRS: dict[str, Callable[..., Any]] = {
     "activation_patch, screened": lambda *given: mh.activation_patch(*given, screen=4, **QUIET).values,
     "path_patch": lambda *given: mh.path_patch(*given, receivers=["L2H1.q", "L1.mlp"], **QUIET).values,
     "path_matrix": lambda *given: mh.path_matrix(*given, receivers=["L2H1.v", "final"], **QUIET).values,
-    "attribution_patch": lambda *given: mh.attribution_patch(*given, **QUIET).values,
+    "attribution_patch": lambda *given: mh.patching.attribution_patch(*given, **QUIET).values,
     "ablate": lambda *given: mh.ablate(*given, kind="resample", seed=2, **QUIET).values,
     "patch_sets": lambda *given: mh.patching.patch_sets(*given, sets=SETS, **QUIET).values,
     "faithfulness": lambda *given: numbers(mh.patching.faithfulness(*given, heads=CIRCUIT, **QUIET).table),
@@ -134,7 +134,7 @@ def test_a_site_that_a_job_lacks_is_run_once_and_kept(small, runs):
     np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
     runs.clear()
     mh.activation_patch(job, site="q", direction="noising", **QUIET)
-    mh.attribution_patch(job, site="q", **QUIET)
+    mh.patching.attribution_patch(job, site="q", **QUIET)
     mh.activation_patch(job, **QUIET)
     assert runs == []
 
@@ -191,7 +191,7 @@ def test_a_job_beside_prompts_or_of_another_model_is_an_error_and_so_are_no_prom
         ask(llama)
 
 
-@pytest.mark.parametrize("ask", [mh.activation_patch, mh.attribution_patch, mh.path_patch])
+@pytest.mark.parametrize("ask", [mh.activation_patch, mh.patching.attribution_patch, mh.path_patch])
 def test_a_job_of_plain_prompts_is_an_error_for_an_analysis_of_pairs(other_jobs, ask):
     with pytest.raises(ValueError, match=r"pairs is a Prompts; .* needs mh.PromptPairs"):
         ask(other_jobs[id(PROMPTS)], **QUIET)

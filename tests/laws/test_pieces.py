@@ -22,7 +22,9 @@ ANALYSES: dict[str, Callable[..., Any]] = {
     "activation_patch": lambda model, limits: (
         mh.activation_patch(model, PAIRS, positions="each", heads=["L0H1", "L2H2"], budget=limits, **QUIET).values
     ),
-    "attribution_patch": lambda model, limits: mh.attribution_patch(model, PAIRS, budget=limits, **QUIET).values,
+    "attribution_patch": lambda model, limits: (
+        mh.patching.attribution_patch(model, PAIRS, budget=limits, **QUIET).values
+    ),
     "path_patch": lambda model, limits: mh.path_patch(model, PAIRS, receivers="L2H1.q", budget=limits, **QUIET).values,
     "patch_sets": lambda model, limits: (
         mh.patching.patch_sets(model, PAIRS, [["L0H1"], ["L0H1", "L2H2"]], budget=limits, **QUIET).values

@@ -86,7 +86,7 @@ def test_costs_follow_from_the_sizes_of_the_models():
     small, large = shapes["meta-llama/Llama-3.2-1B"], shapes["meta-llama/Llama-3.1-8B"]
     asked = {"tasks": ["syntax"], "seeds": 1, "updates": 1, "batch": 1}
     fit = operations("roles", small, asked)
-    items = mh.load_task("syntax")
+    items = mh.gating.load_task("syntax")
     letters = sum(map(len, [*items.prompts, *items.targets])) / len(items)
     assert fit == pytest.approx(3 * 3 * 2 * 1.24e9 * letters / 4)  # three fits; forward, backward for inputs and gates
     assert operations("roles", small, asked | {"seeds": 2, "updates": 3, "batch": 4}) == pytest.approx(24 * fit)

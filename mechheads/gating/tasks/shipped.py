@@ -63,7 +63,7 @@ def load_task(name: str, *, model: Model | None = None, n: int | None = None, se
     Raises:
         ValueError: if there is no such task, ``n`` is out of range, or a model is needed and not given.
 
-    >>> task = mh.load_task("syntax", n=2)
+    >>> task = mh.gating.load_task("syntax", n=2)
     >>> print(task.prompts[0] + task.targets[0])
     Question: Which word fills the gap, "is" or "are"? The doors of the shop ___ open.
     Answer: are

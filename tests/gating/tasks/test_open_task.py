@@ -70,7 +70,7 @@ def test_some_items_are_drawn_by_the_seed(tmp_path) -> None:
 
 
 def test_names_are_those_of_load_task() -> None:
-    assert open_task("math", n=3) == mh.load_task("math", n=3)
+    assert open_task("math", n=3) == mh.gating.load_task("math", n=3)
     assert [needs_model(name) for name in ("math", "aba_abb", "capitals", "copying")] == [False, True, True, True]
 
 

@@ -34,6 +34,11 @@ export interface Page {
   models: Model[];
   /** Where an own text can be run; null in the offline page. */
   live: Live | null;
+  /**
+   * The card that is open at first, unless the address says otherwise (mh.head_card). Such a page has the blocks of this
+   * head's layer only: `mh-heads-M-L` of other layers are missing.
+   */
+  start?: { model: number; head: HeadName } | null;
 }
 
 export interface Live {

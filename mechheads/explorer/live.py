@@ -1,0 +1,254 @@
+"""Own texts: the pattern, the parts of a logit and the effect of an ablation at once, one text at a time.
+
+The server and the notebook widget use the same functions: ``check`` reads a request, field by field, and
+``Live.answer`` computes. The types of both are in ``front/src/data.ts``.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads.behaviour import logit_attribution
+from mechheads.explorer.head_payload import attention
+from mechheads.files.text import check_unicode
+from mechheads.heads import HeadId, check_head
+from mechheads.model.backends.temporary_changes import alone
+from mechheads.prompts.prompts import Prompts
+from mechheads.prompts.tokens import Tokens, token_strings
+from mechheads.studies.head_patterns import sparse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mechheads.model.model import Model
+
+MAX_CHARACTERS = 8000
+MAX_TOKENS = 512
+_WAITING = 4
+"""How many texts may wait for their turn."""
+_NEXT = 10
+"""How many next tokens are listed."""
+_KEPT = 8
+"""Keys that are kept of each query."""
+_ID = re.compile(r"[a-z0-9-]{1,40}")
+_HEAD = re.compile(r"L\d{1,5}H\d{1,5}")
+
+
+class Refused(Exception):
+    """A request that is not answered; ``status`` is the HTTP status that says so."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class TextRequest(NamedTuple):
+    """A text to run, and the head that is asked about."""
+
+    id: str
+    text: str
+    head: HeadId | None
+
+
+def check_id(given: object) -> str:
+    """The id of a request.
+
+    Raises:
+        Refused: if it is not one.
+    """
+    if not isinstance(given, str) or _ID.fullmatch(given) is None:
+        raise Refused("id must be 1 to 40 of a-z, 0-9 and '-'")
+    return given
+
+
+def check(given: object, n_layers: int, n_heads: int) -> TextRequest:
+    """Read a request, field by field.
+
+    Raises:
+        Refused: if a field is missing, unknown or not valid; the message names it.
+    """
+    if not isinstance(given, dict) or set(given) != {"id", "text", "head"}:
+        raise Refused("the request must be an object with the fields id, text and head, and no others")
+    name, text, head = check_id(given["id"]), given["text"], given["head"]
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_CHARACTERS:
+        raise Refused(f"text must be a text of 1 to {MAX_CHARACTERS} characters")
+    if head is not None and (not isinstance(head, str) or _HEAD.fullmatch(head) is None):
+        raise Refused('head must be null or a head such as "L9H6"')
+    try:
+        check_unicode(text, "text")
+        return TextRequest(name, text, None if head is None else check_head(head, n_layers, n_heads))
+    except ValueError as error:
+        raise Refused(str(error)) from error
+
+
+@dataclass
+class _Run:
+    """A request that waits or is computed."""
+
+    id: str
+    cancelled: bool = False
+
+
+class Live:
+    """Answers requests about own texts, one at a time.
+
+    Attributes:
+        model: the model.
+        n_layers, n_heads: its size.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.n_layers, self.n_heads = model, model.n_layers, model.n_heads
+        self.max_tokens = min(MAX_TOKENS, model.n_ctx)
+        self._turn, self._known = threading.Lock(), threading.Lock()
+        self._runs: dict[str, _Run] = {}
+
+    def about(self, by: str) -> dict[str, Any]:
+        """What a page needs to know of it."""
+        return {"by": by, "model": 0, "maxCharacters": MAX_CHARACTERS, "maxTokens": self.max_tokens}
+
+    def cancel(self, name: str) -> bool:
+        """Stop a request that waits or is computed; whether there was one."""
+        with self._known:
+            run = self._runs.get(name)
+            if run is not None:
+                run.cancelled = True
+            return run is not None
+
+    def answer(self, asked: TextRequest, gone: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        """The answer to a request.
+
+        Args:
+            gone: whether nobody waits for the answer any more; asked before every step.
+
+        Raises:
+            Refused: if the text is too long, too many wait, the id is in use, or the request was cancelled.
+        """
+        with self._registered(asked.id) as run:
+
+            def go_on() -> None:
+                if run.cancelled or gone():
+                    raise Refused("cancelled", 499)
+
+            while not self._turn.acquire(timeout=0.1):
+                go_on()
+            try:
+                return self._compute(asked, go_on)
+            finally:
+                self._turn.release()
+
+    @contextmanager
+    def _registered(self, name: str) -> Iterator[_Run]:
+        run = _Run(name)
+        with self._known:
+            if name in self._runs:
+                raise Refused(f"the id {name!r} is in use", 409)
+            if len(self._runs) > _WAITING:
+                raise Refused("too many texts wait to be run; try again in a moment", 429)
+            self._runs[name] = run
+        try:
+            yield run
+        finally:
+            with self._known:
+                self._runs.pop(name, None)
+
+    def _compute(self, asked: TextRequest, go_on: Callable[[], None]) -> dict[str, Any]:
+        start = time.perf_counter()
+        go_on()
+        try:
+            prompts = Prompts([asked.text])
+            tokens = prompts.tokens(self.model)
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        n = tokens.ids.shape[1]
+        if n > self.max_tokens:
+            raise Refused(f"text has {n} tokens; at most {self.max_tokens} are allowed")
+        go_on()
+        logits, pattern = _run(self.model, tokens, asked.head)
+        notes: list[str] = []
+        answer: dict[str, Any] = {
+            "id": asked.id,
+            "text": asked.text,
+            "tokens": list(tokens.strings[0]),
+            "next": _next(self.model, logits),
+            "head": None if asked.head is None else str(asked.head),
+            "attention": pattern,
+            "attribution": None,
+            "ablation": None,
+        }
+        go_on()
+        try:
+            answer["attribution"] = _parts(self.model, prompts, answer["next"][0]["token"])
+        except ValueError as error:
+            notes.append(str(error))
+        if asked.head is not None:
+            go_on()
+            without, _ = _run(self.model, tokens, asked.head, off=True)
+            before, after = logits.double().log_softmax(-1), without.double().log_softmax(-1)
+            kl = float((before.exp() * (before - after)).sum().clamp_min(0))
+            answer["ablation"] = {"kind": "zero", "after": _next(self.model, without), "kl": kl}
+        return answer | {"notes": notes, "seconds": time.perf_counter() - start}
+
+
+@alone
+@torch.no_grad()
+def _run(
+    model: Model, tokens: Tokens, head: HeadId | None, *, off: bool = False
+) -> tuple[Float[Tensor, " token"], dict[str, Any] | None]:
+    """The logits at the last token, and a head's pattern; with ``off``, the head's z is zero."""
+    seen: list[Tensor] = []
+
+    def keep(value: Tensor, hook: Any) -> None:
+        if head is not None:
+            seen.append(value[:, head.head].detach().clone())
+
+    def silence(value: Tensor, hook: Any) -> Tensor:
+        changed = value.clone()
+        changed[:, :, head.head if head else 0] = 0
+        return changed
+
+    hooks: list[Any] = []
+    if head is not None:
+        site, hook = ("z", silence) if off else ("pattern", keep)
+        hooks.append((model.hook_name(site, head.layer), hook))
+    logits = model.unembed(model.backend.run(tokens.ids, hooks)[:, -1:])[0, 0]
+    if not logits.isfinite().all():
+        raise Refused("the model gives NaN or infinity for this text", 422)
+    if not seen:
+        return logits, None
+    keys, weights, first = (each[0] for each in sparse(seen[0].float().cpu().numpy(), _KEPT))
+    return logits, attention(keys, weights, first)
+
+
+def _next(model: Model, logits: Float[Tensor, " token"]) -> list[dict[str, Any]]:
+    """The most likely next tokens."""
+    found = logits.double().softmax(-1).topk(min(_NEXT, logits.shape[-1]))
+    texts = token_strings(found.indices.tolist(), model.tokenizer)
+    return [{"token": text, "probability": share} for text, share in zip(texts, found.values.tolist(), strict=True)]
+
+
+def _parts(model: Model, prompts: Prompts, token: str) -> dict[str, Any]:
+    """The part of every head in the logit of the most likely next token.
+
+    Raises:
+        ValueError: if the architecture does not allow it.
+    """
+    data = logit_attribution(model, prompts, progress=False).dataset
+    return {
+        "token": token,
+        "logit": float(data["total"].values[0]),
+        "heads": data["values"].values[..., 0].ravel().tolist(),
+        "mlp": data["mlp"].values[:, 0].tolist(),
+        "embedding": float(data["embedding"].values[0]),
+        "bias": float(data["bias"].values[:, 0].sum() + data["output_bias"].values[0]),
+    }
