@@ -63,9 +63,9 @@ test("what is missing says so, and whether the work was interrupted", () => {
 
 test("disagreement of views is said first, then the tension that holds", () => {
   const of = (head) => agreementOf(model, linesOf(model, head));
-  assert.deepEqual(of(0), ["The views disagree: patching found something, ships did not.", "They differ."]);
-  assert.deepEqual(of(1), ["No view found evidence that this head matters."]);
-  assert.deepEqual(of(2), ["ships found something."]);
-  assert.deepEqual(of(3), ["ships found something; patching cannot tell."]);
+  assert.deepEqual(of(0), { disagree: true, text: "The views disagree: patching found something, ships did not. They differ." });
+  assert.deepEqual(of(1), { disagree: false, text: "No view found evidence that this head matters." });
+  assert.deepEqual(of(2), { disagree: false, text: "ships found something." });
+  assert.deepEqual(of(3), { disagree: false, text: "ships found something; patching cannot tell." });
   assert.equal(listed(["a", "b", "c"]), "a, b and c");
 });

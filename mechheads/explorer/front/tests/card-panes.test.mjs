@@ -5,7 +5,7 @@ import { load } from "./card-bundle.mjs";
 
 const { inflate } = await load("load.ts");
 const { spread } = await load("spread.ts");
-const { linksOf, strongest, trace } = await load("paths.ts");
+const { linksOf, sendersOf, strongest, trace } = await load("paths.ts");
 const { shareBelow } = await load("profile.ts");
 const { asChip, asLabel, inText } = await load("tokens.ts");
 const { directionsFor } = await load("Spectrum.tsx");
@@ -58,6 +58,8 @@ test("links of both sources, the strongest of each way first", () => {
   assert.deepEqual(measured.receivers.map(({ name, head }) => [name, head]), [["logits", null]]);
   const weights = linksOf(model, pane, "weights");
   assert.deepEqual(weights.senders.map(({ head, way, z }) => [head, way, z]), [[1, "K", 4]]);
+  assert.deepEqual(sendersOf(model, pane), measured.senders);
+  assert.deepEqual(sendersOf(model, { ...pane, senders: [] }), weights.senders);
   assert.equal(strongest(Array.from({ length: 9 }, (_, at) => ({ way: "Q", value: at })), 2).map(({ value }) => value).join(), "8,7");
 });
 

@@ -89,7 +89,7 @@ export function HeatMap({ attention, name, query, onQuery }: Props) {
     return svg;
   };
   return (
-    <Figure name={name} caption="Rows are queries, columns are keys. Darker is more attention." asSvg={asSvg}>
+    <Figure name={name} caption="Rows are queries, columns are keys. The stronger the colour, the more attention." asSvg={asSvg}>
       <div class="card-zoom">
         <button type="button" class="card-small" aria-label="Zoom in" onClick={() => zoomBy(STEP)}>
           +

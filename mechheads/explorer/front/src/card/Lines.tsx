@@ -12,7 +12,7 @@ export function Lines({ model, head, data }: { model: Model; head: number; data:
   const agreement = agreementOf(model, lines);
   return (
     <section class="card-lines" aria-label="What each analysis says">
-      <p class="card-agreement">{inText(agreement.join(" "))}</p>
+      <p class={agreement.disagree ? "card-agreement card-disagreement" : "card-agreement"}>{inText(agreement.text)}</p>
       <ul>
         {lines.map((line) => (
           <OneLine key={line.view.name} line={line} />

@@ -7,7 +7,7 @@ import { nameOf } from "./heads";
 import { layerOf, messageOf } from "./load";
 import { interval, show, showQ } from "./numbers";
 import { Choice, Empty } from "./parts";
-import { linksOf, trace, type Link, type Source, type Step } from "./paths";
+import { linksOf, sendersOf, trace, type Link, type Source, type Step } from "./paths";
 import { PathsPlot } from "./PathsPlot";
 import { inText } from "./tokens";
 
@@ -38,7 +38,7 @@ export function PathsPane({ pane, model, modelAt, head }: Props) {
             ]}
           />
         )}
-        <Trace key={`${head}-${source}`} {...{ model, modelAt, head, source }} />
+        <Trace {...{ model, modelAt, head }} />
       </div>
       {!measured && (
         <Empty
@@ -61,19 +61,19 @@ export function PathsPane({ pane, model, modelAt, head }: Props) {
   );
 }
 
-function Trace({ model, modelAt, head, source }: { model: Model; modelAt: number; head: number; source: Source }) {
+function Trace({ model, modelAt, head }: { model: Model; modelAt: number; head: number }) {
   const [steps, setSteps] = useState<Step[] | null>(null);
   const [error, setError] = useState<string | null>(null);
   const [asked, setAsked] = useState(false);
   useEffect(() => {
     if (!asked) return;
     let wanted = true;
-    const sendersOf = async (at: number): Promise<readonly Link[]> => {
+    const before = async (at: number): Promise<readonly Link[]> => {
       const block = await layerOf(modelAt, Math.floor(at / model.nHeads));
       const pane = block.heads[at % model.nHeads]?.paths;
-      return pane ? linksOf(model, pane, source).senders : [];
+      return pane ? sendersOf(model, pane) : [];
     };
-    trace(head, sendersOf).then(
+    trace(head, before).then(
       (found) => wanted && setSteps(found),
       (reason: unknown) => wanted && setError(messageOf(reason)),
     );
@@ -96,7 +96,7 @@ function Trace({ model, modelAt, head, source }: { model: Model; modelAt: number
       {steps.length > 0 && <b>{nameOf(model, head)}</b>}
       {steps.map(({ head: at, link }) => (
         <span key={at}>
-          {` \u2190 ${link.way} ${show(link.value, 2)} \u2190 `}
+          {` \u2190 ${link.way} ${show(link.value, 2)}${link.z === null ? "" : " by weights"} \u2190 `}
           <HeadLink model={modelAt} head={at} name={link.name} />
         </span>
       ))}

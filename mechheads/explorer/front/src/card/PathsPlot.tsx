@@ -81,8 +81,8 @@ export function PathsPlot({ name, centre, links, unit, model }: Props) {
             {right.rows.map(({ link, y }, at) => (
               <Node key={at} {...{ link, wide, unit, model }} x={drawn - side} y={y + offset(right)} width={side} end="receives by" />
             ))}
-            {!left.rows.length && <None x={0} y={y0} text="no sender" />}
-            {!right.rows.length && <None x={drawn} y={y0} text="no receiver" anchor="end" />}
+            {!left.rows.length && <None x={0} y={y0} text="none measured" />}
+            {!right.rows.length && <None x={drawn} y={y0} text="none measured" anchor="end" />}
           </svg>
         )}
       </div>

@@ -49,6 +49,12 @@ export function linksOf(model: Model, pane: PathsPane, source: Source): Links {
   return { senders: strongest(made("senders")), receivers: strongest(made("receivers")) };
 }
 
+/** What a trace follows: measured senders if there are any, else those by weights. */
+export function sendersOf(model: Model, pane: PathsPane): readonly Link[] {
+  const { senders } = linksOf(model, pane, "measured");
+  return senders.length ? senders : linksOf(model, pane, "weights").senders;
+}
+
 /** The strongest of each way, by size; Q before K before V before the logits. */
 export function strongest(links: readonly Link[], most = MOST): Link[] {
   const sorted = [...links].sort((a, b) => Math.abs(b.value) - Math.abs(a.value));

@@ -110,8 +110,14 @@ export function fill(view: View, { value, low, high, relation }: Blanks): string
   return view.sentence.replace(/\{(\w+)\}/g, (whole, name: string) => texts[name] ?? whole);
 }
 
-/** How the views agree about a head: the tensions that hold, or who says what. */
-export function agreementOf(model: Model, lines: readonly Line[]): string[] {
+export interface Agreement {
+  /** Whether one view says yes and another no. */
+  readonly disagree: boolean;
+  readonly text: string;
+}
+
+/** How the views agree about a head: who says what, and the tensions that hold. */
+export function agreementOf(model: Model, lines: readonly Line[]): Agreement {
   const verdicts = new Map(lines.map((line) => [line.view.name, line.verdict]));
   const holds = ({ view, verdict }: { view: string; verdict: Verdict }) => verdicts.get(view) === verdict;
   const found = model.tensions.filter(({ a, b }) => holds(a) && holds(b)).map(({ text }) => text);
@@ -121,7 +127,7 @@ export function agreementOf(model: Model, lines: readonly Line[]): string[] {
   else if (yes.length && unclear.length) found.unshift(`${listed(yes)} found something; ${listed(unclear)} cannot tell.`);
   else if (yes.length) found.unshift(yes.length === 1 ? `${listed(yes)} found something.` : "All views that measured this head found something.");
   else if (no.length + unclear.length) found.unshift("No view found evidence that this head matters.");
-  return found;
+  return { disagree: yes.length > 0 && no.length > 0, text: found.join(" ") };
 }
 
 /** "a, b and c". */
