@@ -81,13 +81,13 @@ function Models() {
     <div class="mh-models">
       <label class="mh-pick">
         <span>Model</span>
-        <select value={state.model.value} onChange={(event) => choose({ model: Number(event.currentTarget.value), head: null, versus: null })}>
+        <select aria-label="Model" value={state.model.value} onChange={(event) => choose({ model: Number(event.currentTarget.value), head: null, versus: null })}>
           {models.map((each, at) => <option key={at} value={at}>{inText(each.name)}</option>)}
         </select>
       </label>
       <label class="mh-pick">
         <span>Compare with</span>
-        <select value={state.versus.value ?? ""} onChange={(event) => pick(event.currentTarget.value)}>
+        <select aria-label="Compare with" value={state.versus.value ?? ""} onChange={(event) => pick(event.currentTarget.value)}>
           <option value="">no other model</option>
           {others.map((at) => <option key={at} value={at}>{inText(modelOf(at).name)}</option>)}
         </select>

@@ -89,7 +89,7 @@ function Top() {
           onInput={(event) => choose({ top: at[Number(event.currentTarget.value)] ?? null })}
         />
       </label>
-      <Pick label="by" columns={measures(its)} value={chosen(its, state.by.value, usual(its).by)} onPick={(by) => choose({ by })} />
+      <Pick label="by" says="Rank heads by" columns={measures(its)} value={chosen(its, state.by.value, usual(its).by)} onPick={(by) => choose({ by })} />
     </>
   );
 }

@@ -8,16 +8,18 @@ interface PickProps {
   onPick: (name: string) => void;
   /** The choice of no column. */
   none?: string;
+  /** The label for screen readers, where `label` says too little. */
+  says?: string;
 }
 
 /** A column, from a menu with the analyses as headings. */
-export function Pick({ label, columns, value, onPick, none }: PickProps) {
+export function Pick({ label, columns, value, onPick, none, says }: PickProps) {
   const groups = [...new Set(columns.map((column) => column.group))];
   const meaning = columns.find((column) => column.name === value)?.meaning;
   return (
     <label class="mh-pick" title={meaning}>
       <span>{label}</span>
-      <select value={value} onChange={(event) => onPick(event.currentTarget.value)}>
+      <select aria-label={says ?? label} value={value} onChange={(event) => onPick(event.currentTarget.value)}>
         {none !== undefined && <option value="">{none}</option>}
         {groups.map((group) => (
           <optgroup key={group} label={group}>

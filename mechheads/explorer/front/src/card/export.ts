@@ -3,8 +3,8 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 const STYLES = [
-  "fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "opacity", "font-family",
-  "font-size", "font-weight", "text-anchor", "dominant-baseline",
+  "fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "opacity", "visibility",
+  "font-family", "font-size", "font-weight", "text-anchor", "dominant-baseline",
 ];
 
 /** The drawing as a text that stands alone: its styles become attributes. One that is not in the page has them already. */
@@ -25,9 +25,16 @@ function inlineStyles(svg: SVGSVGElement, copy: SVGSVGElement): void {
     const original = originals[at];
     if (!original) return;
     const style = getComputedStyle(original);
-    for (const name of STYLES) element.setAttribute(name, style.getPropertyValue(name));
+    for (const name of STYLES) element.setAttribute(name, plainColour(style.getPropertyValue(name)));
     element.removeAttribute("class");
+    element.removeAttribute("style");
   });
+}
+
+/** Mixed colours are computed as color(srgb 0.1 0.2 0.3), which few programs that draw SVG know. */
+function plainColour(value: string): string {
+  const found = /^color\(srgb ([\d.e-]+) ([\d.e-]+) ([\d.e-]+)\)$/.exec(value);
+  return found ? `rgb(${found.slice(1).map((part) => Math.round(Number(part) * 255)).join(", ")})` : value;
 }
 
 /** The first colour behind an element that is not transparent. */

@@ -71,7 +71,7 @@ export function CategoryMap({ model: number }: { model: number }) {
                   role="gridcell"
                   class={`mh-cell ${drawn.look}`}
                   data-head={mine}
-                  tabIndex={mine === focusable ? 0 : -1}
+                  tabindex={mine === focusable ? 0 : -1}
                   aria-colindex={layer + 1}
                   aria-selected="false"
                   aria-label={headText(model, mine, said)}

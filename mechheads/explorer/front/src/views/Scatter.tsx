@@ -117,7 +117,7 @@ function Plot({ number, x, y, colour, size }: PlotProps) {
                 role="option"
                 class={`mh-point ${drawn.look}${x.isEstimate[point.head] || y.isEstimate[point.head] ? " is-estimate" : ""}`}
                 data-head={point.head}
-                tabIndex={point.head === focusable ? 0 : -1}
+                tabindex={point.head === focusable ? 0 : -1}
                 aria-selected="false"
                 aria-label={headText(model, point.head, [...new Set([x.column.name, y.column.name])])}
                 d={shapeOf(drawn)}

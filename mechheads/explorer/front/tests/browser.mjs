@@ -1,0 +1,77 @@
+/** Chromium without a network. A test fails if its page asks for anything, or writes to the console. */
+import assert from "node:assert/strict";
+import { existsSync } from "node:fs";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+import { chromium } from "playwright-core";
+import { html } from "./pages.mjs";
+
+const PLACES = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
+
+export async function launch() {
+  const executablePath = process.env.CHROMIUM ?? PLACES.find((place) => existsSync(place));
+  if (!executablePath) throw new Error("Chromium is missing: install it, or say where it is with CHROMIUM=/path/to/chromium");
+  return chromium.launch({ executablePath, args: ["--no-sandbox", "--enable-precise-memory-info"] });
+}
+
+/**
+ * Opens a payload from a file, as a reader would.
+ *
+ * `t` is node's test context, `hash` the part of the address after "#"; other options are those of a browser context.
+ */
+export async function open(t, browser, payload, { hash = "", ...options } = {}) {
+  const folder = await mkdtemp(join(tmpdir(), "explorer-"));
+  const file = join(folder, "index.html");
+  await writeFile(file, typeof payload === "string" ? payload : html(payload));
+  const address = pathToFileURL(file).href;
+  const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, acceptDownloads: true, ...options });
+  await context.setOffline(true);
+  const page = await context.newPage();
+  const said = [];
+  page.on("console", (message) => said.push(message.text()));
+  page.on("pageerror", (error) => said.push(String(error)));
+  page.on("request", (request) => {
+    const url = request.url();
+    if (url.split("#")[0] !== address && !/^(data|blob):/.test(url)) said.push(`asks for ${url}`);
+  });
+  t.after(async () => {
+    await context.close();
+    await rm(folder, { recursive: true });
+    assert.deepEqual(said, []);
+  });
+  await page.goto(hash ? `${address}#${hash}` : address);
+  await page.locator(".mh-app").waitFor();
+  return page;
+}
+
+/** What the address says is chosen. */
+export function chosen(page) {
+  return Object.fromEntries(new URLSearchParams(new URL(page.url()).hash.slice(1)));
+}
+
+/** The element of a head in a view. */
+export function head(page, view, number) {
+  return page.locator(`.mh-view-${view} [data-head="${number}"]`);
+}
+
+/** Presses a head's mark in the map or the scatter, with keys held down if wanted. */
+export function press(page, view, number, options = {}) {
+  return head(page, view, number).click({ force: true, ...options });
+}
+
+/** Serious faults of accessibility. */
+export async function faults(page, within = "body") {
+  const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+  if (!(await page.evaluate(() => "axe" in window))) await page.evaluate(axe);
+  const { violations } = await page.evaluate((each) => window.axe.run(each), within);
+  return violations.filter(({ impact }) => impact === "serious" || impact === "critical").map(({ id, nodes }) => [id, nodes.length, nodes[0].html.slice(0, 300)]);
+}
+
+/** The text of a file that `act` makes the page save, and its name. */
+export async function saved(page, act) {
+  const [download] = await Promise.all([page.waitForEvent("download"), act()]);
+  return { name: download.suggestedFilename(), content: await readFile(await download.path()) };
+}

@@ -1,0 +1,350 @@
+/** Walks the explorer by mouse and by keyboard. */
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { chosen, head, launch, open, press, saved } from "./browser.mjs";
+import { small, two } from "./samples.mjs";
+
+let browser;
+before(async () => (browser = await launch()));
+after(() => browser.close());
+
+const N_HEADS = 9;
+const model = small().page.models[0];
+const column = (name) => model.columns.find((each) => each.name === name).values;
+const count = (holds) => column("layer").filter((_, at) => holds(at)).length;
+const title = (page) => page.locator(".mh-detail-title").textContent();
+const note = (page) => page.locator(".mh-search-note").textContent();
+const marked = (page, view) => page.locator(`.mh-view-${view} [data-head]:not(.is-dim)`).count();
+const focused = (page) => page.evaluate(() => document.activeElement?.getAttribute("data-head"));
+const hoveredIn = (page) => page.evaluate(() => Array.from(document.querySelectorAll(".is-hovered"), (each) => `${each.closest(".mh-view").className.split("-").at(-1)} ${each.dataset.head}`).sort());
+
+test("the first view: the map, the scatter and the table of all heads", async (t) => {
+  const page = await open(t, browser, small());
+  assert.equal(await page.title(), "The attention heads of small");
+  assert.equal(await page.locator(".mh-view-map [role=gridcell]").count(), 36);
+  assert.equal(await page.locator(".mh-view-scatter [role=option]").count(), 36);
+  assert.equal(await page.locator(".mh-view-table [role=grid]").getAttribute("aria-rowcount"), "37");
+  assert.equal(await note(page), "All 36 heads");
+  assert.equal(new URL(page.url()).hash, "");
+});
+
+test("categories have hues and shapes", async (t) => {
+  const page = await open(t, browser, small());
+  const of = model.categories.of.findIndex((each) => each.length === 1);
+  const none = model.categories.of.findIndex((each) => each.length === 0);
+  assert.equal(await head(page, "map", of).locator("path").count(), 1);
+  assert.equal(await head(page, "map", none).locator("path").count(), 0);
+  const shapes = await page.locator(".mh-legend li").evaluateAll((keys) => keys.map((key) => key.querySelector("path")?.getAttribute("d") ?? ""));
+  const hues = await page.locator(".mh-legend li rect").evaluateAll((keys) => keys.map((key) => getComputedStyle(key).fill));
+  assert.equal(new Set(shapes).size, shapes.length);
+  assert.equal(new Set(hues).size, hues.length);
+  assert.ok(hues.includes("rgb(255, 127, 14)"));
+});
+
+test("a head under the pointer is marked in every view", async (t) => {
+  const page = await open(t, browser, small(), { viewport: { width: 1440, height: 1400 } });
+  for (const [view, number] of [["map", 13], ["scatter", 13], ["table", 3]]) {
+    await head(page, view, number).locator(view === "table" ? "td >> nth=1" : "xpath=.").hover({ force: true });
+    const expected = number === 3 ? ["map 3", "scatter 3", "table 3"] : ["map 13", "scatter 13", "table 13"];
+    assert.deepEqual(await hoveredIn(page), expected, view);
+    if (view !== "table") assert.match(await page.locator(".mh-hint").textContent(), /L1H4.*Phi 0\.\d+ \[.*rank \d+ of 36/);
+    await page.mouse.move(2, 2);
+    assert.deepEqual(await hoveredIn(page), [], view);
+  }
+  await head(page, "scatter", 13).hover({ force: true });
+  assert.match(await page.locator(".mh-bar").last().getAttribute("d"), /^M[\d.]+ [\d.]+L/);
+});
+
+test("a click opens the card, with Ctrl it pins; Esc closes and the back button returns", async (t) => {
+  const page = await open(t, browser, small());
+  await press(page, "map", 13);
+  assert.equal(await title(page), "L1H4");
+  assert.equal(chosen(page).head, "13");
+  assert.equal(await head(page, "map", 13).getAttribute("aria-selected"), "true");
+  await press(page, "table", 2);
+  assert.equal(await title(page), "L0H2");
+  await page.goBack();
+  assert.equal(await title(page), "L1H4");
+  await page.goForward();
+  assert.equal(await title(page), "L0H2");
+  await press(page, "scatter", 13, { modifiers: ["Control"] });
+  assert.equal(chosen(page).pins, "0.13");
+  assert.equal(await title(page), "L0H2");
+  assert.match(await head(page, "map", 13).getAttribute("class"), /is-pinned/);
+  await page.keyboard.press("Escape");
+  assert.equal(await page.locator(".mh-detail").count(), 0);
+  assert.deepEqual(chosen(page), { pins: "0.13" });
+  await press(page, "map", 13, { modifiers: ["Control"] });
+  assert.deepEqual(chosen(page), {});
+});
+
+test("the map by keyboard: arrows, Home, End, Enter, and the focus goes to the card and back", async (t) => {
+  const page = await open(t, browser, small());
+  await page.locator(".mh-view-map [tabindex='0'][role=gridcell]").focus();
+  assert.equal(await focused(page), String(N_HEADS - 1));
+  for (const [key, expected] of [["ArrowRight", 17], ["ArrowDown", 16], ["ArrowUp", 17], ["ArrowLeft", 8], ["End", 35], ["Control+Home", 8], ["Control+End", 27], ["PageUp", 32]]) {
+    await page.keyboard.press(key);
+    assert.equal(await focused(page), String(expected), key);
+  }
+  assert.deepEqual(await hoveredIn(page), ["map 32", "scatter 32", "table 32"].filter((each) => !each.startsWith("table")));
+  assert.equal(await page.locator(".mh-view-map [role=gridcell][tabindex='0']").count(), 1);
+  await page.keyboard.press("Enter");
+  assert.equal(await title(page), "L3H5");
+  await page.waitForFunction(() => document.activeElement?.className === "mh-detail-title");
+  await page.keyboard.press("Escape");
+  assert.equal(await focused(page), "32");
+});
+
+test("the scatter by keyboard goes along its axes", async (t) => {
+  const page = await open(t, browser, small());
+  const phi = column("phi");
+  const order = [...phi.keys()].sort((a, b) => phi[a] - phi[b] || a - b);
+  await head(page, "scatter", order[0]).focus();
+  await page.keyboard.press("ArrowRight");
+  assert.equal(await focused(page), String(order[1]));
+  await page.keyboard.press("ArrowLeft");
+  assert.equal(await focused(page), String(order[0]));
+  await page.keyboard.press(" ");
+  assert.equal(await title(page), `L${Math.floor(order[0] / N_HEADS)}H${order[0] % N_HEADS}`);
+});
+
+test("keys that work everywhere: [ ] / p c ? Esc", async (t) => {
+  const page = await open(t, browser, small());
+  await page.keyboard.press("]");
+  assert.equal(await title(page), "L0H0");
+  await page.keyboard.press("[");
+  assert.equal(await title(page), "L3H8");
+  await page.keyboard.press("p");
+  assert.equal(chosen(page).pins, "0.35");
+  await page.keyboard.press("]");
+  await page.keyboard.press("c");
+  assert.equal(chosen(page).compared, "0.0,0.35");
+  assert.equal(await title(page), "L0H0 and L3H8");
+  await page.keyboard.press("Escape");
+  assert.equal(await title(page), "L0H0");
+  await page.keyboard.press("?");
+  assert.ok(await page.locator("dialog.mh-help").isVisible());
+  await page.keyboard.press("Escape");
+  await page.locator("dialog.mh-help").waitFor({ state: "hidden" });
+  assert.equal(await title(page), "L0H0");
+  await page.keyboard.press("/");
+  await page.keyboard.type("p[]c");
+  assert.equal(chosen(page).filter, "p[]c");
+  assert.equal(chosen(page).pins, "0.35");
+});
+
+test("the search line filters every view, opens a single head, and says what it did not understand", async (t) => {
+  const page = await open(t, browser, small());
+  await page.locator(".mh-search-line").fill("phi > 0.3");
+  const hits = count((at) => column("phi")[at] > 0.3);
+  assert.equal(await note(page), `${hits} of 36 heads`);
+  for (const view of ["map", "scatter", "table"]) assert.equal(await marked(page, view), hits, view);
+  await page.keyboard.press("]");
+  await page.locator(".mh-search-line").fill("L1H4");
+  await page.keyboard.press("Enter");
+  assert.equal(await title(page), "L1H4");
+  await page.locator(".mh-search-line").fill("pachting > 0.1");
+  assert.match(await note(page), /Not understood: pachting is not the name of a column/);
+  assert.equal(await page.locator(".mh-search-line").getAttribute("aria-invalid"), "true");
+  assert.equal(await marked(page, "map"), 36);
+  await page.locator(".mh-search-note button").first().focus();
+  await page.keyboard.press("Enter");
+  assert.equal(await page.locator(".mh-search-line").inputValue(), "patching > 0.1");
+  assert.equal(await note(page), `${count((at) => column("patching")[at] > 0.1)} of 36 heads`);
+});
+
+test("the slider marks the first heads by a column, and layers without a hit fold away", async (t) => {
+  const page = await open(t, browser, small());
+  const slider = page.getByRole("slider", { name: "How many heads to mark" });
+  await slider.focus();
+  await page.keyboard.press("Home");
+  assert.equal(await slider.getAttribute("aria-valuetext"), "the first 1");
+  assert.equal(await marked(page, "map"), 1);
+  await page.getByLabel("Rank heads by").selectOption("phi");
+  assert.equal(chosen(page).by, "phi");
+  const best = column("phi").indexOf(Math.max(...column("phi")));
+  assert.doesNotMatch(await head(page, "map", best).getAttribute("class"), /is-dim/);
+  await page.getByLabel("Fold layers without hits").check();
+  assert.equal(await page.locator(".mh-view-map [role=gridcell]").count() < 36, true);
+  assert.ok(await page.locator(".mh-folded").count());
+  assert.equal(await head(page, "map", best).count(), 1);
+  await page.keyboard.press("]");
+  assert.equal(chosen(page).head, String(best));
+});
+
+test("axes, colours, sizes and logarithms are free, and stand in the address", async (t) => {
+  const page = await open(t, browser, small());
+  await page.getByLabel("Across", { exact: true }).selectOption("entropy");
+  await page.getByLabel("Up", { exact: true }).selectOption("distance");
+  await page.getByLabel("Colour", { exact: true }).selectOption("patching");
+  await page.getByLabel("Size", { exact: true }).selectOption("norm");
+  await page.getByLabel("Log up").check();
+  assert.deepEqual(chosen(page), { x: "entropy", y: "distance", colour: "patching", size: "norm", logY: "1" });
+  assert.match(await page.locator(".mh-view-scatter .mh-axis-title").allTextContents().then(String), /Entropy.*Distance/);
+  assert.match(await head(page, "map", 13).getAttribute("class"), /is-high/);
+  const transforms = () => page.locator(".mh-view-scatter [data-head]").evaluateAll((all) => all.map((each) => each.getAttribute("transform")));
+  const before = await transforms();
+  await page.reload();
+  await page.locator(".mh-app").waitFor();
+  assert.deepEqual(await transforms(), before);
+  assert.equal(await page.getByLabel("Across", { exact: true }).inputValue(), "entropy");
+  await page.getByLabel("Log across").check();
+  await page.getByLabel("Across", { exact: true }).selectOption("patching");
+  assert.match(await page.locator(".mh-note").textContent(), /none above 0/);
+});
+
+test("the table sorts, scrolls by keyboard and shows chosen columns", async (t) => {
+  const page = await open(t, browser, small());
+  const first = () => page.locator(".mh-row th").first().textContent();
+  await page.getByRole("button", { name: "Patching" }).first().click();
+  const patching = column("patching");
+  const best = patching.indexOf(Math.max(...patching));
+  assert.equal(await first(), `L${Math.floor(best / N_HEADS)}H${best % N_HEADS}`);
+  assert.equal(await page.getByRole("columnheader", { name: "Patching" }).getAttribute("aria-sort"), "descending");
+  await page.getByRole("columnheader", { name: "Patching" }).getByRole("button").press("Enter");
+  const least = patching.indexOf(Math.min(...patching));
+  assert.equal(await first(), `L${Math.floor(least / N_HEADS)}H${least % N_HEADS}`);
+  assert.equal(chosen(page).sort, "patching");
+  await page.locator(".mh-row th").first().focus();
+  await page.keyboard.press("ArrowRight");
+  assert.equal(await page.evaluate(() => document.activeElement.getAttribute("aria-colindex")), "2");
+  await page.keyboard.press("Control+End");
+  await page.waitForFunction(() => document.activeElement.parentElement?.getAttribute("aria-rowindex") === "37");
+  const last = await focused(page).then(() => page.evaluate(() => document.activeElement.parentElement.dataset.head));
+  await page.keyboard.press("Enter");
+  assert.equal(chosen(page).head, last);
+  await page.getByText("Columns", { exact: true }).click();
+  await page.getByLabel("with intervals, q values, estimates and counts").check();
+  await page.getByRole("checkbox", { name: "Entropy", exact: true }).check();
+  assert.ok(chosen(page).columns.split(",").includes("entropy"));
+  await page.getByRole("columnheader", { name: "Entropy" }).waitFor();
+  await page.getByRole("button", { name: "Usual columns" }).click();
+  assert.equal(chosen(page).columns, undefined);
+});
+
+test("pins: opened, taken away, exported as Python, CSV and JSON", async (t) => {
+  const page = await open(t, browser, small(), { hash: "pins=0.13,0.35" });
+  const tray = page.getByRole("region", { name: "Pinned heads" });
+  const python = await saved(page, () => tray.getByRole("button", { name: "Python", exact: true }).click());
+  assert.deepEqual([python.name, String(python.content)], ["heads.py", 'heads=["L1H4", "L3H8"]']);
+  const csv = String((await saved(page, () => tray.getByRole("button", { name: "CSV" }).click())).content).split("\r\n");
+  assert.deepEqual([csv.length, csv[0].split(",").slice(0, 2), csv[1].split(",").slice(0, 2)], [4, ["model", "name"], ["small", "L1H4"]]);
+  const json = JSON.parse((await saved(page, () => tray.getByRole("button", { name: "JSON" }).click())).content);
+  assert.deepEqual(json.heads.map((each) => each.head), ["L1H4", "L3H8"]);
+  assert.equal(json.heads[0].values.patching, column("patching")[13]);
+  await tray.getByRole("button", { name: "Copy for Python" }).click();
+  await page.locator(".mh-search-line").focus();
+  await page.keyboard.press("Control+V");
+  assert.equal(await page.locator(".mh-search-line").inputValue(), 'heads=["L1H4", "L3H8"]');
+  await tray.getByRole("button", { name: "L3H8", exact: true }).click();
+  assert.equal(await title(page), "L3H8");
+  await tray.getByRole("button", { name: "Unpin L3H8" }).press("Enter");
+  assert.equal(chosen(page).pins, "0.13");
+  await tray.getByRole("button", { name: "Unpin all" }).click();
+  assert.equal(await tray.count(), 0);
+});
+
+test("figures are saved as SVG and PNG, in colours that every program knows", async (t) => {
+  const page = await open(t, browser, small(), { hash: "colour=patching" });
+  for (const view of ["map", "scatter"]) {
+    const svg = await saved(page, () => page.getByRole("button", { name: `Save the ${view} as SVG` }).click());
+    assert.equal(svg.name, `mechheads-${view}.svg`);
+    const text = String(svg.content);
+    assert.equal(text.match(/data-head=/g).length, 36);
+    assert.doesNotMatch(text, /style=|class=|color\(|var\(|oklab/);
+    assert.ok(new Set(text.match(/ fill="rgb[^"]*"/g)).size > 10);
+    assert.equal(await page.evaluate((each) => new DOMParser().parseFromString(each, "image/svg+xml").querySelector("parsererror"), text), null);
+    const png = await saved(page, () => page.getByRole("button", { name: `Save the ${view} as PNG` }).click());
+    assert.equal(png.content.subarray(1, 4).toString(), "PNG");
+    assert.equal(png.content.readUInt32BE(16), 2 * Number(/ width="(\d+)"/.exec(text)[1]));
+  }
+});
+
+test("two heads are compared: verdicts, numbers with differences, and the cards", async (t) => {
+  const page = await open(t, browser, small(), { hash: "pins=0.13,0.35" });
+  await page.getByRole("button", { name: "Compare" }).click();
+  assert.equal(await title(page), "L1H4 and L3H8");
+  const row = page.locator(".mh-differences tr", { hasText: "Patching (share restored)" });
+  const difference = column("patching")[13] - column("patching")[35];
+  assert.equal(Number((await row.locator(".mh-difference").textContent()).replace("\u2212", "-")).toFixed(3), difference.toFixed(3));
+  assert.equal(await page.locator(".mh-cards .card").count(), 2);
+  await page.getByRole("button", { name: "Swap" }).click();
+  assert.equal(chosen(page).compared, "0.35,0.13");
+  await page.getByLabel("Head on the left").fill("l0h2");
+  await page.keyboard.press("Enter");
+  assert.equal(await title(page), "L0H2 and L1H4");
+  await page.getByLabel("Head on the left").fill("L9H9");
+  await page.keyboard.press("Tab");
+  assert.equal(await title(page), "L0H2 and L1H4");
+  await page.goBack();
+  assert.equal(await title(page), "L3H8 and L1H4");
+  await page.locator(".mh-detail").getByRole("button", { name: "Close" }).click();
+  assert.equal(await page.locator(".mh-detail").count(), 0);
+});
+
+test("several models: a switch, maps side by side, and their differences", async (t) => {
+  const page = await open(t, browser, two());
+  await page.getByLabel("All models side by side").check();
+  assert.equal(await page.locator(".mh-one-map").count(), 2);
+  assert.equal(await page.locator(".mh-one-map").last().locator("[role=gridcell]").count(), 15);
+  await page.locator(".mh-one-map").last().locator("[data-head='4']").click();
+  assert.equal(await title(page), "other L0H4");
+  assert.deepEqual([chosen(page).model, chosen(page).head], ["1", "4"]);
+  assert.equal(await page.getByLabel("Model", { exact: true }).inputValue(), "1");
+  assert.equal(await page.locator(".mh-view-scatter [role=option]").count(), 15);
+  await page.getByLabel("Model", { exact: true }).selectOption("0");
+  assert.equal(chosen(page).head, undefined);
+  await page.getByLabel("Compare with").selectOption("1");
+  assert.equal(await title(page), "small and other");
+  assert.match(await page.locator(".mh-differences tr", { hasText: "Patching (share restored)" }).textContent(), /not measured/);
+  assert.match(await page.locator(".mh-differences tr", { hasText: "Entropy" }).textContent(), /[+\u2212]/);
+  await page.keyboard.press("Escape");
+  await page.locator(".mh-one-map").first().locator("[data-head='13']").click({ modifiers: ["Control"] });
+  await page.locator(".mh-one-map").last().locator("[data-head='4']").click({ modifiers: ["Control"] });
+  assert.equal(chosen(page).pins, "0.13,1.4");
+  const python = await saved(page, () => page.getByRole("button", { name: "Python", exact: true }).click());
+  assert.equal(String(python.content), 'heads = {"small": ["L1H4"], "other": ["L0H4"]}');
+  await page.keyboard.press("c");
+  assert.equal(await title(page), "small L1H4 and other L0H4");
+});
+
+test("a link shows the same, and Copy link copies it", async (t) => {
+  const page = await open(t, browser, small(), { hash: "head=13&pins=0.2&filter=phi+%3E+0.1&sort=-phi&pane=weights&top=5&fold=1&colour=phi" });
+  assert.equal(await title(page), "L1H4");
+  assert.equal(await page.locator(".mh-search-line").inputValue(), "phi > 0.1");
+  assert.equal(await page.getByRole("tab", { name: "weights" }).getAttribute("aria-selected"), "true");
+  const address = page.url();
+  await page.getByRole("button", { name: "Copy link" }).click();
+  await page.locator(".mh-search-line").fill("");
+  await page.keyboard.press("Control+V");
+  assert.equal(await page.locator(".mh-search-line").inputValue(), address);
+});
+
+test("an address that makes no sense opens the page as it is at first", async (t) => {
+  const page = await open(t, browser, small(), { hash: "head=9999&model=7&pins=0.99999,5.1&compared=0.1,9.9&x=nothing&colour=nothing&columns=nothing&top=0&versus=0" });
+  assert.equal(await page.locator(".mh-detail").count(), 0);
+  assert.equal(await page.locator(".mh-view-map [role=gridcell]").count(), 36);
+  assert.equal(await note(page), "All 36 heads");
+});
+
+test("a page of one run has a map and cards of patterns", async (t) => {
+  const { page: about, blocks } = small();
+  const [its] = about.models;
+  const empty = { ...its, columns: [], views: [], categories: null, behaviours: null, agreement: [], tensions: [], methods: [], cautions: [], notes: [], provenance: {}, citations: {}, seconds: {}, summary: "" };
+  const page = await open(t, browser, { page: { ...about, kind: "run", models: [empty] }, blocks });
+  assert.equal(await page.locator(".mh-view-scatter, .mh-view-table").count(), 0);
+  await press(page, "map", 13);
+  assert.equal(await title(page), "L1H4");
+  await page.getByRole("tab", { name: "pattern" }).waitFor();
+});
+
+test("a page can begin with a card", async (t) => {
+  const { page: about, blocks } = small();
+  const page = await open(t, browser, { page: { ...about, start: { model: 0, head: "L1H4" } }, blocks });
+  assert.equal(await title(page), "L1H4");
+  await page.keyboard.press("Escape");
+  assert.equal(await page.locator(".mh-detail").count(), 0);
+  await page.reload();
+  await page.locator(".mh-app").waitFor();
+  assert.equal(await page.locator(".mh-detail").count(), 0);
+});

@@ -1,0 +1,67 @@
+/** What is chosen, as the address says it. */
+import assert from "node:assert/strict";
+import { beforeEach, test } from "node:test";
+import { load } from "./card-bundle.mjs";
+
+let store;
+beforeEach(async () => (store = await load("../state.ts")));
+
+const CHOSEN = {
+  model: 1,
+  head: 12,
+  pins: [{ model: 0, head: 3 }, { model: 1, head: 5 }],
+  compared: [{ model: 0, head: 3 }, { model: 0, head: 4 }],
+  together: true,
+  versus: 0,
+  x: "phi",
+  y: "patching",
+  colour: "a&b=c#d",
+  size: "norm",
+  logX: true,
+  logY: true,
+  filter: "patching > 0.2 & \u202e, 100%",
+  sort: "-phi",
+  columns: ["a,b", "%zz", "c d"],
+  top: 10,
+  by: "phi",
+  fold: true,
+  prompt: 2,
+  token: 7,
+  pane: "cause",
+};
+
+test("everything that is chosen comes back from the address", () => {
+  store.choose(CHOSEN);
+  const hash = store.toHash();
+  assert.doesNotMatch(hash, /\s/);
+  assert.deepEqual(store.fromHash(`#${hash}`), CHOSEN);
+});
+
+test("the address is empty at the start, and says only what differs", () => {
+  assert.equal(store.toHash(), "");
+  store.choose({ head: 0, fold: true });
+  assert.equal(store.toHash(), "head=0&fold=1");
+  store.choose({ head: null, fold: false });
+  assert.equal(store.toHash(), "");
+});
+
+test("what makes no sense in an address is as at the start", () => {
+  const start = store.fromHash("");
+  assert.deepEqual(store.fromHash("#head=x&model=-1&pins=1,2.x,3.4.5&compared=1.2&top=1e9&nonsense=1&prompt=%00"), start);
+});
+
+test("a page can begin with a head, which the address can close", () => {
+  store.beginWith({ head: 4 });
+  assert.equal(store.fromHash("").head, 4);
+  assert.equal(store.fromHash("#head=").head, null);
+  assert.equal(store.fromHash("#head=2").head, 2);
+});
+
+test("a pin is put in and taken away", () => {
+  const ref = { model: 0, head: 3 };
+  store.pin(ref);
+  store.pin({ model: 1, head: 3 });
+  assert.deepEqual(store.state.pins.value, [ref, { model: 1, head: 3 }]);
+  store.pin({ ...ref });
+  assert.deepEqual(store.state.pins.value, [{ model: 1, head: 3 }]);
+});
