@@ -1,4 +1,5 @@
 /** An own text: the head's pattern, the parts of the next token's logit, and the next tokens without the head. */
+import { signal } from "@preact/signals";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import type { Live, Model, TextAnswer } from "../data";
@@ -22,10 +23,11 @@ interface Props {
   head: number;
 }
 
-const EXAMPLE = "The capital of France is";
+/** What was typed last, for every head. */
+const typed = signal("The capital of France is");
 
 export function LivePane({ live, model, modelAt, head }: Props) {
-  const [text, setText] = useState(EXAMPLE);
+  const text = typed.value;
   const [answer, setAnswer] = useState<TextAnswer | null>(null);
   const [error, setError] = useState<string | null>(null);
   const [busy, setBusy] = useState(false);
@@ -56,7 +58,7 @@ export function LivePane({ live, model, modelAt, head }: Props) {
       <form class="card-live" onSubmit={(event) => (event.preventDefault(), start())}>
         <label>
           Text for the model
-          <textarea rows={3} value={text} onInput={(event) => setText(event.currentTarget.value)} onKeyDown={onKey} dir="auto" />
+          <textarea rows={3} value={text} onInput={(event) => (typed.value = event.currentTarget.value)} onKeyDown={onKey} dir="auto" />
         </label>
         <div class="card-controls">
           <button type="submit" class="card-button" disabled={busy}>

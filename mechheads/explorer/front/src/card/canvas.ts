@@ -51,17 +51,29 @@ export function usePaint(
 
 type WheelOn = WheelEvent & { currentTarget: Element };
 
-/** A wheel listener that keeps the page from scrolling if it says that it has used the turn. */
+/**
+ * A wheel listener that keeps the page from scrolling if it says that it has used the turn. It is not asked while the page is
+ * being scrolled: the pointer must have moved over the canvas since.
+ */
 export function useWheel(canvas: CanvasRef, zoomAt: (event: WheelOn) => boolean): void {
   const latest = useRef(zoomAt);
   latest.current = zoomAt;
   useEffect(() => {
     const element = canvas.current;
+    let pointed = false;
     const turn = (event: WheelEvent) => {
-      if (latest.current(event as WheelOn)) event.preventDefault();
+      if (pointed && latest.current(event as WheelOn)) event.preventDefault();
     };
+    const move = ({ movementX, movementY }: PointerEvent) => (pointed ||= movementX !== 0 || movementY !== 0);
+    const scroll = () => (pointed = false);
     element?.addEventListener("wheel", turn, { passive: false });
-    return () => element?.removeEventListener("wheel", turn);
+    element?.addEventListener("pointermove", move);
+    document.addEventListener("scroll", scroll, { capture: true, passive: true });
+    return () => {
+      element?.removeEventListener("wheel", turn);
+      element?.removeEventListener("pointermove", move);
+      document.removeEventListener("scroll", scroll, { capture: true });
+    };
   }, []);
 }
 
