@@ -67,5 +67,8 @@ test("disagreement of views is said first, then the tension that holds", () => {
   assert.deepEqual(of(1), { disagree: false, text: "No view found evidence that this head matters." });
   assert.deepEqual(of(2), { disagree: false, text: "ships found something." });
   assert.deepEqual(of(3), { disagree: false, text: "ships found something; patching cannot tell." });
+  const unclear = (no) => agreementOf(model, [{ view: { title: "phi" }, verdict: "unclear" }, ...(no ? [{ view: { title: "ships" }, verdict: "no" }] : [])]).text;
+  assert.equal(unclear(true), "phi cannot tell; the other views found no evidence that this head matters.");
+  assert.equal(unclear(false), "phi cannot tell.");
   assert.equal(listed(["a", "b", "c"]), "a, b and c");
 });

@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 
 import type { SafetyPane as Pane, Shared, Ships } from "../data";
 import { interval, known, plural, show } from "./numbers";
-import { Toggle } from "./parts";
+import { Empty, Toggle } from "./parts";
 import { Strip, type StripRow } from "./Strip";
 import { inText } from "./tokens";
 
@@ -19,6 +19,7 @@ export function shipsRows(ships: readonly Ships[]): StripRow[] {
 
 export function SafetyPane({ pane, shared, name }: { pane: Pane; shared: Shared; name: string }) {
   const [open, setOpen] = useState(false);
+  const kept = pane.ships.filter(({ values }) => values.some(known));
   const text = (at: number) => (open ? inText(shared.requests[at] ?? "") : `request ${at + 1} (its text is folded)`);
   return (
     <div class="card-sections">
@@ -45,10 +46,19 @@ export function SafetyPane({ pane, shared, name }: { pane: Pane; shared: Shared;
       </section>
       <section>
         <h3>Requests</h3>
-        <Toggle on={open} onChange={setOpen}>
-          show the texts of the requests: they are harmful
-        </Toggle>
-        <ByRequest ships={pane.ships} shared={shared} open={open} />
+        {kept.length > 0 ? (
+          <>
+            <Toggle on={open} onChange={setOpen}>
+              show the texts of the requests: they are harmful
+            </Toggle>
+            <ByRequest ships={kept} shared={shared} open={open} />
+          </>
+        ) : (
+          <Empty
+            what="The value of each request is kept only for heads that stay in the race."
+            command={`mh.ships(model, heads=["${name}"])`}
+          />
+        )}
       </section>
     </div>
   );
@@ -83,7 +93,7 @@ function ByRequest({ ships, shared, open }: { ships: readonly Ships[]; shared: S
               <th scope="row">{open ? inText(shared.requests[at] ?? String(at + 1)) : at + 1}</th>
               {ships.map(({ ablation, values, dropped }) => (
                 <td key={ablation} class="card-number">
-                  {known(values[at]) ? show(values[at]) : dropped ? "after the drop" : "missing"}
+                  {known(values[at]) ? show(values[at]) : dropped ? "after the drop" : "not measured"}
                 </td>
               ))}
             </tr>

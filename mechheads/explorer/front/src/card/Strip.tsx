@@ -37,12 +37,13 @@ const RADIUS = 3.2;
 export function Strip({ name, caption, unit, rows, dots, of, domain }: Props) {
   const [box, width] = useWidth<HTMLDivElement>();
   const [at, setAt] = useState<{ row: number; dot: number } | null>(null);
-  const label = width < 480 ? 0 : 150;
+  const label = width < 480 ? 0 : 164;
   const top = label ? 0 : 16;
   const height = rows.length * (ROW + top) + AXIS;
   const ends = domain ?? extent(rows.flatMap((row) => [...row.values, row.mean, row.low, row.high]), 0);
   const x = scale(ends, label + 10, Math.max(width - 12, label + 20));
   const chosen = at && rows[at.row]?.values[at.dot];
+  const anyDot = rows.some(({ values }) => values.some(known));
   const said = at && known(chosen) ? `${show(chosen)} ${unit}: ${dots(at.dot)}` : null;
   return (
     <Figure name={name} caption={caption}>
@@ -69,7 +70,7 @@ export function Strip({ name, caption, unit, rows, dots, of, domain }: Props) {
         )}
       </div>
       <p class="card-readout" aria-live="polite">
-        {said ?? `Point at a dot, or use the arrow keys, to see its ${of}.`}
+        {said ?? (anyDot ? `Point at a dot, or use the arrow keys, to see its ${of}.` : `The value of each ${of} was not kept: lines are means.`)}
       </p>
     </Figure>
   );

@@ -126,7 +126,8 @@ export function agreementOf(model: Model, lines: readonly Line[]): Agreement {
   if (yes.length && no.length) found.unshift(`The views disagree: ${listed(yes)} found something, ${listed(no)} did not.`);
   else if (yes.length && unclear.length) found.unshift(`${listed(yes)} found something; ${listed(unclear)} cannot tell.`);
   else if (yes.length) found.unshift(yes.length === 1 ? `${listed(yes)} found something.` : "All views that measured this head found something.");
-  else if (no.length + unclear.length) found.unshift("No view found evidence that this head matters.");
+  else if (unclear.length) found.unshift(`${listed(unclear)} cannot tell${no.length ? "; the other views found no evidence that this head matters" : ""}.`);
+  else if (no.length) found.unshift("No view found evidence that this head matters.");
   return { disagree: yes.length > 0 && no.length > 0, text: found.join(" ") };
 }
 
