@@ -72,3 +72,12 @@ test("disagreement of views is said first, then the tension that holds", () => {
   assert.equal(unclear(false), "phi cannot tell.");
   assert.equal(listed(["a", "b", "c"]), "a, b and c");
 });
+
+test("views of one group do not speak against each other, and irrelevance says that a head does not matter", () => {
+  const line = (name, verdict, group = null) => ({ view: { name, title: name, group }, verdict });
+  const text = (...lines) => agreementOf({ ...model, tensions: [] }, lines).text;
+  const roles = (...verdicts) => ["facilitation", "interference", "irrelevance"].map((name, at) => line(name, verdicts[at], "roles"));
+  assert.equal(text(...roles("yes", "no", "no")), "facilitation found something.");
+  assert.equal(text(line("patching", "yes"), ...roles("no", "no", "yes")), "The views disagree: patching found something, facilitation, interference and irrelevance did not.");
+  assert.equal(text(line("Ships, scaling", "yes", "ships"), line("Ships, other", "no", "ships"), line("phi", "no")), "The views disagree: Ships (scaling) found something, phi did not.");
+});

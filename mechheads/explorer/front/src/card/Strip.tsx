@@ -46,7 +46,7 @@ export function Strip({ name, caption, unit, rows, dots, of, domain }: Props) {
   const anyDot = rows.some(({ values }) => values.some(known));
   const said = at && known(chosen) ? `${show(chosen)} ${unit}: ${dots(at.dot)}` : null;
   return (
-    <Figure name={name} caption={caption}>
+    <Figure name={name} caption={anyDot ? caption : "Line: mean"}>
       <div ref={box} class="card-wide">
         {width > 0 && (
           <svg class="card-drawing card-strip" width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="group" aria-label={caption}>

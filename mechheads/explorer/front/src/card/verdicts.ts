@@ -121,7 +121,10 @@ export function agreementOf(model: Model, lines: readonly Line[]): Agreement {
   const verdicts = new Map(lines.map((line) => [line.view.name, line.verdict]));
   const holds = ({ view, verdict }: { view: string; verdict: Verdict }) => verdicts.get(view) === verdict;
   const found = model.tensions.filter(({ a, b }) => holds(a) && holds(b)).map(({ text }) => text);
-  const said = (verdict: Verdict) => lines.filter((line) => line.verdict === verdict).map((line) => line.view.title);
+  const answered = new Set(lines.filter((line) => matters(line) === "yes").map(({ view }) => view.group));
+  // Views of one group come from the same numbers: if one of them has found something, the others do not speak against it.
+  const open = lines.filter((line) => matters(line) === "yes" || !line.view.group || !answered.has(line.view.group));
+  const said = (verdict: Verdict) => open.filter((line) => matters(line) === verdict).map(({ view }) => view.title.replace(/, (.+)$/, " ($1)"));
   const [yes, no, unclear] = [said("yes"), said("no"), said("unclear")];
   if (yes.length && no.length) found.unshift(`The views disagree: ${listed(yes)} found something, ${listed(no)} did not.`);
   else if (yes.length && unclear.length) found.unshift(`${listed(yes)} found something; ${listed(unclear)} cannot tell.`);
@@ -129,6 +132,12 @@ export function agreementOf(model: Model, lines: readonly Line[]): Agreement {
   else if (unclear.length) found.unshift(`${listed(unclear)} cannot tell${no.length ? "; the other views found no evidence that this head matters" : ""}.`);
   else if (no.length) found.unshift("No view found evidence that this head matters.");
   return { disagree: yes.length > 0 && no.length > 0, text: found.join(" ") };
+}
+
+/** Whether a view says that the head matters. One says the opposite: a head that the gates find irrelevant does not. */
+function matters({ view, verdict }: Line): Verdict | null {
+  if (view.name !== "irrelevance") return verdict;
+  return verdict === "yes" ? "no" : null;
 }
 
 /** "a, b and c". */
