@@ -3,7 +3,6 @@ import { useEffect, useRef } from "preact/hooks";
 
 import { close, compareSome, copyLink, helpOpen, step } from "./actions";
 import { Card } from "./card/Card";
-import { inText } from "./card/tokens";
 import { CompareHeads, CompareModels, versusOf } from "./compare/Compare";
 import { End } from "./End";
 import { setRoot } from "./focus";
@@ -62,7 +61,7 @@ function Top({ everywhere }: { everywhere: boolean }) {
   const { models, title } = page.value;
   return (
     <header class="mh-header">
-      <h1><bdi>{inText(title)}</bdi></h1>
+      <h1><bdi>{title}</bdi></h1>
       {models.length > 1 && <Models />}
       <div class="mh-buttons">
         {everywhere && <button type="button" onClick={() => void copyLink()}>Copy link</button>}
@@ -82,14 +81,14 @@ function Models() {
       <label class="mh-pick">
         <span>Model</span>
         <select aria-label="Model" value={state.model.value} onChange={(event) => choose({ model: Number(event.currentTarget.value), head: null, versus: null })}>
-          {models.map((each, at) => <option key={at} value={at}>{inText(each.name)}</option>)}
+          {models.map((each, at) => <option key={at} value={at}>{each.name}</option>)}
         </select>
       </label>
       <label class="mh-pick">
         <span>Compare with</span>
         <select aria-label="Compare with" value={state.versus.value ?? ""} onChange={(event) => pick(event.currentTarget.value)}>
           <option value="">no other model</option>
-          {others.map((at) => <option key={at} value={at}>{inText(modelOf(at).name)}</option>)}
+          {others.map((at) => <option key={at} value={at}>{modelOf(at).name}</option>)}
         </select>
       </label>
     </div>
@@ -113,7 +112,7 @@ function Detail() {
   return (
     <section class={`mh-detail ${pair || versus ? "is-wide" : ""}`} aria-labelledby="mh-detail-title" ref={box}>
       <header>
-        <h2 class="mh-detail-title" id="mh-detail-title" tabIndex={-1}><bdi>{inText(title)}</bdi></h2>
+        <h2 class="mh-detail-title" id="mh-detail-title" tabIndex={-1}><bdi>{title}</bdi></h2>
         <div class="mh-buttons">
           {!pair && !versus && head !== null && <HeadButtons model={model} head={head} />}
           <button type="button" onClick={close} aria-keyshortcuts="Escape">Close</button>

@@ -1,10 +1,8 @@
 /** The end of the page: how everything was measured, what may not be concluded, what was left out, and how to repeat it. */
 import type { ComponentChildren } from "preact";
 
-import { inText } from "./card/tokens";
 import { model, page } from "./page";
 import { columnOf } from "./table";
-import { inLines } from "./text";
 
 export function End() {
   const { summary, notes, interrupted, seconds, provenance, citations, methods, cautions } = model.value;
@@ -14,26 +12,26 @@ export function End() {
         {cautions.length > 0 && (
           <section>
             <h2>What may not be concluded</h2>
-            <ul>{cautions.map((text) => <li key={text}>{inText(text)}</li>)}</ul>
+            <ul>{cautions.map((text) => <li key={text}>{text}</li>)}</ul>
           </section>
         )}
         {(notes.length > 0 || interrupted) && (
           <section>
             <h2>What was left out</h2>
             {interrupted && <p class="mh-error">The work was interrupted, so a part of it is missing.</p>}
-            <ul>{notes.map((text) => <li key={text}>{inText(text)}</li>)}</ul>
+            <ul>{notes.map((text) => <li key={text}>{text}</li>)}</ul>
           </section>
         )}
       </div>
-      {summary && <Folded title="Summary"><pre tabIndex={0}>{inLines(summary)}</pre></Folded>}
+      {summary && <Folded title="Summary"><pre tabIndex={0}>{summary}</pre></Folded>}
       {methods.length > 0 && (
         <Folded title="Methods">
           <dl>
             {methods.map(({ name, text, columns }) => (
               <div key={name}>
-                <dt>{inText(name)}</dt>
+                <dt>{name}</dt>
                 <dd>
-                  {inText(text)}
+                  {text}
                   {columns.length > 0 && <p class="mh-muted">Columns: {columns.map((column) => columnOf(model.value, column)?.label ?? column).join(", ")}</p>}
                 </dd>
               </div>
@@ -45,22 +43,22 @@ export function End() {
         <Folded title="Provenance">
           {Object.entries(provenance).map(([name, value]) => (
             <div key={name}>
-              <h3>{inText(name)}</h3>
-              <pre tabIndex={0}>{inLines(JSON.stringify(value, null, 1))}</pre>
+              <h3>{name}</h3>
+              <pre tabIndex={0}>{JSON.stringify(value, null, 1)}</pre>
             </div>
           ))}
         </Folded>
       )}
       {Object.keys(citations).length > 0 && (
         <Folded title="Citation">
-          {[...new Set(Object.values(citations))].map((text) => <pre key={text} tabIndex={0}>{inLines(text)}</pre>)}
+          {[...new Set(Object.values(citations))].map((text) => <pre key={text} tabIndex={0}>{text}</pre>)}
         </Folded>
       )}
       {Object.keys(seconds).length > 0 && (
         <Folded title="Time">
           <dl class="mh-times">
             {Object.entries(seconds).map(([name, value]) => (
-              <div key={name}><dt>{inText(name)}</dt><dd>{`${value.toFixed(value < 10 ? 1 : 0)} s`}</dd></div>
+              <div key={name}><dt>{name}</dt><dd>{`${value.toFixed(value < 10 ? 1 : 0)} s`}</dd></div>
             ))}
           </dl>
         </Folded>

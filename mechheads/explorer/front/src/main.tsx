@@ -14,9 +14,10 @@ import { readBlocksFrom } from "./card/load";
 import type { Page } from "./data";
 import { mend, modelOf, page } from "./page";
 import { beginWith, followAddress, startWith } from "./state";
+import { visible } from "./text";
 
 function take(text: string): void {
-  page.value = JSON.parse(text) as Page;
+  page.value = visible(JSON.parse(text)) as Page;
   const { start } = page.value;
   if (start) beginWith({ model: start.model, head: numberOf(modelOf(start.model), start.head) });
 }

@@ -123,7 +123,7 @@ test("keys that work everywhere: [ ] / p c ? Esc", async (t) => {
   await page.keyboard.press("Escape");
   assert.equal(await title(page), "L0H0");
   await page.keyboard.press("?");
-  assert.ok(await page.locator("dialog.mh-help").isVisible());
+  await page.locator("dialog.mh-help").waitFor();
   await page.keyboard.press("Escape");
   await page.locator("dialog.mh-help").waitFor({ state: "hidden" });
   assert.equal(await title(page), "L0H0");

@@ -3,7 +3,6 @@ import { Fragment } from "preact";
 
 import { Card } from "../card/Card";
 import { numberOf } from "../card/heads";
-import { inText } from "../card/tokens";
 import type { Model } from "../data";
 import { modelOf, page, titleOf } from "../page";
 import { choose, state, type Ref } from "../state";
@@ -64,7 +63,7 @@ function Differences({ rows, titles }: { rows: readonly Row[]; titles: readonly 
       <div class="mh-scroll" tabIndex={0} role="region" aria-label="Numbers and their differences">
         <table class="mh-differences">
           <thead>
-            <tr><th scope="col">Measure</th><th scope="col">{inText(titles[0])}</th><th scope="col">{inText(titles[1])}</th><th scope="col">Left minus right</th></tr>
+            <tr><th scope="col">Measure</th><th scope="col">{titles[0]}</th><th scope="col">{titles[1]}</th><th scope="col">Left minus right</th></tr>
           </thead>
           {groups.map((group) => (
             <tbody key={group}>
@@ -72,8 +71,8 @@ function Differences({ rows, titles }: { rows: readonly Row[]; titles: readonly 
               {rows.filter((row) => row.group === group).map((row) => (
                 <tr key={row.label}>
                   <th scope="row">{row.label}</th>
-                  <td><bdi>{inText(row.left)}</bdi></td>
-                  <td><bdi>{inText(row.right)}</bdi></td>
+                  <td><bdi>{row.left}</bdi></td>
+                  <td><bdi>{row.right}</bdi></td>
                   <td><Bar row={row} /></td>
                 </tr>
               ))}
@@ -114,7 +113,7 @@ function Choose({ label, now, onPick }: { label: string; now: Ref; onPick: (ref:
       <legend>{label}</legend>
       {models.length > 1 && (
         <select aria-label={`Model on the ${label.toLowerCase()}`} value={now.model} onChange={(event) => take(Number(event.currentTarget.value), name)}>
-          {models.map((each, at) => <option key={at} value={at}>{inText(each.name)}</option>)}
+          {models.map((each, at) => <option key={at} value={at}>{each.name}</option>)}
         </select>
       )}
       <input

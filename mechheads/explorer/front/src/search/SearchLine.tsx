@@ -1,6 +1,7 @@
 /** The search line, and under it what was found or what was not understood. */
 import { useRef } from "preact/hooks";
 
+import { inText } from "../card/tokens";
 import { focusCard } from "../focus";
 import { hitsOf, understoodFor } from "../hits";
 import { countOf, model } from "../page";
@@ -66,7 +67,7 @@ function found(count: number, of: number, typed: boolean): string {
 function Wrong({ error, onPick }: { error: NotUnderstood; onPick: (name: string) => void }) {
   return (
     <>
-      <span class="mh-error">Not understood: {error.message}.</span>
+      <span class="mh-error">Not understood: <bdi>{inText(error.message)}</bdi>.</span>
       {error.near.length > 0 && (
         <span>
           {"Did you mean "}

@@ -4,7 +4,6 @@ import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { nameOf } from "../card/heads";
 import { show } from "../card/numbers";
-import { inText } from "../card/tokens";
 import type { Column, Model } from "../data";
 import { hitsOf } from "../hits";
 import { headAt, useMarks } from "../marks";
@@ -136,7 +135,7 @@ export function HeadTable({ model: number }: { model: number }) {
 function cellText(column: Column, head: number): string {
   const value = column.values[head];
   if (typeof value === "number") return column.role === "place" || column.role === "count" ? String(value) : show(value);
-  return value ? inText(value) : "\u2013";
+  return value ? value : "\u2013";
 }
 
 function Space({ rows }: { rows: number }) {
