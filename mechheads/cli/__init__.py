@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -49,7 +48,7 @@ def atlas(
     from mechheads.studies.build import build_atlas
 
     with results_in(out) as results:
-        atlas = build_atlas(load(model, device=device), quick=quick, after_each=partial(results.write, write_page))
+        atlas = build_atlas(load(model, device=device), quick=quick, after_each=results.save)
         results.take(atlas, write_page)
 
 
@@ -239,12 +238,13 @@ def serve(
 ) -> None:
     """The explorer for this machine only, in which your own texts can be run. Ctrl-C ends it."""
     from mechheads.explorer.server import served
+    from mechheads.messages.interrupted import until_interrupted
 
     with errors_shown():
         server = served(atlas, model, device=device, port=port)
         texts = "" if server.live is None else "; your own texts can be run"
         typer.echo(f"Open {server.address} in a browser{texts}. Ctrl-C ends it.")
-        with server:
+        with server, until_interrupted():
             server.serve_forever()
 
 

@@ -43,13 +43,14 @@ class Results:
         """
         if not found.results:
             raise KeyboardInterrupt
-        self.write(write_page, found)
+        self.save(found)
+        self.files.append(write_page(found, self.out / "index.html"))
         self.lines.append(found.summary())
         self.interrupted = found.interrupted
 
-    def write(self, write_page: Callable[[Any, Path], Path], found: Atlas | SafetyStudy) -> None:
-        """Write what an atlas or a study has so far."""
-        self.files = [*found.save(self.out), write_page(found, self.out / "index.html")]
+    def save(self, found: Atlas | SafetyStudy) -> None:
+        """Save what an atlas or a study has so far."""
+        self.files = found.save(self.out)
 
     def draw(self, made: PaperFigure) -> None:
         """Show what a figure says and wrote."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import UInt8
 
 from mechheads.behaviour.head_examples import PARTS, HeadExamples
 from mechheads.explorer.columns import comparable
@@ -22,8 +23,12 @@ ACTIVITY = (
     "The largest size, over the tokens of a window, of what the head moves there from all tokens but the first, as a "
     "share of the residual stream."
 )
-LEAST = 5
+LEAST = 8
 """Attention to a key, in 255ths, that is kept."""
+STEP = 5
+"""Attention in examples is rounded to so many 255ths, 2%, so that a page of all heads stays small."""
+SIZES_STEP = 15
+"""The same for the sizes of what tokens offer."""
 _MANY = 512
 """If a model has more heads, each part of the examples has one."""
 _ALIKE = 8
@@ -102,17 +107,22 @@ class _Cards:
 
 
 def attention(keys: np.ndarray, weights: np.ndarray, first: np.ndarray) -> dict[str, Any]:
-    """Sparse attention of one head in one text; keys with next to no attention are left out.
+    """Sparse attention of one head in one text; keys without attention are left out.
 
     Args:
         keys, weights: [query, kept], the largest first; weights and ``first`` in 255ths.
     """
-    kept = (weights >= LEAST).sum(-1).tolist()
+    kept = (weights > 0).sum(-1).tolist()
     return {
         "first": first.tolist(),
         "keys": [row[:n] for row, n in zip(keys.tolist(), kept, strict=True)],
         "weights": [row[:n] for row, n in zip(weights.tolist(), kept, strict=True)],
     }
+
+
+def rounded(shares: UInt8[np.ndarray, "*any"], step: int) -> UInt8[np.ndarray, "*any"]:
+    """Shares in 255ths, rounded to multiples of a step that divides 255."""
+    return (np.rint(shares / step) * step).astype(np.uint8)
 
 
 def pattern_pane(patterns: HeadPatterns, head: HeadId) -> dict[str, Any]:
@@ -130,8 +140,12 @@ def _text_pane(examples: HeadExamples, rows: pd.DataFrame, each: int) -> dict[st
         if len(parts[row["part"]]) < each:
             n = int((examples.tokens[row["window"]] >= 0).sum())
             one = {name: plain(row[name]) for name in _OF_EXAMPLES}
-            kept = (of[at, :n] for of in (examples.keys, examples.weights, examples.first))
-            one |= {"attention": attention(*kept), "sizes": examples.sizes[at, :n].tolist()}
+            keys, weights, first, sizes = (
+                of[at, :n] for of in (examples.keys, examples.weights, examples.first, examples.sizes)
+            )
+            kept = weights * (weights >= LEAST)
+            one["attention"] = attention(keys, rounded(kept, STEP), rounded(first, STEP))
+            one["sizes"] = rounded(sizes, SIZES_STEP).tolist()
             parts[row["part"]].append(one)
     found = [{"name": name, "examples": of} for name, of in parts.items() if of]
     return {"parts": found, "activity": ACTIVITY}

@@ -14,12 +14,16 @@ from torch import Tensor
 
 from mechheads.heads import HeadLike, check_head, check_heads, kv_head
 from mechheads.plots.attention import attention
+from mechheads.results.kinds import draw
 from mechheads.runs.layer_store import LayerStore
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from mechheads.model.core import ModelCore
+
+
+_VIEW = "mechheads.explorer.explore:view_attention"
 
 
 class HeadTensor:
@@ -115,6 +119,4 @@ class Attention:
             ValueError: if a prompt has more than 2,000 tokens.
             ImportError: if a notebook has no anywidget and no path was given.
         """
-        from mechheads.explorer.explore import view_attention
-
-        return view_attention(self, path)
+        return draw(_VIEW, self, path)

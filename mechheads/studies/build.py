@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mechheads.behaviour import head_examples, profile_heads
+from mechheads.engine.answer_check import AnswerWarning
 from mechheads.engine.racing import Race
 from mechheads.engine.sweep import plan
 from mechheads.gating import head_roles
@@ -159,7 +160,8 @@ def _pairs(model: Model, atlas: Atlas, n: int) -> PromptPairs:
 def _causes(model: Model, pairs: PromptPairs | None, atlas: Atlas, progress: bool) -> None:
     """Patterns, direct parts, repair and paths, as far as each can be had."""
     prompts = [pair["clean"] for pair in atlas.pairs]
-    with atlas.stage("causes", progress):
+    with atlas.stage("causes", progress), warnings.catch_warnings():
+        warnings.simplefilter("ignore", AnswerWarning)  # the patching has warned
         with atlas.or_left_out("patterns"):
             atlas.patterns = head_patterns(model, prompts)
         if pairs is None or atlas.patching is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import json
 import re
@@ -86,7 +85,13 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
     examples = mh.behaviour.head_examples(small, n_tokens=6000, progress=False)
     assert atlas.examples is not None and atlas.examples.table.equals(examples.table)
     others = {"profile", "relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
+    others |= {"direct", "repair", "paths"}
     assert set(atlas.results) == others | set(ROLES)
+    direct = mh.logit_attribution(small, pairs, progress=False)
+    np.testing.assert_allclose(atlas.direct.values, direct.values, atol=1e-6)
+    repair = mh.patching.self_repair(small, pairs, progress=False)
+    np.testing.assert_allclose(atlas.repair.values, repair.values, atol=1e-6)
+    assert atlas.pairs[0]["clean"] == pairs.clean[0] and atlas.pairs[0]["wrong"] == pairs.wrong[0]
     task = relation_task(small, "country_to_capital", shots=0, n=8)
     tried = fit_gates(small, task, seeds=6, updates=(2, 1, 1), progress=False, **short_fit.SETTINGS).losses
     best = tried.query("fit == 'none' and update == 2").nsmallest(3, "loss")["seed"]
@@ -118,15 +123,22 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
 
     files = atlas.save(tmp_path / "out")
     assert {file.name for file in files} == {
-        *(f"{name}.nc" for name in [*atlas.results, "examples"]),
+        *(f"{name}.nc" for name in [*atlas.results, "examples", "weights", "patterns"]),
         "heads.csv",
         "agreement.csv",
+        "atlas.json",
     }
+    again = Atlas.load(tmp_path / "out")
+    pd.testing.assert_frame_equal(again.to_dataframe(), table)
+    assert again.results.keys() == atlas.results.keys() and again.tables.keys() == atlas.tables.keys()
+    for name in ("model", "pairs", "requests", "seconds", "notes", "interrupted"):
+        assert getattr(again, name) == getattr(atlas, name)
+    assert again.summary() == atlas.summary()
     back = mh.HeadScores.load(tmp_path / "out" / "patching.nc")
     np.testing.assert_array_equal(back.scores, atlas.patching.scores)
     assert len(pd.read_csv(tmp_path / "out" / "heads.csv")) == len(table)
     agreement = pd.read_csv(tmp_path / "out" / "agreement.csv")
-    assert len(agreement) == 8 * 7 / 2
+    assert len(agreement) == 9 * 8 / 2
     pd.testing.assert_frame_equal(agreement, atlas.agreement(), check_dtype=False)
 
 
@@ -222,14 +234,12 @@ def test_one_view_agrees_with_none():
     assert Atlas("nothing").agreement().empty
 
 
-@pytest.mark.slow
-def test_the_page_opens_without_a_network(built, tmp_path):
-    atlas = copy.copy(built[0])
-    atlas.model = "<script>alert('model')</script>"
-    page = mh.studies.write_page(atlas, tmp_path / "index.html").read_text(encoding="utf-8")
-    assert not re.search(r"""<(?:script|link|img|iframe)[^>]+(?:src|href)\s*=""", page.split("</script>", 1)[1])
-    assert "<script>alert" not in page
-    assert page.count("Plotly.newPlot(") == 10
+def test_a_folder_without_an_atlas_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"has no atlas\.json; give a folder"):
+        Atlas.load(tmp_path)
+    (tmp_path / "atlas.json").write_text('{"model": "m"}')
+    with pytest.raises(ValueError, match=r"atlas\.json is damaged: it needs model, pairs, requests"):
+        Atlas.load(tmp_path)
 
 
 def test_ctrl_c_keeps_what_is_done(small, few, monkeypatch, tmp_path):
@@ -238,7 +248,7 @@ def test_ctrl_c_keeps_what_is_done(small, few, monkeypatch, tmp_path):
 
     monkeypatch.setattr(build, "compare_ablations", interrupted)
     atlas = build_atlas(small, quick=True, progress=False)
-    assert set(atlas.results) == {"profile", "relations", "labels", "patching"}
+    assert set(atlas.results) == {"profile", "relations", "labels", "patching", "direct", "repair", "paths"}
     assert any("interrupted" in note for note in atlas.notes)
     assert (tmp_path / "patching.nc") in atlas.save(tmp_path)
 
@@ -266,8 +276,8 @@ def test_ctrl_c_in_the_last_stage_keeps_all_before(small, few, monkeypatch):
         atlas = build_atlas(small, updates=5, progress=False)
     assert atlas.interrupted and atlas.roles is None
     before = {"profile", "relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
-    assert set(atlas.results) == before
-    assert len(atlas.agreement()) == 5 * 4 / 2
+    assert set(atlas.results) == before | {"direct", "repair", "paths"}
+    assert len(atlas.agreement()) == 6 * 5 / 2
 
 
 def test_a_quick_look_is_too_short_for_roles(quick):
@@ -300,7 +310,8 @@ def test_it_can_be_saved_after_each_analysis(built):
     atlas, seen = built
     assert seen[:2] == [["patching"], ["profile", "patching"]]
     assert seen[2] == ["profile", "relations", "labels", "patching"]
-    assert seen[3] == [*seen[2], "safety_undifferentiated", "safety_scaling"] == list(atlas.results)[:6]
+    assert seen[3] == [*seen[2], "direct", "repair", "paths"]
+    assert seen[4] == [*seen[3], "safety_undifferentiated", "safety_scaling"] == list(atlas.results)[:9]
 
 
 def test_ctrl_c_in_the_text_keeps_the_profile_so_far(small, monkeypatch):

@@ -19,7 +19,7 @@
  */
 
 export type Num = number | null;
-/** A share in 255ths. */
+/** A share in 255ths. In examples of text, attention is rounded to 5 of them and sizes to 15; attention below 8 is left out. */
 export type Byte = number;
 /** Such as "L23H4". */
 export type HeadName = string;
