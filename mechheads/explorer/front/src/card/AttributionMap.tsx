@@ -46,7 +46,7 @@ export function AttributionMap({ model, modelAt, head, attribution }: Props) {
         <div ref={box} class="card-wide">
           {width > 0 && (
             <svg
-              class="card-drawing card-attribution"
+              class="card-drawing"
               width={w}
               height={h}
               viewBox={`0 0 ${w} ${h}`}

@@ -43,7 +43,7 @@ export function PairPlot({ name, x, y, dots }: Props) {
       <div ref={box} class="card-wide">
         {width > 0 && (
           <svg
-            class="card-drawing card-pairs-plot"
+            class="card-drawing"
             width={LEFT + size + 12}
             height={size + BELOW + 8}
             viewBox={`0 0 ${LEFT + size + 12} ${size + BELOW + 8}`}

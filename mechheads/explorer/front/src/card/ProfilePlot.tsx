@@ -73,7 +73,7 @@ function Row({ row, x, y, label, most, one, other }: RowProps) {
     <g role="img" aria-label={said}>
       <title>{said}</title>
       <rect class="card-catch" x={0} y={y - ROW / 2} width={x(1)} height={ROW} />
-      <text class="card-row-name" x={label} y={y + 4} text-anchor="end">
+      <text x={label} y={y + 4} text-anchor="end">
         {name}
       </text>
       <line class="card-grid" x1={x(0)} x2={x(1)} y1={y} y2={y} />

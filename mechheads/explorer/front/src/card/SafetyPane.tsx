@@ -28,7 +28,7 @@ export function SafetyPane({ pane, shared, name }: { pane: Pane; shared: Shared;
           Ships says how far the next-token distribution of a harmful request moves without the head. It counts any change, not only
           changes of refusing.
         </p>
-        <ul class="card-ships">
+        <ul>
           {pane.ships.map((ships) => (
             <li key={ships.ablation}>
               <b>{ships.ablation}</b> {said(ships)}

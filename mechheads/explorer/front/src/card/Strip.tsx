@@ -49,7 +49,7 @@ export function Strip({ name, caption, unit, rows, dots, of, domain }: Props) {
     <Figure name={name} caption={anyDot ? caption : "Line: mean"}>
       <div ref={box} class="card-wide">
         {width > 0 && (
-          <svg class="card-drawing card-strip" width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="group" aria-label={caption}>
+          <svg class="card-drawing" width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="group" aria-label={caption}>
             <Axis x={x} ends={ends} from={0} to={height - AXIS} unit={unit} n={width < 480 ? 3 : 6} />
             {rows.map((row, index) => (
               <Row
@@ -137,7 +137,7 @@ function Row({ row, x, y, width, labelled, unit, of, chosen, said, onChoose }: R
   return (
     <g class="card-row" tabindex={0} {...role} aria-label={summary} onKeyDown={move} onBlur={() => onChoose(null)}>
       <rect class="card-focus" x={1} y={y - ROW / 2 + 1} width={Math.max(width - 2, 1)} height={ROW - 2} />
-      <text class="card-row-name" x={labelled ? 0 : 2} y={labelled ? y + 4 : y - ROW / 2 - 3}>
+      <text x={labelled ? 0 : 2} y={labelled ? y + 4 : y - ROW / 2 - 3}>
         {row.name}
       </text>
       {known(row.low) && known(row.high) && (

@@ -50,6 +50,7 @@ export function TextPane({ pane, shared }: { pane: Pane; shared: Shared }) {
       <p class="card-legend">
         <span class="card-key-line">takes from a key</span> <span class="card-query-line">is read by a query</span>{" "}
         <span class="card-query-box">the query with most activity</span>
+        <span>Of each query, the first token and its strongest keys were kept.</span>
       </p>
     </div>
   );

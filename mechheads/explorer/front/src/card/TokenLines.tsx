@@ -51,7 +51,7 @@ export function TokenLines({ attention, query, direction, withFirst, from = 0, t
   };
   const shown = Array.from({ length: Math.max(last - from + 1, 0) }, (_, index) => from + index);
   return (
-    <div class="card-text">
+    <div>
       <div
         ref={box}
         class="card-tokens-box"

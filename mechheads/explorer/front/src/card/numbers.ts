@@ -51,13 +51,6 @@ export function plural(n: number, one: string, many = `${one}s`): string {
   return `${n.toLocaleString("en-US")} ${n === 1 ? one : many}`;
 }
 
-/** 1 -> "1st", 22 -> "22nd". */
-export function ordinal(n: number): string {
-  const teen = n % 100 >= 11 && n % 100 <= 13;
-  const ending = teen ? "th" : ({ 1: "st", 2: "nd", 3: "rd" }[n % 10] ?? "th");
-  return `${n.toLocaleString("en-US")}${ending}`;
-}
-
 export interface Rank {
   /** 1 for the largest. Equal values share the better rank. */
   rank: number;
