@@ -20,9 +20,10 @@ export async function launch() {
 /**
  * Opens a payload from a file, as a reader would.
  *
- * `t` is node's test context, `hash` the part of the address after "#"; other options are those of a browser context.
+ * `t` is node's test context, `hash` the part of the address after "#", `before` a function that runs in the page first; other
+ * options are those of a browser context.
  */
-export async function open(t, browser, payload, { hash = "", ...options } = {}) {
+export async function open(t, browser, payload, { hash = "", before, ...options } = {}) {
   const folder = await mkdtemp(join(tmpdir(), "explorer-"));
   const file = join(folder, "index.html");
   await writeFile(file, typeof payload === "string" ? payload : html(payload));
@@ -30,6 +31,7 @@ export async function open(t, browser, payload, { hash = "", ...options } = {}) 
   const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, acceptDownloads: true, ...options });
   await context.setOffline(true);
   const page = await context.newPage();
+  if (before) await page.addInitScript(before);
   const said = [];
   page.on("console", (message) => said.push(message.text()));
   page.on("pageerror", (error) => said.push(String(error)));
@@ -57,9 +59,10 @@ export function head(page, view, number) {
   return page.locator(`.mh-view-${view} [data-head="${number}"]`);
 }
 
-/** Presses a head's mark in the map or the scatter, with keys held down if wanted. */
+/** Clicks a head in a view, with keys held down if wanted. */
 export function press(page, view, number, options = {}) {
-  return head(page, view, number).click({ force: true, ...options });
+  const mark = head(page, view, number);
+  return view === "table" ? mark.locator("th").click(options) : mark.click({ force: true, ...options });
 }
 
 /** Serious faults of accessibility. */

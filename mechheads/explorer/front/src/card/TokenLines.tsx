@@ -69,6 +69,7 @@ export function TokenLines({ attention, query, direction, withFirst, from = 0, t
             data-at={place}
             role="option"
             aria-selected={place === chosen}
+            aria-label={attention.tokens[place]?.trim() ? undefined : asChip(attention.tokens[place] ?? "")}
             tabIndex={place === chosen || (place === from && (chosen < from || chosen > last)) ? 0 : -1}
             class={tokenClass(place, at, query, weights.has(place), reached.has(place))}
             style={{ "--weight": String(weights.get(place) ?? 0) }}
