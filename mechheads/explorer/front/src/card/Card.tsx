@@ -18,7 +18,6 @@ import { PatternPane } from "./PatternPane";
 import { RolesPane } from "./RolesPane";
 import { SafetyPane } from "./SafetyPane";
 import { TextPane } from "./TextPane";
-import { inText } from "./tokens";
 import { WeightsPane } from "./WeightsPane";
 
 interface Props {
@@ -66,7 +65,7 @@ function Loading({ page, model, modelAt, head }: LoadingProps) {
 function Names({ model, head }: { model: Model; head: number }) {
   const names = labelsOf(model, head);
   if (!model.behaviours && !model.categories) return null;
-  return <p class="card-names">{names.length ? names.map((name) => <span key={name}>{inText(name)}</span>) : "no name on text, no category by weights"}</p>;
+  return <p class="card-names">{names.length ? names.map((name) => <span key={name}>{name}</span>) : "no name on text, no category by weights"}</p>;
 }
 
 /** With grouped queries: the heads that use the same keys and values. */

@@ -4,7 +4,6 @@ import { IntervalPlot } from "./IntervalPlot";
 import { agreementOf, linesOf, type Line } from "./verdicts";
 import { interval, known, show, showQ } from "./numbers";
 import { Empty } from "./parts";
-import { inText } from "./tokens";
 
 export function Lines({ model, head, data }: { model: Model; head: number; data: Head | null }) {
   const lines = linesOf(model, head, data);
@@ -12,7 +11,7 @@ export function Lines({ model, head, data }: { model: Model; head: number; data:
   const agreement = agreementOf(model, lines);
   return (
     <section class="card-lines" aria-label="What each analysis says">
-      <p class={agreement.disagree ? "card-agreement card-disagreement" : "card-agreement"}>{inText(agreement.text)}</p>
+      <p class={agreement.disagree ? "card-agreement card-disagreement" : "card-agreement"}>{agreement.text}</p>
       <ul>
         {lines.map((line) => (
           <OneLine key={line.view.name} line={line} />
@@ -27,25 +26,25 @@ function OneLine({ line }: { line: Line }) {
   const ends = known(low) && known(high) ? `${view.range ? "two clusters: " : ""}${interval(low, high)}` : "no interval";
   return (
     <li class={`card-line card-line-${verdict ?? "none"}`}>
-      <h3>{inText(view.title)}</h3>
-      <VerdictMark verdict={verdict} text={verdict ? inText(view.verdict.texts[verdict]) : "not measured"} />
+      <h3>{view.title}</h3>
+      <VerdictMark verdict={verdict} text={verdict ? view.verdict.texts[verdict] : "not measured"} />
       {value !== null && (
         <>
           <IntervalPlot value={value} low={low} high={high} all={line.all} />
           <p class="card-numbers">
-            <b>{show(value)}</b> {inText(view.unit)} <span>({ends})</span>
+            <b>{show(value)}</b> {view.unit} <span>({ends})</span>
             {view.q && <span>{showQ(line.q)}</span>}
             {rank && <span>{`rank ${rank.rank} of ${rank.of}${view.rankBy === "absolute" ? " by size" : ""}`}</span>}
             {line.measuredOn && <span>{line.measuredOn}</span>}
           </p>
         </>
       )}
-      <p class="card-sentence">{inText(line.sentence)}</p>
+      <p class="card-sentence">{line.sentence}</p>
       {verdict && (
         <details class="card-why">
           <summary>Why, and what would change it</summary>
-          <p>{inText(view.verdict.rule)}</p>
-          <p>{inText(view.verdict.change[verdict])}</p>
+          <p>{view.verdict.rule}</p>
+          <p>{view.verdict.change[verdict]}</p>
         </details>
       )}
     </li>

@@ -1,6 +1,5 @@
 /** What stands in the place of a pane without data: what is missing, why, and how to get it. */
 import { Empty } from "./parts";
-import { inText } from "./tokens";
 
 interface Lack {
   readonly what: string;
@@ -33,7 +32,7 @@ export function Missing({ pane, notes }: { pane: string; notes: readonly string[
       <Empty what={lack.what} command={lack.command} />
       {reasons(notes, lack.stage).map((note) => (
         <p key={note} class="card-lead">
-          {inText(note)}
+          {note}
         </p>
       ))}
     </>
