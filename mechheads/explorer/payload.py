@@ -53,7 +53,7 @@ def atlas_payload(
     blocks = {}
     for number, atlas in enumerate(atlases):
         blocks[f"mh-shared-{number}"] = block(shared(atlas))
-        blocks |= {f"mh-heads-{number}-{layer}": block(part) for layer, part in head_blocks(atlas)}
+        blocks |= {f"mh-heads-{number}-{layer}": block(part) for layer, part in head_blocks(atlas, layers)}
     names = ", ".join(atlas.model for atlas in atlases)
     return Payload(
         _page("atlas", f"The attention heads of {names}", [_model(atlas) for atlas in atlases], live), blocks

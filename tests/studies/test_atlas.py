@@ -19,14 +19,13 @@ from mechheads.cli import main
 from mechheads.gating import ROLES, LossNotFinite, Roles, fit_gates, head_roles
 from mechheads.gating.fit import fit
 from mechheads.gating.tasks.shipped import relation_task
-from mechheads.labels.static import RelationScorer
-from mechheads.labels.static_layers import Scoring
 from mechheads.safety import load_requests
 from mechheads.studies import build, short_fit
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.build import build_atlas, capital_pairs
 from support import gated_micro
 from support.ctrl_c import stopped_at
+from support.whole_atlas import let_four_pairs_do
 
 pytestmark = pytest.mark.transformerlens
 
@@ -34,12 +33,6 @@ pytestmark = pytest.mark.transformerlens
 @pytest.fixture(scope="module")
 def small(tiny) -> mh.Model:
     return mh.load(tiny("llama"))
-
-
-def let_four_pairs_do(patch: pytest.MonkeyPatch) -> None:
-    """Four capitals are all that the tiny vocabulary holds: let them be enough for a relation."""
-    scoring = Scoring(k=10, k_copying=1, min_pairs=2)
-    patch.setattr(build, "RelationScorer", partial(RelationScorer, scoring=scoring))
 
 
 @pytest.fixture

@@ -1,0 +1,171 @@
+"""``mh.explore`` and its kin: a page outside a notebook, a widget in one."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import json
+import re
+import sys
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mechheads as mh
+from mechheads.explorer.encode import unblock
+from mechheads.explorer.live import Live
+from mechheads.explorer.page import script
+from mechheads.explorer.payload import atlas_payload
+from mechheads.explorer.widget import receive, saved, widget
+from mechheads.studies.atlas import Atlas
+
+pytestmark = pytest.mark.transformerlens
+needs_anywidget = pytest.mark.needs(find_spec("anywidget") is not None, "anywidget")
+
+
+def demo(n_layers: int = 3, n_heads: int = 3) -> Atlas:
+    effect = mh.HeadScores.from_scores(np.eye(n_layers, n_heads), name="effect", kind="activation_patch")
+    return Atlas("demo", patching=effect)
+
+
+@pytest.fixture(scope="module")
+def small(tiny) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+@pytest.fixture
+def notebook(monkeypatch) -> None:
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+
+
+def data(path: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """The data of a page, and its blocks."""
+    page = path.read_text("utf-8")
+    blocks = dict(re.findall(r'<script type="application/octet-stream;base64" id="([\w-]+)">([\w+/=]*)</script>', page))
+    return json.loads(re.findall(r'id="mh-page">(.*?)</script>', page)[0]), blocks
+
+
+def test_outside_a_notebook_it_is_a_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert mh.explore(demo()).name == "explorer.html"
+    page, blocks = data(tmp_path / "explorer.html")
+    assert page["kind"] == "atlas" and page["live"] is None and len(blocks) == 4
+    assert mh.explore([demo(), demo(2, 2)], tmp_path / "two.html") == tmp_path / "two.html"
+    assert [model["nLayers"] for model in data(tmp_path / "two.html")[0]["models"]] == [3, 2]
+
+
+def test_the_card_of_a_head_opens_with_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page, blocks = data(mh.head_card(demo(), "L1H2"))
+    assert page["start"] == {"model": 0, "head": "L1H2"} and page["title"] == "L1H2 of demo"
+    assert sorted(blocks) == ["mh-heads-0-1", "mh-shared-0"] and (tmp_path / "L1H2.html").exists()
+    with pytest.raises(ValueError, match="head L5H0 is out of range"):
+        mh.head_card(demo(), "L5H0")
+
+
+def test_what_is_no_atlas_is_refused(small):
+    for given in ([], ["atlas"], [None]):
+        with pytest.raises(ValueError, match=r"give an atlas from mh\.build_atlas"):
+            mh.explore(given)
+    with pytest.raises(ValueError, match="has no result"):
+        mh.explore(Atlas("empty"))
+    with pytest.raises(ValueError, match="the atlas is of 2 x 2 heads; give the model of the atlas"):
+        mh.explore(demo(2, 2), "page.html", model=small)
+
+
+def test_a_view_holds_the_patterns_of_a_run(small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = ["The capital of France is", "one two"]
+    run = small.cache(texts, sites=("pattern",))
+    page, blocks = data(run.attention.view())
+    assert page["kind"] == "run" and page["models"][0]["columns"] == []
+    assert [each["tokens"] for each in unblock(blocks["mh-shared-0"])["prompts"]] == [*map(list, run.tokens.strings)]
+    card = unblock(blocks["mh-heads-0-2"])["heads"][1]
+    assert card["head"] == "L2H1" and card["text"] is None
+    for i, words in enumerate(run.tokens.strings):
+        found, n = card["pattern"]["prompts"][i]["attention"], len(words)
+        whole = np.zeros((n, n))
+        whole[:, 0] = found["first"]
+        for query in range(n):
+            whole[query, found["keys"][query]] = found["weights"][query]
+        np.testing.assert_allclose(whole / 255, run.pattern["L2H1"][i, :n, :n].numpy(), atol=0.51 / 255)
+
+
+def test_a_view_has_an_end(small, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("mechheads.explorer.explore"), "MAX_TOKENS", 3)
+    with pytest.raises(ValueError, match="the longest prompt has 6 tokens; a view shows at most 3"):
+        small.cache(["The capital of France is"], sites=("pattern",)).attention.view("view.html")
+
+
+@pytest.mark.usefixtures("notebook")
+def test_a_notebook_without_anywidget_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    with pytest.raises(ImportError, match=r'pip install "mechheads\[notebook\]"; or give path='):
+        mh.explore(demo())
+
+
+@pytest.mark.usefixtures("notebook")
+def test_a_path_gives_a_page_in_a_notebook_too(tmp_path):
+    assert mh.explore(demo(), tmp_path / "page.html").exists()
+
+
+def test_a_saved_notebook_keeps_the_page():
+    payload = atlas_payload([demo()], {"by": "widget"})
+    text = saved(payload)
+    inner = html.unescape(re.findall(r'srcdoc="([^"]*)"', text)[0])
+    assert '"live":null' in inner and script() in inner and 'sandbox="allow-scripts allow-downloads"' in text
+
+
+def test_of_a_large_page_a_saved_notebook_keeps_the_summary(monkeypatch):
+    monkeypatch.setattr(importlib.import_module("mechheads.explorer.widget"), "_SAVED", 10)
+    text = saved(atlas_payload([demo()]))
+    assert "<iframe" not in text and "Model      demo" in text and "too large" in text
+
+
+@needs_anywidget
+def test_the_widget_holds_the_same_data():
+    payload = atlas_payload([demo()])
+    shown = widget(payload, None)
+    assert json.loads(shown.page) == json.loads(json.dumps(payload.page)) and shown.blocks == payload.blocks
+    bundle = shown._repr_mimebundle_()
+    bundle = bundle[0] if isinstance(bundle, tuple) else bundle
+    assert "<iframe" in bundle["text/html"] and "application/vnd.jupyter.widget-view+json" in bundle
+
+
+@needs_anywidget
+@pytest.mark.usefixtures("notebook")
+def test_in_a_notebook_the_model_runs_texts(small):
+    shown = mh.explore(demo(small.n_layers, small.n_heads), model=small)
+    assert json.loads(shown.page)["live"]["by"] == "widget"
+    assert json.loads(mh.explore(demo()).page)["live"] is None
+
+
+class Front:
+    """Takes what is sent to the page."""
+
+    def __init__(self) -> None:
+        self.got: list[dict[str, Any]] = []
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.got.append(message)
+
+
+def sent(content: Any, live: Live) -> list[dict[str, Any]]:
+    front = Front()
+    if (thread := receive(front, content, live)) is not None:
+        thread.join()
+    return front.got
+
+
+def test_messages_of_the_widget_are_answered(small):
+    live, asked = Live(small), {"type": "text", "id": "a", "text": "The capital of France is", "head": "L0H1"}
+    (found,) = sent(asked, live)
+    assert found["type"] == "text" and found["id"] == "a" and found["ablation"]["kl"] >= 0
+    (found,) = sent(asked | {"head": "L9H9"}, live)
+    assert found["type"] == "error" and found["id"] == "a" and "out of range" in found["error"]
+    for nothing in (None, [], {"type": "other"}, {"type": "cancel", "id": "none"}):
+        assert sent(nothing, live) == []

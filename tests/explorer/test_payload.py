@@ -1,0 +1,350 @@
+"""What a page holds is what the atlas holds, number by number; texts stay texts; pages stay small."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import mechheads as mh
+from mechheads.explorer.columns import about_of, columns, comparable
+from mechheads.explorer.encode import block, plain, to_json, unblock
+from mechheads.explorer.head_payload import LEAST, SIZES_STEP, STEP
+from mechheads.explorer.page import page_html, policy, script, style, write_page
+from mechheads.explorer.payload import Payload, atlas_payload
+from mechheads.explorer.views import tensions, views
+from mechheads.gating import ROLES, Roles
+from mechheads.studies.atlas import Atlas
+from mechheads.studies.head_patterns import head_patterns
+from mechheads.studies.head_weights import head_weights
+from support.whole_atlas import whole_atlas
+
+pytestmark = pytest.mark.transformerlens
+
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<!--",
+    "&lt;&#60;",
+    "\u202egnp.exe\u2066",
+    "nul \x00 bell \x07",
+    "ab" * 5000,
+    "שלום עולم",
+    "\u2028\u2029",
+    "\ud800 alone",
+    "'\"`${1}",
+]
+
+
+NAMED = ("window", "text", "query", "key", "activity", "weight")
+
+
+@pytest.fixture(scope="module")
+def atlas(tiny) -> Atlas:
+    return whole_atlas(mh.load(tiny("llama")))
+
+
+@pytest.fixture(scope="module")
+def payload(atlas) -> Payload:
+    return atlas_payload([atlas])
+
+
+@pytest.fixture(scope="module")
+def heads(payload, atlas) -> dict[str, dict[str, Any]]:
+    """Every card by the name of its head."""
+    blocks = [unblock(payload.blocks[f"mh-heads-0-{layer}"]) for layer in range(atlas.sizes[0])]
+    return {card["head"]: card for part in blocks for card in part["heads"]}
+
+
+def same(found: Any, values: Any) -> bool:
+    """Whether JSON holds exactly these numbers, with null for those that are missing."""
+    expected = [None if isinstance(v, float) and not np.isfinite(v) else v for v in np.asarray(values).ravel().tolist()]
+    return (found if isinstance(found, list) else [found]) == expected
+
+
+def test_every_column_is_that_of_the_table(payload, atlas):
+    table = atlas.to_dataframe()
+    found = json.loads(to_json(payload.page))["models"][0]["columns"]
+    assert [column["name"] for column in found] == list(table)
+    for column in found:
+        assert same(column["values"], table[column["name"]].to_numpy()), column["name"]
+        assert column["label"] and column["meaning"].endswith(".") and column["group"] != "Other"
+    known = {column["name"]: column for column in found}
+    assert known["patching"]["low"] == "patching_ci_low" and known["patching"]["q"] == "patching_q"
+    assert known["patching_ci_low"]["of"] == "patching" and known["patching_ci_low"]["role"] == "low"
+    assert {column["role"] for column in found if column["of"] is None} == {"place", "value"}
+
+
+def test_every_pane_holds_what_the_atlas_holds(heads, atlas):
+    assert len(heads) == atlas.sizes[0] * atlas.sizes[1]
+    for name, card in heads.items():
+        at = card["layer"], card["index"]
+        effects = {effect["name"]: effect for effect in card["cause"]["effects"]}
+        assert same(effects["patching"]["values"], atlas.patching.values.values[at])
+        assert same(effects["attribution"]["values"], atlas.direct.values.values[at])
+        for effect in ("total", "direct", "repair"):
+            repair = atlas.repair.select(effect=effect)
+            assert same(effects[effect]["values"], repair.values.values[at])
+            assert same(effects[effect]["low"], repair.dataset["ci_low"].values[at])
+        for ships in card["safety"]["ships"]:
+            scores = atlas.safety[ships["ablation"]]
+            assert same(ships["values"], scores.values.values[at]) and same(ships["score"], scores.scores.values[at])
+            assert same(ships["generalized"], scores.dataset["generalized_ships"].values[at])
+        for role in card["roles"]["roles"]:
+            assert same(role["values"], atlas.roles[role["role"]].values.values[at])
+        weights = atlas.weights
+        assert same(card["weights"]["copying"]["value"], weights.copying.scores.values[at])
+        np.testing.assert_allclose(card["weights"]["qk"]["singular"], weights.singular[(1, *at)], rtol=1e-3)
+        first = card["weights"]["ov"]["directions"][0]
+        assert first["negative"]["writes"] == [weights.words[i] for i in weights.directions[(0, *at, 0, 3)]]
+        table = atlas.labels.table(name)
+        relations = {relation["relation"]: relation for relation in card["weights"]["relations"]}
+        assert len(relations) == len(table)
+        for row in table.to_dict("records"):
+            assert same(relations[row["relation"]]["phi"], row["phi"])
+            assert same(relations[row["relation"]]["q"], row["q"])
+
+
+def test_paths_end_and_begin_at_the_head(heads, atlas):
+    data = atlas.paths.dataset
+    for receiver in data["receiver"].values.tolist():
+        scores = data["score"].sel(receiver=receiver).values
+        end, _, way = receiver.partition(".")
+        for (layer, head), score in np.ndenumerate(scores):
+            sender = f"L{layer}H{head}"
+            later = not way or layer < mh.HeadId.parse(end).layer
+            sent = [p for p in heads[sender]["paths"]["receivers"] if p["head"] == (end if way else None)]
+            assert [p["score"] for p in sent if p["way"] == (way or "final")] == (
+                [score] if later and np.isfinite(score) else []
+            )
+            if way and later and np.isfinite(score):
+                assert {"head": sender, "way": way, "score": score}.items() <= next(
+                    p for p in heads[end]["paths"]["senders"] if (p["head"], p["way"]) == (sender, way)
+                ).items()
+
+
+def test_composition_lists_the_strongest_of_each_way(heads, atlas):
+    table = atlas.weights.table
+    for name, card in heads.items():
+        for group in card["paths"]["composition"]:
+            mine = table[(table["receiver"] == name) & (table["way"] == group["way"])].nlargest(6, "z")
+            assert [each["head"] for each in group["senders"]] == mine["sender"].tolist()
+            assert [each["score"] for each in group["senders"]] == mine["score"].tolist()
+
+
+def test_examples_and_patterns_are_those_of_the_atlas(heads, payload, atlas):
+    shared = unblock(payload.blocks["mh-shared-0"])
+    examples, card = atlas.examples, heads["L1H2"]
+    rows = examples.of("L1H2")
+    given = [(part["name"], one) for part in card["text"]["parts"] for one in part["examples"]]
+    assert len(given) == len(rows)
+    for (part, one), (at, row) in zip(given, rows.iterrows(), strict=True):
+        assert [part, *(one[name] for name in NAMED)] == [row["part"], *(row[name] for name in NAMED)]
+        words = [shared["words"][i] for i in shared["windows"][one["window"]]]
+        assert "".join(words) == "".join(examples.words[i] for i in examples.tokens[row["window"]] if i >= 0)
+        whole, n = examples.attention(at), len(words)
+        found = np.zeros((n, n))
+        for query, (keys, weights) in enumerate(
+            zip(one["attention"]["keys"], one["attention"]["weights"], strict=True)
+        ):
+            found[query, keys] = weights
+        found[:, 0] = one["attention"]["first"]
+        assert np.abs(found / 255 - whole).max() <= max(LEAST, STEP / 2) / 255
+        assert np.abs(np.array(one["sizes"]) - examples.sizes[at, :n].astype(int)).max() <= SIZES_STEP / 2
+    assert [each["name"] for each in shared["prompts"]][:4] == [pair["clean"] for pair in atlas.pairs]
+    assert shared["requests"] == atlas.requests and shared["pairs"] == atlas.pairs
+
+
+def test_a_pattern_is_that_of_a_run(tiny, atlas, heads):
+    model = mh.load(tiny("llama"))
+    pattern = model.cache([atlas.pairs[0]["clean"]]).pattern["L2H1"][0].numpy()
+    found = heads["L2H1"]["pattern"]["prompts"][0]["attention"]
+    np.testing.assert_allclose(np.array(found["first"]) / 255, pattern[:, 0], atol=0.5 / 255 + 1e-6)
+    for query, (keys, weights) in enumerate(zip(found["keys"], found["weights"], strict=True)):
+        np.testing.assert_allclose(np.array(weights) / 255, pattern[query, keys], atol=0.5 / 255 + 1e-6)
+        assert 0 not in keys and weights == sorted(weights, reverse=True)
+
+
+def test_the_landing_has_categories_names_and_agreement(payload, atlas):
+    model = payload.page["models"][0]
+    order = [f"L{layer}H{head}" for layer in range(atlas.sizes[0]) for head in range(atlas.sizes[1])]
+    for i, head in enumerate(order):
+        names = model["categories"]["names"]
+        assert tuple(names[j] for j in model["categories"]["of"][i] or ()) == atlas.labels.of(head)
+        called = [model["behaviours"]["names"][j]["name"] for j in model["behaviours"]["of"][i]]
+        assert tuple(called) == atlas.profile.names(head)
+        assert same(model["categories"]["phi"][i], atlas.relations.scores.values.reshape(len(order), -1)[i])
+    agreement = atlas.agreement()
+    assert [row["spearman"] for row in model["agreement"]] == plain(agreement["spearman"].to_numpy())
+    assert model["citations"].keys() == model["provenance"].keys() >= {"patching", "weights", "examples"}
+    assert {each["name"] for each in model["methods"]} >= {"Patching", "Direct part", "Ships", "Roles"}
+
+
+def made(values: np.ndarray, spread: float) -> mh.HeadScores:
+    noise = spread * np.array([-1.0, 1.0, -0.5, 0.5, 0.0])
+    return mh.HeadScores.from_values(values[..., None] + noise, name="made", unit="", kind="activation_patch")
+
+
+def test_verdicts_follow_their_rules():
+    strong, none, vague = np.array([[0.4, -0.3], [0.01, 0.0]]), 0.01, 0.6
+    (view,) = views(Atlas("m", patching=made(strong, none)))
+    assert view["verdict"]["values"] == ["yes", "yes", "no", "no"]
+    assert view["rankBy"] == "absolute" and (view["low"], view["q"]) == ("patching_ci_low", "patching_q")
+    (view,) = views(Atlas("m", patching=made(strong, vague)))
+    assert view["verdict"]["values"] == ["unclear"] * 4
+    half = strong.copy()
+    half[1, 1] = np.nan
+    (view,) = views(Atlas("m", patching=made(half, none)))
+    assert view["verdict"]["values"][3] is None
+
+
+def test_roles_need_every_start():
+    gates = np.array([[[0.9, 0.8, 0.7], [0.9, 0.2, 0.7], [0.1, 0.2, 0.3]]])
+    scores = mh.HeadScores.from_values(gates, name="facilitation", kind="roles")
+    (view, *_) = views(Atlas("m", roles=Roles(dict.fromkeys(ROLES, scores))))
+    assert view["verdict"]["values"] == ["yes", "unclear", "no"]
+
+
+def test_tensions_are_of_views_that_there_are():
+    both = Atlas("m", patching=made(np.eye(2), 0.01), direct=made(np.eye(2)[::-1], 0.01))
+    found = tensions(views(both))
+    assert {(t["a"]["view"], t["b"]["view"]) for t in found} == {("patching", "direct"), ("direct", "patching")}
+    assert tensions(views(Atlas("m", patching=both.patching))) == []
+
+
+def test_alike_heads_have_alike_numbers():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(4, 3, 4))
+    values[3, 2] = values[0, 1]
+    scores = [made(values[..., i], 0.1) for i in range(4)]
+    roles = Roles(dict(zip(ROLES, scores[1:], strict=True)))
+    cards = unblock(atlas_payload([Atlas("m", patching=scores[0], roles=roles)]).blocks["mh-heads-0-0"])["heads"]
+    assert cards[1]["alike"]["heads"][0]["head"] == "L3H2"
+    assert cards[1]["alike"]["heads"][0]["similarity"] == pytest.approx(1)
+    assert cards[1]["alike"]["columns"] == ["patching", *ROLES]
+
+
+def test_columns_of_one_kind_belong_together():
+    table = pd.DataFrame(
+        {"layer": [0, 0], "head": [0, 1], "a": [1.0, np.nan], "a_ci_low": [np.nan, np.nan], "a_range_low": [0.5, 1.0]}
+        | {"a_range_high": [1.5, 2.0], "b": [1.0, 1.0], "names": ["", "x"]}
+    )
+    found = {column["name"]: column for column in columns(table)}
+    assert found["a"]["range"] and (found["a"]["low"], found["a"]["high"]) == ("a_range_low", "a_range_high")
+    assert not found["b"]["range"] and found["b"]["low"] is None
+    assert found["names"]["kind"] == "text" and found["a"]["values"] == [1.0, None]
+    assert comparable(table) == []
+    assert about_of("ships_zero").unit == "nats" and about_of("generalized_ships_zero").unit == "degrees"
+
+
+class Scripts(HTMLParser):
+    """The scripts of a page by id, as a browser reads them, and its other tags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: dict[str, str] = {}
+        self.tags: list[str] = []
+        self.sources: list[tuple[str, str]] = []
+        self.id = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.sources += [(tag, name) for name, _ in attrs if name in ("src", "href", "onerror", "onload")]
+        self.id = dict(attrs).get("id") or dict(attrs).get("type") or "" if tag == "script" else ""
+
+    def handle_data(self, data: str) -> None:
+        if self.id:
+            self.texts[self.id] = self.texts.get(self.id, "") + data
+
+    def handle_endtag(self, tag: str) -> None:
+        self.id = ""
+
+
+def test_hostile_texts_stay_texts(atlas, tmp_path):
+    one = copy.copy(atlas)
+    one.model, one.notes, one.requests = "".join(HOSTILE), HOSTILE, HOSTILE
+    one.pairs = [dict.fromkeys(("clean", "corrupted", "answer", "wrong"), text) for text in HOSTILE]
+    path = write_page(one, tmp_path / "page.html")
+    page = path.read_bytes().decode("utf-8")
+    read = Scripts()
+    read.feed(page)
+    model = json.loads(read.texts["mh-page"])["models"][0]
+    assert model["name"] == one.model and model["notes"] == HOSTILE
+    shared = unblock(read.texts["mh-shared-0"])
+    assert shared["requests"] == HOSTILE and [pair["wrong"] for pair in shared["pairs"]] == HOSTILE
+    assert set(read.tags) == {"html", "head", "meta", "title", "style", "body", "div", "p", "script"}
+    assert read.tags.count("script") == 2 + len(atlas_payload([one]).blocks) and read.sources == []
+    assert not re.search(r"[\x00\u202e\u2066]", page.split("<title>")[1].split("</title>")[1])
+
+
+def test_json_knows_no_nan():
+    assert plain([np.nan, np.float32(0.5), np.inf, np.int8(3), np.array([np.nan, 2.0])]) == [
+        None,
+        0.5,
+        None,
+        3,
+        [None, 2.0],
+    ]
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        to_json([float("nan")])
+    assert unblock(block({"text": HOSTILE})) == {"text": HOSTILE}
+
+
+def test_the_page_needs_no_network_and_runs_its_own_script_only(payload):
+    page = page_html(payload)
+    assert f"<style>{style()}</style>" in page and f'<script type="module">{script()}</script>' in page
+    rules = dict(rule.split(" ", 1) for rule in policy(False).split("; "))
+    assert rules["default-src"] == "'none'" and rules["connect-src"] == "'none'"
+    assert "unsafe" not in policy(True) and "'self'" in policy(True)
+    assert "</script" not in script().lower()
+
+
+def test_several_atlases_make_one_page(atlas):
+    page = atlas_payload([atlas, atlas], layers=[1])
+    assert [model["name"] for model in page.page["models"]] == [atlas.model] * 2
+    assert sorted(page.blocks) == ["mh-heads-0-1", "mh-heads-1-1", "mh-shared-0", "mh-shared-1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("layers", "n_heads", "most"), [(30, 9, 10), (32, 32, 25)])
+def test_a_page_is_small(layers, n_heads, most, model):
+    """As many heads of the default model as there are, or more of the same."""
+    examples, few = mh.behaviour.head_examples(model, n_tokens=4000, progress=False), ["The capital of France is"] * 8
+    many = Atlas(
+        "many",
+        examples=with_more_heads(examples, layers, n_heads),
+        patterns=with_more_heads(head_patterns(model, few), layers, n_heads),
+        weights=with_more_heads(head_weights(model, progress=False), layers, n_heads),
+        patching=made(np.random.default_rng(0).normal(size=(layers, n_heads)), 0.1),
+    )
+    payload = atlas_payload([many])
+    assert len(unblock(payload.blocks[f"mh-heads-0-{layers - 1}"])["heads"]) == n_heads
+    assert len(page_html(payload)) < most * 2**20 - 3000 * layers * n_heads  # for what is left out here
+
+
+def with_more_heads(result: Any, layers: int, n_heads: int) -> Any:
+    """A result in which heads are repeated until there are so many."""
+    if isinstance(result, mh.behaviour.HeadExamples):
+        tables, rows = [], []
+        for layer in range(layers):
+            for head in range(n_heads):
+                one = result.table[result.table["head"] == f"L{layer % 30}H{head % 9}"]
+                rows += one.index.tolist()
+                tables.append(one.assign(head=f"L{layer}H{head}", layer=layer, index=head))
+        arrays = {name: getattr(result, name)[rows] for name in ("keys", "weights", "first", "sizes")}
+        return replace(result, table=pd.concat(tables, ignore_index=True), **arrays)
+    changed: dict[str, Any] = {}
+    at = np.arange(layers)[:, None] % 30, np.arange(n_heads) % 9
+    for name, value in vars(result).items():
+        if isinstance(value, np.ndarray):
+            changed[name] = value[:, *at] if name in ("singular", "directions") else value[at]
+        if isinstance(value, mh.HeadScores):
+            changed[name] = mh.HeadScores(value.dataset.isel(layer=at[0][:, 0], head=at[1]))
+    return replace(result, **changed)

@@ -1,0 +1,26 @@
+"""An atlas with every part, of a tiny model whose vocabulary holds four capitals."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+import mechheads as mh
+from mechheads.labels.static import RelationScorer
+from mechheads.labels.static_layers import Scoring
+from mechheads.studies import build
+from mechheads.studies.atlas import Atlas
+
+
+def let_four_pairs_do(patch: pytest.MonkeyPatch) -> None:
+    """Four capitals are all that the tiny vocabulary holds: let them be enough for a relation."""
+    scoring = Scoring(k=10, k_copying=1, min_pairs=2)
+    patch.setattr(build, "RelationScorer", partial(RelationScorer, scoring=scoring))
+
+
+def whole_atlas(model: mh.Model) -> Atlas:
+    """The atlas, with its warnings about the answers of a random model."""
+    with pytest.MonkeyPatch.context() as patch:
+        let_four_pairs_do(patch)
+        return mh.build_atlas(model, updates=2, progress=False)
