@@ -2,10 +2,11 @@
 import type { ComponentChildren } from "preact";
 
 import { model, page } from "./page";
+import { Agreements, Circuits } from "./Sets";
 import { columnOf } from "./table";
 
 export function End() {
-  const { summary, notes, interrupted, seconds, provenance, citations, methods, cautions } = model.value;
+  const { summary, notes, interrupted, seconds, provenance, citations, methods, cautions, agreement, circuits } = model.value;
   return (
     <footer class="mh-end" aria-label="About this page">
       <div class="mh-end-lists">
@@ -24,6 +25,8 @@ export function End() {
         )}
       </div>
       {summary && <Folded title="Summary"><pre tabIndex={0}>{summary}</pre></Folded>}
+      {agreement.length > 0 && <Folded title="Do the views agree?"><Agreements of={agreement} /></Folded>}
+      {circuits.length > 0 && <Folded title="Circuits"><Circuits of={circuits} /></Folded>}
       {methods.length > 0 && (
         <Folded title="Methods">
           <dl>

@@ -327,6 +327,25 @@ test("an address that makes no sense opens the page as it is at first", async (t
   assert.equal(await note(page), "All 36 heads");
 });
 
+test("the end of the page: cautions, what was left out, agreement, circuits, methods, provenance, citation", async (t) => {
+  const { page: about, blocks } = small();
+  about.models[0].circuits = [{ name: "capitals", heads: ["L1H4", "L3H8"], metric: "share restored", faithfulness: 0.8, low: 0.7, high: 0.9, curve: [] }];
+  about.models[0].interrupted = true;
+  const page = await open(t, browser, { page: about, blocks });
+  const end = page.locator(".mh-end");
+  assert.match(await end.textContent(), /What may not be concluded.*What was left out.*The work was interrupted/);
+  for (const title of ["Do the views agree?", "Circuits", "Methods", "Provenance", "Citation", "Summary", "Time"]) {
+    const part = end.locator("details", { hasText: title }).first();
+    await part.locator("summary").press("Enter");
+    assert.ok((await part.textContent()).length > title.length + 5, title);
+  }
+  const { spearman } = model.agreement[0];
+  assert.equal(await end.locator(".mh-agreement tbody td").first().textContent(), spearman.toPrecision(2).replace("-", "\u2212"));
+  assert.match(await end.textContent(), /share restored: 0\.800 \(0\.700 to 0\.900\)/);
+  await end.getByRole("button", { name: "Pin these heads" }).click();
+  assert.equal(chosen(page).pins, "0.13,0.35");
+});
+
 test("a page of one run has a map and cards of patterns", async (t) => {
   const { page: about, blocks } = small();
   const [its] = about.models;

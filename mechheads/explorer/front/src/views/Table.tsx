@@ -10,7 +10,7 @@ import { headAt, useMarks } from "../marks";
 import { modelOf } from "../page";
 import { keyOn, pointAt, pressed } from "../pointing";
 import { choose, state } from "../state";
-import { columnOf, usualColumns } from "../table";
+import { columnOf, numbersOf, usualColumns } from "../table";
 
 const ROW = 30;
 const SHOWN = 14;
@@ -20,9 +20,10 @@ const SPARE = 6;
 function inOrder(model: Model, is: Uint8Array, sort: string): number[] {
   const heads = Array.from(is.keys()).filter((head) => is[head]);
   const down = sort.startsWith("-");
-  const values = columnOf(model, sort.replace(/^-/, ""))?.values;
-  if (!values) return down ? heads.reverse() : heads;
-  const missing = (value: unknown) => value === null || value === undefined || value === "";
+  const column = columnOf(model, sort.replace(/^-/, ""));
+  if (!column) return down ? heads.reverse() : heads;
+  const values = numbersOf(model, column.name)?.values ?? column.values;
+  const missing = (value: unknown) => value === null || value === undefined || value === "" || Number.isNaN(value);
   return heads.sort((a, b) => {
     const [x, y] = [values[a], values[b]];
     if (missing(x) || missing(y)) return Number(missing(x)) - Number(missing(y)) || a - b;
@@ -119,7 +120,7 @@ export function HeadTable({ model: number }: { model: number }) {
               <Cell at={[from + at, 0]} place={[row, place[1]]} heading>{nameOf(model, head)}</Cell>
               {columns.map((column, index) => (
                 <Cell key={column.name} at={[from + at, index + 1]} place={[row, place[1]]} number={column.kind === "number"}>
-                  {cellText(column, head)}
+                  {cellText(model, column, head)}
                 </Cell>
               ))}
             </tr>
@@ -132,7 +133,10 @@ export function HeadTable({ model: number }: { model: number }) {
   );
 }
 
-function cellText(column: Column, head: number): string {
+/** A head that a race dropped has its estimate, marked as such. */
+function cellText(model: Model, column: Column, head: number): string {
+  const numbers = numbersOf(model, column.name);
+  if (numbers?.isEstimate[head]) return `\u2248 ${show(numbers.values[head])}`;
   const value = column.values[head];
   if (typeof value === "number") return column.role === "place" || column.role === "count" ? String(value) : show(value);
   return value ? value : "\u2013";
