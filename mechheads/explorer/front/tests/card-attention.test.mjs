@@ -57,6 +57,11 @@ test("a window stays on the map, and zooming keeps its point in place", () => {
   assert.deepEqual(heat.reveal(100, { query: 50, key: 50, span: 10 }, 55, 20), { query: 50, key: 20, span: 10 });
 });
 
+test("a cell is in sight if it is in the window", () => {
+  const window = { query: 10, key: 0, span: 10 };
+  assert.deepEqual([[10, 0], [19, 9], [20, 9], [19, 10], [9, 0]].map(([query, key]) => heat.inside(window, query, key)), [true, true, false, false, false]);
+});
+
 test("a point of the map is a cell, if there is one", () => {
   const window = { query: 10, key: 0, span: 10 };
   assert.deepEqual(heat.cellAt(20, window, 100, 55, 5), [10, 5]);

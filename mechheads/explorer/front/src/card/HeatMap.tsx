@@ -2,8 +2,8 @@
 import { useMemo, useRef, useState } from "preact/hooks";
 
 import { lookOf, useDrag, usePaint, useWheel } from "./canvas";
-import { cellAt, reveal, whole, within, zoom, type Window } from "./heat";
-import { canvasPen, draw, prepare, svgPen, type Frame, type Place } from "./heatDrawing";
+import { cellAt, inside, reveal, whole, within, zoom, type Window } from "./heat";
+import { canvasPen, draw, drawCells, drawMarks, prepare, svgPen, type Frame, type Place } from "./heatDrawing";
 import { percent } from "./numbers";
 import { Figure, useWidth } from "./parts";
 import { leftAtMost, row, weightAt, type Sparse } from "./sparse";
@@ -37,8 +37,9 @@ export function HeatMap({ attention, name, query, onQuery }: Props) {
     const found = cellAt(n, window, frame.size, event.clientX - left - frame.left, event.clientY - top);
     return found && { query: found[0], key: found[1] };
   };
-  const drag = useDrag(frame.size, window, (moved) => setWindow(within(n, moved)));
-  const zoomBy = (factor: number, centre: Place | null = at) => {
+  const point = (place: Place | null) => setAt((now) => (!place || (now && now.query === place.query && now.key === place.key) ? now : place));
+  const drag = useDrag(frame.size, window, (moved) => setWindow((now) => (now.span === n ? now : within(n, moved))));
+  const zoomBy = (factor: number, centre: Place | null = at && inside(window, at.query, at.key) ? at : null) => {
     const { query, key } = centre ?? { query: window.query + window.span / 2, key: window.key + window.span / 2 };
     setWindow((now) => zoom(n, now, factor, query + 0.5, key + 0.5));
   };
@@ -68,7 +69,13 @@ export function HeatMap({ attention, name, query, onQuery }: Props) {
     event.preventDefault();
     event.stopPropagation();
   };
-  usePaint(canvas, (context, look) => draw(canvasPen(context, look), ready, window, frame, look, at), [ready, window, width, at]);
+  usePaint(
+    canvas,
+    (context, look) => drawCells(canvasPen(context, look), ready, window, frame, look),
+    [ready, window],
+    (context, look) => drawMarks(canvasPen(context, look), ready, window, frame, look, at),
+    [width, at],
+  );
   useWheel(canvas, (event) => {
     const { left, top } = event.currentTarget.getBoundingClientRect();
     const share = (place: number) => window.span * (place / frame.size);
@@ -116,7 +123,7 @@ export function HeatMap({ attention, name, query, onQuery }: Props) {
             style={{ width: `${frame.left + frame.size + 2}px`, height: `${frame.size + frame.below}px` }}
             onKeyDown={onKey}
             onPointerDown={drag.start}
-            onPointerMove={(event) => (drag.move(event) ? undefined : setAt(toCell(event) ?? at))}
+            onPointerMove={(event) => (drag.move(event) ? undefined : point(toCell(event)))}
             onPointerUp={(event) => {
               const place = drag.end(event) ? null : toCell(event);
               if (place) fix(place);

@@ -18,12 +18,14 @@ export function lookOf(element: Element): Look {
   };
 }
 
-/** Paints a canvas at the next frame, at the resolution of the screen, and again if the colours of the page change. */
-export function usePaint(
-  canvas: CanvasRef,
-  paint: (context: CanvasRenderingContext2D, look: Look) => void,
-  inputs: readonly unknown[],
-): void {
+type Paint = (context: CanvasRenderingContext2D, look: Look) => void;
+
+/**
+ * Paints a canvas at the next frame, at the resolution of the screen, and again if the colours of the page change. What lies
+ * below is kept, and painted anew only if one of its own inputs changes.
+ */
+export function usePaint(canvas: CanvasRef, below: Paint, inputs: readonly unknown[], above: Paint, more: readonly unknown[]): void {
+  const kept = useRef<{ canvas: HTMLCanvasElement; inputs: readonly unknown[] } | null>(null);
   const [theme, setTheme] = useState(0);
   useEffect(() => {
     const again = () => setTheme((now) => now + 1);
@@ -40,13 +42,27 @@ export function usePaint(
       if (!element || !context) return;
       const ratio = devicePixelRatio || 1;
       const [width, height] = [element.clientWidth, element.clientHeight];
-      element.width = Math.round(width * ratio);
-      element.height = Math.round(height * ratio);
-      context.scale(ratio, ratio);
-      paint(context, lookOf(element));
+      const look = lookOf(element);
+      const now = [...inputs, theme, ratio, width, height];
+      if (!kept.current || kept.current.inputs.some((each, at) => each !== now[at])) {
+        kept.current = { canvas: sized(kept.current?.canvas ?? document.createElement("canvas"), width, height, ratio), inputs: now };
+        const under = kept.current.canvas.getContext("2d");
+        if (under) below(under, look);
+      }
+      sized(element, width, height, ratio);
+      context.drawImage(kept.current.canvas, 0, 0, width, height);
+      above(context, look);
     });
     return () => cancelAnimationFrame(next);
-  }, [...inputs, theme]);
+  }, [...inputs, ...more, theme]);
+}
+
+/** Empties a canvas and gives it a size in CSS pixels. */
+function sized(canvas: HTMLCanvasElement, width: number, height: number, ratio: number): HTMLCanvasElement {
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.getContext("2d")?.scale(ratio, ratio);
+  return canvas;
 }
 
 type WheelOn = WheelEvent & { currentTarget: Element };

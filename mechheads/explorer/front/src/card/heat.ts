@@ -34,6 +34,12 @@ export function reveal(n: number, from: Window, query: number, key: number): Win
   return within(n, { query: move(from.query, query), key: move(from.key, key), span: from.span });
 }
 
+/** Whether a cell is in sight. */
+export function inside(window: Window, query: number, key: number): boolean {
+  const seen = (start: number, at: number) => at >= start && at < start + window.span;
+  return seen(window.query, query) && seen(window.key, key);
+}
+
 /** The cell under a point of the drawing, or null outside the map or above the diagonal. */
 export function cellAt(n: number, window: Window, size: number, x: number, y: number): [number, number] | null {
   const key = Math.floor(window.key + (x / size) * window.span);

@@ -28,6 +28,8 @@ export interface Frame {
 /** Pixels between labels, and from a label to the edge. */
 const LABEL = 14;
 const EDGE = 5;
+/** Smaller cells are drawn larger, to be seen. */
+const SMALLEST = 1.25;
 
 /** A map that is ready to be drawn again and again. */
 export interface Prepared {
@@ -48,12 +50,18 @@ interface Pen {
   frame(x: number, y: number, width: number, height: number, colour: string): void;
 }
 
-export function draw(pen: Pen, { from, order, queries }: Prepared, window: Window, frame: Frame, look: Look, at: Place | null): void {
+export function draw(pen: Pen, map: Prepared, window: Window, frame: Frame, look: Look, at: Place | null): void {
+  drawCells(pen, map, window, frame, look);
+  drawMarks(pen, map, window, frame, look, at);
+}
+
+/** What changes only if the window does. */
+export function drawCells(pen: Pen, { from, order, queries }: Prepared, window: Window, frame: Frame, look: Look): void {
   const { size, left } = frame;
   const cell = size / window.span;
   const x = (key: number) => left + (key - window.key) * cell;
   const y = (query: number) => (query - window.query) * cell;
-  const side = Math.max(cell, 1.25);
+  const side = Math.max(cell, SMALLEST);
   for (const entry of order) {
     const query = queries[entry] ?? 0;
     const key = from.keys[entry] ?? 0;
@@ -66,8 +74,16 @@ export function draw(pen: Pen, { from, order, queries }: Prepared, window: Windo
   }
   diagonal(pen, window, frame, look, cell);
   pen.frame(left, 0, size, size, look.faint);
+}
+
+/** Labels, and the mark of a cell. */
+export function drawMarks(pen: Pen, { from }: Prepared, window: Window, frame: Frame, look: Look, at: Place | null): void {
   labels(pen, from, window, frame, look, at);
-  if (at) pen.frame(x(at.key) - 1, y(at.query) - 1, side + 2, side + 2, look.mark);
+  if (!at) return;
+  const cell = frame.size / window.span;
+  const [x, y] = [frame.left + (at.key - window.key) * cell, (at.query - window.query) * cell];
+  const side = Math.max(cell, SMALLEST) + 2;
+  if (x >= frame.left - 1 && y >= -1 && x < frame.left + frame.size && y < frame.size) pen.frame(x - 1, y - 1, side, side, look.mark);
 }
 
 /** Stairs above which nothing can be: no query sees a later key. */
@@ -103,15 +119,18 @@ export function canvasPen(context: CanvasRenderingContext2D, look: Look): Pen {
   context.font = look.font;
   context.textAlign = "right";
   context.textBaseline = "middle";
+  let fill = "";
+  let alpha = 1;
+  const opaque = () => (context.globalAlpha = alpha = 1);
   return {
     box(x, y, width, height, colour, opacity) {
-      context.globalAlpha = opacity;
-      context.fillStyle = colour;
+      if (colour !== fill) context.fillStyle = fill = colour;
+      if (opacity !== alpha) context.globalAlpha = alpha = opacity;
       context.fillRect(x, y, width, height);
-      context.globalAlpha = 1;
     },
     text(text, x, y, colour, turned) {
-      context.fillStyle = colour;
+      opaque();
+      context.fillStyle = fill = colour;
       context.save();
       context.translate(x, y);
       if (turned) context.rotate(-Math.PI / 2);
@@ -119,6 +138,7 @@ export function canvasPen(context: CanvasRenderingContext2D, look: Look): Pen {
       context.restore();
     },
     line(points, colour) {
+      opaque();
       context.strokeStyle = colour;
       context.lineWidth = 1;
       context.beginPath();
@@ -126,6 +146,7 @@ export function canvasPen(context: CanvasRenderingContext2D, look: Look): Pen {
       context.stroke();
     },
     frame(x, y, width, height, colour) {
+      opaque();
       context.strokeStyle = colour;
       context.lineWidth = 1.5;
       context.strokeRect(x, y, width, height);
