@@ -89,7 +89,7 @@ def view_attention(attention: Attention, path: str | Path | None = None) -> Any:
     if longest > MAX_TOKENS:
         raise ValueError(f"the longest prompt has {longest} tokens; a view shows at most {MAX_TOKENS}")
     names = [f"prompt {i}" for i in range(len(attention.strings))]
-    return _shown(run_payload("a run", HeadPatterns.of(attention, names, kept=_KEPT)), path, _PATTERNS, None)
+    return _shown(run_payload("a run", HeadPatterns.of([attention], names, kept=_KEPT)), path, _PATTERNS, None)
 
 
 def _checked(atlas: Atlas | Sequence[Atlas]) -> list[Atlas]:

@@ -85,7 +85,7 @@ def served(folder: Path | None = None, name: str | None = None, *, device: str =
     else:
         live = Live(model or load(device=device))
         attention = live.model.cache([_TEXT], sites=("pattern",)).attention
-        payload = run_payload(live.model.name, HeadPatterns.of(attention, [_TEXT]), live.about("serve"))
+        payload = run_payload(live.model.name, HeadPatterns.of([attention], [_TEXT]), live.about("serve"))
     try:
         return Server(payload, live, port)
     except OSError as error:

@@ -49,20 +49,32 @@ class HeadPatterns(TableResult):
 
     @classmethod
     def of(
-        cls, run: Attention, names: Sequence[str], provenance: dict[str, Any] | None = None, *, kept: int = KEPT
+        cls,
+        runs: Sequence[Attention],
+        names: Sequence[str],
+        provenance: dict[str, Any] | None = None,
+        *,
+        kept: int = KEPT,
     ) -> HeadPatterns:
-        """The patterns of a run, such as ``model.cache(prompts).attention``; ``names`` are of its prompts."""
-        lengths = [len(row) for row in run.strings]
-        parts = []
-        for layer in range(run.sizes[0]):
-            pattern = run.pattern.layer(layer).float().cpu().numpy()
-            parts.append([sparse(each[:, :n, :n], kept) for each, n in zip(pattern, lengths, strict=True)])
-        keys, weights, first = (
-            np.stack([np.concatenate([each[i] for each in layer], axis=1) for layer in parts]) for i in range(3)
-        )
+        """The patterns of runs of one model, each such as ``model.cache(prompts).attention``.
+
+        Args:
+            names: of the prompts of all runs.
+            kept: how many keys of each query are kept.
+        """
+        rows = [row for run in runs for row in run.strings]
+        layers = []
+        for layer in range(runs[0].sizes[0]):
+            patterns = [each for run in runs for each in run.pattern.layer(layer).float().cpu().numpy()]
+            each = [
+                sparse(pattern[:, : len(row), : len(row)], kept) for pattern, row in zip(patterns, rows, strict=True)
+            ]
+            layers.append([np.concatenate(arrays, axis=1) for arrays in zip(*each, strict=True)])
+        keys, weights, first = (np.stack(arrays) for arrays in zip(*layers, strict=True))
+        lengths = [len(row) for row in rows]
         stop = np.cumsum(lengths)
         table = pd.DataFrame({"name": list(names), "start": stop - lengths, "stop": stop})
-        return cls(table, tuple(word for row in run.strings for word in row), keys, weights, first, provenance or {})
+        return cls(table, tuple(word for row in rows for word in row), keys, weights, first, provenance or {})
 
     def tokens(self, prompt: int) -> list[str]:
         """The tokens of a prompt."""
@@ -79,7 +91,9 @@ def sparse(
     first = pattern[:, :, 0]
     rest = pattern.copy()
     rest[:, :, 0] = 0
-    at = np.argsort(-rest, axis=-1, kind="stable")[..., :kept]
+    at = np.argpartition(-rest, min(kept, rest.shape[-1]) - 1, axis=-1)[..., :kept]
+    order = np.argsort(-np.take_along_axis(rest, at, axis=-1), axis=-1, kind="stable")
+    at = np.take_along_axis(at, order, axis=-1)
     weights = np.take_along_axis(rest, at, axis=-1)
     if missing := kept - at.shape[-1]:
         at, weights = (np.pad(each, ((0, 0), (0, 0), (0, missing))) for each in (at, weights))
@@ -91,13 +105,17 @@ def _bytes(share: Float[np.ndarray, "*any"]) -> UInt8[np.ndarray, "*any"]:
 
 
 def head_patterns(model: Model, prompts: Sequence[str]) -> HeadPatterns:
-    """Attention of every head in prompts and one longer text, of prose of the package."""
+    """Attention of every head in prompts and one longer text, of prose of the package.
+
+    Raises:
+        ValueError: if there is nothing to run.
+    """
     text, most = next(default_texts()), min(LONGER, model.n_ctx)
-    given: list[Any] = [*prompts]
-    names = [*prompts]
     ids = model.tokenizer(text)["input_ids"][:most] if model.tokenizer is not None else []
+    given, names = [[*prompts], [[*ids]] if len(ids) > 1 else []], [*prompts]
     if len(ids) > 1:
-        given.append(list(ids))
-        names.append(f"longer text: {token_strings(ids[:1], model.tokenizer)[0]}...")
-    run = model.cache(given, sites=("pattern",), progress=False)
-    return HeadPatterns.of(run.attention, names, make_provenance(model, prompts=list(prompts), longer=len(ids)))
+        names.append(f"longer text: {''.join(token_strings(ids[:6], model.tokenizer))}...")
+    runs = [model.cache(some, sites=("pattern",), progress=False).attention for some in given if some]
+    if not runs:
+        raise ValueError("there is neither a prompt nor a tokenizer for a text")
+    return HeadPatterns.of(runs, names, make_provenance(model, prompts=list(prompts), longer=len(ids)))
