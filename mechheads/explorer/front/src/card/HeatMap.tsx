@@ -165,9 +165,11 @@ function said(attention: Sparse, { query, key }: Place): string {
 
 function Legend() {
   return (
-    <span class="card-scale" role="img" aria-label="Scale: from 0 (light) to 100% (dark), by the square root">
+    <span class="card-scale" role="img" aria-label="Scale: the strength of the colour is the square root of the attention">
       <span>0</span>
-      <span class="card-scale-bar" />
+      <span class="card-scale-light" />
+      <span>25%</span>
+      <span class="card-scale-strong" />
       <span>100%</span>
     </span>
   );
