@@ -7,6 +7,7 @@ import { CompareHeads, CompareModels, versusOf } from "./compare/Compare";
 import { End } from "./End";
 import { setRoot } from "./focus";
 import { Help } from "./Help";
+import { idOf } from "./ids";
 import { onKey } from "./keys";
 import { Overview } from "./Overview";
 import { modelOf, page, titleOf } from "./page";
@@ -34,7 +35,7 @@ export function App({ everywhere }: { everywhere: boolean }) {
     <div class="mh-app" ref={root}>
       {everywhere && <SkipLink />}
       <Top everywhere={everywhere} />
-      <main class="mh-main" id="mh-main" tabIndex={-1}>
+      <main class="mh-main" id={idOf("main")} tabIndex={-1}>
         {compares && <Detail />}
         <Overview />
         {!compares && state.head.value !== null && <Detail />}
@@ -52,9 +53,9 @@ export function App({ everywhere }: { everywhere: boolean }) {
 function SkipLink() {
   const skip = (event: Event) => {
     event.preventDefault();
-    document.getElementById("mh-main")?.focus();
+    document.getElementById(idOf("main"))?.focus();
   };
-  return <a class="mh-skip" href="#mh-main" onClick={skip}>Skip to the heads</a>;
+  return <a class="mh-skip" href={`#${idOf("main")}`} onClick={skip}>Skip to the heads</a>;
 }
 
 function Top({ everywhere }: { everywhere: boolean }) {
@@ -110,9 +111,9 @@ function Detail() {
   }, [key]);
   const title = pair ? `${titleOf(pair[0])} and ${titleOf(pair[1])}` : versus ? `${versus.left.name} and ${versus.right.name}` : head === null ? "" : titleOf({ model, head });
   return (
-    <section class={`mh-detail ${pair || versus ? "is-wide" : ""}`} aria-labelledby="mh-detail-title" ref={box}>
+    <section class={`mh-detail ${pair || versus ? "is-wide" : ""}`} aria-labelledby={idOf("detail")} ref={box}>
       <header>
-        <h2 class="mh-detail-title" id="mh-detail-title" tabIndex={-1}><bdi>{title}</bdi></h2>
+        <h2 class="mh-detail-title" id={idOf("detail")} tabIndex={-1}><bdi>{title}</bdi></h2>
         <div class="mh-buttons">
           {!pair && !versus && head !== null && <HeadButtons model={model} head={head} />}
           <button type="button" onClick={close} aria-keyshortcuts="Escape">Close</button>

@@ -2,6 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 
 import { helpOpen } from "./actions";
+import { idOf } from "./ids";
 import { KEYS } from "./keys";
 
 const SEARCHES: readonly (readonly [line: string, what: string])[] = [
@@ -26,9 +27,9 @@ export function Help() {
     if (!shown && element?.open) element.close();
   }, [shown]);
   return (
-    <dialog ref={dialog} class="mh-help" aria-labelledby="mh-help-title" onClose={() => (helpOpen.value = false)}>
+    <dialog ref={dialog} class="mh-help" aria-labelledby={idOf("help")} onClose={() => (helpOpen.value = false)}>
       <header>
-        <h2 id="mh-help-title">Help</h2>
+        <h2 id={idOf("help")}>Help</h2>
         <button type="button" onClick={() => (helpOpen.value = false)}>Close</button>
       </header>
       <h3>Keys</h3>

@@ -2,6 +2,7 @@
 import { useRef } from "preact/hooks";
 
 import { savePng, saveSvg } from "./card/export";
+import { idOf } from "./ids";
 import { countOf, model, page } from "./page";
 import { choose, state } from "./state";
 import { chosen, measures, usual } from "./table";
@@ -31,9 +32,9 @@ function MapView({ several }: { several: boolean }) {
   const shown = state.together.value && several ? [...models.keys()] : [state.model.value];
   const numeric = measures(its);
   return (
-    <section class="mh-view mh-view-map" aria-labelledby="mh-map-title" ref={box}>
+    <section class="mh-view mh-view-map" aria-labelledby={idOf("map")} ref={box}>
       <header>
-        <h2 id="mh-map-title">Map</h2>
+        <h2 id={idOf("map")}>Map</h2>
         <Save box={box} what="map" />
       </header>
       <div class="mh-picks">
@@ -100,9 +101,9 @@ function ScatterView() {
   const { x, y } = usual(its);
   const columns = measures(its);
   return (
-    <section class="mh-view mh-view-scatter" aria-labelledby="mh-scatter-title" ref={box}>
+    <section class="mh-view mh-view-scatter" aria-labelledby={idOf("scatter")} ref={box}>
       <header>
-        <h2 id="mh-scatter-title">Scatter</h2>
+        <h2 id={idOf("scatter")}>Scatter</h2>
         <Save box={box} what="scatter" />
       </header>
       <div class="mh-picks">
@@ -119,9 +120,9 @@ function ScatterView() {
 
 function TableView() {
   return (
-    <section class="mh-view mh-view-table" aria-labelledby="mh-table-title">
+    <section class="mh-view mh-view-table" aria-labelledby={idOf("table")}>
       <header>
-        <h2 id="mh-table-title">Table</h2>
+        <h2 id={idOf("table")}>Table</h2>
         <ColumnMenu />
       </header>
       <HeadTable model={state.model.value} />

@@ -1,6 +1,6 @@
 /**
- * How fast a page is: `node tests/measure.mjs [PAYLOAD.json]` measures pages of 36 and of 1,024 heads, made from the small sample
- * or from a payload ({page, blocks}), and writes the numbers to tests/measured.json.
+ * How fast a page is: `node tests/measure.mjs [PAYLOAD.json]` measures the page of the small sample, one of 1,024 heads made from
+ * it, and the same of a payload ({page, blocks}), and writes the numbers to tests/measured.json.
  */
 import { readFileSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
@@ -62,11 +62,17 @@ export async function measure(t, browser, payload) {
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const payload = () => (process.argv[2] ? JSON.parse(readFileSync(process.argv[2], "utf8")) : small());
+  const payloads = [small()];
+  if (process.argv[2]) payloads.push(JSON.parse(readFileSync(process.argv[2], "utf8")));
   const browser = await launch();
   const ends = [];
   const results = [];
-  for (const each of [payload(), large(32, 32, payload())]) results.push(await measure({ after: (end) => ends.push(end) }, browser, each));
+  for (const payload of payloads) {
+    const [{ name }] = payload.page.models;
+    for (const each of [payload, large(32, 32, payload)]) {
+      results.push({ from: name, ...(await measure({ after: (end) => ends.push(end) }, browser, each)) });
+    }
+  }
   for (const end of ends) await end();
   const version = browser.version();
   await browser.close();

@@ -4,6 +4,7 @@ import { useRef } from "preact/hooks";
 import { inText } from "../card/tokens";
 import { focusCard } from "../focus";
 import { hitsOf, understoodFor } from "../hits";
+import { idOf } from "../ids";
 import { countOf, model } from "../page";
 import { choose, open, state } from "../state";
 import type { NotUnderstood } from "./tokens";
@@ -28,10 +29,9 @@ export function SearchLine() {
   };
   return (
     <form role="search" class="mh-search" onSubmit={submit}>
-      <label class="mh-hidden" for="mh-search">Search heads</label>
       <input
         ref={input}
-        id="mh-search"
+        aria-label="Search heads"
         class="mh-search-line"
         type="search"
         autocomplete="off"
@@ -41,10 +41,10 @@ export function SearchLine() {
         placeholder="L23H4, induction, patching > 0.2 and ships < 0.1"
         value={line}
         aria-invalid={error !== null}
-        aria-describedby="mh-search-note"
+        aria-describedby={idOf("search-note")}
         onInput={(event) => choose({ filter: event.currentTarget.value })}
       />
-      <div id="mh-search-note" class="mh-search-note" role="status">
+      <div id={idOf("search-note")} class="mh-search-note" role="status">
         {error ? (
           <Wrong error={error} onPick={replace} />
         ) : (

@@ -21,7 +21,7 @@ export function CategoryMap({ model: number }: { model: number }) {
   const rings = { hovered: useRef<SVGRectElement>(null), open: useRef<SVGRectElement>(null) };
   const fold = state.fold.value;
   const found = strips(nLayers, nHeads, fold ? hitsOf(number).is : new Uint8Array(), fold);
-  const { cell, row, lefts, left, width: total, height } = sizes(found, nHeads, width || 640);
+  const { cell, row, lefts, left, width: total, height } = sizes(found, nHeads, width);
   const colour = chosen(model, state.colour.value, "");
   const by = chosen(model, state.by.value, usual(model).by);
   const said = [...new Set([colour, by])].filter(Boolean);
@@ -40,65 +40,67 @@ export function CategoryMap({ model: number }: { model: number }) {
   const glyph = Math.min(cell, row) * 0.26;
   return (
     <div class="mh-map" ref={box}>
-      <svg
-        ref={grid}
-        class="mh-drawing"
-        width={total}
-        height={height}
-        viewBox={`0 0 ${total} ${height}`}
-        role="grid"
-        aria-label={`Heads of ${model.name}: layers across, heads up`}
-        aria-rowcount={nHeads}
-        aria-colcount={nLayers}
-        onPointerMove={(event) => pointAt(number, headAt(event.target), event)}
-        onPointerLeave={() => pointAt(number, null)}
-        onClick={(event) => pressed(number, headAt(event.target), event)}
-        onFocusIn={(event) => pointAt(number, headAt(event.target), event.target as Element)}
-        onFocusOut={() => pointAt(number, null)}
-        onKeyDown={(event) => {
-          keyOn(number, event);
-          moveIn(event, grid.current, layers.map(({ layer }) => layer), nHeads);
-        }}
-      >
-        {heads.map((head, at) => (
-          <g role="row" key={head} aria-rowindex={at + 1}>
-            {layers.map(({ layer, x }) => {
-              const mine = layer * nHeads + head;
-              const drawn = drawnAs(model, mine, colour);
-              return (
-                <g
-                  key={layer}
-                  role="gridcell"
-                  class={`mh-cell ${drawn.look}`}
-                  data-head={mine}
-                  tabindex={mine === focusable ? 0 : -1}
-                  aria-colindex={layer + 1}
-                  aria-selected="false"
-                  aria-label={headText(model, mine, said)}
-                  transform={`translate(${x} ${at * row})`}
-                  style={paint(drawn)}
-                >
-                  <rect x="0.5" y="0.5" width={cell - 1} height={row - 1} rx={row > 14 ? 2 : 0} />
-                  {drawn.shape && <path d={drawn.shape} transform={`translate(${cell / 2} ${row / 2}) scale(${glyph})`} />}
-                </g>
-              );
-            })}
+      {width > 0 && (
+        <svg
+          ref={grid}
+          class="mh-drawing"
+          width={total}
+          height={height}
+          viewBox={`0 0 ${total} ${height}`}
+          role="grid"
+          aria-label={`Heads of ${model.name}: layers across, heads up`}
+          aria-rowcount={nHeads}
+          aria-colcount={nLayers}
+          onPointerMove={(event) => pointAt(number, headAt(event.target), event)}
+          onPointerLeave={() => pointAt(number, null)}
+          onClick={(event) => pressed(number, headAt(event.target), event)}
+          onFocusIn={(event) => pointAt(number, headAt(event.target), event.target as Element)}
+          onFocusOut={() => pointAt(number, null)}
+          onKeyDown={(event) => {
+            keyOn(number, event);
+            moveIn(event, grid.current, layers.map(({ layer }) => layer), nHeads);
+          }}
+        >
+          {heads.map((head, at) => (
+            <g role="row" key={head} aria-rowindex={at + 1}>
+              {layers.map(({ layer, x }) => {
+                const mine = layer * nHeads + head;
+                const drawn = drawnAs(model, mine, colour);
+                return (
+                  <g
+                    key={layer}
+                    role="gridcell"
+                    class={`mh-cell ${drawn.look}`}
+                    data-head={mine}
+                    tabindex={mine === focusable ? 0 : -1}
+                    aria-colindex={layer + 1}
+                    aria-selected="false"
+                    aria-label={headText(model, mine, said)}
+                    transform={`translate(${x} ${at * row})`}
+                    style={paint(drawn)}
+                  >
+                    <rect x="0.5" y="0.5" width={cell - 1} height={row - 1} rx={row > 14 ? 2 : 0} />
+                    {drawn.shape && <path d={drawn.shape} transform={`translate(${cell / 2} ${row / 2}) scale(${glyph})`} />}
+                  </g>
+                );
+              })}
+            </g>
+          ))}
+          <g class="mh-axis" aria-hidden="true">
+            {layers.filter(({ layer }) => layer % labelX === 0).map(({ layer, x }) => (
+              <text key={layer} x={x + cell / 2} y={nHeads * row + 14} text-anchor="middle">{layer}</text>
+            ))}
+            {heads.map((head, at) => head % labelY === 0 && (
+              <text key={head} x={left - 5} y={at * row + row / 2 + 4} text-anchor="end">{head}</text>
+            ))}
+            {found.map((strip, at) => "from" in strip && <Folded key={strip.from} strip={strip} x={lefts[at] ?? 0} height={nHeads * row} />)}
+            <text x={(left + total) / 2} y={height - 3} text-anchor="middle">layer</text>
+            <text transform={`translate(9 ${(nHeads * row) / 2}) rotate(-90)`} text-anchor="middle">head</text>
           </g>
-        ))}
-        <g class="mh-axis" aria-hidden="true">
-          {layers.filter(({ layer }) => layer % labelX === 0).map(({ layer, x }) => (
-            <text key={layer} x={x + cell / 2} y={nHeads * row + 14} text-anchor="middle">{layer}</text>
-          ))}
-          {heads.map((head, at) => head % labelY === 0 && (
-            <text key={head} x={left - 5} y={at * row + row / 2 + 4} text-anchor="end">{head}</text>
-          ))}
-          {found.map((strip, at) => "from" in strip && <Folded key={strip.from} strip={strip} x={lefts[at] ?? 0} height={nHeads * row} />)}
-          <text x={(left + total) / 2} y={height - 3} text-anchor="middle">layer</text>
-          <text transform={`translate(9 ${(nHeads * row) / 2}) rotate(-90)`} text-anchor="middle">head</text>
-        </g>
-        <rect class="mh-ring is-open-ring is-away" ref={rings.open} aria-hidden="true" width={cell} height={row} />
-        <rect class="mh-ring is-away" ref={rings.hovered} aria-hidden="true" width={cell} height={row} />
-      </svg>
+          <rect class="mh-ring is-open-ring is-away" ref={rings.open} aria-hidden="true" width={cell} height={row} />
+          <rect class="mh-ring is-away" ref={rings.hovered} aria-hidden="true" width={cell} height={row} />
+        </svg>
+      )}
     </div>
   );
 }

@@ -51,17 +51,16 @@ function Plot({ number, x, y, colour, size }: PlotProps) {
   const svg = useRef<SVGSVGElement>(null);
   const rings = { hovered: useRef<SVGCircleElement>(null), open: useRef<SVGCircleElement>(null) };
   const bars = { x: useRef<SVGPathElement>(null), y: useRef<SVGPathElement>(null) };
-  const total = width || 560;
-  const height = Math.round(Math.max(260, Math.min(440, total * 0.72)));
+  const height = Math.round(Math.max(260, Math.min(440, width * 0.72)));
   const [logX, logY] = [state.logX.value, state.logY.value];
   const { right, upward, points, left } = useMemo(() => {
-    const right = axisOf(x, logX, LEFT, total - RIGHT);
+    const right = axisOf(x, logX, LEFT, width - RIGHT);
     const upward = axisOf(y, logY, height - BOTTOM, TOP);
     const all = Array.from({ length: countOf(model) }, (_, head) => ({ head, x: right.at(x.values[head] ?? NaN), y: upward.at(y.values[head] ?? NaN) }));
     const points = all.filter((point) => !Number.isNaN(point.x) && !Number.isNaN(point.y));
     return { right, upward, points, left: all.length - points.length };
-  }, [x, y, logX, logY, total, height]);
-  useMarks(svg, number, [number, x, y, colour, size, logX, logY, total], (what, element) => {
+  }, [x, y, logX, logY, width, height]);
+  useMarks(svg, number, [number, x, y, colour, size, logX, logY, width], (what, element) => {
     const ring = rings[what].current;
     const transform = element?.getAttribute("transform");
     ring?.classList.toggle("is-away", !transform);
@@ -82,54 +81,56 @@ function Plot({ number, x, y, colour, size }: PlotProps) {
   const focusable = points.find(({ head }) => head === current && state.model.peek() === number)?.head ?? points[0]?.head;
   return (
     <div class="mh-scatter" ref={box}>
-      <svg
-        ref={svg}
-        class="mh-drawing"
-        width={total}
-        height={height}
-        viewBox={`0 0 ${total} ${height}`}
-        onPointerMove={(event) => pointAt(number, nearest(event), event)}
-        onPointerLeave={() => pointAt(number, null)}
-        onClick={(event) => pressed(number, nearest(event), event)}
-      >
-        <Grid x={x} y={y} right={right} upward={upward} width={total} height={height} />
-        <path class="mh-bar" ref={bars.x} />
-        <path class="mh-bar" ref={bars.y} />
-        <g
-          role="listbox"
-          aria-orientation="horizontal"
-          aria-label={`Heads of ${model.name}: ${titled(x.column)} across, ${titled(y.column)} up. Left and right arrows go along the first, up and down along the second.`}
-          onFocusIn={(event) => {
-            const target = event.target as Element;
-            pointAt(number, Number(target.getAttribute("data-head")), target);
-          }}
-          onFocusOut={() => pointAt(number, null)}
-          onKeyDown={(event) => {
-            keyOn(number, event);
-            walk(event, points, svg.current);
-          }}
+      {width > 0 && (
+        <svg
+          ref={svg}
+          class="mh-drawing"
+          width={width}
+          height={height}
+          viewBox={`0 0 ${width} ${height}`}
+          onPointerMove={(event) => pointAt(number, nearest(event), event)}
+          onPointerLeave={() => pointAt(number, null)}
+          onClick={(event) => pressed(number, nearest(event), event)}
         >
-          {points.map((point) => {
-            const drawn = drawnAs(model, point.head, colour);
-            return (
-              <path
-                key={point.head}
-                role="option"
-                class={`mh-point ${drawn.look}${x.isEstimate[point.head] || y.isEstimate[point.head] ? " is-estimate" : ""}`}
-                data-head={point.head}
-                tabindex={point.head === focusable ? 0 : -1}
-                aria-selected="false"
-                aria-label={headText(model, point.head, [...new Set([x.column.name, y.column.name])])}
-                d={shapeOf(drawn)}
-                transform={`translate(${point.x.toFixed(1)} ${point.y.toFixed(1)}) scale(${radius(point.head).toFixed(2)})`}
-                style={paint(drawn)}
-              />
-            );
-          })}
-        </g>
-        <circle class="mh-ring is-open-ring is-away" ref={rings.open} r="9" aria-hidden="true" />
-        <circle class="mh-ring is-away" ref={rings.hovered} r="9" aria-hidden="true" />
-      </svg>
+          <Grid x={x} y={y} right={right} upward={upward} width={width} height={height} />
+          <path class="mh-bar" ref={bars.x} />
+          <path class="mh-bar" ref={bars.y} />
+          <g
+            role="listbox"
+            aria-orientation="horizontal"
+            aria-label={`Heads of ${model.name}: ${titled(x.column)} across, ${titled(y.column)} up. Left and right arrows go along the first, up and down along the second.`}
+            onFocusIn={(event) => {
+              const target = event.target as Element;
+              pointAt(number, Number(target.getAttribute("data-head")), target);
+            }}
+            onFocusOut={() => pointAt(number, null)}
+            onKeyDown={(event) => {
+              keyOn(number, event);
+              walk(event, points, svg.current);
+            }}
+          >
+            {points.map((point) => {
+              const drawn = drawnAs(model, point.head, colour);
+              return (
+                <path
+                  key={point.head}
+                  role="option"
+                  class={`mh-point ${drawn.look}${x.isEstimate[point.head] || y.isEstimate[point.head] ? " is-estimate" : ""}`}
+                  data-head={point.head}
+                  tabindex={point.head === focusable ? 0 : -1}
+                  aria-selected="false"
+                  aria-label={headText(model, point.head, [...new Set([x.column.name, y.column.name])])}
+                  d={shapeOf(drawn)}
+                  transform={`translate(${point.x.toFixed(1)} ${point.y.toFixed(1)}) scale(${radius(point.head).toFixed(2)})`}
+                  style={paint(drawn)}
+                />
+              );
+            })}
+          </g>
+          <circle class="mh-ring is-open-ring is-away" ref={rings.open} r="9" aria-hidden="true" />
+          <circle class="mh-ring is-away" ref={rings.hovered} r="9" aria-hidden="true" />
+        </svg>
+      )}
       {left > 0 && <p class="mh-note">{leftOut(left, logX || logY)}</p>}
     </div>
   );
