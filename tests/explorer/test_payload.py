@@ -312,16 +312,23 @@ def test_several_atlases_make_one_page(atlas):
     assert sorted(page.blocks) == ["mh-heads-0-1", "mh-heads-1-1", "mh-shared-0", "mh-shared-1"]
 
 
+@pytest.fixture(scope="module")
+def real(model) -> dict[str, Any]:
+    """What takes most room, of the default model."""
+    return {
+        "examples": mh.behaviour.head_examples(model, n_tokens=4000, progress=False),
+        "patterns": head_patterns(model, ["The capital of France is"] * 8),
+        "weights": head_weights(model, progress=False),
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("layers", "n_heads", "most"), [(30, 9, 10), (32, 32, 25)])
-def test_a_page_is_small(layers, n_heads, most, model):
+def test_a_page_is_small(layers, n_heads, most, real):
     """As many heads of the default model as there are, or more of the same."""
-    examples, few = mh.behaviour.head_examples(model, n_tokens=4000, progress=False), ["The capital of France is"] * 8
     many = Atlas(
         "many",
-        examples=with_more_heads(examples, layers, n_heads),
-        patterns=with_more_heads(head_patterns(model, few), layers, n_heads),
-        weights=with_more_heads(head_weights(model, progress=False), layers, n_heads),
+        **{name: with_more_heads(result, layers, n_heads) for name, result in real.items()},
         patching=made(np.random.default_rng(0).normal(size=(layers, n_heads)), 0.1),
     )
     payload = atlas_payload([many])
