@@ -22,6 +22,7 @@ from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.results.scores import HeadScores
 from mechheads.studies.atlas import Atlas
+from mechheads.studies.faithfulness_curve import FaithfulnessCurve
 from mechheads.studies.head_patterns import HeadPatterns
 
 SCHEMA = 1
@@ -128,12 +129,31 @@ def _model(atlas: Atlas) -> dict[str, Any]:
             for row in atlas.agreement().to_dict("records")
         ],
         "tensions": tensions(found),
+        "circuits": [] if atlas.circuit is None else [_circuit(atlas.circuit)],
         "categories": None if atlas.labels is None else _categories(atlas.labels, atlas.relations),
         "behaviours": None if atlas.profile is None else _behaviours(atlas.profile),
     }
 
 
 _AGREEMENT = {"spearman": "spearman", "low": "ci_low", "high": "ci_high", "n": "n"}
+
+
+def _circuit(curve: FaithfulnessCurve) -> dict[str, Any]:
+    names = {"value": "score", "low": "ci_low", "high": "ci_high"}
+    points = [
+        {"k": row["k"], **plain({key: row[name] for key, name in names.items()})}
+        for row in curve.table.to_dict("records")
+    ]
+    last = points[-1]
+    return {
+        "name": "The heads with the largest patching effect, when all others are patched",
+        "heads": [str(head) for head in curve.heads],
+        "metric": curve.metric,
+        "faithfulness": last["value"],
+        "low": last["low"],
+        "high": last["high"],
+        "curve": points,
+    }
 
 
 def _categories(labels: HeadLabels, relations: HeadScores | None) -> dict[str, Any]:

@@ -81,6 +81,7 @@ KINDS: dict[str, Kind] = {
     "indirect_object": Kind(_PATHS, "logits", null=None),
     "set_scores": Kind(_PATCHING),
     "faithfulness": Kind(_IOI, "share"),
+    "faithfulness_curve": Kind(_IOI, "share"),
     "completeness": Kind(_IOI),
     "minimal_circuit": Kind((*_IOI, "conmy2023acdc"), "share"),
     "removal": Kind(_MAPS, "accuracy"),

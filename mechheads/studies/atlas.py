@@ -24,6 +24,7 @@ from mechheads.results.html import head_names
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.safety.heads.ships import SafetyHeads
+from mechheads.studies.faithfulness_curve import FaithfulnessCurve
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.head_weights import HeadWeights
 from mechheads.studies.study import Stages, save_parts
@@ -70,6 +71,7 @@ class Atlas(Stages):
         direct: what each head itself adds to the logit of the capital, minus that of the wrong one.
         repair: total and direct effect of the heads with the largest patching effect, and how later layers react.
         paths: path patching from the heads with the largest effect to each other's q, k and v and to the logits.
+        circuit: the faithfulness of the first k heads by patching, for several k.
         weights: what each head reads, writes and copies by its weights, and the heads that it composes with.
         patterns: what each head attends to in the prompts of the patching and in one longer text.
         pairs: the prompts of the patching: clean, corrupted, answer, wrong.
@@ -90,6 +92,7 @@ class Atlas(Stages):
     direct: HeadScores | None = None
     repair: HeadScores | None = None
     paths: HeadScores | None = None
+    circuit: FaithfulnessCurve | None = None
     weights: HeadWeights | None = None
     patterns: HeadPatterns | None = None
     pairs: list[dict[str, str]] = field(default_factory=list)
@@ -237,7 +240,12 @@ class Atlas(Stages):
     @property
     def tables(self) -> dict[str, TableResult]:
         """The results that are no scores, by the name of their file without ``.nc``."""
-        tables = {"examples": self.examples, "weights": self.weights, "patterns": self.patterns}
+        tables: dict[str, TableResult | None] = {
+            "examples": self.examples,
+            "weights": self.weights,
+            "patterns": self.patterns,
+            "circuit": self.circuit,
+        }
         return {name: table for name, table in tables.items() if table is not None}
 
     def summary(self, top: int = 3) -> str:
@@ -287,6 +295,7 @@ _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
     "examples": HeadExamples,
     "weights": HeadWeights,
     "patterns": HeadPatterns,
+    "circuit": FaithfulnessCurve,
 }
 """The parts of an atlas that have a file of their own, besides safety heads and roles."""
 

@@ -26,6 +26,7 @@ from mechheads.safety.heads.ships import SafetyHeads, compare_ablations
 from mechheads.safety.requests.requests import load_requests, request_prompts
 from mechheads.studies import causes
 from mechheads.studies.atlas import Atlas
+from mechheads.studies.faithfulness_curve import faithfulness_curve
 from mechheads.studies.head_patterns import head_patterns
 from mechheads.studies.head_weights import head_weights, weights_seconds
 from mechheads.studies.short_fit import CAPITALS, KEPT, TRIED, choose_starts, fit_briefly
@@ -168,6 +169,8 @@ def _causes(model: Model, pairs: PromptPairs | None, atlas: Atlas, progress: boo
             return
         with atlas.or_left_out("direct parts"):
             atlas.direct = causes.direct_parts(model, pairs, progress)
+        with atlas.or_left_out("circuit"):
+            atlas.circuit = faithfulness_curve(model, pairs, atlas.patching, progress)
         with atlas.or_left_out("repair"):
             atlas.repair = causes.repairs(model, pairs, atlas.patching, progress)
         with atlas.or_left_out("paths"):

@@ -183,6 +183,10 @@ def test_the_landing_has_categories_names_and_agreement(payload, atlas):
         assert same(model["categories"]["phi"][i], atlas.relations.scores.values.reshape(len(order), -1)[i])
     agreement = atlas.agreement()
     assert [row["spearman"] for row in model["agreement"]] == plain(agreement["spearman"].to_numpy())
+    (circuit,) = model["circuits"]
+    assert circuit["heads"] == [str(head) for head in atlas.circuit.heads]
+    assert [point["value"] for point in circuit["curve"]] == plain(atlas.circuit.table["score"].to_numpy())
+    assert circuit["faithfulness"] == circuit["curve"][-1]["value"]
     assert model["citations"].keys() == model["provenance"].keys() >= {"patching", "weights", "examples"}
     assert {each["name"] for each in model["methods"]} >= {"Patching", "Direct part", "Ships", "Roles"}
 

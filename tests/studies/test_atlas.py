@@ -84,6 +84,11 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
     np.testing.assert_allclose(atlas.direct.values, direct.values, atol=1e-6)
     repair = mh.patching.self_repair(small, pairs, progress=False)
     np.testing.assert_allclose(atlas.repair.values, repair.values, atol=1e-6)
+    first = mh.patching.faithfulness(small, pairs, alone.heads(4), progress=False)
+    kept = atlas.circuit.table.set_index("k").loc[4]
+    assert kept["score"] == pytest.approx(first.score, abs=1e-4)
+    assert kept["ci_low"] == pytest.approx(first.ci_low, abs=1e-4)
+    assert atlas.circuit.heads[:4] == alone.heads(4) and atlas.circuit.table["k"].tolist() == [1, 2, 4, 8]
     assert atlas.pairs[0]["clean"] == pairs.clean[0] and atlas.pairs[0]["wrong"] == pairs.wrong[0]
     task = relation_task(small, "country_to_capital", shots=0, n=8)
     tried = fit_gates(small, task, seeds=6, updates=(2, 1, 1), progress=False, **short_fit.SETTINGS).losses
@@ -116,7 +121,7 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
 
     files = atlas.save(tmp_path / "out")
     assert {file.name for file in files} == {
-        *(f"{name}.nc" for name in [*atlas.results, "examples", "weights", "patterns"]),
+        *(f"{name}.nc" for name in [*atlas.results, "examples", "weights", "patterns", "circuit"]),
         "heads.csv",
         "agreement.csv",
         "atlas.json",
