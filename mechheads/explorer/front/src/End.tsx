@@ -35,7 +35,7 @@ export function End() {
                 <dt>{name}</dt>
                 <dd>
                   {text}
-                  {columns.length > 0 && <p class="mh-muted">Columns: {columns.map((column) => columnOf(model.value, column)?.label ?? column).join(", ")}</p>}
+                  <Columns of={columns} />
                 </dd>
               </div>
             ))}
@@ -78,4 +78,13 @@ function Folded({ title, children }: { title: string; children: ComponentChildre
       {children}
     </details>
   );
+}
+
+/** The columns that have a value of their own. */
+function Columns({ of }: { of: readonly string[] }) {
+  const labels = of.flatMap((name) => {
+    const column = columnOf(model.value, name);
+    return column?.role === "value" ? column.label : [];
+  });
+  return labels.length > 0 ? <p class="mh-muted">Columns: {labels.join(", ")}</p> : null;
 }

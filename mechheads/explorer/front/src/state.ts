@@ -177,13 +177,34 @@ function decoded(text: string): string {
 let ours = false;
 let written = "";
 
+/** Browsers refuse many changes of the address within seconds, as when a slider is moved: then it follows a little later. */
+const MOST = 50;
+const WITHIN = 10_000;
+const LATER = 500;
+let changed: number[] = [];
+let waiting = false;
+
 function remember(step: boolean): void {
-  if (!ours) return;
+  if (!ours || waiting) return;
+  const now = performance.now();
+  changed = changed.filter((time) => now - time < WITHIN);
+  if (changed.length < MOST) {
+    changed.push(now);
+    put(step ? "pushState" : "replaceState");
+    return;
+  }
+  waiting = true;
+  setTimeout(() => {
+    waiting = false;
+    put("replaceState");
+  }, LATER);
+}
+
+function put(how: "pushState" | "replaceState"): void {
   const hash = toHash();
   if (hash === written) return;
   written = hash;
-  const address = hash ? `#${hash}` : location.pathname + location.search;
-  history[step ? "pushState" : "replaceState"](null, "", address);
+  history[how](null, "", hash ? `#${hash}` : location.pathname + location.search);
 }
 
 function take(values: Values): void {

@@ -117,6 +117,7 @@ test("on paper there are no buttons, and nothing is cut off", async (t) => {
   await page.emulateMedia({ media: "print", colorScheme: "dark" });
   assert.equal(await page.getByRole("button", { name: "Copy link" }).isVisible(), false);
   assert.equal(await page.evaluate(() => getComputedStyle(document.querySelector(".mh-detail")).maxHeight), "none");
+  assert.equal(await page.locator(".mh-table tr[role=presentation]").first().isVisible(), false);
   assert.equal(await page.evaluate(() => getComputedStyle(document.getElementById("mh-root")).backgroundColor), "rgb(255, 255, 255)");
 });
 

@@ -220,6 +220,9 @@ test("the table sorts, scrolls by keyboard and shows chosen columns", async (t) 
   await page.getByRole("columnheader", { name: "Entropy" }).waitFor();
   await page.getByRole("button", { name: "Usual columns" }).click();
   assert.equal(chosen(page).columns, undefined);
+  await page.keyboard.press("Escape");
+  assert.equal(await page.getByRole("button", { name: "Usual columns" }).isVisible(), false);
+  assert.equal(chosen(page).head, last);
 });
 
 test("pins: opened, taken away, exported as Python, CSV and JSON", async (t) => {
@@ -318,6 +321,18 @@ test("a link shows the same, and Copy link copies it", async (t) => {
   await page.locator(".mh-search-line").fill("");
   await page.keyboard.press("Control+V");
   assert.equal(await page.locator(".mh-search-line").inputValue(), address);
+});
+
+test("the address follows a slider that moves a thousand times", async (t) => {
+  const page = await open(t, browser, small());
+  const slider = page.getByRole("slider", { name: "How many heads to mark" });
+  await slider.evaluate((element) => {
+    for (let i = 0; i <= 1000; i++) {
+      element.value = String(i % 5);
+      element.dispatchEvent(new InputEvent("input", { bubbles: true }));
+    }
+  });
+  await page.waitForFunction(() => location.hash === "#top=1");
 });
 
 test("an address that makes no sense opens the page as it is at first", async (t) => {

@@ -23,7 +23,7 @@ export function CompareHeads({ pair }: { pair: readonly [Ref, Ref] }) {
       </div>
       <h3>What the views say</h3>
       <div class="mh-scroll" tabIndex={0} role="region" aria-label="Verdicts">
-        <table class="mh-differences">
+        <table class="mh-differences mh-verdicts">
           <thead><tr><th scope="col">View</th><th scope="col">{titles[0]}</th><th scope="col">{titles[1]}</th></tr></thead>
           <tbody>
             {verdicts(a, b).map(({ title, left, right }) => (
@@ -89,9 +89,9 @@ function Bar({ row }: { row: Row }) {
     <Fragment>
       <span class="mh-difference">{row.difference}</span>
       {row.share !== 0 && (
-        <svg class="mh-delta" width="64" height="10" viewBox="-32 0 64 10" aria-hidden="true">
+        <svg class="mh-delta" width="96" height="10" viewBox="-48 0 96 10" aria-hidden="true">
           <path class="mh-zero" d="M0 0V10" />
-          <rect class={row.share < 0 ? "is-low" : "is-high"} x={Math.min(0, row.share * 31)} y="2" width={Math.abs(row.share * 31)} height="6" />
+          <rect class={row.share < 0 ? "is-low" : "is-high"} x={Math.min(0, row.share * 47)} y="2" width={Math.abs(row.share * 47)} height="6" />
         </svg>
       )}
     </Fragment>

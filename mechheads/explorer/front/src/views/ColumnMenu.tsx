@@ -1,5 +1,5 @@
 /** Which columns the table shows. */
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 
 import { Tick } from "../controls";
 import { model } from "../page";
@@ -15,8 +15,15 @@ export function ColumnMenu() {
     const next = its.columns.map((column) => column.name).filter((each) => (each === name ? on : chosen.includes(each)));
     choose({ columns: next.join() === usualColumns(its).join() ? [] : next });
   };
+  const box = useRef<HTMLDetailsElement>(null);
+  const closeOn = (event: KeyboardEvent) => {
+    if (event.key !== "Escape" || !box.current?.open) return;
+    event.preventDefault();
+    box.current.open = false;
+    box.current.querySelector("summary")?.focus();
+  };
   return (
-    <details class="mh-menu">
+    <details class="mh-menu" ref={box} onKeyDown={closeOn}>
       <summary>Columns</summary>
       <div class="mh-menu-body">
         <Tick on={all} onChange={setAll}>with intervals, q values, estimates and counts</Tick>
