@@ -1,8 +1,9 @@
 /** The end of the page: how everything was measured, what may not be concluded, what was left out, and how to repeat it. */
 import type { ComponentChildren } from "preact";
 
+import { Agreements } from "./Agreements";
+import { Circuits } from "./Circuits";
 import { model, page } from "./page";
-import { Agreements, Circuits } from "./Sets";
 import { columnOf } from "./table";
 
 export function End() {

@@ -344,7 +344,7 @@ test("an address that makes no sense opens the page as it is at first", async (t
 
 test("the end of the page: cautions, what was left out, agreement, circuits, methods, provenance, citation", async (t) => {
   const { page: about, blocks } = small();
-  about.models[0].circuits = [{ name: "capitals", heads: ["L1H4", "L3H8"], metric: "share restored", faithfulness: 0.8, low: 0.7, high: 0.9, curve: [] }];
+  about.models[0].circuits = [{ name: "capitals", heads: ["L1H4", "L3H8"], metric: "share restored", faithfulness: 0.8, low: 0.7, high: 0.9, curve: [{ k: 1, value: 0.5, low: 0.4, high: 0.6 }, { k: 2, value: 0.8, low: 0.7, high: 0.9 }] }];
   about.models[0].interrupted = true;
   const page = await open(t, browser, { page: about, blocks });
   const end = page.locator(".mh-end");
@@ -356,9 +356,11 @@ test("the end of the page: cautions, what was left out, agreement, circuits, met
   }
   const { spearman } = model.agreement[0];
   assert.equal(await end.locator(".mh-agreement tbody td").first().textContent(), spearman.toPrecision(2).replace("-", "\u2212"));
-  assert.match(await end.textContent(), /share restored: 0\.800 \(0\.700 to 0\.900\)/);
+  assert.match(await end.textContent(), /the first 2: 0\.800 \(0\.700 to 0\.900\)L1H4 L3H8/);
+  await end.getByRole("slider").press("ArrowLeft");
+  assert.match(await end.textContent(), /the first 1: 0\.500 \(0\.400 to 0\.600\)L1H4/);
   await end.getByRole("button", { name: "Pin these heads" }).click();
-  assert.equal(chosen(page).pins, "0.13,0.35");
+  assert.equal(chosen(page).pins, "0.13");
 });
 
 test("a page of one run has a map and cards of patterns", async (t) => {

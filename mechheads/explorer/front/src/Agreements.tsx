@@ -1,11 +1,8 @@
-/** What is said of many heads at once: whether views agree, and stored circuits. */
-import { numberOf } from "./card/heads";
+/** Whether views agree. */
 import { interval, known, show } from "./card/numbers";
-import type { Agreement, Circuit } from "./data";
+import type { Agreement } from "./data";
 import { model } from "./page";
-import { choose, same, state } from "./state";
 
-/** Rank correlations of every two views. */
 export function Agreements({ of }: { of: readonly Agreement[] }) {
   const names = [...new Set(of.flatMap(({ view, other }) => [view, other]))];
   const found = (a: string, b: string) => of.find(({ view, other }) => (view === a && other === b) || (view === b && other === a));
@@ -39,33 +36,4 @@ function Correlation({ of }: { of: Agreement | undefined }) {
   if (!of || !known(of.spearman)) return <td class="mh-muted">{"\u2013"}</td>;
   const unclear = known(of.low) && known(of.high) && of.low <= 0 && of.high >= 0;
   return <td class={unclear ? "mh-muted" : "is-clear"} title={`${interval(of.low, of.high)}, ${of.n} heads`}>{show(of.spearman, 2)}</td>;
-}
-
-/** Sets of heads with their faithfulness; each can be pinned. */
-export function Circuits({ of }: { of: readonly Circuit[] }) {
-  return (
-    <ul>
-      {of.map((circuit) => (
-        <li key={circuit.name}>
-          <strong>{circuit.name}</strong> <span class="mh-muted">{faithfulness(circuit)}</span>
-          <div>{circuit.heads.join(" ")}</div>
-          <button type="button" class="mh-small" onClick={() => pinAll(circuit)}>Pin these heads</button>
-        </li>
-      ))}
-    </ul>
-  );
-}
-
-function faithfulness({ metric, faithfulness, low, high }: Circuit): string {
-  return known(faithfulness) ? `${metric}: ${show(faithfulness)} (${interval(low, high)})` : metric;
-}
-
-function pinAll({ heads }: Circuit): void {
-  const its = state.model.peek();
-  const refs = heads.flatMap((name) => {
-    const head = numberOf(model.peek(), name);
-    return head === null ? [] : [{ model: its, head }];
-  });
-  const before = state.pins.peek();
-  choose({ pins: [...before, ...refs.filter((ref) => !before.some((each) => same(each, ref)))] });
 }
