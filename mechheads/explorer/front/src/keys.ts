@@ -19,8 +19,15 @@ function types(target: EventTarget | null): boolean {
   return target.isContentEditable || target.matches("textarea, select, input:not([type=checkbox], [type=radio], [type=range], [type=button])");
 }
 
+/** Whether Ctrl, Cmd or Alt is held for a command of the browser; on many keyboards "[" needs AltGr or Alt. */
+function isCommand(event: KeyboardEvent): boolean {
+  if (event.metaKey) return true;
+  const types = event.getModifierState("AltGraph") || (event.altKey && !event.ctrlKey);
+  return (event.ctrlKey || event.altKey) && !(types && "[]/?".includes(event.key));
+}
+
 export function onKey(event: KeyboardEvent): void {
-  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || helpOpen.peek()) return;
+  if (event.defaultPrevented || isCommand(event) || helpOpen.peek()) return;
   if (event.key === "Escape") {
     if (types(event.target) && (event.target as HTMLInputElement).value) return;
     close();

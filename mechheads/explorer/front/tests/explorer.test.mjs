@@ -114,6 +114,11 @@ test("keys that work everywhere: [ ] / p c ? Esc", async (t) => {
   assert.equal(await title(page), "L0H0");
   await page.keyboard.press("[");
   assert.equal(await title(page), "L3H8");
+  for (const [modifiers, expected] of [[{ altKey: true }, "L3H7"], [{ ctrlKey: true }, "L3H7"], [{ metaKey: true }, "L3H7"]]) {
+    await page.evaluate((each) => document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "[", bubbles: true, ...each })), modifiers);
+    assert.equal(await title(page), expected);
+  }
+  await page.keyboard.press("]");
   await page.keyboard.press("p");
   assert.equal(chosen(page).pins, "0.35");
   await page.keyboard.press("]");
@@ -170,6 +175,19 @@ test("the slider marks the first heads by a column, and layers without a hit fol
   assert.equal(await head(page, "map", best).count(), 1);
   await page.keyboard.press("]");
   assert.equal(chosen(page).head, String(best));
+});
+
+test("one mark of each drawing stays in the tab order when others are drawn", async (t) => {
+  const page = await open(t, browser, small());
+  const stops = (view) => page.locator(`.mh-view-${view} [data-head][tabindex="0"]`).count();
+  await head(page, "map", 8).focus();
+  await page.keyboard.press("ArrowRight");
+  await page.keyboard.press("]");
+  await page.locator(".mh-search-line").fill("L3");
+  await page.getByLabel("Fold layers without hits").check();
+  await page.getByLabel("Across", { exact: true }).selectOption("ships_scaling");
+  await page.getByLabel("Log up").check();
+  assert.deepEqual([await stops("map"), await stops("scatter")], [1, 1]);
 });
 
 test("axes, colours, sizes and logarithms are free, and stand in the address", async (t) => {

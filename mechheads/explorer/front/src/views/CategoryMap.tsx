@@ -1,5 +1,5 @@
 /** The map of all heads: layers across, heads up. An ARIA grid in which arrow keys move. */
-import { useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 
 import { useWidth } from "../card/parts";
 import { hitsOf } from "../hits";
@@ -11,7 +11,7 @@ import { state } from "../state";
 import { chosen, usual } from "../table";
 import { every, sizes, strips, type Strip } from "./layout";
 import { drawnAs, paint } from "./Mark";
-import { moveIn } from "./roving";
+import { keepOneStop, moveIn } from "./roving";
 
 export function CategoryMap({ model: number }: { model: number }) {
   const model = modelOf(number);
@@ -36,6 +36,7 @@ export function CategoryMap({ model: number }: { model: number }) {
   const current = state.head.peek();
   const here = current !== null && state.model.peek() === number && layers.some(({ layer }) => layer === Math.floor(current / nHeads));
   const focusable = here ? current : (layers[0]?.layer ?? 0) * nHeads + nHeads - 1;
+  useLayoutEffect(() => keepOneStop(grid.current, focusable));
   const [labelX, labelY] = [every(cell, 20), every(row, 13)];
   const glyph = Math.min(cell, row) * 0.26;
   return (

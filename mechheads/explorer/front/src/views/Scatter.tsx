@@ -1,6 +1,6 @@
 /** Every head as a point: any column across and up, as colour and as size. */
 import { effect } from "@preact/signals";
-import { useEffect, useMemo, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 
 import { tickText } from "../card/numbers";
 import { useWidth } from "../card/parts";
@@ -12,7 +12,7 @@ import { hovered, state } from "../state";
 import { chosen, numbersOf, titled, usual, type Numbers } from "../table";
 import { axisOf, type Axis } from "./axis";
 import { drawnAs, paint, shapeOf } from "./Mark";
-import { focusMark } from "./roving";
+import { focusMark, keepOneStop } from "./roving";
 
 const LEFT = 58;
 const BOTTOM = 44;
@@ -79,6 +79,7 @@ function Plot({ number, x, y, colour, size }: PlotProps) {
   const nearest = (event: MouseEvent) => nearestTo(points, svg.current, event);
   const current = state.head.peek();
   const focusable = points.find(({ head }) => head === current && state.model.peek() === number)?.head ?? points[0]?.head;
+  useLayoutEffect(() => keepOneStop(svg.current, focusable));
   return (
     <div class="mh-scatter" ref={box}>
       {width > 0 && (

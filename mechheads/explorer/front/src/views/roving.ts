@@ -45,3 +45,11 @@ export function focusMark(box: Element, head: number): void {
   element.setAttribute("tabindex", "0");
   element.focus();
 }
+
+/** After a drawing: exactly one mark is in the tab order, although the one that was may be gone. */
+export function keepOneStop(box: Element | null, preferred: number | undefined): void {
+  const stops = box?.querySelectorAll('[data-head][tabindex="0"]');
+  if (!box || stops?.length === 1) return;
+  stops?.forEach((each: Element) => each.setAttribute("tabindex", "-1"));
+  (box.querySelector(`[data-head="${preferred}"]`) ?? box.querySelector("[data-head]"))?.setAttribute("tabindex", "0");
+}
