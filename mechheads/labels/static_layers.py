@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -17,10 +17,10 @@ from mechheads.labels.ranks import HeadPath, Ranks, Ties
 from mechheads.labels.readings import READINGS, SOURCES, Norm, Reading, Readings, Source
 from mechheads.labels.usable_pairs import KeptPairs, Targets
 from mechheads.messages.arguments import check_at_least
+from mechheads.model.stored_weights import StoredWeights
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
-    from mechheads.model.stored_weights import StoredWeights
 
 Side = Literal[1, -1]
 """Whether a score counts the largest entries of a row (1) or the smallest (-1)."""
@@ -134,6 +134,11 @@ class LayerScorer:
             )
             self._final_scale = model.final_scale().float() if scoring.norm == "folded" else None
         self.names, self.missing = self._readings.names, self._readings.missing
+        every = range(model.n_heads)
+        whole = isinstance(model, StoredWeights) or model.dtype != torch.float32
+        self._together = [every] if whole else [range(head, head + 1) for head in every]
+        """The heads of a layer that are scored together: all if W_U is read or converted each time, else one by one, as
+        each head's product with W_U then serves its hits and its null."""
 
     @torch.no_grad()
     def score(self, found: Found, layer: int) -> None:
@@ -141,14 +146,18 @@ class LayerScorer:
         readings, paths = self._paths(layer)
         found.p[:, layer] = 1.0
         at = {name: readings.index(name if name in readings else "embedding") for name in self.names}
-        for head, of_head in enumerate(paths):
-            hits = torch.stack(self._ranks.top(of_head)).cpu().numpy()
-            for name, i in at.items():
-                contrast = self._ranks.contrast(of_head[i], self._pairs_of)
-                found.contrast[READINGS.index(name), layer, head] = contrast.cpu().numpy()
-                shares = [hits[0, i, pairs].mean() for pairs in self._pairs_of]
-                found.each[READINGS.index(name), layer, head] = shares
-            self._test(found, (layer, head), of_head, self._keep_best(found, (layer, head), hits, readings))
+        for heads in self._together:
+            of_heads = {head: paths[head] for head in heads}
+            hits = torch.stack(self._ranks.top([path for some in of_heads.values() for path in some])).cpu().numpy()
+            tested: list[tuple[Side, int, int]] = []
+            for head, own in zip(heads, np.split(hits, len(heads), axis=1), strict=True):
+                for name, i in at.items():
+                    contrast = self._ranks.contrast(of_heads[head][i], self._pairs_of)
+                    found.contrast[READINGS.index(name), layer, head] = contrast.cpu().numpy()
+                    shares = [own[0, i, pairs].mean() for pairs in self._pairs_of]
+                    found.each[READINGS.index(name), layer, head] = shares
+                tested += self._keep_best(found, (layer, head), own, readings)
+            self._test(found, layer, of_heads, tested)
 
     def _paths(self, layer: int) -> tuple[list[Reading], list[list[HeadPath]]]:
         """The readings of a layer, and for each head its values for each reading with its W_O."""
@@ -165,9 +174,9 @@ class LayerScorer:
         at: tuple[int, int],
         hits: Bool[np.ndarray, "side reading pair"],
         readings: Sequence[Reading],
-    ) -> list[tuple[Side, int]]:
-        """Keep the hits of a head's best reading; returns (side, relation) of the scores to test."""
-        places, tested = np.array([READINGS.index(name) for name in readings]), list[tuple[Side, int]]()
+    ) -> list[tuple[Side, int, int]]:
+        """Keep the hits of a head's best reading; returns (side, head, relation) of the scores to test."""
+        places, tested = np.array([READINGS.index(name) for name in readings]), list[tuple[Side, int, int]]()
         for relation, pairs in enumerate(self._pairs_of):
             own = hits[..., pairs]
             best = own.mean(-1).argmax(1)
@@ -176,20 +185,24 @@ class LayerScorer:
             found.reading[(slice(None), *at, relation)] = np.where(most.any(-1), places[best], -1)
             many = (most.sum(-1) >= 2) & (most.mean(-1) >= self.scoring.min_effect)
             for side in np.flatnonzero(many).tolist():
-                tested.append((-1 if side else 1, relation))
+                tested.append((-1 if side else 1, at[1], relation))
         return tested
 
     def _test(
-        self, found: Found, at: tuple[int, int], paths: Sequence[HeadPath], tested: Sequence[tuple[Side, int]]
+        self,
+        found: Found,
+        layer: int,
+        paths: Mapping[int, Sequence[HeadPath]],
+        tested: Sequence[tuple[Side, int, int]],
     ) -> None:
-        """p and the mean of the null for some scores of a head."""
+        """p and the mean of the null for some scores, which are in the order of their heads."""
         tables = self._ranks.hits(
-            [(path, self._pairs_of[relation], side) for side, relation in tested for path in paths]
+            [(path, self._pairs_of[relation], side) for side, head, relation in tested for path in paths[head]]
         )
-        for side, relation in tested:
-            of_pairs = np.stack([table.cpu().numpy() for table in islice(tables, len(paths))])
-            place = int(side < 0), *at, relation
-            found.p[place], found.null[place] = matching_null(of_pairs, self._drawn)
+        for side, head, relation in tested:
+            of_pairs = np.stack([table.cpu().numpy() for table in islice(tables, len(paths[head]))])
+            at = int(side < 0), layer, head, relation
+            found.p[at], found.null[at] = matching_null(of_pairs, self._drawn)
 
 
 def _check_finite(model: Model | StoredWeights) -> None:

@@ -15,6 +15,9 @@ import pytest
 
 import mechheads as mh
 from mechheads.results.tables import TableResult
+from mechheads.studies.faithfulness_curve import faithfulness_curve
+from mechheads.studies.head_patterns import head_patterns
+from mechheads.studies.head_weights import head_weights
 from support.same import assert_survives
 
 pytestmark = pytest.mark.transformerlens
@@ -71,6 +74,11 @@ MADE: dict[str, Callable[[mh.Model], TableResult]] = {
         ),
         min_share=0,
         **QUICK,
+    ),
+    "HeadPatterns": lambda model: head_patterns(model, REQUESTS),
+    "HeadWeights": lambda model: head_weights(model, progress=False),
+    "FaithfulnessCurve": lambda model: faithfulness_curve(
+        model, PAIRS, mh.activation_patch(model, PAIRS, **QUICK), progress=False
     ),
     "HeadGroup": lambda model: mh.safety.sahara(model, REQUESTS, 2, draws=1, **QUICK),
     "RefusalTest": lambda model: mh.safety.refusal_test(

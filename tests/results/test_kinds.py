@@ -19,9 +19,11 @@ PACKAGE = Path(mechheads.__file__).parent
 
 
 def named_kinds() -> set[str]:
-    """Every kind that the package gives to scores, or a class of results has."""
+    """Every kind that the package gives to scores, or a class of results has; the explorer's pages hold no results."""
     found = set()
     for path in PACKAGE.rglob("*.py"):
+        if path.is_relative_to(PACKAGE / "explorer"):
+            continue
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") != "argsort":
                 found |= {each.value for each in node.keywords if each.arg == "kind"}

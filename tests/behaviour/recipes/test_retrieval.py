@@ -92,7 +92,7 @@ def test_planted_induction_heads_retrieve_all_but_the_first_token() -> None:
     plant: Any = {"L0H1": "previous-token", "L2H3": "induction", "L1H2": "duplicate-token"}
     made = mh.testing.behaving_model(noise=0, plant=plant)
     tokenizer = made.model.tokenizer
-    words = [word for word in tokenizer.vocab if word.startswith("▁") and word[1:].isalpha()]
+    words = [word for word in sorted(tokenizer.vocab) if word.startswith("▁") and word[1:].isalpha()]
     words = [word[1:] for word in np.random.default_rng(0).permutation(words)]
     needles = [
         (" ".join(some[:2]), " ".join(some[2:6]), " ".join(some[6:8]))
