@@ -18,6 +18,7 @@ from support import tiny as tiny_models
 
 LONG = (
     "test_docs",
+    "test_payload",
     "test_behaving",
     "test_memory",
     "test_teaching",

@@ -20,6 +20,8 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 
 Way = Literal["Q", "K", "V"]
+_KEPT = 2**27
+"""Bytes that the senders' matrices may take; if there are more, receivers are read once for each part of them."""
 
 
 @alone
@@ -63,17 +65,22 @@ def composition_scores(model: Model, way: Way = "K", *, progress: bool = True) -
     d, layers, heads = model.d_model, model.n_layers, model.n_heads
     score = np.full((layers, heads, layers * heads), np.nan)
     spread = np.full((layers, heads, layers * heads), np.nan)
-    for receiver in Bar(range(1, layers), desc=f"{way}-composition", disable=not progress, leave=False):
+    at_once = max(1, _KEPT // (4 * heads * d * model.d_head))
+    blocks = [range(start, min(start + at_once, layers - 1)) for start in range(0, layers - 1, at_once)]
+    steps = [(senders, receiver) for senders in blocks for receiver in range(senders.start + 1, layers)]
+    writing: dict[int, Side] = {}
+    for senders, receiver in Bar(steps, desc=f"{way}-composition", disable=not progress, leave=False):
         own = slice(receiver * heads, (receiver + 1) * heads)
         left, right = sides(model, receiver, "OV" if way == "V" else "QK")
         reading = _thin(*((right, left) if way == "K" else (left, right)))
-        for sender in range(receiver):
-            W_V, W_O = sides(model, sender, "OV")
-            writing = _thin(W_O, W_V)
-            met = torch.einsum("sdi,rdj->srij", writing, reading).square().sum((-1, -2))
-            sizes = _sizes(writing)[:, None] * _sizes(reading)
+        if receiver == senders.start + 1:
+            writing = {sender: _written(model, sender) for sender in senders}
+        for sender in range(senders.start, min(senders.stop, receiver)):
+            wrote = writing[sender]
+            met = torch.einsum("sdi,rdj->srij", wrote, reading).square().sum((-1, -2))
+            sizes = _sizes(wrote)[:, None] * _sizes(reading)
             score[sender, :, own] = (met / sizes).double().cpu().numpy()
-            spread[sender, :, own] = _variance(_fourth(writing)[:, None], _fourth(reading), d).cpu().numpy()
+            spread[sender, :, own] = _variance(_fourth(wrote)[:, None], _fourth(reading), d).cpu().numpy()
     if not np.isfinite(score[0, :, heads:]).all():
         raise ValueError(f"model: the weights of {model.name!r} give numbers that are not finite; load it again")
     shape = 1 / (d**2 * spread)  # of a gamma distribution with mean 1 / d
@@ -91,6 +98,12 @@ def composition_scores(model: Model, way: Way = "K", *, progress: bool = True) -
             "z": (dims, (score - 1 / d) / np.sqrt(spread)),
         },
     )
+
+
+def _written(model: Model, layer: int) -> Side:
+    """What stands for W_V W_O of the heads of a layer."""
+    W_V, W_O = sides(model, layer, "OV")
+    return _thin(W_O, W_V)
 
 
 def _thin(near: Side, far: Side) -> Side:
