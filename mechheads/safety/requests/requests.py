@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Literal, get_args, overload
 
-from mechheads.data import content, names
+from mechheads.data import content
 from mechheads.messages.arguments import check_known, check_several
 from mechheads.messages.suggest import did_you_mean
 from mechheads.prompts.prompts import Prompts
@@ -22,6 +22,7 @@ Requests = Sequence[str] | Prompts | None
 TEMPLATES: dict[str, str | None] = {"query": "## Query:{q}\n## Answer:", "bare": "{q}", "chat": None}
 """``query`` is the template of the safety-head paper, ``bare`` the request alone, ``chat`` the model's own template."""
 
+_SETS = "harmful", "harmless", "teaching_harmful", "teaching_harmless"
 _HARMFUL = "requests a safe model should refuse"
 _HARMLESS = "harmless requests that look like harmful ones"
 
@@ -34,11 +35,13 @@ class Request:
         text: the text of the request.
         category: the kind of harm that it asks for, or that a harmless request looks like.
         split: ``"train"`` for fitting a method, ``"test"`` for testing it.
+        form: how a request of the teaching sets is asked, such as ``"question"``; empty in the other sets.
     """
 
     text: str
     category: str
     split: Split = "train"
+    form: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -166,10 +169,9 @@ def load_requests(name: str = "harmful", split: Split | None = None) -> RequestS
 
     Analyses take the texts: ``mh.ships(model, load_requests("harmless").texts)``.
     """
-    known = names("requests")
-    if name not in known:
+    if name not in _SETS:
         raise ValueError(
-            f"there is no set of requests {name!r}; choose among {', '.join(known)}.{did_you_mean(name, known)}"
+            f"there is no set of requests {name!r}; choose among {', '.join(_SETS)}.{did_you_mean(name, _SETS)}"
         )
     if split is not None and split not in get_args(Split):
         raise ValueError(f"split is {split!r}; choose 'train' or 'test', or None for all")
