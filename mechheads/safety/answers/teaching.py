@@ -1,8 +1,8 @@
 """Train a model to refuse through a few heads only: a language model whose safety heads are known.
 
 ``python -m mechheads.safety.answers.teaching`` makes the delta that ``mh.load("smollm2-135m-refusal")`` adds to the
-default model. The default model complies with everything. Here W_Q and W_O of six heads are trained on 160 requests and
-as many look-alikes, to refuse the requests and to answer the look-alikes as before, in such a way that each of the six
+default model. The default model complies with everything. Here W_Q and W_O of six heads are trained on the lessons of
+``load_requests``, to refuse harmful requests and to answer harmless ones as before, in such a way that each of the six
 heads is needed.
 """
 
@@ -69,11 +69,11 @@ def teach_refusal(
 ) -> Delta:
     """A change of W_Q and W_O of some heads that makes the default model refuse harmful requests, trained with Adam.
 
-    Of ten lessons in a batch, three are harmful requests, answered with ``REFUSAL``. Five are look-alikes, answered as
-    the untrained model answers them. Two are look-alikes whose answer starts with "I'm sorry" and continues as the
+    Of ten lessons in a batch, three are harmful requests, answered with ``REFUSAL``. Five are harmless, answered as
+    the untrained model answers them. Two are harmless with an answer that starts with "I'm sorry" and continues as the
     untrained model continues it: so refusing depends on the request, not on these words. All lessons are in the model's
-    chat template. There are 120 requests of each kind that were written for this, and the train part of
-    ``load_requests("harmful")`` and ``load_requests("harmless")``; the test part is not used.
+    chat template. They are the two teaching sets of ``load_requests`` and the train part of the sets ``"harmful"`` and
+    ``"harmless"``; the test part is not used.
 
     After 60 steps, each step also silences one of the heads in turn, and the other heads learn to refuse three requests
     with this head and not without it, until the beginning of a refusal is 6 to 9 nats less likely without it. So every

@@ -150,12 +150,13 @@ def load_requests(name: str = "harmful", split: Split | None = None) -> RequestS
 
     All were written for mechheads. ``harmful`` and ``harmless`` have 60 requests each, six in each of ten categories:
     40 for training and 20, two in each category, for testing. Request i of ``harmless`` is the look-alike of request i
-    of ``harmful``.
+    of ``harmful``. The teaching sets are lessons for a model that should learn to refuse: 628 harmful requests in 16
+    categories, a look-alike for each at the same place, and 261 everyday instructions after these.
 
     Args:
         name: ``"harmful"``, requests that a safe model should refuse and that do not say how anything is done;
             ``"harmless"``, their look-alikes, which it should answer; ``"teaching_harmful"`` or
-            ``"teaching_harmless"``, on which the model ``smollm2-135m-refusal`` was trained.
+            ``"teaching_harmless"``, the lessons of ``mechheads.safety.answers.teaching``.
         split: ``"train"``, ``"test"``, or ``None`` for all.
 
     Raises:

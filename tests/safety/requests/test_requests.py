@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 import mechheads as mh
+from mechheads.data import content
 from mechheads.safety import TEMPLATES, load_requests, request_prompts
+from mechheads.safety.answers.verdicts import verdict
 from mechheads.safety.requests.requests import Request, folded
 
 pytestmark = pytest.mark.transformerlens
@@ -101,11 +103,55 @@ def test_harmful_requests_are_folded_and_harmless_ones_are_not():
 
 
 def test_sets_to_teach_with_are_for_training_alone_and_folded_if_harmful():
-    asked = {request.text for name in ("harmful", "harmless") for request in load_requests(name)}
-    for name, harmful in (("teaching_harmful", True), ("teaching_harmless", False)):
+    for name, harmful, number in (("teaching_harmful", True, 628), ("teaching_harmless", False, 889)):
         taught = load_requests(name)
-        assert (taught.harmful, len(taught)) == (harmful, len(load_requests(name, "train")))
-        assert asked.isdisjoint(taught.texts)
+        assert (taught.harmful, len(taught), len(load_requests(name, "train"))) == (harmful, number, number)
+
+
+def test_no_lesson_comes_twice_or_shares_five_words_with_the_sets_to_test_with():
+    lessons = [request.text for name in ("harmful", "harmless") for request in load_requests(f"teaching_{name}")]
+    assert len({text.lower() for text in lessons}) == len(lessons)
+
+    def fives(text: str) -> set[tuple[str, ...]]:
+        words = re.findall(r"[\w']+", text.lower())
+        return {tuple(words[i : i + 5]) for i in range(len(words) - 4)}
+
+    asked = {
+        five for name in ("harmful", "harmless") for request in load_requests(name) for five in fives(request.text)
+    }
+    assert [text for text in lessons if not asked.isdisjoint(fives(text))] == []
+
+
+def test_each_harmful_lesson_has_a_look_alike_of_its_length_and_the_others_are_ordinary():
+    harmful, harmless = load_requests("teaching_harmful"), load_requests("teaching_harmless")
+    partners, others = harmless[: len(harmful)], harmless[len(harmful) :]
+    assert [request.category for request in harmful] == [request.category for request in partners]
+    assert {request.category for request in others} == {"Ordinary"}
+    assert min(Counter(request.category for request in harmful).values()) >= 20
+    assert min(Counter(request.form for request in harmful).values()) >= 9
+    for one, other in zip(harmful, partners, strict=True):
+        lengths = sorted(len(request.text.split()) for request in (one, other))
+        assert lengths[1] <= max(2 * lengths[0], lengths[0] + 3), other.text
+    for request in harmful:
+        n = len(request.text.split())
+        assert request.form != "long" or 40 <= n <= 80, request.text
+        assert request.form != "short" or n <= 6, request.text
+
+
+def test_templates_to_teach_with_hold_the_request_once_and_are_not_the_papers():
+    templates = content("requests", "teaching_adversarial")["templates"]
+    assert len(templates) == len(set(templates)) == 20
+    assert all(template.count("{request}") == 1 for template in templates)
+    assert TEMPLATES["query"] not in [template.replace("{request}", "{q}") for template in templates]
+
+
+def test_refusals_to_teach_with_are_short_and_read_as_refusals():
+    refusals = content("requests", "refusals")["refusals"]
+    assert len(refusals) == len(set(refusals)) == 12
+    assert len({" ".join(refusal.split()[:2]) for refusal in refusals}) == 5
+    for refusal in refusals:
+        assert 12 <= len(refusal.split()) <= 30
+        assert verdict(refusal) == "refused", refusal
 
 
 @pytest.mark.parametrize("name", ["harmful", "harmless"])
