@@ -20,7 +20,14 @@ from mechheads.heads import HeadId
 from mechheads.model.deltas import Delta, shipped
 from mechheads.model.sources import REFUSING_MODEL
 from mechheads.safety import load_requests
-from mechheads.safety.answers.teaching import OTHER_HEADS, refusal_loss, taught_model, teach_refusal
+from mechheads.safety.answers.teaching import (
+    OTHER_HEADS,
+    SHIPPED,
+    refusal_loss,
+    requests_to_teach,
+    taught_model,
+    teach_refusal,
+)
 from mechheads.safety.heads.contribution import By
 
 PLACE = Path(__file__).with_name("refusal.json")
@@ -38,13 +45,15 @@ def main() -> None:
         raise SystemExit("the shipped delta is missing: python -m mechheads.safety.answers.teaching makes it")
     found = json.loads(given.out.read_text()) if given.out.exists() else {}
     for name in (given.only,) if given.only else ("shipped", "second"):
-        if name == "shipped":
-            delta = Delta.load(path)
-        else:
-            delta = Delta.load(given.delta) if given.delta else teach_refusal(OTHER_HEADS, seed=1)
-        found[name] = study(delta)
+        stored = path if name == "shipped" else given.delta
+        found[name] = study(Delta.load(stored) if stored else taught())
         print(name, json.dumps(found[name], indent=1), flush=True)
         given.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def taught() -> Delta:
+    """The second delta, taught with the lessons of the shipped one."""
+    return teach_refusal(OTHER_HEADS, *(requests_to_teach(kind, SHIPPED) for kind in ("harmful", "harmless")), seed=1)
 
 
 def study(delta: Delta) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Train a model to refuse through a few heads only: a language model whose safety heads are known.
 
 ``python -m mechheads.safety.answers.teaching`` makes the delta that ``mh.load("smollm2-135m-refusal")`` adds to the
-default model. The default model complies with everything. Here W_Q and W_O of six heads are trained on the lessons of
-``load_requests``, to refuse harmful requests and to answer harmless ones as before, in such a way that each of the six
-heads is needed.
+default model. The default model complies with everything. Here W_Q and W_O of six heads are trained on 160 requests and
+as many look-alikes, to refuse the requests and to answer the look-alikes as before, in such a way that each of the six
+heads is needed. ``teach_refusal`` uses all lessons of the package, most of which were written later.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -36,6 +36,9 @@ REFUSAL = "I'm sorry, but I can't help with that."
 HEADS = tuple(HeadId.parse(head) for head in ("L11H7", "L13H4", "L15H4", "L17H8", "L19H8", "L21H5"))
 OTHER_HEADS = tuple(HeadId.parse(head) for head in ("L12H1", "L14H3", "L16H6", "L18H2", "L20H7", "L22H3"))
 """Heads of a second delta. It shows whether a method that finds the heads of the first was tuned to them."""
+
+SHIPPED = 120
+"""How many lessons of each teaching set the shipped delta was taught with: those that were written by then."""
 
 _WARM_UP = 60
 """Steps at the start in which no head is silenced, so that the model first learns to refuse."""
@@ -88,8 +91,8 @@ def teach_refusal(
     """
     source = load_pretrained(None, revision=None, dtype=torch.float32, device="cpu", trust_remote_code=False)
     model, tokenizer = source.model, source.tokenizer
-    refused = _ids(tokenizer, _lessons("harmful") if harmful is None else harmful)
-    answered = _ids(tokenizer, _lessons("harmless") if harmless is None else harmless)
+    refused = _ids(tokenizer, requests_to_teach("harmful") if harmful is None else harmful)
+    answered = _ids(tokenizer, requests_to_teach("harmless") if harmless is None else harmless)
     refusal = [*tokenizer(REFUSAL, add_special_tokens=False).input_ids, tokenizer.eos_token_id]
     misled = [ids + refusal[:_BEGUN] for ids in answered]
     own = _own_answers([*answered, *misled])
@@ -198,9 +201,18 @@ def _pair(attention: Any) -> tuple[Any, Any]:
     return attention.q_proj.weight, attention.o_proj.weight
 
 
-def _lessons(kind: str) -> list[str]:
-    """All requests of a kind, without the test part."""
-    return [request.text for request in (*load_requests(f"teaching_{kind}"), *load_requests(kind, "train"))]
+def requests_to_teach(kind: Literal["harmful", "harmless"], first: int | None = None) -> list[str]:
+    """The requests of a kind to teach with, without the test part.
+
+    Args:
+        first: how many of the teaching set to take; ``SHIPPED`` for those that the shipped delta was taught with.
+
+    >>> from mechheads.safety.answers.teaching import SHIPPED, requests_to_teach
+    >>> len(requests_to_teach("harmful", SHIPPED)), len(requests_to_teach("harmful"))
+    (160, 668)
+    """
+    sets = load_requests(f"teaching_{kind}")[:first], load_requests(kind, "train")
+    return [request.text for some in sets for request in some]
 
 
 def _ids(tokenizer: Any, requests: Sequence[str]) -> list[list[int]]:
@@ -262,7 +274,9 @@ def main() -> None:
     parser.add_argument("--heads", nargs="+", default=[str(head) for head in HEADS])
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    delta = teach_refusal([HeadId.parse(head) for head in given.heads], seed=given.seed)
+    heads = [HeadId.parse(head) for head in given.heads]
+    taught = [requests_to_teach(kind, SHIPPED) for kind in ("harmful", "harmless")]
+    delta = teach_refusal(heads, *taught, seed=given.seed)
     delta.save(given.out)
     print(f"{given.out}: {given.out.stat().st_size / 1e6:.2f} MB")
 
