@@ -101,13 +101,13 @@ class CausalEvidence(TableResult):
         ]
         return pd.concat(tables, axis=1).reset_index()
 
-    def plot(self, labels: HeadLabels | None = None, *, title: str | None = None) -> go.Figure:
+    def plot(self, labels: HeadLabels | None = None, **options: Any) -> go.Figure:
         """Total effects as points, one panel per relation: ``mechheads.plots.effect_scatter``.
 
         Args:
             labels: from ``label_heads(..., causal=evidence)``. With labels, the x axis is the relation score and
                 colours are verdicts on each head in that one relation; without, the x axis is the direct effect.
-            title: the title.
+            options: passed to ``mechheads.plots.effect_scatter``.
 
         Raises:
             ValueError: if the labels were made without this evidence.
@@ -123,7 +123,7 @@ class CausalEvidence(TableResult):
         else:
             table = labels.table().drop(columns="verdict").rename(columns={"relation_verdict": "verdict"})
             table = pd.DataFrame(pd.concat([table[table["relation"] == name] for name in self.relations]))
-        return effect_scatter(table, title=title)
+        return effect_scatter(table, **options)
 
     def __repr__(self) -> str:
         counts = {"left out": self.left_out, "with removal": self.removal}

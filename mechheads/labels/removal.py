@@ -80,12 +80,12 @@ class Removal(TableResult):
     def name(self) -> str:
         return f"removal of heads, {self.relation}"
 
-    def plot(self, *, title: str | None = None) -> go.Figure:
-        """Accuracy against heads removed: ``mechheads.plots.removal_curves``."""
+    def plot(self, **options: Any) -> go.Figure:
+        """Accuracy against heads removed: ``mechheads.plots.removal_curves``, which gets the options."""
         from mechheads.plots.removal_curves import removal_curves
 
         return removal_curves(
-            self.table, self.relation, self.heads, random=self._draws, controls=self._controls, title=title
+            self.table, self.relation, self.heads, random=self._draws, controls=self._controls, **options
         )
 
     @property

@@ -9,6 +9,7 @@ from mechheads.plots.refusal_curve import refusal_curve
 from mechheads.plots.removal_curves import removal_curves
 from mechheads.plots.role_curves import role_curves, role_map
 from mechheads.plots.safety_map import safety_grid, safety_map
+from mechheads.plots.saving import save
 from mechheads.plots.static_dynamic import static_dynamic
 from mechheads.plots.view_agreement import view_agreement
 
@@ -24,6 +25,7 @@ __all__ = [
     "role_map",
     "safety_grid",
     "safety_map",
+    "save",
     "static_dynamic",
     "view_agreement",
 ]

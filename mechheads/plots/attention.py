@@ -11,6 +11,7 @@ from jaxtyping import Float
 from mechheads.heads import HeadId, HeadLike
 from mechheads.plots.parts.colours import colour_scale
 from mechheads.plots.parts.figure import figure_of
+from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.text import plain, token_label
 
 if TYPE_CHECKING:
@@ -21,7 +22,14 @@ _BLUES = ("#f1f6fc", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
 
 
 def attention(
-    pattern: Pattern | Mapping[HeadLike, Pattern], tokens: Sequence[str], *, title: str | None = None
+    pattern: Pattern | Mapping[HeadLike, Pattern],
+    tokens: Sequence[str],
+    *,
+    title: str | None = None,
+    width: float | None = None,
+    height: float | None = None,
+    font: Font | None = None,
+    theme: Theme = "light",
 ) -> go.Figure:
     """Attention pattern as a heatmap, query tokens down and key tokens across, with a menu if there are several heads.
 
@@ -33,6 +41,7 @@ def attention(
         pattern: attention probabilities [query, key] of one head, or a mapping from heads to their patterns.
         tokens: one string per position.
         title: the title; with several heads, the head's name is appended.
+        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
 
     Raises:
         ValueError: if there is no head, a pattern's shape does not fit the tokens, or a pattern holds negative or
@@ -101,7 +110,7 @@ def attention(
         margin={"l": text_room + 30, "r": 110, "t": 70, "b": text_room + 30},
         updatemenus=[_menu(list(patterns), titles)] if len(patterns) > 1 else [],
     )
-    return figure
+    return finish(figure, width=width, height=height, font=font, theme=theme)
 
 
 def _checked(pattern: Any, tokens: Sequence[str]) -> np.ndarray:

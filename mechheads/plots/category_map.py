@@ -12,6 +12,7 @@ import numpy as np
 
 from mechheads.plots.parts.axes import FRAME, count_ticks
 from mechheads.plots.parts.figure import Panels
+from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.notes import UNMARKED, add_note
 from mechheads.plots.parts.text import figure_title, interval, plain
 
@@ -45,6 +46,10 @@ def category_map(
     *,
     title: str | None = None,
     colours: Mapping[str, str] | None = None,
+    width: float | None = None,
+    height: float | None = None,
+    font: Font | None = None,
+    theme: Theme = "light",
 ) -> go.Figure:
     """Map of the heads of one or several models, coloured by category, as in the paper.
 
@@ -59,6 +64,7 @@ def category_map(
             a result, such as the reason why a model could not be read, is written in its panel.
         title: the title; by default the model's name if there is one panel.
         colours: colours for your own categories, or to replace the default ones.
+        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
 
     Raises:
         ValueError: if there is nothing to draw, a result holds no labels, or a colour in ``colours`` belongs to
@@ -96,14 +102,12 @@ def category_map(
     figure.update_layout(
         title=figure_title(title or ""),
         plot_bgcolor="white",
-        paper_bgcolor="white",
-        font={"color": "#222222"},
         legend={"font": {"size": 13}, "itemwidth": 30, "tracegroupgap": 2},
         width=grid.width + 240,
         height=grid.height + (130 if title else 110),
         margin={"l": 60, "r": 180, "t": 70 if title else 50, "b": 60},
     )
-    return figure
+    return finish(figure, width=width, height=height, font=font, theme=theme)
 
 
 def _place_panels(n_panels: int, read: Sequence[HeadScores]) -> Panels:

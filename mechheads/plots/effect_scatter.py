@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.text import interval, plain
 from mechheads.plots.static_dynamic import DIAGONAL, relation_panels
 
@@ -29,7 +30,15 @@ _NAMED, _APART = 8, (0.16, 0.05)
 """The largest number of heads named in a panel, and the least distance between two of them, as shares of the panel."""
 
 
-def effect_scatter(table: pd.DataFrame, *, title: str | None = None) -> go.Figure:
+def effect_scatter(
+    table: pd.DataFrame,
+    *,
+    title: str | None = None,
+    width: float | None = None,
+    height: float | None = None,
+    font: Font | None = None,
+    theme: Theme = "light",
+) -> go.Figure:
     """Total effect of every head on every relation, against its relation score; ``CausalEvidence.plot`` draws it.
 
     If the table has verdicts, points are coloured by verdict. Otherwise they are coloured by whether the interval of
@@ -42,6 +51,7 @@ def effect_scatter(table: pd.DataFrame, *, title: str | None = None) -> go.Figur
             their intervals, ``total_low`` and so on; optionally ``phi`` with its interval, and ``verdict``. Rows
             without a total effect are left out.
         title: the title.
+        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
 
     Raises:
         ValueError: if no row has a total effect.
@@ -79,7 +89,7 @@ def effect_scatter(table: pd.DataFrame, *, title: str | None = None) -> go.Figur
     figure.update_yaxes(range=y_range, zerolinecolor="#dddddd")
     title_of_legend = {"phi": "weights and context", "direct": "total effect"}[across]
     figure.update_layout(legend={"title": {"text": title_of_legend}, "traceorder": "reversed", "tracegroupgap": 0})
-    return figure
+    return finish(figure, width=width, height=height, font=font, theme=theme)
 
 
 def _kinds_of(table: pd.DataFrame) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 from mechheads.plots.parts.axes import count_ticks
 from mechheads.plots.parts.colours import MISSING, SIGNED, colour_scale
 from mechheads.plots.parts.figure import Panels
+from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.text import figure_title, level_name, plain
 from mechheads.results.dataset import RANGE
 
@@ -22,7 +23,16 @@ if TYPE_CHECKING:
 _WIDTH, _GAP_ACROSS, _GAP_DOWN = 1000, 44, 62
 
 
-def heatmap(scores: HeadScores, *, title: str | None = None, select: Mapping[str, Any] | None = None) -> go.Figure:
+def heatmap(
+    scores: HeadScores,
+    *,
+    title: str | None = None,
+    select: Mapping[str, Any] | None = None,
+    width: float | None = None,
+    height: float | None = None,
+    font: Font | None = None,
+    theme: Theme = "light",
+) -> go.Figure:
     """Heatmap of a score for every head, with layer 0 at the top.
 
     The hover text shows the head's name, value and interval. Signed scores get a diverging scale centred at 0 with
@@ -33,6 +43,10 @@ def heatmap(scores: HeadScores, *, title: str | None = None, select: Mapping[str
         scores: the scores to draw.
         title: the title; by default the name of the scores.
         select: labels of extra dimensions to draw, as in ``HeadScores.select``.
+        width, height: of the whole figure in pixels; by default as large as its contents need.
+        font: a family such as ``"Times New Roman"``, a size in pixels, or both in a mapping with ``family`` and
+            ``size``. Titles and labels keep their proportions.
+        theme: ``"light"`` or ``"dark"``.
 
     Raises:
         ValueError: if more than one extra dimension is left after ``select``.
@@ -56,8 +70,8 @@ def heatmap(scores: HeadScores, *, title: str | None = None, select: Mapping[str
     columns = _columns(len(panels), scores.n_heads)
     rows = ceil(len(panels) / columns)
     cell_width, cell_height = _cell(scores, columns, rows)
-    width, height = max(cell_width * scores.n_heads, 240 // columns), max(cell_height * scores.n_layers, 160)
-    grid = Panels(rows, columns, width, height, _GAP_ACROSS, _GAP_DOWN)
+    across, down = max(cell_width * scores.n_heads, 240 // columns), max(cell_height * scores.n_layers, 160)
+    grid = Panels(rows, columns, across, down, _GAP_ACROSS, _GAP_DOWN)
     line = 1 if min(cell_width, cell_height) >= 10 else 0
     figure = grid.figure(subplot_titles=[label for label, _ in panels] if scores.extra_dims else None)
     for i, (label, part) in enumerate(panels):
@@ -75,8 +89,8 @@ def heatmap(scores: HeadScores, *, title: str | None = None, select: Mapping[str
             ),
             **grid.place(i),
         )
-    figure.update_xaxes(title_text="head", title_standoff=4, **count_ticks(scores.n_heads, width))
-    figure.update_yaxes(**count_ticks(scores.n_layers, height), range=[scores.n_layers - 0.5, -0.5])
+    figure.update_xaxes(title_text="head", title_standoff=4, **count_ticks(scores.n_heads, across))
+    figure.update_yaxes(**count_ticks(scores.n_layers, down), range=[scores.n_layers - 0.5, -0.5])
     figure.update_yaxes(title_text="layer", title_standoff=6, col=1)
     figure.update_layout(
         title=figure_title(scores.name if title is None else title),
@@ -86,7 +100,7 @@ def heatmap(scores: HeadScores, *, title: str | None = None, select: Mapping[str
         height=grid.height + 150,
         margin={"l": 60, "r": 110, "t": 80, "b": 70},
     )
-    return figure
+    return finish(figure, width=width, height=height, font=font, theme=theme)
 
 
 def _panels(scores: HeadScores) -> list[tuple[str, HeadScores]]:

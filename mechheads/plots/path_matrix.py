@@ -10,6 +10,7 @@ from mechheads.heads import HeadId
 from mechheads.plots.heatmap import hover
 from mechheads.plots.parts.colours import MISSING, SIGNED, colour_scale
 from mechheads.plots.parts.figure import figure_of
+from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.text import figure_title, level_name, plain
 
 if TYPE_CHECKING:
@@ -20,7 +21,16 @@ if TYPE_CHECKING:
 _WIDTH, _CELL_HEIGHT = 900, 26
 
 
-def path_matrix(scores: HeadScores, *, top: int = 20, title: str | None = None) -> go.Figure:
+def path_matrix(
+    scores: HeadScores,
+    *,
+    top: int = 20,
+    title: str | None = None,
+    width: float | None = None,
+    height: float | None = None,
+    font: Font | None = None,
+    theme: Theme = "light",
+) -> go.Figure:
     """Heatmap of the effect of each sender on each receiver, for the strongest senders.
 
     Senders go down, sorted by their largest absolute effect on any receiver; receivers go across in the order of the
@@ -32,6 +42,7 @@ def path_matrix(scores: HeadScores, *, top: int = 20, title: str | None = None) 
         scores: the result of ``mh.path_matrix``.
         top: the largest number of senders; senders that change nothing are left out.
         title: the title; by default the name of the scores.
+        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
 
     Raises:
         ValueError: if ``top`` is below 1, or the scores have no receivers or no sender that was measured.
@@ -84,7 +95,7 @@ def path_matrix(scores: HeadScores, *, top: int = 20, title: str | None = None) 
         height=max(_CELL_HEIGHT * len(senders), 160) + 200,
         margin={"l": 100, "r": 120, "t": 100, "b": 100},
     )
-    return figure
+    return finish(figure, width=width, height=height, font=font, theme=theme)
 
 
 def _effects(scores: HeadScores, senders: np.ndarray, cell: int) -> go.Heatmap:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.traces import OWN, OWN_BAND, RANDOM, RANDOM_BAND, band_trace, line_trace, share_figure
 
 if TYPE_CHECKING:
@@ -16,7 +17,15 @@ _BESIDE = {"deflected": ("#5b4a9e", "dash"), "degenerate": ("#8a5a00", "dot")}
 """Verdicts whose share is drawn beside attack success: colour and dash of each."""
 
 
-def refusal_curve(table: pd.DataFrame, *, title: str | None = None) -> go.Figure:
+def refusal_curve(
+    table: pd.DataFrame,
+    *,
+    title: str | None = None,
+    width: float | None = None,
+    height: float | None = None,
+    font: Font | None = None,
+    theme: Theme = "light",
+) -> go.Figure:
     """Attack success on harmful requests as more heads are ablated; ``RefusalCurve.plot`` draws it.
 
     The line of the ranked heads has its interval as a band. Random heads are drawn as their mean, with a band from the
@@ -27,6 +36,7 @@ def refusal_curve(table: pd.DataFrame, *, title: str | None = None) -> go.Figure
     Args:
         table: the table of a ``RefusalCurve``.
         title: the title; by default a general one.
+        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
 
     Raises:
         ValueError: if the table lacks a column or the line of the ranked heads.
@@ -63,7 +73,7 @@ def refusal_curve(table: pd.DataFrame, *, title: str | None = None) -> go.Figure
         traces.append(line_trace(own["k"], own[verdict], f"{verdict} answers", texts, style).update(mode="lines"))
     traces.append(band_trace(own["k"], own["ci_low"], own["ci_high"], OWN_BAND, name))
     traces.append(line_trace(own["k"], own["attack_success"], name, texts, {"color": OWN, "width": 3}))
-    return share_figure(
+    figure = share_figure(
         traces,
         max(own["k"].tolist()),
         title="Attack success as heads are ablated" if title is None else title,
@@ -71,6 +81,7 @@ def refusal_curve(table: pd.DataFrame, *, title: str | None = None) -> go.Figure
         y_title="attack success",
         legend_width=190,
     )
+    return finish(figure, width=width, height=height, font=font, theme=theme)
 
 
 def _texts(line: pd.DataFrame) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.text import plain
 from mechheads.plots.parts.traces import OWN, OWN_BAND, RANDOM, RANDOM_BAND, band_trace, line_trace, share_figure
 
@@ -25,6 +26,10 @@ def removal_curves(
     random: Sequence[str] = (),
     controls: Sequence[str] = (),
     title: str | None = None,
+    width: float | None = None,
+    height: float | None = None,
+    font: Font | None = None,
+    theme: Theme = "light",
 ) -> go.Figure:
     """Accuracy on a relation as its heads are removed, best first; ``Removal.plot`` draws it.
 
@@ -40,6 +45,7 @@ def removal_curves(
         heads: the heads in the order in which they are removed.
         random, controls: the values of ``which`` for draws of random heads and for control relations.
         title: the title; by default made from the relation.
+        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
 
     Raises:
         ValueError: if the table has no rows for one of these values.
@@ -74,7 +80,7 @@ def removal_curves(
     traces.append(
         line_trace(own["k"], own["accuracy"], plain(relation), _texts(own, shown, heads), {"color": OWN, "width": 3})
     )
-    return share_figure(
+    figure = share_figure(
         traces,
         max(own["k"].tolist()),
         title=f"{relation} without its heads" if title is None else title,
@@ -82,6 +88,7 @@ def removal_curves(
         y_title="accuracy",
         legend_width=240,
     )
+    return finish(figure, width=width, height=height, font=font, theme=theme)
 
 
 def _texts(line: pd.DataFrame, shown: str, heads: Sequence[HeadId | str]) -> list[str]:

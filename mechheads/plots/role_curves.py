@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from mechheads.heads import HeadId
 from mechheads.plots.heatmap import heatmap
-from mechheads.plots.parts.axes import FRAME
+from mechheads.plots.parts.axes import FRAME, warp_row
 from mechheads.plots.parts.figure import Panels
+from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.notes import UNMARKED, add_note
 from mechheads.plots.parts.text import figure_title, interval, plain
 from mechheads.plots.parts.traces import band_trace, line_trace
@@ -54,7 +56,14 @@ Grid = dict[str, dict[str, "Curves | str"]]
 
 
 def role_curves(
-    curves: Curves | Sequence[Curves] | Mapping[str, Mapping[str, Curves | str]], *, title: str | None = None
+    curves: Curves | Sequence[Curves] | Mapping[str, Mapping[str, Curves | str]],
+    *,
+    title: str | None = None,
+    symlog: float | None = None,
+    width: float | None = None,
+    height: float | None = None,
+    font: Font | None = None,
+    theme: Theme = "light",
 ) -> go.Figure:
     """Change in a target's log-probability as the top heads of each role are gated off: a panel per task and model.
 
@@ -67,9 +76,13 @@ def role_curves(
             ``{task: {model: curves}}``. If a task was not measured on a model, the panel says so. A text
             instead of the curves, such as the reason why a model could not be read, is written in its panel.
         title: the title; by default a general one.
+        symlog: draw the change on a symmetric logarithmic axis, which is linear between minus and plus this many nats,
+            such as 0.1; small and large changes can then be read in one panel. By default the axis is linear.
+        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
 
     Raises:
-        ValueError: if there is nothing to draw, two results have the same task and model, or one lacks a role.
+        ValueError: if there is nothing to draw, two results have the same task and model, one lacks a role, or
+            ``symlog`` is not above 0.
 
     After Nam et al. 2025 (arXiv 2505.13737).
 
@@ -81,6 +94,8 @@ def role_curves(
     """
 
     grid = _grid(curves)
+    if symlog is not None and not (isfinite(symlog) and symlog > 0):
+        raise ValueError(f"symlog is {symlog}; it must be above 0, such as 0.1")
     models = list(dict.fromkeys(model for row in grid.values() for model in row))
     panels = Panels(len(grid), len(models), *_sizes(len(grid), len(models)), _GAP_ACROSS, _GAP_DOWN)
     titles = [plain(model) for model in models]
@@ -106,6 +121,8 @@ def role_curves(
         figure.update_yaxes(title_text=f"<b>{plain(task)}</b><br>change in log p (nats)", row=row, col=1)
         if not any(_measured(across, model) for model in models):
             figure.update_yaxes(**UNMARKED, row=row)
+        elif symlog is not None:
+            warp_row(figure, row, symlog)
     for column, model in enumerate(models, 1):
         if any(_measured(across, model) for across in grid.values()):
             figure.update_xaxes(title_text="number of heads gated off", title_standoff=6, row=len(grid), col=column)
@@ -115,17 +132,24 @@ def role_curves(
     figure.update_layout(
         title=figure_title(heading) | {"y": 1, "yanchor": "top", "pad": {"t": 20}},
         plot_bgcolor="white",
-        font={"color": "#222222"},
         legend={"orientation": "h", "x": 0, "y": 1 + 30 / panels.height, "yanchor": "bottom"},
         showlegend=True,
         width=panels.width + 130,
         height=panels.height + 175,
         margin={"l": 90, "r": 40, "t": 115, "b": 60},
     )
-    return figure
+    return finish(figure, width=width, height=height, font=font, theme=theme)
 
 
-def role_map(roles: Mapping[str, HeadScores], *, title: str | None = None) -> go.Figure:
+def role_map(
+    roles: Mapping[str, HeadScores],
+    *,
+    title: str | None = None,
+    width: float | None = None,
+    height: float | None = None,
+    font: Font | None = None,
+    theme: Theme = "light",
+) -> go.Figure:
     """Heatmaps of how strongly each head has each role, from 0 to 1: one panel per role.
 
     The hover text shows a head's name, score and interval.
@@ -133,6 +157,7 @@ def role_map(roles: Mapping[str, HeadScores], *, title: str | None = None) -> go
     Args:
         roles: the result of ``mh.head_roles``.
         title: the title; by default made from the task.
+        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
 
     Raises:
         ValueError: if there are no roles.
@@ -161,7 +186,8 @@ def role_map(roles: Mapping[str, HeadScores], *, title: str | None = None) -> go
     if all(end in one.dataset for end in RANGE for one in roles.values()):
         ranges = {end: np.stack([one.dataset[end].values for one in roles.values()], -1) for end in RANGE}
         together = HeadScores(together.dataset.assign({end: (together.scores.dims, r) for end, r in ranges.items()}))
-    return heatmap(together, title=title).update_coloraxes(cmin=0, cmax=1)
+    figure = heatmap(together, title=title, width=width, height=height, font=font, theme=theme)
+    return figure.update_coloraxes(cmin=0, cmax=1)
 
 
 def _grid(curves: Any) -> Grid:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import ceil, isfinite
+from collections.abc import Collection, Mapping, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +11,10 @@ import numpy as np
 from mechheads.plots.parts.axes import FRAME, count_ticks
 from mechheads.plots.parts.colours import colour_scale
 from mechheads.plots.parts.figure import Panels
+from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.notes import UNMARKED, add_note
+from mechheads.plots.parts.resize import Side, inner
+from mechheads.plots.parts.safety_series import SCORES, Series, hover_texts
 from mechheads.plots.parts.text import figure_title, plain
 
 if TYPE_CHECKING:
@@ -28,25 +30,30 @@ _NAMES = {
     "mean": "mean ablation",
     "resample": "resample ablation",
 }
-_SCORES = {"ships": ("Ships", "nats"), "generalized_ships": ("Generalized Ships", "degrees")}
-_MARKS = (("circle", 26), ("x", 13), ("square-open", 25), ("diamond-open", 25), ("triangle-up-open", 29))
-"""Symbol and size of each series. Drawn in this order, the markers of one head are all visible."""
+_MARKS = (
+    ("circle-open", 0.8),
+    ("x-thin-open", 0.66),
+    ("square-open", 0.8),
+    ("diamond-open", 0.66),
+    ("triangle-up-open", 0.72),
+)
+"""Symbol of each series, and its size relative to the place of a head. All are drawn with lines of one width: none
+weighs more than another, all markers of one head are visible, and those of neighbours do not overlap."""
+_LARGEST, _STROKE = 24, 0.13
+"""The largest place of a head in pixels, and the width of lines relative to it."""
 _COLOURS = ("#f5c542", "#f4873f", "#dd4a4a", "#b3305f", "#5c1a6b")
-_GAP_ACROSS, _GAP_DOWN, _WIDEST = 66, 84, 1120
-
-
-@dataclass(frozen=True)
-class _Series:
-    """Scores that are drawn with one marker: names for the legend and the hover text, and the heads to show."""
-
-    name: str
-    about: str
-    scores: HeadScores
-    top: pd.DataFrame
+_GAP_ACROSS, _GAP_DOWN, _WIDEST, _BAR = 66, 84, 1120, 56
 
 
 def safety_map(
-    scores: HeadScores | Sequence[HeadScores], *, k: int | None = None, title: str | None = None
+    scores: HeadScores | Sequence[HeadScores],
+    *,
+    k: int | None = None,
+    title: str | None = None,
+    width: float | None = None,
+    height: float | None = None,
+    font: Font | None = None,
+    theme: Theme = "light",
 ) -> go.Figure:
     """Map of the ``k`` heads with the largest score, layers across and heads up, coloured by Generalized Ships.
 
@@ -59,6 +66,7 @@ def safety_map(
         scores: the result of ``mh.safety_heads`` for one ablation, or a list of results for several.
         k: the number of heads from each result; by default, the ``k`` given to ``mh.safety_heads``.
         title: the title; by default made from ``k`` and the model.
+        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
 
     Raises:
         ValueError: if scores are of another kind, repeat an ablation, or are of different models.
@@ -71,9 +79,10 @@ def safety_map(
     by_ablation = _by_ablation(list(scores) if isinstance(scores, Sequence) else [scores])
     model = next(iter(by_ablation.values())).provenance.get("model", "the model")
     marks = {_NAMES[ablation]: mark for ablation, mark in zip(_NAMES, _MARKS, strict=True)}
-    series = [_Series(_NAMES[a], _NAMES[a], one, _top(one, k)) for a, one in by_ablation.items()]
+    series = [Series(_NAMES[a], _NAMES[a], one, _top(one, k)) for a, one in by_ablation.items()]
     heading = f"Top {max(len(one.top) for one in series)} safety heads of {model}"
-    return _draw({"": series}, marks, heading if title is None else title)
+    figure = _draw({"": series}, marks, heading if title is None else title)
+    return _fit(finish(figure, width=width, height=height, font=font, theme=theme))
 
 
 def safety_grid(
@@ -82,8 +91,13 @@ def safety_grid(
     k: int | None = None,
     title: str | None = None,
     columns: int | None = None,
+    own_scales: bool = False,
+    width: float | None = None,
+    height: float | None = None,
+    font: Font | None = None,
+    theme: Theme = "light",
 ) -> go.Figure:
-    """Several panels of ``safety_map`` on one scale, for example one per model or one per set of requests.
+    """Several panels of ``safety_map``, for example one per model or one per set of requests.
 
     The first series is drawn as circles, the others as crosses, squares, diamonds and triangles, the same in all
     panels. A head in the top ``k`` of several series has several markers, and its hover text covers all of them. Models
@@ -96,6 +110,9 @@ def safety_grid(
         title: the title; by default made from ``k``.
         columns: the number of panels side by side, such as the number of sets of requests for each model; fewer if
             they do not fit. By default, as many as fit.
+        own_scales: give each panel a colour scale and a colour bar of its own, as in the paper. By default all panels
+            share one, so that their colours can be compared.
+        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
 
     Raises:
         ValueError: if there is nothing to draw, ``columns`` is below 1, there are more series than markers, or scores
@@ -103,7 +120,7 @@ def safety_grid(
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
     >>> found = mh.safety.compare_ablations(model, requests, k=1, heads=["L0H0", "L23H4"], progress=False)
-    >>> [trace.name for trace in mh.plots.safety_grid({"three requests": found}).data]
+    >>> [trace.name for trace in mh.plots.safety_grid({"three requests": found}).data if trace.showlegend is None]
     ['Undifferentiated Attention', 'Scaling Contribution']
     """
     read = _check_panels(panels)
@@ -116,13 +133,15 @@ def safety_grid(
         )
     drawn = {
         _title(panel): [
-            _Series(_title(name), _about(name, panel, one), one, _top(one, k)) for name, one in series.items()
+            Series(_title(name), _about(name, panel, one), one, _top(one, k)) for name, one in series.items()
         ]
         for panel, series in read.items()
     }
     heading = f"Top {max(len(one.top) for series in drawn.values() for one in series)} safety heads"
     placed = {_title(panel): drawn.get(_title(panel), str(why)) for panel, why in panels.items()}
-    return _draw(placed, dict(zip(names, _MARKS, strict=False)), heading if title is None else title, columns)
+    marks = dict(zip(names, _MARKS, strict=False))
+    figure = _draw(placed, marks, heading if title is None else title, columns, own_scales)
+    return _fit(finish(figure, width=width, height=height, font=font, theme=theme))
 
 
 def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
@@ -179,25 +198,26 @@ def _top(scores: HeadScores, k: int | None) -> pd.DataFrame:
     """The first ``k`` heads, with both scores, intervals and ``in_top``, if the dataset has them."""
     top = scores.top(scores.provenance.get("k", 10) if k is None else k)
     at = (top["layer"].to_numpy(), top["head"].to_numpy())
-    names = [f"{name}{end}" for name in _SCORES for end in ("", "_low", "_high")]
+    names = [f"{name}{end}" for name in SCORES for end in ("", "_low", "_high")]
     return top.assign(**{n: scores.dataset[n].values[at] for n in [*names, "in_top"] if n in scores.dataset})
 
 
 def _draw(
-    panels: Mapping[str, Sequence[_Series] | str],
-    marks: Mapping[str, tuple[str, int]],
+    panels: Mapping[str, Sequence[Series] | str],
+    marks: Mapping[str, tuple[str, float]],
     title: str,
     columns: int | None = None,
+    own_scales: bool = False,
 ) -> go.Figure:
     """A figure with one panel for each entry of ``panels``, which maps headings to series, or to a text."""
-    every = [one for series in panels.values() if not isinstance(series, str) for one in series]
+    drawn = {i: series for i, series in enumerate(panels.values()) if not isinstance(series, str)}
+    every = [one for series in drawn.values() for one in series]
     n_layers = max(one.scores.n_layers for one in every)
     n_heads = max(one.scores.n_heads for one in every)
-    grid = _place_panels(len(panels), n_layers, n_heads, columns)
+    grid = _place_panels(len(panels), n_layers, n_heads, columns, _GAP_ACROSS + own_scales * _BAR)
     figure = grid.figure(subplot_titles=[plain(name) for name in panels])
-    scale = float(np.clip(min(grid.panel_width / n_layers, grid.panel_height / n_heads) / 20, 0.7, 1))
     figure.update_annotations(font_size=15)
-    named: set[str] = set()
+    named: dict[str, str] = {}
     for i, series in enumerate(panels.values()):
         if isinstance(series, str):
             figure.update_xaxes(**FRAME, **UNMARKED, **grid.place(i))
@@ -205,11 +225,10 @@ def _draw(
             add_note(figure, series, grid.place(i), (grid.panel_width, grid.panel_height))
             continue
         ordered = sorted(series, key=lambda one: list(marks).index(one.name))
-        for one, texts in zip(ordered, _hover(ordered), strict=True):
+        for one, texts in zip(ordered, hover_texts(ordered), strict=True):
             symbol, size = marks[one.name]
-            trace = _markers(one, texts, symbol, size * scale)
-            trace.showlegend = one.name not in named
-            named.add(one.name)
+            trace = _markers(one, texts, symbol, size, _axis_name("coloraxis", i if own_scales else 0))
+            named.setdefault(one.name, symbol)
             figure.add_trace(trace, **grid.place(i))
         across, up = max(one.scores.n_layers for one in series), max(one.scores.n_heads for one in series)
         figure.update_xaxes(**_axis(across, grid.panel_width, 24), title_text="Layer", **grid.place(i))
@@ -218,12 +237,12 @@ def _draw(
             figure.update_yaxes(title_text="Head", **grid.place(i))
     figure.update_xaxes(title_standoff=4)
     figure.update_yaxes(title_standoff=6)
+    figure.add_traces([_legend_entry(name, named[name], marks[name][1]) for name in marks if name in named])
     headings = 28 * any(panels)
     legend = 22 * _legend_rows(named, grid.width) + 12
     top = 56 + legend + headings
     figure.update_layout(
         title=figure_title(title) | {"y": 1, "yanchor": "top", "pad": {"t": 22}},
-        coloraxis=_colours(np.concatenate([one.top["generalized_ships"].to_numpy() for one in every]), grid.height),
         legend={
             "orientation": "h",
             "x": 0,
@@ -234,15 +253,48 @@ def _draw(
         },
         showlegend=True,
         plot_bgcolor="white",
-        font={"color": "#222222"},
         width=grid.width + 190,
         height=grid.height + top + 60,
         margin={"l": 60, "r": 130, "t": top, "b": 60},
     )
+    angles = {i: [one.top["generalized_ships"].to_numpy() for one in part] for i, part in drawn.items()}
+    if own_scales:
+        for i, degrees in angles.items():
+            axis = figure.layout[_axis_name("xaxis", i)], figure.layout[_axis_name("yaxis", i)]
+            figure.update_layout(
+                {_axis_name("coloraxis", i): _colours(np.concatenate(degrees), _bar_beside(*axis, grid))}
+            )
+    else:
+        together = np.concatenate([degrees for part in angles.values() for degrees in part])
+        figure.update_layout(coloraxis=_colours(together, _bar_of_all(grid.height)))
     return figure
 
 
-def _markers(series: _Series, texts: Sequence[str], symbol: str, size: float) -> go.Scatter:
+def _axis_name(kind: str, i: int) -> str:
+    """The name of an axis of the i-th panel in the layout of a figure."""
+    return f"{kind}{i + 1 if i else ''}"
+
+
+def _fit(figure: go.Figure) -> go.Figure:
+    """Give all markers the size that the place of a head has in the narrowest panel."""
+    places = [_LARGEST]
+    markers = [trace for trace in figure.data if trace.marker.symbol is not None]
+    for trace in markers:
+        sides: tuple[tuple[Side, str], ...] = (
+            ("width", (trace.xaxis or "x").replace("x", "xaxis")),
+            ("height", (trace.yaxis or "y").replace("y", "yaxis")),
+        )
+        for side, name in sides:
+            axis: Any = figure.layout[name]
+            (start, stop), (low, high) = axis.domain, axis.range
+            places.append(inner(figure, side) * (stop - start) / (high - low))
+    place = min(places)
+    for trace in markers:
+        trace.marker.update(size=trace.marker.size * place, line_width=max(1.2, _STROKE * place))
+    return figure
+
+
+def _markers(series: Series, texts: Sequence[str], symbol: str, size: float, coloraxis: str) -> go.Scatter:
     """A marker at each head of a series."""
     import plotly.graph_objects as go
 
@@ -252,30 +304,38 @@ def _markers(series: _Series, texts: Sequence[str], symbol: str, size: float) ->
         mode="markers",
         name=plain(series.name),
         legendgroup=series.name,
+        showlegend=False,
         marker={
             "symbol": symbol,
             "size": size,
             "color": series.top["generalized_ships"].to_numpy(),
-            "coloraxis": "coloraxis",
-            "line": {"width": 2.5 if symbol.endswith("open") else 1.3, "color": "white"},
+            "coloraxis": coloraxis,
         },
         text=texts,
         hovertemplate="%{text}<extra></extra>",
     )
 
 
-def _place_panels(n_panels: int, n_layers: int, n_heads: int, columns: int | None) -> Panels:
-    """As many panels side by side as fit, large for small models."""
+def _legend_entry(name: str, symbol: str, size: float) -> go.Scatter:
+    """A trace for the legend alone: the markers themselves have as many colours as heads."""
+    import plotly.graph_objects as go
+
+    marker = {"symbol": symbol, "size": size, "color": "#444444"}
+    return go.Scatter(x=[None], y=[None], mode="markers", name=plain(name), legendgroup=name, marker=marker)
+
+
+def _place_panels(n_panels: int, n_layers: int, n_heads: int, columns: int | None, gap: int) -> Panels:
+    """As many panels side by side as fit, large for small models, with a gap of so many pixels between them."""
     if n_panels == 1:
-        return Panels(1, 1, 710, int(np.clip(34 * n_heads, 300, 900)), _GAP_ACROSS, _GAP_DOWN)
-    fitting = max(1, (_WIDEST + _GAP_ACROSS) // (max(320, 7 * n_layers) + _GAP_ACROSS))
+        return Panels(1, 1, 710, int(np.clip(34 * n_heads, 300, 900)), gap, _GAP_DOWN)
+    fitting = max(1, (_WIDEST + gap) // (max(320, 7 * n_layers) + gap))
     columns = min(fitting, n_panels, columns or (2 if n_panels == 4 else n_panels))
-    widest = (_WIDEST - (columns - 1) * _GAP_ACROSS) // columns
+    widest = (_WIDEST - (columns - 1) * gap) // columns
     width, height = min(widest, max(380, 24 * n_layers)), int(np.clip(18 * n_heads, 240, 560))
-    return Panels(ceil(n_panels / columns), columns, width, height, _GAP_ACROSS, _GAP_DOWN)
+    return Panels(ceil(n_panels / columns), columns, width, height, gap, _GAP_DOWN)
 
 
-def _legend_rows(names: set[str], width: float) -> int:
+def _legend_rows(names: Collection[str], width: float) -> int:
     """The number of legend rows: one if all names fit, otherwise in columns as wide as the longest name."""
     widths = [6.2 * len(name) + 45 for name in names]
     return 1 if sum(widths) <= width else ceil(len(names) / max(1, width // max(widths)))
@@ -292,55 +352,24 @@ def _axis(n: int, pixels: int, most: int) -> dict[str, Any]:
     }
 
 
-def _colours(degrees: np.ndarray, height: float) -> dict[str, Any]:
+def _bar_of_all(height: float) -> dict[str, Any]:
+    """The place of the one colour bar, beside panels of this height in pixels."""
+    title = {"text": "Generalized<br>Ships (degrees)"}
+    return {"title": title, "thickness": 14, "len": min(height, 420), "lenmode": "pixels", "y": 1, "yanchor": "top"}
+
+
+def _bar_beside(across: Any, up: Any, grid: Panels) -> dict[str, Any]:
+    """The place of a colour bar to the right of the panel with these axes."""
+    length = up.domain[1] - up.domain[0]
+    place = {"x": across.domain[1] + 6 / grid.width, "xpad": 0, "y": up.domain[0] + length / 2, "len": length}
+    return {"title": {"text": "degrees"}, "thickness": 10, "ypad": 0, **place}
+
+
+def _colours(degrees: np.ndarray, bar: dict[str, Any]) -> dict[str, Any]:
     top = float(np.nanmax(degrees)) if np.isfinite(degrees).any() else 1.0
     return {
         "colorscale": colour_scale(_COLOURS),
         "cmin": 0.0,
         "cmax": top or 1.0,
-        "colorbar": {
-            "title": {"text": "Generalized<br>Ships (degrees)"},
-            "thickness": 14,
-            "len": min(height, 420),
-            "lenmode": "pixels",
-            "y": 1,
-            "yanchor": "top",
-        },
+        "colorbar": bar,
     }
-
-
-def _hover(series: Sequence[_Series]) -> list[list[str]]:
-    """The hover texts of each series, by head: the numbers of this series, then of the panel's other series."""
-    texts = [
-        {
-            (row["layer"], row["head"]): _describe(one, rank, row)
-            for rank, row in enumerate(one.top.to_dict("records"), 1)
-        }
-        for one in series
-    ]
-    return [
-        ["<br><br>".join([text, *(b[head] for b in texts if b is not own and head in b)]) for head, text in own.items()]
-        for own in texts
-    ]
-
-
-def _describe(series: _Series, rank: int, row: Mapping[Any, Any]) -> str:
-    scores = series.scores
-    ranking = scores.provenance.get("score", "ships")
-    lines = [f"<b>L{row['layer']}H{row['head']}</b>, rank {rank}", series.about]
-    for score in sorted(_SCORES, key=lambda name: name != ranking):
-        ends = ("score", "ci_low", "ci_high") if score == ranking else (score, f"{score}_low", f"{score}_high")
-        if ends[0] in row:
-            lines.append(_number(*_SCORES[score], *(row[end] for end in ends), level=scores.level))
-    if isfinite(row.get("in_top", np.nan)):
-        lines.append(f"in the top {scores.provenance['k']} of {row['in_top']:.0%} of resamples")
-    return "<br>".join(lines)
-
-
-def _number(name: str, unit: str, value: float, low: float, high: float, *, level: float | None) -> str:
-    if not isfinite(value):
-        return f"{name} not defined"
-    text = f"{name} {value:.4g} {unit}"
-    if not (isfinite(low) and isfinite(high)):
-        return text
-    return f"{text} ({'interval' if level is None else f'{100 * level:g}%'} {low:.4g} to {high:.4g})"

@@ -11,6 +11,7 @@ import numpy as np
 from mechheads.heads import check_heads
 from mechheads.plots.parts.axes import FRAME
 from mechheads.plots.parts.figure import Panels
+from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.text import figure_title, interval, plain
 from mechheads.results.agreement import shared_relations
 
@@ -32,6 +33,10 @@ def static_dynamic(
     correlations: pd.DataFrame | None = None,
     *,
     title: str | None = None,
+    width: float | None = None,
+    height: float | None = None,
+    font: Font | None = None,
+    theme: Theme = "light",
 ) -> go.Figure:
     """Scatter plot of relation scores in context (dynamic) against relation scores from weights (static).
 
@@ -43,6 +48,7 @@ def static_dynamic(
         correlations: from ``mh.labels.score_correlations``; each panel then shows the correlation over all templates,
             with its interval.
         title: the title.
+        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
 
     Raises:
         ValueError: if a result is of another kind, the models have different sizes, or there is no common relation.
@@ -89,7 +95,7 @@ def static_dynamic(
     axis = {"range": [-0.03, 1.03], "tickvals": [0, 0.5, 1]}
     figure.update_xaxes(**axis)
     figure.update_yaxes(**axis)
-    return figure
+    return finish(figure, width=width, height=height, font=font, theme=theme)
 
 
 def relation_panels(
@@ -116,7 +122,6 @@ def relation_panels(
     figure.update_layout(
         title=figure_title(title or ""),
         plot_bgcolor="white",
-        font={"color": "#222222"},
         width=panels.width + 240,
         height=panels.height + top + 60,
         margin={"l": 60, "r": 180, "t": top, "b": 60},

@@ -9,6 +9,7 @@ import numpy as np
 
 from mechheads.plots.parts.colours import SIGNED, colour_scale
 from mechheads.plots.parts.figure import figure_of
+from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.text import figure_title, interval, plain
 
 if TYPE_CHECKING:
@@ -18,7 +19,15 @@ if TYPE_CHECKING:
 _CELL_WIDTH, _CELL_HEIGHT, _FAINT = 86, 44, 0.25
 
 
-def view_agreement(correlations: pd.DataFrame, *, title: str | None = None) -> go.Figure:
+def view_agreement(
+    correlations: pd.DataFrame,
+    *,
+    title: str | None = None,
+    width: float | None = None,
+    height: float | None = None,
+    font: Font | None = None,
+    theme: Theme = "light",
+) -> go.Figure:
     """Rank correlations of every two views: red if they order heads alike, blue if in opposite order.
 
     Pairs whose interval includes 0, or that have no interval, are pale with a grey number: the views may be unrelated.
@@ -28,6 +37,7 @@ def view_agreement(correlations: pd.DataFrame, *, title: str | None = None) -> g
         correlations: a row for every two views, such as ``Atlas.agreement()``: view, other, spearman, ci_low, ci_high
             and n.
         title: the title; by default a general one.
+        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
 
     Raises:
         ValueError: if there are no rows, a column is missing, or two views occur twice.
@@ -80,7 +90,7 @@ def view_agreement(correlations: pd.DataFrame, *, title: str | None = None) -> g
     )
     _lay_out(figure, [plain(name.replace("_", " ")) for name in names])
     figure.update_layout(title=figure_title("Rank correlation of views of the same heads" if title is None else title))
-    return figure
+    return finish(figure, width=width, height=height, font=font, theme=theme)
 
 
 def _cells(correlations: pd.DataFrame) -> dict[tuple[str, str], tuple[float, float, float, int]]:
@@ -127,7 +137,6 @@ def _lay_out(figure: go.Figure, names: list[str]) -> None:
             "colorbar": {"title": {"text": "ρ"}, "thickness": 14},
         },
         plot_bgcolor="white",
-        font={"color": "#222222"},
         width=n * _CELL_WIDTH + 330,
         height=max(n * _CELL_HEIGHT, 120) + 220,
         margin={"l": 200, "r": 130, "t": 80, "b": 140},

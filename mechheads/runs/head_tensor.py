@@ -85,12 +85,13 @@ class Attention:
     strings: tuple[tuple[str, ...], ...]
     sizes: tuple[int, int]
 
-    def plot(self, heads: HeadLike | Sequence[HeadLike] | None = None, prompt: int = 0) -> go.Figure:
+    def plot(self, heads: HeadLike | Sequence[HeadLike] | None = None, prompt: int = 0, **options: Any) -> go.Figure:
         """Plot one prompt's attention patterns with its tokens; a menu selects among several heads.
 
         Args:
             heads: one or several heads; every head by default.
             prompt: the index of the prompt.
+            options: passed to ``mh.plots.attention``.
 
         Raises:
             ValueError: if a head or the prompt does not exist.
@@ -102,7 +103,7 @@ class Attention:
         patterns: dict[HeadLike, np.ndarray] = {
             head: self.pattern[head][prompt, :n, :n].float().cpu().numpy() for head in chosen
         }
-        return attention(patterns, list(self.strings[prompt]))
+        return attention(patterns, list(self.strings[prompt]), **options)
 
     def view(self, path: str | Path | None = None) -> Any:
         """Show all heads' patterns with their tokens: in a notebook a widget, elsewhere a page.

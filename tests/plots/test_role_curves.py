@@ -12,6 +12,7 @@ import pytest
 
 from mechheads.gating.roles.role_curves import RoleCurves
 from mechheads.heads import HeadId
+from mechheads.plots.parts.axes import symlog
 from mechheads.plots.role_curves import role_curves, role_map
 from mechheads.results.scores import HeadScores
 
@@ -144,6 +145,22 @@ def test_what_cannot_be_drawn() -> None:
         role_curves([made(), made()])
     with pytest.raises(ValueError, match="the curves of task 'math' and model 'demo' have no rows for 'irrelevance'"):
         role_curves(without("irrelevance"))
+
+
+def test_a_symmetric_logarithmic_axis_moves_the_lines_and_names_the_values() -> None:
+    curves = made()
+    usual, warped = lines(role_curves(curves)), lines(role_curves(curves, symlog=0.1))
+    for name, line in usual.items():
+        np.testing.assert_allclose(warped[name].y, symlog(line.y, 0.1))
+        assert list(warped[name].text) == list(line.text)
+    axis = role_curves(curves, symlog=0.1).layout.yaxis
+    assert [float(text.replace("−", "-")) for text in axis.ticktext] == sorted(
+        float(text.replace("−", "-")) for text in axis.ticktext
+    )
+    np.testing.assert_allclose(axis.tickvals, symlog([float(text.replace("−", "-")) for text in axis.ticktext], 0.1))
+    for wrong in (0, -1, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=r"symlog is .*; it must be above 0"):
+            role_curves(curves, symlog=wrong)
 
 
 def test_the_grid_stays_readable() -> None:

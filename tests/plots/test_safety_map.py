@@ -35,16 +35,21 @@ def safety(ablation: str = "undifferentiated", k: int = 5, seed: int = 0, model:
     )
 
 
+def marks(figure: Any) -> list[Any]:
+    """The markers in the panels, without those of the legend."""
+    return [trace for trace in figure.data if trace.showlegend is False]
+
+
 def test_the_first_k_heads_lie_at_their_layer_and_head_in_the_colour_of_their_angle():
     scores = safety()
     figure = safety_map(scores)
-    (trace,) = figure.data
+    (trace,) = marks(figure)
     heads = scores.heads(5)
     assert trace.x.tolist() == [head.layer for head in heads]
     assert trace.y.tolist() == [head.head for head in heads]
     angles = scores.dataset["generalized_ships"].values
     assert trace.marker.color.tolist() == [angles[head.layer, head.head] for head in heads]
-    assert trace.marker.symbol == "circle"
+    assert trace.marker.symbol == "circle-open"
     assert trace.marker.coloraxis == "coloraxis"
     assert figure.layout.coloraxis.cmin == 0
     assert figure.layout.coloraxis.cmax == max(trace.marker.color)
@@ -60,12 +65,12 @@ def test_the_first_k_heads_lie_at_their_layer_and_head_in_the_colour_of_their_an
 def test_circles_and_crosses_share_one_scale():
     first, second = safety(), safety("scaling", seed=1)
     figure = safety_map([first, second])
-    circle, cross = figure.data
-    assert (circle.marker.symbol, cross.marker.symbol) == ("circle", "x")
+    circle, cross = marks(figure)
+    assert (circle.marker.symbol, cross.marker.symbol) == ("circle-open", "x-thin-open")
     assert (circle.name, cross.name) == ("Undifferentiated Attention", "Scaling Contribution")
     assert circle.marker.size > cross.marker.size
     assert figure.layout.coloraxis.cmax == max(*circle.marker.color, *cross.marker.color)
-    assert safety_map(second).data[0].marker.symbol == "x"
+    assert safety_map(second).data[0].marker.symbol == "x-thin-open"
 
 
 def test_hover_names_head_rank_scores_and_intervals():
@@ -114,9 +119,9 @@ def places(trace: Any) -> list[str]:
 
 def test_every_ablation_has_its_mark_and_name():
     figure = safety_map([shown("L0H1", kind) for kind in ("resample", "mean", "zero", "scaling", "undifferentiated")])
-    assert [(trace.name, trace.marker.symbol) for trace in figure.data] == [
-        ("Undifferentiated Attention", "circle"),
-        ("Scaling Contribution", "x"),
+    assert [(trace.name, trace.marker.symbol) for trace in marks(figure)] == [
+        ("Undifferentiated Attention", "circle-open"),
+        ("Scaling Contribution", "x-thin-open"),
         ("zero ablation", "square-open"),
         ("mean ablation", "diamond-open"),
         ("resample ablation", "triangle-up-open"),
@@ -153,16 +158,17 @@ def test_a_panel_for_each_ablation_with_models_as_marks():
         }
     )
     assert [note.text for note in figure.layout.annotations] == ["Undifferentiated Attention", "Scaling Contribution"]
-    drawn = [(trace.xaxis, trace.name, trace.marker.symbol, places(trace)) for trace in figure.data]
+    drawn = [(trace.xaxis, trace.name, trace.marker.symbol, places(trace)) for trace in marks(figure)]
     assert drawn == [
-        ("x", "&lt;a&gt;", "circle", ["L3H2", "L0H1"]),
-        ("x", "b", "x", ["L1H0"]),
-        ("x2", "&lt;a&gt;", "circle", ["L0H0"]),
-        ("x2", "b", "x", ["L2H2"]),
+        ("x", "&lt;a&gt;", "circle-open", ["L3H2", "L0H1"]),
+        ("x", "b", "x-thin-open", ["L1H0"]),
+        ("x2", "&lt;a&gt;", "circle-open", ["L0H0"]),
+        ("x2", "b", "x-thin-open", ["L2H2"]),
     ]
-    assert [trace.showlegend for trace in figure.data] == [True, True, False, False]
-    assert figure.data[0].legendgroup == figure.data[2].legendgroup
-    assert {trace.marker.coloraxis for trace in figure.data} == {"coloraxis"}
+    legend = [(trace.name, trace.marker.symbol) for trace in figure.data if trace.showlegend is None]
+    assert legend == [("&lt;a&gt;", "circle-open"), ("b", "x-thin-open")]
+    assert figure.data[0].legendgroup == figure.data[2].legendgroup == figure.data[-2].legendgroup
+    assert {trace.marker.coloraxis for trace in marks(figure)} == {"coloraxis"}
     assert figure.layout.coloraxis.cmax == 20
     assert figure.layout.title.text == "Top 2 safety heads"
     assert safety_grid({"one": {"a": shown("L3H2 L0H1")}}, k=1, title="<t>").layout.title.text == "&lt;t&gt;"
@@ -170,7 +176,7 @@ def test_a_panel_for_each_ablation_with_models_as_marks():
 
 def test_a_head_of_two_series_has_both_marks_and_tells_of_both():
     figure = safety_grid({"JailbreakBench": {"scaling": shown("L3H2 L0H1"), "zero": shown("L1H1 L3H2", "zero")}})
-    first, second = figure.data
+    first, second = marks(figure)
     assert places(first) == ["L3H2", "L0H1"] and places(second) == ["L1H1", "L3H2"]
     own, other = first.text[0].split("<br><br>")
     assert own.split("<br>")[:4] == ["<b>L3H2</b>, rank 1", "JailbreakBench", "Scaling Contribution", "demo"]
@@ -214,7 +220,7 @@ def test_marks_at_the_edge_of_a_large_model_are_not_cut():
         tall, name="safety heads", unit="nats", kind="safety", provenance={"k": 2}, variables=angle
     )
     figure = safety_grid({"a": {"large": scores}, "b": {"large": scores}})
-    (trace, _) = figure.data
+    (trace, _) = marks(figure)
     assert places(trace) == ["L0H63", "L79H0"]
     inner = figure.layout.width - figure.layout.margin.l - figure.layout.margin.r
     first, last = figure.layout.xaxis.range
@@ -260,3 +266,43 @@ def test_figure_is_valid_json_and_changes_no_global_template():
     figure = safety_map([safety(), safety("scaling")])
     assert json.loads(figure.to_json())["data"][0]["type"] == "scatter"
     assert plotly.io.templates.default == before
+
+
+@pytest.mark.parametrize(("size", "options"), [((32, 32), {}), ((4, 3), {}), ((4, 3), {"width": 300, "height": 230})])
+def test_marks_are_of_equal_lines_and_do_not_reach_their_neighbours(size, options):
+    def all_heads(ablation: str) -> HeadScores:
+        angle = (("layer", "head"), np.ones(size))
+        return HeadScores.from_values(
+            np.ones((*size, 2)),
+            name="safety heads",
+            unit="nats",
+            kind="safety",
+            provenance={"ablation": ablation, "k": 3},
+            variables={"generalized_ships": angle, "generalized_ships_low": angle, "generalized_ships_high": angle},
+        )
+
+    figure = safety_map([all_heads("undifferentiated"), all_heads("scaling")], **options)
+    circle, cross = marks(figure)
+    assert circle.marker.line.width == cross.marker.line.width
+    layout = figure.layout
+    across = layout.width - layout.margin.l - layout.margin.r
+    up = layout.height - layout.margin.t - layout.margin.b
+    for pixels, axis in ((across, layout.xaxis), (up, layout.yaxis)):
+        place = pixels / (axis.range[1] - axis.range[0])
+        assert circle.marker.size + circle.marker.line.width <= place
+
+
+def test_a_panel_can_have_its_own_colours():
+    panels = {"a": {"undifferentiated": safety()}, "b": {"undifferentiated": safety(seed=1)}}
+    figure = safety_grid(panels, own_scales=True)
+    first, second = marks(figure)
+    assert (first.marker.coloraxis, second.marker.coloraxis) == ("coloraxis", "coloraxis2")
+    layout = figure.layout
+    for trace, axis, x, y in (
+        (first, layout.coloraxis, layout.xaxis, layout.yaxis),
+        (second, layout.coloraxis2, layout.xaxis2, layout.yaxis2),
+    ):
+        assert axis.cmax == max(trace.marker.color)
+        assert x.domain[1] < axis.colorbar.x < x.domain[1] + 0.02
+        assert axis.colorbar.len == y.domain[1] - y.domain[0]
+    assert layout.coloraxis.cmax != layout.coloraxis2.cmax

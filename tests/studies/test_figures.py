@@ -76,7 +76,7 @@ def quick_to_free(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def without_kaleido(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests draw no images, whether or not kaleido is installed here."""
-    monkeypatch.setattr(output, "_has_kaleido", lambda: False)
+    monkeypatch.setattr(output, "has_kaleido", lambda: False)
 
 
 @pytest.fixture
@@ -554,7 +554,7 @@ def with_kaleido(monkeypatch: pytest.MonkeyPatch) -> Callable[[Draw], None]:
     """``with_kaleido(draw)`` lets ``draw(figures, paths)`` write the images."""
 
     def use(draw: Draw) -> None:
-        monkeypatch.setattr(output, "_has_kaleido", lambda: True)
+        monkeypatch.setattr(output, "has_kaleido", lambda: True)
         monkeypatch.setattr("plotly.io.write_images", draw)
 
     return use

@@ -80,7 +80,6 @@ def share_figure(
     figure.update_layout(
         title=figure_title(title),
         plot_bgcolor="white",
-        font={"color": "#222222"},
         legend={"traceorder": "reversed"},
         showlegend=True,
         width=_WIDTH + 70 + legend_width,

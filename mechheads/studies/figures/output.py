@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechheads.files.replacing import replacing
+from mechheads.plots.saving import HOW_TO_GET, IMAGES, first_line, has_kaleido, save
 from mechheads.studies.figures.panels import FILE, FigureFolder, Panels
 from mechheads.studies.report import write_figure_page
 from mechheads.studies.study import save_parts
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 NOT_REACHED = "not reached: the work was interrupted"
-_IMAGES = ("pdf", "svg", "png")
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def write_figure(folder: FigureFolder, panels: Panels[Any], drawn: Drawn) -> Pap
     page = write_figure_page(
         folder.path / "index.html", drawn.title, drawn.text, "\n".join(lines), drawn.figure, drawn.shown
     )
-    files = [page, _write_html(drawn.figure, folder.path / "figure.html"), *images, folder.path / FILE]
+    files = [page, save(drawn.figure, folder.path / "figure.html"), *images, folder.path / FILE]
     files += save_parts(folder.path, {}, drawn.tables)
     files += panels.files
     return PaperFigure(
@@ -97,26 +95,21 @@ def _left_out(folder: FigureFolder, panels: Panels[Any]) -> list[str]:
     return [f"Left out   {', '.join([name, *filter(None, several)])}: {why}" for (name, why), several in lines.items()]
 
 
-def _write_html(figure: go.Figure, path: Path) -> Path:
-    with replacing(path) as unfinished:
-        figure.write_html(unfinished, config={"displaylogo": False})
-    return path
-
-
 def _write_images(figure: go.Figure, folder: Path) -> tuple[list[Path], str]:
     """The files of the images, or why there are none. Images of an earlier figure are removed."""
     import plotly.io
 
-    paths = [folder / f"figure.{kind}" for kind in _IMAGES]
+    paths = [folder / f"figure.{kind}" for kind in IMAGES]
     for path in paths:
         path.unlink(missing_ok=True)
-    if not _has_kaleido():
-        return [], "they need the package kaleido (pip install kaleido) and Chrome or Chromium"
+    if not has_kaleido():
+        return [], HOW_TO_GET
     try:
-        size = {"width": figure.layout.width, "height": figure.layout.height}  # which write_images does not read
+        layout: Any = figure.layout
+        size = {"width": layout.width, "height": layout.height}  # which write_images does not read
         plotly.io.write_images([figure] * len(paths), [*paths], **size)
     except Exception as error:  # kaleido raises errors of many types if it finds no browser, or the browser fails
-        why = _first_line(error)
+        why = first_line(error)
     else:  # kaleido raises no error if a single image fails
         why = ", ".join(f"{path.name} was not written" for path in paths if not path.exists())
     if not why:
@@ -124,15 +117,3 @@ def _write_images(figure: go.Figure, folder: Path) -> tuple[list[Path], str]:
     for path in paths:
         path.unlink(missing_ok=True)
     return [], f"kaleido could not draw them ({why})"
-
-
-def _has_kaleido() -> bool:
-    return importlib.util.find_spec("kaleido") is not None
-
-
-def _first_line(error: BaseException) -> str:
-    """What an error says first; kaleido's errors hold their lines in a tuple."""
-    first: Any = error.args
-    while isinstance(first, tuple) and first:
-        first = first[0]
-    return (str(first).strip().splitlines() or [type(error).__name__])[0]
