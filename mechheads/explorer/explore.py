@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mechheads.explorer.head_payload import linked_heads
 from mechheads.explorer.live import Live
 from mechheads.explorer.page import write
 from mechheads.explorer.payload import Payload, atlas_payload, run_payload
@@ -55,7 +56,7 @@ def head_card(atlas: Atlas, head: HeadLike, path: str | Path | None = None, *, m
 
     Args:
         atlas: from ``mh.build_atlas`` or ``mh.studies.Atlas.load``.
-        head: such as ``"L23H4"``; the card of each head of its layer can be opened.
+        head: such as ``"L23H4"``. The heads that its card links to can be opened too.
         path, model: as in ``mh.explore``; the default file has the name of the head.
 
     Returns:
@@ -73,8 +74,9 @@ def head_card(atlas: Atlas, head: HeadLike, path: str | Path | None = None, *, m
     """
     (one,) = _checked(atlas)
     at = check_head(head, *one.sizes)
-    payload = atlas_payload([one], layers=(at.layer,))
-    start = {"start": {"model": 0, "head": str(at)}, "title": f"{at} of {one.model}"}
+    payload = atlas_payload([one], heads=linked_heads(one, at))
+    name = payload.page["models"][0]["name"]
+    start = {"start": {"model": 0, "head": str(at)}, "title": f"{at} of {name}"}
     return _shown(Payload(payload.page | start, payload.blocks), path, _CARD.format(at), _live(one, model))
 
 

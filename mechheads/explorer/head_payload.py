@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -64,12 +64,21 @@ def shared(atlas: Atlas) -> dict[str, Any]:
     }
 
 
-def head_blocks(atlas: Atlas, layers: Sequence[int] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The cards of each layer, or of some."""
-    sizes = atlas.sizes
+def head_blocks(atlas: Atlas, heads: Collection[HeadId] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The cards of all heads, or of some, by layer."""
     cards = _Cards(atlas)
-    for layer in range(sizes[0]) if layers is None else layers:
-        yield layer, {"layer": layer, "heads": [cards.of(HeadId(layer, head)) for head in range(sizes[1])]}
+    wanted = check_heads(None, *atlas.sizes) if heads is None else sorted(heads)
+    for layer in sorted({head.layer for head in wanted}):
+        yield layer, {"layer": layer, "heads": [cards.of(head) for head in wanted if head.layer == layer]}
+
+
+def linked_heads(atlas: Atlas, head: HeadId) -> set[HeadId]:
+    """A head, and the heads that its card links to."""
+    card = _Cards(atlas).of(head)
+    paths, alike = card["paths"] or {}, card["alike"] or {}
+    lists = [paths.get("senders", []), paths.get("receivers", []), alike.get("heads", [])]
+    lists += [way[side] for way in paths.get("composition", []) for side in ("senders", "receivers")]
+    return {head, *(HeadId.parse(each["head"]) for found in lists for each in found if each["head"] is not None)}
 
 
 class _Cards:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mechheads.explorer.encode import to_json
 from mechheads.explorer.payload import Payload, atlas_payload
+from mechheads.explorer.picture import picture
 from mechheads.files.replacing import replacing
 from mechheads.studies.atlas import Atlas
 
@@ -53,7 +54,7 @@ def page_html(payload: Payload) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n'
         f"<title>{html.escape(page['title'])}</title>\n<style>{style()}</style></head>\n"
-        f'<body><div id="mh-root" class="mh"><p>{_OPENING}</p></div>\n'
+        f'<body><div id="mh-root" class="mh"><p>{_OPENING}</p>{picture(page)}</div>\n'
         f'<script type="application/json" id="mh-page">{to_json(page)}</script>\n{blocks}\n'
         f'<script type="module">{script()}</script>\n</body></html>\n'
     )

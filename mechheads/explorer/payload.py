@@ -5,7 +5,8 @@ The types are those of ``front/src/data.ts``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,8 @@ from mechheads.studies.faithfulness_curve import FaithfulnessCurve
 from mechheads.studies.head_patterns import HeadPatterns
 
 SCHEMA = 1
+_PATH = re.compile(r"[/\\.~]|[A-Za-z]:[/\\]")
+"""How the path of a file or folder begins, unlike the name of a model of the hub."""
 
 
 @dataclass(frozen=True)
@@ -43,22 +46,31 @@ class Payload:
 
 
 def atlas_payload(
-    atlases: Sequence[Atlas], live: dict[str, Any] | None = None, layers: Sequence[int] | None = None
+    atlases: Sequence[Atlas], live: dict[str, Any] | None = None, heads: Collection[HeadId] | None = None
 ) -> Payload:
     """The payload of a page about one or several models.
 
     Args:
         live: where an own text can be run, for a page that is not offline.
-        layers: only the heads of these layers get cards.
+        heads: only these heads get cards.
     """
     blocks = {}
     for number, atlas in enumerate(atlases):
         blocks[f"mh-shared-{number}"] = block(shared(atlas))
-        blocks |= {f"mh-heads-{number}-{layer}": block(part) for layer, part in head_blocks(atlas, layers)}
-    names = ", ".join(atlas.model for atlas in atlases)
-    return Payload(
-        _page("atlas", f"The attention heads of {names}", [_model(atlas) for atlas in atlases], live), blocks
-    )
+        blocks |= {f"mh-heads-{number}-{layer}": block(part) for layer, part in head_blocks(atlas, heads)}
+    names = shown_names([atlas.model for atlas in atlases])
+    models = [_model(atlas, name) for atlas, name in zip(atlases, names, strict=True)]
+    return Payload(_page("atlas", f"The attention heads of {', '.join(names)}", models, live), blocks)
+
+
+def shown_names(models: Sequence[str]) -> list[str]:
+    """The names of models for a page: of a file or folder its last part, unless two models would have one name.
+
+    >>> shown_names(["/data/models/llama-7b", "org/name"])
+    ['llama-7b', 'org/name']
+    """
+    names = [re.split(r"[/\\]", name.rstrip("/\\"))[-1] if _PATH.match(name) else name for name in models]
+    return [name if names.count(name) == 1 and name else full for name, full in zip(names, models, strict=True)]
 
 
 def run_payload(name: str, patterns: HeadPatterns, live: dict[str, Any] | None = None) -> Payload:
@@ -78,7 +90,8 @@ def run_payload(name: str, patterns: HeadPatterns, live: dict[str, Any] | None =
         ]
         blocks[f"mh-heads-0-{layer}"] = block({"layer": layer, "heads": cards})
     model = _about(name, n_layers, n_heads)
-    return Payload(_page("run", f"Attention patterns of {name}", [model], live), blocks)
+    start = {"start": {"model": 0, "head": "L0H0"}}  # the pattern of some head, as there is nothing else to see
+    return Payload(_page("run", f"Attention patterns of {name}", [model], live) | start, blocks)
 
 
 def _page(kind: str, title: str, models: list[dict[str, Any]], live: dict[str, Any] | None) -> dict[str, Any]:
@@ -103,11 +116,11 @@ def _about(name: str, n_layers: int, n_heads: int) -> dict[str, Any]:
     }
 
 
-def _model(atlas: Atlas) -> dict[str, Any]:
+def _model(atlas: Atlas, name: str) -> dict[str, Any]:
     found, table = views(atlas), atlas.to_dataframe()
     results = {**atlas.results, **atlas.tables}
     names = list(map(str, table))
-    return _about(atlas.model, *atlas.sizes) | {
+    return _about(name, *atlas.sizes) | {
         "nKvHeads": None if atlas.weights is None else atlas.weights.provenance.get("n_kv_heads"),
         "dHead": None if atlas.weights is None else atlas.weights.singular.shape[-1],
         "summary": atlas.summary(5),

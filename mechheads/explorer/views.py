@@ -18,6 +18,8 @@ LEAST_RESTORED = 0.05
 """The share of the difference that a head must restore for a yes."""
 LEAST_DIRECT = 0.05
 """The share of the logit difference that a head must add for a yes."""
+FDR = 0.1
+"""The largest q of a yes of patching and of direct parts. Among hundreds of heads, eight pairs hardly give less."""
 FIRST = 10
 """How many heads are the first by Ships."""
 LEAST_GATE = 0.5
@@ -211,10 +213,10 @@ def _by_weights(labels: HeadLabels) -> _Said:
 
 
 def _beyond(scores: HeadScores, least: float) -> dict[str, np.ndarray]:
-    """Yes if the score is at least so large and its interval excludes 0; no if the interval lies within this."""
-    value, low, high = (scores.dataset[name].values for name in ("score", "ci_low", "ci_high"))
+    """Yes if the score is so large, its interval excludes 0 and q is small; no if the interval lies within this."""
+    value, low, high, q = (scores.dataset[name].values for name in ("score", "ci_low", "ci_high", "q_value"))
     return {
-        YES: (np.abs(value) >= least) & ((low > 0) | (high < 0)),
+        YES: (np.abs(value) >= least) & ((low > 0) | (high < 0)) & ~(q > FDR),
         NO: np.maximum(np.abs(low), np.abs(high)) < least,
         UNCLEAR: np.isfinite(value),
     }
@@ -223,8 +225,8 @@ def _beyond(scores: HeadScores, least: float) -> dict[str, np.ndarray]:
 def _restored(scores: HeadScores) -> _Said:
     return _Said(
         "Its output from the clean run restores {value} of the logit difference between two capitals.",
-        f"Yes if it restores at least {LEAST_RESTORED:g} and the interval excludes 0; no if the whole interval lies "
-        f"between -{LEAST_RESTORED:g} and {LEAST_RESTORED:g}.",
+        f"Yes if it restores at least {LEAST_RESTORED:g}, the interval excludes 0 and q is at most {FDR:g}; no if the "
+        f"whole interval lies between -{LEAST_RESTORED:g} and {LEAST_RESTORED:g}.",
         (
             "Its output carries something of the country to the answer.",
             "Its output carries next to nothing of the country to the answer.",
@@ -233,7 +235,7 @@ def _restored(scores: HeadScores) -> _Said:
         (
             "Other prompts, or noising instead of denoising: a head can be enough without being needed.",
             "Noising, in which backup heads do not hide it; other prompts.",
-            "More pairs of prompts.",
+            "More pairs of prompts: they narrow the interval and lower q.",
         ),
         _verdicts(scores, _beyond(scores, LEAST_RESTORED)),
         "absolute",
@@ -246,7 +248,7 @@ def _added(scores: HeadScores) -> _Said:
     return _Said(
         "The head itself adds {value} logits to the capital, minus the wrong one.",
         f"Yes if it adds at least {LEAST_DIRECT:.0%} of the mean logit difference ({least:.2g} logits) in either "
-        "direction and the interval excludes 0; no if the whole interval is smaller.",
+        f"direction, the interval excludes 0 and q is at most {FDR:g}; no if the whole interval is smaller.",
         (
             "It writes to the answer directly.",
             "It hardly writes to the answer directly.",

@@ -13,6 +13,7 @@ from mechheads.explorer.encode import to_json
 from mechheads.explorer.live import Live, Refused, check, check_id
 from mechheads.explorer.page import page_html, script, style
 from mechheads.explorer.payload import Payload
+from mechheads.explorer.picture import picture
 
 _SAVED = 12 * 2**20
 """The largest page, in bytes, that a notebook saves beside the widget."""
@@ -49,8 +50,13 @@ def widget(payload: Payload, live: Live | None) -> Any:
 
         def _repr_mimebundle_(self, **options: Any) -> Any:
             shown = super()._repr_mimebundle_(**options)
+            still = {
+                "text/html": saved(payload),
+                "image/svg+xml": picture(payload.page),
+                "text/plain": payload.page["title"],
+            }
             bundle, *rest = shown if isinstance(shown, tuple) else (shown,)
-            bundle = {**(bundle or {}), "text/html": saved(payload), "text/plain": payload.page["title"]}
+            bundle = {**(bundle or {}), **still}
             return (bundle, *rest) if rest else bundle
 
     shown = Explorer(page=to_json(payload.page), blocks=dict(payload.blocks))
@@ -96,4 +102,4 @@ def saved(payload: Payload) -> str:
         )
     summaries = "\n\n".join(model["summary"] for model in payload.page["models"])
     note = "The page is too large to be saved in a notebook; run the cell again, or write it to a file with path=."
-    return f"<pre>{html.escape(summaries)}</pre><p>{note}</p>"
+    return f"{picture(payload.page)}<pre>{html.escape(summaries)}</pre><p>{note}</p>"

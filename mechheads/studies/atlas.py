@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ _COLUMNS = {
     "n_prompts": "{}_n_prompts",
 }
 """The variables of a view, and the names of their columns in the table; q values only if there are some."""
+_OPEN = "mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one"
 _ABOUT = "atlas.json"
 _TEXTS = ("model", "pairs", "requests", "seconds", "notes", "interrupted")
 """What ``atlas.json`` contains."""
@@ -247,6 +249,14 @@ class Atlas(Stages):
             "circuit": self.circuit,
         }
         return {name: table for name, table in tables.items() if table is not None}
+
+    def __repr__(self) -> str:
+        parts = [*self.results, *self.tables]
+        size = f", {' x '.join(map(str, self.sizes))} heads" if parts else ""
+        return f"<Atlas of {self.model}{size}: {', '.join(parts) or 'no result'}. {_OPEN}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.summary())}</pre><p>{escape(_OPEN)}</p>"
 
     def summary(self, top: int = 3) -> str:
         """The result in a few lines of text."""

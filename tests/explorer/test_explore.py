@@ -10,6 +10,7 @@ import sys
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -17,10 +18,12 @@ import pytest
 import mechheads as mh
 from mechheads.explorer.encode import unblock
 from mechheads.explorer.live import Live
-from mechheads.explorer.page import script
+from mechheads.explorer.page import page_html, script
 from mechheads.explorer.payload import atlas_payload
+from mechheads.explorer.picture import picture
 from mechheads.explorer.widget import receive, saved, widget
 from mechheads.studies.atlas import Atlas
+from support.whole_atlas import whole_atlas
 
 pytestmark = pytest.mark.transformerlens
 needs_anywidget = pytest.mark.needs(find_spec("anywidget") is not None, "anywidget")
@@ -63,8 +66,56 @@ def test_the_card_of_a_head_opens_with_it(tmp_path, monkeypatch):
     page, blocks = data(mh.head_card(demo(), "L1H2"))
     assert page["start"] == {"model": 0, "head": "L1H2"} and page["title"] == "L1H2 of demo"
     assert sorted(blocks) == ["mh-heads-0-1", "mh-shared-0"] and (tmp_path / "L1H2.html").exists()
+    assert [card["head"] for card in unblock(blocks["mh-heads-0-1"])["heads"]] == ["L1H2"]
     with pytest.raises(ValueError, match="head L5H0 is out of range"):
         mh.head_card(demo(), "L5H0")
+
+
+def test_a_card_holds_the_heads_that_it_links_to(small, tmp_path):
+    atlas = whole_atlas(small)
+    _, blocks = data(mh.head_card(atlas, "L2H1", tmp_path / "card.html"))
+    cards = {card["head"]: card for name in blocks if "heads" in name for card in unblock(blocks[name])["heads"]}
+    mine = cards["L2H1"]
+    paths = [*mine["paths"]["senders"], *mine["paths"]["receivers"]]
+    paths += [each for way in mine["paths"]["composition"] for side in ("senders", "receivers") for each in way[side]]
+    linked = {each["head"] for each in [*paths, *mine["alike"]["heads"]] if each["head"]}
+    assert linked and cards.keys() == linked | {"L2H1"}
+
+
+def test_a_page_is_named_after_its_model_and_not_after_its_file():
+    titles = {}
+    for name in ("/data/models/llama-7b", "org/name", "./here/", "C:\\models\\phi", "model.gguf"):
+        atlas = demo()
+        atlas.model = name
+        titles[name] = atlas_payload([atlas]).page["title"].removeprefix("The attention heads of ")
+    assert list(titles.values()) == ["llama-7b", "org/name", "here", "phi", "model.gguf"]
+    one, other = demo(), demo()
+    one.model, other.model = "/a/llama", "/b/llama"
+    assert atlas_payload([one, other]).page["title"] == "The attention heads of /a/llama, /b/llama"
+
+
+def test_without_scripts_there_is_a_picture_with_its_words(small):
+    payload = atlas_payload([whole_atlas(small)])
+    svg = ElementTree.fromstring(picture(payload.page))
+    model = payload.page["models"][0]
+    assert sum(part.tag.endswith("rect") for part in svg) == model["nLayers"] * model["nHeads"]
+    said = svg.attrib["aria-label"]
+    for number, name in enumerate(model["categories"]["names"]):
+        assert f"{name}: {sum(number in (of or ()) for of in model['categories']['of'])} heads." in said
+    assert said.startswith(payload.page["title"]) and "The largest patching effects: L" in said
+    assert picture(payload.page) in page_html(payload)
+    payload.page["title"] = "<script>&"
+    assert "<script>" not in picture(payload.page)
+
+
+def test_an_atlas_says_how_to_see_it():
+    assert repr(demo()) == (
+        "<Atlas of demo, 3 x 3 heads: patching. mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one>"
+    )
+    assert repr(Atlas("<b>")) == (
+        "<Atlas of <b>: no result. mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one>"
+    )
+    assert "<b>" not in Atlas("<b>")._repr_html_() and "mh.explore(atlas)" in demo()._repr_html_()
 
 
 def test_what_is_no_atlas_is_refused(small):

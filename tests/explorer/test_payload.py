@@ -19,7 +19,7 @@ from mechheads.explorer.encode import block, plain, to_json, unblock
 from mechheads.explorer.head_payload import LEAST, SIZES_STEP, STEP
 from mechheads.explorer.page import page_html, policy, script, style, write_page
 from mechheads.explorer.payload import Payload, atlas_payload
-from mechheads.explorer.views import tensions, views
+from mechheads.explorer.views import FDR, tensions, views
 from mechheads.gating import ROLES, Roles
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import head_patterns
@@ -192,7 +192,7 @@ def test_the_landing_has_categories_names_and_agreement(payload, atlas):
 
 
 def made(values: np.ndarray, spread: float) -> mh.HeadScores:
-    noise = spread * np.array([-1.0, 1.0, -0.5, 0.5, 0.0])
+    noise = spread * np.array([-1.0, 1.0, -0.5, 0.5, 0.0, 0.25, -0.25, 0.1, -0.1])
     return mh.HeadScores.from_values(values[..., None] + noise, name="made", unit="", kind="activation_patch")
 
 
@@ -203,6 +203,10 @@ def test_verdicts_follow_their_rules():
     assert view["rankBy"] == "absolute" and (view["low"], view["q"]) == ("patching_ci_low", "patching_q")
     (view,) = views(Atlas("m", patching=made(strong, vague)))
     assert view["verdict"]["values"] == ["unclear"] * 4
+    few = mh.HeadScores.from_values(strong[..., None] + [-0.01, 0.0, 0.01], name="few", kind="activation_patch")
+    assert (few.dataset["ci_low"].values[0, 0] > 0) and (few.dataset["q_value"].values > FDR).all()
+    (view,) = views(Atlas("m", patching=few))
+    assert view["verdict"]["values"] == ["unclear", "unclear", "no", "no"]
     half = strong.copy()
     half[1, 1] = np.nan
     (view,) = views(Atlas("m", patching=made(half, none)))

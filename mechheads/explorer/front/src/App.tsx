@@ -12,9 +12,9 @@ import { onKey } from "./keys";
 import { Overview } from "./Overview";
 import { modelOf, page, titleOf } from "./page";
 import { togglePin } from "./pointing";
-import { announced } from "./say";
+import { announced, told } from "./say";
 import { SearchLine } from "./search/SearchLine";
-import { choose, isPinned, state } from "./state";
+import { choose, hasAddress, isPinned, state } from "./state";
 import { Tray } from "./Tray";
 import { Hint } from "./views/Hint";
 
@@ -34,7 +34,7 @@ export function App({ everywhere }: { everywhere: boolean }) {
   return (
     <div class="mh-app" ref={root}>
       {everywhere && <SkipLink />}
-      <Top everywhere={everywhere} />
+      <Top />
       <main class="mh-main" id={idOf("main")} tabIndex={-1}>
         {compares && <Detail />}
         <Overview />
@@ -45,6 +45,7 @@ export function App({ everywhere }: { everywhere: boolean }) {
       <Help />
       <Hint />
       <div class="mh-hidden" role="status" aria-live="polite">{announced.value}</div>
+      {told.value && <div class="mh-told" aria-hidden="true"><bdi>{told.value}</bdi></div>}
     </div>
   );
 }
@@ -58,14 +59,14 @@ function SkipLink() {
   return <a class="mh-skip" href={`#${idOf("main")}`} onClick={skip}>Skip to the heads</a>;
 }
 
-function Top({ everywhere }: { everywhere: boolean }) {
+function Top() {
   const { models, title } = page.value;
   return (
     <header class="mh-header">
       <h1><bdi>{title}</bdi></h1>
       {models.length > 1 && <Models />}
       <div class="mh-buttons">
-        {everywhere && <button type="button" onClick={() => void copyLink()}>Copy link</button>}
+        {hasAddress() && <button type="button" onClick={() => void copyLink()}>Copy link to this view</button>}
         <button type="button" onClick={() => (helpOpen.value = true)} aria-keyshortcuts="?">Help</button>
       </div>
       <SearchLine />

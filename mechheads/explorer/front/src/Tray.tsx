@@ -3,7 +3,7 @@ import { asCsv, asJson, asPython, copy, download } from "./lists";
 import { compareSome } from "./actions";
 import { togglePin } from "./pointing";
 import { titleOf } from "./page";
-import { announce } from "./say";
+import { tell } from "./say";
 import { choose, hovered, open, state } from "./state";
 
 export function Tray() {
@@ -34,5 +34,5 @@ export function Tray() {
 
 async function copyPython(): Promise<void> {
   const text = asPython(state.pins.peek());
-  announce((await copy(text)) ? `Copied: ${text}` : "The browser does not allow copying");
+  tell((await copy(text)) ? `Copied: ${text}` : "The browser does not allow copying");
 }

@@ -5,7 +5,7 @@ import { back, focusCard, rootOf } from "./focus";
 import { hitsOf } from "./hits";
 import { copy } from "./lists";
 import { countOf, model, titleOf } from "./page";
-import { announce } from "./say";
+import { announce, tell } from "./say";
 import { choose, hovered, open, same, state, type Ref } from "./state";
 
 export const helpOpen = signal(false);
@@ -20,7 +20,7 @@ export function currentHead(): Ref | null {
 export function step(by: 1 | -1): void {
   const n = countOf(model.peek());
   const { is, count } = hitsOf(state.model.peek());
-  if (!count) return announce("No head is marked");
+  if (!count) return tell("No head is marked");
   let head = state.head.peek() ?? (by === 1 ? -1 : n);
   do head = (head + by + n) % n;
   while (!is[head]);
@@ -34,7 +34,7 @@ export function compareSome(): void {
   const head = state.head.peek();
   const left = head === null ? pins.at(-2) : { model: state.model.peek(), head };
   const right = pins.findLast((each) => !left || !same(each, left));
-  if (!left || !right) return announce("Pin a head first (p), then open another and compare");
+  if (!left || !right) return tell("Pin a head first (p), then open another and compare");
   choose({ compared: [left, right] });
   focusCard();
 }
@@ -50,7 +50,8 @@ export function close(): void {
 }
 
 export async function copyLink(): Promise<void> {
-  announce((await copy(location.href)) ? "The link is copied" : "The browser does not allow copying");
+  if (!(await copy(location.href))) return tell("The browser does not allow copying");
+  tell(location.protocol === "file:" ? "The link is copied. It leads to a file of this computer: send the file too. What stands after # shows this view in any copy of it." : "The link is copied. It shows exactly this view.");
 }
 
 export function goToSearch(): void {

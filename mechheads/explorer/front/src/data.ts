@@ -35,8 +35,8 @@ export interface Page {
   /** Where an own text can be run; null in the offline page. */
   live: Live | null;
   /**
-   * The card that is open at first, unless the address says otherwise (mh.head_card). Such a page has the blocks of this
-   * head's layer only: `mh-heads-M-L` of other layers are missing.
+   * The card that is open at first, unless the address says otherwise (mh.head_card). Such a page has the cards of this head
+   * and of those that it links to only: blocks of other layers are missing, and others lack heads.
    */
   start?: { model: number; head: HeadName } | null;
 }

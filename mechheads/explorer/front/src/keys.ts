@@ -1,7 +1,7 @@
 /** Keys that work everywhere but in fields where one types. */
 import { close, compareSome, currentHead, goToSearch, helpOpen, step } from "./actions";
 import { togglePin } from "./pointing";
-import { announce } from "./say";
+import { tell } from "./say";
 
 export const KEYS: readonly (readonly [key: string, what: string])[] = [
   ["Arrow keys", "move in the map, the scatter, the table and between tabs"],
@@ -49,6 +49,6 @@ const ACTIONS: Record<string, () => void> = {
   p: () => {
     const ref = currentHead();
     if (ref) togglePin(ref.model, ref.head);
-    else announce("Point at a head or open its card first");
+    else tell("Point at a head or open its card first");
   },
 };

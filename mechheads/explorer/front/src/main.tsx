@@ -8,17 +8,21 @@
 import { render as draw } from "preact";
 
 import { App } from "./App";
-import { numberOf } from "./card/heads";
+import { nameOf, numberOf } from "./card/heads";
 import { sendThrough, type WidgetModel } from "./card/live";
 import { readBlocksFrom } from "./card/load";
 import type { Page } from "./data";
 import { mend, modelOf, page } from "./page";
-import { beginWith, followAddress, startWith } from "./state";
+import { beginWith, followAddress, nameHeads, startWith } from "./state";
 import { visible } from "./text";
 
 function take(text: string): void {
   page.value = visible(JSON.parse(text)) as Page;
-  const { start } = page.value;
+  const { models, start } = page.value;
+  nameHeads({
+    name: ({ model, head }) => nameOf(modelOf(model), head),
+    number: (model, name) => (models[model] ? numberOf(modelOf(model), name) : null),
+  });
   if (start) beginWith({ model: start.model, head: numberOf(modelOf(start.model), start.head) });
 }
 

@@ -13,6 +13,19 @@ export function announce(text: string): void {
   announced.value = text;
 }
 
+/** Text that is shown for a while. */
+export const told = signal("");
+const SHOWN_FOR = 6000;
+let ends: ReturnType<typeof setTimeout>;
+
+/** Say what a key or a button has done, if nothing else on the page shows it. */
+export function tell(text: string): void {
+  announce(text);
+  told.value = text;
+  clearTimeout(ends);
+  ends = setTimeout(() => (told.value = ""), SHOWN_FOR);
+}
+
 /** "0.23 [0.20 to 0.27], rank 3 of 270", or why there is no number. */
 export function valueText(model: Model, name: string, head: number): string {
   const numbers = numbersOf(model, name);

@@ -1,11 +1,12 @@
 /**
  * What the reader has chosen. All of it but the hovered head stands in the address, so that a link shows the same.
  *
- * A pane reads `state.pane.value`, and calls `choose({ pane: "cause" })` to change it. Heads are numbers: layer * nHeads + head.
+ * A pane reads `state.pane.value`, and calls `choose({ pane: "cause" })` to change it. Heads are numbers: layer * nHeads + head; in
+ * the address they have their names.
  */
 import { batch, signal, type Signal } from "@preact/signals";
 
-/** A head of a model, as "MODEL.HEAD" in the address. */
+/** A head of a model; in the address "L23H4", or "MODEL.L23H4" if it is not of the first model. */
 export interface Ref {
   readonly model: number;
   readonly head: number;
@@ -41,10 +42,26 @@ export interface Values {
   by: string;
   /** Layers without a hit are folded away. */
   fold: boolean;
-  /** Of the card: number of a prompt, of a token in it, and which pane is open. */
+  /** Of the card: which pane is open. */
+  pane: string;
+  /** Of its patterns: number of a prompt, of a token in it, and of the prompt beside it. */
   prompt: number | null;
   token: number | null;
-  pane: string;
+  beside: number | null;
+  /** Of its effects: numbers of the two pairs of prompts that stand side by side. */
+  pair: number | null;
+  pairBeside: number | null;
+  /** Of its texts: the part of the head's activity. */
+  part: string;
+  /** Of its paths: what the widths come from. */
+  paths: string;
+}
+
+/** What heads are called. */
+export interface Naming {
+  name(ref: Ref): string;
+  /** Null if the model has no such head. */
+  number(model: number, name: string): number | null;
 }
 
 const START: Values = {
@@ -66,9 +83,14 @@ const START: Values = {
   top: null,
   by: "",
   fold: false,
+  pane: "",
   prompt: null,
   token: null,
-  pane: "",
+  beside: null,
+  pair: null,
+  pairBeside: null,
+  part: "",
+  paths: "",
 };
 
 type Signals = { readonly [K in keyof Values]: Signal<Values[K]> };
@@ -77,6 +99,13 @@ export const state: Signals = Object.fromEntries(Object.entries(START).map(([key
 
 /** The head under the pointer or with the focus. Views mark it without drawing anew: `effect` on it and change classes. */
 export const hovered = signal<Ref | null>(null);
+
+let naming: Naming = { name: ({ head }) => String(head), number: (_, name) => readNumber(name) };
+
+/** Write heads so in the address. */
+export function nameHeads(by: Naming): void {
+  naming = by;
+}
 
 /** Changes that the back button undoes; others replace the address. */
 const STEPS: readonly (keyof Values)[] = ["model", "head", "compared", "versus"];
@@ -87,7 +116,7 @@ export function choose(changes: Partial<Values>): void {
   batch(() => {
     for (const key of Object.keys(changes) as (keyof Values)[]) {
       const to = changes[key];
-      if (to === undefined || write(state[key].peek()) === write(to)) continue;
+      if (to === undefined || isSame(state[key].peek(), to)) continue;
       (state[key] as Signal<unknown>).value = to;
       step ||= STEPS.includes(key);
     }
@@ -116,27 +145,38 @@ export function pin(ref: Ref): void {
 
 // ---------------------------------------------------------------------------------------------- the address
 
+function isSame(a: Values[keyof Values], b: Values[keyof Values]): boolean {
+  return JSON.stringify(a) === JSON.stringify(b);
+}
+
 function write(value: Values[keyof Values]): string {
   if (value === null) return "";
   if (typeof value === "boolean") return value ? "1" : "0";
-  if (Array.isArray(value)) return value.map((each) => (typeof each === "string" ? encodeURIComponent(each) : `${each.model}.${each.head}`)).join(",");
+  if (Array.isArray(value)) return value.map((each) => (typeof each === "string" ? encodeURIComponent(each) : writeRef(each))).join(",");
   return String(value);
+}
+
+function writeRef(ref: Ref): string {
+  return `${ref.model ? `${ref.model}.` : ""}${naming.name(ref)}`;
 }
 
 /** What differs from the start, as the part of the address after "#". */
 export function toHash(): string {
   const parts = new URLSearchParams();
   for (const key of Object.keys(START) as (keyof Values)[]) {
-    const text = write(state[key].peek());
-    if (text !== write(START[key])) parts.set(key, text);
+    const value = state[key].peek();
+    if (isSame(value, START[key])) continue;
+    parts.set(key, key === "head" && value !== null ? naming.name({ model: state.model.peek(), head: Number(value) }) : write(value));
   }
   return parts.toString();
 }
 
 function readRefs(text: string): Ref[] {
   return text.split(",").flatMap((part) => {
-    const found = /^(\d{1,6})\.(\d{1,9})$/.exec(part);
-    return found ? [{ model: Number(found[1]), head: Number(found[2]) }] : [];
+    const found = /^(?:(\d{1,6})\.)?(\w{1,20})$/.exec(part);
+    const model = Number(found?.[1] ?? 0);
+    const head = naming.number(model, found?.[2] ?? "");
+    return head === null ? [] : [{ model, head }];
   });
 }
 
@@ -151,7 +191,8 @@ export function fromHash(hash: string): Values {
   for (const [key, start] of Object.entries(START)) {
     const text = parts.get(key);
     if (text === null) continue;
-    if (key === "pins") values[key] = readRefs(text);
+    if (key === "head") values[key] = naming.number(Number(values.model), text);
+    else if (key === "pins") values[key] = readRefs(text);
     else if (key === "columns") values[key] = text.split(",").filter(Boolean).map(decoded);
     else if (key === "compared") values[key] = asPair(readRefs(text));
     else if (typeof start === "boolean") values[key] = text === "1";
@@ -173,7 +214,7 @@ function decoded(text: string): string {
   }
 }
 
-/** Whether the address is ours: not in a notebook. */
+/** Whether the address is ours: not in a notebook, nor in a frame that has none. */
 let ours = false;
 let written = "";
 
@@ -210,10 +251,15 @@ function put(how: "pushState" | "replaceState"): void {
 function take(values: Values): void {
   batch(() => {
     for (const key of Object.keys(values) as (keyof Values)[]) {
-      if (write(state[key].peek()) !== write(values[key])) (state[key] as Signal<unknown>).value = values[key];
+      if (!isSame(state[key].peek(), values[key])) (state[key] as Signal<unknown>).value = values[key];
     }
   });
   written = toHash();
+}
+
+/** Whether the address says what is chosen. */
+export function hasAddress(): boolean {
+  return ours;
 }
 
 /** Read the address now and whenever it changes. `mend` takes away what this page does not have. */

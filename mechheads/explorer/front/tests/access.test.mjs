@@ -11,7 +11,7 @@ after(() => browser.close());
 
 for (const colorScheme of ["light", "dark"]) {
   test(`no serious fault of accessibility, ${colorScheme}`, async (t) => {
-    const page = await open(t, browser, two(), { colorScheme, hash: "pins=0.13,1.4&together=1" });
+    const page = await open(t, browser, two(), { colorScheme, hash: "pins=L1H4,1.L0H4&together=1" });
     assert.deepEqual(await faults(page), []);
     await page.locator(".mh-one-map").first().locator("[data-head='13']").click();
     await page.locator(".card-panel > *").first().waitFor();
@@ -43,7 +43,7 @@ test("light and dark differ, and follow the reader's choice", async (t) => {
 });
 
 test("Tab goes to a skip link first, then through every control, and the focus can be seen", async (t) => {
-  const page = await open(t, browser, small(), { hash: "pins=0.13,0.35" });
+  const page = await open(t, browser, small(), { hash: "pins=L1H4,L3H8" });
   await page.keyboard.press("Tab");
   assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to the heads");
   await page.keyboard.press("Enter");
@@ -68,7 +68,7 @@ test("Tab goes to a skip link first, then through every control, and the focus c
 });
 
 test("hostile texts stay texts, with what cannot be seen made visible", async (t) => {
-  const page = await open(t, browser, hostile(), { hash: "head=13&pins=0.13,0.2" });
+  const page = await open(t, browser, hostile(), { hash: "head=L1H4&pins=L1H4,L0H2" });
   await page.locator(".card-panel > *").first().waitFor();
   for (const summary of await page.locator("summary").all()) await summary.click({ force: true }).catch(() => {});
   await head(page, "map", 13).hover({ force: true });
@@ -97,7 +97,7 @@ test("a hostile link changes nothing but what is chosen", async (t) => {
 
 for (const width of [360, 800, 1440, 3840]) {
   test(`nothing is wider than a window of ${width} pixels`, async (t) => {
-    const page = await open(t, browser, two(), { viewport: { width, height: 900 }, hash: "pins=0.13,1.4,0.2,0.3,0.5" });
+    const page = await open(t, browser, two(), { viewport: { width, height: 900 }, hash: "pins=L1H4,1.L0H4,L0H2,L0H3,L0H5" });
     const over = () => page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     assert.ok((await over()) <= 0, "overview");
     await press(page, "map", 13);
@@ -113,7 +113,7 @@ for (const width of [360, 800, 1440, 3840]) {
 }
 
 test("on paper there are no buttons, and nothing is cut off", async (t) => {
-  const page = await open(t, browser, small(), { hash: "head=13&pins=0.13" });
+  const page = await open(t, browser, small(), { hash: "head=L1H4&pins=L1H4" });
   await page.emulateMedia({ media: "print", colorScheme: "dark" });
   assert.equal(await page.getByRole("button", { name: "Copy link" }).isVisible(), false);
   assert.equal(await page.evaluate(() => getComputedStyle(document.querySelector(".mh-detail")).maxHeight), "none");

@@ -36,8 +36,8 @@ const read = (page) => page.locator(".card-panel .card-readout").first().textCon
 
 test("every pane is reached by arrow keys, and none breaks a rule of accessibility or is wider than the screen", async (t) => {
   for (const colorScheme of ["light", "dark"]) {
-    const page = await opened(t, "head=2&pane=text", { content: made({ live: LIVE }), viewport: { width: 360, height: 800 }, colorScheme });
-    await page.getByRole("tab", { name: "text", exact: true }).focus();
+    const page = await opened(t, "head=L1H0&pane=text", { content: made({ live: LIVE }), viewport: { width: 360, height: 800 }, colorScheme });
+    await page.getByRole("tab", { name: "ordinary text" }).focus();
     for (const [at, pane] of PANES.entries()) {
       if (at) await page.keyboard.press("ArrowRight");
       const tab = page.getByRole("tab", { name: pane, exact: true });
@@ -51,16 +51,16 @@ test("every pane is reached by arrow keys, and none breaks a rule of accessibili
 });
 
 test("what views say stands at the top, with estimates and what is missing", async (t) => {
-  const page = await opened(t, "head=0");
+  const page = await opened(t, "head=L0H0");
   assert.match(await page.locator(".card-agreement").textContent(), /The views disagree: effect found something, ships did not/);
   assert.match(await page.locator(".card-lines").textContent(), /rank 3 of 4/);
   assert.match(await page.locator(".card-lines").textContent(), /A race dropped this head/);
-  await page.goto(`${ADDRESS}#head=3`);
+  await page.goto(`${ADDRESS}#head=L1H1`);
   await page.getByText("Not measured for this head.").waitFor();
 });
 
 test("tokens of a text show their keys and readers, and markup stays text", async (t) => {
-  const page = await opened(t, "head=2&pane=text");
+  const page = await opened(t, "head=L1H0&pane=text");
   assert.match(await read(page), /\u00b7sat\u201d \(token 3\) takes from \u201c\u00b7cat\u201d 80%; is read by .*60%/);
   assert.equal(await page.locator(".card-tokens-box").first().locator("b").count(), 0);
   assert.match(await page.locator(".card-tokens-box").first().textContent(), /<b>\u27e8U\+202E\u27e9/);
@@ -80,7 +80,7 @@ test("tokens of a text show their keys and readers, and markup stays text", asyn
 });
 
 test("a pattern is read by arrow keys, zoomed by keys, and its token stands in the address", async (t) => {
-  const page = await opened(t, "head=2&pane=pattern&prompt=0&token=3");
+  const page = await opened(t, "head=L1H0&pane=pattern&prompt=0&token=3");
   assert.match(await read(page), /\(3\) gives .*\(2\) of its attention: 80%/);
   await page.locator("canvas").focus();
   await page.keyboard.press("ArrowUp");
@@ -99,7 +99,7 @@ test("a pattern is read by arrow keys, zoomed by keys, and its token stands in t
 });
 
 test("effects are read dot by dot", async (t) => {
-  const page = await opened(t, "head=2&pane=cause");
+  const page = await opened(t, "head=L1H0&pane=cause");
   await page.getByRole("slider", { name: /^direct:/ }).focus();
   await page.keyboard.press("ArrowRight");
   assert.match(await read(page), /0\.200 logits: clean 1 yes \(instead of no; corrupted: corrupted 1\)/);
@@ -109,8 +109,8 @@ test("effects are read dot by dot", async (t) => {
 });
 
 test("paths lead to other heads and back, and upstream", async (t) => {
-  const page = await opened(t, "head=2&pane=paths");
-  await page.getByRole("button", { name: "trace upstream" }).click();
+  const page = await opened(t, "head=L1H0&pane=paths");
+  await page.getByRole("button", { name: /trace upstream/ }).click();
   await page.getByText("Strongest way back").waitFor();
   await page.getByRole("link", { name: /^L0H1/ }).focus();
   await page.keyboard.press("Enter");
@@ -121,14 +121,14 @@ test("paths lead to other heads and back, and upstream", async (t) => {
 });
 
 test("harmful requests are folded until asked for", async (t) => {
-  const page = await opened(t, "head=2&pane=safety");
+  const page = await opened(t, "head=L1H0&pane=safety");
   assert.equal(await page.getByText(HARMFUL).count(), 0);
   await page.getByLabel(/show the texts/).check();
   assert.equal(await page.getByText(HARMFUL).count(), 2);
 });
 
 test("drawings are saved as SVG and PNG", async (t) => {
-  const page = await opened(t, "head=2&pane=pattern");
+  const page = await opened(t, "head=L1H0&pane=pattern");
   for (const [kind, start] of [["SVG", "<svg"], ["PNG", "\u0089PNG"]]) {
     const { name, content } = await saved(page, () => page.getByRole("button", { name: `Save L1H0-pattern as ${kind}` }).click());
     assert.equal(name, `L1H0-pattern.${kind.toLowerCase()}`);
@@ -139,10 +139,10 @@ test("drawings are saved as SVG and PNG", async (t) => {
 test("an empty pane says what is missing, why, and what measures it; damaged data says so", async (t) => {
   const content = made();
   content.blocks["mh-heads-0-1"].heads[0].roles = null;
-  const page = await opened(t, "head=2&pane=roles", { content });
+  const page = await opened(t, "head=L1H0&pane=roles", { content });
   assert.match(await page.locator(".card-panel").textContent(), /No gates were fitted\. mechheads roles measures it\..*too quick/);
   content.blocks["mh-heads-0-1"] = "AAAA";
-  const broken = await opened(t, "head=2&pane=text", { content });
+  const broken = await opened(t, "head=L1H0&pane=text", { content });
   assert.equal(await broken.locator(".card-panel [role=alert]").textContent(), "The data of layer 1 is damaged and cannot be read.");
 });
 
@@ -154,7 +154,7 @@ test("an own text is run, refused, and cancelled", async (t) => {
     cancelled.push(`${route.request().method()} ${path.split("/")[1]}`);
     return route.fulfill({ json: {} });
   };
-  const page = await opened(t, "head=2&pane=live", { content: made({ live: LIVE }), api });
+  const page = await opened(t, "head=L1H0&pane=live", { content: made({ live: LIVE }), api });
   const run = page.getByRole("button", { name: "run", exact: true });
   await run.click();
   await page.getByText("Next token, with and without L1H0").waitFor();

@@ -59,7 +59,7 @@ test("a click opens the card, with Ctrl it pins; Esc closes and the back button 
   const page = await open(t, browser, small());
   await press(page, "map", 13);
   assert.equal(await title(page), "L1H4");
-  assert.equal(chosen(page).head, "13");
+  assert.equal(chosen(page).head, "L1H4");
   assert.equal(await head(page, "map", 13).getAttribute("aria-selected"), "true");
   await press(page, "table", 2);
   assert.equal(await title(page), "L0H2");
@@ -68,12 +68,12 @@ test("a click opens the card, with Ctrl it pins; Esc closes and the back button 
   await page.goForward();
   assert.equal(await title(page), "L0H2");
   await press(page, "scatter", 13, { modifiers: ["Control"] });
-  assert.equal(chosen(page).pins, "0.13");
+  assert.equal(chosen(page).pins, "L1H4");
   assert.equal(await title(page), "L0H2");
   assert.match(await head(page, "map", 13).getAttribute("class"), /is-pinned/);
   await page.keyboard.press("Escape");
   assert.equal(await page.locator(".mh-detail").count(), 0);
-  assert.deepEqual(chosen(page), { pins: "0.13" });
+  assert.deepEqual(chosen(page), { pins: "L1H4" });
   await press(page, "map", 13, { modifiers: ["Control"] });
   assert.deepEqual(chosen(page), {});
 });
@@ -120,10 +120,10 @@ test("keys that work everywhere: [ ] / p c ? Esc", async (t) => {
   }
   await page.keyboard.press("]");
   await page.keyboard.press("p");
-  assert.equal(chosen(page).pins, "0.35");
+  assert.equal(chosen(page).pins, "L3H8");
   await page.keyboard.press("]");
   await page.keyboard.press("c");
-  assert.equal(chosen(page).compared, "0.0,0.35");
+  assert.equal(chosen(page).compared, "L0H0,L3H8");
   assert.equal(await title(page), "L0H0 and L3H8");
   await page.keyboard.press("Escape");
   assert.equal(await title(page), "L0H0");
@@ -135,7 +135,7 @@ test("keys that work everywhere: [ ] / p c ? Esc", async (t) => {
   await page.keyboard.press("/");
   await page.keyboard.type("p[]c");
   assert.equal(chosen(page).filter, "p[]c");
-  assert.equal(chosen(page).pins, "0.35");
+  assert.equal(chosen(page).pins, "L3H8");
 });
 
 test("the search line filters every view, opens a single head, and says what it did not understand", async (t) => {
@@ -174,7 +174,7 @@ test("the slider marks the first heads by a column, and layers without a hit fol
   assert.ok(await page.locator(".mh-folded").count());
   assert.equal(await head(page, "map", best).count(), 1);
   await page.keyboard.press("]");
-  assert.equal(chosen(page).head, String(best));
+  assert.equal(chosen(page).head, `L${Math.floor(best / N_HEADS)}H${best % N_HEADS}`);
 });
 
 test("one mark of each drawing stays in the tab order when others are drawn", async (t) => {
@@ -230,7 +230,7 @@ test("the table sorts, scrolls by keyboard and shows chosen columns", async (t) 
   await page.waitForFunction(() => document.activeElement.parentElement?.getAttribute("aria-rowindex") === "37");
   const last = await focused(page).then(() => page.evaluate(() => document.activeElement.parentElement.dataset.head));
   await page.keyboard.press("Enter");
-  assert.equal(chosen(page).head, last);
+  assert.equal(chosen(page).head, `L${Math.floor(last / N_HEADS)}H${last % N_HEADS}`);
   await page.getByText("Columns", { exact: true }).click();
   await page.getByLabel("with intervals, q values, estimates and counts").check();
   await page.getByRole("checkbox", { name: "Entropy", exact: true }).check();
@@ -240,11 +240,11 @@ test("the table sorts, scrolls by keyboard and shows chosen columns", async (t) 
   assert.equal(chosen(page).columns, undefined);
   await page.keyboard.press("Escape");
   assert.equal(await page.getByRole("button", { name: "Usual columns" }).isVisible(), false);
-  assert.equal(chosen(page).head, last);
+  assert.equal(chosen(page).head, `L${Math.floor(last / N_HEADS)}H${last % N_HEADS}`);
 });
 
 test("pins: opened, taken away, exported as Python, CSV and JSON", async (t) => {
-  const page = await open(t, browser, small(), { hash: "pins=0.13,0.35" });
+  const page = await open(t, browser, small(), { hash: "pins=L1H4,L3H8" });
   const tray = page.getByRole("region", { name: "Pinned heads" });
   const python = await saved(page, () => tray.getByRole("button", { name: "Python", exact: true }).click());
   assert.deepEqual([python.name, String(python.content)], ["heads.py", 'heads=["L1H4", "L3H8"]']);
@@ -260,7 +260,7 @@ test("pins: opened, taken away, exported as Python, CSV and JSON", async (t) => 
   await tray.getByRole("button", { name: "L3H8", exact: true }).click();
   assert.equal(await title(page), "L3H8");
   await tray.getByRole("button", { name: "Unpin L3H8" }).press("Enter");
-  assert.equal(chosen(page).pins, "0.13");
+  assert.equal(chosen(page).pins, "L1H4");
   await tray.getByRole("button", { name: "Unpin all" }).click();
   assert.equal(await tray.count(), 0);
 });
@@ -282,7 +282,7 @@ test("figures are saved as SVG and PNG, in colours that every program knows", as
 });
 
 test("two heads are compared: verdicts, numbers with differences, and the cards", async (t) => {
-  const page = await open(t, browser, small(), { hash: "pins=0.13,0.35" });
+  const page = await open(t, browser, small(), { hash: "pins=L1H4,L3H8" });
   await page.getByRole("button", { name: "Compare" }).click();
   assert.equal(await title(page), "L1H4 and L3H8");
   const row = page.locator(".mh-differences tr", { hasText: "Patching (share restored)" });
@@ -290,7 +290,7 @@ test("two heads are compared: verdicts, numbers with differences, and the cards"
   assert.equal(Number((await row.locator(".mh-difference").textContent()).replace("\u2212", "-")).toFixed(3), difference.toFixed(3));
   assert.equal(await page.locator(".mh-cards .card").count(), 2);
   await page.getByRole("button", { name: "Swap" }).click();
-  assert.equal(chosen(page).compared, "0.35,0.13");
+  assert.equal(chosen(page).compared, "L3H8,L1H4");
   await page.getByLabel("Head on the left").fill("l0h2");
   await page.keyboard.press("Enter");
   assert.equal(await title(page), "L0H2 and L1H4");
@@ -310,7 +310,7 @@ test("several models: a switch, maps side by side, and their differences", async
   assert.equal(await page.locator(".mh-one-map").last().locator("[role=gridcell]").count(), 15);
   await page.locator(".mh-one-map").last().locator("[data-head='4']").click();
   assert.equal(await title(page), "other L0H4");
-  assert.deepEqual([chosen(page).model, chosen(page).head], ["1", "4"]);
+  assert.deepEqual([chosen(page).model, chosen(page).head], ["1", "L0H4"]);
   assert.equal(await page.getByLabel("Model", { exact: true }).inputValue(), "1");
   assert.equal(await page.locator(".mh-view-scatter [role=option]").count(), 15);
   await page.getByLabel("Model", { exact: true }).selectOption("0");
@@ -322,7 +322,7 @@ test("several models: a switch, maps side by side, and their differences", async
   await page.keyboard.press("Escape");
   await page.locator(".mh-one-map").first().locator("[data-head='13']").click({ modifiers: ["Control"] });
   await page.locator(".mh-one-map").last().locator("[data-head='4']").click({ modifiers: ["Control"] });
-  assert.equal(chosen(page).pins, "0.13,1.4");
+  assert.equal(chosen(page).pins, "L1H4,1.L0H4");
   const python = await saved(page, () => page.getByRole("button", { name: "Python", exact: true }).click());
   assert.equal(String(python.content), 'heads = {"small": ["L1H4"], "other": ["L0H4"]}');
   await page.keyboard.press("c");
@@ -330,7 +330,7 @@ test("several models: a switch, maps side by side, and their differences", async
 });
 
 test("a link shows the same, and Copy link copies it", async (t) => {
-  const page = await open(t, browser, small(), { hash: "head=13&pins=0.2&filter=phi+%3E+0.1&sort=-phi&pane=weights&top=5&fold=1&colour=phi" });
+  const page = await open(t, browser, small(), { hash: "head=L1H4&pins=L0H2&filter=phi+%3E+L0H1&sort=-phi&pane=weights&top=5&fold=1&colour=phi" });
   assert.equal(await title(page), "L1H4");
   assert.equal(await page.locator(".mh-search-line").inputValue(), "phi > 0.1");
   assert.equal(await page.getByRole("tab", { name: "weights" }).getAttribute("aria-selected"), "true");
@@ -354,7 +354,7 @@ test("the address follows a slider that moves a thousand times", async (t) => {
 });
 
 test("an address that makes no sense opens the page as it is at first", async (t) => {
-  const page = await open(t, browser, small(), { hash: "head=9999&model=7&pins=0.99999,5.1&compared=0.1,9.9&x=nothing&colour=nothing&columns=nothing&top=0&versus=0" });
+  const page = await open(t, browser, small(), { hash: "head=L99H9&model=7&pins=L99H9,5.L0H1&compared=L0H1,9.L0H9&x=nothing&colour=nothing&columns=nothing&top=0&versus=0" });
   assert.equal(await page.locator(".mh-detail").count(), 0);
   assert.equal(await page.locator(".mh-view-map [role=gridcell]").count(), 36);
   assert.equal(await note(page), "All 36 heads");
@@ -378,7 +378,7 @@ test("the end of the page: cautions, what was left out, agreement, circuits, met
   await end.getByRole("slider").press("ArrowLeft");
   assert.match(await end.textContent(), /the first 1: 0\.500 \(0\.400 to 0\.600\)L1H4/);
   await end.getByRole("button", { name: "Pin these heads" }).click();
-  assert.equal(chosen(page).pins, "0.13");
+  assert.equal(chosen(page).pins, "L1H4");
 });
 
 test("a page of one run has a map and cards of patterns", async (t) => {

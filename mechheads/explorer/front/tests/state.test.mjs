@@ -25,9 +25,14 @@ const CHOSEN = {
   top: 10,
   by: "phi",
   fold: true,
+  pane: "cause",
   prompt: 2,
   token: 7,
-  pane: "cause",
+  beside: 1,
+  pair: 3,
+  pairBeside: 0,
+  part: "50-60%",
+  paths: "weights",
 };
 
 test("everything that is chosen comes back from the address", () => {
@@ -35,6 +40,21 @@ test("everything that is chosen comes back from the address", () => {
   const hash = store.toHash();
   assert.doesNotMatch(hash, /\s/);
   assert.deepEqual(store.fromHash(`#${hash}`), CHOSEN);
+});
+
+test("heads stand in the address by their names", () => {
+  store.nameHeads({
+    name: ({ model, head }) => `L${Math.floor(head / (4 - model))}H${head % (4 - model)}`,
+    number: (model, name) => {
+      const [, layer, head] = /^L(\d)H(\d)$/.exec(name) ?? [];
+      return layer === undefined || model > 1 ? null : Number(layer) * (4 - model) + Number(head);
+    },
+  });
+  store.choose({ model: 1, head: 5, pins: [{ model: 0, head: 5 }, { model: 1, head: 5 }] });
+  assert.equal(store.toHash(), "model=1&head=L1H2&pins=L1H1%2C1.L1H2");
+  assert.deepEqual(store.fromHash("#model=1&head=L1H2").head, 5);
+  assert.deepEqual(store.fromHash("#pins=L1H1,1.L1H2,2.L0H0,12,L1").pins, [{ model: 0, head: 5 }, { model: 1, head: 5 }]);
+  assert.equal(store.fromHash("#head=5").head, null);
 });
 
 test("the address is empty at the start, and says only what differs", () => {
@@ -47,7 +67,7 @@ test("the address is empty at the start, and says only what differs", () => {
 
 test("what makes no sense in an address is as at the start", () => {
   const start = store.fromHash("");
-  assert.deepEqual(store.fromHash("#head=x&model=-1&pins=1,2.x,3.4.5&compared=1.2&top=1e9&nonsense=1&prompt=%00"), start);
+  assert.deepEqual(store.fromHash("#head=x&model=-1&pins=x,2.x,3.4.5&compared=1.2&top=1e9&nonsense=1&prompt=%00"), start);
 });
 
 test("a page can begin with a head, which the address can close", () => {

@@ -7,7 +7,7 @@ import { choose, state } from "../state";
 import { AlikePane } from "./AlikePane";
 import { CausePane } from "./CausePane";
 import { HeadLink } from "./HeadLink";
-import { labelsOf, nameOf, sharedWith } from "./heads";
+import { behavioursOf, categoriesOf, nameOf, sharedWith } from "./heads";
 import { Lines } from "./Lines";
 import { LivePane } from "./LivePane";
 import { Missing } from "./Missing";
@@ -28,6 +28,7 @@ interface Props {
   page: Page;
 }
 
+const TITLES: Record<string, string> = { text: "ordinary text", pattern: "patterns", cause: "effects", paths: "fed by / feeds", alike: "heads like it" };
 const PANES = ["text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike"] as const;
 type PaneName = (typeof PANES)[number];
 
@@ -63,9 +64,13 @@ function Loading({ page, model, modelAt, head }: LoadingProps) {
 }
 
 function Names({ model, head }: { model: Model; head: number }) {
-  const names = labelsOf(model, head);
-  if (!model.behaviours && !model.categories) return null;
-  return <p class="card-names">{names.length ? names.map((name) => <span key={name}>{name}</span>) : "no name on text, no category by weights"}</p>;
+  const of = (names: readonly string[], none: string) => (names.length ? names.map((name) => <span key={name}>{name}</span>) : none);
+  return (
+    <>
+      {model.behaviours && <p class="card-names">On ordinary text: {of(behavioursOf(model, head), "nothing that has a name")}</p>}
+      {model.categories && <p class="card-names">By weights: {of(categoriesOf(model, head), "no category")}</p>}
+    </>
+  );
 }
 
 /** With grouped queries: the heads that use the same keys and values. */
@@ -98,6 +103,7 @@ function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) 
   const error = chosen === "live" ? null : (block.error ?? shared.error);
   let content: ComponentChildren;
   if (live && chosen === "live") content = <LivePane key={head} {...{ live, model, modelAt, head }} />;
+  else if (page.start && page.kind === "atlas" && ((block.error && !shared.error) || (block.value && !data))) content = <Failed message={`This page is about ${page.start.head} and holds the cards of the heads that its card links to, not that of ${nameOf(model, head)}. mh.explore(atlas) shows all heads.`} />;
   else if (error) content = <Failed message={error} />;
   else if (!block.value || !shared.value) content = <Reading what={nameOf(model, head)} />;
   else if (!data) content = <Failed message={`The page holds no data of ${nameOf(model, head)}.`} />;
@@ -111,8 +117,8 @@ function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) 
 
 function tabsOf(page: Page, data: Head | null, live: boolean): Tab[] {
   const shown: readonly PaneName[] = page.kind === "run" ? ["pattern"] : PANES;
-  const tabs: Tab[] = shown.map((name) => ({ id: name, name, empty: data !== null && data[name] === null }));
-  return live ? [...tabs, { id: "live", name: "live" }] : tabs;
+  const tabs: Tab[] = shown.map((name) => ({ id: name, name: TITLES[name] ?? name, empty: data !== null && data[name] === null }));
+  return live ? [...tabs, { id: "live", name: "own text" }] : tabs;
 }
 
 function Failed({ message }: { message: string }) {
@@ -143,7 +149,7 @@ interface PaneProps {
 function Pane({ chosen, data, shared, model, modelAt, head }: PaneProps) {
   const name = data.head;
   const about = { model, modelAt, head };
-  if (chosen === "text" && data.text) return <TextPane pane={data.text} shared={shared} />;
+  if (chosen === "text" && data.text) return <TextPane pane={data.text} {...{ shared, model, head }} />;
   if (chosen === "pattern" && data.pattern) return <PatternPane pane={data.pattern} {...{ shared, name }} />;
   if (chosen === "weights" && data.weights) return <WeightsPane pane={data.weights} name={name} />;
   if (chosen === "cause" && (data.cause || data.safety)) return <CausePane pane={data.cause} safety={data.safety} {...{ shared, name }} />;

@@ -2,6 +2,7 @@
 import type { CausePane as Pane, Effect, SafetyPane, Shared } from "../data";
 import { known, show, type Maybe } from "./numbers";
 import { PairPlot } from "./PairPlot";
+import { PairsBeside } from "./PairsBeside";
 import { Empty } from "./parts";
 import { shipsRows } from "./SafetyPane";
 import { Strip } from "./Strip";
@@ -44,6 +45,7 @@ export function CausePane({ pane, safety, shared, name }: Props) {
           />
         </section>
       ))}
+      {!!pane?.effects.length && <PairsBeside effects={pane.effects} pairs={shared.pairs} />}
       {direct && total && direct.unit === total.unit && (
         <section>
           <h3>Direct against total</h3>

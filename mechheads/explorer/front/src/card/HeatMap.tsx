@@ -1,4 +1,4 @@
-/** A heat map of attention: zoom by wheel, keys or buttons, move by dragging, read by pointer or arrow keys. */
+/** A heat map of attention, or of the difference of two: zoom by wheel, keys or buttons, move by dragging, read by pointer or arrow keys. */
 import { useMemo, useRef, useState } from "preact/hooks";
 
 import { lookOf, useDrag, usePaint, useWheel } from "./canvas";
@@ -20,11 +20,13 @@ interface Props {
   name: string;
   /** The query that is marked at first. */
   query?: number | null;
+  /** Whether `attention` is a difference. */
+  signed?: boolean;
   /** Called when the reader fixes a query by a click or a key. */
   onQuery?: (query: number) => void;
 }
 
-export function HeatMap({ attention, name, query, onQuery }: Props) {
+export function HeatMap({ attention, name, query, onQuery, signed = false }: Props) {
   const n = attention.tokens.length;
   const [box, width] = useWidth<HTMLDivElement>();
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -96,7 +98,7 @@ export function HeatMap({ attention, name, query, onQuery }: Props) {
     return svg;
   };
   return (
-    <Figure name={name} caption="Rows are queries, columns are keys. The stronger the colour, the more attention." asSvg={asSvg}>
+    <Figure name={name} caption={`Rows are queries, columns are keys. ${signed ? "Blue: more on the left; red: more on the right. Attention that was not kept counts as 0." : "The stronger the colour, the more attention."}`} asSvg={asSvg}>
       <div class="card-zoom">
         <button type="button" class="card-small" aria-label="Zoom in" onClick={() => zoomBy(STEP)}>
           +
@@ -117,7 +119,7 @@ export function HeatMap({ attention, name, query, onQuery }: Props) {
             role="application"
             aria-roledescription="heat map"
             tabIndex={0}
-            aria-label={`Attention between ${n} tokens. Arrow keys move the marked cell, plus and minus zoom, 0 shows all.`}
+            aria-label={`${signed ? "Difference of the attention" : "Attention"} between ${n} tokens. Arrow keys move the marked cell, plus and minus zoom, 0 shows all.`}
             width={1}
             height={1}
             style={{ width: `${frame.left + frame.size + 2}px`, height: `${frame.size + frame.below}px` }}
@@ -134,7 +136,7 @@ export function HeatMap({ attention, name, query, onQuery }: Props) {
         </div>
         <div>
           <p class="card-readout" aria-live="polite">
-            {at ? said(attention, at) : "Point at a cell, or use the arrow keys. Wheel, + and \u2212 zoom; drag to move."}
+            {at ? said(attention, at, signed) : "Point at a cell, or use the arrow keys. Wheel, + and \u2212 zoom; drag to move."}
           </p>
           <TokenRail attention={attention} at={at} onChoose={fix} />
         </div>
@@ -146,7 +148,7 @@ export function HeatMap({ attention, name, query, onQuery }: Props) {
 /** The key that a query attends to most, besides the first token. */
 function startOf(attention: Sparse, query: number | null): Place | null {
   if (query === null || query >= attention.tokens.length) return null;
-  const best = row(attention, query).reduce((a, b) => (b.key !== 0 && b.weight > a.weight ? b : a), { query, key: 0, weight: 0 });
+  const best = row(attention, query).reduce((a, b) => (b.key !== 0 && Math.abs(b.weight) > Math.abs(a.weight) ? b : a), { query, key: 0, weight: 0 });
   return { query, key: best.key };
 }
 
@@ -156,9 +158,10 @@ function frameOf(width: number, n: number): Frame {
   return { left, below: left, size: Math.max(Math.min(width - left - 4, LARGEST, n * LARGEST_CELL), 40) };
 }
 
-function said(attention: Sparse, { query, key }: Place): string {
+function said(attention: Sparse, { query, key }: Place, signed: boolean): string {
   const weight = weightAt(attention, query, key);
   const token = (place: number) => `\u201c${asChip(attention.tokens[place] ?? "")}\u201d (${place})`;
+  if (signed) return `${token(query)} gives ${token(key)} ${weight === null ? "as much of its attention on both sides, or too little to be kept" : `${percent(Math.abs(weight))} more of its attention on the ${weight > 0 ? "left" : "right"}`}`;
   const value = weight === null ? `at most ${percent(leftAtMost(attention, query))} (not kept)` : percent(weight);
   return `${token(query)} gives ${token(key)} of its attention: ${value}`;
 }

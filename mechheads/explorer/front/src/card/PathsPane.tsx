@@ -2,6 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 
 import type { Model, PathsPane as Pane } from "../data";
+import { choose, state } from "../state";
 import { HeadLink } from "./HeadLink";
 import { nameOf } from "./heads";
 import { layerOf, messageOf } from "./load";
@@ -20,8 +21,7 @@ interface Props {
 
 export function PathsPane({ pane, model, modelAt, head }: Props) {
   const measured = pane.senders.length + pane.receivers.length > 0;
-  const [wanted, setWanted] = useState<Source>("measured");
-  const source = measured ? wanted : "weights";
+  const source: Source = measured && state.paths.value !== "weights" ? "measured" : "weights";
   const links = linksOf(model, pane, source);
   const unit = source === "measured" ? pane.unit : "share of the norms";
   return (
@@ -31,7 +31,7 @@ export function PathsPane({ pane, model, modelAt, head }: Props) {
           <Choice
             label="Widths by"
             value={source}
-            onChange={setWanted}
+            onChange={(paths) => choose({ paths })}
             choices={[
               ["measured", "measured by path patching"],
               ["weights", "by weights"],
@@ -54,8 +54,8 @@ export function PathsPane({ pane, model, modelAt, head }: Props) {
       <PathsPlot name={`${nameOf(model, head)}-paths-${source}`} centre={nameOf(model, head)} links={links} unit={unit} model={modelAt} />
       <details>
         <summary>The same as a table</summary>
-        <LinkTable title="Senders" links={links.senders} unit={unit} model={modelAt} />
-        <LinkTable title="Receivers" links={links.receivers} unit={unit} model={modelAt} />
+        <LinkTable title="Senders: they feed this head" links={links.senders} unit={unit} model={modelAt} />
+        <LinkTable title="Receivers: this head feeds them" links={links.receivers} unit={unit} model={modelAt} />
       </details>
     </div>
   );
@@ -70,7 +70,7 @@ function Trace({ model, modelAt, head }: { model: Model; modelAt: number; head: 
     let wanted = true;
     const before = async (at: number): Promise<readonly Link[]> => {
       const block = await layerOf(modelAt, Math.floor(at / model.nHeads));
-      const pane = block.heads[at % model.nHeads]?.paths;
+      const pane = block.heads.find(({ index }) => index === at % model.nHeads)?.paths;
       return pane ? sendersOf(model, pane) : [];
     };
     trace(head, before).then(
@@ -84,7 +84,7 @@ function Trace({ model, modelAt, head }: { model: Model; modelAt: number; head: 
   if (!asked) {
     return (
       <button type="button" class="card-button" onClick={() => setAsked(true)}>
-        trace upstream
+        trace upstream: what feeds the heads that feed it
       </button>
     );
   }

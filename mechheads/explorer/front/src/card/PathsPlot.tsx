@@ -55,10 +55,10 @@ export function PathsPlot({ name, centre, links, unit, model }: Props) {
         {width > 0 && (
           <svg class="card-drawing card-paths" width={drawn} height={height} viewBox={`0 0 ${drawn} ${height}`} role="group" aria-label={summary}>
             <text class="card-axis-name" x={0} y={12}>
-              senders
+              {wide ? "senders: they feed this head" : "senders"}
             </text>
             <text class="card-axis-name" x={drawn} y={12} text-anchor="end">
-              receivers
+              {wide ? "receivers: it feeds them" : "receivers"}
             </text>
             {left.rows.map(({ link, y }, at) => (
               <Curve key={at} {...{ link, most }} from={[side, y + offset(left)]} to={[middle - half, ports[link.way]]} />

@@ -1,4 +1,4 @@
-/** The attention of a head in one prompt, as a heat map that can be zoomed. */
+/** The attention of a head in one prompt, as a heat map that can be zoomed, or in two prompts side by side. */
 import { useMemo } from "preact/hooks";
 
 import type { PatternPane as Pane, Shared } from "../data";
@@ -7,31 +7,120 @@ import { decode } from "./attention";
 import { HeatMap } from "./HeatMap";
 import { percent } from "./numbers";
 import { Empty } from "./parts";
-import { firstShare } from "./sparse";
+import { difference, firstShare, shareBack, type Sparse } from "./sparse";
 import { inText } from "./tokens";
 
-export function PatternPane({ pane, shared, name }: { pane: Pane; shared: Shared; name: string }) {
-  const chosen = pane.prompts.findIndex(({ prompt }) => prompt === state.prompt.value);
-  const found = pane.prompts[chosen] ?? pane.prompts[0];
-  const tokens = found && shared.prompts[found.prompt]?.tokens;
-  const attention = useMemo(() => (found && tokens ? decode(tokens, found.attention) : null), [found, tokens]);
-  if (!found || !attention) return <Empty what="No pattern was kept for this head." command="mechheads atlas" />;
+interface Props {
+  pane: Pane;
+  shared: Shared;
+  name: string;
+}
+
+export function PatternPane({ pane, shared, name }: Props) {
+  const at = (prompt: number | null) => pane.prompts.find((each) => each.prompt === prompt);
+  const found = at(state.prompt.value) ?? pane.prompts[0];
+  const beside = state.beside.value === found?.prompt ? undefined : at(state.beside.value);
+  const [left, right] = [found, beside].map((each) => {
+    const tokens = each && shared.prompts[each.prompt]?.tokens;
+    return useMemo(() => (each && tokens ? decode(tokens, each.attention) : null), [each, tokens]);
+  });
+  if (!found || !left) return <Empty what="No pattern was kept for this head." command="mechheads atlas" />;
+  const text = (prompt: number) => `${inText(shared.prompts[prompt]?.name ?? `prompt ${prompt + 1}`)} (${shared.prompts[prompt]?.tokens.length ?? 0} tokens)`;
+  const others = pane.prompts.filter(({ prompt }) => prompt !== found.prompt);
   return (
     <div>
       <div class="card-controls">
-        <label class="card-select">
-          Prompt{" "}
-          <select value={String(found.prompt)} onChange={(event) => choose({ prompt: Number(event.currentTarget.value), token: null })}>
-            {pane.prompts.map(({ prompt }) => (
-              <option key={prompt} value={String(prompt)}>
-                {`${inText(shared.prompts[prompt]?.name ?? `prompt ${prompt + 1}`)} (${shared.prompts[prompt]?.tokens.length ?? 0} tokens)`}
-              </option>
-            ))}
-          </select>
-        </label>
-        <span>{`${percent(firstShare(attention))} of the attention goes to the first token.`}</span>
+        <Prompts label="Prompt" value={found.prompt} of={pane.prompts} text={text} onPick={(prompt) => choose({ prompt, token: null })} />
+        {others.length > 0 && <Prompts label="Beside it" value={beside?.prompt ?? null} none="no other prompt" of={others} text={text} onPick={(prompt) => choose({ beside: prompt })} />}
+        {!right && <span>{`${percent(firstShare(left))} of the attention goes to the first token.`}</span>}
       </div>
-      <HeatMap key={found.prompt} attention={attention} name={`${name}-pattern`} query={state.token.peek()} onQuery={(token) => choose({ token })} />
+      {beside && right ? (
+        <Beside {...{ left, right, name }} titles={[text(found.prompt), text(beside.prompt)]} />
+      ) : (
+        <HeatMap key={found.prompt} attention={left} name={`${name}-pattern`} query={state.token.peek()} onQuery={(token) => choose({ token })} />
+      )}
+    </div>
+  );
+}
+
+interface PromptsProps {
+  label: string;
+  value: number | null;
+  of: Pane["prompts"];
+  text: (prompt: number) => string;
+  /** The choice of no prompt. */
+  none?: string;
+  onPick: (prompt: number | null) => void;
+}
+
+function Prompts({ label, value, of, text, none, onPick }: PromptsProps) {
+  return (
+    <label class="card-select">
+      {label}{" "}
+      <select value={String(value ?? "")} onChange={({ currentTarget }) => onPick(currentTarget.value === "" ? null : Number(currentTarget.value))}>
+        {none && <option value="">{none}</option>}
+        {of.map(({ prompt }) => <option key={prompt} value={String(prompt)}>{text(prompt)}</option>)}
+      </select>
+    </label>
+  );
+}
+
+const SHARES: readonly (readonly [what: string, share: (from: Sparse) => number])[] = [
+  ["to the first token", firstShare],
+  ["to the token itself", (from) => shareBack(from, 0)],
+  ["to the previous token", (from) => shareBack(from, 1)],
+];
+
+interface BesideProps {
+  left: Sparse;
+  right: Sparse;
+  name: string;
+  titles: readonly [string, string];
+}
+
+function Beside({ left, right, name, titles }: BesideProps) {
+  const alike = left.tokens.length === right.tokens.length;
+  const between = useMemo(() => (alike ? difference(left, right) : null), [left, right]);
+  return (
+    <div>
+      <div class="card-scroll">
+        <table class="card-table">
+          <thead>
+            <tr>
+              <th scope="col">share of the attention</th>
+              {titles.map((title, at) => <th key={at} scope="col" class="card-number">{title}</th>)}
+              <th scope="col" class="card-number">left minus right</th>
+            </tr>
+          </thead>
+          <tbody>
+            {SHARES.map(([what, share]) => {
+              const [one, other] = [share(left), share(right)];
+              return (
+                <tr key={what}>
+                  <th scope="row">{what}</th>
+                  <td class="card-number">{percent(one)}</td>
+                  <td class="card-number">{percent(other)}</td>
+                  <td class="card-number">{percent(one - other)}</td>
+                </tr>
+              );
+            })}
+          </tbody>
+        </table>
+      </div>
+      <div class="card-beside">
+        {[left, right].map((attention, at) => (
+          <section key={titles[at]}>
+            <h3>{`${at ? "Right" : "Left"}: ${titles[at]}`}</h3>
+            <HeatMap attention={attention} name={`${name}-pattern-${at ? "right" : "left"}`} />
+          </section>
+        ))}
+      </div>
+      <h3>Difference: left minus right</h3>
+      {between ? (
+        <HeatMap key={titles.join()} attention={between} name={`${name}-pattern-difference`} signed />
+      ) : (
+        <p class="card-empty">{`The prompts have ${left.tokens.length} and ${right.tokens.length} tokens, so their positions do not match: there is no difference pair by pair.`}</p>
+      )}
     </div>
   );
 }

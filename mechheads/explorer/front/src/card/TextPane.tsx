@@ -1,7 +1,9 @@
 /** Texts from every part of a head's activity. */
 import { useMemo, useState } from "preact/hooks";
 
-import type { Example, Shared, TextPane as Pane } from "../data";
+import type { Example, Model, Shared, TextPane as Pane } from "../data";
+import { choose, state } from "../state";
+import { Behaviour } from "./Behaviour";
 import { decode, moved, tokensOf } from "./attention";
 import { percent, show } from "./numbers";
 import { Choice, Empty, Tabs, Toggle } from "./parts";
@@ -13,15 +15,23 @@ type Weighting = "attention" | "moved";
 
 const AROUND = 32;
 
-export function TextPane({ pane, shared }: { pane: Pane; shared: Shared }) {
-  const [part, setPart] = useState("highest");
+interface Props {
+  pane: Pane;
+  shared: Shared;
+  model: Model;
+  head: number;
+}
+
+export function TextPane({ pane, shared, model, head }: Props) {
   const [by, setBy] = useState<Weighting>("attention");
   const [direction, setDirection] = useState<Direction>("both");
   const [withFirst, setWithFirst] = useState(false);
-  const found = pane.parts.find(({ name }) => name === part) ?? pane.parts[0];
+  const found = pane.parts.find(({ name }) => name === state.part.value) ?? pane.parts[0];
   if (!found) return <Empty what="No texts were kept for this head." command="mechheads atlas" />;
   return (
     <div>
+      <Behaviour model={model} head={head} />
+      <h3>Texts, by how much the head does in them</h3>
       <p class="card-lead">{inText(pane.activity)}</p>
       <div class="card-controls">
         <Choice label="Weight lines by" value={by} onChange={setBy} choices={[["attention", "by attention"], ["moved", "by what is moved"]]} />
@@ -40,7 +50,7 @@ export function TextPane({ pane, shared }: { pane: Pane; shared: Shared }) {
         class="card-tabs-small"
         tabs={pane.parts.map(({ name, examples }) => ({ id: name, name: name.replace("-", "\u2013"), empty: !examples.length }))}
         chosen={found.name}
-        onChoose={setPart}
+        onChoose={(part) => choose({ part })}
       >
         {found.examples.length === 0 && <Empty what="No window of the text falls into this part of the activity; read more text." />}
         {found.examples.map((example, index) => (

@@ -13,6 +13,7 @@ export function lookOf(element: Element): Look {
     ink: colour("--mh-muted", style.color),
     faint: colour("--mh-edge", "gray"),
     cell: colour("--mh-accent", "steelblue"),
+    below: colour("--mh-positive", "firebrick"),
     mark: colour("--mh-key", "orangered"),
     font: `11px ${style.fontFamily}`,
   };

@@ -21,9 +21,16 @@ export function sharedWith(model: Model, head: number): number[] {
   return Array.from({ length: size }, (_, at) => first + at).filter((other) => other !== head);
 }
 
+/** What a head is called for what it does on ordinary text. */
+export function behavioursOf({ behaviours }: Model, head: number): string[] {
+  return behaviours?.of[head]?.flatMap((at) => behaviours.names[at]?.name || []) ?? [];
+}
+
+export function categoriesOf({ categories }: Model, head: number): string[] {
+  return categories?.of[head]?.flatMap((at) => categories.names[at] || []) ?? [];
+}
+
 /** What a head is called on text and by its weights. */
 export function labelsOf(model: Model, head: number): string[] {
-  const behaviours = model.behaviours?.of[head]?.map((at) => model.behaviours?.names[at]?.name ?? "") ?? [];
-  const categories = model.categories?.of[head]?.map((at) => model.categories?.names[at] ?? "") ?? [];
-  return [...behaviours, ...categories].filter(Boolean);
+  return [...behavioursOf(model, head), ...categoriesOf(model, head)];
 }

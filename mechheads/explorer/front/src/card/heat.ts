@@ -49,7 +49,7 @@ export function cellAt(n: number, window: Window, size: number, x: number, y: nu
 
 /** The order in which entries are drawn: the largest last, so that nothing hides them when cells are below a pixel. */
 export function drawOrder({ weights }: Sparse): Uint32Array {
-  return Uint32Array.from(weights.keys()).sort((a, b) => (weights[a] ?? 0) - (weights[b] ?? 0));
+  return Uint32Array.from(weights.keys()).sort((a, b) => Math.abs(weights[a] ?? 0) - Math.abs(weights[b] ?? 0));
 }
 
 /** The query of each entry. */
@@ -59,9 +59,9 @@ export function queriesOf({ starts, keys }: Sparse): Uint16Array {
   return found;
 }
 
-/** How dark a cell is, from 0 to 1: the root of its weight, so that a tenth is still seen. */
+/** How dark a cell is, from 0 to 1: the root of the size of its weight, so that a tenth is still seen. */
 export function shade(weight: number): number {
-  return Math.sqrt(Math.min(Math.max(weight, 0), 1));
+  return Math.sqrt(Math.min(Math.abs(weight), 1));
 }
 
 /** Every how many tokens there is room for a label of `least` pixels. */

@@ -13,6 +13,8 @@ export interface Look {
   readonly ink: string;
   readonly faint: string;
   readonly cell: string;
+  /** Of a cell below 0. */
+  readonly below: string;
   readonly mark: string;
   readonly font: string;
 }
@@ -70,7 +72,8 @@ export function drawCells(pen: Pen, { from, order, queries }: Prepared, window: 
     const [start, top] = [Math.max(x(key), left), Math.max(y(query), 0)];
     const right = Math.min(x(key) + side, left + size);
     const bottom = Math.min(y(query) + side, size);
-    pen.box(start, top, right - start, bottom - top, look.cell, shade(from.weights[entry] ?? 0));
+    const weight = from.weights[entry] ?? 0;
+    pen.box(start, top, right - start, bottom - top, weight < 0 ? look.below : look.cell, shade(weight));
   }
   diagonal(pen, window, frame, look, cell);
   pen.frame(left, 0, size, size, look.faint);

@@ -1,11 +1,11 @@
-/** Attention of one head in one text, with only its larger weights kept. */
+/** Attention of one head in one text with only its larger weights kept, or the difference of two. */
 
 /** Rows are queries. The entries of row q are `starts[q]` to `starts[q + 1]` of `keys` and `weights`. */
 export interface Sparse {
   readonly tokens: readonly string[];
   readonly starts: Uint32Array;
   readonly keys: Uint16Array;
-  /** From 0 to 1. */
+  /** From 0 to 1; of a difference from -1 to 1. */
   readonly weights: Float32Array;
 }
 
@@ -19,7 +19,7 @@ export interface Entry {
 export function sparse(tokens: readonly string[], entries: Iterable<Entry>): Sparse {
   const rows: Map<number, number>[] = tokens.map(() => new Map());
   for (const { query, key, weight } of entries) {
-    if (weight > 0) rows[query]?.set(key, weight);
+    if (weight !== 0) rows[query]?.set(key, weight);
   }
   const starts = new Uint32Array(tokens.length + 1);
   rows.forEach((row, query) => (starts[query + 1] = (starts[query] ?? 0) + row.size));
@@ -64,6 +64,23 @@ export function leftAtMost(from: Sparse, query: number): number {
   const kept = row(from, query);
   const left = 1 - kept.reduce((sum, { weight }) => sum + weight, 0);
   return Math.max(0, Math.min(left, ...kept.filter(({ key }) => key !== 0).map(({ weight }) => weight)));
+}
+
+/** What one text has more of than another with as many tokens, pair by pair; what was not kept counts as 0. */
+export function difference(left: Sparse, right: Sparse): Sparse {
+  const tokens = left.tokens.map((token, at) => (token === right.tokens[at] ? token : `${token} /${right.tokens[at] ?? ""}`));
+  const entries = tokens.flatMap((_, query) => {
+    const [mine, other] = [left, right].map((side) => new Map(row(side, query).map(({ key, weight }) => [key, weight])));
+    const keys = new Set([...(mine?.keys() ?? []), ...(other?.keys() ?? [])]);
+    return [...keys].map((key) => ({ query, key, weight: (mine?.get(key) ?? 0) - (other?.get(key) ?? 0) }));
+  });
+  return sparse(tokens, entries);
+}
+
+/** The mean over the queries after the first of what goes to the token itself, or to one before it by `back`. */
+export function shareBack(from: Sparse, back: number): number {
+  const queries = from.tokens.map((_, query) => query).filter((query) => query >= Math.max(back, 1));
+  return queries.reduce((sum, query) => sum + (weightAt(from, query, query - back) ?? 0), 0) / Math.max(queries.length, 1);
 }
 
 /** Each row divided by its sum. */

@@ -7,6 +7,7 @@ import { hitsOf, understoodFor } from "../hits";
 import { idOf } from "../ids";
 import { countOf, model } from "../page";
 import { choose, open, state } from "../state";
+import { conditionsOf, withCondition } from "./conditions";
 import type { NotUnderstood } from "./tokens";
 
 export function SearchLine() {
@@ -23,8 +24,7 @@ export function SearchLine() {
   };
   const replace = (name: string) => {
     if (!error) return;
-    const quoted = name.includes(" ") && /[^\w\s.-]/.test(name) ? `"${name}"` : name;
-    choose({ filter: line.slice(0, error.start) + quoted + line.slice(error.end) });
+    choose({ filter: line.slice(0, error.start) + name + line.slice(error.end) });
     input.current?.focus();
   };
   return (
@@ -44,6 +44,7 @@ export function SearchLine() {
         aria-describedby={idOf("search-note")}
         onInput={(event) => choose({ filter: event.currentTarget.value })}
       />
+      <AddCondition />
       <div id={idOf("search-note")} class="mh-search-note" role="status">
         {error ? (
           <Wrong error={error} onPick={replace} />
@@ -55,6 +56,30 @@ export function SearchLine() {
         )}
       </div>
     </form>
+  );
+}
+
+/** A menu of what can stand in the line, for those who do not know the names. */
+function AddCondition() {
+  const groups = conditionsOf(model.value);
+  if (!groups.length) return null;
+  return (
+    <select
+      class="mh-add"
+      aria-label="Add a condition"
+      value=""
+      onChange={(event) => {
+        choose({ filter: withCondition(state.filter.value, event.currentTarget.value) });
+        event.currentTarget.value = "";
+      }}
+    >
+      <option value="">Add a condition{"\u2026"}</option>
+      {groups.map(({ label, conditions }) => (
+        <optgroup key={label} label={label}>
+          {conditions.map(({ text, line }) => <option key={line} value={line}>{text}</option>)}
+        </optgroup>
+      ))}
+    </select>
   );
 }
 

@@ -1,5 +1,5 @@
 /** What the names in the search line stand for: columns, verdicts, relations, categories and what heads are called. */
-import type { Model } from "../data";
+import type { Model, View } from "../data";
 import { numberOf } from "../card/heads";
 import { countOf } from "../page";
 import { columnOf, numbersOf } from "../table";
@@ -86,11 +86,36 @@ function implementing(model: Model, relation: number): Found<Test> {
 /** A text column that equals a word; a view whose verdict is yes, no or unclear. */
 export function equals(model: Model, name: string, word: string): Found<Test> | null {
   const typed = key(word);
-  const verdicts = model.views.find((view) => key(view.name) === key(name) || key(view.title) === key(name))?.verdict.values;
-  if (verdicts && /^(yes|no|unclear)$/.test(typed)) return { is: (head) => verdicts[head] === typed };
+  if (/^(yes|no|unclear)$/.test(typed)) {
+    const view = viewNamed(model, key(name));
+    if (view) return { is: (head) => view.is.verdict.values[head] === typed, note: view.note };
+  }
   const column = model.columns.find((each) => each.kind === "text" && (key(each.name) === key(name) || key(each.label) === key(name)));
   if (!column) return null;
   return { is: (head) => String(column.values[head] ?? "").split("; ").some((each) => key(each) === typed) };
+}
+
+/** A view by its name, its title, or the beginning of its name. */
+function viewNamed({ views }: Model, typed: string): Found<View> | null {
+  const exact = views.find((view) => key(view.name) === typed || key(view.title) === typed);
+  if (exact) return { is: exact };
+  const [first, ...others] = typed ? views.filter((view) => key(view.name).startsWith(typed)) : [];
+  if (!first) return null;
+  const also = others.length ? `; also: ${others.map((view) => view.name).join(", ")}` : "";
+  return { is: first, note: `${typed} stands for ${first.name}${also}` };
+}
+
+/** A name as it must stand in the line. */
+export function quoted(name: string): string {
+  return /^[\p{L}_][\p{L}\p{N}_.'-]*$/u.test(name) && !/^(and|or|not)$/i.test(name) ? name : `"${name.replaceAll('"', "")}"`;
+}
+
+/** Conditions on the columns that are about a word, such as "refusal". */
+export function about(model: Model, word: string): string[] {
+  const stem = key(word).replace(/s$/, "");
+  if (stem.length < 4) return [];
+  const texts = new Map(model.columns.map((column) => [column.name, key(`${column.label} ${column.group} ${column.meaning}`)]));
+  return model.views.filter(({ value }) => texts.get(value)?.includes(stem)).map(({ name }) => `${quoted(name)} = yes`);
 }
 
 /** Every name that may stand in the line. */

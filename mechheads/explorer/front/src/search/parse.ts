@@ -10,7 +10,7 @@
  */
 import type { Model } from "../data";
 import { near } from "./near";
-import { conditionNamed, equals, isText, namesIn, outside, valueNamed, type Found, type Test, type Value } from "./names";
+import { about, conditionNamed, equals, isText, namesIn, outside, quoted, valueNamed, type Found, type Test, type Value } from "./names";
 import { NotUnderstood, numberIn, split, type Kind, type Token } from "./tokens";
 
 export interface Understood {
@@ -159,7 +159,7 @@ class Parser {
 
   private unknown({ text, start, end }: { text: string; start: number; end: number }): NotUnderstood {
     const message = outside(this.model, text) ?? `${text} is not the name of a column, category, relation or head`;
-    return new NotUnderstood(message, start, end, near(text, namesIn(this.model)));
+    return new NotUnderstood(message, start, end, [...new Set([...near(text, namesIn(this.model)).map(quoted), ...about(this.model, text)])]);
   }
 
   private side(words = 1): Side {
@@ -198,7 +198,8 @@ class Parser {
     if (sign !== "=" && sign !== "!=") return null;
     const found = equals(this.model, left.text, right.text);
     if (!found) return null;
-    return sign === "=" ? found.is : (head) => !found.is(head);
+    const is = this.noted(found);
+    return sign === "=" ? is : (head) => !is(head);
   }
 
   private numbers(left: Side, sign: string, right: Side): Test {

@@ -1,6 +1,6 @@
 /** The table of heads: sortable, and only the rows in sight are in the document. An ARIA grid in which arrow keys move. */
 import { effect } from "@preact/signals";
-import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { nameOf } from "../card/heads";
 import { show } from "../card/numbers";
@@ -39,6 +39,26 @@ function nextSort(sort: string, column: Column | null): string {
   return sort === `-${column.name}` ? column.name : sort === column.name ? "" : `-${column.name}`;
 }
 
+/** Whether the page is being printed: then the table has all rows. */
+function usePrinting(): boolean {
+  const [printed, setPrinted] = useState(false);
+  useEffect(() => {
+    const media = matchMedia("print");
+    const follow = (print: boolean) => () => setPrinted(print);
+    const [start, end] = [follow(true), follow(false)];
+    const change = ({ matches }: MediaQueryListEvent) => (matches ? start : end)();
+    addEventListener("beforeprint", start);
+    addEventListener("afterprint", end);
+    media.addEventListener("change", change);
+    return () => {
+      removeEventListener("beforeprint", start);
+      removeEventListener("afterprint", end);
+      media.removeEventListener("change", change);
+    };
+  }, []);
+  return printed;
+}
+
 export function HeadTable({ model: number }: { model: number }) {
   const model = modelOf(number);
   const scroller = useRef<HTMLDivElement>(null);
@@ -51,8 +71,9 @@ export function HeadTable({ model: number }: { model: number }) {
   const heads = useMemo(() => inOrder(model, is, sort), [model, is, sort]);
   const wanted = state.columns.value.map((name) => columnOf(model, name)).filter((column) => column !== undefined);
   const columns = wanted.length ? wanted : usualColumns(model).flatMap((name) => columnOf(model, name) ?? []);
-  const from = Math.max(0, Math.min(first, heads.length - SHOWN) - SPARE);
-  const shown = heads.slice(from, from + SHOWN + 2 * SPARE);
+  const printed = usePrinting();
+  const from = printed ? 0 : Math.max(0, Math.min(first, heads.length - SHOWN) - SPARE);
+  const shown = printed ? heads : heads.slice(from, from + SHOWN + 2 * SPARE);
   const row = Math.min(place[0], Math.max(0, heads.length - 1));
   useMarks(body, number, [number, heads, from, columns.length]);
 

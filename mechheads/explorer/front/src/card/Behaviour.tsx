@@ -1,0 +1,42 @@
+/** Where a head attends in ordinary text, in numbers, and what it is called for it. */
+import type { Model } from "../data";
+import { titled, numbersOf } from "../table";
+import { interval, show } from "./numbers";
+
+export function Behaviour({ model, head }: { model: Model; head: number }) {
+  const { behaviours } = model;
+  const rows = behaviours?.names.flatMap((each, at) => {
+    const numbers = numbersOf(model, each.column);
+    return numbers ? [{ ...each, ...numbers, is: behaviours.of[head]?.includes(at) ?? false }] : [];
+  });
+  if (!rows?.length) return null;
+  return (
+    <section>
+      <h3>What it does on ordinary text</h3>
+      <div class="card-scroll">
+        <table class="card-table">
+          <thead>
+            <tr>
+              <th scope="col">measure</th>
+              <th scope="col" class="card-number">value</th>
+              <th scope="col">interval</th>
+              <th scope="col">rank</th>
+              <th scope="col">called so</th>
+            </tr>
+          </thead>
+          <tbody>
+            {rows.map(({ name, column, meaning, values, low, high, ranks, known, is }) => (
+              <tr key={name} class={is ? "card-row-strong" : ""}>
+                <th scope="row" title={meaning}>{titled(column)}</th>
+                <td class="card-number">{show(values[head])}</td>
+                <td>{interval(low?.[head], high?.[head])}</td>
+                <td>{ranks[head] ? `${ranks[head]} of ${known}` : "\u2013"}</td>
+                <td>{is ? name : "\u2013"}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+}

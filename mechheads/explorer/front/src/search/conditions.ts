@@ -1,0 +1,35 @@
+/** What can stand in the search line, as a menu. */
+import type { Model } from "../data";
+import { quoted } from "./names";
+
+interface Condition {
+  readonly text: string;
+  /** As it stands in the line. */
+  readonly line: string;
+}
+
+interface Group {
+  readonly label: string;
+  readonly conditions: readonly Condition[];
+}
+
+export function conditionsOf({ behaviours, categories, views }: Model): Group[] {
+  const named = (names: readonly string[]) => names.map((name) => ({ text: name, line: quoted(name) }));
+  const groups = [
+    { label: "Does this on ordinary text", conditions: named(behaviours?.names.map(({ name }) => name) ?? []) },
+    { label: "Category by weights", conditions: named(categories?.names ?? []) },
+    { label: "Relation by weights", conditions: named(categories?.relations.map(({ name }) => name) ?? []) },
+    {
+      label: "A view says yes",
+      conditions: views.map(({ name, title, verdict }) => ({ text: `${title}: ${verdict.texts.yes}`, line: `${quoted(name)} = yes` })),
+    },
+  ];
+  return groups.filter(({ conditions }) => conditions.length > 0);
+}
+
+/** The line with one more condition, which must hold too. */
+export function withCondition(line: string, condition: string): string {
+  const before = line.trim();
+  if (!before) return condition;
+  return `${/,|\||\bor\b/i.test(before) ? `(${before})` : before} and ${condition}`;
+}

@@ -1,0 +1,133 @@
+/**
+ * Five questions that people come with, each answered with at most six actions from the first view. An action is a click, a
+ * choice from a menu, a line that is typed, or a key. What is clicked is found by the text that stands on the page.
+ */
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { launch, open } from "./browser.mjs";
+import { small } from "./samples.mjs";
+
+let browser;
+before(async () => (browser = await launch()));
+after(() => browser.close());
+
+const MOST = 6;
+
+/** A reader of the page, whose actions are counted. */
+function reader(page) {
+  let actions = 0;
+  const once = (act) => async (...given) => {
+    actions++;
+    await act(...given);
+  };
+  return {
+    page,
+    click: once((role, name) => page.getByRole(role, { name }).first().click()),
+    pick: once(async (label, option) => {
+      const menu = page.getByLabel(label);
+      const [text] = (await menu.locator("option").allTextContents()).filter((each) => (option instanceof RegExp ? option.test(each) : each === option));
+      await menu.selectOption({ label: text });
+    }),
+    type: once((label, text) => page.getByLabel(label).fill(text)),
+    press: once((key) => page.keyboard.press(key)),
+    card: () => page.locator(".mh-detail"),
+    done: (expected) => {
+      assert.equal(actions, expected, "this many actions are said to be enough");
+      assert.ok(actions <= MOST);
+    },
+  };
+}
+
+async function opened(t, change = (payload) => payload) {
+  const payload = small();
+  change(payload.page.models[0], payload.blocks);
+  return reader(await open(t, browser, payload, { viewport: { width: 1440, height: 1000 } }));
+}
+
+/** The card of the head that carries capitals. */
+async function carrier(you) {
+  await you.pick("Add a condition", "country_to_capital");
+  await you.click("button", /^Patching/);
+  await you.click("rowheader", /^L\d/);
+}
+
+test("which head carries capitals, and how sure is that: 3 actions", async (t) => {
+  const you = await opened(t);
+  await carrier(you);
+  const card = await you.card().innerText();
+  assert.match(card, /^L1H4/);
+  assert.match(card, /Its output carries something of the country to the answer\.\s+0\.698\s+share restored\s+\(0\.\d+ to 0\.\d+\)\s*q = 0\.0\d+\s*rank 1 of 36/);
+  you.done(3);
+});
+
+test("the same by a typed word: 4 actions", async (t) => {
+  const you = await opened(t);
+  await you.type("Search heads", "capital");
+  await you.click("button", "country_to_capital");
+  await you.click("button", /^Patching/);
+  await you.click("rowheader", /^L\d/);
+  assert.match(await you.card().innerText(), /^L1H4/);
+  you.done(4);
+});
+
+test("does it do the same on ordinary text: 4 actions", async (t) => {
+  const you = await opened(t);
+  await carrier(you);
+  assert.match(await you.card().innerText(), /On ordinary text:\s+sink/);
+  await you.click("tab", "ordinary text");
+  const measures = await you.page.getByRole("row", { name: /^To the first token/ }).innerText();
+  assert.match(measures, /0\.\d+\s+0\.\d+ to 0\.\d+\s+\d+ of 36\s+sink/);
+  assert.ok((await you.page.locator(".card-example").count()) > 0);
+  you.done(4);
+});
+
+test("which heads feed it: 4 actions", async (t) => {
+  const sender = { head: "L0H7", way: "v", score: -0.4, low: -0.5, high: -0.3, q: 0.01 };
+  const you = await opened(t, (_, blocks) => blocks["mh-heads-0-1"].heads[4].paths.senders.push(sender));
+  await carrier(you);
+  await you.click("tab", "fed by / feeds");
+  const plot = you.page.getByRole("group", { name: /senders and .* receivers of L1H4/ });
+  assert.match(await plot.textContent(), /senders: they feed this head/);
+  assert.match(await plot.getByRole("link").first().textContent(), /^L0H7 V .*sends to V/);
+  you.done(4);
+});
+
+test("show a colleague exactly this view: 1 more action", async (t) => {
+  const you = await opened(t);
+  await carrier(you);
+  await you.click("tab", "fed by / feeds");
+  await you.page.evaluate(() => {
+    navigator.clipboard.writeText = async (text) => void (window.copied = text);
+  });
+  await you.click("button", "Copy link to this view");
+  assert.match(await you.page.locator(".mh-told").innerText(), /The link is copied.*send the file too/);
+  const link = new URL(await you.page.evaluate(() => window.copied));
+  const theirs = reader(await open(t, browser, small(), { hash: link.hash.slice(1), viewport: { width: 1440, height: 1000 } }));
+  await theirs.page.getByRole("group", { name: /receivers of L1H4/ }).waitFor();
+  for (const part of [".card", ".mh-search-note", ".mh-table"]) {
+    assert.equal(await theirs.page.locator(part).innerText(), await you.page.locator(part).innerText(), part);
+  }
+  assert.equal(link.hash, "#head=L1H4&filter=country_to_capital&sort=-patching&pane=paths");
+  you.done(5);
+});
+
+test("all induction heads that a refusal hangs on: 2 actions", async (t) => {
+  const induction = 4;
+  const you = await opened(t, (model) => {
+    for (const head of [0, 13]) model.behaviours.of[head] = [induction];
+  });
+  await you.pick("Add a condition", "induction");
+  assert.match(await you.page.locator(".mh-search-note").innerText(), /^2 of 36 heads/);
+  await you.pick("Add a condition", /^Ships, undifferentiated/);
+  assert.match(await you.page.locator(".mh-search-note").innerText(), /^1 of 36 heads/);
+  assert.deepEqual(await you.page.locator(".mh-row th").allInnerTexts(), ["L0H0"]);
+  you.done(2);
+});
+
+test("the same by typed words: 2 actions", async (t) => {
+  const you = await opened(t, (model) => (model.behaviours.of[0] = [4]));
+  await you.type("Search heads", "induction and refusal");
+  await you.click("button", "ships_undifferentiated = yes");
+  assert.deepEqual(await you.page.locator(".mh-row th").allInnerTexts(), ["L0H0"]);
+  you.done(2);
+});

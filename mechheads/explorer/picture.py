@@ -1,0 +1,65 @@
+"""A still picture of a page: the map of its first model, for readers whose scripts are off."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+_CELL, _GAP, _LEFT, _BELOW = 18, 1, 30, 26
+_NONE, _NOT_MEASURED = "#d9d9d9", "#ffffff"
+_HUES = ("#ff7f0e", "#2ca02c", "#1f77b4", "#d62728", "#17becf", "#bcbd22")
+_SEVERAL = "#9467bd"
+
+
+def picture(page: dict[str, Any]) -> str:
+    """An SVG of the heads of the first model of a page, layers across and heads up, by category.
+
+    The alternative text says the same in words: how many heads have each category, and which have the largest effect.
+    """
+    model = page["models"][0]
+    n_layers, n_heads = model["nLayers"], model["nHeads"]
+    categories = model["categories"]
+    names = [] if categories is None else categories["names"]
+    of = [None] * (n_layers * n_heads) if categories is None else categories["of"]
+    width, height = _LEFT + n_layers * _CELL, n_heads * _CELL + _BELOW
+    cells = "".join(
+        f'<rect x="{_LEFT + layer * _CELL}" y="{(n_heads - 1 - head) * _CELL}" width="{_CELL - _GAP}" '
+        f'height="{_CELL - _GAP}" fill="{_fill(of[layer * n_heads + head])}" stroke="#aaaaaa" stroke-width="0.5"/>'
+        for layer in range(n_layers)
+        for head in range(n_heads)
+    )
+    labels = "".join(
+        [
+            _label(_LEFT + (layer + 0.5) * _CELL, n_heads * _CELL + 14, str(layer))
+            for layer in range(0, n_layers, max(1, n_layers // 16))
+        ]
+        + [_label(_LEFT / 2, (n_heads - 0.5 - head) * _CELL + 4, str(head)) for head in range(n_heads)]
+    )
+    said = html.escape(f"{page['title']}: layers across, heads up. {_counts(names, of)}{_strongest(model)}")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="img" aria-label="{said}"><title>{said}</title>{cells}{labels}</svg>'
+    )
+
+
+def _fill(categories: list[int] | None) -> str:
+    if categories is None:
+        return _NOT_MEASURED
+    return _NONE if not categories else _SEVERAL if len(categories) > 1 else _HUES[categories[0] % len(_HUES)]
+
+
+def _label(x: float, y: float, text: str) -> str:
+    return f'<text x="{x:g}" y="{y:g}" font-size="10" text-anchor="middle" fill="#666666">{text}</text>'
+
+
+def _counts(names: list[str], of: list[list[int] | None]) -> str:
+    counts = [sum(number in (each or ()) for each in of) for number in range(len(names))]
+    return "".join(f"{name}: {count} heads. " for name, count in zip(names, counts, strict=True))
+
+
+def _strongest(model: dict[str, Any]) -> str:
+    """The five heads that are the first by patching."""
+    values = next((column["values"] for column in model["columns"] if column["name"] == "patching"), [])
+    order = sorted((i for i, value in enumerate(values) if value is not None), key=lambda i: -abs(values[i]))
+    named = [f"L{i // model['nHeads']}H{i % model['nHeads']} {values[i]:.2g}" for i in order[:5]]
+    return f"The largest patching effects: {', '.join(named)}." if named else ""
