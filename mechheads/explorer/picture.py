@@ -35,7 +35,8 @@ def picture(page: dict[str, Any]) -> str:
         ]
         + [_label(_LEFT / 2, (n_heads - 0.5 - head) * _CELL + 4, str(head)) for head in range(n_heads)]
     )
-    said = html.escape(f"{page['title']}: layers across, heads up. {_counts(names, of)}{_strongest(model)}")
+    title = "".join(letter if letter.isprintable() else "\ufffd" for letter in page["title"])
+    said = html.escape(f"{title}: layers across, heads up. {_counts(names, of)}{_strongest(model)}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" aria-label="{said}"><title>{said}</title>{cells}{labels}</svg>'

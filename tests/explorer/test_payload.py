@@ -43,6 +43,7 @@ HOSTILE = [
 ]
 
 
+SVG = ("svg", "rect", "text")
 NAMED = ("window", "text", "query", "key", "activity", "weight")
 
 
@@ -191,19 +192,19 @@ def test_the_landing_has_categories_names_and_agreement(payload, atlas):
     assert {each["name"] for each in model["methods"]} >= {"Patching", "Direct part", "Ships", "Roles"}
 
 
-def made(values: np.ndarray, spread: float) -> mh.HeadScores:
-    noise = spread * np.array([-1.0, 1.0, -0.5, 0.5, 0.0, 0.25, -0.25, 0.1, -0.1])
+def made(values: np.ndarray, spread: float, n: int = 9) -> mh.HeadScores:
+    noise = spread * np.array([-1.0, 1.0, 0.0, -0.5, 0.5, 0.25, -0.25, 0.1, -0.1])[:n]
     return mh.HeadScores.from_values(values[..., None] + noise, name="made", unit="", kind="activation_patch")
 
 
 def test_verdicts_follow_their_rules():
-    strong, none, vague = np.array([[0.4, -0.3], [0.01, 0.0]]), 0.01, 0.6
+    strong, none, vague = np.array([[0.4, -0.3], [0.01, 0.0]]), 0.01, 3.0
     (view,) = views(Atlas("m", patching=made(strong, none)))
     assert view["verdict"]["values"] == ["yes", "yes", "no", "no"]
     assert view["rankBy"] == "absolute" and (view["low"], view["q"]) == ("patching_ci_low", "patching_q")
     (view,) = views(Atlas("m", patching=made(strong, vague)))
     assert view["verdict"]["values"] == ["unclear"] * 4
-    few = mh.HeadScores.from_values(strong[..., None] + [-0.01, 0.0, 0.01], name="few", kind="activation_patch")
+    few = made(strong, none, n=3)
     assert (few.dataset["ci_low"].values[0, 0] > 0) and (few.dataset["q_value"].values > FDR).all()
     (view,) = views(Atlas("m", patching=few))
     assert view["verdict"]["values"] == ["unclear", "unclear", "no", "no"]
@@ -287,7 +288,7 @@ def test_hostile_texts_stay_texts(atlas, tmp_path):
     assert model["name"] == one.model and model["notes"] == HOSTILE
     shared = unblock(read.texts["mh-shared-0"])
     assert shared["requests"] == HOSTILE and [pair["wrong"] for pair in shared["pairs"]] == HOSTILE
-    assert set(read.tags) == {"html", "head", "meta", "title", "style", "body", "div", "p", "script"}
+    assert set(read.tags) == {"html", "head", "meta", "title", "style", "body", "div", "p", "script", *SVG}
     assert read.tags.count("script") == 2 + len(atlas_payload([one]).blocks) and read.sources == []
     assert not re.search(r"[\x00\u202e\u2066]", page.split("<title>")[1].split("</title>")[1])
 
@@ -315,7 +316,7 @@ def test_the_page_needs_no_network_and_runs_its_own_script_only(payload):
 
 
 def test_several_atlases_make_one_page(atlas):
-    page = atlas_payload([atlas, atlas], layers=[1])
+    page = atlas_payload([atlas, atlas], heads=[mh.HeadId(1, head) for head in range(atlas.sizes[1])])
     assert [model["name"] for model in page.page["models"]] == [atlas.model] * 2
     assert sorted(page.blocks) == ["mh-heads-0-1", "mh-heads-1-1", "mh-shared-0", "mh-shared-1"]
 

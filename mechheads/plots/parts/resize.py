@@ -65,7 +65,8 @@ def resize(figure: go.Figure, side: Side, pixels: float) -> None:
 
 
 def _domain(axis: Any) -> tuple[float, float]:
-    return tuple(axis.domain or (0.0, 1.0))
+    start, stop = axis.domain or (0.0, 1.0)
+    return start, stop
 
 
 def _size(panel: tuple[float, float]) -> float:
@@ -75,7 +76,9 @@ def _size(panel: tuple[float, float]) -> float:
 def _thin(axis: Any, pixels: float) -> None:
     """Leave out labels for which there is no room."""
     ticks = axis.tickvals
-    step = 1 if ticks is None else ceil(_LABEL * len(ticks) / pixels)
+    if ticks is None:
+        return
+    step = ceil(_LABEL * len(ticks) / pixels)
     if step > 1:
         axis.tickvals = list(ticks)[::step]
         if axis.ticktext is not None:

@@ -6,7 +6,7 @@ import { HARMFUL, answer, made } from "./card-page.mjs";
 import { html } from "./pages.mjs";
 
 const ADDRESS = "http://127.0.0.1/";
-const PANES = ["text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike", "live"];
+const PANES = ["ordinary text", "patterns", "weights", "effects", "fed by / feeds", "safety", "roles", "heads like it", "own text"];
 const LIVE = { by: "serve", model: 0, maxCharacters: 40, maxTokens: 16 };
 let browser;
 

@@ -330,7 +330,7 @@ test("several models: a switch, maps side by side, and their differences", async
 });
 
 test("a link shows the same, and Copy link copies it", async (t) => {
-  const page = await open(t, browser, small(), { hash: "head=L1H4&pins=L0H2&filter=phi+%3E+L0H1&sort=-phi&pane=weights&top=5&fold=1&colour=phi" });
+  const page = await open(t, browser, small(), { hash: "head=L1H4&pins=L0H2&filter=phi+%3E+0.1&sort=-phi&pane=weights&top=5&fold=1&colour=phi" });
   assert.equal(await title(page), "L1H4");
   assert.equal(await page.locator(".mh-search-line").inputValue(), "phi > 0.1");
   assert.equal(await page.getByRole("tab", { name: "weights" }).getAttribute("aria-selected"), "true");

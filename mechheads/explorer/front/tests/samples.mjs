@@ -35,13 +35,19 @@ function resized(model, nLayers, nHeads, from, name) {
   };
 }
 
+/** A card as the exporter keeps it in a model of so many heads: with more than 512, one example of each part. */
+function fitting(card, n) {
+  if (n <= 512 || !card.text) return card;
+  return { ...card, text: { ...card.text, parts: card.text.parts.map((part) => ({ ...part, examples: part.examples.slice(0, 1) })) } };
+}
+
 function resizedBlocks(blocks, number, model, { nLayers, nHeads }, from) {
   const cards = Array.from({ length: model.nLayers }, (_, layer) => blocks[`mh-heads-0-${layer}`].heads).flat();
   const made = { [`mh-shared-${number}`]: blocks["mh-shared-0"] };
   for (let layer = 0; layer < nLayers; layer++) {
     const heads = Array.from({ length: nHeads }, (_, index) => {
       const head = layer * nHeads + index;
-      return { ...cards[from(head)], head: nameOf(head, nHeads), layer, index };
+      return { ...fitting(cards[from(head)], nLayers * nHeads), head: nameOf(head, nHeads), layer, index };
     });
     made[`mh-heads-${number}-${layer}`] = { layer, heads };
   }
