@@ -117,8 +117,11 @@ test("on paper there are no buttons, and nothing is cut off", async (t) => {
   await page.emulateMedia({ media: "print", colorScheme: "dark" });
   assert.equal(await page.getByRole("button", { name: "Copy link" }).isVisible(), false);
   assert.equal(await page.evaluate(() => getComputedStyle(document.querySelector(".mh-detail")).maxHeight), "none");
-  assert.equal(await page.locator(".mh-table tr[role=presentation]").first().isVisible(), false);
+  await page.locator(".mh-row").nth(35).waitFor();
+  assert.equal(await page.locator(".mh-table tr[role=presentation]").count(), 0);
   assert.equal(await page.evaluate(() => getComputedStyle(document.getElementById("mh-root")).backgroundColor), "rgb(255, 255, 255)");
+  await page.emulateMedia({ media: "screen" });
+  await page.waitForFunction(() => document.querySelectorAll(".mh-row").length < 36);
 });
 
 test("nothing moves if the reader wants no motion", async (t) => {

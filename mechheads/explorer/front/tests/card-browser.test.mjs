@@ -98,6 +98,54 @@ test("a pattern is read by arrow keys, zoomed by keys, and its token stands in t
   await page.waitForFunction(() => ![...document.querySelectorAll(".card-zoom button")].at(-1).disabled);
 });
 
+/** The made-up page with two more prompts: one as long as the first, one shorter. */
+function withPrompts() {
+  const content = made();
+  const [first] = content.blocks["mh-shared-0"].prompts;
+  content.blocks["mh-shared-0"].prompts.push({ name: "as long", tokens: ["<s>", " A", " dog", " sat", " down"] }, { name: "short", tokens: first.tokens.slice(0, 2) });
+  const { prompts } = content.blocks["mh-heads-0-1"].heads[0].pattern;
+  const [{ attention }] = prompts;
+  const changed = structuredClone(attention);
+  [changed.keys[3], changed.weights[3]] = [[1], [102]];
+  const cut = (rows) => rows.slice(0, 2);
+  prompts.push({ prompt: 1, attention: changed }, { prompt: 2, attention: { first: cut(attention.first), keys: cut(attention.keys), weights: cut(attention.weights) } });
+  return content;
+}
+
+test("two prompts stand side by side, with their difference", async (t) => {
+  const page = await opened(t, "head=L1H0&pane=pattern", { content: withPrompts() });
+  await page.getByLabel("Beside it").selectOption({ label: "as long (5 tokens)" });
+  assert.match(page.url(), /beside=1/);
+  assert.equal(await page.locator("canvas").count(), 3);
+  const row = await page.getByRole("row", { name: /to the previous token/ }).innerText();
+  // (128/255 + 0.4 + 0.8 + 0.6) / 4, and the same without the 0.8
+  assert.match(row, /58%\s+38%\s+20%/);
+  const map = page.getByRole("application", { name: /^Difference of the attention/ });
+  await map.focus();
+  for (const key of ["ArrowUp", "ArrowLeft", "ArrowRight"]) await page.keyboard.press(key);
+  const words = () => page.locator(".card-readout").last().textContent();
+  for (let i = 0; i < 8 && !/^\u201c\u00b7sat\u201d \(3\)/.test(await words()); i++) await page.keyboard.press("ArrowDown");
+  for (let i = 0; i < 8 && !/\(2\) /.test((await words()).split("gives")[1]); i++) await page.keyboard.press("ArrowRight");
+  assert.match(await words(), /\(3\) gives .*\(2\) 80% more of its attention on the left/);
+  await page.keyboard.press("ArrowLeft");
+  assert.match(await words(), /\(3\) gives .*\(1\) 40% more of its attention on the right/);
+  assert.deepEqual(await faults(page, ".card"), []);
+  await page.getByLabel("Beside it").selectOption({ label: "short (2 tokens)" });
+  assert.equal(await page.locator("canvas").count(), 2);
+  assert.match(await page.locator(".card-panel").innerText(), /The prompts have 5 and 2 tokens, so their positions do not match/);
+  await page.getByLabel("Beside it").selectOption({ label: "no other prompt" });
+  assert.equal(await page.locator("canvas").count(), 1);
+});
+
+test("two pairs of prompts stand side by side, the extremes first", async (t) => {
+  const page = await opened(t, "head=L1H0&pane=cause");
+  const rows = () => page.locator("section", { has: page.getByRole("heading", { name: "Two pairs of prompts side by side" }) }).last().locator("tbody tr").allInnerTexts();
+  assert.deepEqual((await rows()).map((row) => row.split(/\s+/).slice(0, 4)), [["direct", "0.400", "0.200", "0.200"], ["total", "0.100", "missing", "\u2013"]]);
+  await page.getByRole("combobox", { name: /^Right/ }).selectOption({ label: "clean 0 yes" });
+  assert.match(page.url(), /pairBeside=0/);
+  assert.deepEqual((await rows())[0].split(/\s+/).slice(0, 4), ["direct", "0.400", "0.400", "0"]);
+});
+
 test("effects are read dot by dot", async (t) => {
   const page = await opened(t, "head=L1H0&pane=cause");
   await page.getByRole("slider", { name: /^direct:/ }).focus();
