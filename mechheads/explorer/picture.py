@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
-_CELL, _GAP, _LEFT, _BELOW = 18, 1, 30, 26
+_CELL, _GAP, _LEFT, _BELOW, _KEY = 18, 1, 30, 26, 92
 _NONE, _NOT_MEASURED = "#d9d9d9", "#ffffff"
 _HUES = ("#ff7f0e", "#2ca02c", "#1f77b4", "#d62728", "#17becf", "#bcbd22")
 _SEVERAL = "#9467bd"
@@ -21,7 +21,14 @@ def picture(page: dict[str, Any]) -> str:
     categories = model["categories"]
     names = [] if categories is None else categories["names"]
     of = [None] * (n_layers * n_heads) if categories is None else categories["of"]
-    width, height = _LEFT + n_layers * _CELL, n_heads * _CELL + _BELOW
+    keys = [*zip(names, _HUES, strict=False), ("several", _SEVERAL), ("none", _NONE)] if names else []
+    width, height = max(_LEFT + n_layers * _CELL, _KEY * len(keys)), n_heads * _CELL + _BELOW * (1 + bool(keys))
+    legend = "".join(
+        f'<rect x="{_KEY * i + 2}" y="{height - 14}" width="10" height="10" fill="{hue}"/>'
+        f'<text x="{_KEY * i + 16}" y="{height - 5}" font-size="10" fill="#666666">'
+        f"{html.escape(_seen(name)[:14])}</text>"
+        for i, (name, hue) in enumerate(keys)
+    )
     cells = "".join(
         f'<rect x="{_LEFT + layer * _CELL}" y="{(n_heads - 1 - head) * _CELL}" width="{_CELL - _GAP}" '
         f'height="{_CELL - _GAP}" fill="{_fill(of[layer * n_heads + head])}" stroke="#aaaaaa" stroke-width="0.5"/>'
@@ -35,11 +42,10 @@ def picture(page: dict[str, Any]) -> str:
         ]
         + [_label(_LEFT / 2, (n_heads - 0.5 - head) * _CELL + 4, str(head)) for head in range(n_heads)]
     )
-    title = "".join(letter if letter.isprintable() else "\ufffd" for letter in page["title"])
-    said = html.escape(f"{title}: layers across, heads up. {_counts(names, of)}{_strongest(model)}")
+    said = html.escape(f"{_seen(page['title'])}: layers across, heads up. {_counts(names, of)}{_strongest(model)}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="img" aria-label="{said}"><title>{said}</title>{cells}{labels}</svg>'
+        f'role="img" aria-label="{said}"><title>{said}</title>{cells}{labels}{legend}</svg>'
     )
 
 
@@ -49,13 +55,18 @@ def _fill(categories: list[int] | None) -> str:
     return _NONE if not categories else _SEVERAL if len(categories) > 1 else _HUES[categories[0] % len(_HUES)]
 
 
+def _seen(text: str) -> str:
+    """A text without control characters and marks of direction."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
 def _label(x: float, y: float, text: str) -> str:
     return f'<text x="{x:g}" y="{y:g}" font-size="10" text-anchor="middle" fill="#666666">{text}</text>'
 
 
 def _counts(names: list[str], of: list[list[int] | None]) -> str:
     counts = [sum(number in (each or ()) for each in of) for number in range(len(names))]
-    return "".join(f"{name}: {count} heads. " for name, count in zip(names, counts, strict=True))
+    return "".join(f"{_seen(name)}: {count} heads. " for name, count in zip(names, counts, strict=True))
 
 
 def _strongest(model: dict[str, Any]) -> str:

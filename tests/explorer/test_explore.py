@@ -98,7 +98,10 @@ def test_without_scripts_there_is_a_picture_with_its_words(small):
     payload = atlas_payload([whole_atlas(small)])
     svg = ElementTree.fromstring(picture(payload.page))
     model = payload.page["models"][0]
-    assert sum(part.tag.endswith("rect") for part in svg) == model["nLayers"] * model["nHeads"]
+    squares = sum(part.tag.endswith("rect") for part in svg)
+    legend = [*model["categories"]["names"], "several", "none"]
+    assert squares == model["nLayers"] * model["nHeads"] + len(legend)
+    assert [part.text for part in svg if part.tag.endswith("text")][-len(legend) :] == legend
     said = svg.attrib["aria-label"]
     for number, name in enumerate(model["categories"]["names"]):
         assert f"{name}: {sum(number in (of or ()) for of in model['categories']['of'])} heads." in said
