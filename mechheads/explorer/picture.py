@@ -5,10 +5,10 @@ from __future__ import annotations
 import html
 from typing import Any
 
+from mechheads.plots.parts.category_colours import category_colours
+
 _CELL, _GAP, _LEFT, _BELOW, _KEY = 18, 1, 30, 26, 92
-_NONE, _NOT_MEASURED = "#d9d9d9", "#ffffff"
-_HUES = ("#ff7f0e", "#2ca02c", "#1f77b4", "#d62728", "#17becf", "#bcbd22")
-_SEVERAL = "#9467bd"
+_NOT_MEASURED = "#ffffff"
 
 
 def picture(page: dict[str, Any]) -> str:
@@ -21,7 +21,16 @@ def picture(page: dict[str, Any]) -> str:
     categories = model["categories"]
     names = [] if categories is None else categories["names"]
     of = [None] * (n_layers * n_heads) if categories is None else categories["of"]
-    keys = [*zip(names, _HUES, strict=False), ("several", _SEVERAL), ("none", _NONE)] if names else []
+    colours = category_colours(names, {})
+    several, none = colours["2 categories"], colours["Unclassified"]
+    hues = [colours[name] for name in names]
+    keys = [*zip(names, hues, strict=True), ("several", several), ("none", none)] if names else []
+
+    def fill(mine: list[int] | None) -> str:
+        if mine is None:
+            return _NOT_MEASURED
+        return none if not mine else several if len(mine) > 1 else hues[mine[0]]
+
     width, height = max(_LEFT + n_layers * _CELL, _KEY * len(keys)), n_heads * _CELL + _BELOW * (1 + bool(keys))
     legend = "".join(
         f'<rect x="{_KEY * i + 2}" y="{height - 14}" width="10" height="10" fill="{hue}"/>'
@@ -31,7 +40,7 @@ def picture(page: dict[str, Any]) -> str:
     )
     cells = "".join(
         f'<rect x="{_LEFT + layer * _CELL}" y="{(n_heads - 1 - head) * _CELL}" width="{_CELL - _GAP}" '
-        f'height="{_CELL - _GAP}" fill="{_fill(of[layer * n_heads + head])}" stroke="#aaaaaa" stroke-width="0.5"/>'
+        f'height="{_CELL - _GAP}" fill="{fill(of[layer * n_heads + head])}" stroke="#aaaaaa" stroke-width="0.5"/>'
         for layer in range(n_layers)
         for head in range(n_heads)
     )
@@ -47,12 +56,6 @@ def picture(page: dict[str, Any]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" aria-label="{said}"><title>{said}</title>{cells}{labels}{legend}</svg>'
     )
-
-
-def _fill(categories: list[int] | None) -> str:
-    if categories is None:
-        return _NOT_MEASURED
-    return _NONE if not categories else _SEVERAL if len(categories) > 1 else _HUES[categories[0] % len(_HUES)]
 
 
 def _seen(text: str) -> str:

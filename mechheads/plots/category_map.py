@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from colorsys import hsv_to_rgb
-from itertools import count
+from collections.abc import Mapping, Sequence
 from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mechheads.plots.parts.axes import FRAME, count_ticks
+from mechheads.plots.parts.category_colours import category_colours
 from mechheads.plots.parts.figure import Panels
 from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.notes import UNMARKED, add_note
@@ -21,17 +20,6 @@ if TYPE_CHECKING:
 
     from mechheads.results.scores import HeadScores
 
-_COLOURS = {
-    "Unclassified": "#d9d9d9",
-    "Knowledge": "#ff7f0e",
-    "Translation": "#d62728",
-    "Algorithmic": "#1f77b4",
-    "Linguistic": "#2ca02c",
-    "2 categories": "#9467bd",
-    "3 categories": "#8c564b",
-    "4 categories": "#e377c2",
-}
-_FURTHER = ("#17becf", "#bcbd22", "#000000", "#aec7e8", "#98df8a", "#ffbb78", "#c5b0d5", "#f7b6d2")
 _READ = {
     "embedding": ", reads the embedding",
     "first_mlp": ", reads the first MLP's output",
@@ -83,7 +71,9 @@ def category_map(
         _check(name, part)
     if title is None and not isinstance(labels, (Mapping, str)):
         title = str(labels.provenance.get("model", labels.name))
-    palette = _colours(read, colours or {})
+    palette = category_colours(
+        (name for part in read.values() for name in part.dataset["category"].values.tolist()), colours or {}
+    )
     classes = {name: _classes(part) for name, part in read.items()}
     grid = _place_panels(len(panels), list(read.values()))
     figure = grid.figure(subplot_titles=[plain(name) for name in panels] if isinstance(labels, Mapping) else None)
@@ -175,34 +165,6 @@ def _check(name: str, labels: HeadScores) -> None:
     if labels.extra_dims != ("category",) or "member" not in labels.dataset:
         where = f" of {name!r}" if name else ""
         raise ValueError(f"the scores{where} ({labels.name!r}) hold no categories; give what label_heads returns")
-
-
-def _colours(panels: Mapping[str, HeadScores], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Colours of all classes that can occur, in the order of the legend."""
-    found = {name for part in panels.values() for name in part.dataset["category"].values.tolist()}
-    new = sorted(found - _COLOURS.keys())
-    counts = [f"{n} categories" for n in range(2, len(found) + 1)]
-    further = [*new, *(several for several in counts if several not in _COLOURS)]
-    taken = {colour.lower() for colour in (*_COLOURS.values(), *chosen.values())}
-    extra = dict(zip(further, (colour for colour in _further() if colour not in taken), strict=False))
-    ordered = dict.fromkeys([*(name for name in _COLOURS if name not in counts), *new, *counts, *_COLOURS])
-    if unknown := [name for name in chosen if name not in ordered]:
-        raise ValueError(
-            f"colours has {unknown[0]!r}, which is not a category; the categories are {', '.join(ordered)}"
-        )
-    palette = {name: (_COLOURS | extra | dict(chosen))[name] for name in ordered}
-    for name, colour in chosen.items():
-        other = [one for one, its in palette.items() if one != name and its.lower() == colour.lower()]
-        if other:
-            raise ValueError(f"colours: {name!r} and {other[0]!r} both have {colour!r}; give each its own colour")
-    return palette
-
-
-def _further() -> Iterator[str]:
-    """More colours than the default ones, without end; the hues of generated colours are spread by the golden ratio."""
-    yield from _FURTHER
-    for i in count(1):
-        yield "#" + "".join(f"{round(255 * part):02x}" for part in hsv_to_rgb(i * 0.618034 % 1, 0.55, 0.8))
 
 
 def _classes(labels: HeadScores) -> np.ndarray:

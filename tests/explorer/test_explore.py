@@ -102,6 +102,14 @@ def test_without_scripts_there_is_a_picture_with_its_words(small):
     legend = [*model["categories"]["names"], "several", "none"]
     assert squares == model["nLayers"] * model["nHeads"] + len(legend)
     assert [part.text for part in svg if part.tag.endswith("text")][-len(legend) :] == legend
+    hue_of = dict(
+        zip(legend, [part.attrib["fill"] for part in svg if part.tag.endswith("rect")][-len(legend) :], strict=True)
+    )
+    paper = {"Knowledge": "#ff7f0e", "Linguistic": "#2ca02c", "Algorithmic": "#1f77b4", "Translation": "#d62728"}
+    assert {name: hue_of[name] for name in paper if name in hue_of} == {
+        name: paper[name] for name in paper if name in hue_of
+    }
+    assert set(hue_of) & set(paper)
     said = svg.attrib["aria-label"]
     for number, name in enumerate(model["categories"]["names"]):
         assert f"{name}: {sum(number in (of or ()) for of in model['categories']['of'])} heads." in said
