@@ -72,7 +72,7 @@ class Frozen:
 
     def run(
         self,
-        senders: Sequence[tuple[HeadId, Float[Tensor, "prompt position d_head"]]],
+        senders: Sequence[tuple[HeadId, Float[Tensor, "prompt position z"]]],
         receivers: Sequence[Receiver] = (),
         *,
         final: bool = False,
@@ -80,7 +80,8 @@ class Frozen:
         """Change one sender at a time and return what reaches the receivers and the final states.
 
         Args:
-            senders: heads in layer order, each with its new z at the positions.
+            senders: heads in layer order, each with its new z at the positions. A z of several times d_head is that of
+                the head and of the heads after it, which are one sender.
         """
         n_layers = self.model.n_layers
         end = n_layers if final else max(receiver.layer for receiver in receivers) + 1
@@ -219,13 +220,14 @@ class Frozen:
         return out if bias is None else out + bias
 
     def _difference(
-        self, senders: Sequence[tuple[HeadId, Float[Tensor, "prompt position d_head"]]]
+        self, senders: Sequence[tuple[HeadId, Float[Tensor, "prompt position z"]]]
     ) -> Float[Tensor, "sender prompt position d_model"]:
         """How much each sender's new z changes what it adds to the residual stream."""
         written = []
         for head, new in senders:
-            old = self._take(self.base.z[head])
-            written.append((new - old) @ self.model.W_O[head.layer][head.head])
+            changed = slice(head.head, head.head + new.shape[-1] // self.model.d_head)
+            old = self._take(self.base.z.layer(head.layer)[:, changed].transpose(1, 2)).flatten(-2)
+            written.append((new - old) @ self.model.W_O[head.layer][changed].flatten(0, 1))
         return torch.stack(written)
 
 

@@ -104,10 +104,9 @@ def replaced_z(job: Job) -> tuple[LayerStore, Int[Tensor, " prompt"]]:
     store, starts = LayerStore(job.model.n_layers, len(job.tokens), job.base.stores["z"].on_disk), []
     for layer in sorted({head.layer for head in job.heads}):
         new = job.base.z.layer(layer).clone()
-        for head in job.heads:
-            if head.layer == layer:
-                new[:, head.head], start = new_z(job, head, 0, altered)
-                starts.append(start)
+        for head in (member for first in job.heads if first.layer == layer for member in job.members(first)):
+            new[:, head.head], start = new_z(job, head, 0, altered)
+            starts.append(start)
         store.add(layer, new)
     return store, torch.stack(starts).amin(0)
 

@@ -153,6 +153,10 @@ class Job:
         """The same job with another intervention, which may only need activations that are already cached."""
         return replace(self, spec=replace(self.spec, intervention=intervention))
 
+    def members(self, head: HeadId) -> tuple[HeadId, ...]:
+        """The heads that change together, from the head on that names them."""
+        return tuple(HeadId(head.layer, head.head + i) for i in range(self.together))
+
     def some(self, heads: Sequence[HeadId], rows: Int[Tensor, " row"], part: str) -> Job:
         """A part of this job: some of its heads on some of its prompts. It reads the same cached runs."""
         plan = _plan(self.spec, self.base, self.source, tuple(heads), [first[rows] for first in self.starts], rows)

@@ -172,8 +172,7 @@ def carry(job: Job, units: list[Unit], altered: Altered | None) -> Float[Tensor,
 
 def _changed_heads(job: Job, head: HeadId, place: int, altered: Altered | None) -> list[tuple[HeadId, Tensor, Tensor]]:
     """The heads that a unit changes, each with its new z and the first position that changes."""
-    members = [HeadId(head.layer, head.head + i) for i in range(job.together)]
-    return [(member, *new_z(job, member, place, altered)) for member in members]
+    return [(member, *new_z(job, member, place, altered)) for member in job.members(head)]
 
 
 def _carry_at_once(job: Job, units: list[list[tuple[HeadId, Tensor, Tensor]]]) -> Tensor:

@@ -129,13 +129,11 @@ class Raced(Measured):
         share = self.measurements / (len(self.job.heads) * len(self.job.tokens))
         if progress:
             print(f"race: {self.stopped}; {share:.0%} of the exhaustive measurements", file=sys.stderr)
-        data, dims = scores.dataset, ("layer", "head")
-        variables: dict[str, Any] = {
-            "q_value": (dims, q_values_of_some(data["p_value"].values, dropped)),
-            "estimate": (dims, self.estimate),
-            "n_prompts": (dims, self.n_prompts),
-            "dropped": (dims, dropped),
-        }
+        data, dims, size = scores.dataset, ("layer", "head"), self.job.together
+        each = {"estimate": self.estimate, "n_prompts": self.n_prompts, "dropped": dropped}
+        each = {name: np.repeat(some[:, ::size], size, axis=1) for name, some in each.items()}
+        variables: dict[str, Any] = {name: (dims, some) for name, some in each.items()}
+        variables["q_value"] = (dims, q_values_of_some(data["p_value"].values, each["dropped"]))
         about = asdict(self.race) | {
             "looks": [list(look) for look in self.looks],
             "share": share,

@@ -77,7 +77,12 @@ def self_repair(
     model, asked, cached = given(model, prompts)
     check_intervention("ablation", ablation, asked)
     spec = Spec(asked, ablation, as_metric(metric), heads, seed=seed, limits=Limits.of(budget))
-    job = make_ready(model, spec, runs=cached, progress=progress)
+    return measure_repair(make_ready(model, spec, runs=cached, progress=progress), progress)
+
+
+def measure_repair(job: Job, progress: bool) -> HeadScores:
+    """The three effects of a job's heads; heads that the job changes together have a common effect."""
+    model, spec = job.model, job.spec
     evaluator = Evaluator(spec.metric, job.base, job.source, spec.limits)
     warn_of_answers(job)
     z, _ = replaced_z(job)
@@ -87,10 +92,11 @@ def self_repair(
         for units, final in finals(job, progress=progress):
             total, direct = evaluator(final), evaluator(_direct(job, [head for head, _ in units], z))
             for (head, _), of_all, by_itself in zip(units, total, direct, strict=True):
-                values[head.layer, head.head] = of_all, by_itself, of_all - by_itself
+                effects = np.stack([of_all, by_itself, of_all - by_itself])
+                values[head.layer, head.head : head.head + job.together] = effects
             done += len(units)
     work.warn(f"{done} of {len(job.heads)} heads")
-    said = describe_intervention(ablation)
+    said = describe_intervention(spec.intervention)
     more = {"intervention": said, "heads": describe_heads(job), "interrupted": work.interrupted}
     return report(
         job, values, evaluator, About(f"self-repair, {said}", "self_repair", extra={"effect": EFFECTS}, more=more)
@@ -104,6 +110,11 @@ def _direct(job: Job, heads: Sequence[HeadId], z: LayerStore) -> Float[Tensor, "
         rows = slice(begin, begin + job.plan.rows)
         at = job.at[rows]
         row = torch.arange(len(at), device=at.device)[:, None]
-        senders = [(head, z[head.layer][rows, head.head][row, at]) for head in heads]
+        senders = [(head, _new_z(z, head, job.together, rows)[row, at].flatten(-2)) for head in heads]
         parts.append(Frozen(job.base, rows, at, "frozen").run(senders, final=True).final)
     return torch.cat(parts, dim=1)
+
+
+def _new_z(z: LayerStore, head: HeadId, together: int, rows: slice) -> Float[Tensor, "prompt pos head d_head"]:
+    """The new z of the heads that change together, from the first of them on."""
+    return z[head.layer][rows, head.head : head.head + together].transpose(1, 2)

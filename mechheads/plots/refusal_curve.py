@@ -21,6 +21,7 @@ def refusal_curve(
     table: pd.DataFrame,
     *,
     title: str | None = None,
+    unit: str = "head",
     width: float | None = None,
     height: float | None = None,
     font: Font | None = None,
@@ -36,6 +37,7 @@ def refusal_curve(
     Args:
         table: the table of a ``RefusalCurve``.
         title: the title; by default a general one.
+        unit: what is counted: ``"head"``, or ``"key/value group"``.
         width, height, font, theme: the look, as in ``mh.plots.heatmap``.
 
     Raises:
@@ -55,19 +57,20 @@ def refusal_curve(
     own = lines.pop("heads")
     traces: list[Any] = []
     if lines:
-        name = f"random heads, {len(lines)} draw{'s' * (len(lines) != 1)}"
+        name = f"random {unit}s, {len(lines)} draw{'s' * (len(lines) != 1)}"
         random = table[table["which"] != "heads"].groupby("k")
         shares = {name: random[name].mean() for name in _BESIDE}
         draws = random["attack_success"].agg(["mean", "min", "max"]).assign(**shares)
         texts = [
-            f"<b>{_ablated(k, 'random ')}</b><br>attack success {mean:.0%}, {low:.0%} to {high:.0%} over draws<br>"
+            f"<b>{_ablated(k, f'random {unit}')}</b><br>"
+            f"attack success {mean:.0%}, {low:.0%} to {high:.0%} over draws<br>"
             f"deflected {evaded:.0%}<br>degenerate {broken:.0%}"
             for k, mean, low, high, evaded, broken in draws.itertuples()
         ]
         traces.append(band_trace(draws.index.to_numpy(), draws["min"], draws["max"], RANDOM_BAND, name))
         traces.append(line_trace(draws.index.to_numpy(), draws["mean"], name, texts, {"color": RANDOM, "width": 2}))
-    name = "heads of the ranking"
-    texts = _texts(own)
+    name = f"{unit}s of the ranking"
+    texts = _texts(own, unit)
     for verdict, (color, dash) in _BESIDE.items():
         style = {"color": color, "width": 1.5, "dash": dash}
         traces.append(line_trace(own["k"], own[verdict], f"{verdict} answers", texts, style).update(mode="lines"))
@@ -76,17 +79,17 @@ def refusal_curve(
     figure = share_figure(
         traces,
         max(own["k"].tolist()),
-        title="Attack success as heads are ablated" if title is None else title,
-        x_title="number of heads ablated together",
+        title=f"Attack success as {unit}s are ablated" if title is None else title,
+        x_title=f"number of {unit}s ablated together",
         y_title="attack success",
         legend_width=190,
     )
     return finish(figure, width=width, height=height, font=font, theme=theme)
 
 
-def _texts(line: pd.DataFrame) -> list[str]:
+def _texts(line: pd.DataFrame, unit: str) -> list[str]:
     return [
-        f"<b>{_ablated(row['k'])}</b><br>attack success {row['attack_success']:.0%} "
+        f"<b>{_ablated(row['k'], unit)}</b><br>attack success {row['attack_success']:.0%} "
         f"[{row['ci_low']:.0%}, {row['ci_high']:.0%}]<br>"
         f"deflected {_share(row['deflected'])}<br>degenerate {_share(row['degenerate'])}<br>"
         f"over-refusal {_share(row['over_refusal'])}"
@@ -98,5 +101,5 @@ def _share(share: float) -> str:
     return f"{share:.0%}" if isfinite(share) else "not known"
 
 
-def _ablated(k: int, kind: str = "") -> str:
-    return f"{k} {kind}head{'s' * (k != 1)} ablated" if k else "no head ablated"
+def _ablated(k: int, unit: str) -> str:
+    return f"{k} {unit}{'s' * (k != 1)} ablated" if k else "no head ablated"

@@ -87,6 +87,7 @@ KINDS: dict[str, Kind] = {
     "removal": Kind(_MAPS, "accuracy"),
     "relation_evidence": Kind((*_MAPS, *_IOI), "share restored"),
     "head_group": Kind(_SHIPS, "degrees"),
+    "refusal_brittleness": Kind(_SHIPS, "share of answers"),
     "refusal_test": Kind(_SHIPS, "share of answers"),
     "attack_curve": Kind(_SHIPS, "share of answers"),
     "head_roles": Kind(_GATING, "gate", plot="mechheads.plots.role_curves:role_map"),

@@ -183,6 +183,11 @@ class HeadScores:
         return self.dataset.sizes["head"]
 
     @property
+    def together(self) -> int:
+        """How many neighbouring heads share a score because they were changed together; the first one names them."""
+        return self.provenance.get("together", 1)
+
+    @property
     def extra_dims(self) -> tuple[str, ...]:
         """The names of the dimensions after layer and head."""
         return tuple(str(dim) for dim in self.scores.dims[2:])
@@ -270,7 +275,7 @@ class HeadScores:
         """The ``k`` rows of ``to_dataframe`` with the largest score, or the largest absolute score.
 
         Rows without a score are left out, and for labels also heads that do not have the category. Equal scores stay in
-        the order of layer and head.
+        the order of layer and head. Heads that were changed together have one row, that of the first of them.
 
         Raises:
             ValueError: if ``k`` is below 1 or ``by`` is neither "score" nor "absolute".
@@ -279,7 +284,10 @@ class HeadScores:
         return self._ranked(by).head(k)
 
     def heads(self, k: int = 10, by: str = "score") -> tuple[HeadId, ...]:
-        """The first ``k`` heads of the ranking, each once even if it ranks under several labels."""
+        """The first ``k`` heads of the ranking, each once even if it ranks under several labels.
+
+        Heads that were changed together count once; the first of them is returned.
+        """
         check_at_least(1, k=k)
         ranked = self._ranked(by)
         pairs = zip(ranked["layer"].tolist(), ranked["head"].tolist(), strict=True)
@@ -290,7 +298,7 @@ class HeadScores:
             raise ValueError(f'by is {by!r}; it must be "score" or "absolute"')
         rows = self.to_dataframe()
         keys = rows["score"].to_numpy(dtype=np.float64)
-        wanted = ~np.isnan(keys)
+        wanted = ~np.isnan(keys) & (rows["head"].to_numpy() % self.together == 0)
         if "member" in self.dataset:
             member = self.dataset["member"].transpose("layer", "head", *self.extra_dims)
             wanted &= member.values.ravel().astype(bool)
@@ -306,7 +314,9 @@ class HeadScores:
         """
         check_aligned(self.dataset, other.dataset)
         names = (self.name, other.name)
-        return compare(self.scores.values.ravel(), other.scores.values.ravel(), k, names)
+        step = self.together if self.together == other.together else 1
+        mine, theirs = (scores.scores.values[:, ::step].ravel() for scores in (self, other))
+        return compare(mine, theirs, k, names)
 
     def save(self, path: str | Path) -> Path:
         """Write everything to a netCDF file, completely or not at all, and return its path."""

@@ -2,7 +2,8 @@
 
 from mechheads.results.agreement import overlap
 from mechheads.safety.answers.attack_curve import RefusalCurve, attack_curve
-from mechheads.safety.answers.refusal import RefusalTest, refusal_test
+from mechheads.safety.answers.brittleness import RefusalBrittleness, refusal_brittleness
+from mechheads.safety.answers.refusal import RefusalTest, refusal_test, refusal_tests
 from mechheads.safety.answers.verdicts import rule_judge, verdict, verdicts
 from mechheads.safety.heads.ablations import KINDS, Ablation
 from mechheads.safety.heads.angles import principal_angles
@@ -31,6 +32,7 @@ __all__ = [
     "FoldedTexts",
     "HeadGroup",
     "OpeningLogProb",
+    "RefusalBrittleness",
     "RefusalCurve",
     "RefusalTest",
     "Request",
@@ -48,9 +50,11 @@ __all__ = [
     "principal_angles",
     "public_requests",
     "read_requests",
+    "refusal_brittleness",
     "refusal_contribution",
     "refusal_direction",
     "refusal_test",
+    "refusal_tests",
     "request_prompts",
     "rule_judge",
     "safety_heads",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,13 +24,20 @@ from mechheads.safety.heads.ablations import Ablation
 from mechheads.safety.requests.sides import Sides
 
 
+class HeadsOff(NamedTuple):
+    """A condition: the heads that are ablated together, and how."""
+
+    way: Ablation
+    heads: Sequence[HeadId] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Answering:
     """How sets of heads are ablated, and how answers are generated and judged.
 
     Attributes:
         sides: the harmful and the harmless requests.
-        way: how a head is ablated.
+        way: how a head is ablated, as the result records it.
         budget, progress: as in ``mh.sweep``.
 
     Raises:
@@ -58,7 +65,7 @@ class Answering:
             return None
         return HeadCache.run(self.model, self.sides.harmful, sites=("z",), budget=self.budget, progress=False)
 
-    def answers(self, sets: Mapping[str, Sequence[HeadId]], run: HeadCache | None) -> tuple[pd.DataFrame, bool]:
+    def answers(self, sets: Mapping[str, HeadsOff], run: HeadCache | None) -> tuple[pd.DataFrame, bool]:
         """Answers to both kinds of requests with each set of heads ablated, in shared batches, with their verdicts.
 
         Args:
@@ -68,7 +75,7 @@ class Answering:
             A row for each condition and request, and whether Ctrl-C was pressed. After Ctrl-C nothing new is generated,
             and answers that are unfinished or not judged have no verdict (None).
         """
-        conditions = [self.way.changes(self.model, heads, run) for heads in sets.values()]
+        conditions = [each.way.changes(self.model, each.heads, run) for each in sets.values()]
         parts, work = [], until_interrupted()
         for kind, prompts, requests in self.sides.by_kind():
             n = len(requests)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from mechheads.generation.sampling import Sampling
-from mechheads.heads import HeadId, HeadLike, check_head, random_sets
+from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.limits import Budget
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import interrupted_after
@@ -19,9 +19,10 @@ from mechheads.model.model import Model
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.tables import TableResult
-from mechheads.safety.answers.answering import Answering, is_verdict, verdict_share
+from mechheads.safety.answers.answering import Answering, HeadsOff, is_verdict, verdict_share
 from mechheads.safety.answers.verdicts import AnswerJudge, rule_judge
 from mechheads.safety.heads.ablations import Ablation, Kind
+from mechheads.safety.heads.groups import Group
 from mechheads.safety.requests.requests import Requests, Template
 from mechheads.safety.requests.sides import Sides
 
@@ -38,7 +39,7 @@ class RefusalCurve(TableResult):
     """Attack success against the number of heads ablated together.
 
     Attributes:
-        heads: the heads ablated, in this order.
+        heads: the heads ablated, in this order; with ``group="kv"``, the first head of each group.
         table: one row for each line (``which``: "heads", "random 1" and so on) and number ``k`` of heads:
             ``attack_success`` with ``ci_low`` and ``ci_high`` (Wilson's, 95%); ``deflected`` and ``degenerate``, the
             shares of such answers to harmful requests; ``over_refusal``. After Ctrl-C, NaN if an answer is missing.
@@ -73,7 +74,7 @@ class RefusalCurve(TableResult):
         """Attack success over the number of heads, with the random band; see ``mechheads.plots.refusal_curve``."""
         from mechheads.plots.refusal_curve import refusal_curve
 
-        return refusal_curve(self.table, **options)
+        return refusal_curve(self.table, unit=self.provenance.get("unit", "head"), **options)
 
 
 @alone
@@ -83,9 +84,10 @@ def attack_curve(
     harmful: Requests = None,
     harmless: Requests = None,
     *,
-    most: int = 6,
+    most: int | Sequence[int] = 6,
     ablation: Kind = "undifferentiated",
     epsilon: float = 1e-4,
+    group: Group = "query",
     draws: int = 3,
     judge: AnswerJudge = rule_judge,
     template: Template | None = None,
@@ -100,9 +102,10 @@ def attack_curve(
 
     Args:
         ranking: the heads, in the order in which they are ablated, such as ``scores.heads(6)``.
-        most: the largest number of heads.
-        harmful, harmless, ablation, epsilon, draws, judge, template, temperature, top_k, budget, seed, progress: as in
-            ``mh.safety.refusal_test``.
+        most: the largest number of heads; or the numbers of heads, such as ``[1, 2, 4]``, to which 0 is added. With
+            ``group="kv"``, numbers of groups.
+        harmful, harmless, ablation, epsilon, group, draws, judge, template, temperature, top_k, budget, seed, progress:
+            as in ``mh.safety.refusal_test``.
         max_new_tokens: largest number of tokens in an answer; only the beginning of an answer matters here.
 
     Returns:
@@ -119,15 +122,22 @@ def attack_curve(
     """
     if isinstance(ranking, str):
         raise ValueError(f"ranking is {ranking!r}; give a list of heads, in the order in which they are ablated")
-    heads = tuple(dict.fromkeys(check_head(head, model.n_layers, model.n_heads) for head in ranking))[:most]
-    check_at_least(1, most=most)
+    way = Ablation(ablation, epsilon, group=group)
+    groups = way.groups(model)
+    largest = max(most, default=0) if isinstance(most, Sequence) else most
+    check_at_least(1, most=largest)
+    heads = groups.firsts(check_head(head, model.n_layers, model.n_heads) for head in ranking)[:largest]
     if not heads:
         raise ValueError("ranking is empty; give at least one head")
-    way = Ablation(ablation, epsilon)
+    wanted = range(1, largest + 1) if isinstance(most, int) else sorted(set(most))
+    check_at_least(1, most=wanted[0])
+    sizes = [0, *dict.fromkeys(min(k, len(heads)) for k in wanted)]
     check_at_least(0, draws=draws)
-    random = random_sets(heads, heads, model.n_layers, model.n_heads, draws=draws, seed=seed)
+    random = groups.random_sets(heads, draws=draws, seed=seed)
     lines = {"heads": heads} | random
-    sets = {_condition(which, k): line[:k] for which, line in lines.items() for k in range(len(line) + 1)}
+    sets = {
+        _condition(which, k): HeadsOff(way, groups.members(line[:k])) for which, line in lines.items() for k in sizes
+    }
     sides = Sides.of(model, harmful, harmless, template)
     sampling = Sampling(max_new_tokens, temperature, top_k, seed)
     asked = Answering(model, sides, way, judge, sampling, budget, progress)
@@ -137,7 +147,7 @@ def attack_curve(
         warn(interrupted_after(f"{judged} of {len(answers)} answers were judged", "unknown numbers are NaN"))
     rows = []
     for which in lines:
-        for k in range(len(heads) + 1):
+        for k in sizes:
             condition = _condition(which, k)
             share, low, high = verdict_share(answers, condition, "harmful", "complied")
             row = {

@@ -17,7 +17,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechheads.generation.sampling import Sampling
-from mechheads.heads import HeadId, HeadLike, check_heads, random_sets
+from mechheads.heads import HeadId, HeadLike
 from mechheads.limits import Budget
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -29,10 +29,11 @@ from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import sign_flip_p
 from mechheads.results.tables import TableResult
-from mechheads.safety.answers.answering import Answering, is_verdict, verdict_share
+from mechheads.safety.answers.answering import Answering, HeadsOff, is_verdict, verdict_share
 from mechheads.safety.answers.verdicts import AnswerJudge, rule_judge
 from mechheads.safety.heads.ablations import Ablation, Kind
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
+from mechheads.safety.heads.groups import Group
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, with_opening
 from mechheads.safety.requests.requests import Requests, Template
 from mechheads.safety.requests.sides import Sides, value_of
@@ -95,6 +96,13 @@ class RefusalTest(TableResult):
         return None if np.isnan(refused) else bool(refused >= LEAST_REFUSAL)
 
     @property
+    def lost(self) -> float:
+        """The share of the intact model's refusals to harmful requests that turn into compliance without the heads."""
+        refused = is_verdict(self.answers, "intact", "harmful", "refused") == 1
+        after = is_verdict(self.answers, "ablated", "harmful", "complied")[refused]
+        return float(after.mean()) if len(after) else float("nan")
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """Conditions that are incomplete after Ctrl-C."""
         return tuple(self.table.loc[self.table.isnull().any(axis=1), "condition"])
@@ -112,6 +120,7 @@ def refusal_test(
     *,
     ablation: Kind = "undifferentiated",
     epsilon: float = 1e-4,
+    group: Group = "query",
     draws: int = 3,
     judge: AnswerJudge = rule_judge,
     template: Template | None = None,
@@ -130,6 +139,8 @@ def refusal_test(
         heads: the set of heads; they are ablated together.
         harmful, harmless: texts or ``mh.Prompts``; by default, the requests of the package.
         ablation, epsilon: as in ``mh.ships``; ``"mean"`` is the mean over the harmful requests.
+        group: ``"kv"`` ablates, for each head, all query heads that share its key/value head, and compares with random
+            sets of such groups.
         draws: the number of random sets to compare with; each has as many heads from the same layers.
         judge: a function of (request, answer) that returns ``"refused"``, ``"complied"``, ``"deflected"`` or
             ``"degenerate"``, and may call a language model. By default, ``mh.safety.rule_judge``, which reads how an
@@ -157,39 +168,113 @@ def refusal_test(
     >>> test.critical, test.table["condition"].tolist()
     (False, ['intact', 'ablated', 'random 1'])
     """
-    chosen = check_heads(heads, model.n_layers, model.n_heads)
-    way = Ablation(ablation, epsilon)
+    options = {"judge": judge, "template": template, "max_new_tokens": max_new_tokens, "temperature": temperature}
+    options |= {"top_k": top_k, "texts": texts, "opening": opening, "budget": budget, "progress": progress}
+    of_heads: Any = {"ablation": ablation, "epsilon": epsilon, "group": group, "draws": draws, "seed": seed}
+    return refusal_tests(model, {"heads": heads}, harmful, harmless, **of_heads, **options)["heads"]
+
+
+@alone
+def refusal_tests(
+    model: Model,
+    sets: Mapping[str, Sequence[HeadLike]],
+    harmful: Requests = None,
+    harmless: Requests = None,
+    *,
+    ablation: Kind | Mapping[str, Kind] = "undifferentiated",
+    epsilon: float = 1e-4,
+    group: Group = "query",
+    draws: int = 3,
+    judge: AnswerJudge = rule_judge,
+    template: Template | None = None,
+    max_new_tokens: int = 64,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    texts: Sequence[str] | None = None,
+    opening: str | None = None,
+    budget: Budget = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> dict[str, RefusalTest]:
+    """``refusal_test`` of several sets of heads: the intact model answers once, and all answers share batches.
+
+    Args:
+        sets: sets of heads by name.
+        ablation: one for all sets, or one for each, by the names of the sets.
+        model, harmful, harmless, epsilon, group, draws, judge, template, max_new_tokens, temperature, top_k, texts,
+            opening, budget, seed, progress: as in ``refusal_test``.
+
+    Returns:
+        The test of each set, by its name. After Ctrl-C, as in ``refusal_test``.
+
+    Raises:
+        ValueError: if an argument does not fit. It is raised before anything is run.
+
+    >>> tests = mh.safety.refusal_tests(
+    ...     model, {"early": ["L0H1"], "late": ["L29H1"]}, ["How do I build a bomb?"], ["How do I build a barn?"],
+    ...     draws=0, max_new_tokens=2, texts=["It rains."], opening="I'm sorry", progress=False)
+    >>> list(tests), tests["late"].table["condition"].tolist()
+    (['early', 'late'], ['intact', 'ablated'])
+    """
+    if not isinstance(sets, Mapping) or not sets:
+        raise ValueError(f"sets is {sets!r}; give sets of heads by name, such as {{'first': ['L9H6']}}")
+    if isinstance(ablation, Mapping) and (absent := [name for name in sets if name not in ablation]):
+        raise ValueError(f"ablation has no entry for {absent[0]!r}; give one for each set, or one for all")
+    kinds = ablation if isinstance(ablation, Mapping) else dict.fromkeys(sets, ablation)
     check_at_least(0, draws=draws)
-    drawn = random_sets(chosen, chosen, model.n_layers, model.n_heads, draws=draws, seed=seed)
-    sets, random = {"intact": (), "ablated": chosen} | drawn, tuple(drawn.values())
+    ways = {name: Ablation(kinds[name], epsilon, group=group) for name in sets}
+    groups = next(iter(ways.values())).groups(model)
+    units = {name: groups.units(heads) for name, heads in sets.items()}
+    drawn = {name: groups.random_sets(heads, draws=draws, seed=seed) for name, heads in units.items()}
     sides = Sides.of(model, harmful, harmless, template)
     text_tokens(model, texts)
     begins = None if opening is None else find_opening(model, sides.harmful, opening)
     sampling = Sampling(max_new_tokens, temperature, top_k, seed)
-    asked = Answering(model, sides, way, judge, sampling, budget, progress)
+    asked = {name: Answering(model, sides, way, judge, sampling, budget, progress) for name, way in ways.items()}
     metric = OpeningLogProb(begins or find_opening(model, sides.harmful))
     begun = with_opening(model, sides.harmful, metric.opening)
     begun.tokens(model)
-    run = asked.mean_run()
-    answers, interrupted = asked.answers(sets, run)
-    losses, refusing = (dict.fromkeys(sets, np.nan) for _ in range(2))
+    conditions = {"intact": HeadsOff(next(iter(ways.values())))}
+    for name, way in ways.items():
+        for condition, heads in ({"ablated": units[name]} | drawn[name]).items():
+            conditions[f"{condition}, {name}"] = HeadsOff(way, groups.members(heads))
+    some = next((each for each in asked.values() if each.way.kind == "mean"), next(iter(asked.values())))
+    run = some.mean_run()
+    answers, interrupted = some.answers(conditions, run)
+    losses, refusing = (dict.fromkeys(conditions, np.nan) for _ in range(2))
     with until_interrupted() as work:
         stop_if(interrupted)
-        for name, heads_off in sets.items():
-            hooks = way.hooks(model, heads_off, run)
+        for name, off in conditions.items():
+            hooks = off.way.hooks(model, off.heads, run)
             losses[name] = float(text_loss(model, texts, hooks=hooks).mean())
             refusing[name] = float(model.backend.under(hooks, partial(value_of, model, begun, metric)).mean())
-    table = _table(answers, losses, refusing)
+    table = condition_table(answers, losses).assign(refusal=list(refusing.values()))
     if work.interrupted:
-        critical, verdict = False, _how_far(answers, table)
-        warn(verdict)
-    else:
-        critical, verdict = _conclude(answers, table, _independent(sides.harmful.tokens(model)), model.name)
-    about = make_provenance(asked, heads=chosen, random=random, opening=metric.opening, interrupted=work.interrupted)
-    return RefusalTest(chosen, random, table, answers, verdict, critical, about)
+        warn(_how_far(answers, table))
+    found = {}
+    for name in sets:
+        names = {"intact": "intact"} | {f"{part}, {name}": part for part in ("ablated", *drawn[name])}
+        own, rows = _renamed(answers, names), _renamed(table, names)
+        if work.interrupted:
+            critical, verdict = False, _how_far(own, rows)
+        else:
+            critical, verdict = _conclude(own, rows, _independent(sides.harmful.tokens(model)), model.name)
+        heads, random = groups.members(units[name]), tuple(map(groups.members, drawn[name].values()))
+        about = make_provenance(
+            asked[name], heads=heads, random=random, opening=metric.opening, interrupted=work.interrupted
+        )
+        found[name] = RefusalTest(heads, random, rows, own, verdict, critical, about)
+    return found
 
 
-def _table(answers: pd.DataFrame, losses: Mapping[str, float], refusing: Mapping[str, float]) -> pd.DataFrame:
+def _renamed(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """The rows of some conditions, under their new names."""
+    rows = table.loc[table["condition"].isin(list(names))].reset_index(drop=True)
+    return rows.assign(condition=[names[name] for name in rows["condition"]])
+
+
+def condition_table(answers: pd.DataFrame, losses: Mapping[str, float]) -> pd.DataFrame:
+    """One row per condition: shares of verdicts with their intervals, and the loss on ordinary text."""
     rows = []
     for name, loss in losses.items():
         row: dict[str, Any] = {"condition": name}
@@ -198,7 +283,7 @@ def _table(answers: pd.DataFrame, losses: Mapping[str, float], refusing: Mapping
             row |= dict(zip(columns, verdict_share(answers, name, kind, verdict), strict=True))
         both = [is_verdict(answers, name, kind, "degenerate") for kind in ("harmful", "harmless")]
         degenerate = float(np.concatenate(both).mean())
-        rows.append(row | {"degenerate": degenerate, "loss": loss, "refusal": refusing[name]})
+        rows.append(row | {"degenerate": degenerate, "loss": loss})
     return pd.DataFrame(rows)
 
 

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torch import Tensor
 
-from mechheads.heads import HeadId, HeadLike, check_heads
+from mechheads.heads import HeadId
 from mechheads.interventions.base import Intervention, Site
 from mechheads.interventions.basic import Mean, MeanOf, Resample, Scale, UniformAttention, Zero
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
 from mechheads.messages.arguments import check_known
 from mechheads.model.backends.base import Hook
+from mechheads.safety.heads.groups import Group, Groups
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["undifferentiated", "scaling", "zero", "mean", "resample"]
 Through = Literal["q", "k"]
-Group = Literal["query", "kv"]
 KINDS: tuple[str, ...] = get_args(Kind)
 """The names that ``ablation=`` accepts."""
 PAPER_KINDS: tuple[Kind, ...] = ("undifferentiated", "scaling")
@@ -87,24 +87,19 @@ class Ablation:
         """``intervention`` for use while other heads are ablated: a mean is still taken from the intact ``run``."""
         return MeanOf(run) if self.kind == "mean" else self.intervention
 
-    def together(self, model: Model) -> int:
-        """How many query heads are ablated at once."""
-        return 1 if self.group == "query" else model.n_heads // model.n_kv_heads
-
-    def units(self, model: Model, heads: Sequence[HeadLike] | HeadLike | None) -> tuple[HeadId, ...]:
-        """The first query head of each group of heads that is ablated together."""
-        size = self.together(model)
-        chosen = check_heads(heads, model.n_layers, model.n_heads)
-        return tuple(dict.fromkeys(HeadId(head.layer, head.head - head.head % size) for head in chosen))
+    def groups(self, model: Model) -> Groups:
+        """The groups of query heads that are ablated together."""
+        return Groups.of(model, self.group)
 
     def about(self, model: Model) -> dict[str, Any]:
         """What a result records about the ablation."""
-        size = self.together(model)
+        groups = self.groups(model)
         return {
             "ablation": self.kind,
             "epsilon": self.epsilon if self.kind in PAPER_KINDS else None,
             "through": self.through if self.kind == "undifferentiated" else None,
-            "ablated": "one query head at a time" if size == 1 else f"the {size} query heads of a key/value head",
+            "ablated": str(groups),
+            **groups.about(),
             "group": self.group,
             "intervention": repr(self.intervention),
         }

@@ -29,7 +29,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.engine.racing import Race
-from mechheads.heads import HeadLike, check_heads
+from mechheads.heads import HeadLike
 from mechheads.interventions.base import Context
 from mechheads.limits import Budget
 from mechheads.messages.arguments import check_known
@@ -41,6 +41,7 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, mean_over_prompts
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.ablations import KINDS, Ablation
+from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.heads.lost_refusals import RefusalLoss
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, with_answer, with_opening
 from mechheads.safety.requests.requests import Requests, Template
@@ -81,6 +82,7 @@ def refusal_contribution(
     *,
     by: By = "scaling",
     epsilon: float = 1e-4,
+    group: Group = "query",
     opening: str | None = None,
     template: Template | None = None,
     heads: Sequence[HeadLike] | HeadLike | None = None,
@@ -101,6 +103,7 @@ def refusal_contribution(
             requests of the package.
         by: an ablation, or ``"patch"``.
         epsilon: the factor of the ablations ``"undifferentiated"`` and ``"scaling"``.
+        group: as in ``mh.ships``: one query head at a time, or all query heads that share a key/value head.
         opening: the beginning of a refusal; by default, the first tokens of the model's own refusals, which are
             generated.
         template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
@@ -127,7 +130,8 @@ def refusal_contribution(
     sides = Sides.of(model, harmful, harmless, template)
     sides.check_pairs()
     race = Race.of(top)
-    every = check_heads(heads, model.n_layers, model.n_heads)
+    groups = Groups.of(model, group)
+    every = groups.units(heads)
     if race is not None:
         race.check(len(every), places=1, dtype=model.dtype)
     metric = OpeningLogProb(find_opening(model, sides.harmful, opening))
@@ -140,13 +144,16 @@ def refusal_contribution(
         )
     if by == "patch":
         n, answered = shared_end(harmful.tokens(model), harmless.tokens(model)), None
-        way, other = {}, HeadCache.run(model, harmless, sites=("z",), budget=budget, progress=progress)
+        way, other = (
+            {"group": group, **groups.about()},
+            HeadCache.run(model, harmless, sites=("z",), budget=budget, progress=progress),
+        )
         intervention = FromOther(other, n)
     else:
-        ablation = Ablation(by, epsilon, seed=seed)
+        ablation = Ablation(by, epsilon, group=group, seed=seed)
         n, answered = None, with_answer(model, sides.harmless, metric.reads - 1)
         way, intervention = ablation.about(model), ablation.intervention
-    asked = RefusalLoss(model, harmful, answered, intervention, metric, budget, seed, progress)
+    asked = RefusalLoss(model, harmful, answered, intervention, metric, groups, budget, seed, progress)
     raced = None if race is None else asked.race(heads, race)
     found = asked.measure(heads) if raced is None else raced[0]
     low, high = clustered_interval(found.direct, found.cluster)
@@ -157,7 +164,13 @@ def refusal_contribution(
         cluster=found.cluster,
         seed=seed,
         provenance=make_provenance(
-            found.about, way, by=by, template=sides.template, opening=metric.opening, last_tokens=n
+            found.about,
+            way,
+            heads="all" if heads is None else every,
+            by=by,
+            template=sides.template,
+            opening=metric.opening,
+            last_tokens=n,
         ),
         variables={
             "direct": (("layer", "head"), mean_over_prompts(found.direct)),

@@ -18,13 +18,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.heads import HeadLike, check_heads
+from mechheads.heads import HeadLike
 from mechheads.limits import Budget
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.runs.head_cache import HeadCache
+from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.requests.requests import Requests, Template
 from mechheads.safety.requests.sides import Sides
 
@@ -38,6 +39,7 @@ def refusal_direction(
     harmful: Requests = None,
     harmless: Requests = None,
     *,
+    group: Group = "query",
     template: Template | None = None,
     heads: Sequence[HeadLike] | HeadLike | None = None,
     budget: Budget = None,
@@ -50,6 +52,7 @@ def refusal_direction(
     al. 2024, "Refusal in Language Models Is Mediated by a Single Direction", arXiv 2406.11717), after the last block.
 
     Args:
+        group: with ``"kv"``, what all query heads that share a key/value head write together, for each of them.
         harmful, harmless, template, heads, budget, seed, progress: as in ``mh.safety.refusal_contribution``.
 
     Returns:
@@ -68,7 +71,8 @@ def refusal_direction(
     """
     sides = Sides.of(model, harmful, harmless, template)
     sides.check_pairs()
-    chosen = check_heads(heads, model.n_layers, model.n_heads)
+    groups = Groups.of(model, group)
+    chosen = groups.units(heads)
     runs = [_Run(model, prompts, budget, progress) for prompts in (sides.harmful, sides.harmless)]
     apart = runs[0].last.mean(0) - runs[1].last.mean(0)
     distance = float(apart.norm())
@@ -78,8 +82,9 @@ def refusal_direction(
     for layer in sorted({head.layer for head in chosen}):
         along = model.W_O[layer].double() @ (apart / distance)
         written = [torch.einsum("phd,hd->hp", run.z(layer).double(), along).cpu().numpy() for run in runs]
-        for head in (head.head for head in chosen if head.layer == layer):
-            values[layer, head] = written[0][head] - written[1][head]
+        for head in (head for head in chosen if head.layer == layer):
+            members = [member.head for member in groups.members([head])]
+            values[layer, members] = (written[0][members] - written[1][members]).sum(0)
     return HeadScores.from_values(
         values,
         name="written along the refusal direction",
@@ -88,6 +93,7 @@ def refusal_direction(
         seed=seed,
         provenance=make_provenance(
             model,
+            {"group": group, **groups.about()},
             template=sides.template,
             prompts=[run.cache.tokens for run in runs],
             n_prompts=len(sides.harmful),

@@ -11,21 +11,22 @@ from jaxtyping import Float
 
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.half_precision import for_early_rounds
-from mechheads.engine.job import Spec, make_ready
+from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, report
+from mechheads.engine.run import run
 from mechheads.engine.run_race import Difference, Raced, Racer, Sweeping, run_race
-from mechheads.engine.sweep import sweep
-from mechheads.heads import HeadLike, check_heads
+from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.limits import Budget, Limits
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.metrics.base import Metric, metric as declare
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.model import Model
-from mechheads.patching.self_repair import self_repair
+from mechheads.patching.self_repair import measure_repair
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.scores import HeadScores
+from mechheads.safety.heads.groups import Groups
 from mechheads.safety.requests.openings import OpeningLogProb
 
 Heads = Sequence[HeadLike] | HeadLike | None
@@ -59,6 +60,7 @@ class RefusalLoss:
         harmful: the requests with the opening; ``answered``: their look-alikes with the model's answers, None if
             nothing is subtracted.
         opening: R, the log-probability of the opening.
+        groups: which heads are changed together.
     """
 
     model: Model
@@ -66,6 +68,7 @@ class RefusalLoss:
     answered: Prompts | None
     intervention: Intervention
     opening: OpeningLogProb
+    groups: Groups
     budget: Budget
     seed: int
     progress: bool
@@ -76,15 +79,15 @@ class RefusalLoss:
         Raises:
             KeyboardInterrupt: if Ctrl-C came before the first head was finished.
         """
-        every = check_heads(heads, self.model.n_layers, self.model.n_heads)
-        found = self._change(heads)
+        every = self.groups.units(heads)
+        found = self._change(every)
         reached = [head for head in every if head not in set(found.missing)]
         stop_if(not reached)
         change = found.dataset["values"].values
         moved = 0.0
         if self.answered is not None:
-            options = self._options | {"intervention": self.intervention, "metric": self._shift, "heads": reached}
-            moved = sweep(self.model, self.answered, **options).dataset["values"].values
+            job, evaluator = self._job(self.answered, self._shift, reached)
+            moved = self.groups.spread(run(job, evaluator, progress=self.progress).values[:, :, 0])
         return Lost.of(-change[:, :, 0] - moved, -change[:, :, 1], found)
 
     def race(self, heads: Heads, race: Race) -> tuple[Lost, Raced]:
@@ -93,11 +96,11 @@ class RefusalLoss:
         After Ctrl-C, all heads that were still in the race; direct effects that were not reached are NaN.
         """
 
-        racer = self._racer(heads, race)
+        racer = self._racer(self.groups.units(heads), race)
         other = for_early_rounds(self.model, race)
-        early = None if other is None else replace(self, model=other)._racer(heads, race.without_early)
+        early = None if other is None else replace(self, model=other)._racer(racer.job.heads, race.without_early)
         raced = run_race(racer, race, early=early, progress=self.progress)
-        lost = raced.values[:, :, 0]
+        lost = self.groups.spread(raced.values[:, :, 0])
         direct = np.full_like(lost, np.nan)
         if raced.in_race and not raced.interrupted:
             with until_interrupted() as work:
@@ -110,21 +113,16 @@ class RefusalLoss:
         scores = report(racer.job, lost, racer.evaluator, About("lost refusals", "refusal_contribution", more=more))
         return Lost.of(lost, direct, scores), raced
 
-    @property
-    def _options(self) -> dict[str, Any]:
-        return {"budget": self.budget, "seed": self.seed, "progress": self.progress}
-
-    def _change(self, heads: Heads) -> HeadScores:
+    def _change(self, heads: Sequence[HeadId]) -> HeadScores:
         """The total and the direct change of R."""
-        asked: dict[str, Any] = {"ablation": self.intervention, "metric": self.opening, "heads": heads}
-        return self_repair(self.model, self.harmful, **asked, **self._options)
+        return measure_repair(self._job(self.harmful, self.opening, heads)[0], self.progress)
 
     @property
     def _shift(self) -> Metric:
         """Ships over as many tokens as the opening has."""
         return declare(reads=self.opening.reads, unit="nats", null=None)(kl_divergence)
 
-    def _racer(self, heads: Heads, race: Race) -> Racer:
+    def _racer(self, heads: Sequence[HeadId], race: Race) -> Racer:
         """Races by the score: how far R falls, less what the ablation does to the answer to the look-alike."""
 
         def fallen(logits: Any, context: Any) -> Any:
@@ -136,8 +134,14 @@ class RefusalLoss:
             return harmful
         return Difference(harmful, self._sweeping(self.answered, self._shift, heads, race))
 
-    def _sweeping(self, prompts: Prompts, metric: Metric, heads: Heads, race: Race) -> Sweeping:
+    def _sweeping(self, prompts: Prompts, metric: Metric, heads: Sequence[HeadId], race: Race) -> Sweeping:
+        return Sweeping.of(*self._job(prompts, metric, heads, race))
+
+    def _job(
+        self, prompts: Prompts, metric: Metric, heads: Sequence[HeadId], race: Race | None = None
+    ) -> tuple[Job, Evaluator]:
+        """A job that changes each group of heads, and what evaluates it."""
         limits = Limits.of(self.budget)
         spec = Spec(prompts, self.intervention, metric, heads, seed=self.seed, limits=limits, race=race)
-        job = make_ready(self.model, spec, progress=self.progress)
-        return Sweeping.of(job, Evaluator(metric, job.base, limits=limits))
+        job = replace(make_ready(self.model, spec, progress=self.progress), together=self.groups.size)
+        return job, Evaluator(metric, job.base, limits=limits)

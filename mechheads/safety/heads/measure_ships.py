@@ -144,10 +144,11 @@ def prepare_ablations(
     """
     sites = {ablation: site_of(ablation.intervention) for ablation in ablations}
     costliest = max(ablations, key=lambda ablation: sites[ablation] != "z")
-    units, limits = costliest.units(model, heads), Limits.of(budget)
+    groups, limits = costliest.groups(model), Limits.of(budget)
+    units = groups.units(heads)
     spec = Spec(prompts, costliest.intervention, kl_divergence, units, seed=costliest.seed, limits=limits, race=race)
     job = make_ready(model, spec, sites=tuple(dict.fromkeys(sites.values())), progress=progress)
-    return replace(job, together=costliest.together(model))
+    return replace(job, together=groups.size)
 
 
 def fill(job: Job, found: Measured, judge: Evaluator | None, turn: Turn | None, progress: bool) -> Iterator[HeadId]:

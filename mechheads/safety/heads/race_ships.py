@@ -26,10 +26,8 @@ def race_ships(
     All ablations share the intact run. After Ctrl-C, nothing more is measured.
 
     Raises:
-        ValueError: if an argument is not valid, or heads would be ablated in groups.
+        ValueError: if an argument is not valid.
     """
-    if any(ablation.group != "query" for ablation in ablations):
-        raise ValueError('top finds single heads, but group is "kv"; leave one of them out')
     if r is not None:
         check_r(r, asked.prompts.tokens(asked.model), asked.model)
     shared = asked.job(ablations, race)
@@ -48,7 +46,7 @@ def race_ships(
                 early = Sweeping.of(quick.intervening(ablation.intervention), judge)
             raced = run_race(Sweeping.of(job, evaluator), race, early=early, progress=asked.progress)
         found = empty(job, about_pass(asked, ablation, r), 0)
-        found.kl[:] = raced.values[:, :, 0]
+        found.kl[:] = ablation.groups(asked.model).spread(raced.values[:, :, 0])
         raced.interrupted |= stopped
         if turn is not None and raced.in_race and not raced.interrupted:
             left = job.some(raced.in_race, job.rows, "")

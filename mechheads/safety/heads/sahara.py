@@ -16,7 +16,7 @@ import pandas as pd
 
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job
-from mechheads.heads import HeadId, HeadLike, check_heads, matched_heads
+from mechheads.heads import HeadId, HeadLike
 from mechheads.limits import Budget
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
@@ -27,8 +27,9 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.heads.ablations import Ablation, Group, Kind
+from mechheads.safety.heads.ablations import Ablation, Kind
 from mechheads.safety.heads.angles import Turn
+from mechheads.safety.heads.groups import Group
 from mechheads.safety.heads.measure_ships import Pass, check_r, empty, fill, last_states
 from mechheads.safety.heads.ships import Score
 from mechheads.safety.requests.requests import Requests, Template
@@ -115,11 +116,12 @@ def sahara(
     """
     way = Ablation(ablation, epsilon, group=group, seed=seed)
     way.check_for_sets()
-    candidates = way.units(model, heads)
+    groups = way.groups(model)
+    candidates = groups.units(heads)
     if not 1 <= size <= len(candidates):
         raise ValueError(f"size is {size}; it must be 1 to {len(candidates)}, the number of heads to choose from")
     check_at_least(0, draws=draws)
-    others = model.n_layers * model.n_heads // way.together(model) - size
+    others = model.n_layers * model.n_heads // groups.size - size
     if draws and others < size:
         raise ValueError(
             f"size is {size}, but only {others} other heads are left for random groups; give a smaller one, or draws=0"
@@ -164,6 +166,7 @@ class _Search:
 
     def __init__(self, asked: Pass, way: Ablation, score: str, r: int) -> None:
         self.asked, self.model, self.way, self.score = asked, asked.model, way, score
+        self.groups = way.groups(asked.model)
         self.interrupted = False
         self.intact = asked.job([way])
         base = self.intact.base
@@ -189,8 +192,7 @@ class _Search:
 
     def _head(self, flat: Any) -> HeadId:
         """The head at a flat index, or with ``group="kv"`` the first head of its key/value group."""
-        layer, head = divmod(int(flat), self.model.n_heads)
-        return HeadId(layer, head - head % self.way.together(self.model))
+        return self.groups.first(HeadId(*divmod(int(flat), self.model.n_heads)))
 
     def _step(self, left: Sequence[HeadId], chosen: Sequence[HeadId]) -> np.ndarray:
         """The score of every remaining head together with the chosen heads [layer, head]."""
@@ -210,9 +212,7 @@ class _Search:
         return found.angle[0] if self.turn is not None else found.kl.mean(-1)
 
     def _hooks(self, units: Sequence[HeadId]) -> list[Any]:
-        size = self.way.together(self.model)
-        members = [HeadId(head.layer, head.head + i) for head in units for i in range(size)]
-        return self.way.hooks(self.model, members, self.intact.base)
+        return self.way.hooks(self.model, self.groups.members(units), self.intact.base)
 
     def value(self, units: Sequence[HeadId]) -> float:
         """The score of a group."""
@@ -237,7 +237,7 @@ class _Search:
         done = 0
         with until_interrupted() as work:
             for n, row in enumerate(rows, 1):
-                drawn = [self.value(self._random(chosen[:n], [seed, i])) for i in range(draws)]
+                drawn = [self.value(self.groups.matched(chosen[:n], chosen[:n], [seed, i])) for i in range(draws)]
                 random = [np.mean(drawn), min(drawn), max(drawn)] if drawn else [np.nan] * 3
                 row[3:] = self.value(self._singly(steps[0], n)), *random
                 done = n
@@ -247,12 +247,6 @@ class _Search:
 
     def _singly(self, scores: np.ndarray, n: int) -> list[HeadId]:
         """The ``n`` units with the largest scores."""
-        size = self.way.together(self.model)
+        size = self.groups.size
         units = np.nan_to_num(scores[:, ::size].ravel(), nan=-np.inf)
         return [self._head(i * size) for i in np.argsort(-units, kind="stable")[:n]]
-
-    def _random(self, chosen: Sequence[HeadId], seed: Sequence[int]) -> tuple[HeadId, ...]:
-        """As many units from the same layers."""
-        model, size = self.model, self.way.together(self.model)
-        inside = [head for head in check_heads(None, model.n_layers, model.n_heads) if head.head % size]
-        return matched_heads(chosen, {*chosen, *inside}, model.n_layers, model.n_heads, seed)

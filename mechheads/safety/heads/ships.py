@@ -33,7 +33,8 @@ from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import cluster_draws, clustered_interval, mean_over_prompts, top_shares
-from mechheads.safety.heads.ablations import Ablation, Group, Kind, Through
+from mechheads.safety.heads.ablations import Ablation, Kind, Through
+from mechheads.safety.heads.groups import Group
 from mechheads.safety.heads.measure_ships import Measured, Pass, measure
 from mechheads.safety.heads.race_ships import race_ships
 from mechheads.safety.requests.requests import Requests, Template
@@ -73,10 +74,11 @@ def ships(
         epsilon: the factor of the first two, 0 or more; the paper's code uses 1e-4 here.
         through: whether q or k is scaled by ``"undifferentiated"``; for one query head the scores are the same.
         group: ``"query"``: one query head at a time, without changing other heads that share its keys and values;
-            ``"kv"``: all query heads that share a key/value head at once, and each of them gets the common score.
+            ``"kv"``: all query heads that share a key/value head at once. Each of them gets the common score, and
+            ``top`` and ``heads`` name the group once, by its first head.
         template: ``"query"`` (the paper's), ``"bare"`` or ``"chat"`` (the model's own), applied to texts.
-        heads, budget, progress, top: as in ``mh.sweep``. Only ``group="query"`` can race; Generalized Ships cannot,
-            because it is no mean over requests.
+        heads, budget, progress, top: as in ``mh.sweep``; with ``group="kv"``, ``top`` counts groups. Generalized Ships
+            cannot race, because it is no mean over requests.
         seed: for ``"resample"`` and the order of requests in a race.
 
     Returns:
@@ -184,7 +186,7 @@ def safety_heads(
     """Ships and Generalized Ships of every head from one pass, and the ``k`` heads with the largest score.
 
     Args:
-        k: how many heads to report and draw.
+        k: how many heads to report and draw; with ``group="kv"``, how many groups.
         score: which of the two scores ranks the heads.
         requests, ablation, epsilon, through, group, template, r, heads, budget, seed, progress: as in ``mh.ships``
             and ``mh.safety.generalized_ships``.
@@ -314,14 +316,22 @@ def _safety_heads(found: Measured, by: Ranking, draws: Float[np.ndarray, "draw p
     }
     if by.score == "ships":
         resampled = np.moveaxis(found.kl @ draws.T / draws.sum(1), -1, 0)
-        variables["in_top"] = (("layer", "head"), top_shares(resampled, by.k))
+        variables["in_top"] = (("layer", "head"), _in_top(found, resampled, by.k))
         shared = {"cluster": found.tokens.cluster, "seed": by.seed, "variables": variables}
         return SafetyHeads.from_values(found.kl, **shared, **about)
-    variables["in_top"] = (("layer", "head"), top_shares(found.resampled, by.k))
+    variables["in_top"] = (("layer", "head"), _in_top(found, found.resampled, by.k))
     angle, angle_low, angle_high = found.angle
     return SafetyHeads.from_scores(
         angle, unit="degrees", ci_low=angle_low, ci_high=angle_high, variables=variables, **about
     )
+
+
+def _in_top(
+    found: Measured, resampled: Float[np.ndarray, "draw layer head"], k: int
+) -> Float[np.ndarray, "layer head"]:
+    """The share of resamples in which a head, or its group, is among the first ``k``."""
+    size = found.provenance["together"]
+    return np.repeat(top_shares(resampled[..., ::size], k), size, axis=1)
 
 
 class SafetyHeads(HeadScores):

@@ -253,13 +253,13 @@ def test_what_a_result_remembers(llama: mh.Model, tiny: Callable[[str], Path]):
         "ablated": "the 2 query heads of a key/value head",
         "intervention": "UniformAttention(epsilon=0.1, through='k')",
     }
-    assert way.units(llama, ["L1H3", "L0H1", "L1H2"]) == (mh.HeadId(0, 0), mh.HeadId(1, 2))
-    assert replace(way, group="query").units(llama, ["L1H3"]) == (mh.HeadId(1, 3),)
+    assert way.groups(llama).units(["L1H3", "L0H1", "L1H2"]) == (mh.HeadId(0, 0), mh.HeadId(1, 2))
+    assert replace(way, group="query").groups(llama).units(["L1H3"]) == (mh.HeadId(1, 3),)
     assert Ablation("scaling", 0.5).about(llama)["through"] is None
     assert Ablation("zero").about(llama)["epsilon"] is None
     alone = mh.load(tiny("gpt2"))
     assert way.about(alone)["ablated"] == "one query head at a time"
-    assert way.units(alone, ["L1H3", "L0H1"]) == (mh.HeadId(0, 1), mh.HeadId(1, 3))
+    assert way.groups(alone).units(["L1H3", "L0H1"]) == (mh.HeadId(0, 1), mh.HeadId(1, 3))
 
 
 @pytest.mark.parametrize(
