@@ -21,8 +21,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechheads.results.correlation import pearson, pearson_interval, spearman
+from mechheads.results.correlation import compare, pearson, pearson_interval, spearman
 from mechheads.results.scores import HeadScores
+from mechheads.results.stats import cluster_draws, top_shares
 
 
 def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
@@ -35,7 +36,9 @@ def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
 
     Returns:
         One row per pair: ``a``, ``b``, ``shared`` (how many of the first k both have), ``by_chance`` (how many they
-        would share if drawn at random), ``spearman``, and ``heads``, the shared heads.
+        would share if drawn at random), ``spearman``, and ``heads``, the shared heads. Heads that a race dropped count
+        as not among the first, and in ``spearman`` with the estimates that they were dropped for. Heads that were
+        changed together count once.
 
     Raises:
         ValueError: if there are fewer than two results, or they are not over the same heads.
@@ -51,7 +54,9 @@ def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
         raise ValueError(f"results has length {len(results)}; give at least two results to compare")
     rows = []
     for (a, one), (b, other) in combinations(results.items(), 2):
-        found = one.compare(other, k)
+        one.compare(other, k)  # raises if they are not over the same heads
+        step = one.together if one.together == other.together else 1
+        found = compare(*(_measured(part)[:, ::step].ravel() for part in (one, other)), k, (a, b))
         unknown = {*one.missing, *other.missing}
         every = one.n_layers * one.n_heads
         first, second = ([head for head in part.heads(every) if head not in unknown][:k] for part in (one, other))
@@ -59,6 +64,39 @@ def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
         by_chance = found.k**2 / max(found.n_heads, 1)
         rows.append((a, b, len(shared), by_chance, found.spearman, " ".join(map(str, shared))))
     return pd.DataFrame(rows, columns=["a", "b", "shared", "by_chance", "spearman", "heads"])
+
+
+def _measured(scores: HeadScores) -> Float[np.ndarray, "layer head *extra"]:
+    """The scores, and the estimates of heads that a race dropped."""
+    return scores.dataset.get("estimate", scores.scores).values
+
+
+def in_top(scores: HeadScores, k: int = 10, *, draws: int = 1000, seed: int = 0) -> Float[np.ndarray, "layer head"]:
+    """How stable a ranking is: the share of resamples of the prompts in which each head is among the first ``k``.
+
+    Args:
+        scores: scores with values per prompt, and no dimensions besides layer and head.
+        draws: the number of resamples of whole clusters of prompts.
+        seed: for the resamples.
+
+    Returns:
+        Shares [layer, head]; NaN for heads without values. Heads that were changed together have a common share.
+
+    Raises:
+        ValueError: if there are no values per prompt.
+
+    >>> import numpy as np
+    >>> values = np.array([[[3.0, 3.0], [2.0, 1.0], [0.0, 9.0]]])
+    >>> shares = in_top(mh.HeadScores.from_values(values, name="demo", unit="", kind="demo"), 1)
+    >>> bool(0 < shares[0, 0] < shares[0, 2] < 1), float(shares[0, 1])
+    (True, 0.0)
+    """
+    if scores.values is None or scores.extra_dims:
+        raise ValueError(f"{scores.name!r} has no values per prompt for each head; give scores that are means")
+    drawn = cluster_draws(scores.dataset["cluster"].values.tolist(), draws, seed)
+    resampled = np.moveaxis(scores.values.values @ drawn.T / drawn.sum(1), -1, 0)
+    size = scores.together
+    return np.repeat(top_shares(resampled[..., ::size], k), size, axis=1)
 
 
 def compare_roles(roles: Mapping[str, HeadScores], others: Mapping[str, HeadScores]) -> pd.DataFrame:

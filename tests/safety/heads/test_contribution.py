@@ -378,3 +378,84 @@ def test_direct_effects_that_are_interrupted_leave_the_race(llama: mh.Model, mon
     assert found.provenance["interrupted"] and not whole.provenance["interrupted"]
     assert found.dataset["direct"].isnull().all() and not found.missing
     np.testing.assert_array_equal(found.scores, whole.scores)
+
+
+@pytest.mark.parametrize("by", ["patch", "scaling", "undifferentiated"])
+def test_groups_are_a_plain_loop_that_ablates_all_their_heads(llama: mh.Model, by: Any):
+    """L1H2 and L1H3 read one key/value head; their common score, total and direct, from full forward passes."""
+    options: dict[str, Any] = {"by": by, "group": "kv", **QUIET}
+    if by != "patch":
+        options["epsilon"] = 0.25
+    found = refusal_contribution(llama, HARMFUL, HARMLESS, heads=["L1H3", "L2H0"], **options)
+    assert found.heads() == tuple(sorted(found.heads(), key=lambda head: -found[str(head)]["score"]))
+    assert set(found.heads()) == {mh.HeadId(1, 2), mh.HeadId(2, 0)}
+    assert (found.provenance["group"], found.provenance["together"]) == ("kv", 2)
+    assert found.values is not None
+    np.testing.assert_array_equal(found.values[1, 2], found.values[1, 3])
+    ending = llama.tokenizer("\nassistant:", add_special_tokens=False).input_ids
+    n = len(ending) + 2
+    sides = Sides.of(llama, HARMFUL, HARMLESS, None)
+    answered = with_answer(llama, sides.harmless, 2).tokens(llama)
+    answers = [oracles.ids_of(answered, i) for i in range(len(answered))]
+    for layer, first in ((1, 2), (2, 0)):
+        for i, (ids, other) in enumerate(zip(chats(llama, HARMFUL), chats(llama, HARMLESS), strict=True)):
+            base = refusing(llama, oracles.forward(llama, ids)[0])
+            hooks = _off(llama, by, layer, first, ids, other, n)
+            total = base - refusing(llama, oracles.forward(llama, ids, hooks)[0])
+            if by != "patch":
+                answer = answers[i]
+                intact = oracles.forward(llama, answer)[0][-3:]
+                without = oracles.forward(llama, answer, _off(llama, by, layer, first, answer, answer, n))[0][-3:]
+                total -= sum(oracles.kl(a[None], b[None]) for a, b in zip(intact, without, strict=True))
+            assert float(found.values[layer, first, i]) == pytest.approx(total, abs=2e-5)
+    raced = refusal_contribution(llama, HARMFUL, HARMLESS, top=1, **options)
+    whole = refusal_contribution(llama, HARMFUL, HARMLESS, **options)
+    assert raced.heads(1) == whole.heads(1)
+    best = raced.heads(1)[0]
+    for name in ("score", "direct"):
+        expected = whole.dataset[name].values[best.layer, best.head]
+        for member in (best.head, best.head + 1):
+            assert raced.dataset[name].values[best.layer, member] == pytest.approx(expected, abs=1e-5)
+
+
+def _off(model: mh.Model, by: str, layer: int, first: int, ids: Tensor, other: Tensor, n: int) -> list[Any]:
+    """Hooks that change both heads of a group, one line for each head."""
+    both = (first, first + 1)
+    if by == "undifferentiated":
+
+        def shrink(value: Tensor, hook: Any) -> Tensor:
+            new = value.clone()
+            for head in both:
+                new[:, :, head] = 0.25 * value[:, :, head]
+            return new
+
+        return [(oracles.name(layer, "q"), shrink)]
+    theirs = oracles.activations(model, other)[oracles.name(layer, "z")]
+
+    def change(value: Tensor, hook: Any) -> Tensor:
+        new = value.clone()
+        for head in both:
+            if by == "scaling":
+                new[:, :, head] = 0.25 * value[:, :, head]
+            else:
+                new[:, -n:, head] = theirs[:, -n:, head]
+        return new
+
+    return [(oracles.name(layer, "z"), change)]
+
+
+def test_direct_effect_of_a_group_is_what_both_heads_write(llama: mh.Model):
+    found = refusal_contribution(llama, HARMFUL, HARMLESS, by="scaling", epsilon=0.0, group="kv", heads="L2H1", **QUIET)
+    direct = []
+    for ids in chats(llama, HARMFUL):
+        seen: list[Tensor] = []
+        oracles.forward(
+            llama, ids, [("blocks.2.hook_resid_post", lambda value, hook, to=seen: to.append(value[0, -3:]))]
+        )
+        z = oracles.activations(llama, ids)[oracles.name(2, "z")][0, -3:]
+        with torch.no_grad():
+            state = seen[0] - sum(z[:, head] @ llama.W_O[2][head] for head in (0, 1))
+            logits = llama.unembed(llama.model.ln_final(state[None]))[0]
+        direct.append(refusing(llama, oracles.forward(llama, ids)[0]) - refusing(llama, logits))
+    for head in (0, 1):
+        assert float(found.dataset["direct"][2, head]) == pytest.approx(np.mean(direct), abs=1e-5)

@@ -111,3 +111,17 @@ def test_bad_input_is_named(tiny: Callable[[str], Path]):
     ):
         with pytest.raises(ValueError, match=message):
             refusal_direction(model, harmful, harmless, progress=False, **options)
+
+
+def test_a_group_writes_what_its_heads_write(tiny: Callable[[str], Path]):
+    model = mh.load(tiny("llama"))
+    alone, grouped = (
+        refusal_direction(model, HARMFUL, HARMLESS, group=group, template="query", progress=False)
+        for group in ("query", "kv")
+    )
+    assert alone.values is not None and grouped.values is not None
+    sums = alone.values.values[:, ::2] + alone.values.values[:, 1::2]
+    for part in (grouped.values.values[:, ::2], grouped.values.values[:, 1::2]):
+        np.testing.assert_allclose(part, sums, atol=1e-6)
+    assert (grouped.provenance["group"], grouped.provenance["unit"]) == ("kv", "key/value group")
+    assert len(grouped.heads(100)) == 3 * 2 and len(alone.heads(100)) == 3 * 4

@@ -16,6 +16,7 @@ import mechheads as mh
 from mechheads.heads import HeadId, matched_heads
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import Ablation, generalized_ships, sahara, ships
+from mechheads.safety.heads import groups
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
 
@@ -212,9 +213,9 @@ def test_some_heads_only_and_no_random_ones(llama: mh.Model):
     assert len(everything.heads) == 3
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, where: str, call: int) -> None:
-    """Ctrl-C at the n-th call of a function of the module."""
-    module = sys.modules[sahara.__module__]
+def interrupt(monkeypatch: pytest.MonkeyPatch, where: str, call: int, module: Any = None) -> None:
+    """Ctrl-C at the n-th call of a function of a module, by default of Sahara's."""
+    module = module or sys.modules[sahara.__module__]
     monkeypatch.setattr(module, where, stopped_at(call, getattr(module, where)))
 
 
@@ -243,7 +244,7 @@ def test_ctrl_c_before_the_first_head(llama: mh.Model, monkeypatch: pytest.Monke
 
 def test_ctrl_c_while_random_groups_are_compared_keeps_the_group(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     whole = sahara(llama, REQUESTS, 2, draws=1, **QUIET)
-    interrupt(monkeypatch, "matched_heads", 2)
+    interrupt(monkeypatch, "matched_heads", 2, groups)
     with pytest.warns(UserWarning, match="interrupted"):
         part = sahara(llama, REQUESTS, 2, draws=1, **QUIET)
     assert part.heads == whole.heads

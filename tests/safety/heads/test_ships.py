@@ -202,7 +202,7 @@ def test_one_pass_gives_what_each_function_gives_alone(llama: mh.Model):
 def test_query_heads_of_a_group_share_its_score(llama: mh.Model, ablation: Any):
     """L1H2 and L1H3 read one key/value head: ask for either and both are ablated, together."""
     found = safety_heads(llama, REQUESTS, ablation=ablation, epsilon=0.3, group="kv", heads=["L1H3"], **QUIET)
-    assert set(found.heads()) == {mh.HeadId(1, 2), mh.HeadId(1, 3)}
+    assert found.heads() == (mh.HeadId(1, 2),) and len(found.top()) == 1
     for name in ("ships", "ships_low", "generalized_ships", "generalized_ships_low", "in_top"):
         both = found.dataset[name].values[1, 2:]
         assert both[0] == both[1] and np.isfinite(both[0])
@@ -601,9 +601,23 @@ def test_ctrl_c_in_a_race_of_ablations_keeps_what_was_measured(
     assert len(second.missing) == 12 and second.dataset["n_prompts"].sum() == 0
 
 
+@pytest.mark.parametrize("ablation", ["undifferentiated", "scaling"])
+def test_groups_race_to_the_scores_of_the_sweep(llama: mh.Model, ablation: Any) -> None:
+    options: dict[str, Any] = {"ablation": ablation, "epsilon": 0.3, "group": "kv", "progress": False}
+    whole, raced = (safety_heads(llama, RACED, 2, top=top, **options) for top in (None, 2))
+    assert raced.heads(2) == whole.heads(2) and all(head.head % 2 == 0 for head in raced.heads(2))
+    for head in raced.heads(2):
+        for name in ("score", "ci_low", "generalized_ships", "values"):
+            expected = whole.dataset[name].sel(layer=head.layer, head=head.head)
+            for member in (head.head, head.head + 1):
+                found = raced.dataset[name].sel(layer=head.layer, head=member)
+                np.testing.assert_allclose(found, expected, atol=1e-6, rtol=1e-4)
+    for name in ("n_prompts", "dropped", "estimate"):
+        each = raced.dataset[name].values
+        np.testing.assert_array_equal(each[:, ::2], each[:, 1::2])
+
+
 def test_what_cannot_race_is_refused(llama: mh.Model) -> None:
-    with pytest.raises(ValueError, match='top finds single heads, but group is "kv"'):
-        ships(llama, RACED, ablation="scaling", group="kv", top=2, progress=False)
     with pytest.raises(ValueError, match="only Ships can race: an angle belongs to all requests at once"):
         safety_heads(llama, RACED, 2, score="generalized_ships", top=2, progress=False)
     with pytest.raises(ValueError, match="top is 2, but k is 3; give k, or more, as top"):
