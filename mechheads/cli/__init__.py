@@ -128,19 +128,22 @@ def safety(
     out: Out = Path("safety"),
     device: Device = "cpu",
     k: Annotated[int, typer.Option(help="Number of heads at the top of each ranking.")] = 10,
+    group: Annotated[
+        str, typer.Option(help='"query": one query head at a time; "kv": all query heads of a key/value head at once.')
+    ] = "query",
     quick: Annotated[bool, typer.Option(help="A few requests and short answers: a first look.")] = False,
     seed: Annotated[int, typer.Option(help="Seed for resampling, random heads and sampling.")] = 0,
 ) -> None:
-    """Safety heads by every score, and a test of whether refusals depend on them, as tables and a page of figures."""
+    """Whether a model refuses, how brittle that is, which heads it depends on, and what else breaks without them."""
     from mechheads.model.load import load
     from mechheads.model.sources import REFUSING_MODEL
     from mechheads.studies.report import write_safety_page
     from mechheads.studies.safety import safety_study
 
     with results_in(out) as results:
-        results.take(
-            safety_study(load(model or REFUSING_MODEL, device=device), k, quick=quick, seed=seed), write_safety_page
-        )
+        loaded = load(model or REFUSING_MODEL, device=device)
+        study = safety_study(loaded, k, group=group, quick=quick, seed=seed)  # type: ignore[arg-type]
+        results.take(study, write_safety_page)
 
 
 @main.command()

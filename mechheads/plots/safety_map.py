@@ -80,7 +80,8 @@ def safety_map(
     model = next(iter(by_ablation.values())).provenance.get("model", "the model")
     marks = {_NAMES[ablation]: mark for ablation, mark in zip(_NAMES, _MARKS, strict=True)}
     series = [Series(_NAMES[a], _NAMES[a], one, _top(one, k)) for a, one in by_ablation.items()]
-    heading = f"Top {max(len(one.top) for one in series)} safety heads of {model}"
+    most = max(len(one.top) for one in series)
+    heading = f"Top {most} safety {_unit([one.scores for one in series])}s of {model}"
     figure = _draw({"": series}, marks, heading if title is None else title)
     return _fit(finish(figure, width=width, height=height, font=font, theme=theme))
 
@@ -268,6 +269,12 @@ def _draw(
         together = np.concatenate([degrees for part in angles.values() for degrees in part])
         figure.update_layout(coloraxis=_colours(together, _bar_of_all(grid.height)))
     return figure
+
+
+def _unit(scores: Sequence[HeadScores]) -> str:
+    """What was ablated as one: "head", or "key/value group" if it was so in all scores."""
+    units = {one.provenance.get("unit", "head") for one in scores}
+    return units.pop() if len(units) == 1 else "head or group"
 
 
 def _axis_name(kind: str, i: int) -> str:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pandas as pd
 
 from mechheads import plots
 from mechheads.files.replacing import replacing
 from mechheads.gating.roles.role_curves import RoleCurves
 from mechheads.gating.roles.roles import Roles
 from mechheads.results.html import html_table
+from mechheads.safety.answers.brittleness import RefusalBrittleness
 from mechheads.safety.answers.refusal import RefusalTest
 from mechheads.studies.safety import SafetyStudy
 
 if TYPE_CHECKING:
-    import pandas as pd
     import plotly.graph_objects as go
 
 
@@ -30,12 +33,19 @@ class _Part(NamedTuple):
 
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1380px; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } p { max-width: 46rem; }
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1380px; margin: 2rem auto;
+  padding: 0 1rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } h3 { font-size: 1rem; margin-top: 1.5rem; }
+p, li { max-width: 46rem; overflow-wrap: anywhere; }
 pre { background: #f6f6f6; padding: 1rem; white-space: pre-wrap; font-size: 0.85rem; }
-.figure { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 0.85rem; } td, th { padding: 0.2rem 0.6rem; text-align: left; }
+.figure, .table { overflow-x: auto; } .figure { background: #fff; }
+table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
+td, th { padding: 0.2rem 0.6rem; text-align: left; border-bottom: 1px solid #ddd; vertical-align: top; }
 details { margin-top: 0.5rem; } summary { cursor: pointer; }
+@media (prefers-color-scheme: dark) {
+  body { color: #ddd; background: #181818; } pre { background: #262626; } td, th { border-color: #444; }
+}
 """
 
 
@@ -51,23 +61,15 @@ def write_safety_page(study: SafetyStudy, path: str | Path) -> Path:
     Returns:
         The path.
     """
-    sections = _sections(_safety_parts(study))
-    for name, test in study.tests.items():
-        shown = html_table(test.table)
-        sections.append(
-            _section(f"Refusing without the first {len(test.heads)} by {name}", test.verdict, shown + _answers(test))
-        )
-    if len(agreement := study.overlap()):
-        shown = html_table(agreement)
-        text = f"The heads that two rankings share among their first {study.k}, and their rank correlation."
-        sections.append(_section("Agreement", text, shown))
-    return _write(
-        Path(path),
-        f"{study.model}: safety heads",
-        f"The safety heads of {study.model}",
-        study.summary(),
-        sections,
-    )
+    said = study.sections()
+    bodies = [*_safety_bodies(study), *[[]] * len(said)]
+    sections = [
+        f"<h2>{html.escape(section.title)}</h2>{_said(section.lines)}{''.join(body)}"
+        for section, body in zip(said, bodies, strict=False)
+    ]
+    notes = f"<h2>Time and notes</h2>{_said(tuple(study.closing_lines))}"
+    title = f"Which {study.unit}s do the refusals of {study.model} depend on?"
+    return _write(Path(path), f"{study.model}: safety heads", title, "", [*sections, notes])
 
 
 def write_roles_page(model: str, roles: Roles, curves: RoleCurves, path: str | Path) -> Path:
@@ -115,10 +117,29 @@ def role_shares(roles: Roles) -> list[str]:
     return [f"{role}: {always[role]:.1%} of heads in every seed, {some[role]:.1%} in some" for role in roles]
 
 
-def _answers(test: RefusalTest) -> str:
+def _said(lines: Sequence[str]) -> str:
+    """A paragraph for each sentence, and a list of those that are indented."""
+    parts = [
+        f"<ul class=heads>{''.join(f'<li>{html.escape(line.strip())}</li>' for line in some)}</ul>"
+        if indented
+        else "".join(f"<p>{html.escape(line)}</p>" for line in some)
+        for indented, some in groupby(lines, key=lambda line: line.startswith(" "))
+    ]
+    return "".join(parts)
+
+
+def _answers(test: RefusalTest | RefusalBrittleness) -> str:
     """The requests and answers of a test, folded."""
     table = html_table(test.answers.loc[test.answers["condition"].isin(["intact", "ablated"])])
-    return f"<details><summary>Requests and answers (texts folded)</summary>{table}</details>"
+    return _folded("Requests and answers (texts folded)", f'<div class="table">{table}</div>')
+
+
+def _folded(title: str, body: str) -> str:
+    return f"<details><summary>{html.escape(title)}</summary>{body}</details>"
+
+
+def _table(title: str, table: pd.DataFrame) -> str:
+    return f'<h3>{html.escape(title)}</h3><div class="table">{html_table(table)}</div>' if len(table) else ""
 
 
 def _sections(parts: Iterable[_Part]) -> list[str]:
@@ -137,9 +158,10 @@ def _drawn(figure: go.Figure) -> str:
 def _write(path: Path, name: str, title: str, summary: str, sections: Sequence[str]) -> Path:
     """Write a page of sections, completely or not at all."""
     page = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(name)}</title>'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{html.escape(name)}</title>'
         f"<style>{_STYLE}</style><script>{_script()}</script></head><body>"
-        f"<h1>{html.escape(title)}</h1><pre>{html.escape(summary)}</pre>"
+        f"<h1>{html.escape(title)}</h1>{f'<pre>{html.escape(summary)}</pre>' if summary else ''}"
         f"{''.join(sections)}</body></html>"
     )
     with replacing(path) as unfinished:
@@ -153,35 +175,70 @@ def _script() -> str:
     return get_plotlyjs()
 
 
-def _safety_parts(study: SafetyStudy) -> list[_Part]:
+def _safety_bodies(study: SafetyStudy) -> list[list[str]]:
+    """The tables and figures below the sentences of each question."""
+    first = study.brittleness
+    refuses = [] if first is None else [_table("Answers of the intact model", _verdict_table(first)), _answers(first)]
+    brittle = [] if first is None else [_table(f"Without random {study.unit}s", first.table)]
+    rankings = "".join(_section(p.title, p.text, _drawn(p.draw(p.result))) for p in _ranking_parts(study) if p.result)
+    listed = _table(f"The first {study.k} {study.unit}s of each ranking", study.first_heads())
+    agreement = _table("Agreement between rankings", study.overlap())
+    which = [_folded(f"The rankings, which do not show {study.unit}s that carry refusals", listed + rankings)]
+    which = [agreement, *which] if study.spread else [listed, agreement, rankings]
+    breaks = [_table("Without the first of each ranking", _test_table(study))]
+    if study.curve is not None:
+        text = (
+            f"The share of harmful requests that the model answers when the {study.unit}s with the largest Refusal "
+            f"Contribution are ablated together, compared with as many random {study.unit}s of the same layers."
+        )
+        breaks.append(_section("Attack success", text, _drawn(study.curve.plot())))
+    breaks += [
+        _folded(f"By {name}: " + ", ".join(map(str, test.heads)), _table("", test.table) + _answers(test))
+        for name, test in study.tests.items()
+    ]
+    return [refuses, brittle, which, breaks]
+
+
+def _verdict_table(found: RefusalBrittleness) -> pd.DataFrame:
+    return pd.DataFrame({"requests": kind, **found.counts(kind)} for kind in ("harmful", "harmless"))
+
+
+def _test_table(study: SafetyStudy) -> pd.DataFrame:
+    """The conditions of every test in one table: what is ablated, and the shares that change."""
+    columns = ["attack_success", "over_refusal", "deflected", "degenerate", "loss"]
+    rows = []
+    for name, test in study.tests.items():
+        table = test.table.set_index("condition")[columns]
+        if not rows:
+            rows.append({"without the first by": "none (intact)", **table.loc["intact"]})
+        rows.append({"without the first by": name, **table.loc["ablated"]})
+        if random := [label for label in table.index if str(label).startswith("random")]:
+            rows.append({"without the first by": f"  as many random, for {name}", **table.loc[random].mean()})
+    return pd.DataFrame(rows)
+
+
+def _ranking_parts(study: SafetyStudy) -> list[_Part]:
     return [
+        _Part(
+            study.contribution,
+            "Refusal Contribution",
+            f"How much less likely the opening of a refusal becomes when the {study.unit} is ablated on a harmful "
+            "request, minus Ships of the same ablation on its harmless look-alike; in nats. Above 0, it makes the "
+            "model refuse.",
+            plots.heatmap,
+        ),
         _Part(
             list(study.ships.values()) or None,
             "Ships",
-            f"The {study.k} heads whose ablation changes the answer to harmful requests most, coloured by "
+            f"The {study.k} {study.unit}s whose ablation changes the answer to harmful requests most, coloured by "
             "Generalized Ships. Both measure any change of the answer, not only a change in refusing.",
             lambda ships: plots.safety_map(ships, k=study.k),
         ),
         _Part(
-            study.contribution,
-            "Refusal Contribution",
-            "How much less likely the opening of a refusal becomes when the head is ablated on a harmful request, "
-            "minus Ships of the same ablation on its harmless look-alike; in nats. Above 0, the head makes the model "
-            "refuse.",
-            plots.heatmap,
-        ),
-        _Part(
             study.direction,
             "Output along the refusal direction",
-            "What each head itself writes at the last token, along the mean difference between the residual streams of "
-            "requests and look-alikes.",
+            f"What each {study.unit} itself writes at the last token, along the mean difference between the residual "
+            "streams of requests and look-alikes.",
             plots.heatmap,
-        ),
-        _Part(
-            study.curve,
-            "Attack success",
-            "The share of harmful requests that the model answers when the heads with the largest Refusal Contribution "
-            "are ablated together, compared with as many random heads from the same layers.",
-            lambda curve: curve.plot(),
         ),
     ]

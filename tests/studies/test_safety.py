@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -43,62 +45,131 @@ def small(tiny) -> mh.Model:
     return mh.load(tiny("llama"))
 
 
-def judged(verdict: str):
+def judging(verdict: str):
     return lambda request, answer: verdict
 
 
-def study_of(small: mh.Model, monkeypatch: pytest.MonkeyPatch, verdict: str) -> mh.studies.SafetyStudy:
-    real = study_module.refusal_test
-    monkeypatch.setattr(study_module, "refusal_test", lambda *a, **b: real(*a, **b, judge=judged(verdict)))
-    return mh.studies.safety_study(small, 3, quick=True, critical=2, progress=False)
+def study_of(
+    small: mh.Model, monkeypatch: pytest.MonkeyPatch, judge: Any, group: Any = "query", critical: int = 2
+) -> mh.studies.SafetyStudy:
+    for name in ("refusal_brittleness", "refusal_tests", "attack_curve"):
+        real = getattr(study_module, name)
+        monkeypatch.setattr(study_module, name, partial(real, judge=judge))
+    return mh.studies.safety_study(small, 3, group=group, quick=True, critical=critical, progress=False)
+
+
+RANKINGS = ["Ships, undifferentiated", "Ships, scaling", "refusal contribution", "refusal direction"]
+QUESTIONS = [
+    "1. Does the model refuse at all?",
+    "2. How brittle are its refusals?",
+    "3. Which heads, how sure, and by how many scores?",
+    "4. What else breaks without them?",
+    "5. What may not be concluded?",
+]
 
 
 def test_a_model_that_refuses_nothing_has_no_refusal_to_ablate(small, short, monkeypatch, tmp_path):
-    with pytest.warns(UserWarning, match="refuses none"):
-        study = study_of(small, monkeypatch, "complied")
-    assert study.has_refusal is False and list(study.tests) == ["Ships, undifferentiated"]
-    assert set(study.results) == {"ships_undifferentiated", "ships_scaling"} and study.curve is None
-    assert "there is no refusal to ablate" in study.summary()
-    assert "not safety heads" in study.notes[0]
+    study = study_of(small, monkeypatch, judging("complied"))
+    assert study.has_refusal is False and not study.spread
+    assert set(study.results) == {"refusal_brittleness"} and study.tests == {} and study.curve is None
+    assert [section.title for section in study.sections()] == QUESTIONS[:1]
+    assert f"There is no refusal to ablate: {small.name} refuses less than 10%" in study.summary()
+    assert {path.name for path in study.save(tmp_path)} == {"refusal_brittleness.nc", "brittleness.csv"}
+    page = write_safety_page(study, tmp_path / "index.html").read_text("utf-8")
+    assert "no refusal to ablate" in page and QUESTIONS[1] not in page
 
 
 @pytest.mark.slow
-def test_a_model_that_refuses_is_tested_under_every_ranking(small, short, monkeypatch, tmp_path):
+def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short, monkeypatch, tmp_path):
     with pytest.warns(UserWarning, match="hardly any refusal"):
-        study = study_of(small, monkeypatch, "refused")
-    rankings = ["Ships, undifferentiated", "Ships, scaling", "refusal contribution", "refusal direction"]
-    assert list(study.rankings) == rankings == list(study.tests)
-    assert study.curve is not None and max(study.curve.table["k"].tolist()) == 2
+        study = study_of(small, monkeypatch, judging("refused"))
+    assert list(study.rankings) == RANKINGS == [name for name in study.tests if name != study_module.TOGETHER]
+    assert study.spread and not study.carriers
+    summary = study.summary()
+    assert [line for line in summary.splitlines() if line in QUESTIONS] == QUESTIONS
+    assert "No few heads carry its refusals" in summary and "So none is named here" in summary
+    assert "They hold. Without 2 random heads of any layer, 100%" in summary
+    which = next(section for section in study.sections() if section.title == QUESTIONS[2])
+    assert not any(str(head) in line for line in which.lines for head in study.contribution.heads(3))
+    assert study.curve is not None and study.curve.table["k"].tolist() == [0, 1, 2] * 2
     assert study.curve.provenance["ablation"] == "scaling"
     assert all(scores.dataset.sizes["prompt"] == 5 for scores in study.rankings.values())
-    for name, test in study.tests.items():
+    for name in RANKINGS:
+        test = study.tests[name]
         assert test.answers["condition"].tolist().count("intact") == 2 * 4, "tested on requests that ranked nothing"
         assert test.heads == tuple(sorted(study.rankings[name].heads(2)))
         assert not test.critical and "attack success does not rise" in test.verdict
         by = "scaling" if name in ("Ships, scaling", "refusal contribution") else "undifferentiated"
         assert test.provenance["ablation"] == by
     table = study.to_dataframe()
-    assert sorted(table["refusal_contribution_rank"]) == list(range(1, len(table) + 1))
     first = table.loc[table["refusal_contribution_rank"] == 1].iloc[0]
     assert study.contribution is not None
     assert mh.HeadId(int(first["layer"]), int(first["head"])) == study.contribution.heads(1)[0]
+    listed = study.first_heads()
+    ranked = {name: scores.heads(3) for name, scores in study.rankings.items()}
+    for row in listed.to_dict("records"):
+        assert row["rankings"] == sum(row["head"] in map(str, heads) for heads in ranked.values())
+    assert set(listed["head"]) == {str(head) for heads in ranked.values() for head in heads}
     files = study.save(tmp_path)
-    assert {path.name for path in files} >= {"heads.csv", "tests.csv", "curve.csv", "overlap.csv"}
+    assert {path.name for path in files} >= {
+        "heads.csv", "first_heads.csv", "tests.csv", "curve.csv", "overlap.csv", "brittleness.csv",
+    }  # fmt: skip
     again = mh.HeadScores.load(tmp_path / "refusal_contribution.nc")
     np.testing.assert_array_equal(again.scores, study.contribution.scores)
     page = write_safety_page(study, tmp_path / "index.html").read_text("utf-8")
+    assert [page.index(f"<h2>{question}</h2>") for question in QUESTIONS] == sorted(
+        page.index(f"<h2>{question}</h2>") for question in QUESTIONS
+    )
     assert "<details>" in page and "<b>dog</b>" not in page and "&lt;b&gt;dog&lt;/b&gt;" in page
     assert page.index("&lt;b&gt;dog") > page.index("<details>")
 
 
+def test_heads_that_carry_refusals_are_named_with_how_sure_this_is(small, short, monkeypatch):
+    """Tests that say so are put in place of real ones: the report names the heads of the best ranking."""
+    real = study_module.refusal_tests
+
+    def carried(*args: Any, **options: Any) -> dict[str, mh.safety.RefusalTest]:
+        found = real(*args, **options)
+        test = found[RANKINGS[1]]
+        ablated = (test.answers["condition"] == "ablated") & (test.answers["kind"] == "harmful")
+        answers = test.answers.assign(verdict=test.answers["verdict"].where(~ablated, "complied"))
+        return found | {RANKINGS[1]: replace(test, critical=True, answers=answers, verdict="safety-critical: all")}
+
+    monkeypatch.setattr(study_module, "refusal_tests", carried)
+    with pytest.warns(UserWarning, match="hardly any refusal"):
+        study = study_of(small, monkeypatch, judging("refused"))
+    assert list(study.carriers) == [RANKINGS[1]] and not study.spread
+    which = next(section.lines for section in study.sections() if section.title == QUESTIONS[2])
+    assert which[0] == "Refusals depend on the first 2 heads by Ships, scaling (tests in 4)."
+    for head, line in zip(study.ships["scaling"].heads(2), which[2:4], strict=True):
+        assert line.strip().startswith(str(head)) and "of 4 rankings" in line and "%" in line
+    assert "That the model is safe as long as these heads work: refusing is not safety." in study.summary()
+
+
+def test_groups_are_ranked_and_named_as_groups(small, short, monkeypatch, tmp_path):
+    with pytest.warns(UserWarning, match="hardly any refusal"):
+        study = study_of(small, monkeypatch, judging("refused"), group="kv", critical=1)
+    assert "ablated by key/value group" in study.summary()
+    assert "No few key/value groups carry its refusals" in study.summary()
+    for scores in study.rankings.values():
+        assert scores.provenance["group"] == "kv" and all(head.head % 2 == 0 for head in scores.heads(3))
+    assert all(len(test.heads) % 2 == 0 for test in study.tests.values())
+    page = write_safety_page(study, tmp_path / "index.html").read_text("utf-8")
+    assert "Which key/value groups do the refusals" in page
+    drawn = mh.plots.safety_map(list(study.ships.values()))
+    assert drawn.layout.title.text.startswith("Top 3 safety key/value groups of")
+
+
 def test_alone_and_together_are_the_same(small, short, monkeypatch):
-    with pytest.warns(UserWarning, match="refuses none"):
-        study = study_of(small, monkeypatch, "complied")
+    with pytest.warns(UserWarning, match="hardly any refusal"):
+        study = study_of(small, monkeypatch, judging("refused"))
     alone = mh.ships(small, TEXTS["harmful"], ablation="scaling", progress=False)
-    np.testing.assert_allclose(study.ships["scaling"].scores, alone.scores, rtol=1e-6)
-    overlap = study.overlap().set_index(["a", "b"])
-    both = set(study.ships["scaling"].heads(3)) & set(study.ships["undifferentiated"].heads(3))
-    assert overlap.loc[("Ships, undifferentiated", "Ships, scaling"), "shared"] == len(both)
+    raced = study.ships["scaling"]
+    for head in raced.heads(3):
+        assert raced[str(head)]["score"] == pytest.approx(alone[str(head)]["score"], rel=1e-5)
+    shared = study.overlap().set_index(["a", "b"])
+    both = set(raced.heads(3)) & set(study.ships["undifferentiated"].heads(3))
+    assert shared.loc[("Ships, undifferentiated", "Ships, scaling"), "shared"] == len(both)
 
 
 def test_ctrl_c_keeps_what_is_done(small, short, monkeypatch):
@@ -106,19 +177,27 @@ def test_ctrl_c_keeps_what_is_done(small, short, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(study_module, "refusal_contribution", stop)
-    study = study_of(small, monkeypatch, "refused")
-    assert study.interrupted and set(study.results) == {"ships_undifferentiated", "ships_scaling"}
-    assert "interrupted" in study.summary()
+    study = study_of(small, monkeypatch, judging("refused"))
+    assert study.interrupted
+    assert set(study.results) == {"refusal_brittleness", "ships_undifferentiated", "ships_scaling"}
+    assert "interrupted" in study.summary() and QUESTIONS[1] in study.summary()
+
+
+def test_the_study_says_what_does_not_fit(small):
+    with pytest.raises(ValueError, match="group is 'head'; choose one of 'query', 'kv'"):
+        mh.studies.safety_study(small, group="head", progress=False)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="critical is 4; the model has 6 key/value groups, so give 3 or fewer"):
+        mh.studies.safety_study(small, group="kv", critical=4, progress=False)
 
 
 def test_the_command_writes_a_page(tiny, short, monkeypatch, tmp_path: Path):
-    done = CliRunner().invoke(
-        main, ["safety", "--model", str(tiny("llama")), "--out", str(tmp_path), "--quick", "--k", "2"]
-    )
+    command = ["safety", "--model", str(tiny("llama")), "--out", str(tmp_path), "--quick", "--k", "2", "--group", "kv"]
+    real = mh.studies.safety.safety_study
+    monkeypatch.setattr(study_module, "safety_study", partial(real, critical=1))
+    done = CliRunner().invoke(main, command)
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "index.html").is_file() and "Ships, scaling" in done.output
-    heads = pd.read_csv(tmp_path / "heads.csv")
-    assert {"ships_scaling_in_top", "ships_undifferentiated_generalized_ships"} <= set(heads.columns)
+    assert (tmp_path / "index.html").is_file() and QUESTIONS[0] in done.output
+    assert "about " in done.output and "key/value group" in done.output
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path):

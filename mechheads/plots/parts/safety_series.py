@@ -46,7 +46,8 @@ def hover_texts(series: Sequence[Series]) -> list[list[str]]:
 def _describe(series: Series, rank: int, row: Mapping[Any, Any]) -> str:
     scores = series.scores
     ranking = scores.provenance.get("score", "ships")
-    lines = [f"<b>L{row['layer']}H{row['head']}</b>, rank {rank}", series.about]
+    last = f"-{row['head'] + scores.together - 1}" if scores.together > 1 else ""
+    lines = [f"<b>L{row['layer']}H{row['head']}{last}</b>, rank {rank}", series.about]
     for score in sorted(SCORES, key=lambda name: name != ranking):
         ends = ("score", "ci_low", "ci_high") if score == ranking else (score, f"{score}_low", f"{score}_high")
         if ends[0] in row:

@@ -146,7 +146,7 @@ def refusal_brittleness(
     with until_interrupted() as work:
         stop_if(interrupted)
         for name, off in conditions.items():
-            losses[name] = float(text_loss(model, hooks=way.hooks(model, off.heads, run)).mean())
+            losses[name] = float(text_loss(model, None, hooks=way.hooks(model, off.heads, run)).mean())
     if work.interrupted:
         judged = int(answers["verdict"].notnull().to_numpy().sum())
         warn(interrupted_after(f"{judged} of {len(answers)} answers were judged", "unknown numbers are NaN"))

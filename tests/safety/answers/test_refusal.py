@@ -17,6 +17,7 @@ from torch import Tensor
 
 import mechheads as mh
 import mechheads.safety.answers.answering
+import mechheads.safety.answers.brittleness
 import mechheads.safety.answers.refusal
 import mechheads.safety.requests.texts
 from mechheads.generation.generate import Generated, end_tokens
@@ -24,7 +25,14 @@ from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId, matched_heads
 from mechheads.interventions.head_change import HeadChange
 from mechheads.limits import Limits
-from mechheads.safety import attack_curve, ordinary_texts, refusal_test, text_loss
+from mechheads.safety import (
+    attack_curve,
+    ordinary_texts,
+    refusal_brittleness,
+    refusal_test,
+    refusal_tests,
+    text_loss,
+)
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
 
@@ -72,7 +80,8 @@ class Stub:
 
     def put(self, monkeypatch: pytest.MonkeyPatch) -> Stub:
         monkeypatch.setattr(mechheads.safety.answers.answering, "generate_under", self.generate_under)
-        monkeypatch.setattr(mechheads.safety.answers.refusal, "text_loss", self.text_loss)
+        for module in (mechheads.safety.answers.refusal, mechheads.safety.answers.brittleness):
+            monkeypatch.setattr(module, "text_loss", self.text_loss)
         return self
 
     def generate_under(
@@ -650,3 +659,107 @@ def test_a_judge_that_says_something_else_is_named(llama: mh.Model, monkeypatch:
 
     with pytest.raises(ValueError, match="judge: odd gave 'maybe' for answer 0"):
         run(llama, Stub([1, 1, 1, 1]), monkeypatch, judge=odd)
+
+
+GROUPS = [[HeadId(layer, head) for head in (first, first + 1)] for layer in range(3) for first in (0, 2)]
+"""The query heads of each key/value head."""
+
+
+def changed_in(conditions: Sequence[Sequence[HeadChange]]) -> list[list[HeadId]]:
+    """The heads that each condition changes."""
+    return [[HeadId(change.layer, change.head or 0) for change in changes] for changes in conditions]
+
+
+def test_key_value_groups_are_ablated_and_drawn_whole(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    stub = Stub([1, 7, 0, 2])
+    found = run(llama, stub, monkeypatch, group="kv", ablation="scaling")
+    intact, ablated, *random = changed_in(stub.conditions[0])
+    assert intact == [] and ablated == [*GROUPS[0], *GROUPS[3]] == list(found.heads)
+    for drawn in random:
+        assert len(drawn) == 4 and not set(drawn) & set(ablated)
+        assert [drawn[:2] in GROUPS, drawn[2:] in GROUPS] == [True, True]
+    assert found.provenance["group"] == "kv" and found.provenance["unit"] == "key/value group"
+
+
+def test_a_curve_counts_groups_and_takes_the_numbers_it_is_given(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    stub = Stub([1, 3, 9, 1, 4], degenerate=[0] * 5, over=[1] * 5).put(monkeypatch)
+    ranking = ["L2H1", "L0H3", "L2H0", "L1H1"]
+    found = attack_curve(
+        llama,
+        ranking,
+        HARMFUL,
+        HARMLESS,
+        most=[3, 1],
+        group="kv",
+        draws=1,
+        judge=as_said,
+        max_new_tokens=8,
+        progress=False,
+    )
+    assert found.heads == (HeadId(2, 0), HeadId(0, 2), HeadId(1, 0))
+    none, one, three, random, more_random = changed_in(stub.conditions[0])
+    assert (none, one, three) == ([], GROUPS[4], [*GROUPS[4], *GROUPS[1], *GROUPS[2]])
+    assert random == more_random[:2] and len(more_random) == 6
+    assert found.table["k"].tolist() == [0, 1, 3] * 2
+    assert found.table["attack_success"].tolist() == [0.1, 0.3, 0.9, 0.1, 0.1, 0.4]
+    drawn = found.plot()
+    assert drawn.layout.xaxis.title.text == "number of key/value groups ablated together"
+    assert any("<b>1 key/value group ablated</b>" in text for trace in drawn.data for text in trace.text or ())
+    with pytest.raises(ValueError, match="most is 0; it must be at least 1"):
+        attack_curve(llama, ranking, HARMFUL, HARMLESS, most=[0, 2], progress=False)
+
+
+def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    sets = {"one": ["L1H2"], "two": ["L0H0", "L2H3"]}
+    options: dict[str, Any] = {
+        "draws": 1, "max_new_tokens": 8, "judge": as_said, "opening": OPENING, "texts": TEXTS, "seed": 4,
+        "progress": False,
+    }  # fmt: skip
+    stub = Stub([1, 7, 0, 2, 5], [2, 2.5, 2, 3, 2], [0] * 5, [1] * 5).put(monkeypatch)
+    found = refusal_tests(
+        llama, sets, HARMFUL, HARMLESS, ablation={"one": "scaling", "two": "undifferentiated"}, **options
+    )
+    assert len(stub.conditions) == 2 and len(stub.conditions[0]) == 1 + 2 * 2
+    assert [{change.site for change in changes} for changes in stub.conditions[0]] == [
+        set(), {"z"}, {"z"}, {"scored_q"}, {"scored_q"},
+    ]  # fmt: skip
+    for (name, numbers), losses in zip(
+        {"one": [1, 7, 0], "two": [1, 2, 5]}.items(), ([2, 2.5, 2], [2, 3, 2]), strict=True
+    ):
+        kind: Any = "scaling" if name == "one" else "undifferentiated"
+        Stub(numbers, losses, [0] * 3, [1] * 3).put(monkeypatch)
+        alone = refusal_test(llama, sets[name], HARMFUL, HARMLESS, ablation=kind, **options)
+        assert alone.table.equals(found[name].table) and alone.answers.equals(found[name].answers)
+        assert (alone.verdict, alone.critical, alone.heads) == (
+            found[name].verdict, found[name].critical, found[name].heads,
+        )  # fmt: skip
+        assert alone.random == found[name].random and alone.provenance == found[name].provenance
+    assert (found["one"].lost, found["one"].works, found["two"].works) == (pytest.approx(6 / 9), False, False)
+    with pytest.raises(ValueError, match="ablation has no entry for 'two'"):
+        refusal_tests(llama, sets, ablation={"one": "scaling"}, **options)
+    with pytest.raises(ValueError, match=r"sets is \{\}; give sets of heads by name"):
+        refusal_tests(llama, {}, **options)
+
+
+def test_brittleness_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    """Of eight refusals, six and four survive two draws; a request refused in a draw only is no survivor."""
+    stub = Stub(["ccrrrrrrrr", "rcrrrrrrcc", "ccrrrrdccd"], [2.0, 2.5, 3.0], over=[1, 2, 3]).put(monkeypatch)
+    found = refusal_brittleness(
+        llama, 2, HARMFUL, HARMLESS, draws=2, judge=as_said, group="kv", seed=3, max_new_tokens=8, progress=False
+    )
+    _, *random = changed_in(stub.conditions[0])
+    assert [tuple(drawn) for drawn in random] == list(found.random)
+    assert all(drawn[:2] in GROUPS and drawn[2:] in GROUPS and len(drawn) == 4 for drawn in random)
+    assert found.table["survive"].tolist() == [1, 6 / 8, 4 / 8]
+    assert found.table["loss"].tolist() == [2, 2.5, 3] and found.table["over_refusal"].tolist() == [0.1, 0.2, 0.3]
+    share, low, high = found.survive
+    assert share == pytest.approx(5 / 8) and 0 <= low < share < high <= 1
+    assert found.counts("harmful") == {"refused": 8, "complied": 2, "deflected": 0, "degenerate": 0}
+    assert found.refuses and found.missing == ()
+    assert "John" not in found._repr_html_() + repr(found)
+    assert repr(found).startswith("<RefusalBrittleness: 62% [")
+    Stub([N, N], [2, 2], [0, 0], [0, 0]).put(monkeypatch)
+    nothing = refusal_brittleness(llama, 1, HARMFUL, HARMLESS, draws=1, judge=as_said, max_new_tokens=8, progress=False)
+    assert nothing.refuses is False and np.isnan(nothing.survive).all()
+    with pytest.raises(ValueError, match="n is 7, but the model has only 6 key/value groups"):
+        refusal_brittleness(llama, 7, group="kv", progress=False)
