@@ -138,7 +138,8 @@ def safety_grid(
         ]
         for panel, series in read.items()
     }
-    heading = f"Top {max(len(one.top) for series in drawn.values() for one in series)} safety heads"
+    every = [one for series in drawn.values() for one in series]
+    heading = f"Top {max(len(one.top) for one in every)} safety {_unit([one.scores for one in every])}s"
     placed = {_title(panel): drawn.get(_title(panel), str(why)) for panel, why in panels.items()}
     marks = dict(zip(names, _MARKS, strict=False))
     figure = _draw(placed, marks, heading if title is None else title, columns, own_scales)

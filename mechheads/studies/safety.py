@@ -313,31 +313,31 @@ class _Work:
 
     def rank(self) -> None:
         """Every ranking of the heads."""
-        study, race = self.study, {"top": self.race}
+        study, race = self.study, self.race
         with study.stage("Ships", self.progress):
-            asked: dict[str, Any] = {"ablations": PAPER_KINDS, **self.options, **race}
+            asked: dict[str, Any] = {"ablations": PAPER_KINDS, **self.options, "top": race}
             study.ships = compare_ablations(self.model, self.ranked_on[0], study.k, **asked)
         for scores in study.ships.values():
             stop_if_partial(scores)
         with study.stage("refusal contribution", self.progress):
-            study.contribution = refusal_contribution(self.model, *self.ranked_on, **self.options, **race)
+            study.contribution = refusal_contribution(self.model, *self.ranked_on, top=race, **self.options)
         stop_if_partial(study.contribution)
         with study.stage("refusal direction", self.progress):
             study.direction = refusal_direction(self.model, *self.ranked_on, **self.options)
-        if race["top"] is not None:
+        if race is not None:
             study.notes.append(
-                f"{study.unit}s raced for the first {race['top'].top} places: those that cannot be among them, at an "
-                f"error of {race['top'].error:.0%}, have an estimate from a few requests and no interval"
+                f"{study.unit}s raced for the first {race.top} places: those that cannot be among them, at an "
+                f"error of {race.error:.0%}, have an estimate from a few requests and no interval"
             )
 
     def test(self) -> None:
         """Answers without the first heads of each ranking, and with more and more heads ablated."""
         study, sizes = self.study, self.sizes
         sets = {name: scores.heads(study.critical) for name, scores in study.rankings.items()}
-        kinds = {name: _ablation(scores) for name, scores in study.rankings.items()}
+        kinds: dict[str, Kind] = {name: _ablation(scores) for name, scores in study.rankings.items()}
         everything = tuple(dict.fromkeys(head for heads in sets.values() for head in heads))
         if 2 * len(everything) <= len(self.groups.units(None)):
-            sets, kinds = sets | {TOGETHER: everything}, kinds | {TOGETHER: _ALONE}
+            sets[TOGETHER], kinds[TOGETHER] = everything, _ALONE
         else:
             study.notes.append(f"too few other {study.unit}s to compare the first of all rankings with: not tested")
         options: dict[str, Any] = {"max_new_tokens": sizes.tokens, **self.options}
