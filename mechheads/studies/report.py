@@ -179,10 +179,11 @@ def _safety_bodies(study: SafetyStudy) -> list[list[str]]:
     """The tables and figures below the sentences of each question."""
     first = study.brittleness
     refuses = [] if first is None else [_table("Answers of the intact model", _verdict_table(first)), _answers(first)]
-    brittle = [] if first is None else [_table(f"Without random {study.unit}s", first.table)]
+    brittle = [] if first is None else [_table(f"Without random {study.unit}s", _shares(first.table))]
     rankings = "".join(_section(p.title, p.text, _drawn(p.draw(p.result))) for p in _ranking_parts(study) if p.result)
     listed = _table(f"The first {study.k} {study.unit}s of each ranking", study.first_heads())
-    agreement = _table("Agreement between rankings", study.overlap())
+    shared = study.overlap()
+    agreement = _table("Agreement between rankings", shared.drop(columns="heads") if study.spread else shared)
     which = [_folded(f"The rankings, which do not show {study.unit}s that carry refusals", listed + rankings)]
     which = [agreement, *which] if study.spread else [listed, agreement, rankings]
     breaks = [_table("Without the first of each ranking", _test_table(study))]
@@ -193,10 +194,20 @@ def _safety_bodies(study: SafetyStudy) -> list[list[str]]:
         )
         breaks.append(_section("Attack success", text, _drawn(study.curve.plot())))
     breaks += [
-        _folded(f"By {name}: " + ", ".join(map(str, test.heads)), _table("", test.table) + _answers(test))
+        _folded(_title(name, test, named=not study.spread), _table("All conditions", test.table) + _answers(test))
         for name, test in study.tests.items()
     ]
     return [refuses, brittle, which, breaks]
+
+
+def _title(name: str, test: RefusalTest, *, named: bool) -> str:
+    """The title of a test; its heads are named only if some heads carry the refusals."""
+    return f"By {name}: {', '.join(map(str, test.heads))}" if named else f"By {name}"
+
+
+def _shares(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of conditions without the ends of its intervals."""
+    return table[[name for name in table if not str(name).endswith(("_low", "_high"))]]
 
 
 def _verdict_table(found: RefusalBrittleness) -> pd.DataFrame:

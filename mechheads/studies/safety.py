@@ -24,7 +24,7 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.safety.answers.attack_curve import RefusalCurve, attack_curve
 from mechheads.safety.answers.brittleness import RefusalBrittleness, refusal_brittleness
-from mechheads.safety.answers.refusal import RefusalTest, refusal_tests
+from mechheads.safety.answers.refusal import LEAST_REQUESTS, RefusalTest, refusal_tests
 from mechheads.safety.heads.ablations import PAPER_KINDS, Kind
 from mechheads.safety.heads.contribution import refusal_contribution
 from mechheads.safety.heads.direction import refusal_direction
@@ -122,7 +122,13 @@ class SafetyStudy(Stages):
     @property
     def spread(self) -> bool:
         """Whether no few heads carry the refusals: the model refuses, all tests are done, and none shows it."""
-        return bool(self.has_refusal and self.tests) and not self.interrupted and not self.carriers
+        return bool(self.has_refusal and self.tests) and not self.interrupted and not self.carriers and self._enough
+
+    @property
+    def _enough(self) -> bool:
+        """Whether there are enough different requests for a test to find anything."""
+        rows = next(iter(self.tests.values())).answers
+        return rows.loc[rows["kind"] == "harmful", "request"].nunique() >= LEAST_REQUESTS
 
     @property
     def head_scores(self) -> dict[str, HeadScores]:

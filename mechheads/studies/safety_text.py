@@ -86,7 +86,7 @@ def _which(study: SafetyStudy) -> tuple[str, ...]:
             lines.append(f"Without the first {several} by {_listed(broken)}, the model no longer works.")
         return (*lines, *_agreement(study))
     if not study.carriers:
-        return ("This is not known: the work was interrupted before the tests were done.",)
+        return ("This is not known: the tests were not finished, or had too few requests to find anything.",)
     lines = [
         f"Refusals depend on the first {study.critical} {several} by {_listed(list(study.carriers))} (tests in 4)."
     ]

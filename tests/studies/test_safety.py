@@ -32,7 +32,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests in the few words that a tiny vocabulary holds."""
 
     def load(name: str = "harmful", split: str | None = None) -> tuple[Request, ...]:
-        some = {"train": TEXTS[name] * 6, "test": TEXTS[name][:4] * 3, None: TEXTS[name]}[split]
+        tested = [text for text in (*TEXTS[name], " John went") for _ in range(3)]
+        some = {"train": TEXTS[name] * 6, "test": tested, None: TEXTS[name]}[split]
         return tuple(Request(text, "none") for text in some)
 
     for module in (study_module, sides):
@@ -96,7 +97,7 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     assert all(scores.dataset.sizes["prompt"] == 5 for scores in study.rankings.values())
     for name in RANKINGS:
         test = study.tests[name]
-        assert test.answers["condition"].tolist().count("intact") == 2 * 4, "tested on requests that ranked nothing"
+        assert test.answers["condition"].tolist().count("intact") == 2 * 6, "tested on requests that ranked nothing"
         assert test.heads == tuple(sorted(study.rankings[name].heads(2)))
         assert not test.critical and "attack success does not rise" in test.verdict
         by = "scaling" if name in ("Ships, scaling", "refusal contribution") else "undifferentiated"

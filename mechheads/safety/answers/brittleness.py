@@ -18,7 +18,7 @@ from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
-from mechheads.results.stats import clustered_interval, mean_over_prompts
+from mechheads.results.stats import share_interval
 from mechheads.results.tables import TableResult
 from mechheads.safety.answers.answering import Answering, HeadsOff, is_verdict
 from mechheads.safety.answers.refusal import condition_table
@@ -65,14 +65,14 @@ class RefusalBrittleness(TableResult):
 
     @property
     def survive(self) -> tuple[float, float, float]:
-        """The share of refusals that survive, over all draws, with its 95% interval over requests; NaN if none."""
+        """The share of refusals that survive, over all draws, with its 95% interval (Wilson's, over requests)."""
         refused = is_verdict(self.answers, "intact", "harmful", "refused") == 1
         drawn = [is_verdict(self.answers, f"random {i + 1}", "harmful", "refused") for i in range(len(self.random))]
         if not refused.any() or not drawn:
             return float("nan"), float("nan"), float("nan")
-        each = np.mean(drawn, axis=0)[refused]
-        low, high = clustered_interval(each)
-        return float(mean_over_prompts(each)), max(0.0, float(low)), min(1.0, float(high))
+        share = np.mean(drawn, axis=0)[refused].mean()
+        low, high = share_interval(share, np.array(refused.sum()))
+        return float(share), float(low), float(high)
 
     def counts(self, kind: str) -> dict[str, int]:
         """How many of the intact model's answers to requests of a kind, "harmful" or "harmless", have each verdict."""
