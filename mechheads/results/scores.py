@@ -222,9 +222,8 @@ class HeadScores:
     def missing(self) -> tuple[HeadId, ...]:
         """Heads without any score, for example after Ctrl-C; heads that a screening or a race left out do not count."""
         absent = self.scores.isnull().all(self.extra_dims)
-        for left_out in ("screened_out", "dropped"):
-            if left_out in self.dataset:
-                absent &= ~self.dataset[left_out]
+        for left_out in {"screened_out", "dropped"} & {*self.dataset}:
+            absent &= ~self.dataset[left_out]
         return tuple(HeadId(int(layer), int(head)) for layer, head in np.argwhere(absent.values))
 
     def select(self, **labels: Label | Sequence[Label]) -> HeadScores:
@@ -274,8 +273,8 @@ class HeadScores:
     def top(self, k: int = 10, by: str = "score") -> pd.DataFrame:
         """The ``k`` rows of ``to_dataframe`` with the largest score, or the largest absolute score.
 
-        Rows without a score are left out, and for labels also heads that do not have the category. Equal scores stay in
-        the order of layer and head. Heads that were changed together have one row, that of the first of them.
+        Rows without a score are left out, and for labels also heads without the category. Heads that were changed
+        together have one row, that of the first. Equal scores stay in the order of layer and head.
 
         Raises:
             ValueError: if ``k`` is below 1 or ``by`` is neither "score" nor "absolute".
@@ -284,13 +283,9 @@ class HeadScores:
         return self._ranked(by).head(k)
 
     def heads(self, k: int = 10, by: str = "score") -> tuple[HeadId, ...]:
-        """The first ``k`` heads of the ranking, each once even if it ranks under several labels.
-
-        Heads that were changed together count once; the first of them is returned.
-        """
+        """The first ``k`` heads of the ranking, each once even if it ranks under several labels, as in ``top``."""
         check_at_least(1, k=k)
-        ranked = self._ranked(by)
-        pairs = zip(ranked["layer"].tolist(), ranked["head"].tolist(), strict=True)
+        pairs = self._ranked(by)[["layer", "head"]].to_numpy().tolist()
         return tuple(dict.fromkeys(HeadId(*pair) for pair in pairs))[:k]
 
     def _ranked(self, by: str) -> pd.DataFrame:
@@ -313,10 +308,8 @@ class HeadScores:
             ValueError: if layers, heads or extra labels differ.
         """
         check_aligned(self.dataset, other.dataset)
-        names = (self.name, other.name)
         step = self.together if self.together == other.together else 1
-        mine, theirs = (scores.scores.values[:, ::step].ravel() for scores in (self, other))
-        return compare(mine, theirs, k, names)
+        return compare(*(each.scores.values[:, ::step].ravel() for each in (self, other)), k, (self.name, other.name))
 
     def save(self, path: str | Path) -> Path:
         """Write everything to a netCDF file, completely or not at all, and return its path."""
@@ -332,17 +325,15 @@ class HeadScores:
             ValueError: if it contains something else, is damaged, or was written by a newer version.
         """
         dataset = read(Path(path), "score", "head scores")
-        found = dataset.attrs["kind"]
-        if cls.KIND not in (None, found):
+        if cls.KIND not in (None, found := dataset.attrs["kind"]):
             raise ValueError(f"{path} contains {found!r} scores, not {cls.KIND!r}; use mh.HeadScores.load")
         return cls(dataset)
 
     def plot(self, **options: Any) -> go.Figure:
         """The figure of this kind of scores, or a heatmap over layers and heads.
 
-        Path matrices are drawn by ``mechheads.plots.path_matrix``, labels by ``mechheads.plots.category_map``, safety
-        heads by ``mechheads.plots.safety_map``, all others by ``mechheads.plots.heatmap``. Options are passed to that
-        function.
+        Options are passed to its function in ``mechheads.plots``: ``path_matrix``, ``category_map`` for labels,
+        ``safety_map``, or ``heatmap``.
         """
         kind = kind_of(self.kind)
         whole = self.extra_dims == kind.dims and all(name in self.dataset for name in kind.needs)
