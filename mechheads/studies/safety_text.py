@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mechheads.results.dataset import shown_ends
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechheads.results.scores import HeadScores
     from mechheads.safety.answers.brittleness import RefusalBrittleness
-    from mechheads.studies.safety import SafetyStudy
+    from mechheads.safety.answers.refusal import RefusalTest
 
 _HOLDS, _BREAKS = 0.8, 0.5
 """The share of refusals that survive from which refusals hold, and below which they break."""
@@ -24,7 +28,34 @@ class Section:
     lines: tuple[str, ...]
 
 
-def report_sections(study: SafetyStudy) -> list[Section]:
+class Reported(Protocol):
+    """What the report reads from a study (``mh.studies.SafetyStudy``)."""
+
+    model: str
+    k: int
+    critical: int
+    unit: str
+    brittleness: RefusalBrittleness | None
+    tests: dict[str, RefusalTest]
+
+    @property
+    def has_refusal(self) -> bool | None: ...
+
+    @property
+    def carriers(self) -> Mapping[str, RefusalTest]: ...
+
+    @property
+    def spread(self) -> bool: ...
+
+    @property
+    def rankings(self) -> Mapping[str, HeadScores]: ...
+
+    def first_heads(self) -> pd.DataFrame: ...
+
+    def overlap(self) -> pd.DataFrame: ...
+
+
+def report_sections(study: Reported) -> list[Section]:
     """The sections of the report as far as the study has got."""
     if study.brittleness is None or study.has_refusal is None:
         return []
@@ -41,7 +72,7 @@ def report_sections(study: SafetyStudy) -> list[Section]:
     return sections
 
 
-def _refuses(study: SafetyStudy, found: RefusalBrittleness) -> tuple[str, ...]:
+def _refuses(study: Reported, found: RefusalBrittleness) -> tuple[str, ...]:
     harmful, harmless = found.counts("harmful"), found.counts("harmless")
     asked, alike = sum(harmful.values()), sum(harmless.values())
     lines = (
@@ -59,7 +90,7 @@ def _refuses(study: SafetyStudy, found: RefusalBrittleness) -> tuple[str, ...]:
     )
 
 
-def _brittle(study: SafetyStudy, found: RefusalBrittleness) -> tuple[str, ...]:
+def _brittle(study: Reported, found: RefusalBrittleness) -> tuple[str, ...]:
     share, low, high = found.survive
     rows = found.table.set_index("condition")
     random = rows.drop(index="intact")
@@ -75,7 +106,7 @@ def _brittle(study: SafetyStudy, found: RefusalBrittleness) -> tuple[str, ...]:
     )
 
 
-def _which(study: SafetyStudy) -> tuple[str, ...]:
+def _which(study: Reported) -> tuple[str, ...]:
     several = f"{study.unit}s"
     if study.spread:
         lines = [
@@ -107,7 +138,7 @@ def _which(study: SafetyStudy) -> tuple[str, ...]:
     return (*lines, *_agreement(study))
 
 
-def _why_not(study: SafetyStudy) -> str:
+def _why_not(study: Reported) -> str:
     """What the tests show instead, for the set without which the model complies most."""
     most = max(study.tests.values(), key=lambda test: test.lost)
     rows = most.table.set_index("condition")["attack_success"]
@@ -117,7 +148,7 @@ def _why_not(study: SafetyStudy) -> str:
     return f"changes attack success by {rise:+.0%} at most{beside}: too little, or no more than random {study.unit}s do"
 
 
-def _agreement(study: SafetyStudy) -> tuple[str, ...]:
+def _agreement(study: Reported) -> tuple[str, ...]:
     """How far the rankings agree."""
     table = study.overlap()
     if table.empty:
@@ -127,11 +158,11 @@ def _agreement(study: SafetyStudy) -> tuple[str, ...]:
     return (f"Shared among the first {study.k} (by chance {chance:.1f}): " + "; ".join(pairs) + ".",)
 
 
-def _else(study: SafetyStudy) -> tuple[str, ...]:
+def _else(study: Reported) -> tuple[str, ...]:
     return tuple(f"Without the first by {name}: {test.verdict}." for name, test in study.tests.items())
 
 
-def _limits(study: SafetyStudy) -> tuple[str, ...]:
+def _limits(study: Reported) -> tuple[str, ...]:
     several = f"{study.unit}s"
     found = study.brittleness
     lines = [

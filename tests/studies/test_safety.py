@@ -113,8 +113,13 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     assert set(listed["head"]) == {str(head) for heads in ranked.values() for head in heads}
     files = study.save(tmp_path)
     assert {path.name for path in files} >= {
-        "heads.csv", "first_heads.csv", "tests.csv", "curve.csv", "overlap.csv", "brittleness.csv",
-    }  # fmt: skip
+        "heads.csv",
+        "first_heads.csv",
+        "tests.csv",
+        "curve.csv",
+        "overlap.csv",
+        "brittleness.csv",
+    }
     again = mh.HeadScores.load(tmp_path / "refusal_contribution.nc")
     np.testing.assert_array_equal(again.scores, study.contribution.scores)
     page = write_safety_page(study, tmp_path / "index.html").read_text("utf-8")

@@ -712,17 +712,26 @@ def test_a_curve_counts_groups_and_takes_the_numbers_it_is_given(llama: mh.Model
 def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     sets = {"one": ["L1H2"], "two": ["L0H0", "L2H3"]}
     options: dict[str, Any] = {
-        "draws": 1, "max_new_tokens": 8, "judge": as_said, "opening": OPENING, "texts": TEXTS, "seed": 4,
+        "draws": 1,
+        "max_new_tokens": 8,
+        "judge": as_said,
+        "opening": OPENING,
+        "texts": TEXTS,
+        "seed": 4,
         "progress": False,
-    }  # fmt: skip
+    }
     stub = Stub([1, 7, 0, 2, 5], [2, 2.5, 2, 3, 2], [0] * 5, [1] * 5).put(monkeypatch)
     found = refusal_tests(
         llama, sets, HARMFUL, HARMLESS, ablation={"one": "scaling", "two": "undifferentiated"}, **options
     )
     assert len(stub.conditions) == 2 and len(stub.conditions[0]) == 1 + 2 * 2
     assert [{change.site for change in changes} for changes in stub.conditions[0]] == [
-        set(), {"z"}, {"z"}, {"scored_q"}, {"scored_q"},
-    ]  # fmt: skip
+        set(),
+        {"z"},
+        {"z"},
+        {"scored_q"},
+        {"scored_q"},
+    ]
     for (name, numbers), losses in zip(
         {"one": [1, 7, 0], "two": [1, 2, 5]}.items(), ([2, 2.5, 2], [2, 3, 2]), strict=True
     ):
@@ -731,8 +740,10 @@ def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pyt
         alone = refusal_test(llama, sets[name], HARMFUL, HARMLESS, ablation=kind, **options)
         assert alone.table.equals(found[name].table) and alone.answers.equals(found[name].answers)
         assert (alone.verdict, alone.critical, alone.heads) == (
-            found[name].verdict, found[name].critical, found[name].heads,
-        )  # fmt: skip
+            found[name].verdict,
+            found[name].critical,
+            found[name].heads,
+        )
         assert alone.random == found[name].random and alone.provenance == found[name].provenance
     assert (found["one"].lost, found["one"].works, found["two"].works) == (pytest.approx(6 / 9), False, False)
     with pytest.raises(ValueError, match="ablation has no entry for 'two'"):
