@@ -322,12 +322,12 @@ print(nothing.verdict)
 # %% [markdown]
 # ## All of this in one command
 #
-# `mechheads safety`, or `mh.studies.safety_study(model)`, does this for all heads of a model and writes a page. The page
-# answers five questions, in the order of this notebook: does the model refuse at all; how brittle are its refusals to the
-# loss of *any* heads; which heads do they depend on, how sure is that, and by how many scores; what else breaks without
-# them; and what may not be concluded. It names heads only if the tests allow it. If compliance rises no more than without
-# random heads, it says that no few heads carry the refusals. With `--group kv` it ablates all query heads that share a
-# key/value head together.
+# `mechheads safety`, or `mh.studies.safety_study(model)`, does this for all heads of a model and writes a page. The
+# page answers five questions, in the order of this notebook: does the model refuse at all; how brittle are its
+# refusals to the loss of *any* heads; which heads do they depend on, how sure is that, and by how many scores; what
+# else breaks without them; and what may not be concluded. It names heads only if the tests allow it. If compliance
+# rises no more than without random heads, it says that no few heads carry the refusals. With `--group kv` it ablates
+# all query heads that share a key/value head together.
 #
 # ## What a score does not say
 #

@@ -56,7 +56,8 @@ def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
     for (a, one), (b, other) in combinations(results.items(), 2):
         one.compare(other, k)  # raises if they are not over the same heads
         step = one.together if one.together == other.together else 1
-        found = compare(*(_measured(part)[:, ::step].ravel() for part in (one, other)), k, (a, b))
+        left, right = (_measured(part)[:, ::step].ravel() for part in (one, other))
+        found = compare(left, right, k, (a, b))
         unknown = {*one.missing, *other.missing}
         every = one.n_layers * one.n_heads
         first, second = ([head for head in part.heads(every) if head not in unknown][:k] for part in (one, other))

@@ -239,8 +239,7 @@ class HeadScores:
             if dim not in self.extra_dims:
                 raise ValueError(f"there is no dimension {dim!r} to select from; choose among {list(self.extra_dims)}")
             known = self.dataset[dim].values.tolist()
-            several = isinstance(wanted, (list, tuple))
-            for label in wanted if several else [wanted]:
+            for label in wanted if (several := isinstance(wanted, (list, tuple))) else [wanted]:
                 if label not in known:
                     shown = ", ".join(map(repr, known[:20])) + (", ..." if len(known) > 20 else "")
                     meant = did_you_mean(label, [name for name in known if isinstance(name, str)])
@@ -285,8 +284,8 @@ class HeadScores:
     def heads(self, k: int = 10, by: str = "score") -> tuple[HeadId, ...]:
         """The first ``k`` heads of the ranking, each once even if it ranks under several labels, as in ``top``."""
         check_at_least(1, k=k)
-        pairs = self._ranked(by)[["layer", "head"]].to_numpy().tolist()
-        return tuple(dict.fromkeys(HeadId(*pair) for pair in pairs))[:k]
+        ranked = self._ranked(by)[["layer", "head"]].to_numpy()
+        return tuple(dict.fromkeys(HeadId(*pair) for pair in ranked.tolist()))[:k]
 
     def _ranked(self, by: str) -> pd.DataFrame:
         if by not in ("score", "absolute"):
@@ -309,7 +308,8 @@ class HeadScores:
         """
         check_aligned(self.dataset, other.dataset)
         step = self.together if self.together == other.together else 1
-        return compare(*(each.scores.values[:, ::step].ravel() for each in (self, other)), k, (self.name, other.name))
+        one, two = (each.scores.values[:, ::step].ravel() for each in (self, other))
+        return compare(one, two, k, (self.name, other.name))
 
     def save(self, path: str | Path) -> Path:
         """Write everything to a netCDF file, completely or not at all, and return its path."""

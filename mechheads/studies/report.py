@@ -207,7 +207,7 @@ def _title(name: str, test: RefusalTest, *, named: bool) -> str:
 
 def _shares(table: pd.DataFrame) -> pd.DataFrame:
     """A table of conditions without the ends of its intervals."""
-    return table[[name for name in table if not str(name).endswith(("_low", "_high"))]]
+    return table.drop(columns=[name for name in table if str(name).endswith(("_low", "_high"))])
 
 
 def _verdict_table(found: RefusalBrittleness) -> pd.DataFrame:

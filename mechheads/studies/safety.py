@@ -140,8 +140,10 @@ class SafetyStudy(Stages):
     @property
     def results(self) -> dict[str, HeadScores | TableResult]:
         """Every result, by the name of its file without ``.nc``."""
-        first = {} if self.brittleness is None else {"refusal_brittleness": self.brittleness}
-        return first | self.head_scores
+        first: dict[str, HeadScores | TableResult] = {}
+        if self.brittleness is not None:
+            first["refusal_brittleness"] = self.brittleness
+        return {**first, **self.head_scores}
 
     @property
     def rankings(self) -> dict[str, HeadScores]:

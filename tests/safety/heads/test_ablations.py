@@ -251,6 +251,8 @@ def test_what_a_result_remembers(llama: mh.Model, tiny: Callable[[str], Path]):
         "through": "k",
         "group": "kv",
         "ablated": "the 2 query heads of a key/value head",
+        "unit": "key/value group",
+        "together": 2,
         "intervention": "UniformAttention(epsilon=0.1, through='k')",
     }
     assert way.groups(llama).units(["L1H3", "L0H1", "L1H2"]) == (mh.HeadId(0, 0), mh.HeadId(1, 2))
