@@ -84,6 +84,9 @@ MADE: dict[str, Callable[[mh.Model], TableResult]] = {
     "RefusalTest": lambda model: mh.safety.refusal_test(
         model, CIRCUIT, REQUESTS, REQUESTS[1:], texts=[" a big dog"], opening=" I", **ANSWERED
     ),
+    "RefusalBrittleness": lambda model: mh.safety.refusal_brittleness(
+        model, 2, REQUESTS, REQUESTS[1:], texts=[" a big dog"], **ANSWERED
+    ),
     "RefusalCurve": lambda model: mh.safety.attack_curve(model, CIRCUIT, REQUESTS, REQUESTS[1:], **ANSWERED),
     "Gates": fitted,
     "Roles": lambda model: mh.head_roles(fitted(model)),

@@ -68,6 +68,12 @@ FUNCTIONS: dict[str, Callable[[mh.Model], Any]] = {
     "refusal_test": lambda m: mh.safety.refusal_test(
         m, ["L1H1"], HARMFUL, HARMLESS, texts=[" one two three"], **_ANSWERS
     ),
+    "refusal_tests": lambda m: mh.safety.refusal_tests(
+        m, {"one": ["L1H1"], "two": ["L1H1", "L2H2"]}, HARMFUL, HARMLESS, texts=[" one two three"], **_ANSWERS
+    ),
+    "refusal_brittleness": lambda m: mh.safety.refusal_brittleness(
+        m, 2, HARMFUL, HARMLESS, texts=[" one two three"], **_ANSWERS
+    ),
     "attack_curve": lambda m: mh.safety.attack_curve(m, ["L1H1", "L2H2"], HARMFUL, HARMLESS, most=2, **_ANSWERS),
     "generate": lambda m: generate(m, HARMFUL, Sampling(8), **_QUIET),
     "fit_gates": lambda m: mh.fit_gates(m, TASK, seeds=2, updates=3, **_QUIET),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ from mechheads.safety.heads.contribution import LEAST_REFUSAL
 from mechheads.safety.heads.groups import Group
 from mechheads.safety.requests.requests import Requests, Template
 from mechheads.safety.requests.sides import Sides
-from mechheads.safety.requests.texts import text_loss
+from mechheads.safety.requests.texts import text_loss, text_tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +102,7 @@ def refusal_brittleness(
     judge: AnswerJudge = rule_judge,
     template: Template | None = None,
     max_new_tokens: int = 64,
+    texts: Sequence[str] | None = None,
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
@@ -112,8 +114,8 @@ def refusal_brittleness(
     Args:
         n: how many heads are ablated together; with ``group="kv"``, how many groups.
         draws: the number of random sets.
-        harmful, harmless, ablation, epsilon, group, judge, template, max_new_tokens, budget, progress: as in
-            ``mh.safety.refusal_test``.
+        harmful, harmless, ablation, epsilon, group, judge, template, max_new_tokens, texts, budget, progress: as
+            in ``mh.safety.refusal_test``.
         seed: for the random sets.
 
     Returns:
@@ -136,6 +138,7 @@ def refusal_brittleness(
         raise ValueError(f"n is {n}, but the model has only {len(every)} {groups.unit}s; give a smaller number")
     picks = [np.random.default_rng([seed, i]).choice(len(every), n, replace=False) for i in range(draws)]
     random = tuple(groups.members(every[j] for j in sorted(pick)) for pick in picks)
+    text_tokens(model, texts)
     sides = Sides.of(model, harmful, harmless, template)
     asked = Answering(model, sides, way, judge, Sampling(max_new_tokens), budget, progress)
     conditions = {"intact": HeadsOff(way)}
@@ -146,7 +149,7 @@ def refusal_brittleness(
     with until_interrupted() as work:
         stop_if(interrupted)
         for name, off in conditions.items():
-            losses[name] = float(text_loss(model, None, hooks=way.hooks(model, off.heads, run)).mean())
+            losses[name] = float(text_loss(model, texts, hooks=way.hooks(model, off.heads, run)).mean())
     if work.interrupted:
         judged = int(answers["verdict"].notnull().to_numpy().sum())
         warn(interrupted_after(f"{judged} of {len(answers)} answers were judged", "unknown numbers are NaN"))
