@@ -83,7 +83,7 @@ def planted(n: int, noise: float) -> dict[str, Any]:
             areas.setdefault(name, []).append(area(score, truth))
         empty = mh.profile_heads(nothing.model, nothing.texts(), window=100, progress=False)
         weights = mh.behaviour.copying_scores(nothing.model, progress=False).dataset
-        parts = mh.logit_attribution(nothing.model, nothing.pairs(), progress=False).dataset
+        parts = mh.behaviour.logit_attribution(nothing.model, nothing.pairs(), progress=False).dataset
         repair = mh.patching.self_repair(nothing.model, nothing.pairs(), progress=False).select(effect="repair").dataset
         wrong["name"] += bool(empty.dataset["named"].values.any())
         wrong["copying score"] += bool((weights["q_value"].values <= FDR).any())
@@ -104,7 +104,7 @@ def copied(made: BehavingModel, profile: mh.behaviour.HeadProfile) -> dict[str, 
     pairs, shape = made.pairs(), (made.model.n_layers, made.model.n_heads)
     negative, primary, backup = (of(made.heads, name) for name in ("negative", "primary", "backup"))
     weights = mh.behaviour.copying_scores(made.model, progress=False).dataset["score"].values
-    parts = mh.logit_attribution(made.model, pairs, progress=False).dataset["score"].values
+    parts = mh.behaviour.logit_attribution(made.model, pairs, progress=False).dataset["score"].values
     repair = mh.patching.self_repair(made.model, pairs, progress=False).select(effect="repair").dataset["score"].values
     every = [mh.HeadId(layer, head) for layer, head in np.ndindex(shape)]
     sets = [{head} for head in every] + [{head} | primary for head in every]

@@ -5,7 +5,8 @@
 >>> run = model.cache(["The capital of France is"])
 
 The verbs that most work begins with are here; everything else is in ``mh.patching``, ``mh.behaviour``,
-``mh.generation``, ``mh.labels``, ``mh.safety``, ``mh.gating``, ``mh.plots``, ``mh.studies`` and ``mh.testing``.
+``mh.generation``, ``mh.labels``, ``mh.safety``, ``mh.gating``, ``mh.plots``, ``mh.scale``, ``mh.studies`` and
+``mh.testing``.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
         patching as patching,
         plots as plots,
         safety as safety,
+        scale as scale,
         studies as studies,
         testing as testing,
     )
-    from mechheads.behaviour.logit_attribution import logit_attribution as logit_attribution
     from mechheads.behaviour.profile import profile_heads as profile_heads
     from mechheads.engine.job import prepare as prepare
     from mechheads.engine.sweep import plan as plan, sweep as sweep
@@ -75,7 +76,6 @@ _HOME = {
     "path_matrix": "patching.path",
     "ablate": "patching.ablate",
     "profile_heads": "behaviour.profile",
-    "logit_attribution": "behaviour.logit_attribution",
     "generate": "generation.generate",
     "Zero": "interventions.basic",
     "Mean": "interventions.basic",
@@ -99,9 +99,10 @@ _HOME = {
 }
 """Each verb and the module it lives in; imported when first asked for."""
 
-_FOLDERS = ("behaviour", "gating", "generation", "labels", "patching", "plots", "safety", "studies", "testing")
+_FOLDERS = ("behaviour", "gating", "generation", "labels", "patching", "plots", "safety", "scale", "studies", "testing")
 
 _MOVED = {
+    "behaviour": ("logit_attribution",),
     "patching": (
         "Circuit",
         "Completeness",

@@ -224,7 +224,7 @@ prompts = {
     ),
     "everyday": mh.Prompts(list(everyday), answer=list(everyday.values())),
 }
-parts = {name: mh.logit_attribution(model, some, progress=False) for name, some in prompts.items()}
+parts = {name: mh.behaviour.logit_attribution(model, some, progress=False) for name, some in prompts.items()}
 pd.DataFrame({name: {head: with_interval(found, head) for head in HEADS} for name, found in parts.items()})
 
 # %% [markdown]
@@ -237,7 +237,7 @@ pd.DataFrame({name: {head: with_interval(found, head) for head in HEADS} for nam
 
 # %%
 france = mh.Prompts(["The capital of France is"], answer=[" Paris"], wrong=[" Rome"])
-by_token = mh.logit_attribution(model, france, by="source", progress=False)
+by_token = mh.behaviour.logit_attribution(model, france, by="source", progress=False)
 by_token.plot()
 
 # %% [markdown]

@@ -15,10 +15,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mechheads"
 FACES: list[ModuleType] = [
     mechheads,
-    *(
-        getattr(mechheads, name)
-        for name in ("behaviour", "gating", "generation", "labels", "patching", "plots", "safety", "studies", "testing")
-    ),
+    *(getattr(mechheads, name) for name in mechheads._FOLDERS),
 ]
 PUBLIC = {
     (getattr(value, "__module__", ""), getattr(value, "__qualname__", ""))

@@ -24,7 +24,7 @@ FLOORS: list[set[str]] = [
     {"prompts", "results"},
     {"model", "plots"},
     {"runs", "metrics"},
-    {"ledger", "interventions"},
+    {"ledger", "interventions", "scale"},
     {"engine"},
     {"patching", "generation"},
     {"labels", "safety"},
@@ -125,7 +125,7 @@ def test_the_face_is_small_and_whole() -> None:
     code = """
 import mechheads as mh
 assert dir(mh) == mh.__all__ and len(dir(mh)) <= 45, len(dir(mh))
-for folder in ("behaviour", "gating", "generation", "labels", "patching", "plots", "safety", "studies", "testing"):
+for folder in mh._FOLDERS:
     names = getattr(mh, folder).__all__
     assert all(getattr(getattr(mh, folder), name) is not None for name in names), folder
 """

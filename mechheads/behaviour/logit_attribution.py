@@ -81,12 +81,12 @@ def logit_attribution(
     et al. 2023 (arXiv 2211.00593), who found the name movers with it.
 
     >>> prompts = mh.Prompts(["The capital of France is"], answer=[" Paris"], wrong=[" Rome"])
-    >>> parts = mh.logit_attribution(model, prompts, progress=False)
+    >>> parts = mh.behaviour.logit_attribution(model, prompts, progress=False)
     >>> data = parts.dataset
     >>> everything = data["score"].sum() + (data["mlp"] + data["bias"]).sum() + data["embedding"] + data["output_bias"]
     >>> bool(abs(everything - data["total"]) < 1e-3)
     True
-    >>> mh.logit_attribution(model, prompts, by="source", progress=False).dataset["source"].values.tolist()
+    >>> mh.behaviour.logit_attribution(model, prompts, by="source", progress=False).dataset["source"].values.tolist()
     ['0 The', '1 capital', '2 of', '3 France', '4 is']
     """
     if by not in ("head", "source"):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from functools import cached_property
 
 from mechheads.engine.shared_prefix import run_sharing_prefix
+from mechheads.ledger.fingerprints import model_fingerprint
 from mechheads.limits import Limits
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
@@ -30,6 +32,15 @@ class CachedRuns:
         else:
             self.tokens = {"clean": as_prompts(prompts).tokens(model)}
         self._kept: dict[str, HeadCache] = {}
+
+    @cached_property
+    def mark(self) -> str:
+        """The fingerprint of the model whose runs these are.
+
+        Raises:
+            ValueError: if the model carries hooks.
+        """
+        return model_fingerprint(self.model.model, "workers")
 
     def sides(self, base: str) -> tuple[Tokens, Tokens | None]:
         """The tokens of the base run and, for pairs, of the source run."""

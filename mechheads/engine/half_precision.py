@@ -12,7 +12,7 @@ import torch
 from mechheads.engine.answer_check import AnswerWarning
 from mechheads.engine.racing import Race
 from mechheads.heads import HeadId
-from mechheads.model.load import wrap
+from mechheads.model.load import in_dtype
 from mechheads.model.model import Model
 from mechheads.results.scores import HeadScores
 
@@ -80,7 +80,7 @@ def _copy(model: Model, dtype: torch.dtype) -> Model | None:
     free = torch.cuda.mem_get_info(model.device)[0] if model.device.type == "cuda" else _free_memory()
     if needed > free:
         return None
-    return wrap(model.backend.in_dtype(dtype), model.tokenizer)
+    return in_dtype(model, dtype)
 
 
 def _free_memory() -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
+from mechheads.engine.batches import Batch, Kind, Values
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, make_ready
@@ -21,14 +23,70 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.engine.run import alter, new_z
 from mechheads.engine.wavefront import Edit, Wave
+from mechheads.engine.work import compute
 from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.interventions.basic import Patch
+from mechheads.messages.interrupted import stop_if
 from mechheads.messages.progress import Bar
 from mechheads.metrics.base import name_of
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.provenance import make_provenance
 from mechheads.runs.layer_store import LayerStore
+
+
+class SetWork:
+    """The change of the metric with the z of whole sets of heads replaced; each set is a unit.
+
+    Attributes:
+        at_once: how many sets go through the layers together.
+    """
+
+    def __init__(self, job: Job, evaluator: Evaluator | None = None) -> None:
+        self.job, spec, plan = job, job.spec, job.plan
+        self.evaluator = evaluator or Evaluator(spec.metric, job.base, job.source, spec.limits)
+        self._z, self._first = replaced_z(job)
+        self._ready: tuple[int, Wave, dict[HeadId, Edit]] | None = None
+        tokens = tokens_in_flight(job.model, spec.limits.memory // 4, plan.pos, spec.limits)
+        self.at_once = max(1, tokens // (plan.rows * plan.width))
+
+    @property
+    def kind(self) -> Kind:
+        return SetWork
+
+    def some(self, job: Job) -> SetWork:
+        return self
+
+    def batches(self, sets: Sequence[frozenset[HeadId]] = ()) -> list[Batch]:
+        """Some sets in batches."""
+        workers, size = self.job.spec.limits.workers, self.at_once
+        if workers is not None:
+            size = max(1, min(size, len(sets) // workers.replicas))
+        return [Batch((tuple(sets[start : start + size]),)) for start in range(0, len(sets), size)]
+
+    def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[frozenset[HeadId]], Values]]:
+        for batch in batches:
+            yield batch.units, self.evaluator(self.job.chunks.run(self._finals, batch.units)[0])
+
+    def _finals(self, sets: Sequence[Set[HeadId]]) -> list[Float[Tensor, "set prompt position d_model"]]:
+        parts = []
+        for begin in range(0, len(self.job.tokens), self.job.plan.rows):
+            wave, edits = self._wave(begin)
+            parts.append(wave.run([[edits[head] for head in heads] for heads in sets]))
+        return [torch.cat(parts, dim=1)]
+
+    def _wave(self, begin: int) -> tuple[Wave, dict[HeadId, Edit]]:
+        """The wave of the prompts from ``begin`` on, and every head's edit in it; the last one is kept."""
+        if self._ready is None or self._ready[0] != begin:
+            job, rows = self.job, slice(begin, begin + self.job.plan.rows)
+            pos = job.tokens.ids.shape[1]
+            window = Window.from_start(self._first[rows], job.at[rows], layout_of(job.model), pos)
+            edits = {
+                head: Edit(head.layer, "z", head.head, window.take(self._z[head.layer][rows, head.head]))
+                for head in job.heads
+            }
+            self._ready = begin, Wave(job.base, rows, window), edits
+        return self._ready[1], self._ready[2]
 
 
 class SetRuns:
@@ -44,11 +102,12 @@ class SetRuns:
         self.evaluator = Evaluator(spec.metric, self.job.base, self.job.source, spec.limits)
         warn_of_answers(self.job)
         self.base_value: Float[np.ndarray, " prompt"] = self.evaluator.base_value.cpu().numpy()
-        self._z, self._first = replaced_z(self.job)
-        self._ready: tuple[int, Wave, dict[HeadId, Edit]] | None = None
-        plan = self.job.plan
-        tokens = tokens_in_flight(model, spec.limits.memory // 4, plan.pos, spec.limits)
-        self.at_once = max(1, tokens // (plan.rows * plan.width))
+        self._work = SetWork(self.job, self.evaluator)
+
+    @property
+    def at_once(self) -> int:
+        """How many sets go through the layers together."""
+        return self._work.at_once
 
     def values(
         self, replaced: Sequence[Set[HeadId]], done: Callable[[int], object] = lambda n: None
@@ -59,33 +118,21 @@ class SetRuns:
             done: called with a number of sets whenever that many more are finished.
         """
         values = np.tile(self.base_value, (len(replaced), 1))
-        changed = [i for i, heads in enumerate(replaced) if heads]
-        done(len(replaced) - len(changed))
-        for start in range(0, len(changed), self.at_once):
-            some = changed[start : start + self.at_once]
-            values[some] += self.evaluator(self._final([replaced[i] for i in some]))
-            done(len(some))
+        sets = [frozenset(heads) for heads in replaced]
+        changed = [heads for heads in dict.fromkeys(sets) if heads]
+        times = Counter(sets)
+        done(times[frozenset()])
+        changes: dict[frozenset[HeadId], np.ndarray] = {}
+
+        def take(some: Sequence[frozenset[HeadId]], of_each: Values) -> None:
+            changes.update(zip(some, of_each, strict=True))
+            done(sum(times[heads] for heads in some))
+
+        stop_if(compute(self._work, self._work.batches(changed), take))
+        for i, heads in enumerate(sets):
+            if heads:
+                values[i] += changes.get(heads, np.nan)
         return values
-
-    def _final(self, sets: Sequence[Set[HeadId]]) -> Float[Tensor, "set prompt position d_model"]:
-        parts = []
-        for begin in range(0, len(self.job.tokens), self.job.plan.rows):
-            wave, edits = self._wave(begin)
-            parts.append(wave.run([[edits[head] for head in heads] for heads in sets]))
-        return torch.cat(parts, dim=1)
-
-    def _wave(self, begin: int) -> tuple[Wave, dict[HeadId, Edit]]:
-        """The wave of the prompts from ``begin`` on, and every head's edit in it; the last one is kept."""
-        if self._ready is None or self._ready[0] != begin:
-            job, rows = self.job, slice(begin, begin + self.job.plan.rows)
-            pos = job.tokens.ids.shape[1]
-            window = Window.from_start(self._first[rows], job.at[rows], layout_of(job.model), pos)
-            edits = {
-                head: Edit(head.layer, "z", head.head, window.take(self._z[head.layer][rows, head.head]))
-                for head in job.heads
-            }
-            self._ready = begin, Wave(job.base, rows, window), edits
-        return self._ready[1], self._ready[2]
 
     def provenance(self) -> dict[str, Any]:
         """The provenance that all results of these runs share."""

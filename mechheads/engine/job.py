@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, other_side
+from mechheads.engine.memory import Chunks
 from mechheads.engine.packing import Packing
 from mechheads.engine.places import Place, Positions, find_places
 from mechheads.engine.plan import Plan, least_in_flight, make_plan
@@ -102,6 +103,7 @@ class Job:
         ledger: stores finished units; None without ``store``.
         part: the name of this part of the sweep in the ledger; empty for a whole sweep.
         together: how many neighbouring query heads change at once, starting from each head of ``heads``.
+        chunks: how many copies fit into memory together, as far as this was found out.
     """
 
     model: Model
@@ -119,6 +121,7 @@ class Job:
     ledger: Ledger | None = None
     part: str = ""
     together: int = 1
+    chunks: Chunks = field(default_factory=Chunks)
 
     def __repr__(self) -> str:
         n = len(self.tokens)
@@ -148,6 +151,11 @@ class Job:
     @property
     def units(self) -> list[Unit]:
         return [(head, place) for place in range(len(self.places)) for head in self.heads]
+
+    def cost(self, unit: Unit | frozenset[HeadId]) -> int:
+        """How many blocks a unit, or a set of heads that change together, runs."""
+        first = min(unit) if isinstance(unit, frozenset) else unit[0]
+        return self.model.n_layers - first.layer
 
     def intervening(self, intervention: Intervention) -> Job:
         """The same job with another intervention, which may only need activations that are already cached."""
@@ -299,7 +307,10 @@ def _as_before(plan: Plan, ledger: Ledger | None, name: str) -> Plan:
     if ledger is None:
         return plan
     rows, stack, width, groups = ledger.remember(name, [plan.rows, plan.stack, plan.width, plan.groups])
-    return replace(plan, rows=rows, stack=stack, width=width, groups=groups and tuple(map(tuple, groups)))
+    joined = ledger.remember(f"joined {name}", plan.joined)
+    return replace(
+        plan, rows=rows, stack=stack, width=width, groups=groups and tuple(map(tuple, groups)), joined=joined
+    )
 
 
 def ledger_of(

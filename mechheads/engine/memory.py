@@ -81,16 +81,34 @@ def token_bytes(model: ModelCore, pos: int) -> int:
     return model.dtype.itemsize * (6 * model.d_model + 4 * model.backend.d_mlp + 3 * model.n_heads * pos)
 
 
-def in_halves(run: Callable[[Sequence[T]], list[Tensor]], items: Sequence[T]) -> list[Tensor]:
-    """``run(items)``, joined along the first dimension; if memory runs out, the items are run in halves."""
-    try:
-        return run(items)
-    except (MemoryError, RuntimeError) as error:
-        if len(items) == 1 or not is_out_of_memory(error):
-            raise
-    half = len(items) // 2
-    parts = in_halves(run, items[:half]), in_halves(run, items[half:])
-    return [torch.cat(both) for both in zip(*parts, strict=True)]
+class Chunks:
+    """Runs items together. If memory runs out, they run in halves, and never again in more than fit.
+
+    Attributes:
+        most: how many items fit into memory together; None as long as there was always enough.
+    """
+
+    def __init__(self) -> None:
+        self.most: int | None = None
+
+    def at_most(self, most: int | None) -> None:
+        """Run no more than this many items together from now on."""
+        if most is not None:
+            self.most = most if self.most is None else min(self.most, most)
+
+    def run(self, run: Callable[[Sequence[T]], list[Tensor]], items: Sequence[T]) -> list[Tensor]:
+        """``run(items)``, each tensor joined along the first dimension if the items run in parts."""
+        size = self.most or len(items)
+        if len(items) > size:
+            parts = [self.run(run, items[start : start + size]) for start in range(0, len(items), size)]
+            return [torch.cat(each) for each in zip(*parts, strict=True)]
+        try:
+            return run(items)
+        except (MemoryError, RuntimeError) as error:
+            if len(items) == 1 or not is_out_of_memory(error):
+                raise
+        self.most = len(items) // 2
+        return self.run(run, items)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

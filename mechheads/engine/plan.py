@@ -27,6 +27,9 @@ _WHY = {
     "whole": "one row per copy, from the first token on: this architecture's attention takes no cached keys",
 }
 
+_BATCHES_A_WORKER = 3
+"""Into how many batches the units of each worker are cut at least, so that all workers end at about the same time."""
+
 
 @dataclass(frozen=True, repr=False)
 class Plan:
@@ -39,7 +42,7 @@ class Plan:
         prompts, pos: the number of prompts and of positions.
         width: positions computed for the widest place, or tokens in the widest row that prompts share.
         stack: how many units a wave holds; ``rows``: how many prompts run at once; ``groups``: the prompts of each
-            row, if they share rows.
+            row, if they share rows; ``joined``: of how many waves the logits are computed together.
         layout: how copies are laid out in rows: ``queries``, ``rows`` or ``whole``.
         forwards: the work in full forward passes of the prompts, the cached runs included.
         flops: floating-point operations.
@@ -65,6 +68,7 @@ class Plan:
     bytes: int
     on_disk: bool
     groups: tuple[tuple[int, ...], ...] | None = None
+    joined: int = 1
     seconds: float | None = None
     budget: int | None = None
 
@@ -145,7 +149,12 @@ def make_plan(
     stack = max(1, min(len(heads), tokens // usual))
     while stack > 1 and _in_flight(model, stack * widest, keys, stack * prompts, n_read, limits) > budget - kept:
         stack -= 1
+    if limits.workers is not None:
+        stack = min(stack, math.ceil(units / (_BATCHES_A_WORKER * limits.workers.replicas)))
     stack = math.ceil(len(heads) / math.ceil(len(heads) / stack))
+    joined = max(1, limits.logit_rows // (stack * prompts))
+    if limits.workers is not None:
+        joined = min(joined, math.ceil(units / (stack * _BATCHES_A_WORKER * limits.workers.replicas)))
     flops = computed * sum(model.n_layers - head.layer for head in heads) * 2 * (block + key_flops * keys) + prompts * (
         units * n_read * unembed + extra_runs * model.n_layers * pos * token_flops
     )
@@ -167,6 +176,7 @@ def make_plan(
         budget=budget,
         on_disk=on_disk,
         groups=None if packing is None else packing.groups,
+        joined=joined,
     )
 
 

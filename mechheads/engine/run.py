@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechheads.engine.batches import Batch, Kind, Values
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Unit
-from mechheads.engine.memory import in_halves, keep_freed_memory
+from mechheads.engine.memory import keep_freed_memory
 from mechheads.engine.packing import Packed, shared_start
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Rows, Window
 from mechheads.engine.wavefront import Edit, Wave
+from mechheads.engine.work import finish
 from mechheads.heads import HeadId
 from mechheads.interventions.base import site_of
 from mechheads.interventions.new_z import Altered, altered_z, changed_z
-from mechheads.messages.interrupted import interrupted_after, until_interrupted
-from mechheads.messages.progress import Bar
+from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, name_of
 from mechheads.runs.sites import KEY_SITES
@@ -51,32 +52,59 @@ class Measured:
         self.reached.add(unit)
 
 
+@dataclass(frozen=True, eq=False)
+class SweepWork:
+    """The change of a metric under a job's intervention.
+
+    Attributes:
+        altering: the new z of the whole job's heads.
+    """
+
+    job: Job
+    evaluator: Evaluator
+    altering: Altering
+
+    @classmethod
+    def of(cls, job: Job, evaluator: Evaluator | None = None) -> SweepWork:
+        """The work of a whole job; the evaluator is made if there is none."""
+        if evaluator is None:
+            evaluator = Evaluator(job.spec.metric, job.base, job.source, job.spec.limits)
+        return cls(job, evaluator, Altering(job))
+
+    @property
+    def kind(self) -> Kind:
+        return SweepWork.of
+
+    def some(self, job: Job) -> SweepWork:
+        whole = len(job.rows) == len(job.tokens)
+        return replace(self, job=job, evaluator=self.evaluator if whole else self.evaluator.some(job.rows))
+
+    def batches(self) -> list[Batch]:
+        return batches(self.job)
+
+    def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[Unit], Values]]:
+        for units, final in finals(self.job, batches, self.altering):
+            yield units, self.evaluator(final)
+
+
 def run(job: Job, evaluator: Evaluator, *, progress: bool = True) -> Measured:
     """Run a job and measure the change of the metric for every unit; units in the job's ledger do not run again."""
     scale = evaluator.distance() if job.spec.normalize else 1.0
-    found = measure(job, evaluator, progress=progress)
+    found = measure(SweepWork.of(job, evaluator), progress=progress)
     if found.interrupted:
         warn(interrupted_after(f"{len(found.reached)} of {len(job.units)} units", "the rest are NaN"))
     found.values /= scale
     return found
 
 
-def measure(job: Job, evaluator: Evaluator, *, altered: Altered | None = None, progress: bool = True) -> Measured:
-    """What ``run`` measures, before it is normalised; ``altered``: every head's new z, if it was computed before."""
-    model = job.model
+def measure(work: SweepWork, *, progress: bool = True) -> Measured:
+    """What ``run`` measures, before it is normalised."""
+    job, model = work.job, work.job.model
     found = Measured(np.full((model.n_layers, model.n_heads, len(job.places), len(job.rows)), np.nan))
-    finished = {} if job.ledger is None else job.ledger.finished()
-    for unit in job.units:
-        if (change := finished.get(unit_key(job, unit))) is not None:
-            found.add(unit, change)
-    with until_interrupted() as work:
-        for units, final in finals(job, progress=progress, done=found.reached.copy(), altered=altered):
-            changes = evaluator(final)
-            if job.ledger is not None:
-                job.ledger.commit({unit_key(job, unit): change for unit, change in zip(units, changes, strict=True)})
-            for unit, change in zip(units, changes, strict=True):
-                found.add(unit, change)
-    found.interrupted = work.interrupted
+    finished = finish(work, what=f"{len(job.heads)} heads", progress=progress)
+    for unit, change in finished.values.items():
+        found.add(unit, change)
+    found.interrupted = finished.interrupted
     return found
 
 
@@ -87,60 +115,49 @@ def warn_of_undefined(metric: Metric, heads: Sequence[HeadId]) -> None:
         warn(f"metric {name_of(metric)} gave values that are not finite for {shown}; their scores are NaN")
 
 
-def unit_key(job: Job, unit: Unit) -> str:
-    """The name of a unit in a ledger."""
-    return f"{unit[0]} {unit[1]}{job.part}"
-
-
 def finals(
-    job: Job, *, progress: bool = True, done: Set[Unit] = frozenset(), altered: Altered | None = None
+    job: Job, batches: Iterable[Batch], altering: Altering
 ) -> Iterator[tuple[list[Unit], Float[Tensor, "unit row position d_model"]]]:
-    """Run the sweep wave by wave, and yield units with their final states at the read positions.
+    """Run batches wave by wave, and yield the units of each with their final states at the read positions.
 
-    Groups of waves are skipped if all their units are in ``done``. ``altered`` is every head's new z, for a job with
-    one place, if it was computed before.
+    If Ctrl-C stops a batch, the waves before it are yielded too, but not if they are stored: whole batches give the
+    same bits when a sweep is resumed.
     """
     keep_freed_memory()
-    bar = Bar(
-        total=job.plan.blocks,
-        initial=sum(job.model.n_layers - head.layer for head, _ in done),
-        disable=not progress,
-        leave=False,
-        desc=f"{len(job.heads)} heads",
-        bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go",
-    )
-    with bar:
-        for places in passes(job):
-            groups = [waves for waves in _groups(job, places) if not done >= {unit for wave in waves for unit in wave}]
-            new = alter(job, places) if groups and altered is None else altered
-            for waves in groups:
-                units: list[Unit] = []
-                carried: list[Tensor] = []
-                stopped = None
-                try:
-                    for wave in waves:
-                        carried.append(carry(job, wave, new))
-                        units += wave
-                        bar.update(sum(job.model.n_layers - head.layer for head, _ in wave))
-                except KeyboardInterrupt as interrupt:
-                    stopped = interrupt
-                if units and (stopped is None or job.ledger is None):  # whole groups give the same bits when resumed
-                    yield units, torch.cat(carried)
-                if stopped is not None:
-                    raise stopped
+    for batch in batches:
+        new = altering.of(batch.places)
+        units: list[Unit] = []
+        carried: list[Tensor] = []
+        stopped = None
+        try:
+            for wave in batch.waves:
+                carried.append(carry(job, wave, new))
+                units += wave
+        except KeyboardInterrupt as interrupt:
+            stopped = interrupt
+        if units and (stopped is None or job.ledger is None):
+            yield units, torch.cat(carried)
+        if stopped is not None:
+            raise stopped
 
 
-def passes(job: Job) -> list[list[int]]:
+def passes(job: Job) -> list[tuple[int, ...]]:
     """Places that share the same new z. Keys and values need one pass per place: they change z at all later tokens."""
-    places = list(range(len(job.places)))
-    return [[place] for place in places] if site_of(job.intervention) in KEY_SITES else [places]
+    places = tuple(range(len(job.places)))
+    return [(place,) for place in places] if site_of(job.intervention) in KEY_SITES else [places]
 
 
-def _groups(job: Job, places: list[int]) -> Iterator[list[list[Unit]]]:
-    """Waves whose logits are computed together, because small matrix products are slow."""
-    size = max(1, job.spec.limits.logit_rows // (job.plan.stack * len(job.rows)))
-    every = list(waves(job, places))
-    yield from (every[start : start + size] for start in range(0, len(every), size))
+def batches(job: Job, stack: int | None = None) -> list[Batch]:
+    """All units of a job in batches: waves whose logits are computed together, because small products are slow.
+
+    Args:
+        stack: how many units a wave holds; by default, as many as planned.
+    """
+    made = []
+    for places in passes(job):
+        every, size = [tuple(wave) for wave in waves(job, places, stack)], job.plan.joined
+        made += [Batch(tuple(every[start : start + size]), places) for start in range(0, len(every), size)]
+    return made
 
 
 def waves(job: Job, places: Iterable[int], stack: int | None = None) -> Iterator[list[Unit]]:
@@ -151,7 +168,22 @@ def waves(job: Job, places: Iterable[int], stack: int | None = None) -> Iterator
             yield [(head, place) for head in heads[start : start + step]]
 
 
-def alter(job: Job, places: list[int]) -> Altered | None:
+class Altering:
+    """The new z of every head of a job, computed for some places when it is first needed; the last one is kept."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._kept: tuple[Sequence[int], Altered | None] | None = None
+
+    def of(self, places: Sequence[int]) -> Altered | None:
+        """See ``alter``."""
+        if self._kept is None or self._kept[0] != places:
+            self._kept = None
+            self._kept = places, alter(self._job, places)
+        return self._kept[1]
+
+
+def alter(job: Job, places: Sequence[int]) -> Altered | None:
     """Every head's new z if the intervention acts on q, k, v or the pattern; None if it acts on z."""
     site = site_of(job.intervention)
     if site == "z":
@@ -161,13 +193,13 @@ def alter(job: Job, places: list[int]) -> Altered | None:
     return altered_z(job.model, job.base, job.source, job.intervention, at, layers, job.plan.rows)
 
 
-def carry(job: Job, units: list[Unit], altered: Altered | None) -> Float[Tensor, "unit row position d_model"]:
+def carry(job: Job, units: Sequence[Unit], altered: Altered | None) -> Float[Tensor, "unit row position d_model"]:
     """The final states of some units at the read positions."""
 
     def carry(some: Sequence[Unit]) -> list[Tensor]:
         return [_carry_at_once(job, [_changed_heads(job, head, place, altered) for head, place in some])]
 
-    return in_halves(carry, units)[0]
+    return job.chunks.run(carry, units)[0]
 
 
 def _changed_heads(job: Job, head: HeadId, place: int, altered: Altered | None) -> list[tuple[HeadId, Tensor, Tensor]]:

@@ -16,9 +16,8 @@ from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.half_precision import for_early_rounds
 from mechheads.engine.job import Job, make_ready
 from mechheads.engine.racing import Race, Rounding
-from mechheads.engine.run import Measured, alter, measure, passes
+from mechheads.engine.run import Measured, SweepWork, measure
 from mechheads.heads import HeadId
-from mechheads.interventions.new_z import Altered
 from mechheads.messages.interrupted import interrupted_after, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.results.scores import HeadScores
@@ -161,19 +160,24 @@ class Racer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Sweeping:
-    """Races by a sweep; ``altered`` is every head's new z if the intervention does not act on z."""
+    """Races by a sweep."""
 
-    job: Job
-    evaluator: Evaluator
-    altered: Altered | None
+    work: SweepWork
 
     @classmethod
     def of(cls, job: Job, evaluator: Evaluator) -> Sweeping:
-        return cls(job, evaluator, alter(job, passes(job)[0]))
+        return cls(SweepWork.of(job, evaluator))
+
+    @property
+    def job(self) -> Job:
+        return self.work.job
+
+    @property
+    def evaluator(self) -> Evaluator:
+        return self.work.evaluator
 
     def measure(self, heads: Sequence[HeadId], rows: Int[Tensor, " row"], part: str, progress: bool) -> Measured:
-        job, evaluator = self.job.some(heads, rows, part), self.evaluator.some(rows)
-        return measure(job, evaluator, altered=self.altered, progress=progress)
+        return measure(self.work.some(self.job.some(heads, rows, part)), progress=progress)
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ from mechheads.engine.run_race import Raced, Sweeping, in_half_precision, run_ra
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.ledger.sweep_key import Store
-from mechheads.limits import Budget, Limits
+from mechheads.limits import Budget, Limits, Workers
 from mechheads.metrics.base import Metric, name_of
 from mechheads.metrics.basic import as_metric, kl_divergence
 from mechheads.model.backends.temporary_changes import alone
@@ -51,6 +51,7 @@ def sweep(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
     top: int | Race | None = None,
     name: str | None = None,
@@ -72,6 +73,7 @@ def sweep(
         budget: memory, in bytes or as text such as "2 GB" (default 4 GB).
         seed: for the random sign flips of the p values.
         progress: show a progress bar.
+        workers: what computes, such as ``mh.scale.Local(2)``: two processes. By default, this process does.
         store: a file that keeps finished units. The same call resumes an interrupted or killed sweep and gives the
             same bits. If anything that affects the numbers has changed, such as a line of the metric's code or the
             model's weights, the sweep starts again and keeps its units separately in the same file.
@@ -101,7 +103,7 @@ def sweep(
     True
     """
     model, asked, runs = given(model, prompts)
-    metric, limits = as_metric(metric), Limits.of(budget)
+    metric, limits = as_metric(metric), Limits.of(budget, workers)
     spec = Spec(asked, intervention, metric, heads, positions, base, normalize, seed, limits, Race.of(top))
     name = name or f"{name_of(intervention)}, {name_of(spec.metric)}"
     return run_spec(model, spec, About(name, kind), runs=runs, store=store, progress=progress)
@@ -138,7 +140,8 @@ def run_spec(
         result = raced.result(result, progress)
 
     def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
-        return run_spec(other, replace(spec, heads=sample, race=None), about, progress=False)
+        alone = replace(spec, heads=sample, race=None, limits=spec.limits.in_one_process)
+        return run_spec(other, alone, about, progress=False)
 
     return with_precision(model, result, again)
 

@@ -30,7 +30,7 @@ from mechheads.heads import HeadId, HeadLike, check_head, random_sets
 from mechheads.interventions.basic import Zero
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import Relation, RelationLike, load_relations
-from mechheads.limits import Budget, Limits
+from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
@@ -120,6 +120,7 @@ def cumulative_removal(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> Removal:
     """Remove a relation's heads together, one more at a time, and measure next-token accuracy.
 
@@ -134,7 +135,7 @@ def cumulative_removal(
         draws: how many times random heads are drawn.
         most: the largest number of heads to remove; by default, ``removal_limit`` of the model's number of heads.
         n, shots, template: as in ``few_shot_prompts``.
-        budget, progress: as in ``mh.sweep``.
+        budget, progress, workers: as in ``mh.sweep``.
         seed: for prompts and random heads.
 
     Returns:
@@ -171,7 +172,8 @@ def cumulative_removal(
         raise ValueError(f"controls: another line of the table is called {taken[0]!r} too; rename that relation")
     asked = {"n": n, "shots": shots, "template": template, "seed": seed}
     prompts, *others_prompts = (few_shot_prompts(model, each, **asked) for each in (loaded, *others))
-    runs = _last_token_runs(model, prompts, lines.values(), budget)
+    limits = Limits.of(budget, workers)
+    runs = _last_token_runs(model, prompts, lines.values(), limits)
     if (base := float(runs.base_value.mean())) < LEAST_ACCURACY:
         raise ValueError(too_hard(loaded.name, base))
     curves = {which: _empty(heads, prompts) for which in lines}
@@ -183,7 +185,7 @@ def cumulative_removal(
             _follow(runs, line, curves[which], bar)
         del runs
         for control, some in zip(others, others_prompts, strict=True):
-            _follow(_last_token_runs(model, some, [heads], budget), heads, curves[control.name], bar)
+            _follow(_last_token_runs(model, some, [heads], limits), heads, curves[control.name], bar)
     done = sum(int(np.isfinite(curve).all(1).sum()) for curve in curves.values())
     work.warn(f"{done} of {bar.total} sets of heads")
     table, values = _tabulate(curves)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from mechheads.messages.warn import warn
@@ -64,3 +69,39 @@ def stop_if(interrupted: bool) -> None:
     """
     if interrupted:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def first_ctrl_c_waits(message: str) -> Iterator[Callable[[], bool]]:
+    """A ``with`` block in which the first Ctrl-C is only noted, and the second one interrupts as usual.
+
+    Outside of the main thread, which Ctrl-C does not reach, and with a handler of signals that is not Python's, this
+    changes nothing.
+
+    Args:
+        message: printed at the first Ctrl-C.
+
+    Returns:
+        A function that says whether Ctrl-C was pressed.
+
+    >>> from mechheads.messages.interrupted import first_ctrl_c_waits
+    >>> with first_ctrl_c_waits("waiting") as pressed:
+    ...     pressed()
+    False
+    """
+    seen: list[int] = []
+    usual = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or usual is not signal.default_int_handler:
+        yield lambda: False
+        return
+
+    def note(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, usual)
+        seen.append(number)
+        print(message, file=sys.stderr)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(seen)
+    finally:
+        signal.signal(signal.SIGINT, usual)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
@@ -14,6 +14,9 @@ from torch import Tensor
 from mechheads._version import __version__
 from mechheads.model.backends.base import Backend, Sizes, Weight
 from mechheads.model.backends.readable import check_readable
+
+if TYPE_CHECKING:
+    from mechheads.model.sources.source import Source
 
 
 class LayerWeights(Sequence[Tensor]):
@@ -38,6 +41,8 @@ class ModelCore:
         check_readable(backend)
         self.backend = backend
         self.name, self.revision = name, revision
+        self.source: Source | None = None
+        self.original: ModelCore | None = None
         self.tokenizer = backend.tokenizer if tokenizer is None else tokenizer
         sizes: Sizes = backend.sizes
         self.n_layers, self.n_heads, self.n_kv_heads = sizes.n_layers, sizes.n_heads, sizes.n_kv_heads

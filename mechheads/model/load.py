@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import importlib.metadata
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +16,7 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.model.backends.base import Backend
 from mechheads.model.backends.readable import first_sentence
 from mechheads.model.model import Model
-from mechheads.model.sources import load_pretrained
+from mechheads.model.sources import DEFAULT_MODEL, Source, load_pretrained
 
 
 def load(
@@ -46,10 +48,40 @@ def load(
     Model('smollm2-135m-instruct': 30 layers x 9 heads (3 key/value), d_model 576, TransformerBridge)
     """
     chosen = _choose_backend(backend)
-    source = load_pretrained(
+    found = load_pretrained(
         name_or_path, revision=revision, dtype=dtype, device=_find_device(device), trust_remote_code=trust_remote_code
     )
-    return from_transformers(source.model, source.tokenizer, source.name, revision=source.revision, backend=chosen)
+    model = from_transformers(found.model, found.tokenizer, found.name, revision=found.revision, backend=chosen)
+    path = Path(name_or_path or DEFAULT_MODEL).expanduser()
+    where = str(path.absolute()) if os.path.exists(path) else found.name
+    model.source = Source(where, found.commit, dtype, backend, trust_remote_code)
+    return model
+
+
+def load_again(source: Source, device: str | torch.device) -> Model:
+    """The model of a source, on another device or in another process.
+
+    >>> from mechheads.model.load import load_again
+    >>> load_again(model.source, "cpu").name
+    'smollm2-135m-instruct'
+    """
+    model = load(
+        source.name_or_path,
+        revision=source.revision,
+        dtype=source.dtype,
+        device=device,
+        backend=source.backend,
+        trust_remote_code=source.trust_remote_code,
+    )
+    return model if source.cast is None else in_dtype(model, source.cast)
+
+
+def in_dtype(model: Model, dtype: torch.dtype) -> Model:
+    """A copy of the model with the same weights in another dtype."""
+    copied = wrap(model.backend.in_dtype(dtype), model.tokenizer)
+    copied.source = model.source and replace(model.source, cast=dtype)
+    copied.original = model  # hooks of TransformerLens in the copy refer to it weakly
+    return copied
 
 
 def _find_device(device: str | torch.device) -> torch.device:

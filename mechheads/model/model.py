@@ -19,6 +19,7 @@ class Model(ModelCore):
         model: the TransformerLens object, which is never changed.
         tokenizer: its tokenizer, or None.
         name, revision: where the model comes from.
+        source: what loads it again in another process; None for a model that ``mh.load`` did not load.
         n_layers, n_heads, n_kv_heads, d_head, d_model, d_vocab, n_ctx: its sizes. With grouped-query
             attention several query heads share a key/value head, and ``n_kv_heads < n_heads``.
         W_E, W_U: embedding [d_vocab, d_model] and unembedding [d_model, d_vocab].

@@ -15,7 +15,7 @@ from mechheads.engine.sweep import run_spec
 from mechheads.heads import HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import Mean, Resample, Scale, UniformAttention, Zero
-from mechheads.limits import Budget, Limits
+from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.suggest import did_you_mean
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, kl_divergence
@@ -39,6 +39,7 @@ def ablate(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
     top: int | Race | None = None,
 ) -> HeadScores:
@@ -51,7 +52,7 @@ def ablate(
             every token so far).
         factor: for ``"scale"`` and ``"uniform"``.
         metric: what is measured; by default, KL(intact || ablated) at the last token.
-        heads, positions, budget, progress, store, top: as in ``mh.sweep``.
+        heads, positions, budget, progress, workers, store, top: as in ``mh.sweep``.
         seed: for ``"resample"`` and the intervals.
 
     Returns:
@@ -65,7 +66,7 @@ def ablate(
     True
     """
     model, asked, cached = given(model, prompts)
-    ablation, limits = make_ablation(kind, factor, seed), Limits.of(budget)
+    ablation, limits = make_ablation(kind, factor, seed), Limits.of(budget, workers)
     spec = Spec(asked, ablation, as_metric(metric), heads, positions, seed=seed, limits=limits, race=Race.of(top))
     about = About(f"{kind} ablation", "ablate")
     return run_spec(model, spec, about, runs=cached, store=store, progress=progress)

@@ -16,7 +16,7 @@ from mechheads.engine.sweep import run_spec
 from mechheads.heads import HeadLike
 from mechheads.interventions.base import Site
 from mechheads.interventions.basic import Patch
-from mechheads.limits import Budget, Limits
+from mechheads.limits import Budget, Limits, Workers
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
@@ -41,6 +41,7 @@ def activation_patch(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
     screen: float | Screen | None = None,
     top: int | Race | None = None,
@@ -56,7 +57,7 @@ def activation_patch(
             rotation) or ``pattern``. With grouped-query attention, k and v are replaced for this query head only.
         metric: what is measured, as in ``mh.sweep``; ``logit_diff`` needs ``answer`` and ``wrong``.
         direction: ``"denoising"`` or ``"noising"``.
-        heads, positions, normalize, budget, seed, progress, store, top: as in ``mh.sweep``.
+        heads, positions, normalize, budget, seed, progress, workers, store, top: as in ``mh.sweep``.
         screen: run only the heads with the largest absolute attribution (see
             ``mh.patching.attribution_patch``): a share of
             the heads, such as 0.2, their number, or a ``Screen``. Attribution is averaged over prompts, like the
@@ -86,7 +87,7 @@ def activation_patch(
     race = Race.of(top)
     if race is not None and screen is not None:
         raise ValueError("top and screen are both given; each leaves out heads in its own way, so give one of them")
-    base, limits = base_of(direction), Limits.of(budget)
+    base, limits = base_of(direction), Limits.of(budget, workers)
     spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, seed, limits, race)
     about = About(f"activation patching of {site}, {direction}", "activation_patch")
     if screen is None:

@@ -28,7 +28,7 @@ from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.report import describe_intervention
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
-from mechheads.limits import Budget, Limits
+from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricInfo, name_of
 from mechheads.metrics.basic import as_metric, logit_diff
@@ -126,6 +126,7 @@ def faithfulness(
     ablation: Intervention = PATCH,
     budget: Budget = None,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> Faithfulness:
     """The share of the metric that a circuit keeps when all other heads are ablated.
 
@@ -135,7 +136,7 @@ def faithfulness(
         metric: what is measured, as in ``mh.sweep``.
         ablation: the intervention on every other head. By default it gives them their z of the corrupted run; any
             other, such as ``mh.Mean()``, is computed from the base run.
-        budget, progress: as in ``mh.sweep``.
+        budget, progress, workers: as in ``mh.sweep``.
 
     Raises:
         ValueError: if an argument is not valid, or the metric is the same with all heads and with none.
@@ -149,7 +150,7 @@ def faithfulness(
     """
     model, asked, cached = given(model, prompts)
     circuit = _circuit(heads, model)
-    runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, budget), cached, progress)
+    runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, Limits.of(budget, workers)), cached, progress)
     return runs.faithfulness(circuit, runs.values([frozenset(circuit)])[0])
 
 
@@ -165,6 +166,7 @@ def completeness(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> Completeness:
     """Compare a circuit with the whole model after removing the same heads from both.
 
@@ -175,7 +177,7 @@ def completeness(
         heads: the circuit.
         subsets: the number of random subsets, which contain each head with probability 1/2; or the subsets themselves.
         seed: for the random subsets.
-        prompts, metric, ablation, budget, progress: as in ``mh.patching.faithfulness``.
+        prompts, metric, ablation, budget, progress, workers: as in ``mh.patching.faithfulness``.
 
     Raises:
         ValueError: if an argument is not valid, for example a subset that is not part of the circuit.
@@ -192,7 +194,7 @@ def completeness(
     if not circuit:
         raise ValueError("heads is empty; give at least one head, because an empty circuit has no subsets")
     chosen = _subsets(circuit, subsets, model, seed)
-    runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, budget), cached, progress)
+    runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, Limits.of(budget, workers)), cached, progress)
     without = [frozenset(heads) for _, heads in chosen]
     with set_bar(2 * len(chosen), f"{len(chosen)} subsets", progress) as bar:
         of_model = runs.values([runs.all - k for k in without], bar.update)
@@ -223,7 +225,7 @@ def _circuit(heads: Iterable[HeadLike] | None, model: Model) -> tuple[HeadId, ..
     return head_set(heads, model, "heads")
 
 
-def circuit_spec(prompts: AnyPrompts, metric: Metric | str, ablation: Intervention, budget: Budget) -> Spec:
+def circuit_spec(prompts: AnyPrompts, metric: Metric | str, ablation: Intervention, limits: Limits) -> Spec:
     """The request for runs of circuits.
 
     Raises:
@@ -231,7 +233,7 @@ def circuit_spec(prompts: AnyPrompts, metric: Metric | str, ablation: Interventi
     """
     measured = as_metric(metric)
     check_intervention("ablation", ablation, prompts)
-    return Spec(prompts, ablation, measured, limits=Limits.of(budget))
+    return Spec(prompts, ablation, measured, limits=limits)
 
 
 class CircuitRuns:

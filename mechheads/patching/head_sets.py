@@ -21,7 +21,7 @@ from mechheads.engine.report import describe_intervention
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import Patch
-from mechheads.limits import Budget, Limits
+from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricInfo
 from mechheads.metrics.basic import as_metric, logit_diff
@@ -76,6 +76,7 @@ def patch_sets(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> SetScores:
     """Patch or ablate all heads of a set together, set by set.
 
@@ -90,7 +91,7 @@ def patch_sets(
         metric: what is measured, as in ``mh.sweep``.
         direction: for pairs, ``"denoising"`` changes the corrupted run, ``"noising"`` the clean run.
         positions: ``"all"`` or the name of one position.
-        normalize, budget, progress: as in ``mh.sweep``.
+        normalize, budget, progress, workers: as in ``mh.sweep``.
         seed: for the random sign flips of the p values.
 
     Returns:
@@ -120,7 +121,8 @@ def patch_sets(
         )
     heads = sorted(set().union(*parsed))
     base = patched if on_pairs else "clean"
-    spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, normalize, seed, Limits.of(budget))
+    limits = Limits.of(budget, workers)
+    spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, normalize, seed, limits)
     runs, info = SetRuns(model, spec, runs=cached, progress=progress), MetricInfo.of(spec.metric)
     scale = runs.evaluator.distance() if normalize else 1.0
     with set_bar(len(parsed), "sets of heads", progress) as bar:

@@ -15,7 +15,7 @@ from mechheads.engine.head_sets import head_set, set_bar
 from mechheads.engine.job import Job, given
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
-from mechheads.limits import Budget
+from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.metrics.base import Metric
@@ -77,6 +77,7 @@ def minimal_circuit(
     ablation: Intervention = PATCH,
     budget: Budget = None,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> Circuit:
     """Remove one head after another as long as the remaining circuit does what the model does.
 
@@ -90,7 +91,7 @@ def minimal_circuit(
             runs for n heads. A head that has to stay is not tried again, even if it could be removed later.
             ``"each"`` tries all heads in each round and removes the one that leaves faithfulness closest to 1, until
             none can be removed: up to n (n + 1) / 2 runs.
-        prompts, metric, ablation, budget, progress: as in ``mh.patching.faithfulness``.
+        prompts, metric, ablation, budget, progress, workers: as in ``mh.patching.faithfulness``.
 
     Returns:
         The circuit with the trace of the search; after Ctrl-C, the heads left by then. To find out how well the
@@ -115,7 +116,7 @@ def minimal_circuit(
     start = None if heads is None else head_set(heads, model, "heads")
     if start == ():
         raise ValueError("heads is empty; name the heads to start from, or leave it out for every head")
-    runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, budget), cached, progress)
+    runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, Limits.of(budget, workers)), cached, progress)
     kept = set(runs.all if start is None else start)
     values = runs.values([kept])[0]
 

@@ -7,8 +7,9 @@ base run get these inputs, and everything after them is recomputed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from os import PathLike
 from typing import Literal
 
@@ -18,26 +19,26 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
+from mechheads.engine.batches import Batch, Kind, Values
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, check_frozen
 from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, Unit, given, make_ready
-from mechheads.engine.memory import in_halves
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, describe_positions, report
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
-from mechheads.engine.run import Measured, new_z, unit_key, warn_of_undefined, waves
+from mechheads.engine.run import Measured, new_z, warn_of_undefined, waves
 from mechheads.engine.run_race import Raced, in_half_precision, run_race
 from mechheads.engine.wavefront import Edit, Wave
+from mechheads.engine.work import finish
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.basic import Patch
 from mechheads.ledger.sweep_key import Store
-from mechheads.limits import Budget, Limits
-from mechheads.messages.interrupted import interrupted_after, until_interrupted
-from mechheads.messages.progress import Bar
+from mechheads.limits import Budget, Limits, Workers
+from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
@@ -65,6 +66,7 @@ def path_patch(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
     top: int | Race | None = None,
 ) -> HeadScores:
@@ -82,7 +84,7 @@ def path_patch(
             ``"denoising"`` takes the paths of the corrupted run from the clean run: which paths are enough?
         mlps: ``"recomputed"``: paths may go through MLPs; ``"frozen"``: direct edges only.
         positions: where the sender's z changes, as in ``mh.sweep``.
-        normalize, budget, seed, progress, store, top: as in ``mh.sweep``.
+        normalize, budget, seed, progress, workers, store, top: as in ``mh.sweep``.
 
     Returns:
         metric(patched) - metric(base) of each sender [layer, head(, pos), prompt], in the metric's unit. With
@@ -109,7 +111,7 @@ def path_patch(
             "for one receiver at a time"
         )
     groups = [tuple(receiver for receiver in group if receiver is not None) or None]
-    limits = Limits.of(budget)
+    limits = Limits.of(budget, workers)
     base, race = base_of(direction), Race.of(top)
     spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base, normalize, seed, limits, race)
     question = _Question(f"path patching to {', '.join(names)}, {direction}", "path_patch", names, groups, mlps)
@@ -130,13 +132,14 @@ def path_matrix(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
 ) -> HeadScores:
     """Patch the path from every sender to every receiver, one receiver at a time.
 
     Args:
         receivers: names as in ``mh.path_patch``; ``"final"`` can be one of them.
-        senders, metric, direction, mlps, normalize, budget, seed, progress, store: as in ``mh.path_patch``.
+        senders, metric, direction, mlps, normalize, budget, seed, progress, workers, store: as in ``mh.path_patch``.
 
     Returns:
         As ``mh.path_patch``, with the further dimension ``receiver``; 0 if there is no path. ``mh.plots.path_matrix``
@@ -155,7 +158,7 @@ def path_matrix(
     model, asked, cached = given(model, pairs, "pairs")
     names = [receivers] if isinstance(receivers, str) else list(receivers)
     groups = [None if receiver is None else (receiver,) for receiver in parse_receivers(names, model)]
-    limits = Limits.of(budget)
+    limits = Limits.of(budget, workers)
     spec = Spec(asked, Patch(), as_metric(metric), senders, "all", base_of(direction), normalize, seed, limits)
     question = _Question(f"paths from heads to receivers, {direction}", "path_matrix", names, groups, mlps)
     return _run(model, spec, question, runs=cached, store=store, progress=progress)
@@ -203,7 +206,7 @@ def _run(
         raced = None
         if spec.race is None:
             scale = evaluator.distance() if spec.normalize else 1.0
-            values, reached, interrupted = _measure(job, evaluator, question, progress)
+            values, reached, interrupted = _PathWork(job, evaluator, question).measure(progress)
             if interrupted:
                 warn(interrupted_after(f"{len(reached)} of {len(job.units)} senders", "the rest are NaN"))
             values /= scale
@@ -230,55 +233,86 @@ def _run(
         result = raced.result(result, progress)
 
     def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
-        return _run(other, replace(spec, heads=sample, race=None), question, progress=False)
+        alone = replace(spec, heads=sample, race=None, limits=spec.limits.in_one_process)
+        return _run(other, alone, question, progress=False)
 
     return with_precision(model, result, again)
 
 
-def _measure(
-    job: Job, evaluator: Evaluator, question: _Question, progress: bool
-) -> tuple[Float[np.ndarray, "layer head group place row"], set[Unit], bool]:
-    """The change of the metric along every path, the units that were reached, and whether Ctrl-C stopped the work."""
-    paths = _Paths(job, question.groups, question.mlps)
-    shape = (job.model.n_layers, job.model.n_heads, len(paths.groups), len(job.places), len(job.rows))
-    values, reached = np.full(shape, np.nan), set[Unit]()
-    finished = {} if job.ledger is None else job.ledger.finished()
-    bar = Bar(total=len(job.units), disable=not progress, leave=False, desc=f"paths from {len(job.heads)} heads")
-    with until_interrupted() as work, bar:
-        for units in paths.waves():
-            keys = [unit_key(job, unit) for unit in units]
-            if not finished.keys() >= set(keys):
-                finals = in_halves(paths.run, units)
-                changes = np.stack([evaluator(final) for final in finals], axis=1)
-                news = dict(zip(keys, changes, strict=True))
-                finished |= news
-                if job.ledger is not None:
-                    job.ledger.commit(news)
-            for (head, place), key in zip(units, keys, strict=True):
-                values[head.layer, head.head, :, place] = finished[key]
-                reached.add((head, place))
-            bar.update(len(units))
-    return values, reached, work.interrupted
+@dataclass(frozen=True, eq=False)
+class _PathWork:
+    """The change of the metric along every path, for some senders at a time [group, row]."""
+
+    job: Job
+    evaluator: Evaluator
+    question: _Question
+
+    @classmethod
+    def of(cls, question: _Question, job: Job) -> _PathWork:
+        return cls(job, Evaluator(job.spec.metric, job.base, job.source, job.spec.limits), question)
+
+    @property
+    def kind(self) -> Kind:
+        return partial(_PathWork.of, self.question)
+
+    def some(self, job: Job) -> _PathWork:
+        return replace(self, job=job, evaluator=self.evaluator.some(job.rows))
+
+    def batches(self) -> list[Batch]:
+        """The senders of each wave; more than in a sweep if only the read positions are computed."""
+        job, more = self.job, 1
+        if not self._paths.receivers and job.spec.limits.workers is None:
+            more = max(1, job.plan.width // job.at.shape[1])
+        if job.ledger is not None:
+            more = job.ledger.remember(f"paths{job.part}", more)
+        places = range(len(job.places))
+        return [Batch((tuple(wave),)) for wave in waves(job, places, more * job.plan.stack)]
+
+    def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[Unit], Values]]:
+        for batch in batches:
+            finals = self.job.chunks.run(self._paths.run, batch.units)
+            yield batch.units, np.stack([self.evaluator(final) for final in finals], axis=1)
+
+    @cached_property
+    def _paths(self) -> _Paths:
+        return _Paths(self.job, self.question.groups, self.question.mlps)
+
+    def measure(self, progress: bool) -> tuple[Float[np.ndarray, "layer head group place row"], set[Unit], bool]:
+        """The changes, the units that were reached, and whether Ctrl-C stopped the work."""
+        job = self.job
+        shape = (job.model.n_layers, job.model.n_heads, len(self.question.groups), len(job.places), len(job.rows))
+        values, found = (
+            np.full(shape, np.nan),
+            finish(self, what=f"paths from {len(job.heads)} heads", progress=progress),
+        )
+        for (head, place), change in found.values.items():
+            values[head.layer, head.head, :, place] = change
+        return values, set(found.values), found.interrupted
 
 
 def _race(job: Job, evaluator: Evaluator, question: _Question, race: Race, progress: bool) -> Raced:
     quick = in_half_precision(job, race, progress)
-    early = None if quick is None else _Racing(*quick, question)
-    return run_race(_Racing(job, evaluator, question), race, early=early, progress=progress)
+    early = None if quick is None else _Racing(_PathWork(*quick, question))
+    return run_race(_Racing(_PathWork(job, evaluator, question)), race, early=early, progress=progress)
 
 
 @dataclass(frozen=True, eq=False)
 class _Racing:
     """Races by path patching to one group of receivers."""
 
-    job: Job
-    evaluator: Evaluator
-    question: _Question
+    work: _PathWork
+
+    @property
+    def job(self) -> Job:
+        return self.work.job
+
+    @property
+    def evaluator(self) -> Evaluator:
+        return self.work.evaluator
 
     def measure(self, heads: Sequence[HeadId], rows: Int[Tensor, " row"], part: str, progress: bool) -> Measured:
         """Measure some senders on some prompts."""
-        job = self.job.some(heads, rows, part)
-        values, reached, interrupted = _measure(job, self.evaluator.some(rows), self.question, progress)
+        values, reached, interrupted = self.work.some(self.job.some(heads, rows, part)).measure(progress)
         return Measured(values[:, :, 0], reached, interrupted)
 
 
@@ -289,12 +323,6 @@ class _Paths:
         self.job, self.groups = job, groups
         self.mlps: MLPs = mlps
         self.receivers = sorted({r for group in groups if group for r in group}, key=str)
-
-    def waves(self) -> Iterator[list[Unit]]:
-        """The senders of each wave; more than in a sweep if only the read positions are computed."""
-        plan = self.job.plan
-        more = 1 if self.receivers else max(1, plan.width // self.job.at.shape[1])
-        return waves(self.job, range(len(self.job.places)), more * plan.stack)
 
     def run(self, units: Sequence[Unit]) -> list[Float[Tensor, "sender prompt position d_model"]]:
         """The final states of the second run, for each group of receivers."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -10,17 +11,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
+from mechheads.engine.batches import Batch, Kind, Values
 from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.frozen_heads import Frozen
 from mechheads.engine.head_sets import check_intervention, replaced_z
-from mechheads.engine.job import Job, Spec, given, make_ready
+from mechheads.engine.job import Job, Spec, Unit, given, make_ready
 from mechheads.engine.report import About, describe_heads, describe_intervention, report
-from mechheads.engine.run import finals
+from mechheads.engine.run import Altering, batches, finals
+from mechheads.engine.work import finish
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
-from mechheads.limits import Budget, Limits
-from mechheads.messages.interrupted import until_interrupted
+from mechheads.limits import Budget, Limits, Workers
+from mechheads.messages.interrupted import interrupted_after
+from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
@@ -43,6 +47,7 @@ def self_repair(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> HeadScores:
     """Measure the total and the direct effect of ablating each head, and how far later layers repair it.
 
@@ -58,7 +63,7 @@ def self_repair(
         metric: what is measured, as in ``mh.sweep``.
         ablation: the intervention on the head. By default it gives the head its z of the corrupted run; it can be
             any of ``mh.sweep``, such as ``mh.Mean()`` or ``mh.patching.Resample()``.
-        heads, budget, seed, progress: as in ``mh.sweep``.
+        heads, budget, seed, progress, workers: as in ``mh.sweep``.
 
     Returns:
         The three effects [layer, head, effect, prompt], in the metric's unit.
@@ -76,7 +81,7 @@ def self_repair(
     """
     model, asked, cached = given(model, prompts)
     check_intervention("ablation", ablation, asked)
-    spec = Spec(asked, ablation, as_metric(metric), heads, seed=seed, limits=Limits.of(budget))
+    spec = Spec(asked, ablation, as_metric(metric), heads, seed=seed, limits=Limits.of(budget, workers))
     return measure_repair(make_ready(model, spec, runs=cached, progress=progress), progress)
 
 
@@ -85,22 +90,48 @@ def measure_repair(job: Job, progress: bool) -> HeadScores:
     model, spec = job.model, job.spec
     evaluator = Evaluator(spec.metric, job.base, job.source, spec.limits)
     warn_of_answers(job)
-    z, _ = replaced_z(job)
     values = np.full((model.n_layers, model.n_heads, len(EFFECTS), len(job.tokens)), np.nan)
-    done = 0
-    with until_interrupted() as work:
-        for units, final in finals(job, progress=progress):
-            total, direct = evaluator(final), evaluator(_direct(job, [head for head, _ in units], z))
-            for (head, _), of_all, by_itself in zip(units, total, direct, strict=True):
-                effects = np.stack([of_all, by_itself, of_all - by_itself])
-                values[head.layer, head.head : head.head + job.together] = effects
-            done += len(units)
-    work.warn(f"{done} of {len(job.heads)} heads")
+    found = finish(_RepairWork.of(job, evaluator), what=f"{len(job.heads)} heads", progress=progress)
+    for (head, _), (total, direct) in found.values.items():
+        values[head.layer, head.head : head.head + job.together] = np.stack([total, direct, total - direct])
+    if found.interrupted:
+        warn(interrupted_after(f"{len(found.values)} of {len(job.heads)} heads", "the rest are NaN"))
     said = describe_intervention(spec.intervention)
-    more = {"intervention": said, "heads": describe_heads(job), "interrupted": work.interrupted}
+    more = {"intervention": said, "heads": describe_heads(job), "interrupted": found.interrupted}
     return report(
         job, values, evaluator, About(f"self-repair, {said}", "self_repair", extra={"effect": EFFECTS}, more=more)
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _RepairWork:
+    """The total and the direct effect of each head [effect, prompt]; ``z``: every head's new z."""
+
+    job: Job
+    evaluator: Evaluator
+    z: LayerStore
+    altering: Altering
+
+    @classmethod
+    def of(cls, job: Job, evaluator: Evaluator | None = None) -> _RepairWork:
+        if evaluator is None:
+            evaluator = Evaluator(job.spec.metric, job.base, job.source, job.spec.limits)
+        return cls(job, evaluator, replaced_z(job)[0], Altering(job))
+
+    @property
+    def kind(self) -> Kind:
+        return _RepairWork.of
+
+    def some(self, job: Job) -> _RepairWork:
+        return replace(self, job=job)
+
+    def batches(self) -> list[Batch]:
+        return batches(self.job)
+
+    def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[Unit], Values]]:
+        for units, final in finals(self.job, batches, self.altering):
+            direct = _direct(self.job, [head for head, _ in units], self.z)
+            yield units, np.stack([self.evaluator(final), self.evaluator(direct)], axis=1)
 
 
 def _direct(job: Job, heads: Sequence[HeadId], z: LayerStore) -> Float[Tensor, "head prompt position d_model"]:

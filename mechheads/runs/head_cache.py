@@ -207,6 +207,10 @@ class HeadCache:
     def attention(self) -> Attention:
         return Attention(self.pattern, self.tokens.strings, (self.n_layers, self.n_heads))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A run is pickled without its model."""
+        return vars(self) | {"model": None}
+
     def need_model(self) -> ModelCore:
         if self.model is None:
             raise ValueError("this cache was loaded without its model; use HeadCache.load(path, model)")

@@ -105,7 +105,7 @@ class Plain:
 @pytest.mark.parametrize("by", ["head", "source"])
 def test_the_parts_sum_to_the_difference_of_the_logits(name, by, tiny):
     model = mh.load(tiny(name))
-    scores = mh.logit_attribution(model, PROMPTS, by=by, **QUIET)
+    scores = mh.behaviour.logit_attribution(model, PROMPTS, by=by, **QUIET)
     tokens = PROMPTS.tokens(model)
     logits, row = logits_of(model, tokens), torch.arange(3)
     wanted = logits[row, tokens.answer] - logits[row, tokens.wrong]
@@ -117,7 +117,7 @@ def test_the_parts_sum_to_the_difference_of_the_logits(name, by, tiny):
 
 def test_each_head_is_what_plain_transformers_and_norms_written_out_give(name, tiny):
     model, plain = mh.load(tiny(name)), Plain(name, tiny(name))
-    scores, tokens = mh.logit_attribution(model, PROMPTS, **QUIET), PROMPTS.tokens(model)
+    scores, tokens = mh.behaviour.logit_attribution(model, PROMPTS, **QUIET), PROMPTS.tokens(model)
     assert scores.values is not None
     for i, length in enumerate(tokens.lengths):
         wanted = plain.heads(tokens.ids[i : i + 1, :length], int(tokens.answer[i]), int(tokens.wrong[i]))
@@ -132,7 +132,7 @@ def test_heads_are_those_of_transformerlens_where_it_folds_the_final_norm(name, 
     tokens = PROMPTS.tokens(model)
     rows = [ids[:length].tolist() for ids, length in zip(tokens.ids, tokens.lengths, strict=True)]
     prompts = mh.Prompts(rows, tokens.answer.tolist(), tokens.wrong.tolist())
-    ours = mh.logit_attribution(model, prompts, **QUIET).values
+    ours = mh.behaviour.logit_attribution(model, prompts, **QUIET).values
     model.model.enable_compatibility_mode(disable_warnings=True, fold_value_biases=False)
     theirs = []
     for i, ids in enumerate(rows):
@@ -141,14 +141,14 @@ def test_heads_are_those_of_transformerlens_where_it_folds_the_final_norm(name, 
         found = cache.logit_attrs(heads, tokens.answer[i : i + 1], tokens.wrong[i : i + 1], pos_slice=-1)
         theirs.append(found.detach().reshape(3, 4))
     np.testing.assert_allclose(ours, torch.stack(theirs, dim=-1), atol=1e-4)
-    folded = mh.logit_attribution(mh.wrap(model.model), prompts, **QUIET).values
+    folded = mh.behaviour.logit_attribution(mh.wrap(model.model), prompts, **QUIET).values
     np.testing.assert_allclose(folded, ours, atol=1e-4)
 
 
 def test_sources_sum_to_heads_and_padding_is_not_measured(name, tiny):
     model = mh.load(tiny(name))
-    heads = mh.logit_attribution(model, PROMPTS, **QUIET)
-    sources = mh.logit_attribution(model, PROMPTS, by="source", **QUIET)
+    heads = mh.behaviour.logit_attribution(model, PROMPTS, **QUIET)
+    sources = mh.behaviour.logit_attribution(model, PROMPTS, by="source", **QUIET)
     assert sources.values is not None
     np.testing.assert_allclose(sources.values.sum("source"), heads.values, atol=1e-4)
     lengths = PROMPTS.tokens(model).lengths.tolist()
@@ -160,12 +160,12 @@ def test_sources_sum_to_heads_and_padding_is_not_measured(name, tiny):
 def test_a_model_worked_out_by_hand(micro):
     """Head L0H1 gives 2 and L1H0 gives 13.5; L0H0 only writes what L1H0 reads."""
     prompt = mh.Prompts([" the France is"], [" Paris"], [" Rome"])
-    scores = mh.logit_attribution(micro, prompt, **QUIET)
+    scores = mh.behaviour.logit_attribution(micro, prompt, **QUIET)
     wanted = np.zeros((2, 4))
     wanted[0, 1], wanted[1, 0] = 2, 13.5
     np.testing.assert_allclose(scores.scores, wanted, atol=1e-3)
     assert scores.dataset["total"].item() == pytest.approx(FRANCE_RUN, abs=1e-3)
-    sources = mh.logit_attribution(micro, prompt, by="source", **QUIET)
+    sources = mh.behaviour.logit_attribution(micro, prompt, by="source", **QUIET)
     assert sources.dataset["source"].values.tolist() == ["0 the", "1 France", "2 is"]
     np.testing.assert_allclose(sources.scores[0, 1], [0, 2, 0], atol=1e-3)
     np.testing.assert_allclose(sources.scores[1, 0], [0, 7.5, 6], atol=1e-3)  # 30/3 of 3/4 and of 3/5
@@ -178,60 +178,60 @@ def test_what_is_attributed_follows_from_the_answers(llama):
         (TEXTS, logits.amax(-1), "the logit of the most likely token"),
         (mh.Prompts(TEXTS, PROMPTS.answer), logits[row, tokens.answer], "the logit of the answer"),
     ):
-        scores = mh.logit_attribution(llama, prompts, **QUIET)
+        scores = mh.behaviour.logit_attribution(llama, prompts, **QUIET)
         np.testing.assert_allclose(everything(scores), wanted, atol=1e-4)
         assert scores.provenance["attributed"] == attributed and attributed in scores.name
-    clean = mh.logit_attribution(llama, PAIRS, **QUIET)
-    np.testing.assert_allclose(clean.values, mh.logit_attribution(llama, PAIRS.side("clean"), **QUIET).values)
+    clean = mh.behaviour.logit_attribution(llama, PAIRS, **QUIET)
+    np.testing.assert_allclose(clean.values, mh.behaviour.logit_attribution(llama, PAIRS.side("clean"), **QUIET).values)
 
 
 def test_equal_logits_under_a_soft_cap_have_finite_parts(tiny):
     model = mh.load(tiny("gemma"))
-    scores = mh.logit_attribution(model, mh.Prompts(TEXTS, PROMPTS.answer, PROMPTS.answer), **QUIET)
+    scores = mh.behaviour.logit_attribution(model, mh.Prompts(TEXTS, PROMPTS.answer, PROMPTS.answer), **QUIET)
     np.testing.assert_allclose(scores.values, 0, atol=1e-6)
 
 
 def test_results_are_drawn_saved_and_cited(llama, tmp_path):
-    scores = mh.logit_attribution(llama, PAIRS, by="source", **QUIET)
+    scores = mh.behaviour.logit_attribution(llama, PAIRS, by="source", **QUIET)
     back = mh.HeadScores.load(scores.save(tmp_path / "parts.nc"))
     assert back.dataset.identical(scores.dataset)
     assert len(back.plot().data) == scores.dataset.sizes["source"]
     assert back.top(3)["source"].tolist() == scores.top(3)["source"].tolist()
     assert "Elhage" in back.citation() and "nostalgebraist" in back.citation()
-    assert len(mh.logit_attribution(llama, PAIRS, **QUIET).heads(2)) == 2
+    assert len(mh.behaviour.logit_attribution(llama, PAIRS, **QUIET).heads(2)) == 2
 
 
 def test_bad_arguments_are_errors_before_the_model_runs(llama, monkeypatch):
     monkeypatch.setattr(attribution._Run, "of", lambda *_: pytest.fail("the model ran"))
     with pytest.raises(ValueError, match=r"""by is 'token'; choose "head" or "source\""""):
-        mh.logit_attribution(llama, PROMPTS, by="token")
+        mh.behaviour.logit_attribution(llama, PROMPTS, by="token")
     with pytest.raises(ValueError, match="budget is 0"):
-        mh.logit_attribution(llama, PROMPTS, budget=0)
+        mh.behaviour.logit_attribution(llama, PROMPTS, budget=0)
     with pytest.raises(ValueError, match=r"answer\[0\] = ' Parisian' is not one token"):
-        mh.logit_attribution(llama, mh.Prompts(TEXTS[:1], [" Parisian"]))
+        mh.behaviour.logit_attribution(llama, mh.Prompts(TEXTS[:1], [" Parisian"]))
 
 
 def test_a_model_whose_blocks_do_more_is_refused_with_the_layer(llama, monkeypatch):
     monkeypatch.setattr(attribution, "of_attention", lambda *_: None)
     with pytest.raises(ValueError, match=r"does not support logit_attribution: layer 0 does more with its heads"):
-        mh.logit_attribution(llama, PROMPTS, **QUIET)
+        mh.behaviour.logit_attribution(llama, PROMPTS, **QUIET)
 
 
 def test_parts_that_miss_the_logit_are_refused(llama, monkeypatch):
     usual = type(llama.backend).transform_logits
     monkeypatch.setattr(type(llama.backend), "transform_logits", lambda self, logits: usual(self, logits) + 1)
     with pytest.raises(ValueError, match=r"the parts differ from the logit by up to"):
-        mh.logit_attribution(llama, mh.Prompts(TEXTS, PROMPTS.answer), **QUIET)
+        mh.behaviour.logit_attribution(llama, mh.Prompts(TEXTS, PROMPTS.answer), **QUIET)
 
 
 def test_ctrl_c_keeps_the_prompts_until_then(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     pieces: dict[str, Any] = {"budget": mh.patching.Limits(run_tokens=1), "progress": False}
-    whole = mh.logit_attribution(llama, PROMPTS, **pieces)
+    whole = mh.behaviour.logit_attribution(llama, PROMPTS, **pieces)
     monkeypatch.setattr(attribution, "_attribute", stopped_at(3, attribution._attribute))
     with pytest.warns(UserWarning, match="interrupted after 2 of 3 prompts; the scores are of these"):
-        part = mh.logit_attribution(llama, PROMPTS, **pieces)
+        part = mh.behaviour.logit_attribution(llama, PROMPTS, **pieces)
     np.testing.assert_array_equal(part.values, whole.values[..., :2])
     assert part.provenance["interrupted"] and not whole.provenance["interrupted"]
     monkeypatch.setattr(attribution, "_attribute", stopped_at(1, attribution._attribute))
     with pytest.raises(KeyboardInterrupt):
-        mh.logit_attribution(llama, PROMPTS, **pieces)
+        mh.behaviour.logit_attribution(llama, PROMPTS, **pieces)

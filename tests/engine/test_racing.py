@@ -180,8 +180,8 @@ def test_ctrl_c_in_a_race_with_early_rounds_says_what_is_in_bfloat16(stop, messa
     """At the end of the first round, or within the last one, which measures everything again."""
     measured = mechheads.engine.run_race.measure
 
-    def stops(job, *args, **kwargs):
-        found = measured(job, *args, **kwargs)
+    def stops(work, *args, **kwargs):
+        found, job = measured(work, *args, **kwargs), work.job
         if job.model.dtype == (torch.float32 if stop else torch.bfloat16) and len(job.rows) > (12 if stop else 0):
             lost = list(found.reached)[: len(found.reached) // 2 * stop]
             found.interrupted, found.reached = True, found.reached - set(lost)

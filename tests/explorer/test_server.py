@@ -87,7 +87,7 @@ def test_a_text_gives_what_the_package_gives(server, small):
     assert [one["probability"] for one in found["next"]] == pytest.approx(before.topk(10).values.tolist(), rel=1e-4)
     pattern = run.pattern["L1H2"][0].numpy()
     np.testing.assert_allclose(np.array(found["attention"]["first"]) / 255, pattern[:, 0], atol=0.51 / 255)
-    parts = mh.logit_attribution(small, [TEXT], progress=False)
+    parts = mh.behaviour.logit_attribution(small, [TEXT], progress=False)
     np.testing.assert_allclose(found["attribution"]["heads"], parts.values.values[..., 0].ravel(), atol=1e-5)
     rest = [*found["attribution"]["heads"], *found["attribution"]["mlp"]]
     total = sum(rest) + found["attribution"]["embedding"] + found["attribution"]["bias"]

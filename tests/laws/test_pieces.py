@@ -30,7 +30,9 @@ ANALYSES: dict[str, Callable[..., Any]] = {
         mh.patching.patch_sets(model, PAIRS, [["L0H1"], ["L0H1", "L2H2"]], budget=limits, **QUIET).values
     ),
     "self_repair": lambda model, limits: mh.patching.self_repair(model, PAIRS, budget=limits, **QUIET).values,
-    "logit_attribution": lambda model, limits: mh.logit_attribution(model, PAIRS, budget=limits, **QUIET).values,
+    "logit_attribution": lambda model, limits: (
+        mh.behaviour.logit_attribution(model, PAIRS, budget=limits, **QUIET).values
+    ),
     "ships": lambda model, limits: mh.ships(model, PAIRS.side("clean"), budget=limits, **QUIET).values,
 }
 

@@ -103,7 +103,7 @@ def test_the_parts_of_a_logit_sum_to_that_of_plain_transformers(name, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trial = Trial(name, built(name, tmp_path))
-    data = mh.logit_attribution(trial.model, trial.pairs, progress=False).dataset
+    data = mh.behaviour.logit_attribution(trial.model, trial.pairs, progress=False).dataset
     parts = data["values"].sum(("layer", "head")) + (data["mlp"] + data["bias"]).sum("layer")
     parts = (parts + data["embedding"] + data["output_bias"]).values
     columns = zip(trial.clean, trial.pairs.answer, trial.pairs.wrong, strict=True)
@@ -116,7 +116,7 @@ def test_the_parts_of_a_logit_sum_to_that_of_plain_transformers(name, tmp_path):
 def test_what_tokens_give_through_a_gated_head_is_refused(tmp_path):
     model = mh.load(built("afmoe", tmp_path))
     with pytest.raises(ValueError, match=r"""does not support by="source": z of layer 0 .* use by="head\""""):
-        mh.logit_attribution(model, [[5, 6, 7]], by="source", progress=False)
+        mh.behaviour.logit_attribution(model, [[5, 6, 7]], by="source", progress=False)
 
 
 @pytest.mark.transformerlens

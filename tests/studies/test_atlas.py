@@ -80,7 +80,7 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
     others = {"profile", "relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
     others |= {"direct", "repair", "paths"}
     assert set(atlas.results) == others | set(ROLES)
-    direct = mh.logit_attribution(small, pairs, progress=False)
+    direct = mh.behaviour.logit_attribution(small, pairs, progress=False)
     np.testing.assert_allclose(atlas.direct.values, direct.values, atol=1e-6)
     repair = mh.patching.self_repair(small, pairs, progress=False)
     np.testing.assert_allclose(atlas.repair.values, repair.values, atol=1e-6)

@@ -57,7 +57,7 @@ FUNCTIONS: dict[str, Callable[[mh.Model], Any]] = {
     "attribution_patch": lambda m: mh.patching.attribution_patch(m, PAIRS, **_QUIET),
     "faithfulness": lambda m: mh.patching.faithfulness(m, PAIRS, ["L1H1", "L2H2"], **_QUIET),
     "self_repair": lambda m: mh.patching.self_repair(m, PAIRS, heads=["L1H1"], **_QUIET),
-    "logit_attribution": lambda m: mh.logit_attribution(m, PAIRS, by="source", **_QUIET),
+    "logit_attribution": lambda m: mh.behaviour.logit_attribution(m, PAIRS, by="source", **_QUIET),
     "relation_scores": lambda m: mh.relation_scores(m, [RELATION], min_pairs=1, **_QUIET),
     "dynamic_scores": lambda m: mh.labels.dynamic_scores(m, [RELATION], min_pairs=1, **_QUIET),
     "safety_heads": lambda m: mh.safety_heads(m, mh.Prompts(HARMFUL), k=2, **_QUIET),

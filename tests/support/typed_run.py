@@ -39,7 +39,7 @@ def run(folder: Path) -> None:
     mh.patching.Faithfulness.load(faithful.save(folder.parent / "typed_table.nc")).citation()
     mh.patching.self_repair(model, pairs, progress=False)
     for by in ("head", "source"):
-        mh.logit_attribution(model, pairs, by=by, progress=False).plot()
+        mh.behaviour.logit_attribution(model, pairs, by=by, progress=False).plot()
     scores = mh.sweep(model, clean, intervention=Halve(), heads=["L0H1", (1, 2)], progress=False)
     assert str(mh.plan(model, pairs, intervention=mh.Patch(), metric=mh.patching.accuracy))
     saved = folder.parent / "typed.nc"

@@ -94,7 +94,7 @@ def test_where_nothing_is_planted_no_head_gets_a_name() -> None:
 def test_where_nothing_is_planted_nothing_copies_suppresses_or_stands_in() -> None:
     made = behaving_model(seed=1, plant={})
     assert not (mh.behaviour.copying_scores(made.model, progress=False).dataset["q_value"].values <= 0.05).any()
-    parts = mh.logit_attribution(made.model, made.pairs(), progress=False)
+    parts = mh.behaviour.logit_attribution(made.model, made.pairs(), progress=False)
     assert not (parts.dataset["q_value"].values <= 0.05).any()
     assert np.abs(repair_of(made, ablation=mh.Zero())).max() < 0.01
 
@@ -128,7 +128,7 @@ def test_negative_primary_and_backup_heads_are_found() -> None:
     assert area(-eigenvalues["score"].values, made, of(made, "negative")) == 1
     for head in of(made, "primary", "backup", "negative"):
         assert sign[head.layer, head.head] == (-1 if head in of(made, "negative") else 1)
-    parts = mh.logit_attribution(made.model, made.pairs(), progress=False).dataset["score"].values
+    parts = mh.behaviour.logit_attribution(made.model, made.pairs(), progress=False).dataset["score"].values
     assert area(parts, made, {primary}) == area(-parts, made, of(made, "negative")) == 1
     for options in ({}, {"ablation": mh.Zero()}):
         assert area(repair_of(made, **options), made, {primary}) == 1

@@ -59,9 +59,9 @@ def copy_suppression(
 
         score = - mean over queries of  sum over k with token x of  A(q, k) v_k W_O . N (W_U[x] - mean of W_U)
 
-    with N the norms of this run, frozen, as in ``mh.logit_attribution``. It is positive for copy suppression and
-    negative for heads that copy, such as name movers. The control is the same for another earlier token of the window,
-    drawn at random: the difference says that the head acts on what is predicted.
+    with N the norms of this run, frozen, as in ``mh.behaviour.logit_attribution``. It is positive for copy suppression
+    and negative for heads that copy, such as name movers. The control is the same for another earlier token of the
+    window, drawn at random: the difference says that the head acts on what is predicted.
 
     Args:
         texts: as in ``mh.profile_heads``.

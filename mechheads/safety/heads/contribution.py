@@ -31,7 +31,7 @@ from torch import Tensor
 from mechheads.engine.racing import Race
 from mechheads.heads import HeadLike
 from mechheads.interventions.base import Context
-from mechheads.limits import Budget
+from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.arguments import check_known
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
@@ -89,6 +89,7 @@ def refusal_contribution(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
     top: int | Race | None = None,
 ) -> HeadScores:
     """How much each head contributes to refusing harmful requests, beyond its effect on any answer.
@@ -108,7 +109,7 @@ def refusal_contribution(
             generated.
         template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
             ``"query"``.
-        heads, budget, seed, progress, top: as in ``mh.sweep``. Heads that a race drops have no direct effect.
+        heads, budget, seed, progress, workers, top: as in ``mh.sweep``. Heads that a race drops have no direct effect.
 
     Returns:
         Scores in nats [layer, head]; above 0, the head makes the model refuse. ``values`` has the score of each pair,
@@ -153,7 +154,8 @@ def refusal_contribution(
         ablation = Ablation(by, epsilon, group=group, seed=seed)
         n, answered = None, with_answer(model, sides.harmless, metric.reads - 1)
         way, intervention = ablation.about(model), ablation.intervention
-    asked = RefusalLoss(model, harmful, answered, intervention, metric, groups, budget, seed, progress)
+    limits = Limits.of(budget, workers)
+    asked = RefusalLoss(model, harmful, answered, intervention, metric, groups, limits, seed, progress)
     raced = None if race is None else asked.race(heads, race)
     found = asked.measure(heads) if raced is None else raced[0]
     low, high = clustered_interval(found.direct, found.cluster)

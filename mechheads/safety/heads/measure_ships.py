@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,14 +10,16 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.engine.batches import Batch, Values
 from mechheads.engine.evaluate import Evaluator
-from mechheads.engine.job import Job, Spec, make_ready
+from mechheads.engine.job import Job, Spec, Unit, make_ready
 from mechheads.engine.racing import Race
-from mechheads.engine.run import finals
-from mechheads.heads import HeadId, HeadLike
-from mechheads.interventions.base import site_of
+from mechheads.engine.run import Altering, batches, finals
+from mechheads.engine.work import Finished, finish
+from mechheads.heads import HeadLike
+from mechheads.interventions.base import Intervention, site_of
 from mechheads.limits import Budget, Limits
-from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts
@@ -109,16 +111,16 @@ def measure(
     if r is not None:
         check_r(r, asked.prompts.tokens(model), model)
     job = asked.job(ablations)
-    judge = Evaluator(kl_divergence, job.base) if with_kl else None
-    turn = None if r is None else Turn(last_states(job.base.final_at(job.at)), r, job.tokens.cluster, draws)
+    work = ShipsKind(with_kl, r, draws)(job)
     n_draws = 0 if draws is None else len(draws)
     found = [empty(job, about_pass(asked, ablation, r), n_draws) for ablation in ablations]
     done = 0
-    with until_interrupted() as work:
+    with until_interrupted() as interrupts:
         for ablation, one in zip(ablations, found, strict=True):
-            for _ in fill(job.intervening(ablation.intervention), one, judge, turn, asked.progress):
-                done += 1
-    work.warn(f"{done} of {len(job.heads) * len(ablations)} heads")
+            finished = fill(work.intervening(ablation.intervention), one, asked.progress)
+            done += len(finished.values)
+            stop_if(finished.interrupted)
+    interrupts.warn(f"{done} of {len(job.heads) * len(ablations)} heads")
     return found
 
 
@@ -151,20 +153,68 @@ def prepare_ablations(
     return replace(job, together=groups.size)
 
 
-def fill(job: Job, found: Measured, judge: Evaluator | None, turn: Turn | None, progress: bool) -> Iterator[HeadId]:
-    """Measure the heads of a job one by one and store the results; yields once for each finished head."""
-    for units, final in finals(job, progress=progress):
-        changes = None if judge is None else judge(final)
-        for i, (head, _) in enumerate(units):
-            at = slice(head.head, head.head + job.together)
-            if changes is not None:
-                found.kl[head.layer, at] = changes[i]
-            if turn is not None:
-                states = last_states(final[i])
-                found.angle[:, head.layer, at] = np.array(turn(states))[:, None]
-                if len(found.resampled):
-                    found.resampled[:, head.layer, at] = turn.resampled(states)[:, None]
-            yield head
+@dataclass(frozen=True)
+class ShipsKind:
+    """What is measured of each head: its KL if ``with_kl``, its angle if ``r`` is given; see ``measure``."""
+
+    with_kl: bool = False
+    r: int | None = None
+    draws: Float[np.ndarray, "draw prompt"] | None = None
+
+    def __call__(self, job: Job) -> ShipsWork:
+        judge = Evaluator(kl_divergence, job.base) if self.with_kl else None
+        turn = None
+        if self.r is not None:
+            turn = Turn(last_states(job.base.final_at(job.at)), self.r, job.tokens.cluster, self.draws)
+        return ShipsWork(job, self, judge, turn, Altering(job))
+
+
+@dataclass(frozen=True, eq=False)
+class ShipsWork:
+    """The values of each head in one row: the KL of each prompt, the angle with its interval, the resampled angles."""
+
+    job: Job
+    kind: ShipsKind
+    judge: Evaluator | None
+    turn: Turn | None
+    altering: Altering
+
+    def some(self, job: Job) -> ShipsWork:
+        return replace(self, job=job)
+
+    def intervening(self, intervention: Intervention) -> ShipsWork:
+        """The same work for another ablation, which may only need activations that are already cached."""
+        job = self.job.intervening(intervention)
+        return replace(self, job=job, altering=Altering(job))
+
+    def batches(self) -> list[Batch]:
+        return batches(self.job)
+
+    def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[Unit], Values]]:
+        for units, final in finals(self.job, batches, self.altering):
+            kl = [[]] * len(units) if self.judge is None else self.judge(final)
+            yield units, [np.concatenate([one, *self._turned(states)]) for one, states in zip(kl, final, strict=True)]
+
+    def _turned(self, final: Tensor) -> list[np.ndarray]:
+        if self.turn is None:
+            return []
+        states = last_states(final)
+        resampled = [] if self.kind.draws is None else [self.turn.resampled(states)]
+        return [np.array(self.turn(states)), *resampled]
+
+
+def fill(work: ShipsWork, found: Measured, progress: bool) -> Finished:
+    """Measure the heads of a job and store the results."""
+    finished = finish(work, what=f"{len(work.job.heads)} heads", progress=progress)
+    n = len(work.job.tokens) if work.judge is not None else 0
+    for (head, _), values in finished.values.items():
+        at = slice(head.head, head.head + work.job.together)
+        if work.judge is not None:
+            found.kl[head.layer, at] = values[:n]
+        if work.turn is not None:
+            found.angle[:, head.layer, at] = values[n : n + 3, None]
+            found.resampled[:, head.layer, at] = values[n + 3 :, None]
+    return finished
 
 
 def empty(job: Job, about: dict[str, Any], n_draws: int) -> Measured:

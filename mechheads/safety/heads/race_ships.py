@@ -9,11 +9,10 @@ from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.half_precision import for_early_rounds
 from mechheads.engine.racing import Race
 from mechheads.engine.run_race import Raced, Sweeping, run_race
-from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.metrics.basic import kl_divergence
 from mechheads.safety.heads.ablations import Ablation
-from mechheads.safety.heads.angles import Turn
-from mechheads.safety.heads.measure_ships import Measured, Pass, about_pass, check_r, empty, fill, last_states
+from mechheads.safety.heads.measure_ships import Measured, Pass, ShipsKind, about_pass, check_r, empty, fill
 
 
 def race_ships(
@@ -35,7 +34,7 @@ def race_ships(
     other = for_early_rounds(asked.model, race)
     quick = None if other is None else replace(asked, model=other).job(ablations, race.without_early)
     judge = None if quick is None else Evaluator(kl_divergence, quick.base)
-    turn = None if r is None else Turn(last_states(shared.base.final_at(shared.at)), r, shared.tokens.cluster)
+    turning = ShipsKind(r=r)
     stopped = False
     for ablation in ablations:
         job = shared.intervening(ablation.intervention)
@@ -48,11 +47,10 @@ def race_ships(
         found = empty(job, about_pass(asked, ablation, r), 0)
         found.kl[:] = ablation.groups(asked.model).spread(raced.values[:, :, 0])
         raced.interrupted |= stopped
-        if turn is not None and raced.in_race and not raced.interrupted:
+        if r is not None and raced.in_race and not raced.interrupted:
             left = job.some(raced.in_race, job.rows, "")
             with until_interrupted() as work:
-                for _ in fill(left, found, None, turn, asked.progress):
-                    pass
+                stop_if(fill(turning(left), found, asked.progress).interrupted)
             work.warn("Ships", "angles that were not reached are NaN")
             raced.interrupted |= work.interrupted
         stopped = raced.interrupted

@@ -16,10 +16,11 @@ import pandas as pd
 
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job
+from mechheads.engine.run import Altering
 from mechheads.heads import HeadId, HeadLike
 from mechheads.limits import Budget
 from mechheads.messages.arguments import check_at_least
-from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
@@ -30,7 +31,7 @@ from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.ablations import Ablation, Kind
 from mechheads.safety.heads.angles import Turn
 from mechheads.safety.heads.groups import Group
-from mechheads.safety.heads.measure_ships import Pass, check_r, empty, fill, last_states
+from mechheads.safety.heads.measure_ships import Pass, ShipsKind, ShipsWork, check_r, empty, fill, last_states
 from mechheads.safety.heads.ships import Score
 from mechheads.safety.requests.requests import Requests, Template
 
@@ -171,6 +172,7 @@ class _Search:
         self.intact = asked.job([way])
         base = self.intact.base
         angle = score == "generalized_ships"
+        self.kind = ShipsKind(not angle, r if angle else None)
         self.turn = Turn(last_states(base.final_at(self.intact.at)), r, base.tokens.cluster) if angle else None
         self.judge = None if angle else Evaluator(kl_divergence, base)
 
@@ -207,8 +209,11 @@ class _Search:
 
     def _score(self, job: Job) -> np.ndarray:
         found = empty(job, {}, 0)
-        for _ in fill(job, found, self.judge, self.turn, self.asked.progress):
-            pass
+        stop_if(
+            fill(
+                ShipsWork(job, self.kind, self.judge, self.turn, Altering(job)), found, self.asked.progress
+            ).interrupted
+        )
         return found.angle[0] if self.turn is not None else found.kl.mean(-1)
 
     def _hooks(self, units: Sequence[HeadId]) -> list[Any]:

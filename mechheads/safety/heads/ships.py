@@ -26,7 +26,7 @@ from jaxtyping import Float
 
 from mechheads.engine.racing import Race
 from mechheads.heads import HeadId, HeadLike
-from mechheads.limits import Budget
+from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
@@ -59,6 +59,7 @@ def ships(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
     top: int | Race | None = None,
 ) -> HeadScores:
     """Safety Head ImPortant Scores: how far the next-token distribution moves without a head.
@@ -77,8 +78,8 @@ def ships(
             ``"kv"``: all query heads that share a key/value head at once. Each of them gets the common score, and
             ``top`` and ``heads`` name the group once, by its first head.
         template: ``"query"`` (the paper's), ``"bare"`` or ``"chat"`` (the model's own), applied to texts.
-        heads, budget, progress, top: as in ``mh.sweep``; with ``group="kv"``, ``top`` counts groups. Generalized Ships
-            cannot race, because it is no mean over requests.
+        heads, budget, progress, workers, top: as in ``mh.sweep``; with ``group="kv"``, ``top`` counts groups.
+            Generalized Ships cannot race, because it is no mean over requests.
         seed: for ``"resample"`` and the order of requests in a race.
 
     Returns:
@@ -94,7 +95,7 @@ def ships(
     ('nats', True)
     """
     way = Ablation(ablation, epsilon, through, group, seed)
-    asked = Pass.of(model, requests, template, heads=heads, budget=budget, progress=progress)
+    asked = Pass.of(model, requests, template, heads=heads, budget=Limits.of(budget, workers), progress=progress)
     race = Race.of(top)
     raced = None if race is None else next(race_ships(asked, [way], race))
     found = measure(asked, [way], with_kl=True)[0] if raced is None else raced[0]
@@ -124,6 +125,7 @@ def generalized_ships(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> HeadScores:
     """Generalized Ships: the angle by which the states of a whole set of requests rotate without a head.
 
@@ -134,8 +136,8 @@ def generalized_ships(
     Args:
         r: how many singular vectors are compared (the paper's code: 1); must be less than the number of different
             prompts.
-        requests, ablation, epsilon, through, group, template, heads, budget, progress: as in ``mh.ships``. (The
-            paper's code uses epsilon 1e-5 in its search for groups of heads.)
+        requests, ablation, epsilon, through, group, template, heads, budget, progress, workers: as in ``mh.ships``.
+            (The paper's code uses epsilon 1e-5 in its search for groups of heads.)
         seed: for ``"resample"``.
 
     Returns:
@@ -152,7 +154,8 @@ def generalized_ships(
     ('degrees', True)
     """
     way = Ablation(ablation, epsilon, through, group, seed)
-    found = measure(Pass.of(model, requests, template, heads=heads, budget=budget, progress=progress), [way], r=r)[0]
+    limits = Limits.of(budget, workers)
+    found = measure(Pass.of(model, requests, template, heads=heads, budget=limits, progress=progress), [way], r=r)[0]
     angle, low, high = found.angle
     return HeadScores.from_scores(
         angle,
@@ -181,6 +184,7 @@ def safety_heads(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
     top: int | Race | None = None,
 ) -> SafetyHeads:
     """Ships and Generalized Ships of every head from one pass, and the ``k`` heads with the largest score.
@@ -188,7 +192,8 @@ def safety_heads(
     Args:
         k: how many heads to report and draw; with ``group="kv"``, how many groups.
         score: which of the two scores ranks the heads.
-        requests, ablation, epsilon, through, group, template, r, heads, budget, seed, progress: as in ``mh.ships``
+        requests, ablation, epsilon, through, group, template, r, heads, budget, seed, progress, workers: as in
+            ``mh.ships``
             and ``mh.safety.generalized_ships``.
         top: find the heads with the largest Ships by racing, as in ``mh.ships``; at least ``k``. Heads that a race
             drops have no Generalized Ships and no ``in_top``.
@@ -207,7 +212,8 @@ def safety_heads(
     """
     ranking = Ranking(k, score, r, seed, Race.of(top))
     way = Ablation(ablation, epsilon, _through(through, ablation), group, seed)
-    return _rank(Pass.of(model, requests, template, heads=heads, budget=budget, progress=progress), [way], ranking)[
+    limits = Limits.of(budget, workers)
+    return _rank(Pass.of(model, requests, template, heads=heads, budget=limits, progress=progress), [way], ranking)[
         ablation
     ]
 
@@ -229,14 +235,15 @@ def compare_ablations(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
     top: int | Race | None = None,
 ) -> dict[str, SafetyHeads]:
     """``safety_heads`` for several ablations, which share one intact run.
 
     Args:
         ablations: the kinds of ablation, without repeats.
-        model, requests, k, score, epsilon, through, group, template, r, heads, budget, seed, progress, top: as in
-            ``mh.safety_heads``.
+        model, requests, k, score, epsilon, through, group, template, r, heads, budget, seed, progress, workers, top: as
+            in ``mh.safety_heads``.
 
     Returns:
         The result of each ablation, by its name; ``mh.safety.overlap`` shows how far they agree.
@@ -253,7 +260,8 @@ def compare_ablations(
     if isinstance(ablations, str) or not len(ablations) or len(set(ablations)) < len(ablations):
         raise ValueError(f'ablations is {ablations!r}; give a list without repeats, such as ["scaling", "zero"]')
     ways = [Ablation(kind, epsilon, _through(through, kind), group, seed) for kind in ablations]
-    return _rank(Pass.of(model, requests, template, heads=heads, budget=budget, progress=progress), ways, ranking)
+    limits = Limits.of(budget, workers)
+    return _rank(Pass.of(model, requests, template, heads=heads, budget=limits, progress=progress), ways, ranking)
 
 
 @dataclass(frozen=True)

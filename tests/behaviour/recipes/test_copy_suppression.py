@@ -42,7 +42,7 @@ def parts_of(model: mh.Model, row: list[int], query: int) -> dict[int, np.ndarra
     """The parts of every head and source in the logit of each earlier token at a query [layer, head, source]."""
     tokens = sorted(set(row[1:query]))
     prompts = mh.Prompts([row[: query + 1]] * len(tokens), answer=tokens)
-    parts = mh.logit_attribution(model, prompts, by="source", progress=False).dataset["values"].values
+    parts = mh.behaviour.logit_attribution(model, prompts, by="source", progress=False).dataset["values"].values
     return {token: parts[..., i] for i, token in enumerate(tokens)}
 
 

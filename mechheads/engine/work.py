@@ -1,0 +1,157 @@
+"""The one place where the units of a job are computed, here or by workers, and committed to the ledger."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from mechheads.engine.batches import Batch, Cut, Kind, Values, Work
+from mechheads.engine.cached_runs import CachedRuns
+from mechheads.engine.dispatch import Dispatch
+from mechheads.engine.job import Job, Spec, Unit, make_ready
+from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.progress import Bar
+from mechheads.model.model import Model
+from mechheads.model.sources.source import Source
+from mechheads.scale.messages import Setup
+from mechheads.scale.parcel import pack
+
+Take = Callable[[Sequence[Any], Values], object]
+"""Gets the units of a batch and their values."""
+
+
+@dataclass
+class Finished:
+    """The values of the units that were reached, and whether Ctrl-C stopped the work."""
+
+    values: dict[Unit, np.ndarray] = field(default_factory=dict)
+    interrupted: bool = False
+
+
+def finish(work: Work, *, what: str, progress: bool = True) -> Finished:
+    """Compute all units of a job that are not in its ledger, and commit each batch as soon as it is computed.
+
+    Args:
+        what: what is measured, for the progress bar.
+    """
+    job, found = work.job, Finished()
+    stored = {} if job.ledger is None else job.ledger.finished()
+    for unit in job.units:
+        if (values := stored.get(unit_key(job, unit))) is not None:
+            found.values[unit] = values
+    bar = Bar(
+        total=job.plan.blocks,
+        initial=sum(map(job.cost, found.values)),
+        disable=not progress,
+        leave=False,
+        desc=what,
+        bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go",
+    )
+
+    def take(units: Sequence[Unit], values: Values) -> None:
+        new = {unit: value for unit, value in zip(units, values, strict=True) if unit not in found.values}
+        if job.ledger is not None:
+            job.ledger.commit({unit_key(job, unit): value for unit, value in new.items()})
+        found.values |= new
+        bar.update(sum(map(job.cost, new)))
+
+    left = [batch for batch in work.batches() if not found.values.keys() >= set(batch.units)]
+    with until_interrupted() as interrupts, bar:
+        found.interrupted = compute(work, left, take, say=bar.set_postfix_str)
+    found.interrupted |= interrupts.interrupted
+    return found
+
+
+def compute(work: Work, batches: Sequence[Batch], take: Take, say: Callable[[str], object] = lambda text: None) -> bool:
+    """Compute batches, here or by the workers of the job's limits, and take their values as they come.
+
+    Args:
+        say: shows how fast each worker is.
+
+    Returns:
+        Whether Ctrl-C stopped the work after the batches that were in flight. In this process it is raised at once.
+    """
+    workers = work.job.spec.limits.workers
+    if workers is None or not batches:
+        for units, values in work.compute(batches):
+            take(units, values)
+        return False
+    return Dispatch(workers, _setup(work), work.job, take, say).run(batches)
+
+
+def unit_key(job: Job, unit: Unit) -> str:
+    """The name of a unit in a ledger."""
+    return f"{unit[0]} {unit[1]}{job.part}"
+
+
+def source_of(model: Model) -> Source:
+    """What loads the model in another process.
+
+    Raises:
+        ValueError: if the model did not come from ``mh.load``.
+    """
+    if model.source is None:
+        raise ValueError(
+            f"workers: model {model.name!r} was made by mh.wrap, so workers cannot load it; save it with "
+            "save_pretrained and load the folder with mh.load, or leave workers out"
+        )
+    return model.source
+
+
+def _setup(work: Work) -> Setup:
+    job, source = work.job, source_of(work.job.model)
+    recipe = _Sent(
+        replace(job.spec, race=None, limits=job.spec.limits.in_one_process), job.together, job.runs.mark, work.kind
+    )
+    packed = pack(recipe, "this analysis")
+    key = hashlib.sha256(packed).hexdigest()
+    return Setup(key, source, packed)
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A job on its way to a worker, and what is measured in it."""
+
+    spec: Spec
+    together: int
+    mark: str
+    kind: Kind
+
+    def ready(self, model: Model) -> _Here:
+        """The job on a worker's model.
+
+        Raises:
+            ValueError: if it is another model.
+        """
+        runs = CachedRuns(model, self.spec.prompts)
+        if runs.mark != self.mark:
+            raise ValueError(
+                f"workers: model {model.name!r} on the worker is not the model of this process: its weights were "
+                "changed after it was loaded, or the worker has other files or other libraries. Save a changed model "
+                "with save_pretrained and load the folder with mh.load, or leave workers out"
+            )
+        job = make_ready(model, self.spec, runs=runs, progress=False)
+        return _Here(self.kind(replace(job, together=self.together)))
+
+
+class _Here:
+    """Work on a worker; the part that was measured last is kept."""
+
+    def __init__(self, whole: Work) -> None:
+        self._whole = whole
+        self._last: tuple[Cut, Work] | None = None
+
+    @property
+    def chunk(self) -> int | None:
+        return self._whole.job.chunks.most
+
+    def compute(self, cut: Cut, batch: Batch, chunk: int | None) -> Values:
+        self._whole.job.chunks.at_most(chunk)
+        if self._last is None or self._last[0] != cut:
+            self._last = cut, self._whole.some(cut.apply(self._whole.job))
+        ((_, values),) = self._last[1].compute([batch])
+        return values

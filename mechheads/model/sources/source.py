@@ -1,0 +1,27 @@
+"""``Source``: what loads a model again, in another process or on another machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+
+@dataclass(frozen=True)
+class Source:
+    """The arguments of ``mh.load`` that gave a model, without its device.
+
+    Attributes:
+        name_or_path: a name, or the absolute path of a folder or a file.
+        revision: the commit, for names on the hub.
+        dtype: the dtype in which the weights are loaded; ``cast``: the dtype that they then get, None for the same.
+        backend, trust_remote_code: as in ``mh.load``.
+    """
+
+    name_or_path: str
+    revision: str | None = None
+    dtype: torch.dtype = torch.float32
+    backend: Literal["bridge", "hooked"] | None = None
+    trust_remote_code: bool = False
+    cast: torch.dtype | None = None

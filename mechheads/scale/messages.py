@@ -1,0 +1,89 @@
+"""What a driver and its workers send each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from mechheads.model.model import Model
+from mechheads.model.sources.source import Source
+
+
+@runtime_checkable
+class Ready(Protocol):
+    """A recipe on a model: everything is cached, and batches of units can be computed."""
+
+    @property
+    def chunk(self) -> int | None:
+        """How many units fit into memory together, if there once was not enough."""
+        ...
+
+    def compute(self, cut: Any, batch: Any, chunk: int | None) -> Sequence[np.ndarray]:
+        """The values of each unit of a batch.
+
+        Args:
+            cut: which part of the work is measured, and its plan.
+            batch: the units.
+            chunk: how many of them fit into memory together, if another worker has found out.
+        """
+        ...
+
+
+@runtime_checkable
+class Recipe(Protocol):
+    """Work that can be sent to another process."""
+
+    def ready(self, model: Model) -> Ready:
+        """The work on a model."""
+        ...
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker needs before it can compute.
+
+    Attributes:
+        key: the name of this setup.
+        source: loads the model.
+        recipe: the work, as ``scale.parcel.pack`` packs it.
+    """
+
+    key: str
+    source: Source
+    recipe: bytes
+
+
+@dataclass(frozen=True)
+class Request:
+    """Units to compute after a setup; see ``Ready.compute``."""
+
+    key: str
+    cut: Any
+    batch: Any
+    chunk: int | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a request.
+
+    Attributes:
+        values: the values of each unit; None after a setup or an error.
+        chunk: how many units fit into memory together, if the worker had to find out.
+        error: what was raised; ``trace``: where.
+    """
+
+    values: Sequence[np.ndarray] | None = None
+    chunk: int | None = None
+    error: Exception | None = None
+    trace: str = ""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker that ended before it answered; ``why`` says how, with its last lines of output."""
+
+    why: str

@@ -1,0 +1,53 @@
+"""The worker: it loads a model from its source, gets ready for some work, and computes units."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+
+import torch
+
+from mechheads.model.load import load_again
+from mechheads.model.model import Model
+from mechheads.model.sources.source import Source
+from mechheads.scale.messages import Answer, Ready, Request, Setup
+from mechheads.scale.parcel import unpack
+
+
+class Replica:
+    """One worker, in whatever process it runs. It writes nothing: the driver does.
+
+    Args:
+        device: where its model goes.
+        threads: how many threads of a CPU it uses.
+    """
+
+    def __init__(self, device: str, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self._device = device
+        self._loaded: tuple[Source, Model] | None = None
+        self._ready: tuple[str, Ready] | None = None
+
+    def __call__(self, request: Setup | Request) -> Answer:
+        """Do what is asked; an error is an answer too."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the driver has prepared the same work and has warned
+                return self._set_up(request) if isinstance(request, Setup) else self._compute(request)
+        except Exception as error:
+            return Answer(error=error, trace=traceback.format_exc())
+
+    def _set_up(self, setup: Setup) -> Answer:
+        self._ready = None
+        if self._loaded is None or self._loaded[0] != setup.source:
+            self._loaded = None  # two models may not fit
+            self._loaded = setup.source, load_again(setup.source, self._device)
+        self._ready = setup.key, unpack(setup.recipe).ready(self._loaded[1])
+        return Answer()
+
+    def _compute(self, request: Request) -> Answer:
+        if self._ready is None or self._ready[0] != request.key:
+            raise RuntimeError(f"the worker is not set up for {request.key!r}")
+        ready = self._ready[1]
+        values = ready.compute(request.cut, request.batch, request.chunk)
+        return Answer(values, ready.chunk)

@@ -1,0 +1,293 @@
+"""Analyses whose units are computed by workers, with every trouble that workers can have."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mechheads as mh
+import mechheads.engine.run
+from mechheads.limits import Limits, Patience
+from mechheads.scale.messages import Answer, Lost, Request, Setup
+from support.made_workers import MadeWorkers
+from support.texts import CLEAN, CORRUPTED, PAIRS
+
+pytestmark = pytest.mark.transformerlens
+
+QUIET: dict[str, Any] = {"progress": False}
+EVERY_UNIT = Limits(tokens=1, logit_rows=1)
+"""Every unit is a batch of its own, with workers and without."""
+TASK = mh.Task([" The capital of France is", " The capital of Italy is"], [" Paris", " Rome"])
+
+ANALYSES: dict[str, Callable[..., Any]] = {
+    "sweep": lambda model, **given: mh.sweep(model, CLEAN, intervention=mh.Mean(), **given),
+    "sweep of a few positions": lambda model, **given: mh.ablate(model, CLEAN, positions=[1, 3], **given),
+    "patching of k": lambda model, **given: mh.activation_patch(model, PAIRS, site="k", positions="each", **given),
+    "patching of the pattern": lambda model, **given: mh.activation_patch(model, PAIRS, site="pattern", **given),
+    "screening": lambda model, **given: mh.activation_patch(model, PAIRS, screen=4, **given),
+    "race": lambda model, **given: mh.activation_patch(model, PAIRS, top=mh.patching.Race(3, first=2), **given),
+    "paths": lambda model, **given: mh.path_patch(model, PAIRS, receivers=["L2H1.q", "L2.mlp"], **given),
+    "paths to the logits": lambda model, **given: mh.path_patch(model, PAIRS, positions=["last"], **given),
+    "race of paths": lambda model, **given: mh.path_patch(
+        model, PAIRS, receivers=["L2H1.q"], top=mh.patching.Race(3, first=2), **given
+    ),
+    "matrix": lambda model, **given: mh.path_matrix(model, PAIRS, receivers=["L2H0.v", "final"], **given),
+    "ships": lambda model, **given: mh.ships(model, CLEAN, ablation="scaling", epsilon=0.3, **given),
+    "ships of groups": lambda model, **given: mh.ships(model, CLEAN, epsilon=0.3, group="kv", **given),
+    "generalized ships": lambda model, **given: mh.safety.generalized_ships(model, CLEAN, epsilon=0.3, **given),
+    "self-repair": lambda model, **given: mh.patching.self_repair(model, PAIRS, **given),
+}
+
+
+@pytest.fixture(scope="module")
+def small(tiny) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def same(one: mh.HeadScores, other: mh.HeadScores) -> bool:
+    """Whether two results are the same to the bit, whatever they were computed by."""
+    return one.scores.values.tobytes() == other.scores.values.tobytes() and one.dataset.identical(other.dataset)
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_workers_give_the_bits_of_one_process_if_the_batches_are_the_same(small, name):
+    workers = MadeWorkers(3)
+    ours = ANALYSES[name](small, budget=EVERY_UNIT, workers=workers, **QUIET)
+    assert workers.computed
+    assert same(ours, ANALYSES[name](small, budget=EVERY_UNIT, **QUIET))
+
+
+@pytest.mark.parametrize("name", ["sweep", "patching of k", "paths", "ships"])
+def test_other_batches_change_rounding_only(small, name):
+    workers = MadeWorkers(2)
+    ours = ANALYSES[name](small, workers=workers, **QUIET)
+    alone = ANALYSES[name](small, **QUIET)
+    assert len(workers.computed) >= 6  # three for each worker, so that both end together
+    np.testing.assert_allclose(ours.scores.values, alone.scores.values, rtol=1e-5, atol=1e-6)
+
+
+def test_sets_of_heads_go_to_workers_too(small):
+    sets = [["L0H1"], ["L0H1", "L2H3"], ["L1H0", "L1H2"], ["L0H1"]]
+    workers = MadeWorkers(2)
+    ours = mh.patching.patch_sets(small, PAIRS, sets, workers=workers, **QUIET)
+    alone = mh.patching.patch_sets(small, PAIRS, sets, **QUIET)
+    assert [len(units) for units in workers.computed] == [1, 1, 1]  # the set that is given twice is computed once
+    np.testing.assert_allclose(ours.values, alone.values, rtol=1e-5, atol=1e-6)
+
+
+def test_circuits_take_workers(small):
+    heads, workers = ["L0H1", "L1H2", "L2H3"], MadeWorkers(2)
+    for analysis in (mh.patching.faithfulness, mh.patching.completeness):
+        before = len(workers.computed)
+        ours = analysis(small, PAIRS, heads, workers=workers, **QUIET).table.select_dtypes("number")
+        alone = analysis(small, PAIRS, heads, **QUIET).table.select_dtypes("number")
+        assert len(workers.computed) > before
+        np.testing.assert_allclose(ours, alone, rtol=1e-5, atol=1e-6)
+
+
+def test_both_scores_of_safety_heads_take_workers(small):
+    given: dict[str, Any] = {"k": 3, "budget": EVERY_UNIT, **QUIET}
+    ours = mh.safety_heads(small, CLEAN, workers=MadeWorkers(2), **given)
+    assert same(ours, mh.safety_heads(small, CLEAN, **given))
+
+
+def test_refusals_and_tasks_take_workers(small):
+    workers = MadeWorkers(2)
+    given: dict[str, Any] = {"by": "patch", "opening": " Paris", "budget": EVERY_UNIT, **QUIET}
+    ours = mh.safety.refusal_contribution(small, CLEAN[:2], CORRUPTED[:2], workers=workers, **given)
+    assert same(ours, mh.safety.refusal_contribution(small, CLEAN[:2], CORRUPTED[:2], **given))
+    effects = mh.gating.ablation_effects(small, TASK, ["zero"], budget=EVERY_UNIT, workers=workers, **QUIET)
+    assert same(effects["zero"], mh.gating.ablation_effects(small, TASK, ["zero"], budget=EVERY_UNIT, **QUIET)["zero"])
+
+
+def test_a_race_in_half_precision_takes_workers(small):
+    race = mh.patching.Race(3, first=2, early="bfloat16")
+    workers = MadeWorkers(2)
+    ours = mh.ablate(small, CLEAN, top=race, budget=EVERY_UNIT, workers=workers, **QUIET)
+    assert same(ours, mh.ablate(small, CLEAN, top=race, budget=EVERY_UNIT, **QUIET))
+
+
+def units(model: mh.Model) -> set[tuple[mh.HeadId, int]]:
+    return {(mh.HeadId(layer, head), 0) for layer in range(model.n_layers) for head in range(model.n_heads)}
+
+
+def test_lost_workers_change_nothing_and_no_committed_unit_is_computed_twice(small, tmp_path: Path):
+    draw = random.Random(3)
+
+    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+        return Lost("it was killed by signal 9") if draw.random() < 0.3 else None
+
+    workers = MadeWorkers(3, trouble)
+    store = tmp_path / "ledger"
+    ours = mh.ablate(small, CLEAN, budget=EVERY_UNIT, workers=workers, store=store, **QUIET)
+    assert len(workers.lost) >= 5
+    assert same(ours, mh.ablate(small, CLEAN, budget=EVERY_UNIT, **QUIET))
+    assert Counter(unit for batch in workers.computed for unit in batch) == dict.fromkeys(units(small), 1)
+    mh.ablate(small, CLEAN, budget=EVERY_UNIT, workers=workers, store=store, **QUIET)
+    assert sum(map(len, workers.computed)) == len(units(small))  # everything was in the ledger
+
+
+def test_a_batch_that_is_lost_once_goes_to_another_worker_whole(small):
+    seen: list[int] = []
+
+    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+        if isinstance(request, Request) and not seen:
+            seen.append(replica)
+            return Lost("it was killed by signal 9")
+        return None
+
+    workers = MadeWorkers(2, trouble)
+    mh.ablate(small, CLEAN, workers=workers, **QUIET)
+    (lost,) = workers.lost
+    assert len(lost) == 2
+    assert lost in workers.computed
+
+
+def test_a_unit_that_ends_its_worker_three_times_is_named_and_the_rest_is_kept(small, tmp_path: Path):
+    bad = (mh.HeadId(1, 2), 0)
+
+    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+        ends = isinstance(request, Request) and bad in request.batch.units
+        return Lost("it was killed by signal 9") if ends else None
+
+    workers, store = MadeWorkers(2, trouble), tmp_path / "ledger"
+    with pytest.warns(UserWarning, match="L1H2, place 0 ended 3 workers, so it has no value; the last time, it was ki"):
+        ours = mh.ablate(small, CLEAN, workers=workers, store=store, **QUIET)
+    assert ours.missing == (mh.HeadId(1, 2),)
+    assert [len(batch) for batch in workers.lost] == [2, 2, 1]  # twice with its neighbour, then alone
+    assert Counter(unit for batch in workers.computed for unit in batch) == dict.fromkeys(units(small) - {bad}, 1)
+    whole = mh.ablate(small, CLEAN, store=store, **QUIET)  # the same call tries it again
+    np.testing.assert_allclose(whole.values, mh.ablate(small, CLEAN, **QUIET).values, rtol=1e-5, atol=1e-6)
+
+
+def test_a_worker_that_cannot_start_is_one_error_with_its_last_words(small):
+    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+        return Lost("it ended with exit code 1\nImportError: no torch") if replica == 1 else None
+
+    with pytest.raises(RuntimeError, match="worker 1 did not start, 3 times: it ended with exit code 1\nImportError"):
+        mh.ablate(small, CLEAN, budget=EVERY_UNIT, workers=MadeWorkers(2, trouble), **QUIET)
+
+
+def test_the_size_that_fits_into_memory_is_remembered_for_all_workers(small, monkeypatch: pytest.MonkeyPatch):
+    alone = mh.ablate(small, CLEAN, **QUIET)
+    carry, sizes = mechheads.engine.run._carry_at_once, []
+
+    def small_memory(job: Any, units: list[Any]) -> Any:
+        sizes.append(len(units))
+        if len(units) > 1:
+            raise MemoryError("no memory")
+        return carry(job, units)
+
+    monkeypatch.setattr(mechheads.engine.run, "_carry_at_once", small_memory)
+    workers = MadeWorkers(2)
+    ours = mh.ablate(small, CLEAN, workers=workers, **QUIET)
+    assert max(sizes) == 2
+    assert sizes.count(2) <= 2  # each worker finds out at most once
+    assert workers.chunks[2:] == [1] * (len(workers.chunks) - 2)  # and those that come later are told
+    np.testing.assert_allclose(ours.values, alone.values, rtol=1e-5, atol=1e-6)
+
+
+def test_a_worker_that_hangs_is_stopped_and_its_units_go_to_another_one(small):
+    hung: list[int] = []
+
+    class Hanging(MadeWorkers):
+        def submit(self, replica: int, request: Setup | Request) -> None:
+            if isinstance(request, Request) and not hung:
+                hung.append(replica)  # never to be answered
+            else:
+                super().submit(replica, request)
+
+    workers = Hanging(2)
+    limits = replace(EVERY_UNIT, patience=Patience(batch=0.2, flops=1e15, times=0.0))
+    ours = mh.ablate(small, CLEAN, budget=limits, workers=workers, **QUIET)
+    assert workers.stopped[:1] == hung
+    assert same(ours, mh.ablate(small, CLEAN, budget=EVERY_UNIT, **QUIET))
+
+
+def pressing(times: int, at: int) -> tuple[MadeWorkers, list[Any]]:
+    """Two workers; Ctrl-C is pressed this many times while the n-th batch is computed."""
+    seen: list[Any] = []
+
+    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+        if isinstance(request, Request):
+            seen.append(request.batch.units)
+            for _ in range(times if len(seen) == at else 0):
+                os.kill(os.getpid(), signal.SIGINT)
+        return None
+
+    return MadeWorkers(2, trouble), seen
+
+
+def test_ctrl_c_once_finishes_the_units_in_flight(small, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    workers, seen = pressing(1, at=4)
+    usual = signal.getsignal(signal.SIGINT)
+    with pytest.warns(UserWarning, match="interrupted after 5 of 12 units; the rest are NaN"):
+        ours = mh.ablate(small, CLEAN, budget=EVERY_UNIT, workers=workers, store=tmp_path / "l", **QUIET)
+    assert len(workers.computed) == len(seen) == 5  # the fourth, and one that another worker had
+    assert len(ours.missing) == 7 and ours.provenance["interrupted"]
+    assert "finishing the units in flight; press Ctrl-C again to stop now" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is usual
+    assert not workers.stopped
+    whole = mh.ablate(small, CLEAN, budget=EVERY_UNIT, workers=workers, store=tmp_path / "l", **QUIET)
+    assert len(workers.computed) == 12
+    assert same(whole, mh.ablate(small, CLEAN, budget=EVERY_UNIT, **QUIET))
+
+
+def test_ctrl_c_twice_stops_now_and_keeps_what_is_committed(small, tmp_path: Path):
+    workers, _ = pressing(2, at=4)
+    with pytest.warns(UserWarning, match="interrupted after 3 of 12 units; the rest are NaN"):
+        ours = mh.ablate(small, CLEAN, budget=EVERY_UNIT, workers=workers, store=tmp_path / "l", **QUIET)
+    assert len(ours.missing) == 9
+    assert workers.stopped  # what they were doing must not be taken for an answer later
+    whole = mh.ablate(small, CLEAN, budget=EVERY_UNIT, store=tmp_path / "l", **QUIET)
+    assert same(whole, mh.ablate(small, CLEAN, budget=EVERY_UNIT, **QUIET))
+
+
+def test_a_wrapped_model_cannot_travel(small):
+    wrapped = mh.wrap(small.model, small.tokenizer)
+    with pytest.raises(ValueError, match=r"made by mh\.wrap, so workers cannot load it; save it with save_pretrained"):
+        mh.ablate(wrapped, CLEAN, workers=MadeWorkers(1), **QUIET)
+
+
+def test_a_model_that_was_changed_after_loading_is_refused(tiny):
+    changed = mh.load(tiny("gpt2"))
+    changed.W_U.data.mul_(1.5)
+    with pytest.raises(ValueError, match="is not the model of this process: its weights were changed after it was lo"):
+        mh.ablate(changed, CLEAN, workers=MadeWorkers(1), **QUIET)
+
+
+def test_workers_that_are_none_are_refused(small):
+    with pytest.raises(ValueError, match=r"workers is 2; give replicas of the model, such as mh\.scale\.Local\(2\)"):
+        mh.ablate(small, CLEAN, workers=2, **QUIET)
+
+
+def test_an_error_on_a_worker_is_raised_here_with_its_trace(small):
+    def breaking(z, context):
+        if context.head == mh.HeadId(1, 1):
+            raise LookupError("no such thing")
+        return z * 0
+
+    with pytest.raises(LookupError, match="no such thing") as caught:
+        mh.sweep(small, CLEAN, intervention=breaking, budget=EVERY_UNIT, workers=MadeWorkers(2), **QUIET)
+    (note,) = caught.value.__notes__
+    assert note.startswith("On worker ") and "in breaking" in note
+
+
+def test_what_cannot_be_sent_is_refused(small):
+    endless = iter(lambda: 0.5, None)
+    numbers = (number for number in endless)
+
+    def scaled(z, context):
+        return z * next(numbers)
+
+    with pytest.raises(ValueError, match="workers: this analysis cannot be sent to another process"):
+        mh.sweep(small, CLEAN, intervention=scaled, workers=MadeWorkers(1), **QUIET)

@@ -1,0 +1,188 @@
+"""Workers in processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mechheads as mh
+from mechheads.limits import Limits
+from mechheads.scale.messages import Answer, Lost
+from support.texts import CLEAN, PAIRS
+
+pytestmark = pytest.mark.transformerlens
+
+QUIET: dict[str, Any] = {"progress": False}
+EVERY_UNIT = Limits(tokens=1, logit_rows=1)
+
+
+@pytest.fixture(scope="module")
+def small(tiny) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+@pytest.fixture(scope="module")
+def two():
+    with mh.scale.Local(2) as workers:
+        yield workers
+
+
+def same(one: mh.HeadScores, other: mh.HeadScores) -> bool:
+    return one.scores.values.tobytes() == other.scores.values.tobytes() and one.dataset.identical(other.dataset)
+
+
+def test_two_processes_give_the_bits_of_one(small, two, tmp_path: Path):
+    store = tmp_path / "ledger"
+    ours = mh.activation_patch(small, PAIRS, site="k", budget=EVERY_UNIT, workers=two, store=store, **QUIET)
+    alone = mh.activation_patch(small, PAIRS, site="k", budget=EVERY_UNIT, **QUIET)
+    assert same(ours, alone)
+    assert same(mh.activation_patch(small, PAIRS, site="k", budget=EVERY_UNIT, store=store, **QUIET), alone)
+
+
+def test_processes_stay_for_the_next_analysis(small, two):
+    mh.ablate(small, CLEAN, workers=two, **QUIET)
+    before = two.pids
+    ours = mh.ships(small, CLEAN, workers=two, **QUIET)
+    assert two.pids == before
+    np.testing.assert_allclose(ours.scores, mh.ships(small, CLEAN, **QUIET).scores, rtol=1e-5, atol=1e-6)
+
+
+def test_functions_that_no_file_defines_travel(small, two):
+    factor = 0.5
+
+    def half(z, context):
+        print("this must not get between the answers")
+        return z * factor
+
+    last = mh.metric(unit="nats")(lambda logits, context: logits[:, -1, 3])
+    ours = mh.sweep(small, CLEAN, intervention=half, metric=last, workers=two, **QUIET)
+    alone = mh.sweep(small, CLEAN, intervention=half, metric=last, **QUIET)
+    np.testing.assert_allclose(ours.values, alone.values, rtol=1e-5, atol=1e-6)
+
+
+def test_an_error_on_a_worker_that_only_it_knows_becomes_a_runtime_error(small, two):
+    class Odd(Exception):
+        def __reduce__(self):
+            raise TypeError("not to be pickled")
+
+    def odd(z, context):
+        if context.head == mh.HeadId(2, 2):
+            raise Odd("what is this")
+        return z * 0
+
+    with pytest.raises(RuntimeError, match="Odd: what is this"):
+        mh.sweep(small, CLEAN, intervention=odd, workers=two, **QUIET)
+
+
+def test_a_killed_process_is_an_answer_that_says_how_it_ended():
+    with mh.scale.Local(1) as workers:
+        workers.submit(0, "nonsense")
+        ((replica, answer),) = waited(workers)
+        assert replica == 0 and isinstance(answer, Answer) and isinstance(answer.error, AttributeError)
+        workers.submit(0, "more nonsense")
+        os.kill(workers.pids[0], signal.SIGKILL)
+        found = waited(workers)
+        while not isinstance(found[-1][1], Lost):
+            found = waited(workers)
+        assert found[-1][1].why.startswith("it was killed by signal 9")
+        assert workers.pids == {}
+
+
+def waited(workers: mh.scale.Local) -> list[tuple[int, Answer | Lost]]:
+    found: list[tuple[int, Answer | Lost]] = []
+    while not found:
+        found = workers.collect(60)
+    return found
+
+
+def test_the_number_of_threads_is_divided(two):
+    import torch
+
+    assert two._place(0) == ("cpu", max(1, torch.get_num_threads() // 2))
+    assert mh.scale.Local(3, ["cuda:1", "cpu"])._place(2)[0] == "cuda:1"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [((0,), "n is 0; it must be at least 1"), ((2, []), "devices is"), ((2, "cuda:0"), "devices is 'cuda:0'; give a")],
+)
+def test_bad_numbers_and_devices_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        mh.scale.Local(*given)
+
+
+@pytest.mark.slow
+def test_25_random_kills_change_nothing_and_compute_nothing_twice(small, tmp_path: Path):
+    prompts = [" The capital of France Italy Spain Germany is Paris Rome Madrid"]
+    log = tmp_path / "log"
+    log.touch()
+
+    def noting(z, context):
+        time.sleep(0.02)
+        with log.open("a") as file:
+            file.write(f"{context.head}\n")
+        return z * 0.5
+
+    def sweep(**more: Any) -> mh.HeadScores:
+        given: dict[str, Any] = {"intervention": noting, "positions": "each", "budget": EVERY_UNIT, **QUIET}
+        return mh.sweep(small, prompts, **given, **more)
+
+    draw, killed, over = random.Random(1), [0], threading.Event()
+    with mh.scale.Local(3) as workers:
+
+        def kill() -> None:
+            while killed[0] < 25 and not over.wait(draw.uniform(0.05, 1.5)):
+                if pids := list(workers.pids.values()):
+                    os.kill(draw.choice(pids), signal.SIGKILL)
+                    killed[0] += 1
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        rounds = 0
+        stores = []
+        while killed[0] < 25:
+            stores.append(tmp_path / f"ledger {rounds}")
+            ours = sweep(workers=workers, store=stores[-1])
+            rounds += 1
+        over.set()
+        thread.join()
+    assert same(ours, sweep())
+
+
+@pytest.mark.slow
+def test_processes_end_with_their_driver(tiny, tmp_path: Path):
+    code = """
+import os, signal, sys
+import mechheads as mh
+workers = mh.scale.Local(2)
+model = mh.load(sys.argv[1])
+mh.ablate(model, [" The capital of France is"], workers=workers, progress=False)
+print(*workers.pids.values(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tiny("llama"))], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2
+    given_up = time.monotonic() + 30
+    while any(map(alive, pids)) and time.monotonic() < given_up:
+        time.sleep(0.05)
+    assert not any(map(alive, pids))
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody waits for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
