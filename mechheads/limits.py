@@ -86,6 +86,7 @@ class Limits:
         run_tokens: how many tokens a cached run computes at a time.
         workers: what computes the units; None for this process.
         patience: how long workers may take.
+        part: compute only the units of this part, such as ``(3, 16)`` for the third of sixteen; the others stay NaN.
 
     >>> Limits.of("2 GB").memory == 2 * 2**30
     True
@@ -98,6 +99,11 @@ class Limits:
     run_tokens: int = 1024
     workers: Workers | None = None
     patience: Patience = Patience()
+    part: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.part is not None and not 1 <= self.part[0] <= self.part[1]:
+            raise ValueError(f"part is {self.part}; give its number, from 1, and how many there are, such as (3, 16)")
 
     @classmethod
     def of(cls, budget: Budget, workers: Workers | None = None) -> Limits:

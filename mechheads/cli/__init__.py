@@ -9,8 +9,9 @@ import typer
 
 from mechheads._version import __version__
 from mechheads.cli.figures import figure
-from mechheads.cli.options import TASKS, Device, MinPairs, ModelName, OnDisk, Out, Relations, Rule, Source
+from mechheads.cli.options import TASKS, Device, MinPairs, ModelName, OnDisk, Out, Processes, Relations, Rule, Source
 from mechheads.cli.results import errors_shown, results_in
+from mechheads.cli.runs import merge, processes, run, runs
 
 main = typer.Typer(
     help="What does each attention head of a language model do, and how sure are we?",
@@ -18,6 +19,9 @@ main = typer.Typer(
     pretty_exceptions_enable=False,
 )
 main.add_typer(figure, name="figure")
+main.add_typer(runs, name="runs")
+main.command()(run)
+main.command()(merge)
 
 
 def _version(asked: bool) -> None:
@@ -41,6 +45,7 @@ def atlas(
     out: Out = Path("atlas"),
     device: Device = "cpu",
     quick: Annotated[bool, typer.Option(help="Fewer relations, pairs and requests, no roles: a first look.")] = False,
+    workers: Processes = 1,
 ) -> None:
     """What every head does: names, labels, effects, safety heads and roles, as tables and a page to explore."""
     from mechheads.explorer.page import write_page
@@ -48,7 +53,9 @@ def atlas(
     from mechheads.studies.build import build_atlas
 
     with results_in(out) as results:
-        atlas = build_atlas(load(model, device=device), quick=quick, after_each=results.save)
+        loaded = load(model, device=device)
+        with processes(workers) as several:
+            atlas = build_atlas(loaded, quick=quick, after_each=results.save, workers=several)
         results.take(atlas, write_page)
 
 

@@ -15,6 +15,10 @@ Device = Annotated[
     str, typer.Option(help='Device of the model: "cpu", "cuda", "mps" or "auto" (a GPU if there is one).')
 ]
 TASKS = "syntax, common_sense, math, aba_abb, a relation, or a file: prompts and targets, BLiMP, CommonsenseQA, GSM8K."
+Processes = Annotated[
+    int,
+    typer.Option("--workers", min=1, help="How many processes compute; with several GPUs, they take them in turn."),
+]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 Relations = Annotated[
     list[str] | None,

@@ -13,8 +13,8 @@ from mechheads.engine.job import Job
 from mechheads.limits import Workers
 from mechheads.messages.interrupted import first_ctrl_c_waits
 from mechheads.messages.warn import warn
-from mechheads.scale.messages import Answer, Lost, Request, Setup
 from mechheads.units import show_seconds
+from mechheads.workers.messages import Answer, Lost, Request, Setup
 
 _LIVES = 3
 """How many workers a unit may take with it, and how many times a worker may fail to start."""
@@ -42,7 +42,8 @@ class _Flight:
 class Dispatch:
     """Gives batches to workers, one at a time to each.
 
-    If a worker ends or does not answer in time, another one computes its batch. After the second time, the units of the
+    If a worker ends or does not answer in time, its batch is computed again after the others, so that troubles that
+    have nothing to do with it rarely meet it again. After the second time, the units of the
     batch are computed one by one. A unit that takes three workers with it is left out, with a warning that names it.
 
     Args:
@@ -155,9 +156,9 @@ class Dispatch:
             return
         task.lost += 1
         if task.lost < _LIVES - 1 or (task.lost < _LIVES and len(task.batch.units) == 1):
-            self._waiting.appendleft(task)
+            self._waiting.append(task)
         elif len(task.batch.units) > 1:
-            self._waiting.extendleft(_Task(one, task.lost) for one in reversed(task.batch.singly()))
+            self._waiting.extend(_Task(one, task.lost) for one in task.batch.singly())
         else:
             warn(
                 f"{_show(task.batch.units[0])} ended {_LIVES} workers, so it has no value; the last time, {why}. Give "

@@ -72,6 +72,8 @@ class Spec:
         """
         if self.base not in ("clean", "corrupted"):
             raise ValueError(f'base is {self.base!r}; choose "clean" or "corrupted"')
+        if self.race is not None and self.limits.part is not None:
+            raise ValueError("top: a race needs all units, so it cannot run in parts; leave top out, or part")
         if not callable(self.intervention) or isinstance(self.intervention, type):
             raise ValueError(
                 f"intervention is {self.intervention!r}; give a function or an instance, such as mh.Zero()"

@@ -17,8 +17,8 @@ from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.model.model import Model
 from mechheads.model.sources.source import Source
-from mechheads.scale.messages import Setup
-from mechheads.scale.parcel import pack
+from mechheads.workers.messages import Setup
+from mechheads.workers.parcel import pack
 
 Take = Callable[[Sequence[Any], Values], object]
 """Gets the units of a batch and their values."""
@@ -38,13 +38,14 @@ def finish(work: Work, *, what: str, progress: bool = True) -> Finished:
     Args:
         what: what is measured, for the progress bar.
     """
-    job, found = work.job, Finished()
+    work, found = _own_part(work), Finished()
+    job = work.job
     stored = {} if job.ledger is None else job.ledger.finished()
     for unit in job.units:
         if (values := stored.get(unit_key(job, unit))) is not None:
             found.values[unit] = values
     bar = Bar(
-        total=job.plan.blocks,
+        total=sum(map(job.cost, job.units)),
         initial=sum(map(job.cost, found.values)),
         disable=not progress,
         leave=False,
@@ -64,6 +65,15 @@ def finish(work: Work, *, what: str, progress: bool = True) -> Finished:
         found.interrupted = compute(work, left, take, say=bar.set_postfix_str)
     found.interrupted |= interrupts.interrupted
     return found
+
+
+def _own_part(work: Work) -> Work:
+    """The work in the heads of this process's part; every part has heads of all layers."""
+    job = work.job
+    if (part := job.spec.limits.part) is None:
+        return work
+    number, count = part
+    return work.some(replace(job, heads=tuple(sorted(job.heads)[number - 1 :: count])))
 
 
 def compute(work: Work, batches: Sequence[Batch], take: Take, say: Callable[[str], object] = lambda text: None) -> bool:

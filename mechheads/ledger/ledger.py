@@ -96,6 +96,42 @@ class Ledger:
         rows = _check(Path(path).resolve())
         return [{"key": k, "about": json.loads(a), "started": s, "units": n} for k, a, s, n in rows]
 
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], key: str) -> Ledger:
+        """A sweep of an existing file, to read.
+
+        Raises:
+            ValueError: if there is no such file or sweep in it, or it is not a ledger.
+        """
+        if not any(sweep["key"] == key for sweep in cls.list(path)):
+            raise ValueError(f"the ledger {path} holds no sweep with the key {key!r}")
+        return cls(path, key, {})
+
+    @staticmethod
+    def remove(path: str | os.PathLike[str], key: str) -> None:
+        """Remove a sweep with its units from a file.
+
+        Raises:
+            ValueError: if there is no such file or sweep in it, or it is not a ledger.
+        """
+        with Ledger.read(path, key) as ledger:
+            with ledger._transaction():
+                for table in ("units", "settings"):
+                    ledger._file.execute(f"DELETE FROM {table} WHERE sweep = ?", (ledger._sweep,))
+                ledger._file.execute("DELETE FROM sweeps WHERE id = ?", (ledger._sweep,))
+            ledger._file.execute("VACUUM")
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The description of the sweep."""
+        ((about,),) = self._file.execute("SELECT about FROM sweeps WHERE id = ?", (self._sweep,))
+        return json.loads(about)
+
+    def settings(self) -> dict[str, Any]:
+        """Every setting of this sweep; see ``remember``."""
+        rows = self._file.execute("SELECT name, value FROM settings WHERE sweep = ?", (self._sweep,))
+        return {name: json.loads(value) for name, value in rows}
+
     def finished(self) -> dict[str, np.ndarray]:
         """The units committed so far by this or any other process, each the same float64 array as committed."""
         rows = self._file.execute(

@@ -1,6 +1,8 @@
-"""Beyond one process: workers that compute the units of an analysis."""
+"""Beyond one process: workers that compute the units of an analysis, and analyses that run in parts."""
 
+from mechheads.ledger.merge import merge
 from mechheads.limits import Patience
-from mechheads.scale.local import Local
+from mechheads.scale.spec_file import read_analysis, write_analysis
+from mechheads.workers.local import Local
 
-__all__ = ["Local", "Patience"]
+__all__ = ["Local", "Patience", "merge", "read_analysis", "write_analysis"]

@@ -16,6 +16,7 @@ from mechheads.labels import label_heads
 from mechheads.labels.relations import Relation, load_relations
 from mechheads.labels.static import RelationScorer
 from mechheads.labels.usable_pairs import in_vocabulary
+from mechheads.limits import Workers
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.patching.activation import activation_patch
@@ -55,6 +56,7 @@ def build_atlas(
     updates: int = 22,
     after_each: Callable[[Atlas], object] | None = None,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> Atlas:
     """What every head of a model does on text, labels from weights, activation patching, safety heads and roles.
 
@@ -65,6 +67,7 @@ def build_atlas(
         updates: number of updates in each fit of the gates, from which the roles follow.
         after_each: called with the atlas so far after each analysis, for example to save it.
         progress: print the stages and an estimate of the time, and show progress bars, on stderr.
+        workers: what computes patching, self-repair, paths and safety heads, as in ``mh.sweep``.
 
     An analysis is left out if its words are not in the model's vocabulary, or its prompts are too long for the model's
     context. ``notes`` says which and why. The gates are fitted briefly; ``mh.fit_gates`` fits them for longer.
@@ -80,7 +83,7 @@ def build_atlas(
         with atlas.or_left_out("patching"):
             pairs = _pairs(model, atlas, 4 if quick else 8)
             with atlas.stage("patching", progress):
-                atlas.patching = activation_patch(model, pairs, normalize=True, progress=progress)
+                atlas.patching = activation_patch(model, pairs, normalize=True, progress=progress, workers=workers)
         if atlas.patching is not None:
             stop_if_partial(atlas.patching)
             show(atlas)
@@ -106,11 +109,11 @@ def build_atlas(
             show(atlas)
         with atlas.or_left_out("weights"), atlas.stage("weights", progress):
             atlas.weights = head_weights(model, progress=progress)
-        _causes(model, pairs, atlas, progress)
+        _causes(model, pairs, atlas, progress, workers)
         show(atlas)
         if "safety heads" in seconds:
             with atlas.stage("safety", progress):
-                atlas.safety = _safety(model, atlas.requests, progress)
+                atlas.safety = _safety(model, atlas.requests, progress, workers)
             for ablation, scores in atlas.safety.items():
                 stop_if_partial(scores)
                 atlas.notes += _how_raced(ablation, scores)
@@ -158,7 +161,7 @@ def _pairs(model: Model, atlas: Atlas, n: int) -> PromptPairs:
     return pairs
 
 
-def _causes(model: Model, pairs: PromptPairs | None, atlas: Atlas, progress: bool) -> None:
+def _causes(model: Model, pairs: PromptPairs | None, atlas: Atlas, progress: bool, workers: Workers | None) -> None:
     """Patterns, direct parts, repair and paths, as far as each can be had."""
     prompts = [pair["clean"] for pair in atlas.pairs]
     with atlas.stage("causes", progress), warnings.catch_warnings():
@@ -172,10 +175,10 @@ def _causes(model: Model, pairs: PromptPairs | None, atlas: Atlas, progress: boo
         with atlas.or_left_out("circuit"):
             atlas.circuit = faithfulness_curve(model, pairs, atlas.patching, progress)
         with atlas.or_left_out("repair"):
-            atlas.repair = causes.repairs(model, pairs, atlas.patching, progress)
+            atlas.repair = causes.repairs(model, pairs, atlas.patching, progress, workers)
         with atlas.or_left_out("paths"):
             few = capital_pairs(model, causes.PAIRS) or pairs
-            atlas.paths = causes.paths_between(model, few, atlas.patching, progress)
+            atlas.paths = causes.paths_between(model, few, atlas.patching, progress, workers)
 
 
 def _estimate(
@@ -227,9 +230,15 @@ def _race(model: Model, requests: list[str]) -> Race | None:
     return race if model.n_layers * model.n_heads > race.top and len(requests) > race.first else None
 
 
-def _safety(model: Model, requests: list[str], progress: bool) -> dict[str, SafetyHeads]:
+def _safety(model: Model, requests: list[str], progress: bool, workers: Workers | None) -> dict[str, SafetyHeads]:
     return compare_ablations(
-        model, requests, _SAFETY_HEADS, ablations=PAPER_KINDS, top=_race(model, requests), progress=progress
+        model,
+        requests,
+        _SAFETY_HEADS,
+        ablations=PAPER_KINDS,
+        top=_race(model, requests),
+        progress=progress,
+        workers=workers,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mechheads.behaviour import logit_attribution
 from mechheads.heads import HeadId
+from mechheads.limits import Workers
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.model import Model
 from mechheads.patching.path import path_matrix
@@ -39,14 +40,18 @@ def direct_parts(model: Model, pairs: PromptPairs, progress: bool) -> HeadScores
     return found
 
 
-def repairs(model: Model, pairs: PromptPairs, patching: HeadScores, progress: bool) -> HeadScores:
+def repairs(
+    model: Model, pairs: PromptPairs, patching: HeadScores, progress: bool, workers: Workers | None
+) -> HeadScores:
     """Total and direct effect of the strongest heads, and the reaction of later layers."""
-    found = self_repair(model, pairs, heads=strongest(patching, REPAIRED), progress=progress)
+    found = self_repair(model, pairs, heads=strongest(patching, REPAIRED), progress=progress, workers=workers)
     stop_if(bool(found.provenance.get("interrupted")))
     return found
 
 
-def paths_between(model: Model, pairs: PromptPairs, patching: HeadScores, progress: bool) -> HeadScores:
+def paths_between(
+    model: Model, pairs: PromptPairs, patching: HeadScores, progress: bool, workers: Workers | None
+) -> HeadScores:
     """Paths from the strongest heads to the logits, and to q, k and v of the strongest that come after one of them.
 
     Raises:
@@ -56,6 +61,6 @@ def paths_between(model: Model, pairs: PromptPairs, patching: HeadScores, progre
     first = min(head.layer for head in senders)
     later = [head for head in senders if head.layer > first][:RECEIVERS]
     receivers = ["final", *(f"{head}.{way}" for head in later for way in "qkv")]
-    found = path_matrix(model, pairs, receivers=receivers, senders=senders, progress=progress)
+    found = path_matrix(model, pairs, receivers=receivers, senders=senders, progress=progress, workers=workers)
     stop_if(bool(found.provenance.get("interrupted")))
     return found

@@ -17,7 +17,7 @@ import pytest
 import mechheads as mh
 import mechheads.engine.run
 from mechheads.limits import Limits, Patience
-from mechheads.scale.messages import Answer, Lost, Request, Setup
+from mechheads.workers.messages import Answer, Lost, Request, Setup
 from support.made_workers import MadeWorkers
 from support.texts import CLEAN, CORRUPTED, PAIRS
 

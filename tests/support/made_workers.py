@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from mechheads.scale.messages import Answer, Lost, Request, Setup
-from mechheads.scale.replica import Replica
+from mechheads.workers.messages import Answer, Lost, Request, Setup
+from mechheads.workers.replica import Replica
 
 Trouble = Callable[[int, Any], Answer | Lost | None]
 """Gets a replica and its request: what happens instead of an answer, if anything."""

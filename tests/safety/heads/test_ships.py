@@ -20,7 +20,7 @@ import mechheads.safety.heads.measure_ships
 import mechheads.safety.heads.race_ships
 from mechheads.engine import plan as plans
 from mechheads.engine.job import Spec, make_ready
-from mechheads.engine.run import finals
+from mechheads.engine.run import Altering, batches, finals
 from mechheads.limits import Limits
 from mechheads.results.stats import cluster_draws, top_shares
 from mechheads.runs.head_cache import HeadCache
@@ -115,7 +115,7 @@ def states_without(model: mh.Model, ablation: Any, epsilon: float) -> dict[mh.He
     )
     return {
         head: final[:, -1].double().numpy()
-        for units, of_units in finals(job, progress=False)
+        for units, of_units in finals(job, batches(job), Altering(job))
         for (head, _), final in zip(units, of_units, strict=True)
     }
 
@@ -177,7 +177,7 @@ def test_angles_are_those_of_a_direct_svd_of_the_engines_states(llama: mh.Model,
     last = [int(length) - 1 for length in job.tokens.lengths]
     intact = job.base.final[range(len(last)), last].double().numpy()
     found = generalized_ships(llama, REQUESTS, r=r, **QUIET)
-    for units, finals_of_units in finals(job, progress=False):
+    for units, finals_of_units in finals(job, batches(job), Altering(job)):
         for (head, _), final in zip(units, finals_of_units, strict=True):
             expected = direct_angle(intact, final[:, 0].double().numpy(), r)
             assert found[head]["score"] == pytest.approx(expected, abs=1e-6)

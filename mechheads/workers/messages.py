@@ -48,7 +48,7 @@ class Setup:
     Attributes:
         key: the name of this setup.
         source: loads the model.
-        recipe: the work, as ``scale.parcel.pack`` packs it.
+        recipe: the work, as ``workers.parcel.pack`` packs it.
     """
 
     key: str

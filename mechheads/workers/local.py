@@ -15,11 +15,11 @@ from contextlib import suppress
 from typing import IO, Any, cast
 
 from mechheads.messages.arguments import check_at_least
-from mechheads.scale.messages import Answer, Lost
-from mechheads.scale.process import receive, send
+from mechheads.workers.messages import Answer, Lost
+from mechheads.workers.process import receive, send
 
 _LAST_LINES = 20
-_START = "import sys; sys.path[:] = {path!r}; from mechheads.scale.process import main; main()"
+_START = "import sys; sys.path[:] = {path!r}; from mechheads.workers.process import main; main()"
 Arrived = queue.SimpleQueue[tuple[int, "_Process", Answer | Lost]]
 
 

@@ -48,14 +48,14 @@ def _read(pipe: IO[bytes], requests: queue.SimpleQueue[bytes]) -> None:
 
 
 def _replica(device: str, threads: str) -> Any:
-    from mechheads.scale.replica import Replica
+    from mechheads.workers.replica import Replica
 
     return Replica(device, int(threads))
 
 
 def _packed(answer: Any) -> bytes:
     """The answer as bytes; an error that cannot be sent as it is becomes a RuntimeError with its text."""
-    from mechheads.scale.messages import Answer
+    from mechheads.workers.messages import Answer
 
     try:
         data = pickle.dumps(answer)

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import mechheads as mh
+from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
-from mechheads.scale.messages import Answer, Lost
+from mechheads.workers.messages import Answer, Lost
 from support.texts import CLEAN, PAIRS
 
 pytestmark = pytest.mark.transformerlens
@@ -128,7 +129,7 @@ def test_25_random_kills_change_nothing_and_compute_nothing_twice(small, tmp_pat
     log.touch()
 
     def noting(z, context):
-        time.sleep(0.02)
+        time.sleep(0.05)
         with log.open("a") as file:
             file.write(f"{context.head}\n")
         return z * 0.5
@@ -137,26 +138,72 @@ def test_25_random_kills_change_nothing_and_compute_nothing_twice(small, tmp_pat
         given: dict[str, Any] = {"intervention": noting, "positions": "each", "budget": EVERY_UNIT, **QUIET}
         return mh.sweep(small, prompts, **given, **more)
 
-    draw, killed, over = random.Random(1), [0], threading.Event()
+    alone = sweep()
+    n, draw, killed, over = len(log.read_text().split()), random.Random(1), [0], threading.Event()
     with mh.scale.Local(3) as workers:
 
         def kill() -> None:
-            while killed[0] < 25 and not over.wait(draw.uniform(0.05, 1.5)):
+            while killed[0] < 25 and not over.wait(draw.uniform(0, 2)):
+                before = log.stat().st_size
+                while log.stat().st_size < before + 50 and not over.wait(0.01):
+                    pass  # until a few more units were computed
                 if pids := list(workers.pids.values()):
-                    os.kill(draw.choice(pids), signal.SIGKILL)
                     killed[0] += 1
+                    os.kill(draw.choice(pids), signal.SIGKILL)
 
-        thread = threading.Thread(target=kill)
-        thread.start()
+        killer = threading.Thread(target=kill)
+        killer.start()
         rounds = 0
-        stores = []
-        while killed[0] < 25:
-            stores.append(tmp_path / f"ledger {rounds}")
-            ours = sweep(workers=workers, store=stores[-1])
-            rounds += 1
-        over.set()
-        thread.join()
-    assert same(ours, sweep())
+        try:
+            while killed[0] < 25:
+                before, computed = killed[0], len(log.read_text().split())
+                rounds += 1
+                assert same(sweep(workers=workers, store=tmp_path / f"{rounds}.ledger"), alone)
+                lost = killed[0] - before + 1  # one more if it was killed just before
+                assert n <= len(log.read_text().split()) - computed <= n + lost
+                (held,) = Ledger.list(tmp_path / f"{rounds}.ledger")
+                assert held["units"] == n
+        finally:
+            over.set()
+            killer.join()
+    assert killed[0] == 25
+
+
+@pytest.mark.slow
+def test_a_killed_driver_goes_on_from_its_ledger(small, tiny, tmp_path: Path):
+    code = """
+import sys, time
+import mechheads as mh
+from mechheads.ledger.ledger import Ledger
+from mechheads.limits import Limits
+prompts = [" The capital of France Italy Spain Germany is Paris Rome Madrid"]
+
+def half(z, context):
+    time.sleep(0.05)
+    return z * 0.5
+
+given = dict(intervention=half, positions="each", budget=Limits(tokens=1, logit_rows=1), progress=False)
+with mh.scale.Local(2) as workers:
+    mh.sweep(mh.load(sys.argv[1]), prompts, workers=workers, store=sys.argv[2], **given)
+"""
+    store = tmp_path / "ledger"
+    units = []
+    for _ in range(4):
+        driver = subprocess.Popen([sys.executable, "-c", code, str(tiny("llama")), str(store)])
+        before, given_up = units[-1] if units else 0, time.monotonic() + 120
+        while (not store.exists() or finished(store) < before + 3) and time.monotonic() < given_up:
+            time.sleep(0.05)
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+        units.append(finished(store))
+    assert 3 <= units[0] < units[1] < units[2] < units[3]
+    subprocess.run([sys.executable, "-c", code, str(tiny("llama")), str(store)], check=True)
+    (held,) = Ledger.list(store)
+    assert held["units"] == 12 * 13 or held["units"] % 12 == 0
+
+
+def finished(store: Path) -> int:
+    return sum(sweep["units"] for sweep in Ledger.list(store))
 
 
 @pytest.mark.slow

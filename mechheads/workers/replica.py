@@ -10,8 +10,8 @@ import torch
 from mechheads.model.load import load_again
 from mechheads.model.model import Model
 from mechheads.model.sources.source import Source
-from mechheads.scale.messages import Answer, Ready, Request, Setup
-from mechheads.scale.parcel import unpack
+from mechheads.workers.messages import Answer, Ready, Request, Setup
+from mechheads.workers.parcel import unpack
 
 
 class Replica:

@@ -1,0 +1,222 @@
+"""An analysis as a file, to be run somewhere else: JSON, and tensors in a safetensors file next to it.
+
+The file names functions and classes, and holds no code: whoever reads it imports them. It may name what is in
+mechheads, and modules that the reader allows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import json
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mechheads._version import __version__
+from mechheads.files.replacing import replacing
+from mechheads.files.tensors import TensorFile
+from mechheads.files.text import read_json
+from mechheads.heads import HeadId
+from mechheads.model.model import Model
+from mechheads.model.sources.source import Source
+
+_FORMAT = "mechheads analysis 1"
+_TENSORS = TensorFile("mechheads analysis tensors 1", "{path} does not hold an analysis' tensors", ())
+_SPLIT = ("model", "workers", "store", "budget", "progress")
+"""Arguments that say where and how an analysis runs, not what it is."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A function of mechheads, its arguments and the source of its model.
+
+    Attributes:
+        function: such as ``mh.activation_patch``.
+        source: what loads the model.
+        arguments: all arguments but the model, by name.
+    """
+
+    function: Callable[..., Any]
+    source: Source
+    arguments: Mapping[str, Any]
+
+
+def write_analysis(path: str | os.PathLike[str], function: Callable[..., Any], model: Model, **arguments: Any) -> Path:
+    """Write an analysis to a file, for ``mechheads run``.
+
+    Args:
+        path: a JSON file; tensors go into a safetensors file of the same name.
+        function: a function of mechheads that takes ``store=``, such as ``mh.activation_patch``.
+        model: the model, from ``mh.load``.
+        arguments: the other arguments, by name, without ``store``, ``workers``, ``budget`` and ``progress``.
+
+    Returns:
+        The path of the JSON file.
+
+    Raises:
+        ValueError: if the function is another one, the model was not loaded by ``mh.load``, or an argument has no form
+            in a file. Interventions and metrics must be defined at the top of a module that can be imported.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> path = Path(tempfile.mkdtemp()) / "zero.json"
+    >>> written = mh.scale.write_analysis(path, mh.ablate, model, prompts=["The capital of France is"], heads=["L23H4"])
+    >>> mh.scale.read_analysis(written).arguments["heads"]
+    ['L23H4']
+    """
+    path = Path(path)
+    _check_function(function)
+    known = inspect.signature(function).parameters
+    if wrong := [name for name in arguments if name not in known or name in _SPLIT]:
+        allowed = ", ".join(name for name in known if name not in _SPLIT)
+        raise ValueError(f"{wrong[0]} is not an argument of the analysis itself; choose from {allowed}")
+    if model.source is None:
+        raise ValueError(f"model {model.name!r} was made by mh.wrap, so no file can name it; load it with mh.load")
+    tensors: dict[str, Tensor] = {}
+    written = {
+        "format": _FORMAT,
+        "mechheads": __version__,
+        "function": _name(function),
+        "model": _encode(model.source, tensors, "model"),
+        "arguments": {name: _encode(value, tensors, name) for name, value in arguments.items()},
+    }
+    if tensors:
+        _TENSORS.write(path.with_suffix(".safetensors"), tensors, {})
+    with replacing(path) as unfinished:
+        Path(unfinished).write_text(json.dumps(written, indent=1), "utf-8")
+    return path
+
+
+def read_analysis(path: str | os.PathLike[str], allow: Collection[str] = ()) -> Analysis:
+    """Read an analysis that ``write_analysis`` wrote.
+
+    Args:
+        allow: modules besides mechheads from which it may take functions and classes; they are imported.
+
+    Raises:
+        ValueError: if the file is not an analysis, or names something that is not allowed or does not exist.
+    """
+    path = Path(path)
+    found = read_json(path)
+    if not isinstance(found, dict) or found.get("format") != _FORMAT:
+        raise ValueError(f"{path} is not an analysis; write one with mh.scale.write_analysis")
+    beside = path.with_suffix(".safetensors")
+    reader = _Reader(path, _TENSORS.read(beside)[0] if beside.exists() else {}, {"mechheads", *allow})
+    function = reader.named(found["function"])
+    _check_function(function)
+    arguments = {name: reader.decode(value) for name, value in found["arguments"].items()}
+    return Analysis(function, reader.decode(found["model"]), arguments)
+
+
+def _check_function(function: Any) -> None:
+    takes = inspect.signature(function).parameters if inspect.isfunction(function) else {}
+    if not getattr(function, "__module__", "").startswith("mechheads.") or "store" not in takes:
+        raise ValueError(
+            f"function is {function!r}; give a function of mechheads that takes store=, such as mh.activation_patch"
+        )
+
+
+def _name(thing: Any) -> str:
+    return f"{thing.__module__}:{thing.__qualname__}"
+
+
+def _encode(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
+    """A value as JSON; tensors are put aside. A dict with one key that begins with "$" stands for something else."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, HeadId):
+        return {"$head": str(value)}
+    if isinstance(value, torch.dtype):
+        return {"$dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (Tensor, np.ndarray)):
+        tensors[key := f"{where} {len(tensors)}"] = torch.as_tensor(value).detach().cpu().contiguous()
+        return {"$array" if isinstance(value, np.ndarray) else "$tensor": key}
+    if isinstance(value, tuple):
+        return {"$tuple": [_encode(one, tensors, where) for one in value]}
+    if isinstance(value, list):
+        return [_encode(one, tensors, where) for one in value]
+    if isinstance(value, dict) and all(isinstance(key, str) and not key.startswith("$") for key in value):
+        return {key: _encode(one, tensors, where) for key, one in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.init}
+        return {"$made": [_name(_importable(type(value), where)), _encode(fields, tensors, where)]}
+    if inspect.isfunction(value):
+        return {"$function": _name(_importable(value, where))}
+    raise ValueError(
+        f"{where} is {value!r}, which has no form in a file; give numbers, texts, lists or frozen dataclasses"
+    )
+
+
+def _importable(thing: Any, where: str) -> Any:
+    module = importlib.import_module(thing.__module__) if thing.__module__ != "__main__" else None
+    found: Any = module
+    for part in thing.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found is not thing:
+        raise ValueError(
+            f"{where}: {thing.__qualname__} cannot be imported by its name; define it in a file of its own"
+        )
+    return thing
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the values of one file."""
+
+    path: Path
+    tensors: Mapping[str, Tensor]
+    allowed: Collection[str]
+
+    def named(self, name: str) -> Any:
+        """The function or class with this name."""
+        module, _, inside = name.partition(":")
+        if module.partition(".")[0] not in self.allowed and module not in self.allowed:
+            raise ValueError(
+                f"{self.path} takes {inside} from the module {module}, which is not part of mechheads; if you trust "
+                f"it, allow it: --allow {module}"
+            )
+        try:
+            found = importlib.import_module(module)
+            for part in inside.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"{self.path} takes {inside} from the module {module}: {error}") from error
+        return found
+
+    def decode(self, value: Any) -> Any:
+        """The value that ``_encode`` encoded."""
+        if isinstance(value, list):
+            return [self.decode(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        (kind, inside), *others = value.items() if value else [("", None)]
+        if others or not kind.startswith("$"):
+            return {key: self.decode(one) for key, one in value.items()}
+        made: dict[str, Callable[[Any], Any]] = {
+            "$head": HeadId.parse,
+            "$dtype": lambda name: getattr(torch, name),
+            "$tensor": lambda key: self.tensors[key],
+            "$array": lambda key: self.tensors[key].numpy(),
+            "$tuple": lambda items: tuple(map(self.decode, items)),
+            "$made": lambda both: self._made(*both),
+            "$function": self.named,
+        }
+        if kind not in made:
+            raise ValueError(f"{self.path} has a value of kind {kind!r}, which this mechheads does not know")
+        return made[kind](inside)
+
+    def _made(self, name: str, fields: Any) -> Any:
+        cls = self.named(name)
+        if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+            raise ValueError(f"{self.path} makes a {name}, which is not a dataclass")
+        return cls(**self.decode(fields))
