@@ -13,14 +13,8 @@ import dill
 class _Pickler(dill.Pickler):
     """Sends functions and classes of notebooks and scripts with their code, and modules by their names only."""
 
-    dispatch = dill.Pickler.dispatch.copy()
-
-
-def _save_module(pickler: _Pickler, module: ModuleType) -> None:
-    pickler.save_reduce(importlib.import_module, (module.__name__,), obj=module)
-
-
-_Pickler.dispatch[ModuleType] = _save_module
+    def reducer_override(self, thing: Any) -> Any:
+        return (importlib.import_module, (thing.__name__,)) if isinstance(thing, ModuleType) else NotImplemented
 
 
 def pack(thing: Any, what: str) -> bytes:

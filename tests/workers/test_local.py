@@ -153,16 +153,12 @@ def test_25_random_kills_change_nothing_and_compute_nothing_twice(small, tmp_pat
 
         killer = threading.Thread(target=kill)
         killer.start()
-        rounds = 0
         try:
             while killed[0] < 25:
                 before, computed = killed[0], len(log.read_text().split())
-                rounds += 1
-                assert same(sweep(workers=workers, store=tmp_path / f"{rounds}.ledger"), alone)
+                assert same(sweep(workers=workers), alone)
                 lost = killed[0] - before + 1  # one more if it was killed just before
                 assert n <= len(log.read_text().split()) - computed <= n + lost
-                (held,) = Ledger.list(tmp_path / f"{rounds}.ledger")
-                assert held["units"] == n
         finally:
             over.set()
             killer.join()
@@ -184,22 +180,31 @@ def half(z, context):
 
 given = dict(intervention=half, positions="each", budget=Limits(tokens=1, logit_rows=1), progress=False)
 with mh.scale.Local(2) as workers:
-    mh.sweep(mh.load(sys.argv[1]), prompts, workers=workers, store=sys.argv[2], **given)
+    found = mh.sweep(mh.load(sys.argv[1]), prompts, workers=workers, store=sys.argv[2], **given)
+found.save(sys.argv[3])
 """
-    store = tmp_path / "ledger"
+    result = tmp_path / "result.nc"
+    words = [sys.executable, "-c", code, *map(str, (tiny("llama"), store := tmp_path / "ledger", result))]
     units = []
-    for _ in range(4):
-        driver = subprocess.Popen([sys.executable, "-c", code, str(tiny("llama")), str(store)])
-        before, given_up = units[-1] if units else 0, time.monotonic() + 120
-        while (not store.exists() or finished(store) < before + 3) and time.monotonic() < given_up:
+    for _ in range(3):
+        driver = subprocess.Popen(words)
+        before = units[-1] if units else 0
+        while not store.exists() or finished(store) < before + 3:
+            assert driver.poll() is None
             time.sleep(0.05)
         driver.send_signal(signal.SIGKILL)
         driver.wait()
         units.append(finished(store))
-    assert 3 <= units[0] < units[1] < units[2] < units[3]
-    subprocess.run([sys.executable, "-c", code, str(tiny("llama")), str(store)], check=True)
-    (held,) = Ledger.list(store)
-    assert held["units"] == 12 * 13 or held["units"] % 12 == 0
+    assert 3 <= units[0] < units[1] < units[2]
+    assert not result.exists()
+    subprocess.run(words, check=True)
+
+    def half(z, context):
+        return z * 0.5
+
+    prompts = [" The capital of France Italy Spain Germany is Paris Rome Madrid"]
+    alone = mh.sweep(small, prompts, intervention=half, positions="each", budget=EVERY_UNIT, **QUIET)
+    assert mh.HeadScores.load(result).values.values.tobytes() == alone.values.values.tobytes()
 
 
 def finished(store: Path) -> int:

@@ -1,0 +1,116 @@
+"""What workers cost and what they gain: ``python -m benchmarks.scale``.
+
+1. The overhead of a batch: batches that compute nothing go through the driver, a worker process and the ledger. The
+   driver's own share limits how many replicas it can serve; the whole round trip is what a replica waits.
+2. The efficiency that follows for 8, 64 and 512 replicas, for batches of models of the size of Llama-2-7B and
+   Llama-3.1-70B at a given speed of a replica. It is computed from 1, not measured on GPUs.
+3. Two processes on two cores and one process with two threads, taking turns: activation patching on the default model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import mechheads as mh
+from benchmarks.racing import capitals
+from mechheads.engine.batches import Batch
+from mechheads.engine.dispatch import Dispatch
+from mechheads.engine.job import Job
+from mechheads.engine.work import source_of
+from mechheads.ledger.ledger import Ledger
+from mechheads.limits import Limits
+from mechheads.workers.messages import Setup
+from mechheads.workers.parcel import pack
+
+LLAMAS = {"Llama-2-7B": (6.5e9, 32, 1), "Llama-3.1-70B": (69.5e9, 80, 4)}
+"""Parameters in blocks, layers, and GPUs of a replica."""
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """A recipe for values of a given size, without any work."""
+
+    size: int
+    chunk: int | None = None
+
+    def ready(self, model: mh.Model) -> Nothing:
+        return self
+
+    def compute(self, cut: Any, batch: Batch, chunk: int | None) -> Sequence[np.ndarray]:
+        return [np.zeros(self.size) for _ in batch.units]
+
+
+def main() -> None:
+    """Print the overhead, the efficiency and both times."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batches", type=int, default=500)
+    parser.add_argument("--units", type=int, default=16, help="units of a batch")
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=64, help="tokens of a prompt that are computed")
+    parser.add_argument("--teraflops", type=float, default=300.0, help="what a GPU does in a second")
+    parser.add_argument("--repeats", type=int, default=3)
+    asked = parser.parse_args()
+    model = mh.load()
+    pairs = capitals(model, 8)
+    job = mh.prepare(model, pairs, progress=False)
+    round_trip = overhead(job, 1, asked.batches, asked.units, asked.prompts)
+    driver = overhead(job, 2, asked.batches, asked.units, asked.prompts)
+    print(f"a batch of {asked.units} units and {asked.prompts} prompts: {1e3 * round_trip:.2f} ms round trip; ", end="")
+    print(f"{1e3 * driver:.2f} ms at most between two batches of two workers")
+    for name, (parameters, layers, gpus) in LLAMAS.items():
+        work = 2 * parameters * asked.units * asked.prompts * asked.tokens * (layers + 1) / (2 * layers)
+        seconds = work / (gpus * asked.teraflops * 1e12)
+        shares = (min(seconds / (seconds + round_trip), seconds / (n * driver)) for n in (8, 64, 512))
+        print(f"{name}: {seconds:.2f} s a batch; efficiency at 8, 64, 512 replicas: ", end="")
+        print(", ".join(f"{share:.1%}" for share in shares))
+    side_by_side(model, pairs, asked.repeats)
+
+
+def overhead(job: Job, n: int, batches: int, units: int, prompts: int) -> float:
+    """Seconds for each batch that computes nothing, with n workers, all units committed to a ledger."""
+    setup = Setup("nothing", source_of(job.model), pack(Nothing(prompts), "nothing"))
+    made = [Batch((tuple((mh.HeadId(0, 0), i * units + j) for j in range(units)),)) for i in range(batches)]
+    with mh.scale.Local(n) as workers, tempfile.TemporaryDirectory() as folder:
+        for number, some in enumerate((made[: 2 * n], made)):  # the first run starts the processes
+            with Ledger(Path(folder) / f"{number}.ledger", "nothing", {}) as ledger:
+
+                def take(units: Sequence[Any], values: Any, ledger: Ledger = ledger) -> None:
+                    ledger.commit({str(unit): value for unit, value in zip(units, values, strict=True)})
+
+                start = time.perf_counter()
+                Dispatch(workers, setup, job, take, lambda text: None).run(some)
+                seconds = time.perf_counter() - start
+    return seconds / batches
+
+
+def side_by_side(model: mh.Model, pairs: mh.PromptPairs, repeats: int) -> None:
+    """Print the times of one process with all threads, and of as many processes with one thread each."""
+    cores = torch.get_num_threads()
+    limits = Limits()
+    times: dict[str, list[float]] = {"one process": [], "processes": []}
+    with mh.scale.Local(cores) as workers:
+        ways = {"one process": limits, "processes": replace(limits, workers=workers)}
+        mh.activation_patch(model, pairs, budget=ways["processes"], progress=False)  # starts the processes
+        for _ in range(repeats):
+            for name, way in ways.items():
+                start = time.perf_counter()
+                mh.activation_patch(model, pairs, budget=way, progress=False)
+                times[name].append(time.perf_counter() - start)
+    one, several = (statistics.median(taken) for taken in times.values())
+    best = " and ".join(f"{min(taken):.2f}" for taken in times.values())
+    print(f"activation patching, 8 pairs: one process with {cores} threads {one:.2f} s, {cores} processes ", end="")
+    print(f"{several:.2f} s (medians of {repeats}, taking turns; best {best})")
+
+
+if __name__ == "__main__":
+    main()
