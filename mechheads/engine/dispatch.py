@@ -67,6 +67,7 @@ class Dispatch:
         self._flying: dict[int, _Flight] = {}
         self._set_up: set[int] = set()
         self._failed_starts: Counter[int] = Counter()
+        self._left_out: set[int] = set()
         self._slowest = 0.0  # the most seconds for the work of one block so far
         self._done: Counter[int] = Counter()
         self._begin = time.monotonic()
@@ -94,7 +95,8 @@ class Dispatch:
 
     def _send(self) -> None:
         """Give every idle worker something to do, the workers that are ready first."""
-        idle = [replica for replica in range(self._workers.replicas) if replica not in self._flying]
+        busy = self._left_out | set(self._flying)
+        idle = [replica for replica in range(self._workers.replicas) if replica not in busy]
         for replica in sorted(idle, key=lambda replica: replica not in self._set_up):
             starting = sum(flight.task is None for flight in self._flying.values())
             if len(self._waiting) <= starting:
@@ -141,8 +143,9 @@ class Dispatch:
         self._slowest = max(self._slowest, (now - flight.start) / self._blocks(batch))
         self._done[replica] += len(batch.units)
         self._take(batch.units, values)
-        speeds = (f"{self._done[one] / (now - self._begin):.2g}" for one in sorted(self._done))
-        self._say(f"{', '.join(speeds)} units/s")
+        if now > self._begin:
+            speeds = (f"{self._done[one] / (now - self._begin):.2g}" for one in sorted(self._done))
+            self._say(f"{', '.join(speeds)} units/s")
 
     def _lose(self, replica: int, flight: _Flight | None, why: str) -> None:
         """Go on without a worker: it starts again when it is needed, and its batch goes to the next one."""
@@ -152,7 +155,7 @@ class Dispatch:
         if (task := flight.task) is None:
             self._failed_starts[replica] += 1
             if self._failed_starts[replica] == _LIVES:
-                raise RuntimeError(f"worker {replica} did not start, {_LIVES} times: {why}")
+                self._leave_out(replica, why)
             return
         task.lost += 1
         if task.lost < _LIVES - 1 or (task.lost < _LIVES and len(task.batch.units) == 1):
@@ -164,6 +167,18 @@ class Dispatch:
                 f"{_show(task.batch.units[0])} ended {_LIVES} workers, so it has no value; the last time, {why}. Give "
                 "a smaller budget if memory ran out; with store=, the same call tries it again"
             )
+
+    def _leave_out(self, replica: int, why: str) -> None:
+        """Go on without a worker that does not start.
+
+        Raises:
+            RuntimeError: if no other one is left.
+        """
+        self._left_out.add(replica)
+        what = f"worker {replica} did not start, {_LIVES} times; the last time, {why}"
+        if len(self._left_out) == self._workers.replicas:
+            raise RuntimeError(f"no worker is left: {what}")
+        warn(f"{what}\nThe others go on without it")
 
     def _stop_late(self) -> None:
         now = time.monotonic()

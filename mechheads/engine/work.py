@@ -50,7 +50,7 @@ def finish(work: Work, *, what: str, progress: bool = True) -> Finished:
         disable=not progress,
         leave=False,
         desc=what,
-        bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go",
+        bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go{postfix}",
     )
 
     def take(units: Sequence[Unit], values: Values) -> None:
