@@ -1,7 +1,7 @@
 """What workers cost and what they gain: ``python -m benchmarks.scale``.
 
 1. The overhead of a batch: batches that compute nothing go through the driver, a worker process and the ledger. The
-   driver's own share limits how many replicas it can serve; the whole round trip is what a replica waits.
+   driver's own CPU time limits how many replicas it can serve; the whole round trip is what a replica waits.
 2. The efficiency that follows for 8, 64 and 512 replicas, for batches of models of the size of Llama-2-7B and
    Llama-3.1-70B at a given speed of a replica. It is computed from 1, not measured on GPUs.
 3. Two processes on two cores and one process with two threads, taking turns: activation patching on the default model.
@@ -63,10 +63,9 @@ def main() -> None:
     model = mh.load()
     pairs = capitals(model, 8)
     job = mh.prepare(model, pairs, progress=False)
-    round_trip = overhead(job, 1, asked.batches, asked.units, asked.prompts)
-    driver = overhead(job, 2, asked.batches, asked.units, asked.prompts)
-    print(f"a batch of {asked.units} units and {asked.prompts} prompts: {1e3 * round_trip:.2f} ms round trip; ", end="")
-    print(f"{1e3 * driver:.2f} ms at most between two batches of two workers")
+    round_trip, driver = overhead(job, asked.batches, asked.units, asked.prompts)
+    print(f"a batch of {asked.units} units and {asked.prompts} prompts: {1e3 * round_trip:.2f} ms round trip, ", end="")
+    print(f"of which {1e3 * driver:.2f} ms CPU time of the driver")
     for name, (parameters, layers, gpus) in LLAMAS.items():
         work = 2 * parameters * asked.units * asked.prompts * asked.tokens * (layers + 1) / (2 * layers)
         seconds = work / (gpus * asked.teraflops * 1e12)
@@ -76,21 +75,21 @@ def main() -> None:
     side_by_side(model, pairs, asked.repeats)
 
 
-def overhead(job: Job, n: int, batches: int, units: int, prompts: int) -> float:
-    """Seconds for each batch that computes nothing, with n workers, all units committed to a ledger."""
+def overhead(job: Job, batches: int, units: int, prompts: int) -> tuple[float, float]:
+    """Seconds for each batch that computes nothing, all units committed to a ledger, and the driver's share of them."""
     setup = Setup("nothing", source_of(job.model), pack(Nothing(prompts), "nothing"))
     made = [Batch((tuple((mh.HeadId(0, 0), i * units + j) for j in range(units)),)) for i in range(batches)]
-    with mh.scale.Local(n) as workers, tempfile.TemporaryDirectory() as folder:
-        for number, some in enumerate((made[: 2 * n], made)):  # the first run starts the processes
+    with mh.scale.Local(1) as workers, tempfile.TemporaryDirectory() as folder:
+        for number, some in enumerate((made[:2], made)):  # the first run starts the process
             with Ledger(Path(folder) / f"{number}.ledger", "nothing", {}) as ledger:
 
                 def take(units: Sequence[Any], values: Any, ledger: Ledger = ledger) -> None:
                     ledger.commit({str(unit): value for unit, value in zip(units, values, strict=True)})
 
-                start = time.perf_counter()
+                start, before = time.perf_counter(), time.process_time()
                 Dispatch(workers, setup, job, take, lambda text: None).run(some)
-                seconds = time.perf_counter() - start
-    return seconds / batches
+                wall, driver = time.perf_counter() - start, time.process_time() - before
+    return wall / batches, driver / batches
 
 
 def side_by_side(model: mh.Model, pairs: mh.PromptPairs, repeats: int) -> None:
