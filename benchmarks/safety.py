@@ -19,7 +19,6 @@ import json
 import statistics
 import subprocess
 import sys
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,10 +27,9 @@ import torch
 import mechheads as mh
 from benchmarks import machine
 from benchmarks.flops import Shape, base_run, cone
-from mechheads.engine.evaluate import Evaluator
 from mechheads.safety import load_requests, request_prompts
 from mechheads.safety.heads.ablations import Ablation, Kind
-from mechheads.safety.heads.measure_ships import empty, fill, prepare_ablations
+from mechheads.safety.heads.measure_ships import ShipsKind, prepare_ablations
 
 HEADS = [(2, 1), (12, 4), (22, 7)]
 N = 32
@@ -83,17 +81,20 @@ def paced(model: mh.Model, requests: list[str], kind: Kind) -> tuple[np.ndarray,
     start = machine.clock("cpu")
     prompts, way = request_prompts(model, requests), Ablation(kind, EPSILON)
     job = prepare_ablations(model, prompts, [way], heads=None, budget=None, progress=False)
-    found = empty(job, {}, 0)
-    steps = fill(replace(job, intervention=way.intervention), found, Evaluator(mh.kl_divergence, job.base), None, False)
+    work = ShipsKind(with_kl=True)(job.intervening(way.intervention))
+    kl = np.full((model.n_layers, model.n_heads, len(job.tokens)), np.nan)
+    steps = work.compute(work.batches())
     while True:
-        done = next(steps, None) is None
-        if done or machine.clock("cpu") - start > SECONDS_A_PART:
+        units, values = next(steps, ([], []))
+        for (head, _), value in zip(units, values, strict=True):
+            kl[head.layer, head.head] = value
+        if not units or machine.clock("cpu") - start > SECONDS_A_PART:
             spent, before = machine.clock("cpu") - start, speed
             speed = _best_speed()
             seconds, flops = seconds + spent, flops + spent * (before + speed) / 2
             start = machine.clock("cpu")
-        if done:
-            return found.kl, seconds, flops
+        if not units:
+            return kl, seconds, flops
 
 
 def _best_speed() -> float:

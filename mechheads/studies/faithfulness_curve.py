@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from mechheads.heads import HeadId
+from mechheads.limits import DEFAULT_LIMITS
 from mechheads.metrics.basic import logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
@@ -52,7 +53,7 @@ def faithfulness_curve(model: Model, pairs: PromptPairs, patching: HeadScores, p
     n_heads = model.n_layers * model.n_heads
     order = patching.heads(min(SIZES[-1], n_heads))
     sizes = [k for k in SIZES if k <= len(order)]
-    runs = CircuitRuns(model, circuit_spec(pairs, logit_diff, PATCH, None), None, progress)
+    runs = CircuitRuns(model, circuit_spec(pairs, logit_diff, PATCH, DEFAULT_LIMITS), None, progress)
     values = runs.values([frozenset(order[:k]) for k in sizes])
     found = [runs.faithfulness(order[:k], of) for k, of in zip(sizes, values, strict=True)]
     table = pd.DataFrame(
