@@ -38,11 +38,12 @@ class Replica:
             return Answer(error=error, trace=traceback.format_exc())
 
     def _set_up(self, setup: Setup) -> Answer:
-        self._ready = None
         if self._loaded is None or self._loaded[0] != setup.source:
-            self._loaded = None  # two models may not fit
+            self._loaded = self._ready = None  # two models may not fit
             self._loaded = setup.source, load_again(setup.source, self._device)
-        self._ready = setup.key, unpack(setup.recipe).ready(self._loaded[1])
+        if self._ready is None or self._ready[0] != setup.key:
+            self._ready = None
+            self._ready = setup.key, unpack(setup.recipe).ready(self._loaded[1])
         return Answer()
 
     def _compute(self, request: Request) -> Answer:

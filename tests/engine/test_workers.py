@@ -18,6 +18,7 @@ import pytest
 import mechheads as mh
 import mechheads.engine.dispatch
 import mechheads.engine.run
+import mechheads.engine.work
 from mechheads.limits import Limits, Patience
 from mechheads.workers.messages import Answer, Lost, Request, Setup
 from support.made_workers import MadeWorkers
@@ -94,6 +95,16 @@ def test_circuits_take_workers(small):
         alone = analysis(small, PAIRS, heads, **QUIET).table.select_dtypes("number")
         assert len(workers.computed) > before
         np.testing.assert_allclose(ours, alone, rtol=1e-5, atol=1e-6)
+
+
+def test_workers_cache_the_runs_of_an_analysis_once(small, monkeypatch: pytest.MonkeyPatch):
+    ready, made = mechheads.engine.work.make_ready, []
+    monkeypatch.setattr(mechheads.engine.work, "make_ready", lambda *a, **k: made.append(a) or ready(*a, **k))
+    workers = MadeWorkers(1)
+    mh.patching.completeness(small, PAIRS, ["L0H1", "L1H2"], workers=workers, **QUIET)  # of the model, then the circuit
+    assert len(made) == 1
+    mh.patching.completeness(small, PAIRS, ["L0H1", "L1H2"], metric=mh.log_prob, workers=workers, **QUIET)
+    assert len(made) == 2
 
 
 def test_both_scores_of_safety_heads_take_workers(small):
