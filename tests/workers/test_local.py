@@ -232,6 +232,42 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert not any(map(alive, pids))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(tiny, tmp_path: Path, presses: int):
+    code = """
+import sys, time
+import mechheads as mh
+from mechheads.limits import Limits
+prompts = [" The capital of France Italy Spain Germany is Paris Rome Madrid"]
+
+def half(z, context):
+    time.sleep(0.5)
+    return z * 0.5
+
+workers = mh.scale.Local(2)
+model = mh.load(sys.argv[1])
+mh.ablate(model, prompts, workers=workers, progress=False)
+print(*workers.pids.values(), flush=True)
+given = dict(intervention=half, positions="each", budget=Limits(tokens=1, logit_rows=1), progress=False)
+found = mh.sweep(model, prompts, workers=workers, store=sys.argv[2], **given)
+assert found.provenance["interrupted"] and found.missing, "all of it was computed"
+"""
+    words = [sys.executable, "-c", code, *map(str, (tiny("llama"), store := tmp_path / "ledger"))]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as driver:
+        assert driver.stdout is not None
+        pids = [int(pid) for pid in driver.stdout.readline().split()]
+        while not store.exists() or finished(store) < 3:
+            assert driver.poll() is None
+            time.sleep(0.05)
+        for _ in range(presses):
+            os.killpg(driver.pid, signal.SIGINT)  # as a terminal does
+            time.sleep(0.1)
+        assert driver.wait() == 0
+    assert len(pids) == 2 and not any(map(alive, pids))
+    assert finished(store) >= 3
+
+
 def alive(pid: int) -> bool:
     """Whether a process runs; one that has ended and that nobody waits for does not."""
     try:
