@@ -25,8 +25,7 @@ import mechheads as mh
 from benchmarks.racing import capitals
 from mechheads.engine.batches import Batch
 from mechheads.engine.dispatch import Dispatch
-from mechheads.engine.job import Job
-from mechheads.engine.work import source_of
+from mechheads.engine.job import Job, source_of
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.workers.messages import Setup
@@ -77,7 +76,7 @@ def main() -> None:
 
 def overhead(job: Job, batches: int, units: int, prompts: int) -> tuple[float, float]:
     """Seconds for each batch that computes nothing, all units committed to a ledger, and the driver's share of them."""
-    setup = Setup("nothing", source_of(job.model), pack(Nothing(prompts), "nothing"))
+    setup = Setup("nothing", source_of(job.model), "cpu", pack(Nothing(prompts), "nothing"))
     made = [Batch((tuple((mh.HeadId(0, 0), i * units + j) for j in range(units)),)) for i in range(batches)]
     with mh.scale.Local(1) as workers, tempfile.TemporaryDirectory() as folder:
         for number, some in enumerate((made[:2], made)):  # the first run starts the process

@@ -31,6 +31,7 @@ from mechheads.metrics.base import Metric, read_positions, try_metric
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.model.sources.source import Source
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache
@@ -68,8 +69,10 @@ class Spec:
         """Check that the model supports this request.
 
         Raises:
-            ValueError: if the base or the intervention is not valid for it.
+            ValueError: if the base or the intervention is not valid for it, or workers cannot load it.
         """
+        if self.limits.workers is not None:
+            source_of(model)
         if self.base not in ("clean", "corrupted"):
             raise ValueError(f'base is {self.base!r}; choose "clean" or "corrupted"')
         if self.race is not None and self.limits.part is not None:
@@ -241,6 +244,20 @@ def prepare(
         runs.run(side, kept, enough, progress).check_finite()
     intervention = Patch() if isinstance(prompts, PromptPairs) else Zero()
     return make_ready(model, Spec(prompts, intervention, kl_divergence, limits=limits), runs=runs, progress=progress)
+
+
+def source_of(model: Model) -> Source:
+    """What loads the model in another process.
+
+    Raises:
+        ValueError: if the model did not come from ``mh.load``.
+    """
+    if model.source is None:
+        raise ValueError(
+            f"workers: model {model.name!r} was made by mh.wrap, so workers cannot load it; save it with "
+            "save_pretrained and load the folder with mh.load, or leave workers out"
+        )
+    return model.source
 
 
 def make_ready(

@@ -12,11 +12,11 @@ import numpy as np
 from mechheads.engine.batches import Batch, Cut, Kind, Values, Work
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.dispatch import Dispatch
-from mechheads.engine.job import Job, Spec, Unit, make_ready
+from mechheads.engine.job import Job, Spec, Unit, make_ready, source_of
+from mechheads.ledger.sweep_key import device_kind
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.model.model import Model
-from mechheads.model.sources.source import Source
 from mechheads.workers.messages import Setup
 from mechheads.workers.parcel import pack
 
@@ -98,28 +98,11 @@ def unit_key(job: Job, unit: Unit) -> str:
     return f"{unit[0]} {unit[1]}{job.part}"
 
 
-def source_of(model: Model) -> Source:
-    """What loads the model in another process.
-
-    Raises:
-        ValueError: if the model did not come from ``mh.load``.
-    """
-    if model.source is None:
-        raise ValueError(
-            f"workers: model {model.name!r} was made by mh.wrap, so workers cannot load it; save it with "
-            "save_pretrained and load the folder with mh.load, or leave workers out"
-        )
-    return model.source
-
-
 def _setup(work: Work) -> Setup:
     job, source = work.job, source_of(work.job.model)
-    recipe = _Sent(
-        replace(job.spec, race=None, limits=job.spec.limits.in_one_process), job.together, job.runs.mark, work.kind
-    )
-    packed = pack(recipe, "this analysis")
-    key = hashlib.sha256(packed).hexdigest()
-    return Setup(key, source, packed)
+    spec, device = replace(job.spec, race=None, limits=job.spec.limits.in_one_process), job.model.device
+    packed = pack(_Sent(spec, job.together, job.runs.mark, device_kind(device), work.kind), "this analysis")
+    return Setup(hashlib.sha256(packed).hexdigest(), source, device.type, packed)
 
 
 @dataclass(frozen=True)
@@ -129,14 +112,21 @@ class _Sent:
     spec: Spec
     together: int
     mark: str
+    device: str
     kind: Kind
 
     def ready(self, model: Model) -> _Here:
         """The job on a worker's model.
 
         Raises:
-            ValueError: if it is another model.
+            ValueError: if it is another model, or on another kind of device.
         """
+        if (here := device_kind(model.device)) != self.device:
+            raise ValueError(
+                f"workers: the model is on {self.device} in this process and on {here} on a worker, which rounds "
+                'differently; load it on the same kind of device, such as mh.load(device="cuda"), or give '
+                "mh.scale.Local other devices"
+            )
         runs = CachedRuns(model, self.spec.prompts)
         if runs.mark != self.mark:
             raise ValueError(

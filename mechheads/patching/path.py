@@ -281,10 +281,8 @@ class _PathWork:
         """The changes, the units that were reached, and whether Ctrl-C stopped the work."""
         job = self.job
         shape = (job.model.n_layers, job.model.n_heads, len(self.question.groups), len(job.places), len(job.rows))
-        values, found = (
-            np.full(shape, np.nan),
-            finish(self, what=f"paths from {len(job.heads)} heads", progress=progress),
-        )
+        values = np.full(shape, np.nan)
+        found = finish(self, what=f"paths from {len(job.heads)} heads", progress=progress)
         for (head, place), change in found.values.items():
             values[head.layer, head.head, :, place] = change
         return values, set(found.values), found.interrupted

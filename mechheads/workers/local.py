@@ -34,7 +34,7 @@ class Local:
     Args:
         n: how many processes.
         devices: where each process has its model, such as ``["cuda:0", "cuda:1"]``; the processes take them in turn.
-            By default the GPUs that are there, else the CPU.
+            By default the GPUs if the model of the analysis is on one, else that model's device.
 
     Raises:
         ValueError: if ``n`` is less than 1 or ``devices`` is empty.
@@ -100,11 +100,11 @@ class Local:
                 process.kill()
 
     def _place(self, replica: int) -> tuple[str, int]:
-        """The device of a worker and its number of threads."""
+        """The device of a worker, empty for the kind that the driver's model is on, and its number of threads."""
         import torch
 
-        devices = self._devices or [f"cuda:{i}" for i in range(torch.cuda.device_count())] or ["cpu"]
-        return devices[replica % len(devices)], max(1, torch.get_num_threads() // self._n)
+        device = self._devices[replica % len(self._devices)] if self._devices else ""
+        return device, max(1, torch.get_num_threads() // self._n)
 
 
 class _Process:
@@ -114,7 +114,7 @@ class _Process:
         with tempfile.TemporaryFile() as log:
             self._log = os.fdopen(os.dup(log.fileno()), "rb")
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START.format(path=sys.path), device, str(threads)],
+                [sys.executable, "-c", _START.format(path=sys.path), str(replica), device, str(threads)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -48,11 +48,13 @@ class Setup:
     Attributes:
         key: the name of this setup.
         source: loads the model.
+        device: the kind of device that the driver's model is on, such as ``"cuda"``.
         recipe: the work, as ``workers.parcel.pack`` packs it.
     """
 
     key: str
     source: Source
+    device: str
     recipe: bytes
 
 

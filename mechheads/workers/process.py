@@ -47,10 +47,10 @@ def _read(pipe: IO[bytes], requests: queue.SimpleQueue[bytes]) -> None:
     os._exit(0)
 
 
-def _replica(device: str, threads: str) -> Any:
+def _replica(number: str, device: str, threads: str) -> Any:
     from mechheads.workers.replica import Replica
 
-    return Replica(device, int(threads))
+    return Replica(int(number), device, int(threads))
 
 
 def _packed(answer: Any) -> bytes:

@@ -18,14 +18,16 @@ class Replica:
     """One worker, in whatever process it runs. It writes nothing: the driver does.
 
     Args:
-        device: where its model goes.
+        number: which of the workers it is.
+        device: where its model goes; if it is empty, to the kind of device that the driver's model is on. Workers take
+            the GPUs in turn.
         threads: how many threads of a CPU it uses.
     """
 
-    def __init__(self, device: str, threads: int) -> None:
+    def __init__(self, number: int, device: str, threads: int) -> None:
         torch.set_num_threads(threads)
-        self._device = device
-        self._loaded: tuple[Source, Model] | None = None
+        self._number, self._device = number, device
+        self._loaded: tuple[Source, str, Model] | None = None
         self._ready: tuple[str, Ready] | None = None
 
     def __call__(self, request: Setup | Request) -> Answer:
@@ -38,13 +40,17 @@ class Replica:
             return Answer(error=error, trace=traceback.format_exc())
 
     def _set_up(self, setup: Setup) -> Answer:
-        if self._loaded is None or self._loaded[0] != setup.source:
+        device = self._device or self._turn(setup.device)
+        if self._loaded is None or self._loaded[:2] != (setup.source, device):
             self._loaded = self._ready = None  # two models may not fit
-            self._loaded = setup.source, load_again(setup.source, self._device)
+            self._loaded = setup.source, device, load_again(setup.source, device)
         if self._ready is None or self._ready[0] != setup.key:
             self._ready = None
-            self._ready = setup.key, unpack(setup.recipe).ready(self._loaded[1])
+            self._ready = setup.key, unpack(setup.recipe).ready(self._loaded[2])
         return Answer()
+
+    def _turn(self, kind: str) -> str:
+        return f"cuda:{self._number % max(1, torch.cuda.device_count())}" if kind == "cuda" else kind
 
     def _compute(self, request: Request) -> Answer:
         if self._ready is None or self._ready[0] != request.key:

@@ -280,6 +280,7 @@ def test_ctrl_c_twice_stops_now_and_keeps_what_is_committed(small, tmp_path: Pat
 
 def test_a_wrapped_model_cannot_travel(small):
     wrapped = mh.wrap(small.model, small.tokenizer)
+    wrapped.backend.run = None  # the error comes before the model runs
     with pytest.raises(ValueError, match=r"made by mh\.wrap, so workers cannot load it; save it with save_pretrained"):
         mh.ablate(wrapped, CLEAN, workers=MadeWorkers(1), **QUIET)
 
@@ -289,6 +290,15 @@ def test_a_model_that_was_changed_after_loading_is_refused(tiny):
     changed.W_U.data.mul_(1.5)
     with pytest.raises(ValueError, match="is not the model of this process: its weights were changed after it was lo"):
         mh.ablate(changed, CLEAN, workers=MadeWorkers(1), **QUIET)
+
+
+def test_workers_on_another_kind_of_device_are_refused(small, monkeypatch: pytest.MonkeyPatch):
+    kinds = iter(["cuda (one kind)", "cpu"])
+    monkeypatch.setattr(mechheads.engine.work, "device_kind", lambda device: next(kinds))
+    with pytest.raises(
+        ValueError, match=r"on cuda \(one kind\) in this process and on cpu on a worker, which rounds d"
+    ):
+        mh.ablate(small, CLEAN, workers=MadeWorkers(1), **QUIET)
 
 
 def test_workers_that_are_none_are_refused(small):

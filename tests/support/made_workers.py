@@ -51,7 +51,7 @@ class MadeWorkers:
                 self._replicas.pop(replica, None)
             return [(replica, answer)]
         if replica not in self._replicas:
-            self._replicas[replica] = Replica("cpu", torch.get_num_threads())
+            self._replicas[replica] = Replica(replica, "cpu", torch.get_num_threads())
         answer = self._replicas[replica](request)
         if isinstance(request, Request):
             self.computed += [units]

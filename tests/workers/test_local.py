@@ -19,6 +19,7 @@ import mechheads as mh
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.workers.messages import Answer, Lost
+from mechheads.workers.replica import Replica
 from support.texts import CLEAN, PAIRS
 
 pytestmark = pytest.mark.transformerlens
@@ -109,7 +110,13 @@ def waited(workers: mh.scale.Local) -> list[tuple[int, Answer | Lost]]:
 def test_the_number_of_threads_is_divided(two):
     import torch
 
-    assert two._place(0) == ("cpu", max(1, torch.get_num_threads() // 2))
+    assert two._place(0) == ("", max(1, torch.get_num_threads() // 2))
+
+
+def test_workers_take_the_devices_in_turn(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    replica = Replica(3, "", 1)
+    assert (replica._turn("cuda"), replica._turn("cpu")) == ("cuda:1", "cpu")
     assert mh.scale.Local(3, ["cuda:1", "cpu"])._place(2)[0] == "cuda:1"
 
 
