@@ -191,6 +191,8 @@ class _Reader:
                 found = getattr(found, part)
         except (ImportError, AttributeError) as error:
             raise ValueError(f"{self.path} takes {inside} from the module {module}: {error}") from error
+        if (getattr(found, "__module__", None), getattr(found, "__qualname__", None)) != (module, inside):
+            raise ValueError(f"{self.path} takes {inside} from the module {module}, which only imports it")
         return found
 
     def decode(self, value: Any) -> Any:

@@ -134,6 +134,7 @@ def test_a_file_runs_no_code_that_is_not_allowed(small, tmp_path: Path):
             "os:system",
             "takes system from the module os, which is not part of mechheads; if you trust it, allow it: --",
         ),
+        ("mechheads.scale.spec_file:os.system", "takes os.system from the module .*, which only imports it"),
         ("mechheads.metrics.basic:nothing", "takes nothing from the module mechheads.metrics.basic"),
     ]:
         path.write_text(text.replace("mechheads.metrics.basic:log_prob", other))
