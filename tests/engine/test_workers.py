@@ -46,6 +46,9 @@ ANALYSES: dict[str, Callable[..., Any]] = {
     "matrix": lambda model, **given: mh.path_matrix(model, PAIRS, receivers=["L2H0.v", "final"], **given),
     "ships": lambda model, **given: mh.ships(model, CLEAN, ablation="scaling", epsilon=0.3, **given),
     "ships of groups": lambda model, **given: mh.ships(model, CLEAN, epsilon=0.3, group="kv", **given),
+    "race of groups": lambda model, **given: mh.ships(
+        model, CLEAN, epsilon=0.3, group="kv", top=mh.patching.Race(2, first=2), **given
+    ),
     "generalized ships": lambda model, **given: mh.safety.generalized_ships(model, CLEAN, epsilon=0.3, **given),
     "self-repair": lambda model, **given: mh.patching.self_repair(model, PAIRS, **given),
 }
@@ -113,11 +116,17 @@ def test_both_scores_of_safety_heads_take_workers(small):
     assert same(ours, mh.safety_heads(small, CLEAN, **given))
 
 
-def test_refusals_and_tasks_take_workers(small):
+@pytest.mark.parametrize("group", ["query", "kv"])
+def test_refusals_take_workers(small, group):
     workers = MadeWorkers(2)
-    given: dict[str, Any] = {"by": "patch", "opening": " Paris", "budget": EVERY_UNIT, **QUIET}
+    given: dict[str, Any] = {"by": "patch", "group": group, "opening": " Paris", "budget": EVERY_UNIT, **QUIET}
     ours = mh.safety.refusal_contribution(small, CLEAN[:2], CORRUPTED[:2], workers=workers, **given)
+    assert workers.computed
     assert same(ours, mh.safety.refusal_contribution(small, CLEAN[:2], CORRUPTED[:2], **given))
+
+
+def test_tasks_take_workers(small):
+    workers = MadeWorkers(2)
     effects = mh.gating.ablation_effects(small, TASK, ["zero"], budget=EVERY_UNIT, workers=workers, **QUIET)
     assert same(effects["zero"], mh.gating.ablation_effects(small, TASK, ["zero"], budget=EVERY_UNIT, **QUIET)["zero"])
 

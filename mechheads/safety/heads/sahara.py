@@ -209,11 +209,8 @@ class _Search:
 
     def _score(self, job: Job) -> np.ndarray:
         found = empty(job, {}, 0)
-        stop_if(
-            fill(
-                ShipsWork(job, self.kind, self.judge, self.turn, Altering(job)), found, self.asked.progress
-            ).interrupted
-        )
+        work = ShipsWork(job, self.kind, self.judge, self.turn, Altering(job))
+        stop_if(fill(work, found, self.asked.progress).interrupted)
         return found.angle[0] if self.turn is not None else found.kl.mean(-1)
 
     def _hooks(self, units: Sequence[HeadId]) -> list[Any]:
