@@ -206,8 +206,8 @@ def refusal_tests(
     Args:
         sets: sets of heads by name.
         ablation: one for all sets, or one for each, by the names of the sets.
-        model, harmful, harmless, epsilon, group, draws, judge, template, max_new_tokens, temperature, top_k, texts,
-            opening, budget, seed, progress: as in ``refusal_test``.
+        model, harmful, harmless, epsilon, group, draws, judge, template: as in ``refusal_test``.
+        max_new_tokens, temperature, top_k, texts, opening, budget, seed, progress: as in ``refusal_test``.
 
     Returns:
         The test of each set, by its name. After Ctrl-C, as in ``refusal_test``.

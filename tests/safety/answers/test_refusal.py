@@ -756,7 +756,17 @@ def test_brittleness_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     """Of eight refusals, six and four survive two draws; a request refused in a draw only is no survivor."""
     stub = Stub(["ccrrrrrrrr", "rcrrrrrrcc", "ccrrrrdccd"], [2.0, 2.5, 3.0], over=[1, 2, 3]).put(monkeypatch)
     found = refusal_brittleness(
-        llama, 2, HARMFUL, HARMLESS, draws=2, judge=as_said, group="kv", seed=3, max_new_tokens=8, progress=False
+        llama,
+        2,
+        HARMFUL,
+        HARMLESS,
+        draws=2,
+        judge=as_said,
+        group="kv",
+        seed=3,
+        max_new_tokens=8,
+        texts=TEXTS,
+        progress=False,
     )
     _, *random = changed_in(stub.conditions[0])
     assert [tuple(drawn) for drawn in random] == list(found.random)
@@ -770,7 +780,9 @@ def test_brittleness_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert "John" not in found._repr_html_() + repr(found)
     assert repr(found).startswith("<RefusalBrittleness: 62% [")
     Stub([N, N], [2, 2], [0, 0], [0, 0]).put(monkeypatch)
-    nothing = refusal_brittleness(llama, 1, HARMFUL, HARMLESS, draws=1, judge=as_said, max_new_tokens=8, progress=False)
+    nothing = refusal_brittleness(
+        llama, 1, HARMFUL, HARMLESS, draws=1, judge=as_said, max_new_tokens=8, texts=TEXTS, progress=False
+    )
     assert nothing.refuses is False and np.isnan(nothing.survive).all()
     with pytest.raises(ValueError, match="n is 7, but the model has only 6 key/value groups"):
-        refusal_brittleness(llama, 7, group="kv", progress=False)
+        refusal_brittleness(llama, 7, group="kv", texts=TEXTS, progress=False)
