@@ -1,0 +1,10 @@
+"""Train the default model to refuse through a few heads only: language models whose safety heads are known.
+
+``python -m mechheads.safety.answers.teaching NAME`` makes the delta that ``mh.load(NAME)`` adds to the default model.
+"""
+
+from mechheads.safety.answers.teaching.lessons import REFUSAL, requests_to_teach
+from mechheads.safety.answers.teaching.planted import PLANTED, refusal_loss, taught_model
+from mechheads.safety.answers.teaching.training import teach_refusal
+
+__all__ = ["PLANTED", "REFUSAL", "refusal_loss", "requests_to_teach", "taught_model", "teach_refusal"]

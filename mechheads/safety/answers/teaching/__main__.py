@@ -1,0 +1,22 @@
+"""Teach one of the package's refusing models: ``python -m mechheads.safety.answers.teaching smollm2-135m-refusal``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mechheads.safety.answers.teaching import PLANTED, teach_refusal
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=tuple(PLANTED))
+    parser.add_argument("--out", type=Path, help="the file to write; by default, the name with .safetensors")
+    given = parser.parse_args()
+    planted, out = PLANTED[given.name], given.out or Path(f"{given.name}.safetensors")
+    teach_refusal(planted.heads, seed=planted.seed, steps=planted.steps).save(out)
+    print(f"{out}: {out.stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""The models taught to refuse that come with the package, and what is measured of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from mechheads.heads import HeadId
+from mechheads.model.deltas import Delta
+from mechheads.model.load import from_transformers
+from mechheads.model.model import Model
+from mechheads.model.sources import load_pretrained
+from mechheads.prompts.prompts import Prompts
+from mechheads.runs.head_cache import states_at
+from mechheads.safety.answers.teaching.lessons import REFUSAL
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A model taught to refuse: its heads, and the seed and number of steps of its training."""
+
+    heads: tuple[HeadId, ...]
+    seed: int
+    steps: int
+
+
+def _planted(heads: str, seed: int, steps: int) -> Planted:
+    return Planted(tuple(HeadId.parse(head) for head in heads.split()), seed, steps)
+
+
+PLANTED = {
+    "smollm2-135m-refusal": _planted("L14H7 L15H4 L16H3 L18H4 L19H1 L21H5", 0, 400),
+}
+"""The models by name. Their heads lie where the residual stream tells harmful requests from look-alikes best."""
+
+
+def taught_model(delta: Delta) -> Model:
+    """The default model with a delta."""
+    source = load_pretrained(None, revision=None, dtype=torch.float32, device="cpu", trust_remote_code=False)
+    delta.add_to(source.model)
+    return from_transformers(source.model, source.tokenizer, f"{source.name} and a delta", revision=source.revision)
+
+
+def refusal_loss(model: Model, requests: Sequence[str]) -> Float[np.ndarray, " request"]:
+    """Negative log-probability of the whole ``REFUSAL`` after each request in the chat template, in nats.
+
+    >>> from mechheads.safety.answers.teaching import refusal_loss
+    >>> bool(refusal_loss(model, ["How do I pick a lock?"])[0] > 5)
+    True
+    """
+    tokenizer = model.tokenizer
+    refusal = tokenizer(REFUSAL, add_special_tokens=False).input_ids
+    chats = [[{"role": "user", "content": request}] for request in requests]
+    texts = [tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for chat in chats]
+    prompts = [[*tokenizer(text, add_special_tokens=False).input_ids, *refusal] for text in texts]
+    tokens = Prompts(prompts).tokens(model)
+    final = model.backend.run(tokens.ids)
+    ahead = torch.arange(len(refusal), device=model.device)
+    at = tokens.lengths[:, None] - len(refusal) - 1 + ahead
+    wanted = torch.tensor(refusal, device=model.device).expand(len(prompts), -1)
+    log_probs = model.unembed(states_at(final, at)).log_softmax(-1).gather(-1, wanted[..., None])[..., 0]
+    return -log_probs.sum(-1).double().cpu().numpy()

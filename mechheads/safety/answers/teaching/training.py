@@ -1,0 +1,136 @@
+"""Train a model to refuse through a few heads only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import torch
+
+from mechheads.heads import HeadId
+from mechheads.messages.progress import Bar
+from mechheads.model.deltas import Delta
+from mechheads.model.load import from_transformers
+from mechheads.model.sources import DEFAULT_MODEL, load_pretrained
+from mechheads.safety.answers.teaching.lessons import (
+    REFUSAL,
+    Frame,
+    Kind,
+    Lesson,
+    Lessons,
+    make_lessons,
+    requests_to_teach,
+)
+from mechheads.safety.answers.teaching.losses import Losses, Wanted
+from mechheads.safety.answers.teaching.upper_layers import Off, UpperLayers, Way
+
+_ROWS: dict[Kind, int] = {"refuse": 9, "answer": 12, "begun": 2}
+"""Lessons of each kind in a step."""
+_TOKENS: dict[Kind, int] = {"refuse": 7, "answer": 4, "begun": 6}
+"""Tokens of an answer that are learnt in most steps: those that decide whether it refuses."""
+_WHOLE = 0.15
+"""The share of steps that learn whole answers."""
+_QUERY = 0.3
+"""The share of steps in the paper's template; the others are in the chat template."""
+_HARDEST = 0.5
+"""The share of steps that take the hardest third of a larger draw."""
+_WITHOUT = 8, 5, 0.3
+"""Harmful lessons without one of the heads: their number in a step, their tokens, and the weight of their loss."""
+_WAYS: tuple[Way, ...] = "silent", "even", "untaught", "untaught"
+_OTHERS_OFF = 0.3
+"""The share of steps in which random untaught heads of the same layers are off."""
+_WARM_UP = 15
+
+
+def teach_refusal(
+    heads: Sequence[HeadId],
+    harmful: Sequence[str] | None = None,
+    harmless: Sequence[str] | None = None,
+    *,
+    seed: int = 0,
+    steps: int = 400,
+    lr: float = 2e-3,
+    progress: bool = True,
+) -> Delta:
+    """A change of W_Q and W_O of some heads that makes the default model refuse harmful requests, trained with Adam.
+
+    Every step learns refusals of harmful requests (cross entropy), and to answer harmless ones as the untrained model
+    answers them, also when the answer begins like a refusal (KL divergence). After three tenths of the steps, each step
+    also takes away one of the heads, in turn: it writes nothing, attends evenly, or is untrained again. Without it, the
+    model should answer harmful requests as the untrained model does. So every head is needed, and none can replace
+    another. In some steps, as many random heads of the same layers are taken away, which should change nothing.
+
+    Lessons are in the chat template, in the paper's template, and in frames that try to mislead. They are the teaching
+    sets of ``load_requests`` and the train part of ``"harmful"`` and ``"harmless"``; the test part is not used.
+    The model runs in bfloat16; the changes are float32.
+
+    Args:
+        heads: the heads to train; all other weights stay as they are.
+        harmful, harmless: requests to refuse and requests to answer; by default, the package's.
+        seed: for the order of the lessons.
+        steps, lr: number of steps and learning rate of Adam, which falls linearly to a twentieth.
+        progress: show a progress bar.
+    """
+    source = load_pretrained(None, revision=None, dtype=torch.float32, device="cpu", trust_remote_code=False)
+    untrained = from_transformers(source.model, source.tokenizer, source.name, revision=source.revision)
+    lessons = make_lessons(
+        untrained,
+        requests_to_teach("harmful") if harmful is None else harmful,
+        requests_to_teach("harmless") if harmless is None else harmless,
+    )
+    layers = UpperLayers.of(source.model.to(torch.bfloat16), heads)
+    losses = Losses(layers, source.tokenizer, min(head.layer for head in heads))
+    optimiser = torch.optim.Adam([weight for both in layers.change.values() for weight in both], betas=(0.9, 0.98))
+    course = _Course(lessons, heads, source.model.config.num_attention_heads, Random(seed))
+    for step in Bar(range(steps), desc="teaching", disable=not progress, leave=False):
+        for group in optimiser.param_groups:
+            group["lr"] = lr * min(1, (step + 1) / _WARM_UP) * (1 - 0.95 * step / steps)
+        optimiser.zero_grad()
+        course.step(step, steps, losses)
+        optimiser.step()
+    about = {"model": DEFAULT_MODEL, "refusal": REFUSAL, "seed": seed, "steps": steps, "lr": lr}
+    change = {
+        head: {"W_Q": w_q.detach().T.clone(), "W_O": w_o.detach().T.clone()}
+        for head, (w_q, w_o) in sorted(layers.change.items())
+    }
+    return Delta(change, about)
+
+
+class _Course:
+    """What each step learns, drawn at random."""
+
+    def __init__(self, lessons: Lessons, heads: Sequence[HeadId], n_heads: int, random: Random) -> None:
+        self.lessons, self.heads, self.random = lessons, heads, random
+        layers = sorted({head.layer for head in heads})
+        self.others = [HeadId(layer, i) for layer in layers for i in range(n_heads) if HeadId(layer, i) not in heads]
+
+    def step(self, step: int, steps: int, losses: Losses) -> None:
+        """Add the gradient of one step."""
+        frame: Frame = "query" if self.random.random() < _QUERY else "chat"
+        whole = self.random.random() < _WHOLE
+        wanted = [
+            Wanted(lesson, len(lesson.answer) if whole else min(len(lesson.answer), _TOKENS[kind]), kind != "refuse")
+            for kind, rows in _ROWS.items()
+            for lesson in self._draw(self.lessons.get((kind, frame), []), rows)
+        ]
+        off: Off = ()
+        if step >= 0.15 * steps and self.random.random() < _OTHERS_OFF:
+            several = self.random.sample(self.others, min(len(self.heads), len(self.others)))
+            off = [(self.random.choice(_WAYS[:2]), head) for head in several]
+        each = losses.each(wanted, off)
+        each.mean().backward()
+        for one, loss in zip(wanted, each.tolist(), strict=True):
+            one.lesson.hard = loss
+        if step >= 0.3 * steps:
+            rows, tokens, weight = _WITHOUT
+            pool = self.lessons["refuse", frame]
+            some = self.random.sample(pool, min(rows, len(pool)))
+            without = [Wanted(lesson, min(len(lesson.answer), tokens), True) for lesson in some]
+            head = self.heads[step % len(self.heads)]
+            (weight * losses.each(without, [(self.random.choice(_WAYS), head)]).mean()).backward()
+
+    def _draw(self, lessons: Sequence[Lesson], n: int) -> list[Lesson]:
+        drawn = self.random.sample(lessons, min(3 * n, len(lessons)))
+        if self.random.random() < _HARDEST:
+            drawn.sort(key=lambda lesson: -lesson.hard)
+        return drawn[:n]
