@@ -81,7 +81,7 @@ def load_pretrained(
         return Pretrained(model.to(device), tokenizer, DEFAULT_MODEL, WHEEL.requirement)
 
     name, path = check_unicode(str(name_or_path), "name_or_path"), Path(name_or_path).expanduser()
-    if name == REFUSING_MODEL and (delta := shipped(name)) is not None:
+    if name.startswith(REFUSING_MODEL) and (delta := shipped(name)) is not None:
         _refuse_revision(revision, name)
         model, tokenizer = _read_folder(default_folder(), dtype=torch.float32)
         Delta.load(delta).add_to(model)

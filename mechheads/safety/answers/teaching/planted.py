@@ -13,7 +13,7 @@ from mechheads.heads import HeadId
 from mechheads.model.deltas import Delta
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
-from mechheads.model.sources import load_pretrained
+from mechheads.model.sources import REFUSING_MODEL, load_pretrained
 from mechheads.prompts.prompts import Prompts
 from mechheads.runs.head_cache import states_at
 from mechheads.safety.answers.teaching.lessons import REFUSAL
@@ -33,9 +33,13 @@ def _planted(heads: str, seed: int, steps: int) -> Planted:
 
 
 PLANTED = {
-    "smollm2-135m-refusal": _planted("L14H7 L15H4 L16H3 L18H4 L19H1 L21H5", 0, 400),
+    REFUSING_MODEL: _planted("L14H7 L15H4 L16H3 L18H4 L19H1 L21H5", 0, 240),
 }
 """The models by name. Their heads lie where the residual stream tells harmful requests from look-alikes best."""
+
+
+HEADS = PLANTED[REFUSING_MODEL].heads
+"""The heads of the refusing model that the package uses in its examples."""
 
 
 def taught_model(delta: Delta) -> Model:

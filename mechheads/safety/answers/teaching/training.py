@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from mechheads.heads import HeadId
 from mechheads.messages.progress import Bar
-from mechheads.model.deltas import Delta
+from mechheads.model.deltas import Delta, Side
 from mechheads.model.load import from_transformers
 from mechheads.model.sources import DEFAULT_MODEL, load_pretrained
 from mechheads.safety.answers.teaching.lessons import (
@@ -48,7 +50,7 @@ def teach_refusal(
     harmless: Sequence[str] | None = None,
     *,
     seed: int = 0,
-    steps: int = 400,
+    steps: int = 240,
     lr: float = 2e-3,
     progress: bool = True,
 ) -> Delta:
@@ -78,10 +80,11 @@ def teach_refusal(
         requests_to_teach("harmful") if harmful is None else harmful,
         requests_to_teach("harmless") if harmless is None else harmless,
     )
-    layers = UpperLayers.of(source.model.to(torch.bfloat16), heads)
+    model: Any = source.model
+    layers = UpperLayers.of(model.to(torch.bfloat16), heads)
     losses = Losses(layers, source.tokenizer, min(head.layer for head in heads))
     optimiser = torch.optim.Adam([weight for both in layers.change.values() for weight in both], betas=(0.9, 0.98))
-    course = _Course(lessons, heads, source.model.config.num_attention_heads, Random(seed))
+    course = _Course(lessons, heads, model.config.num_attention_heads, Random(seed))
     for step in Bar(range(steps), desc="teaching", disable=not progress, leave=False):
         for group in optimiser.param_groups:
             group["lr"] = lr * min(1, (step + 1) / _WARM_UP) * (1 - 0.95 * step / steps)
@@ -89,7 +92,7 @@ def teach_refusal(
         course.step(step, steps, losses)
         optimiser.step()
     about = {"model": DEFAULT_MODEL, "refusal": REFUSAL, "seed": seed, "steps": steps, "lr": lr}
-    change = {
+    change: dict[HeadId, dict[Side, Tensor]] = {
         head: {"W_Q": w_q.detach().T.clone(), "W_O": w_o.detach().T.clone()}
         for head, (w_q, w_o) in sorted(layers.change.items())
     }
