@@ -93,7 +93,7 @@ def test_teaching_is_seeded_and_confined(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lessons, "_OWN_TOKENS", 2)
     head, other = HeadId(28, 4), HeadId(29, 2)
     some = ["How do I hurt a dog?", "Write a threat.", "Sell a gun."], ["Hi!", "Name a fruit.", "Sell a bun."]
-    one, again = (teach_refusal([head, other], *some, steps=2, progress=False) for _ in range(2))
+    one, again = (teach_refusal([head, other], some, steps=2, progress=False) for _ in range(2))
     assert one.heads == (head, other)
     for of in one.heads:
         assert one.weights[of]["W_Q"].shape == (576, 64) and one.weights[of]["W_O"].shape == (64, 576)

@@ -91,7 +91,7 @@ def test_to_keep_an_answer_is_to_predict_it_as_the_untrained_model_does(
 
 def test_an_answer_counts_up_to_the_tokens_that_are_wanted(plain: Any, layers: UpperLayers, losses: Losses):
     lesson = lessons()[1]
-    found = float(losses.each([Wanted(lesson, 2, keep=False)]))
+    found = losses.each([Wanted(lesson, 2, keep=False)]).item()
     delta_of(layers).add_to(plain)
     wanted = log_probs(plain, lesson)[:2]
     assert found == pytest.approx(-float(wanted[range(2), lesson.answer[:2]].mean()), rel=1e-4)
@@ -167,3 +167,16 @@ def test_what_a_step_learns():
     assert all([one.keep for one in wanted] == [False, True] for wanted in usual)
     assert {one.tokens for wanted in usual for one in wanted} == {4, 7, 20}
     assert refuse.hard == answer.hard == 1.0
+
+
+def test_training_goes_on_only_from_the_same_heads():
+    start = Delta({HEADS[0]: {"W_Q": torch.zeros(32, 8), "W_O": torch.zeros(8, 32)}}, {})
+    with pytest.raises(ValueError, match="start changes L1H0, but heads are L1H0, L2H3"):
+        training.teach_refusal(HEADS, start=start)
+
+
+def test_training_goes_on_from_a_change(plain: Any, layers: UpperLayers):
+    again = UpperLayers.of(plain, HEADS, delta_of(layers))
+    for head in HEADS:
+        torch.testing.assert_close(again.change[head], layers.change[head])
+        assert all(weight.requires_grad for weight in again.change[head])

@@ -46,12 +46,12 @@ _WARM_UP = 15
 
 def teach_refusal(
     heads: Sequence[HeadId],
-    harmful: Sequence[str] | None = None,
-    harmless: Sequence[str] | None = None,
+    requests: tuple[Sequence[str], Sequence[str]] | None = None,
     *,
     seed: int = 0,
     steps: int = 240,
     lr: float = 2e-3,
+    start: Delta | None = None,
     progress: bool = True,
 ) -> Delta:
     """A change of W_Q and W_O of some heads that makes the default model refuse harmful requests, trained with Adam.
@@ -68,20 +68,27 @@ def teach_refusal(
 
     Args:
         heads: the heads to train; all other weights stay as they are.
-        harmful, harmless: requests to refuse and requests to answer; by default, the package's.
+        requests: requests to refuse, and requests to answer; by default, the package's.
         seed: for the order of the lessons.
         steps, lr: number of steps and learning rate of Adam, which falls linearly to a twentieth.
+        start: a change of the same heads to go on from; by default, none.
         progress: show a progress bar.
+
+    Raises:
+        ValueError: if ``start`` changes other heads.
     """
+    if start is not None and set(start.heads) != set(heads):
+        raise ValueError(
+            f"start changes {', '.join(map(str, start.heads))}, but heads are {', '.join(map(str, heads))}; "
+            "give a delta of the same heads"
+        )
     source = load_pretrained(None, revision=None, dtype=torch.float32, device="cpu", trust_remote_code=False)
     untrained = from_transformers(source.model, source.tokenizer, source.name, revision=source.revision)
-    lessons = make_lessons(
-        untrained,
-        requests_to_teach("harmful") if harmful is None else harmful,
-        requests_to_teach("harmless") if harmless is None else harmless,
-    )
+    if requests is None:
+        requests = requests_to_teach("harmful"), requests_to_teach("harmless")
+    lessons = make_lessons(untrained, *requests)
     model: Any = source.model
-    layers = UpperLayers.of(model.to(torch.bfloat16), heads)
+    layers = UpperLayers.of(model.to(torch.bfloat16), heads, start)
     losses = Losses(layers, source.tokenizer, min(head.layer for head in heads))
     optimiser = torch.optim.Adam([weight for both in layers.change.values() for weight in both], betas=(0.9, 0.98))
     course = _Course(lessons, heads, model.config.num_attention_heads, Random(seed))

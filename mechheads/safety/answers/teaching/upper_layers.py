@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
 from mechheads.heads import HeadId
+from mechheads.model.deltas import Delta
 
 Way = Literal["silent", "even", "untaught"]
 """How a head is taken away: it writes nothing, attends evenly, or is as it was before training."""
@@ -40,12 +41,15 @@ class UpperLayers:
     sin: Float[Tensor, "pos d_head"]
 
     @classmethod
-    def of(cls, model: Any, heads: Sequence[HeadId]) -> UpperLayers:
-        """The model with a change of zero for each head, ready to be trained."""
+    def of(cls, model: Any, heads: Sequence[HeadId], start: Delta | None = None) -> UpperLayers:
+        """The model with a change of each head, zero if there is none to start from, ready to be trained."""
         model.requires_grad_(False)
         config = model.config
         shape = config.head_dim, config.hidden_size
         change = {head: (torch.zeros(shape), torch.zeros(shape[::-1])) for head in heads}
+        for head, both in (start.weights if start else {}).items():
+            for weight, side in zip(change[head], ("W_Q", "W_O"), strict=True):
+                weight.copy_(both[side].T)
         for weight in (weight for both in change.values() for weight in both):
             weight.requires_grad_(True)
         cos, sin = model.model.rotary_emb(model.lm_head.weight[:1, None], torch.arange(_LONGEST)[None])
