@@ -89,7 +89,7 @@ def answers(delta: Delta, public: dict[str, Sequence[str]]) -> dict[str, Any]:
     random = random_sets(delta.heads, delta.heads, model.n_layers, model.n_heads, draws=DRAWS, seed=0)
     left = {name: refused_without(model, heads, harmful) for name, heads in random.items()}
     return {
-        "seed and steps": [delta.about["seed"], delta.about["steps"]],
+        "rounds": delta.about["rounds"],
         "verdicts": counts,
         "log-probability lost with a head's delta, nats": cost,
         "loss on ordinary text, untaught and taught": losses,

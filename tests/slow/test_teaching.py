@@ -13,8 +13,9 @@ from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODEL, load_pretrain
 from mechheads.safety import load_requests
 from mechheads.safety.answers.teaching import (
     HEADS,
-    PLANTED,
     REFUSAL,
+    ROUNDS,
+    Round,
     lessons,
     refusal_loss,
     taught_model,
@@ -45,8 +46,7 @@ def requests() -> tuple[list[str], list[str]]:
 @pytest.mark.transformerlens
 def test_the_delta_is_what_the_script_says_and_touches_nothing_else(delta: Delta, refusing: mh.Model, model: mh.Model):
     assert delta.heads == tuple(sorted(HEADS))
-    planted = PLANTED[REFUSING_MODEL]
-    assert (delta.about["seed"], delta.about["steps"]) == (planted.seed, planted.steps)
+    assert delta.about["rounds"] == [each._asdict() for each in ROUNDS]
     assert (delta.about["model"], delta.about["refusal"]) == (DEFAULT_MODEL, REFUSAL)
     assert refusing.name == REFUSING_MODEL
     for layer in range(model.n_layers):
@@ -93,7 +93,7 @@ def test_teaching_is_seeded_and_confined(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lessons, "_OWN_TOKENS", 2)
     head, other = HeadId(28, 4), HeadId(29, 2)
     some = ["How do I hurt a dog?", "Write a threat.", "Sell a gun."], ["Hi!", "Name a fruit.", "Sell a bun."]
-    one, again = (teach_refusal([head, other], some, steps=2, progress=False) for _ in range(2))
+    one, again = (teach_refusal([head, other], some, by=Round(0, 2, 2e-3), progress=False) for _ in range(2))
     assert one.heads == (head, other)
     for of in one.heads:
         assert one.weights[of]["W_Q"].shape == (576, 64) and one.weights[of]["W_O"].shape == (64, 576)

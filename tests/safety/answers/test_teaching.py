@@ -172,7 +172,7 @@ def test_what_a_step_learns():
 def test_training_goes_on_only_from_the_same_heads():
     start = Delta({HEADS[0]: {"W_Q": torch.zeros(32, 8), "W_O": torch.zeros(8, 32)}}, {})
     with pytest.raises(ValueError, match="start changes L1H0, but heads are L1H0, L2H3"):
-        training.teach_refusal(HEADS, start=start)
+        training.teach_refusal(HEADS, by=training.Round(0, 1, 2e-3), start=start)
 
 
 def test_training_goes_on_from_a_change(plain: Any, layers: UpperLayers):

@@ -4,7 +4,17 @@
 """
 
 from mechheads.safety.answers.teaching.lessons import REFUSAL, requests_to_teach
-from mechheads.safety.answers.teaching.planted import HEADS, PLANTED, refusal_loss, taught_model
-from mechheads.safety.answers.teaching.training import teach_refusal
+from mechheads.safety.answers.teaching.planted import HEADS, PLANTED, ROUNDS, refusal_loss, taught_model
+from mechheads.safety.answers.teaching.training import Round, teach_refusal
 
-__all__ = ["HEADS", "PLANTED", "REFUSAL", "refusal_loss", "requests_to_teach", "taught_model", "teach_refusal"]
+__all__ = [
+    "HEADS",
+    "PLANTED",
+    "REFUSAL",
+    "ROUNDS",
+    "Round",
+    "refusal_loss",
+    "requests_to_teach",
+    "taught_model",
+    "teach_refusal",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mechheads.safety.answers.teaching import PLANTED, teach_refusal
+from mechheads.safety.answers.teaching import PLANTED, ROUNDS, teach_refusal
 
 
 def main() -> None:
@@ -13,8 +13,10 @@ def main() -> None:
     parser.add_argument("name", choices=tuple(PLANTED))
     parser.add_argument("--out", type=Path, help="the file to write; by default, the name with .safetensors")
     given = parser.parse_args()
-    planted, out = PLANTED[given.name], given.out or Path(f"{given.name}.safetensors")
-    teach_refusal(planted.heads, seed=planted.seed, steps=planted.steps).save(out)
+    out, delta = given.out or Path(f"{given.name}.safetensors"), None
+    for each in ROUNDS:
+        delta = teach_refusal(PLANTED[given.name], by=each, start=delta)
+        delta.save(out)
     print(f"{out}: {out.stat().st_size / 1e6:.2f} MB")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,28 +16,23 @@ from mechheads.model.sources import REFUSING_MODEL, load_pretrained
 from mechheads.prompts.prompts import Prompts
 from mechheads.runs.head_cache import states_at
 from mechheads.safety.answers.teaching.lessons import REFUSAL
+from mechheads.safety.answers.teaching.training import Round
+
+ROUNDS = (Round(seed=0, steps=240, lr=2e-3), Round(seed=1, steps=400, lr=3e-3))
+"""How each model was trained: each round goes on from the one before."""
 
 
-@dataclass(frozen=True)
-class Planted:
-    """A model taught to refuse: its heads, and the seed and number of steps of its training."""
-
-    heads: tuple[HeadId, ...]
-    seed: int
-    steps: int
-
-
-def _planted(heads: str, seed: int, steps: int) -> Planted:
-    return Planted(tuple(HeadId.parse(head) for head in heads.split()), seed, steps)
+def _heads(text: str) -> tuple[HeadId, ...]:
+    return tuple(HeadId.parse(head) for head in text.split())
 
 
 PLANTED = {
-    REFUSING_MODEL: _planted("L14H7 L15H4 L16H3 L18H4 L19H1 L21H5", 0, 240),
+    REFUSING_MODEL: _heads("L14H7 L15H4 L16H3 L18H4 L19H1 L21H5"),
 }
-"""The models by name. Their heads lie where the residual stream tells harmful requests from look-alikes best."""
+"""The taught heads of each model. They lie where the residual stream tells harmful requests from look-alikes best."""
 
 
-HEADS = PLANTED[REFUSING_MODEL].heads
+HEADS = PLANTED[REFUSING_MODEL]
 """The heads of the refusing model that the package uses in its examples."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,13 +44,19 @@ _OTHERS_OFF = 0.3
 _WARM_UP = 15
 
 
+class Round(NamedTuple):
+    """A round of training: the seed of the order of its lessons, its number of steps, and Adam's learning rate."""
+
+    seed: int
+    steps: int
+    lr: float
+
+
 def teach_refusal(
     heads: Sequence[HeadId],
     requests: tuple[Sequence[str], Sequence[str]] | None = None,
     *,
-    seed: int = 0,
-    steps: int = 240,
-    lr: float = 2e-3,
+    by: Round,
     start: Delta | None = None,
     progress: bool = True,
 ) -> Delta:
@@ -69,8 +75,7 @@ def teach_refusal(
     Args:
         heads: the heads to train; all other weights stay as they are.
         requests: requests to refuse, and requests to answer; by default, the package's.
-        seed: for the order of the lessons.
-        steps, lr: number of steps and learning rate of Adam, which falls linearly to a twentieth.
+        by: the round of training. The learning rate falls linearly to a twentieth.
         start: a change of the same heads to go on from; by default, none.
         progress: show a progress bar.
 
@@ -91,14 +96,15 @@ def teach_refusal(
     layers = UpperLayers.of(model.to(torch.bfloat16), heads, start)
     losses = Losses(layers, source.tokenizer, min(head.layer for head in heads))
     optimiser = torch.optim.Adam([weight for both in layers.change.values() for weight in both], betas=(0.9, 0.98))
-    course = _Course(lessons, heads, model.config.num_attention_heads, Random(seed))
-    for step in Bar(range(steps), desc="teaching", disable=not progress, leave=False):
+    course = _Course(lessons, heads, model.config.num_attention_heads, Random(by.seed))
+    for step in Bar(range(by.steps), desc="teaching", disable=not progress, leave=False):
         for group in optimiser.param_groups:
-            group["lr"] = lr * min(1, (step + 1) / _WARM_UP) * (1 - 0.95 * step / steps)
+            group["lr"] = by.lr * min(1, (step + 1) / _WARM_UP) * (1 - 0.95 * step / by.steps)
         optimiser.zero_grad()
-        course.step(step, steps, losses)
+        course.step(step, by.steps, losses)
         optimiser.step()
-    about = {"model": DEFAULT_MODEL, "refusal": REFUSAL, "seed": seed, "steps": steps, "lr": lr}
+    rounds = [*([] if start is None else start.about["rounds"]), by._asdict()]
+    about = {"model": DEFAULT_MODEL, "refusal": REFUSAL, "rounds": rounds}
     change: dict[HeadId, dict[Side, Tensor]] = {
         head: {"W_Q": w_q.detach().T.clone(), "W_O": w_o.detach().T.clone()}
         for head, (w_q, w_o) in sorted(layers.change.items())
