@@ -2,8 +2,8 @@
 
 Each model is the default one with a delta on a few heads. The benchmark counts refusals of held-back requests and
 look-alikes in two templates, and of public sets if their files are given; measures how much less likely the refusal
-becomes when one head's delta is removed; lets random heads of the same layers be ablated; and ranks every head of a
-delta by every score.
+becomes when one head's delta is removed; lets random heads of the same layers be ablated; ranks every head of a delta
+by every score; and takes the first heads of a ranking away, more and more of them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ TOKENS = 64
 OF_PUBLIC = 20
 """How many requests of a public set are drawn."""
 DRAWS = 5
+RESAMPLES = 1000
+CURVES = ("Refusal Contribution, scaling", "Ships, scaling", "Ships, undifferentiated")
 
 
 def main() -> None:
@@ -57,9 +59,14 @@ def main() -> None:
             )
         delta = Delta.load(path)
         for part in (given.part,) if given.part else PARTS:
-            found.setdefault(name, {})[part] = PARTS[part](delta, public)
+            told = found.setdefault(name, {})
+            told[part] = PARTS[part](delta, told if part == "curves" else public)
             print(name, part, json.dumps(found[name][part], indent=1), flush=True)
             given.out.write_text(json.dumps(found, indent=1) + "\n")
+    if scored := [found[name]["scores"] for name in PLANTED if "scores" in found.get(name, {})]:
+        found["margin over Ships"] = overall(scored)
+        print(json.dumps(found["margin over Ships"], indent=1))
+        given.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def draw(path: Path, unsafe: bool) -> Sequence[str]:
@@ -117,24 +124,96 @@ def scores(delta: Delta, public: dict[str, Sequence[str]]) -> dict[str, Any]:
     """The rank of every head of the delta by every score, on the held-back requests."""
     model = taught_model(delta)
     harmful, harmless = ([r.text for r in load_requests(name, "test")] for name in ("harmful", "harmless"))
-    found = {}
+    found, values = {}, {}
     for kind, ships in mh.safety.compare_ablations(model, harmful, template="chat", progress=False).items():
         found[f"Ships, {kind}"] = ships.dataset["ships"].values
+        values[f"Ships, {kind}"] = per_request(ships)
         found[f"Generalized Ships, {kind}"] = ships.dataset["generalized_ships"].values
     for by in get_args(By)[:3]:
         contribution = mh.safety.refusal_contribution(model, harmful, harmless, by=by, progress=False)
         found[f"Refusal Contribution, {by}"] = contribution.scores.values
+        values[f"Refusal Contribution, {by}"] = per_request(contribution)
         found[f"Refusal Contribution, {by}, direct"] = contribution.dataset["direct"].values
     found["refusal direction"] = mh.safety.refusal_direction(model, harmful, harmless, progress=False).scores.values
     ranks = {name: [rank_of(values, head) for head in delta.heads] for name, values in found.items()}
     return {
         "heads": [str(head) for head in delta.heads],
         "ranks": ranks,
-        "found": {name: sum(rank <= len(delta.heads) for rank in of) / len(delta.heads) for name, of in ranks.items()},
+        "found": {name: share_of(of) for name, of in ranks.items()},
+        "margin over Ships": margins(values, delta.heads),
+        "first": {name: first_of(of, len(delta.heads)) for name, of in found.items()},
     }
 
 
-PARTS = {"answers": answers, "scores": scores}
+def per_request(scores: mh.HeadScores) -> np.ndarray:
+    """Values [layer, head, request]."""
+    return scores.dataset["values"].transpose("layer", "head", ...).values
+
+
+def margins(values: dict[str, np.ndarray], heads: Sequence[HeadId]) -> dict[str, dict[str, dict[str, float]]]:
+    """How many more of the heads than each Ships a score has among the first, and how often over resampled requests."""
+    n = next(iter(values.values())).shape[-1]
+    requests = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
+    shares = {
+        name: np.array([share_of([rank_of(each[..., some].mean(-1), head) for head in heads]) for some in requests])
+        for name, each in values.items()
+    }
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for name, ours in shares.items():
+        for ships in shares if name.startswith("Refusal") else ():
+            if ships.startswith("Ships"):
+                margin, count = np.unique((ours - shares[ships]).round(3), return_counts=True)
+                found.setdefault(name, {})[ships] = dict(zip(map(str, margin), count / RESAMPLES, strict=True))
+    return found
+
+
+def overall(scored: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    """The mean margin over models, and the ends of its 95% interval when models and requests are resampled."""
+    random, n, told = np.random.default_rng(0), len(scored), dict[str, dict[str, list[float]]]()
+    for name, over in scored[0]["margin over Ships"].items():
+        for ships in over:
+            of_models = [each["margin over Ships"][name][ships] for each in scored]
+            drawn = [
+                np.mean([random.choice(list(map(float, some)), p=list(some.values())) for some in picked])
+                for picked in ([of_models[i] for i in random.integers(n, size=n)] for _ in range(RESAMPLES))
+            ]
+            told.setdefault(name, {})[ships] = [float(np.mean(drawn)), *map(float, np.quantile(drawn, [0.025, 0.975]))]
+    return told
+
+
+def curves(delta: Delta, told: dict[str, Any]) -> dict[str, Any]:
+    """Compliance without the first heads of a ranking, by some scores, and without random heads of the same layers."""
+    model, first = taught_model(delta), told["scores"]["first"]
+    harmful = list(load_requests("harmful", "test").texts)
+    found = {}
+    for name in CURVES:
+        curve = mh.safety.attack_curve(
+            model,
+            first[name],
+            harmful,
+            ["Hello!"],
+            most=[1, 2, 4, len(delta.heads)],
+            ablation="scaling",
+            draws=DRAWS if name == CURVES[0] else 0,
+            progress=False,
+        )
+        for which, rows in curve.table.groupby("which"):
+            found[name if which == "heads" else which] = dict(zip(rows["k"], rows["attack_success"], strict=True))
+    return found
+
+
+PARTS = {"answers": answers, "scores": scores, "curves": curves}
+
+
+def share_of(ranks: Sequence[int]) -> float:
+    """The share of ranks that are among the first, as many as there are."""
+    return sum(rank <= len(ranks) for rank in ranks) / len(ranks)
+
+
+def first_of(values: np.ndarray, k: int) -> list[str]:
+    """The first k heads of a score."""
+    best = np.argsort(-values, axis=None, kind="stable")[:k]
+    return [str(HeadId(*map(int, np.unravel_index(at, values.shape)))) for at in best]
 
 
 def rank_of(values: np.ndarray, head: HeadId) -> int:
