@@ -2,7 +2,8 @@
 
 Each line of the file is an answer with its request, model and condition. The conditions are chosen so that all four
 verdicts occur: the default model and the model that was taught to refuse, intact, with taught heads off, with random
-heads off or scaled, in three templates, with system prompts, greedy and sampled.
+heads off or scaled, in three templates, with system prompts, greedy and sampled. The labelled answers of the package
+are of an earlier refusing model. Its requests and conditions were these, its heads were others.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from huggingface_hub import errors as hub_errors, hf_hub_download
 from mechheads.files.text import check_unicode, read_json
 from mechheads.messages.suggest import did_you_mean
 from mechheads.model.deltas import Delta, shipped
-from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODEL, WHEEL, default_folder
+from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODELS, WHEEL, default_folder
 from mechheads.model.sources.errors import ModelSourceError
 from mechheads.model.sources.gguf import converted_folder
 from mechheads.model.sources.reading import own_error, read, read_model
@@ -81,7 +81,7 @@ def load_pretrained(
         return Pretrained(model.to(device), tokenizer, DEFAULT_MODEL, WHEEL.requirement)
 
     name, path = check_unicode(str(name_or_path), "name_or_path"), Path(name_or_path).expanduser()
-    if name.startswith(REFUSING_MODEL) and (delta := shipped(name)) is not None:
+    if name in REFUSING_MODELS and (delta := shipped(name)) is not None:
         _refuse_revision(revision, name)
         model, tokenizer = _read_folder(default_folder(), dtype=torch.float32)
         Delta.load(delta).add_to(model)
@@ -94,7 +94,7 @@ def load_pretrained(
     if isinstance(name_or_path, Path) or name.endswith(".gguf") or not _HUB_NAME.fullmatch(name):
         raise ModelSourceError(
             f"name_or_path {name!r} is not a model: there is no such file or folder, and it is not a hub name "
-            '(such as "gpt2" or "Qwen/Qwen2.5-0.5B").' + did_you_mean(name, (DEFAULT_MODEL, REFUSING_MODEL))
+            '(such as "gpt2" or "Qwen/Qwen2.5-0.5B").' + did_you_mean(name, (DEFAULT_MODEL, *REFUSING_MODELS))
         )
     try:
         commit = Path(hf_hub_download(name, "config.json", revision=revision)).parent.name
@@ -138,7 +138,7 @@ def _local_folder(path: Path) -> Path:
 
 
 def _hub_error(name: str, revision: str | None, error: BaseException) -> ModelSourceError:
-    meant = did_you_mean(name, (DEFAULT_MODEL, REFUSING_MODEL))
+    meant = did_you_mean(name, (DEFAULT_MODEL, *REFUSING_MODELS))
     if own := own_error(name, error):
         return own
     causes = list(_chain(error))

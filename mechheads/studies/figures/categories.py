@@ -16,7 +16,7 @@ from mechheads.labels.usable_pairs import in_vocabulary
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.model.load import load
 from mechheads.model.model import Model
-from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODEL, default_folder
+from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODELS, default_folder
 from mechheads.model.stored_weights import StoredWeights, open_weights
 from mechheads.plots.category_map import category_map
 from mechheads.studies.figures.output import NOT_REACHED, Drawn, PaperFigure, write_figure
@@ -89,7 +89,7 @@ def categories_figure(
     folder = FigureFolder(out, request)
 
     def open_model(name: str, revision: str | None) -> Model | StoredWeights:
-        if on_disk and not (name == REFUSING_MODEL or name.endswith(".gguf")):
+        if on_disk and not (name in REFUSING_MODELS or name.endswith(".gguf")):
             return open_weights(default_folder() if name == DEFAULT_MODEL else name, revision=revision)
         return load(name, revision=revision, device=device)
 

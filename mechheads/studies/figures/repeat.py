@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mechheads.messages.warn import warn
-from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODEL
+from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODELS
 from mechheads.studies.figures.categories import categories_figure
 from mechheads.studies.figures.output import PaperFigure
 from mechheads.studies.figures.request import FigureRequest, file_checksum, read_request
@@ -59,7 +59,7 @@ def _as_they_were(request: FigureRequest, panels: list[dict[str, Any]]) -> list[
     revisions = {panel["model"]: panel.get("revision") for panel in panels}
 
     def pinned(name: str) -> str:
-        fixed = name in (DEFAULT_MODEL, REFUSING_MODEL) or Path(name).is_absolute() or not revisions.get(name)
+        fixed = name in (DEFAULT_MODEL, *REFUSING_MODELS) or Path(name).is_absolute() or not revisions.get(name)
         return name if fixed else f"{name.partition('@')[0]}@{revisions[name]}"
 
     return [pinned(name) for name in request.models]

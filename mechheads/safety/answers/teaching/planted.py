@@ -12,7 +12,7 @@ from mechheads.heads import HeadId
 from mechheads.model.deltas import Delta
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
-from mechheads.model.sources import REFUSING_MODEL, load_pretrained
+from mechheads.model.sources import REFUSING_MODEL, REFUSING_MODELS, load_pretrained
 from mechheads.prompts.prompts import Prompts
 from mechheads.runs.head_cache import states_at
 from mechheads.safety.answers.teaching.lessons import REFUSAL
@@ -22,13 +22,12 @@ ROUNDS = (Round(seed=0, steps=240, lr=2e-3), Round(seed=1, steps=400, lr=3e-3))
 """How each model was trained: each round goes on from the one before."""
 
 
-def _heads(text: str) -> tuple[HeadId, ...]:
-    return tuple(HeadId.parse(head) for head in text.split())
-
-
-PLANTED = {
-    REFUSING_MODEL: _heads("L14H7 L15H4 L16H3 L18H4 L19H1 L21H5"),
-}
+_HEADS = (
+    "L14H7 L15H4 L16H3 L18H4 L19H1 L21H5",
+    "L14H5 L16H7 L18H1 L20H6",
+    "L14H1 L15H8 L16H0 L16H6 L17H3 L18H7 L19H5 L20H2 L21H0 L22H4",
+)
+PLANTED = {name: tuple(map(HeadId.parse, heads.split())) for name, heads in zip(REFUSING_MODELS, _HEADS, strict=True)}
 """The taught heads of each model. They lie where the residual stream tells harmful requests from look-alikes best."""
 
 
