@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from mechheads.safety import load_requests, request_prompts, text_loss
 from mechheads.safety.answers.answering import is_verdict
 from mechheads.safety.answers.teaching import PLANTED, refusal_loss, taught_model
 from mechheads.safety.answers.verdicts import VERDICTS, verdicts
-from mechheads.safety.heads.contribution import By
+from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.requests.loaders import read_requests
 
 PLACE = Path(__file__).with_name("refusal.json")
@@ -35,6 +35,7 @@ OF_PUBLIC = 20
 """How many requests of a public set are drawn."""
 DRAWS = 5
 RESAMPLES = 1000
+RACED = 2
 CURVES = ("Refusal Contribution, scaling", "Ships, scaling", "Ships, undifferentiated")
 
 
@@ -121,19 +122,22 @@ def refused_without(model: mh.Model, heads: Sequence[HeadId], harmful: Sequence[
 
 
 def scores(delta: Delta, public: dict[str, Sequence[str]]) -> dict[str, Any]:
-    """The rank of every head of the delta by every score, on the held-back requests."""
-    model = taught_model(delta)
+    """The rank of every head of the delta by every score, on the held-back requests.
+
+    Heads race for twice as many first places as the delta has heads. Those that are dropped are ranked by the estimate
+    that they were dropped for; by Generalized Ships, they come last.
+    """
+    model, race = taught_model(delta), {"top": RACED * len(delta.heads), "progress": False}
     harmful, harmless = ([r.text for r in load_requests(name, "test")] for name in ("harmful", "harmless"))
     found, values = {}, {}
-    for kind, ships in mh.safety.compare_ablations(model, harmful, template="chat", progress=False).items():
-        found[f"Ships, {kind}"] = ships.dataset["ships"].values
+    for kind, ships in mh.safety.compare_ablations(model, harmful, template="chat", **race).items():
+        found[f"Ships, {kind}"] = estimated(ships)
         values[f"Ships, {kind}"] = per_request(ships)
         found[f"Generalized Ships, {kind}"] = ships.dataset["generalized_ships"].values
-    for by in get_args(By)[:3]:
-        contribution = mh.safety.refusal_contribution(model, harmful, harmless, by=by, progress=False)
-        found[f"Refusal Contribution, {by}"] = contribution.scores.values
+    for by in PAPER_KINDS:
+        contribution = mh.safety.refusal_contribution(model, harmful, harmless, by=by, **race)
+        found[f"Refusal Contribution, {by}"] = estimated(contribution)
         values[f"Refusal Contribution, {by}"] = per_request(contribution)
-        found[f"Refusal Contribution, {by}, direct"] = contribution.dataset["direct"].values
     found["refusal direction"] = mh.safety.refusal_direction(model, harmful, harmless, progress=False).scores.values
     ranks = {name: [rank_of(values, head) for head in delta.heads] for name, values in found.items()}
     return {
@@ -146,8 +150,13 @@ def scores(delta: Delta, public: dict[str, Sequence[str]]) -> dict[str, Any]:
 
 
 def per_request(scores: mh.HeadScores) -> np.ndarray:
-    """Values [layer, head, request]."""
-    return scores.dataset["values"].transpose("layer", "head", ...).values
+    """Values [layer, head, request]; the smallest possible ones of a head that a race dropped."""
+    return np.nan_to_num(scores.dataset["values"].transpose("layer", "head", ...).values, nan=-np.inf)
+
+
+def estimated(scores: mh.HeadScores) -> np.ndarray:
+    """Scores [layer, head]; of a head that a race dropped, the estimate."""
+    return scores.dataset.get("estimate", scores.scores).values
 
 
 def margins(values: dict[str, np.ndarray], heads: Sequence[HeadId]) -> dict[str, dict[str, dict[str, float]]]:
@@ -212,13 +221,14 @@ def share_of(ranks: Sequence[int]) -> float:
 
 def first_of(values: np.ndarray, k: int) -> list[str]:
     """The first k heads of a score."""
-    best = np.argsort(-values, axis=None, kind="stable")[:k]
+    best = np.argsort(-np.nan_to_num(values, nan=-np.inf), axis=None, kind="stable")[:k]
     return [str(HeadId(*map(int, np.unravel_index(at, values.shape)))) for at in best]
 
 
 def rank_of(values: np.ndarray, head: HeadId) -> int:
     """The rank of a head's score; 1 is the largest."""
-    return int((values > values[head.layer, head.head]).sum()) + 1
+    known = np.nan_to_num(values, nan=-np.inf)
+    return int((known > known[head.layer, head.head]).sum()) + 1
 
 
 if __name__ == "__main__":
