@@ -103,7 +103,7 @@ pd.DataFrame({"look-alike": harmless.texts, "answer": to_harmless, "verdict": ma
 # ## Ships: how far does the answer move?
 #
 # **Ships** of a request and a head is the KL divergence from the distribution of the next token, at the end of the
-# prompt, to the same distribution without the head. By hand, for L19H8 scaled down and the first request:
+# prompt, to the same distribution without the head. By hand, for L16H3 scaled down and the first request:
 
 
 # %%
@@ -121,12 +121,12 @@ def ships_by_hand(request, layer, head, epsilon=1e-4):
     return float((before.exp() * (before - after)).sum())
 
 
-by_hand = ships_by_hand(harmful[0].text, 19, 8)
-print(f"L19H8: {by_hand:.3f} nats")
+by_hand = ships_by_hand(harmful[0].text, 16, 3)
+print(f"L16H3: {by_hand:.3f} nats")
 
 # %% [markdown]
 # `mh.safety.compare_ablations` does this for every request, head and ablation, with one run of the intact model. To
-# save time we take the first five requests that the model refuses, and 28 of the 270 heads: four of each layer that has
+# save time we take the first five requests that the model refuses, and 35 of the 270 heads: five of each layer that has
 # taught heads, and of one early layer. (With your own model leave `heads` out.) It also gives **Generalized
 # Ships**. For this, the last-token states of all requests are stacked to a matrix. The score is the angle, in degrees,
 # by which the first left singular vector of the matrix turns.
@@ -135,7 +135,7 @@ print(f"L19H8: {by_hand:.3f} nats")
 # chat template, so we use that.
 
 # %%
-tried = [(layer, head) for layer in (1, 11, 13, 15, 17, 19, 21) for head in (4, 5, 7, 8)]
+tried = [(layer, head) for layer in (1, 14, 15, 16, 18, 19, 21) for head in (1, 3, 4, 5, 7)]
 options = {"heads": tried, "progress": False}
 five = [i for i, text in enumerate(to_harmful) if verdict(text) == "refused"][:5]
 pairs = [harmful.texts[i] for i in five], [harmless.texts[i] for i in five]
@@ -145,7 +145,7 @@ mh.plots.safety_map(list(ships.values()))
 
 # %% [markdown]
 # Each mark is one of the first six heads for one ablation; its colour is the angle. Where are the taught heads? We list
-# their ranks; rank 1 is the first of 28.
+# their ranks; rank 1 is the first of 35.
 
 
 # %%
@@ -168,8 +168,7 @@ found_by
 
 # %% [markdown]
 # `found` counts how many of the six taught heads are among the first six. No ranking has them all. In the figure you
-# see which heads come before them: for Scaling Contribution (crosses) heads of layer 1, for Undifferentiated Attention
-# (circles) untaught neighbours of the taught heads.
+# see which other heads come before them, such as L1H5 for Scaling Contribution (crosses), which nobody taught.
 #
 # ## Refusal Contribution: how much *refusing* changes
 #
@@ -231,9 +230,9 @@ found_by = rank_table(views)
 found_by
 
 # %% [markdown]
-# This score finds more of the six than any other. But one other head is among the first: L1H5, in the early layer, even
-# after its effect on look-alikes is subtracted. The result also holds the **direct** part of the effect: what the head
-# itself writes to the logits of the refusal, while everything after it stays as it was.
+# This score finds all six. L1H5 has fallen back, because without it the answers to look-alikes move as well. The
+# result also holds the **direct** part of the effect: what the head itself writes to the logits of the refusal, while
+# everything after it stays as it was.
 
 # %%
 first = contribution.top(8)
@@ -244,11 +243,10 @@ first.assign(direct=direct, taught=first.index.isin(taught))[
 ].round(2)
 
 # %% [markdown]
-# The direct parts are almost zero. None of these heads writes "I'm sorry" to the logits. Each makes the model refuse
-# through later heads and MLPs. And L1H5, which was never taught, is among them: to refuse, a model must first read the
-# request. The score says that refusing depends on a head, not that the head was trained to refuse. Look at its
-# interval, too: it is wide, and five requests are few. (With five requests no q value can be small: five signs that
-# agree have p = 0.06.)
+# The direct parts are small. None of these heads writes much of "I'm sorry" to the logits. Each makes the model refuse
+# through later heads and MLPs. The last two in the table were never taught. The score says that refusing depends on a
+# head, not that the head was trained to refuse. Look at the intervals, too: they are wide, and five requests are few.
+# (With five requests no q value can be small: five signs that agree have p = 0.06.)
 #
 # ## A view without any ablation
 #
@@ -305,10 +303,10 @@ print("ablated, in this order:", *curve.heads)
 curve.plot()
 
 # %% [markdown]
-# One head is enough: without L1H5 the model complies with nearly all five requests, while random heads of the same
-# layers do little. With more heads ablated, some answers leave the subject: the judge calls them deflected, and they do
-# not count as success. This model was taught to need each of its heads. If heads can replace each other, the line
-# departs from the random heads only after several are ablated, and no score of single heads finds them.
+# One head is enough: without the first, the model complies with most of the five requests, while random heads of the
+# same layers do little. With more heads ablated, some answers leave the subject: the judge calls them deflected, and
+# they do not count as success. This model was taught to need each of its heads. If heads can replace each other, the
+# line departs from the random heads only after several are ablated, and no score of single heads finds them.
 #
 # ## A model that does not refuse
 #
@@ -379,7 +377,7 @@ mh.testing.check_answer(
 #
 # ### 2. The head that was not taught
 #
-# Name a head that is among the first six by Refusal Contribution and was not taught.
+# Name a head that is among the first six by Ships, with Scaling Contribution, and was not taught.
 
 # %% tags=["exercise"]
 not_taught = None  # your turn: such as "L0H0"
@@ -387,19 +385,19 @@ not_taught = None  # your turn: such as "L0H0"
 # %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
 mh.testing.check_answer(
     not_taught,
-    lambda head: mh.HeadId.parse(head) in contribution.heads(6) and str(mh.HeadId.parse(head)) not in taught,
-    right="refusing depends on it, although nobody taught it to refuse.",
-    hint="compare contribution.heads(6) with the list taught.",
+    lambda head: mh.HeadId.parse(head) in ships["scaling"].heads(6) and str(mh.HeadId.parse(head)) not in taught,
+    right="the answer depends on it, although nobody taught it to refuse.",
+    hint='compare ships["scaling"].heads(6) with the list taught.',
 )
 
 # %% [markdown] tags=["solution"]
 # <details><summary>One solution</summary>
 #
 # ```python
-# not_taught = next(head for head in contribution.heads(6) if str(head) not in taught)
+# not_taught = next(head for head in ships["scaling"].heads(6) if str(head) not in taught)
 # ```
 #
-# Even the best score does not say "this head was made for refusing".
+# It is needed to read any request. Which rank has it by Refusal Contribution?
 # </details>
 #
 # ### 3. Another ablation
@@ -432,8 +430,8 @@ mh.testing.check_answer(
 # undifferentiated.table.set_index("condition")[["attack_success", "over_refusal", "degenerate", "loss"]].round(2)
 # ```
 #
-# The conclusion about the six heads is the same. But look at the random heads: a draw can change many answers, too.
-# Undifferentiated Attention does not switch a head off. It makes the head write, at every token, the mean of everything
-# it could write, which never happens in the model. What you may conclude depends on the control. If all random heads
-# came near the six, refusals would be *brittle*: a finding about the model, not about six heads.
+# The conclusion about the six heads is the same, and random heads change no answer. But they raise the loss on
+# ordinary text: Undifferentiated Attention does not switch a head off. It makes the head write, at every token, the
+# mean of everything it could write, which never happens in the model. What you may conclude depends on the control. If
+# random heads came near the six, refusals would be *brittle*: a finding about the model, not about six heads.
 # </details>
