@@ -37,6 +37,7 @@ from mechheads.units import show_seconds
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
+    from mechheads.prompts.prompts import Prompts
 
 CONTRIBUTION = "refusal contribution"
 TOGETHER = "all rankings together"
@@ -52,10 +53,10 @@ _RACED = 0.4
 class _Sizes:
     """How much is measured: every n-th request, tokens of an answer, random draws, and points of the curve."""
 
-    ranked_every: int = 1
+    ranked_every: int = 2
     tested_every: int = 1
     tokens: int = 32
-    draws: int = 3
+    draws: int = 2
     draws_of_any: int = 5
     curve: tuple[int, ...] = (1, 2, 4)
     draws_of_curve: int = 2
@@ -298,12 +299,11 @@ class _Work:
         asked = request_prompts(self.model, self.ranked_on[0])
         sweep = plan(self.model, asked, intervention=UniformAttention()).seconds or 0.0
         some = request_prompts(self.model, harmful[:_PROBED], "chat" if self.model.chat_template else "query")
-        start = time.perf_counter()
-        generate(self.model, some, _PROBED_TOKENS, progress=False)
-        each = (time.perf_counter() - start) / len(harmful[:_PROBED])
+        one, several = (_seconds(self.model, some, tokens) for tokens in (1, 1 + _PROBED_TOKENS))
+        each = (one + max(several - one, 0.0) / _PROBED_TOKENS * (self.sizes.tokens - 1)) / len(harmful[:_PROBED])
         answers = self.sizes.answers(len(harmful), len(harmless), len(PAPER_KINDS) + 3)
         raced = (len(PAPER_KINDS) + 2) * sweep * (1 if self.race is None else _RACED) / self.groups.size
-        return f"about {show_seconds(raced + answers * each * self.sizes.tokens / _PROBED_TOKENS)}"
+        return f"about {show_seconds(raced + answers * each)}"
 
     def answer_first(self) -> None:
         """Whether the model refuses, and what is left of it without random heads."""
@@ -375,7 +375,14 @@ class _Work:
 
 
 _PROBED, _PROBED_TOKENS = 20, 4
-"""Answers and tokens that are written for the estimate."""
+"""Answers, and tokens after the first, that are written for the estimate."""
+
+
+def _seconds(model: Model, prompts: Prompts, tokens: int) -> float:
+    """How long it takes to write so many tokens after each prompt."""
+    start = time.perf_counter()
+    generate(model, prompts, tokens, progress=False)
+    return time.perf_counter() - start
 
 
 def _ablation(scores: HeadScores) -> Kind:
