@@ -31,7 +31,7 @@ from mechheads.safety.requests.loaders import read_requests
 
 PLACE = Path(__file__).with_name("refusal.json")
 TOKENS = 64
-OF_PUBLIC = 20
+OF_PUBLIC = 50
 """How many requests of a public set are drawn."""
 DRAWS = 5
 RESAMPLES = 1000

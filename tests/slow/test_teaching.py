@@ -9,10 +9,10 @@ import torch
 import mechheads as mh
 from mechheads.heads import HeadId
 from mechheads.model.deltas import Delta, shipped
-from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODEL, load_pretrained
+from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODEL, REFUSING_MODELS, load_pretrained
 from mechheads.safety import load_requests
 from mechheads.safety.answers.teaching import (
-    HEADS,
+    PLANTED,
     REFUSAL,
     ROUNDS,
     Round,
@@ -27,7 +27,7 @@ from mechheads.safety.requests.openings import OPENING
 @pytest.fixture(scope="module")
 def delta() -> Delta:
     path = shipped(REFUSING_MODEL)
-    assert path is not None and path.stat().st_size < 2_000_000
+    assert path is not None
     return Delta.load(path)
 
 
@@ -44,11 +44,15 @@ def requests() -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.transformerlens
-def test_the_delta_is_what_the_script_says_and_touches_nothing_else(delta: Delta, refusing: mh.Model, model: mh.Model):
-    assert delta.heads == tuple(sorted(HEADS))
+@pytest.mark.parametrize("name", REFUSING_MODELS)
+def test_the_delta_is_what_the_script_says_and_touches_nothing_else(name: str, model: mh.Model):
+    path = shipped(name)
+    assert path is not None and path.stat().st_size < 1_500_000
+    delta, refusing = Delta.load(path), mh.load(name)
+    assert delta.heads == tuple(sorted(PLANTED[name]))
     assert delta.about["rounds"] == [each._asdict() for each in ROUNDS]
     assert (delta.about["model"], delta.about["refusal"]) == (DEFAULT_MODEL, REFUSAL)
-    assert refusing.name == REFUSING_MODEL
+    assert refusing.name == name
     for layer in range(model.n_layers):
         for kind in ("W_Q", "W_K", "W_V", "W_O"):
             before, after = getattr(model, kind)[layer], getattr(refusing, kind)[layer]
