@@ -63,6 +63,7 @@ class Work(Protocol):
         ...
 
 
+@runtime_checkable
 class Kind(Protocol):
     """Makes the work of a job; it can be pickled, so that workers can make it too."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mechheads.results.dataset import shown_ends
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
@@ -28,6 +28,7 @@ class Section:
     lines: tuple[str, ...]
 
 
+@runtime_checkable
 class Reported(Protocol):
     """What the report reads from a study (``mh.studies.SafetyStudy``)."""
 

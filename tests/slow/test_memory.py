@@ -91,7 +91,7 @@ def test_a_profile_of_eight_times_the_text_takes_no_more_memory(tiny: Callable[[
     command = [sys.executable, "-c", PEAK + PROFILE, str(tiny("llama"))]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     short, long = json.loads(done.stdout.splitlines()[-1])
-    assert long < short + 5 * 2**20
+    assert long < short + 7 * 2**20
 
 
 def test_the_peak_is_that_of_the_tensors_alive_together():
