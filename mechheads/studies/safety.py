@@ -53,13 +53,13 @@ _RACED = 0.4
 class _Sizes:
     """How much is measured: every n-th request, tokens of an answer, random draws, and points of the curve."""
 
-    ranked_every: int = 2
+    ranked_every: int = 3
     tested_every: int = 1
-    tokens: int = 32
+    tokens: int = 24
     draws: int = 2
-    draws_of_any: int = 5
+    draws_of_any: int = 4
     curve: tuple[int, ...] = (1, 2, 4)
-    draws_of_curve: int = 2
+    draws_of_curve: int = 1
 
     def answers(self, harmful: int, harmless: int, sets: int) -> int:
         """How many answers are written, for so many requests of each kind and sets of heads."""
