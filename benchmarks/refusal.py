@@ -60,8 +60,8 @@ def main() -> None:
             )
         delta = Delta.load(path)
         for part in (given.part,) if given.part else PARTS:
-            told = found.setdefault(name, {})
-            told[part] = PARTS[part](delta, told if part == "curves" else public)
+            told = found.setdefault(name, {})  # what the parts before have measured
+            told[part] = PARTS[part](delta, public, told)
             print(name, part, json.dumps(found[name][part], indent=1), flush=True)
             given.out.write_text(json.dumps(found, indent=1) + "\n")
     if scored := [found[name]["scores"] for name in PLANTED if "scores" in found.get(name, {})]:
@@ -77,7 +77,7 @@ def draw(path: Path, unsafe: bool) -> Sequence[str]:
     return Random(0).sample(list(texts), min(OF_PUBLIC, len(texts)))
 
 
-def answers(delta: Delta, public: dict[str, Sequence[str]]) -> dict[str, Any]:
+def answers(delta: Delta, public: dict[str, Sequence[str]], told: dict[str, Any]) -> dict[str, Any]:
     """Refusals, what every head's delta is worth, loss on ordinary text, and refusals without random heads."""
     model, before = taught_model(delta), mh.load()
     harmful, harmless = (list(load_requests(name, "test").texts) for name in ("harmful", "harmless"))
@@ -121,7 +121,7 @@ def refused_without(model: mh.Model, heads: Sequence[HeadId], harmful: Sequence[
     return int(is_verdict(test.answers, "ablated", "harmful", "refused").sum())
 
 
-def scores(delta: Delta, public: dict[str, Sequence[str]]) -> dict[str, Any]:
+def scores(delta: Delta, public: dict[str, Sequence[str]], told: dict[str, Any]) -> dict[str, Any]:
     """The rank of every head of the delta by every score, on the held-back requests.
 
     Heads race for twice as many first places as the delta has heads. Those that are dropped are ranked by the estimate
@@ -190,7 +190,7 @@ def overall(scored: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[float]
     return told
 
 
-def curves(delta: Delta, told: dict[str, Any]) -> dict[str, Any]:
+def curves(delta: Delta, public: dict[str, Sequence[str]], told: dict[str, Any]) -> dict[str, Any]:
     """Compliance without the first heads of a ranking, by some scores, and without random heads of the same layers."""
     model, first = taught_model(delta), told["scores"]["first"]
     harmful = list(load_requests("harmful", "test").texts)

@@ -44,7 +44,7 @@ class SetWork:
 
     def __init__(self, job: Job, evaluator: Evaluator | None = None) -> None:
         self.job, spec, plan = job, job.spec, job.plan
-        self.evaluator = evaluator or Evaluator(spec.metric, job.base, job.source, spec.limits)
+        self.evaluator = evaluator or Evaluator.of(job)
         self._z, self._first = replaced_z(job)
         self._ready: tuple[int, Wave, dict[HeadId, Edit]] | None = None
         tokens = tokens_in_flight(job.model, spec.limits.memory // 4, plan.pos, spec.limits)
@@ -99,7 +99,7 @@ class SetRuns:
 
     def __init__(self, model: Model, spec: Spec, *, runs: CachedRuns | None = None, progress: bool = True) -> None:
         self.job = make_ready(model, spec, runs=runs, progress=progress)
-        self.evaluator = Evaluator(spec.metric, self.job.base, self.job.source, spec.limits)
+        self.evaluator = Evaluator.of(self.job)
         warn_of_answers(self.job)
         self.base_value: Float[np.ndarray, " prompt"] = self.evaluator.base_value.cpu().numpy()
         self._work = SetWork(self.job, self.evaluator)

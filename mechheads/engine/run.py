@@ -67,9 +67,7 @@ class SweepWork:
     @classmethod
     def of(cls, job: Job, evaluator: Evaluator | None = None) -> SweepWork:
         """The work of a whole job; the evaluator is made if there is none."""
-        if evaluator is None:
-            evaluator = Evaluator(job.spec.metric, job.base, job.source, job.spec.limits)
-        return cls(job, evaluator, Altering(job))
+        return cls(job, evaluator or Evaluator.of(job), Altering(job))
 
     @property
     def kind(self) -> Kind:

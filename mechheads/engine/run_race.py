@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -158,15 +158,32 @@ class Racer(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class Sweeping:
-    """Races by a sweep."""
+@runtime_checkable
+class RacedWork(Protocol):
+    """Work that can be done for some of a job's heads and prompts."""
 
-    work: SweepWork
+    @property
+    def job(self) -> Job: ...
+
+    @property
+    def evaluator(self) -> Evaluator: ...
+
+    def some(self, job: Job) -> Any:
+        """The same work for a part of the job."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Racing:
+    """Races by some work; ``measured`` does it, and is told whether to show a progress bar."""
+
+    work: RacedWork
+    measured: Callable[[Any, bool], Measured]
 
     @classmethod
-    def of(cls, job: Job, evaluator: Evaluator) -> Sweeping:
-        return cls(SweepWork.of(job, evaluator))
+    def by_sweep(cls, job: Job, evaluator: Evaluator) -> Racing:
+        """Races by a sweep."""
+        return cls(SweepWork.of(job, evaluator), lambda work, progress: measure(work, progress=progress))
 
     @property
     def job(self) -> Job:
@@ -177,7 +194,7 @@ class Sweeping:
         return self.work.evaluator
 
     def measure(self, heads: Sequence[HeadId], rows: Int[Tensor, " row"], part: str, progress: bool) -> Measured:
-        return measure(self.work.some(self.job.some(heads, rows, part)), progress=progress)
+        return self.measured(self.work.some(self.job.some(heads, rows, part)), progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +230,7 @@ def in_half_precision(job: Job, race: Race, progress: bool) -> tuple[Job, Evalua
         return None
     spec = replace(job.spec, race=race.without_early)
     quick = replace(make_ready(other, spec, progress=progress), ledger=job.ledger)
-    return quick, Evaluator(spec.metric, quick.base, quick.source, spec.limits)
+    return quick, Evaluator.of(quick)
 
 
 def run_race(racer: Racer, race: Race, *, early: Racer | None = None, progress: bool = True) -> Raced:

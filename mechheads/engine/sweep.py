@@ -24,7 +24,7 @@ from mechheads.engine.plan import Plan
 from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
 from mechheads.engine.run import alter, carry, passes, run, warn_of_undefined, waves
-from mechheads.engine.run_race import Raced, Sweeping, in_half_precision, run_race
+from mechheads.engine.run_race import Raced, Racing, in_half_precision, run_race
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.ledger.sweep_key import Store
@@ -121,7 +121,7 @@ def run_spec(
     """Run a sweep from its request to its result."""
     with Store(store) as kept:
         job = make_ready(model, spec, runs=runs, store=kept, progress=progress)
-        evaluator = Evaluator(spec.metric, job.base, job.source, spec.limits)
+        evaluator = Evaluator.of(job)
         warn_of_answers(job)
         raced = None if spec.race is None else _race(job, evaluator, spec.race, progress)
         measured = raced or run(job, evaluator, progress=progress)
@@ -148,8 +148,8 @@ def run_spec(
 
 def _race(job: Job, evaluator: Evaluator, race: Race, progress: bool) -> Raced:
     quick = in_half_precision(job, race, progress)
-    early = None if quick is None else Sweeping.of(*quick)
-    return run_race(Sweeping.of(job, evaluator), race, early=early, progress=progress)
+    early = None if quick is None else Racing.by_sweep(*quick)
+    return run_race(Racing.by_sweep(job, evaluator), race, early=early, progress=progress)
 
 
 @alone
@@ -178,7 +178,7 @@ def plan(
     spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, limits=Limits.of(budget))
     with PeakBytes() as memory:
         job = make_ready(model, spec, runs=runs, progress=False)
-        evaluator = Evaluator(spec.metric, job.base, job.source, spec.limits)
+        evaluator = Evaluator.of(job)
         evaluator.value(job.base.final_at(job.at).expand(job.plan.stack, -1, -1, -1))  # this memory stays between waves
         _probe(job, evaluator)
     return replace(job.plan, seconds=_probe(job, evaluator), bytes=memory.peak + UNSEEN)

@@ -135,7 +135,7 @@ def estimate(model: Model, spec: Spec, *, runs: CachedRuns | None = None, progre
     runs = CachedRuns(model, spec.prompts) if runs is None else runs
     check_gradient(spec.metric, runs.sides(spec.base)[0], model.d_vocab)
     job = make_ready(model, spec, runs=runs, progress=progress)
-    evaluator = Evaluator(spec.metric, job.base, job.source, spec.limits)
+    evaluator = Evaluator.of(job)
     scale = evaluator.distance() if spec.normalize else 1.0
     return Estimate(where_reached(job.places, attribute(job, progress) / scale), job, evaluator)
 

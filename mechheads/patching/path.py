@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
@@ -31,7 +31,7 @@ from mechheads.engine.report import About, describe_heads, describe_positions, r
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.engine.run import Measured, new_z, warn_of_undefined, waves
-from mechheads.engine.run_race import Raced, in_half_precision, run_race
+from mechheads.engine.run_race import Raced, Racing, in_half_precision, run_race
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import finish
 from mechheads.heads import HeadId, HeadLike
@@ -200,7 +200,7 @@ def _run(
     groups = [[FINAL] if group is None else [str(receiver) for receiver in group] for group in question.groups]
     with Store(store, receivers=groups, mlps=question.mlps) as kept:
         job = make_ready(model, spec, runs=runs, store=kept, progress=progress)
-        evaluator = Evaluator(spec.metric, job.base, job.source, spec.limits)
+        evaluator = Evaluator.of(job)
         warn_of_answers(job)
         check_frozen(job.base, job.at)
         raced = None
@@ -249,7 +249,7 @@ class _PathWork:
 
     @classmethod
     def of(cls, question: _Question, job: Job) -> _PathWork:
-        return cls(job, Evaluator(job.spec.metric, job.base, job.source, job.spec.limits), question)
+        return cls(job, Evaluator.of(job), question)
 
     @property
     def kind(self) -> Kind:
@@ -290,28 +290,14 @@ class _PathWork:
 
 def _race(job: Job, evaluator: Evaluator, question: _Question, race: Race, progress: bool) -> Raced:
     quick = in_half_precision(job, race, progress)
-    early = None if quick is None else _Racing(_PathWork(*quick, question))
-    return run_race(_Racing(_PathWork(job, evaluator, question)), race, early=early, progress=progress)
+    early = None if quick is None else Racing(_PathWork(*quick, question), _to_one_group)
+    return run_race(Racing(_PathWork(job, evaluator, question), _to_one_group), race, early=early, progress=progress)
 
 
-@dataclass(frozen=True, eq=False)
-class _Racing:
-    """Races by path patching to one group of receivers."""
-
-    work: _PathWork
-
-    @property
-    def job(self) -> Job:
-        return self.work.job
-
-    @property
-    def evaluator(self) -> Evaluator:
-        return self.work.evaluator
-
-    def measure(self, heads: Sequence[HeadId], rows: Int[Tensor, " row"], part: str, progress: bool) -> Measured:
-        """Measure some senders on some prompts."""
-        values, reached, interrupted = self.work.some(self.job.some(heads, rows, part)).measure(progress)
-        return Measured(values[:, :, 0], reached, interrupted)
+def _to_one_group(work: _PathWork, progress: bool) -> Measured:
+    """The effects through the only group of receivers."""
+    values, reached, interrupted = work.measure(progress)
+    return Measured(values[:, :, 0], reached, interrupted)
 
 
 class _Paths:

@@ -88,7 +88,7 @@ def self_repair(
 def measure_repair(job: Job, progress: bool) -> HeadScores:
     """The three effects of a job's heads; heads that the job changes together have a common effect."""
     model, spec = job.model, job.spec
-    evaluator = Evaluator(spec.metric, job.base, job.source, spec.limits)
+    evaluator = Evaluator.of(job)
     warn_of_answers(job)
     values = np.full((model.n_layers, model.n_heads, len(EFFECTS), len(job.tokens)), np.nan)
     found = finish(_RepairWork.of(job, evaluator), what=f"{len(job.heads)} heads", progress=progress)
@@ -114,9 +114,7 @@ class _RepairWork:
 
     @classmethod
     def of(cls, job: Job, evaluator: Evaluator | None = None) -> _RepairWork:
-        if evaluator is None:
-            evaluator = Evaluator(job.spec.metric, job.base, job.source, job.spec.limits)
-        return cls(job, evaluator, replaced_z(job)[0], Altering(job))
+        return cls(job, evaluator or Evaluator.of(job), replaced_z(job)[0], Altering(job))
 
     @property
     def kind(self) -> Kind:

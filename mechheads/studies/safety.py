@@ -69,7 +69,8 @@ class _Sizes:
         )
 
 
-_FULL, _QUICK = _Sizes(), _Sizes(6, 3, 12, 1, 2, (1,), 1)
+_FULL = _Sizes()
+_QUICK = _Sizes(ranked_every=6, tested_every=3, tokens=12, draws=1, draws_of_any=2, curve=(1,), draws_of_curve=1)
 
 
 @dataclass

@@ -147,3 +147,8 @@ def is_verdict(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -
     """For each request of a kind, 1 if its answer under a condition has this verdict, 0 if not, NaN without verdict."""
     part = answers[(answers["condition"] == condition) & (answers["kind"] == kind)]
     return np.where(pd.isna(part["verdict"]), np.nan, part["verdict"] == verdict)
+
+
+def judged(answers: pd.DataFrame) -> str:
+    """How many of the answers have a verdict, after Ctrl-C."""
+    return f"{int(answers['verdict'].notnull().to_numpy().sum())} of {len(answers)} answers"

@@ -19,7 +19,7 @@ from mechheads.model.model import Model
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.tables import TableResult
-from mechheads.safety.answers.answering import Answering, HeadsOff, is_verdict, verdict_share
+from mechheads.safety.answers.answering import Answering, HeadsOff, is_verdict, judged, verdict_share
 from mechheads.safety.answers.verdicts import AnswerJudge, rule_judge
 from mechheads.safety.heads.ablations import Ablation, Kind
 from mechheads.safety.heads.groups import Group
@@ -143,8 +143,7 @@ def attack_curve(
     asked = Answering(model, sides, way, judge, sampling, budget, progress)
     answers, interrupted = asked.answers(sets, asked.mean_run())
     if interrupted:
-        judged = int(answers["verdict"].notnull().to_numpy().sum())
-        warn(interrupted_after(f"{judged} of {len(answers)} answers were judged", "unknown numbers are NaN"))
+        warn(interrupted_after(f"{judged(answers)} were judged", "unknown numbers are NaN"))
     rows = []
     for which in lines:
         for k in sizes:

@@ -21,7 +21,7 @@ from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import share_interval
 from mechheads.results.tables import TableResult
-from mechheads.safety.answers.answering import Answering, HeadsOff, is_verdict
+from mechheads.safety.answers.answering import Answering, HeadsOff, is_verdict, judged
 from mechheads.safety.answers.refusal import condition_table
 from mechheads.safety.answers.verdicts import VERDICTS, AnswerJudge, rule_judge
 from mechheads.safety.heads.ablations import Ablation, Kind
@@ -151,8 +151,7 @@ def refusal_brittleness(
         for name, off in conditions.items():
             losses[name] = float(text_loss(model, texts, hooks=way.hooks(model, off.heads, run)).mean())
     if work.interrupted:
-        judged = int(answers["verdict"].notnull().to_numpy().sum())
-        warn(interrupted_after(f"{judged} of {len(answers)} answers were judged", "unknown numbers are NaN"))
+        warn(interrupted_after(f"{judged(answers)} were judged", "unknown numbers are NaN"))
     table = condition_table(answers, losses)
     refused = is_verdict(answers, "intact", "harmful", "refused") == 1
     still = [is_verdict(answers, name, "harmful", "refused")[refused] for name in conditions]

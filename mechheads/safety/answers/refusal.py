@@ -29,7 +29,7 @@ from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import sign_flip_p
 from mechheads.results.tables import TableResult
-from mechheads.safety.answers.answering import Answering, HeadsOff, is_verdict, verdict_share
+from mechheads.safety.answers.answering import Answering, HeadsOff, is_verdict, judged, verdict_share
 from mechheads.safety.answers.verdicts import AnswerJudge, rule_judge
 from mechheads.safety.heads.ablations import Ablation, Kind
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
@@ -294,9 +294,9 @@ def condition_table(answers: pd.DataFrame, losses: Mapping[str, float]) -> pd.Da
 
 def _how_far(answers: pd.DataFrame, table: pd.DataFrame) -> str:
     """How much is done after Ctrl-C."""
-    judged, measured = int(answers["verdict"].notnull().to_numpy().sum()), int(table["loss"].notnull().to_numpy().sum())
+    measured = int(table["loss"].notnull().to_numpy().sum())
     return (
-        f"interrupted: {judged} of {len(answers)} answers are judged, and the loss on ordinary text is known for "
+        f"interrupted: {judged(answers)} are judged, and the loss on ordinary text is known for "
         f"{measured} of {len(table)} conditions; there is no conclusion"
     )
 

@@ -15,7 +15,7 @@ from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, report
 from mechheads.engine.run import run
-from mechheads.engine.run_race import Difference, Raced, Racer, Sweeping, run_race
+from mechheads.engine.run_race import Difference, Raced, Racer, Racing, run_race
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.limits import Budget, Limits
@@ -134,8 +134,8 @@ class RefusalLoss:
             return harmful
         return Difference(harmful, self._sweeping(self.answered, self._shift, heads, race))
 
-    def _sweeping(self, prompts: Prompts, metric: Metric, heads: Sequence[HeadId], race: Race) -> Sweeping:
-        return Sweeping.of(*self._job(prompts, metric, heads, race))
+    def _sweeping(self, prompts: Prompts, metric: Metric, heads: Sequence[HeadId], race: Race) -> Racing:
+        return Racing.by_sweep(*self._job(prompts, metric, heads, race))
 
     def _job(
         self, prompts: Prompts, metric: Metric, heads: Sequence[HeadId], race: Race | None = None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.half_precision import for_early_rounds
 from mechheads.engine.racing import Race
-from mechheads.engine.run_race import Raced, Sweeping, run_race
+from mechheads.engine.run_race import Raced, Racing, run_race
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.metrics.basic import kl_divergence
 from mechheads.safety.heads.ablations import Ablation
@@ -42,8 +42,8 @@ def race_ships(
         if not stopped:
             early = None
             if quick is not None and judge is not None:
-                early = Sweeping.of(quick.intervening(ablation.intervention), judge)
-            raced = run_race(Sweeping.of(job, evaluator), race, early=early, progress=asked.progress)
+                early = Racing.by_sweep(quick.intervening(ablation.intervention), judge)
+            raced = run_race(Racing.by_sweep(job, evaluator), race, early=early, progress=asked.progress)
         found = empty(job, about_pass(asked, ablation, r), 0)
         found.kl[:] = ablation.groups(asked.model).spread(raced.values[:, :, 0])
         raced.interrupted |= stopped
