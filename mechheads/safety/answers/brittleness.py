@@ -82,6 +82,8 @@ class RefusalBrittleness(TableResult):
     def __repr__(self) -> str:
         share, low, high = self.survive
         stopped = ", interrupted" if self.interrupted else ""
+        if np.isnan(share):
+            return f"<RefusalBrittleness{stopped}: no refusals, or no draws of random heads>"
         return (
             f"<RefusalBrittleness{stopped}: {share:.0%} [{low:.0%}, {high:.0%}] of the refusals survive, "
             f"{len(self.random)} draws of random heads>"

@@ -784,5 +784,6 @@ def test_brittleness_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
         llama, 1, HARMFUL, HARMLESS, draws=1, judge=as_said, max_new_tokens=8, texts=TEXTS, progress=False
     )
     assert nothing.refuses is False and np.isnan(nothing.survive).all()
+    assert repr(nothing) == "<RefusalBrittleness: no refusals, or no draws of random heads>"
     with pytest.raises(ValueError, match="n is 7, but the model has only 6 key/value groups"):
         refusal_brittleness(llama, 7, group="kv", texts=TEXTS, progress=False)
