@@ -6,7 +6,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -252,6 +252,14 @@ def test_a_worker_that_hangs_is_stopped_and_its_units_go_to_another_one(small, m
     assert same(ours, mh.ablate(small, CLEAN, budget=EVERY_UNIT, **QUIET))
 
 
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """Ctrl-C as a terminal leaves it; a process that was started in the background ignores it."""
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, usual)
+
+
 def pressing(times: int, at: int) -> tuple[MadeWorkers, list[Any]]:
     """Two workers; Ctrl-C is pressed this many times while the n-th batch is computed."""
     seen: list[Any] = []
@@ -266,6 +274,7 @@ def pressing(times: int, at: int) -> tuple[MadeWorkers, list[Any]]:
     return MadeWorkers(2, trouble), seen
 
 
+@pytest.mark.usefixtures("terminal")
 def test_ctrl_c_once_finishes_the_units_in_flight(small, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     workers, seen = pressing(1, at=4)
     usual = signal.getsignal(signal.SIGINT)
@@ -281,6 +290,7 @@ def test_ctrl_c_once_finishes_the_units_in_flight(small, tmp_path: Path, capsys:
     assert same(whole, mh.ablate(small, CLEAN, budget=EVERY_UNIT, **QUIET))
 
 
+@pytest.mark.usefixtures("terminal")
 def test_ctrl_c_twice_stops_now_and_keeps_what_is_committed(small, tmp_path: Path):
     workers, _ = pressing(2, at=4)
     with pytest.warns(UserWarning, match="interrupted after 3 of 12 units; the rest are NaN"):

@@ -243,9 +243,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(tiny, tmp_path: Path, presses: int):
     code = """
-import sys, time
+import signal, sys, time
 import mechheads as mh
 from mechheads.limits import Limits
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored if the tests run in the background
 prompts = [" The capital of France Italy Spain Germany is Paris Rome Madrid"]
 
 def half(z, context):
