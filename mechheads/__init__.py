@@ -57,7 +57,8 @@ if TYPE_CHECKING:
     from mechheads.patching.path import path_matrix as path_matrix, path_patch as path_patch
     from mechheads.prompts.prompts import PromptPairs as PromptPairs, Prompts as Prompts
     from mechheads.results.scores import HeadScores as HeadScores
-    from mechheads.safety.heads.ships import safety_heads as safety_heads, ships as ships
+    from mechheads.safety.heads.safety_heads import safety_heads as safety_heads
+    from mechheads.safety.heads.ships import ships as ships
     from mechheads.studies.build import build_atlas as build_atlas
 
 _HOME = {
@@ -88,7 +89,7 @@ _HOME = {
     "relation_scores": "labels.static",
     "label_heads": "labels.classify",
     "ships": "safety.heads.ships",
-    "safety_heads": "safety.heads.ships",
+    "safety_heads": "safety.heads.safety_heads",
     "Task": "gating.tasks.task",
     "fit_gates": "gating.fit.fit",
     "head_roles": "gating.roles.roles",

@@ -9,8 +9,9 @@ from mechheads.safety.heads.ablations import KINDS, Ablation
 from mechheads.safety.heads.angles import principal_angles
 from mechheads.safety.heads.contribution import refusal_contribution
 from mechheads.safety.heads.direction import refusal_direction
+from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations, safety_heads
 from mechheads.safety.heads.sahara import HeadGroup, sahara
-from mechheads.safety.heads.ships import SafetyHeads, compare_ablations, generalized_ships, safety_heads, ships
+from mechheads.safety.heads.ships import generalized_ships, ships
 from mechheads.safety.requests.loaders import open_requests, public_requests, read_requests
 from mechheads.safety.requests.openings import OPENING, OpeningLogProb, find_opening, with_opening
 from mechheads.safety.requests.requests import (

@@ -24,7 +24,7 @@ from mechheads.results.dataset import shown_ends
 from mechheads.results.html import head_names
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
-from mechheads.safety.heads.ships import SafetyHeads
+from mechheads.safety.heads.safety_heads import SafetyHeads
 from mechheads.studies.faithfulness_curve import FaithfulnessCurve
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.head_weights import HeadWeights

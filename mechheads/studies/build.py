@@ -23,7 +23,7 @@ from mechheads.patching.activation import activation_patch
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import single_token
 from mechheads.safety.heads.ablations import PAPER_KINDS
-from mechheads.safety.heads.ships import SafetyHeads, compare_ablations
+from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
 from mechheads.safety.requests.requests import load_requests, request_prompts
 from mechheads.studies import causes
 from mechheads.studies.atlas import Atlas

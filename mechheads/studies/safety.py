@@ -29,7 +29,7 @@ from mechheads.safety.heads.ablations import PAPER_KINDS, Kind
 from mechheads.safety.heads.contribution import refusal_contribution
 from mechheads.safety.heads.direction import refusal_direction
 from mechheads.safety.heads.groups import Group, Groups
-from mechheads.safety.heads.ships import SafetyHeads, compare_ablations
+from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
 from mechheads.safety.requests.requests import Split, load_requests, request_prompts
 from mechheads.studies.safety_text import Section, report_sections
 from mechheads.studies.study import Stages, save_parts, stop_if_partial, teller

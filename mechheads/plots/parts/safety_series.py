@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
     from mechheads.results.scores import HeadScores
 
-SCORES = {"ships": ("Ships", "nats"), "generalized_ships": ("Generalized Ships", "degrees")}
+SCORES = {
+    "ships": ("Ships", "nats"),
+    "generalized_ships": ("Generalized Ships", "degrees"),
+    "refusal_contribution": ("Refusal Contribution", "nats"),
+}
 """The name and the unit of each score."""
 
 

@@ -225,7 +225,7 @@ def refusal_tests(
         raise ValueError(f"sets is {sets!r}; give sets of heads by name, such as {{'first': ['L9H6']}}")
     if isinstance(ablation, Mapping) and (absent := [name for name in sets if name not in ablation]):
         raise ValueError(f"ablation has no entry for {absent[0]!r}; give one for each set, or one for all")
-    kinds = ablation if isinstance(ablation, Mapping) else dict.fromkeys(sets, ablation)
+    kinds: Mapping[str, Kind] = ablation if isinstance(ablation, Mapping) else dict.fromkeys(sets, ablation)
     check_at_least(0, draws=draws)
     ways = {name: Ablation(kinds[name], epsilon, group=group) for name in sets}
     groups = next(iter(ways.values())).groups(model)

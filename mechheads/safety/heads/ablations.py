@@ -58,7 +58,7 @@ class Ablation:
     Scale(factor=0.0)
     """
 
-    kind: str
+    kind: Kind
     epsilon: float = 1e-4
     through: str = "q"
     group: str = "query"

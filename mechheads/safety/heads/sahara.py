@@ -32,7 +32,7 @@ from mechheads.safety.heads.ablations import Ablation, Kind
 from mechheads.safety.heads.angles import Turn
 from mechheads.safety.heads.groups import Group
 from mechheads.safety.heads.measure_ships import Pass, ShipsKind, ShipsWork, check_r, empty, fill, last_states
-from mechheads.safety.heads.ships import Score
+from mechheads.safety.heads.safety_heads import ShipsScore
 from mechheads.safety.requests.requests import Requests, Template
 
 
@@ -81,7 +81,7 @@ def sahara(
     size: int = 3,
     *,
     ablation: Kind = "undifferentiated",
-    score: Score = "generalized_ships",
+    score: ShipsScore = "generalized_ships",
     epsilon: float = 1e-5,
     group: Group = "query",
     template: Template = "query",

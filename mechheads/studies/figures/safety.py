@@ -18,7 +18,7 @@ from mechheads.model.sources import REFUSING_MODEL
 from mechheads.plots.safety_map import safety_grid
 from mechheads.results.html import head_names
 from mechheads.safety.heads.ablations import Kind
-from mechheads.safety.heads.ships import SafetyHeads, compare_ablations
+from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
 from mechheads.safety.requests.loaders import open_requests
 from mechheads.safety.requests.requests import TEMPLATES, Template, request_prompts
 from mechheads.studies.figures.output import NOT_REACHED, Drawn, PaperFigure, write_figure

@@ -1,0 +1,302 @@
+"""A model's safety heads: the first heads by Refusal Contribution, or by the paper's Ships or Generalized Ships.
+
+"On the Role of Attention Heads in Large Language Model Safety" (Zhou et al., ICLR 2025, arXiv 2410.13708). Both of its
+scores come with every ranking: the paper's figure is coloured by Generalized Ships. Where it is known which heads
+refuse, Refusal Contribution finds more of them (see the page on safety heads), so it is the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from jaxtyping import Float
+
+from mechheads.engine.racing import Race
+from mechheads.heads import HeadId, HeadLike
+from mechheads.limits import Budget, Limits, Workers
+from mechheads.messages.arguments import check_at_least, check_known
+from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.model import Model
+from mechheads.results.agreement import in_top
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+from mechheads.results.stats import cluster_draws, clustered_interval, mean_over_prompts, top_shares
+from mechheads.safety.heads.ablations import Ablation, Kind, Through
+from mechheads.safety.heads.contribution import refusal_contribution
+from mechheads.safety.heads.groups import Group
+from mechheads.safety.heads.measure_ships import Measured, Pass, check_r, measure
+from mechheads.safety.heads.race_ships import race_ships
+from mechheads.safety.requests.requests import Requests, Template
+from mechheads.safety.requests.sides import Sides
+
+ShipsScore = Literal["ships", "generalized_ships"]
+Score = Literal["ships", "generalized_ships", "refusal_contribution"]
+_RESAMPLES = {"ships": 1000, "generalized_ships": 100}
+_SHIPS = ("ships", "ships_low", "ships_high")
+_ANGLES = ("generalized_ships", "generalized_ships_low", "generalized_ships_high")
+
+
+@alone
+def safety_heads(
+    model: Model,
+    requests: Requests = None,
+    k: int = 10,
+    *,
+    harmless: Requests = None,
+    score: Score | None = None,
+    ablation: Kind | None = None,
+    epsilon: float = 1e-4,
+    through: Through = "q",
+    group: Group = "query",
+    template: Template | None = None,
+    r: int = 1,
+    heads: Sequence[HeadLike] | HeadLike | None = None,
+    budget: Budget = None,
+    seed: int = 0,
+    progress: bool = True,
+    workers: Workers | None = None,
+    top: int | Race | None = None,
+) -> SafetyHeads:
+    """The ``k`` heads with the largest score, with Ships and Generalized Ships of every head.
+
+    Args:
+        k: how many heads to report and draw; with ``group="kv"``, how many groups.
+        harmless: a harmless look-alike of each request, for ``"refusal_contribution"``. The package's requests have
+            theirs.
+        score: what ranks the heads. ``"refusal_contribution"`` finds most of the heads that are known to refuse;
+            ``"ships"`` and ``"generalized_ships"`` are the paper's. By default, ``"refusal_contribution"`` if there are
+            look-alikes, and ``"ships"`` for requests of your own without them.
+        ablation: as in ``mh.ships``; by default the one that the score was made for: ``"scaling"`` for
+            ``"refusal_contribution"``, ``"undifferentiated"`` for the paper's scores.
+        template: as in ``mh.ships``; by default the model's chat template for ``"refusal_contribution"``, if it has
+            one, and the paper's, ``"query"``, for the paper's scores.
+        requests, epsilon, through, group, r, heads, budget, seed, progress, workers: as in ``mh.ships`` and
+            ``mh.safety.generalized_ships``.
+        top: find the heads with the largest score by racing, as in ``mh.ships``; at least ``k``. Heads that a race
+            drops have no Generalized Ships and no ``in_top``. ``"generalized_ships"`` cannot race.
+
+    Returns:
+        The scores, and ``in_top``: the share of resamples of the prompts in which a head is among the top k.
+
+    Raises:
+        ValueError: as in ``mh.ships``, ``mh.safety.generalized_ships`` and ``mh.safety.refusal_contribution``; if the
+            race is for fewer than ``k`` heads; or if look-alikes are missing or not used.
+
+    >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
+    >>> safety = mh.safety_heads(model, requests, k=2, heads=["L0H0", "L0H1", "L23H4"], progress=False)
+    >>> len(safety.heads()), safety.provenance["score"], safety.generalized_ships.dims
+    (2, 'ships', ('layer', 'head'))
+    """
+    paired = requests is None or harmless is not None
+    ranking = Ranking(k, score or ("refusal_contribution" if paired else "ships"), r, seed, Race.of(top))
+    limits = Limits.of(budget, workers)
+    options: dict[str, Any] = {"heads": heads, "budget": limits, "progress": progress}
+    if ranking.score == "refusal_contribution":
+        if not paired:
+            raise ValueError(
+                'harmless is missing: score="refusal_contribution" compares each request with a harmless look-alike; '
+                'give one for each, or choose score="ships"'
+            )
+        if through != "q":
+            raise ValueError(f'through is {through!r}, which is for Ships alone; leave it out, or choose score="ships"')
+        sides = Sides.of(model, requests, harmless, template)
+        way = Ablation(ablation or "scaling", epsilon, group=group, seed=seed)
+        return _by_contribution(model, sides, way, ranking, options)
+    if harmless is not None:
+        raise ValueError(
+            f'harmless is given, but score="{ranking.score}" has no use for it; leave it out, or choose '
+            'score="refusal_contribution"'
+        )
+    kind: Kind = ablation or "undifferentiated"
+    way = Ablation(kind, epsilon, _through(through, kind), group, seed)
+    return _rank(Pass.of(model, requests, template or "query", **options), [way], ranking)[kind]
+
+
+@alone
+def compare_ablations(
+    model: Model,
+    requests: Requests = None,
+    k: int = 10,
+    *,
+    ablations: Sequence[Kind] = ("undifferentiated", "scaling"),
+    score: ShipsScore = "ships",
+    epsilon: float = 1e-4,
+    through: Through = "q",
+    group: Group = "query",
+    template: Template = "query",
+    r: int = 1,
+    heads: Sequence[HeadLike] | HeadLike | None = None,
+    budget: Budget = None,
+    seed: int = 0,
+    progress: bool = True,
+    workers: Workers | None = None,
+    top: int | Race | None = None,
+) -> dict[str, SafetyHeads]:
+    """``mh.safety_heads`` by one of the paper's scores for several ablations, which share one intact run.
+
+    Args:
+        ablations: the kinds of ablation, without repeats.
+        score: which of the paper's two scores ranks the heads.
+        model, requests, k, epsilon, through, group, template, r, heads, budget, seed, progress, workers, top: as in
+            ``mh.safety_heads``.
+
+    Returns:
+        The result of each ablation, by its name; ``mh.safety.overlap`` shows how far they agree.
+
+    Raises:
+        ValueError: as in ``mh.safety_heads``, and if an ablation is given twice or none is given.
+
+    >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
+    >>> found = mh.safety.compare_ablations(model, requests, k=1, heads=["L0H0", "L23H4"], progress=False)
+    >>> list(found)
+    ['undifferentiated', 'scaling']
+    """
+    ranking = Ranking(k, score, r, seed, Race.of(top))
+    if isinstance(ablations, str) or not len(ablations) or len(set(ablations)) < len(ablations):
+        raise ValueError(f'ablations is {ablations!r}; give a list without repeats, such as ["scaling", "zero"]')
+    ways = [Ablation(kind, epsilon, _through(through, kind), group, seed) for kind in ablations]
+    limits = Limits.of(budget, workers)
+    return _rank(Pass.of(model, requests, template, heads=heads, budget=limits, progress=progress), ways, ranking)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How heads are ranked, and how certain the top ``k`` are; see ``safety_heads``.
+
+    Raises:
+        ValueError: if ``k`` or ``score`` is not valid, or the race does not fit them.
+    """
+
+    k: int
+    score: Score
+    r: int
+    seed: int
+    race: Race | None
+
+    def __post_init__(self) -> None:
+        check_at_least(1, k=self.k)
+        check_known("score", self.score, (*_RESAMPLES, "refusal_contribution"))
+        if self.race is None:
+            return
+        if self.score == "generalized_ships":
+            raise ValueError(
+                'top and score="generalized_ships" are both given, but Generalized Ships cannot race: an angle belongs '
+                "to all requests at once; leave one of them out"
+            )
+        if self.race.top < self.k:
+            raise ValueError(f"top is {self.race.top}, but k is {self.k}; give k, or more, as top")
+
+
+def _through(through: Through, ablation: Kind) -> Through:
+    """``through`` for an ablation that acts on q or k; the others ignore it."""
+    return through if ablation == "undifferentiated" else "q"
+
+
+def _rank(asked: Pass, ways: Sequence[Ablation], by: Ranking) -> dict[str, SafetyHeads]:
+    """Both scores of every head for each ablation, from one pass, with the top heads."""
+    cluster = asked.prompts.tokens(asked.model).cluster
+    draws = cluster_draws(cluster, _RESAMPLES[by.score], by.seed)
+    if by.race is not None:
+        raced = race_ships(asked, ways, by.race, r=by.r)
+        return {
+            way.kind: run.result(_safety_heads(found, by, draws), asked.progress)
+            for way, (found, run) in zip(ways, raced, strict=True)
+        }
+    of_angles = draws if by.score == "generalized_ships" else None
+    measured = measure(asked, ways, with_kl=True, r=by.r, draws=of_angles)
+    return {way.kind: _safety_heads(found, by, draws) for way, found in zip(ways, measured, strict=True)}
+
+
+def _by_contribution(model: Model, sides: Sides, way: Ablation, by: Ranking, options: dict[str, Any]) -> SafetyHeads:
+    """The heads with the largest Refusal Contribution, and both Ships of all heads that have one."""
+    check_r(by.r, sides.harmful.tokens(model), model)
+    asked: dict[str, Any] = {"epsilon": way.epsilon, "group": way.group, "seed": way.seed, "top": by.race}
+    found = refusal_contribution(model, sides.harmful, sides.harmless, by=way.kind, **asked, **options)
+    known = np.isfinite(found.scores.values)
+    columns = {name: np.full(known.shape, np.nan) for name in (*_SHIPS, *_ANGLES)}
+    interrupted = found.provenance["interrupted"]
+    if not interrupted:
+        left = way.groups(model).firsts(HeadId(*map(int, at)) for at in np.argwhere(known))
+        of_ships = Pass(model, sides.harmful, sides.template, left, options["budget"], options["progress"])
+        columns = _columns(measure(of_ships, [way], with_kl=True, r=by.r)[0])
+        interrupted = bool(np.isnan(columns["ships"][known]).any())
+    variables = {name: (("layer", "head"), values) for name, values in columns.items()}
+    variables["in_top"] = (("layer", "head"), in_top(found, by.k, seed=by.seed))
+    data = found.dataset.assign(variables).assign_attrs(name=f"safety heads, {way.kind}", kind="safety")
+    return SafetyHeads(data).with_provenance(
+        template=sides.template, k=by.k, score=by.score, r=by.r, interrupted=interrupted
+    )
+
+
+def _columns(found: Measured) -> dict[str, Float[np.ndarray, "layer head"]]:
+    """Ships and Generalized Ships with their intervals."""
+    low, high = clustered_interval(found.kl, found.tokens.cluster)
+    return dict(zip((*_SHIPS, *_ANGLES), (mean_over_prompts(found.kl), low, high, *found.angle), strict=True))
+
+
+def _safety_heads(found: Measured, by: Ranking, draws: Float[np.ndarray, "draw prompt"]) -> SafetyHeads:
+    kind = found.provenance["ablation"]
+    variables = {name: (("layer", "head"), values) for name, values in _columns(found).items()}
+    about: dict[str, Any] = {
+        "name": f"safety heads, {kind}",
+        "kind": "safety",
+        "provenance": make_provenance(found.provenance, k=by.k, score=by.score, seed=by.seed),
+    }
+    if by.score == "ships":
+        resampled = np.moveaxis(found.kl @ draws.T / draws.sum(1), -1, 0)
+        variables["in_top"] = (("layer", "head"), _in_top(found, resampled, by.k))
+        shared = {"cluster": found.tokens.cluster, "seed": by.seed, "variables": variables}
+        return SafetyHeads.from_values(found.kl, **shared, **about)
+    variables["in_top"] = (("layer", "head"), _in_top(found, found.resampled, by.k))
+    angle, angle_low, angle_high = found.angle
+    return SafetyHeads.from_scores(
+        angle, unit="degrees", ci_low=angle_low, ci_high=angle_high, variables=variables, **about
+    )
+
+
+def _in_top(
+    found: Measured, resampled: Float[np.ndarray, "draw layer head"], k: int
+) -> Float[np.ndarray, "layer head"]:
+    """The share of resamples in which a head, or its group, is among the first ``k``."""
+    size = found.provenance["together"]
+    return np.repeat(top_shares(resampled[..., ::size], k), size, axis=1)
+
+
+class SafetyHeads(HeadScores):
+    """The score that ranks a model's safety heads, with Ships and Generalized Ships of every head.
+
+    ``score`` is the requested score; ``values`` has the score of each prompt, except for Generalized Ships. Further
+    variables over (layer, head): ``ships`` in nats and ``generalized_ships`` in degrees, each with ``_low`` and
+    ``_high``; and ``in_top``, the share of resamples of the prompts in which a head is among the top k. ``top`` and
+    ``heads`` give the requested ``k`` heads by default.
+    """
+
+    KIND = "safety"
+
+    @property
+    def k(self) -> int:
+        """How many heads were requested."""
+        return self.provenance["k"]
+
+    @property
+    def generalized_ships(self) -> xr.DataArray:
+        """Generalized Ships in degrees, (layer, head)."""
+        return self.dataset["generalized_ships"]
+
+    def top(self, k: int | None = None, by: Literal["score", "absolute"] = "score") -> pd.DataFrame:
+        """The ``k`` rows of ``to_dataframe`` with the largest score."""
+        return super().top(self.k if k is None else k, by)
+
+    def heads(self, k: int | None = None, by: Literal["score", "absolute"] = "score") -> tuple[HeadId, ...]:
+        """The ``k`` heads with the largest score."""
+        return super().heads(self.k if k is None else k, by)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row per head, as in ``HeadScores``, with both scores, their intervals and ``in_top``."""
+        names = (*_SHIPS, *_ANGLES, "in_top")
+        return super().to_dataframe().assign(**{name: self.dataset[name].values.ravel() for name in names})

@@ -1,0 +1,153 @@
+"""Safety heads by Refusal Contribution: its scores, with both Ships of the same requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mechheads as mh
+import mechheads.safety.heads.measure_ships
+import mechheads.safety.requests.requests
+import mechheads.safety.requests.sides
+from mechheads.results.agreement import in_top
+from mechheads.safety import (
+    Request,
+    RequestSet,
+    SafetyHeads,
+    generalized_ships,
+    refusal_contribution,
+    request_prompts,
+    safety_heads,
+    ships,
+)
+from mechheads.safety.heads.ablations import Kind
+from mechheads.safety.heads.groups import Group
+from support.architectures import architectures
+
+pytestmark = [
+    pytest.mark.transformerlens,
+    pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*refuses none of:UserWarning"),
+]
+
+HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes", " Rome is big"]
+HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat", " Rome is"]
+
+
+@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "gemma"))
+def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+@pytest.mark.parametrize("ablation", [None, "undifferentiated"])
+def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(small: mh.Model, ablation: Kind | None):
+    template = "chat" if small.chat_template else "query"
+    kind = ablation or "scaling"
+    found = safety_heads(small, HARMFUL, 3, harmless=HARMLESS, ablation=ablation, r=2, progress=False)
+    alone = refusal_contribution(small, HARMFUL, HARMLESS, by=kind, progress=False)
+    for name in ("score", "values", "ci_low", "ci_high", "p_value", "q_value", "direct", "refusal"):
+        np.testing.assert_array_equal(found.dataset[name], alone.dataset[name])
+    np.testing.assert_array_equal(found.dataset["in_top"], in_top(alone, 3))
+    prompts = request_prompts(small, HARMFUL, template)
+    for name, expected in {
+        "ships": ships(small, prompts, ablation=kind, progress=False),
+        "generalized_ships": generalized_ships(small, prompts, ablation=kind, r=2, progress=False),
+    }.items():
+        for ours, theirs in {name: "score", f"{name}_low": "ci_low", f"{name}_high": "ci_high"}.items():
+            np.testing.assert_allclose(found.dataset[ours], expected.dataset[theirs], rtol=1e-6, atol=1e-9)
+    told = found.provenance
+    assert (told["score"], told["ablation"], told["template"], told["k"]) == (
+        "refusal_contribution",
+        kind,
+        template,
+        3,
+    )
+    assert found.heads() == alone.heads(3)
+
+
+def test_the_default_is_contribution_where_there_are_look_alikes(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    sets = {"harmful": HARMFUL, "harmless": HARMLESS}  # the package's requests are too long for a tiny model
+    for module in (mechheads.safety.requests.sides, mechheads.safety.requests.requests):
+        monkeypatch.setattr(module, "load_requests", lambda name="harmful": _requests(sets[name]))
+    options: dict[str, Any] = {"heads": ["L0H1", "L2H3"], "progress": False}
+    package = safety_heads(llama, **options)
+    assert package.provenance["score"] == "refusal_contribution"
+    np.testing.assert_array_equal(package.scores, safety_heads(llama, HARMFUL, harmless=HARMLESS, **options).scores)
+    without = safety_heads(llama, HARMFUL, **options)
+    assert without.provenance["score"] == "ships"
+    assert without.provenance["template"] == "query"
+    paper = safety_heads(llama, score="ships", **options)
+    assert (paper.provenance["ablation"], paper.provenance["template"]) == ("undifferentiated", "query")
+    np.testing.assert_array_equal(paper.scores, ships(llama, **options).scores)
+
+
+def _requests(texts: list[str]) -> RequestSet:
+    return RequestSet(tuple(Request(text, "demo") for text in texts), "requests", harmful=False)
+
+
+@pytest.mark.parametrize("group", ["query", "kv"])
+def test_dropped_heads_have_no_ships(llama: mh.Model, group: Group):
+    options: dict[str, Any] = {"harmless": HARMLESS * 3, "group": group, "progress": False}
+    race = mh.patching.Race(2, first=3)
+    whole, raced = (safety_heads(llama, HARMFUL * 3, 2, top=top, **options) for top in (None, race))
+    assert raced.heads() == whole.heads()
+    dropped = raced.dataset["dropped"].values
+    np.testing.assert_array_equal(raced.generalized_ships.isnull(), dropped)
+    np.testing.assert_array_equal(raced.dataset["ships"].isnull(), dropped)
+    for name in ("score", "ships", "generalized_ships"):
+        np.testing.assert_allclose(
+            raced.dataset[name].values[~dropped], whole.dataset[name].values[~dropped], rtol=1e-5
+        )
+
+
+def test_ctrl_c_before_ships_keeps_the_contribution(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    given: dict[str, Any] = {"harmless": HARMLESS, "progress": False}
+    whole = safety_heads(llama, HARMFUL, 2, **given)
+
+    def interrupted(*args: Any, **options: Any):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(mechheads.safety.heads.measure_ships, "finals", interrupted)
+    with pytest.warns(UserWarning, match="interrupted after 0 of 12 heads"):
+        part = safety_heads(llama, HARMFUL, 2, **given)
+    np.testing.assert_array_equal(part.scores, whole.scores)
+    assert part.provenance["interrupted"]
+    assert part.generalized_ships.isnull().all()
+
+
+def test_it_is_saved_and_drawn(llama: mh.Model, tmp_path: Path):
+    found = safety_heads(llama, HARMFUL, 3, harmless=HARMLESS, progress=False)
+    again = SafetyHeads.load(found.save(tmp_path / "safety.nc"))
+    assert again.dataset.identical(found.dataset)
+    hover = mh.plots.safety_map(again).data[0].text[0]
+    lines = hover.split("<br>")
+    assert lines[2].startswith("Refusal Contribution ")
+    assert lines[3].startswith("Ships ")
+    assert lines[4].startswith("Generalized Ships ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"score": "refusal_contribution"}, "harmless is missing"),
+        ({"score": "ships", "harmless": HARMLESS}, "harmless is given, but score"),
+        ({"harmless": HARMLESS[:2]}, "give a look-alike for each request"),
+        ({"harmless": HARMLESS, "through": "k"}, "through is 'k'"),
+        ({"score": "shipz"}, "shipz"),
+        ({"harmless": HARMLESS, "r": 4}, "r is 4"),
+        ({"harmless": HARMLESS, "k": 3, "top": 2}, "top is 2, but k is 3"),
+    ],
+)
+def test_bad_input(llama: mh.Model, options: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        safety_heads(llama, HARMFUL, progress=False, **options)
