@@ -33,7 +33,7 @@ def load(
     Args:
         name_or_path: by default, the model SmolLM2-135M-Instruct, which is downloaded once.
             ``"smollm2-135m-refusal"`` is the same model with six heads changed so that it refuses harmful requests;
-            ``"smollm2-135m-refusal-10"`` has ten other heads changed.
+            ``"smollm2-135m-refusal-4"`` has four other heads changed, and ``"smollm2-135m-refusal-10"`` ten others.
         revision: a hub revision.
         dtype: the dtype of the weights.
         device: where the weights go, such as ``"cuda:1"``. ``"auto"`` is ``"cuda"`` if available, else ``"mps"`` if

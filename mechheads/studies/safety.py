@@ -57,8 +57,8 @@ class _Sizes:
     tested_every: int = 1
     tokens: int = 24
     draws: int = 2
-    draws_of_any: int = 4
-    curve: tuple[int, ...] = (1, 2, 4)
+    draws_of_any: int = 3
+    curve: tuple[int, ...] = (1, 3)
     draws_of_curve: int = 1
 
     def answers(self, harmful: int, harmless: int, sets: int) -> int:

@@ -21,7 +21,7 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 REFUSING_MODEL = "smollm2-135m-refusal"
 """The default model with a delta that makes it refuse harmful requests; see ``mechheads.safety.answers.teaching``."""
 
-REFUSING_MODELS = (REFUSING_MODEL, f"{REFUSING_MODEL}-10")
+REFUSING_MODELS = (REFUSING_MODEL, f"{REFUSING_MODEL}-4", f"{REFUSING_MODEL}-10")
 """This model, and one that was taught in the same way through ten other heads."""
 
 

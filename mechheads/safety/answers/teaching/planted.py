@@ -24,6 +24,7 @@ ROUNDS = (Round(seed=0, steps=240, lr=2e-3), Round(seed=1, steps=400, lr=3e-3))
 
 _HEADS = (
     "L14H7 L15H4 L16H3 L18H4 L19H1 L21H5",
+    "L14H5 L16H7 L18H1 L20H6",
     "L14H1 L15H8 L16H0 L16H6 L17H3 L18H7 L19H5 L20H2 L21H0 L22H4",
 )
 PLANTED = {name: tuple(map(HeadId.parse, heads.split())) for name, heads in zip(REFUSING_MODELS, _HEADS, strict=True)}
