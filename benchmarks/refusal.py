@@ -130,7 +130,7 @@ def scores(delta: Delta, public: dict[str, Sequence[str]], told: dict[str, Any])
     model, race = taught_model(delta), {"top": RACED * len(delta.heads), "progress": False}
     harmful, harmless = ([r.text for r in load_requests(name, "test")] for name in ("harmful", "harmless"))
     found, values = {}, {}
-    for kind, ships in mh.safety.compare_ablations(model, harmful, template="chat", **race).items():
+    for kind, ships in mh.safety.compare_ablations(model, harmful, len(delta.heads), template="chat", **race).items():
         found[f"Ships, {kind}"] = estimated(ships)
         values[f"Ships, {kind}"] = per_request(ships)
         found[f"Generalized Ships, {kind}"] = ships.dataset["generalized_ships"].values

@@ -12,6 +12,7 @@ from mechheads.metrics.basic import accuracy, kl_divergence, log_prob, logit_dif
 from mechheads.patching.ablate import ablate
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.attribution import attribution_patch
+from mechheads.patching.circuit_curve import CircuitCurve, circuit_curve
 from mechheads.patching.circuits import Completeness, Faithfulness, completeness, faithfulness
 from mechheads.patching.head_sets import SetScores, patch_sets
 from mechheads.patching.minimal import Circuit, minimal_circuit
@@ -22,6 +23,7 @@ from mechheads.runs.head_cache import HeadCache
 
 __all__ = [
     "Circuit",
+    "CircuitCurve",
     "Completeness",
     "Context",
     "Faithfulness",
@@ -43,6 +45,7 @@ __all__ = [
     "accuracy",
     "activation_patch",
     "attribution_patch",
+    "circuit_curve",
     "completeness",
     "faithfulness",
     "kl_divergence",

@@ -2,6 +2,7 @@
 
 from mechheads.plots.attention import attention
 from mechheads.plots.category_map import category_map
+from mechheads.plots.circuit_curve import circuit_curve
 from mechheads.plots.effect_scatter import effect_scatter
 from mechheads.plots.heatmap import heatmap
 from mechheads.plots.path_matrix import path_matrix
@@ -16,6 +17,7 @@ from mechheads.plots.view_agreement import view_agreement
 __all__ = [
     "attention",
     "category_map",
+    "circuit_curve",
     "effect_scatter",
     "heatmap",
     "path_matrix",

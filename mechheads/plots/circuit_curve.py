@@ -1,0 +1,117 @@
+"""Faithfulness against the size of a circuit, for several rankings of heads, beside random orders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechheads.plots.parts.axes import FRAME
+from mechheads.plots.parts.figure import figure_of
+from mechheads.plots.parts.look import Font, Theme, finish
+from mechheads.plots.parts.text import figure_title, plain
+from mechheads.plots.parts.traces import RANDOM, RANDOM_BAND, band_trace, line_trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from mechheads.patching.circuit_curve import CircuitCurve
+
+_COLOURS = (
+    ((178, 24, 43), "solid"),
+    ((31, 119, 180), "dash"),
+    ((27, 120, 55), "dot"),
+    ((118, 42, 131), "dashdot"),
+    ((138, 90, 0), "longdash"),
+)
+"""The colour and the dash of each ranking."""
+_WIDTH, _HEIGHT, _LEGEND = 620, 360, 250
+_MARGIN = 1.15
+"""How far the axis goes on beyond the smallest and the largest circuit."""
+
+
+def circuit_curve(
+    curve: CircuitCurve,
+    *,
+    title: str | None = None,
+    width: float | None = None,
+    height: float | None = None,
+    font: Font | None = None,
+    theme: Theme = "light",
+) -> go.Figure:
+    """Faithfulness of the first heads of each ranking against the share of all heads; ``CircuitCurve.plot`` draws it.
+
+    Each ranking is a line with its interval as a band; the hover text gives its CPR and CMD. Random orders are drawn as
+    their mean, with a band from the lowest to the highest. The thin line is 1: what the whole model does. Circuits
+    without any head are left out, because the axis is logarithmic.
+
+    Args:
+        curve: the result of ``mh.patching.circuit_curve``.
+        title: the title; by default made from the metric.
+        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
+
+    Raises:
+        ValueError: if there are more rankings than colours.
+
+    >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
+    >>> found = mh.patching.circuit_curve(model, pairs, ["L23H4"], sizes=(0.01, 1), draws=2, progress=False)
+    >>> [trace.name for trace in found.plot().data if trace.showlegend is not False]
+    ['random orders, 2 draws', 'ranking']
+    """
+    table, areas = curve.table, curve.areas.set_index("ranking")
+    table = table[table["k"] > 0]
+    lines = {str(name): rows for name, rows in table.groupby("ranking", sort=False)}
+    random = [name for name in lines if name.startswith("random ")]
+    rankings = [name for name in lines if name not in random]
+    if len(rankings) > len(_COLOURS):
+        raise ValueError(
+            f"curve has {len(rankings)} rankings, but there are {len(_COLOURS)} colours; draw fewer at once"
+        )
+    traces: list[Any] = []
+    if random:
+        name = f"random orders, {len(random)} draw{'s' * (len(random) != 1)}"
+        draws = table[table["ranking"].isin(random)].groupby("share")["score"].agg(["mean", "min", "max"])
+        texts = [
+            f"<b>{share:.3g}% of heads, random</b><br>faithfulness {mean:.2f}, {low:.2f} to {high:.2f} over draws"
+            for share, mean, low, high in zip(100 * draws.index, draws["mean"], draws["min"], draws["max"], strict=True)
+        ]
+        traces.append(band_trace(100 * draws.index, draws["min"], draws["max"], RANDOM_BAND, name))
+        traces.append(line_trace(100 * draws.index, draws["mean"], name, texts, {"color": RANDOM, "width": 2}))
+    for name, ((red, green, blue), dash) in zip(rankings, _COLOURS, strict=False):
+        rows, said = lines[name], plain(name)
+        band, colour = f"rgba({red}, {green}, {blue}, 0.13)", f"rgb({red}, {green}, {blue})"
+        traces.append(band_trace(100 * rows["share"], rows["ci_low"], rows["ci_high"], band, said))
+        line = line_trace(
+            100 * rows["share"], rows["score"], said, _texts(said, rows, areas.loc[name]), {"color": colour, "width": 3}
+        )
+        traces.append(line.update(line_dash=dash))
+    figure = figure_of(traces)
+    ends = np.log10([100 * table["share"].min() / _MARGIN, 100 * table["share"].max() * _MARGIN])
+    figure.update_xaxes(
+        **FRAME, type="log", range=ends, dtick="D2", ticksuffix="%", title_text="heads in the circuit, share of all"
+    )
+    figure.update_yaxes(**FRAME, title_text="faithfulness", gridcolor="#e8e8e8", zeroline=False)
+    figure.add_hline(y=1, line={"color": RANDOM, "width": 1})
+    figure.update_layout(
+        title=figure_title(f"Faithfulness by size, {curve.metric}" if title is None else title),
+        plot_bgcolor="white",
+        legend={"traceorder": "reversed"},
+        showlegend=True,
+        width=_WIDTH + 70 + _LEGEND,
+        height=_HEIGHT + 130,
+        margin={"l": 70, "r": _LEGEND, "t": 70, "b": 60},
+    )
+    return finish(figure, width=width, height=height, font=font, theme=theme)
+
+
+def _texts(name: str, rows: pd.DataFrame, areas: pd.Series) -> list[str]:
+    both = "<br>".join(
+        f"{measure.upper()} {areas[measure]:.2f} [{areas[f'{measure}_low']:.2f}, {areas[f'{measure}_high']:.2f}]"
+        for measure in ("cpr", "cmd")
+    )
+    return [
+        f"<b>{name}, {row['k']} head{'s' * (row['k'] != 1)}</b><br>faithfulness {row['score']:.2f} "
+        f"[{row['ci_low']:.2f}, {row['ci_high']:.2f}]<br>{both}"
+        for row in rows.to_dict("records")
+    ]

@@ -1,0 +1,171 @@
+"""Circuits by size against one circuit at a time, MIB's formula, and a bootstrap by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mechheads as mh
+from mechheads.engine.head_sets import SetRuns
+from mechheads.patching.circuit_curve import SIZES, CircuitCurve, areas, circuit_curve, heads_at
+from mechheads.patching.circuits import faithfulness
+from mechheads.results.stats import cluster_draws
+from support.architectures import architectures
+from support.ctrl_c import stopped_at
+from support.texts import PAIRS
+
+pytestmark = pytest.mark.transformerlens
+
+ALL = [mh.HeadId(layer, head) for layer in range(3) for head in range(4)]
+QUIET: dict[str, Any] = {"progress": False}
+SOME = (0.1, 0.25, 0.5, 1.0)
+
+
+@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "gemma"))
+def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def area_by_loop(sizes: Sequence[float], shares: Sequence[float]) -> tuple[float, float]:
+    """CPR and CMD as MIB's evaluation adds them up."""
+    cpr = cmd = 0.0
+    for i in range(len(sizes) - 1):
+        step = sizes[i + 1] - sizes[i]
+        cpr += step * (shares[i] + shares[i + 1]) / 2
+        cmd += step * (abs(1 - shares[i]) + abs(1 - shares[i + 1])) / 2
+    return cpr, cmd
+
+
+def test_every_point_is_the_faithfulness_of_that_circuit(small: mh.Model):
+    effect = mh.activation_patch(small, PAIRS, **QUIET)
+    found = circuit_curve(small, PAIRS, effect, sizes=SOME, draws=1, **QUIET)
+    for name, order in found.order.items():
+        assert sorted(order) == ALL
+        rows = found.table[found.table["ranking"] == name]
+        assert rows["k"].tolist() == [1, 3, 6, 12]
+        expected = [faithfulness(small, PAIRS, order[:k], **QUIET).score for k in rows["k"]]
+        np.testing.assert_allclose(rows["score"], expected, atol=1e-5)
+        row = found.areas.set_index("ranking").loc[name]
+        np.testing.assert_allclose((row["cpr"], row["cmd"]), area_by_loop(SOME, expected), atol=1e-5)
+    assert found.order[effect.name][:3] == effect.heads(3)
+
+
+def test_intervals_are_those_of_resampled_prompts(llama: mh.Model):
+    rankings = {"forwards": ALL, "backwards": ALL[::-1]}
+    found = circuit_curve(llama, PAIRS, rankings, sizes=SOME, draws=2, seed=3, **QUIET)
+    cpr, cmd = {}, {}
+    for name, values in zip(found.order, found.values, strict=True):
+        drawn = []
+        for counts in cluster_draws(found.cluster, 1000, 3):
+            mean = lambda each: float((each * counts).sum() / counts.sum())  # noqa: B023, E731
+            empty, full = mean(found.empty), mean(found.full)
+            drawn.append(area_by_loop(SOME, [(mean(each) - empty) / (full - empty) for each in values]))
+        cpr[name], cmd[name] = np.array(drawn).T
+    for row in found.areas.to_dict("records"):
+        for measure, drawn in (("cpr", cpr), ("cmd", cmd)):
+            expected = np.quantile(drawn[row["ranking"]], [0.025, 0.975])
+            np.testing.assert_allclose((row[f"{measure}_low"], row[f"{measure}_high"]), expected, atol=1e-9)
+    difference = found.compare("forwards", "backwards").loc["cpr"]
+    expected = np.quantile(cpr["forwards"] - cpr["backwards"], [0.025, 0.975])
+    np.testing.assert_allclose((difference["ci_low"], difference["ci_high"]), expected, atol=1e-9)
+    of = found.areas.set_index("ranking")["cmd"]
+    random = found.compare("backwards", "random").loc["cmd", "difference"]
+    assert random == pytest.approx(of["backwards"] - (of["random 1"] + of["random 2"]) / 2)
+
+
+def test_areas_by_hand():
+    cpr, cmd = areas((0.0, 0.5, 1.0), np.array([[0.0, 1.5, 1.0], [1.0, 1.0, 1.0]]))
+    np.testing.assert_allclose(cpr, [0.375 + 0.625, 1.0])
+    np.testing.assert_allclose(cmd, [0.375 + 0.125, 0.0])
+
+
+def test_sizes_are_mibs():
+    assert [heads_at(share, 270) for share in SIZES] == [int(share * 270) for share in SIZES]
+    assert [heads_at(share, 100) for share in (0.29, 0.57, 1.0)] == [29, 57, 100]
+
+
+def test_nothing_and_everything(llama: mh.Model):
+    table = circuit_curve(llama, PAIRS, ALL, sizes=(0.01, 1.0), draws=0, **QUIET).table
+    assert table["k"].tolist() == [0, 12]
+    np.testing.assert_allclose(table["score"], [0, 1], atol=1e-6)
+    np.testing.assert_allclose(table["ci_high"], [0, 1], atol=1e-6)
+
+
+def test_heads_without_a_score_come_last(llama: mh.Model):
+    effect = mh.activation_patch(llama, PAIRS, heads=["L2H1", "L0H3", "L1H0"], **QUIET)
+    first, second = (circuit_curve(llama, PAIRS, effect, draws=1, seed=seed, **QUIET).order for seed in (0, 1))
+    ours, theirs = first[effect.name], second[effect.name]
+    assert ours[:3] == theirs[:3] == effect.heads(3)
+    assert sorted(ours) == sorted(theirs) == ALL
+    assert ours != theirs
+    signed = circuit_curve(llama, PAIRS, effect, by="absolute", draws=0, **QUIET).order[effect.name]
+    assert signed[:3] == effect.heads(3, "absolute")
+
+
+def test_two_clusters_have_no_interval(llama: mh.Model):
+    pairs = mh.PromptPairs(PAIRS.clean[:2], PAIRS.corrupted[:2], PAIRS.answer[:2], PAIRS.wrong[:2])
+    found = circuit_curve(llama, pairs, ALL, sizes=SOME, draws=0, **QUIET)
+    assert found.table["ci_low"].isna().all() and found.areas["cmd_high"].isna().all()
+    assert found.areas["cpr"].notna().all()
+
+
+def test_ctrl_c_keeps_whole_rankings(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    whole = circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=2, **QUIET)
+    monkeypatch.setattr(SetRuns, "values", stopped_at(4, SetRuns.values))  # once for all and none, then by ranking
+    with pytest.warns(UserWarning, match="interrupted after 2 of 3 rankings"):
+        part = circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=2, **QUIET)
+    np.testing.assert_array_equal(part.values[:2], whole.values[:2])
+    assert np.isnan(part.values[2]).all() and part.interrupted
+    assert part.areas["cpr"].notna().tolist() == [True, True, False]
+
+
+def test_it_is_saved_drawn_and_said(llama: mh.Model, tmp_path: Path):
+    found = circuit_curve(llama, PAIRS, {"all": ALL, "back": ALL[::-1]}, sizes=SOME, draws=2, **QUIET)
+    again = CircuitCurve.load(found.save(tmp_path / "curve.nc"))
+    np.testing.assert_array_equal(again.values, found.values)
+    assert again.order == found.order and again.table.equals(found.table)
+    figure = again.plot()
+    lines = {trace.name: trace for trace in figure.data if trace.showlegend is not False}
+    assert list(lines) == ["random orders, 2 draws", "all", "back"]
+    np.testing.assert_allclose(lines["back"].x, [10, 25, 50, 100])
+    rows = found.table[found.table["ranking"] == "back"]
+    np.testing.assert_allclose(lines["back"].y, rows["score"])
+    assert f"CPR {found.areas.set_index('ranking').loc['back', 'cpr']:.2f}" in lines["back"].text[0]
+    assert "mueller2025mib" in found.citation()
+    assert repr(found).startswith("<CircuitCurve of logit_diff, 2 random orders; all: CPR ")
+
+
+@pytest.mark.parametrize(
+    ("rankings", "options", "message"),
+    [
+        (None, {}, "rankings is missing"),
+        ({"random 1": ALL}, {}, "'random 1', which is for random orders"),
+        (["L9H0"], {}, "head L9H0 is out of range"),
+        (["L0H0", "L0H0"], {}, "contains L0H0 twice"),
+        (ALL, {"sizes": (0.5,)}, "give at least two shares"),
+        (ALL, {"sizes": (0.5, 0.1)}, "from small to large"),
+        (ALL, {"sizes": (0.5, 1.5)}, "from 0 to 1"),
+        (ALL, {"draws": -1}, "draws is -1"),
+        (ALL, {"by": "size"}, "by is 'size'"),
+    ],
+)
+def test_bad_input(llama: mh.Model, rankings: Any, options: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        circuit_curve(llama, PAIRS, rankings, progress=False, **options)
+
+
+def test_unknown_rankings_cannot_be_compared(llama: mh.Model):
+    found = circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=0, **QUIET)
+    with pytest.raises(ValueError, match="no random orders"):
+        found.compare("ranking", "random")
+    with pytest.raises(ValueError, match="ranking is 'patching'"):
+        found.compare("patching", "ranking")
