@@ -1,0 +1,92 @@
+"""Circuits by size on the default model, for several rankings of heads: ``python -m benchmarks.circuits``.
+
+Two tasks: capitals and indirect objects. Heads are ranked on one half of the prompts, and circuits are measured on the
+other half, so that no ranking profits from its own noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import mechheads as mh
+from mechheads.studies.build import capital_pairs
+
+PLACE = Path(__file__).with_name("circuits.json")
+N = 64
+"""Prompts of each task: half of them to rank, half to measure."""
+Ranked = Callable[[mh.Model, mh.PromptPairs], mh.HeadScores]
+QUIET: dict[str, Any] = {"progress": False}
+RANKINGS: dict[str, Ranked] = {
+    "patching, denoising": lambda model, pairs: mh.activation_patch(model, pairs, **QUIET),
+    "patching, noising": lambda model, pairs: mh.activation_patch(model, pairs, direction="noising", **QUIET) * -1,
+    "attribution patching": lambda model, pairs: mh.patching.attribution_patch(model, pairs, **QUIET),
+    "mean ablation": lambda model, pairs: (
+        mh.ablate(model, _clean(pairs), kind="mean", metric="logit_diff", **QUIET) * -1
+    ),
+    "direct logit attribution": lambda model, pairs: mh.behaviour.logit_attribution(model, pairs, **QUIET),
+}
+
+
+def main() -> None:
+    """Rank, measure, print and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=PLACE)
+    parser.add_argument("--model", help="a name or a path; by default, the default model")
+    parser.add_argument("--figures", type=Path, help="a folder for the figures")
+    given = parser.parse_args()
+    model = mh.load(given.model)
+    tasks = {"capitals": capital_pairs(model, N), "indirect object": mh.behaviour.indirect_object_pairs(model, N)}
+    found: dict[str, Any] = {"model": model.name}
+    for task, pairs in tasks.items():
+        if pairs is None:
+            raise SystemExit(f"{model.name} has too few items for the task {task}")
+        found[task] = measured(model, pairs, task, given.figures)
+        print(task, json.dumps(found[task], indent=1), flush=True)
+        given.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def measured(model: mh.Model, pairs: mh.PromptPairs, task: str, figures: Path | None) -> dict[str, Any]:
+    """The areas of each ranking and of random orders, their differences, and how long each ranking took."""
+    seen, held = half(pairs, 0), half(pairs, 1)
+    rankings, seconds = {}, {}
+    for name, rank in RANKINGS.items():
+        start = time.perf_counter()
+        rankings[name] = rank(model, seen)
+        seconds[name] = time.perf_counter() - start
+    start = time.perf_counter()
+    curve = mh.patching.circuit_curve(model, held, rankings, **QUIET)
+    if figures is not None:
+        mh.plots.save(curve.plot(title=task), figures / f"{task}.svg")
+    differences = {
+        f"{one} - {other}": curve.compare(one, other).to_dict("index")
+        for one, other in [*combinations(rankings, 2), *((name, "random") for name in rankings)]
+    }
+    return {
+        "pairs": len(held),
+        "areas": curve.areas.to_dict("records"),
+        "points": curve.table.to_dict("records"),
+        "differences": differences,
+        "seconds to rank": seconds,
+        "seconds of the curves": time.perf_counter() - start,
+    }
+
+
+def half(pairs: mh.PromptPairs, start: int) -> mh.PromptPairs:
+    """Every second pair."""
+    sides = (pairs.clean, pairs.corrupted, pairs.answer, pairs.wrong)
+    clean, corrupted, answer, wrong = ([*(side or ())][start::2] for side in sides)
+    return mh.PromptPairs(clean, corrupted, answer, wrong)
+
+
+def _clean(pairs: mh.PromptPairs) -> mh.Prompts:
+    return mh.Prompts(pairs.clean, answer=pairs.answer, wrong=pairs.wrong)
+
+
+if __name__ == "__main__":
+    main()
