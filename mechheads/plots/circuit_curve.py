@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,8 @@ _COLOURS = (
     ((138, 90, 0), "longdash"),
 )
 """The colour and the dash of each ranking."""
-_WIDTH, _HEIGHT, _LEGEND = 620, 360, 250
+_WIDTH, _HEIGHT, _LINE = 620, 360, 20
+_TICKS = (0.1, 0.3, 1, 3, 10, 30, 100)
 _MARGIN = 1.15
 """How far the axis goes on beyond the smallest and the largest circuit."""
 
@@ -89,18 +91,23 @@ def circuit_curve(
     figure = figure_of(traces)
     ends = np.log10([100 * table["share"].min() / _MARGIN, 100 * table["share"].max() * _MARGIN])
     figure.update_xaxes(
-        **FRAME, type="log", range=ends, dtick="D2", ticksuffix="%", title_text="heads in the circuit, share of all"
+        **FRAME,
+        type="log",
+        range=ends,
+        tickvals=_TICKS,
+        ticksuffix="%",
+        title_text="heads in the circuit, share of all",
     )
     figure.update_yaxes(**FRAME, title_text="faithfulness", gridcolor="#e8e8e8", zeroline=False)
     figure.add_hline(y=1, line={"color": RANDOM, "width": 1})
     figure.update_layout(
         title=figure_title(f"Faithfulness by size, {curve.metric}" if title is None else title),
         plot_bgcolor="white",
-        legend={"traceorder": "reversed"},
+        legend={"traceorder": "reversed", "orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
         showlegend=True,
-        width=_WIDTH + 70 + _LEGEND,
-        height=_HEIGHT + 130,
-        margin={"l": 70, "r": _LEGEND, "t": 70, "b": 60},
+        width=_WIDTH + 90,
+        height=_HEIGHT + 160 + _LINE * ceil(len(traces) / 4),
+        margin={"l": 70, "r": 20, "t": 70, "b": 90 + _LINE * ceil(len(traces) / 4)},
     )
     return finish(figure, width=width, height=height, font=font, theme=theme)
 
