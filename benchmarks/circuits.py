@@ -79,9 +79,8 @@ def measured(model: mh.Model, pairs: mh.PromptPairs, task: str, figures: Path | 
 
 def half(pairs: mh.PromptPairs, start: int) -> mh.PromptPairs:
     """Every second pair."""
-    sides = (pairs.clean, pairs.corrupted, pairs.answer, pairs.wrong)
-    clean, corrupted, answer, wrong = ([*(side or ())][start::2] for side in sides)
-    return mh.PromptPairs(clean, corrupted, answer, wrong)
+    answer, wrong = ((side or ())[start::2] for side in (pairs.answer, pairs.wrong))
+    return mh.PromptPairs(pairs.clean[start::2], pairs.corrupted[start::2], answer, wrong)
 
 
 def _clean(pairs: mh.PromptPairs) -> mh.Prompts:

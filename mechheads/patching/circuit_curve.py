@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -44,6 +44,9 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import LEAST_CLUSTERS, cluster_draws
 from mechheads.results.tables import TableResult
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """MIB's sizes, as shares of all heads."""
@@ -129,6 +132,12 @@ class CircuitCurve(TableResult):
             table[name] = {"difference": float(difference), "ci_low": float(low), "ci_high": float(high)}
         return pd.DataFrame.from_dict(table, orient="index")
 
+    def plot(self, **options: Any) -> go.Figure:
+        """Faithfulness over the size, a line for each ranking; see ``mechheads.plots.circuit_curve``."""
+        from mechheads.plots.circuit_curve import circuit_curve as draw
+
+        return draw(self.table, self.areas, **{"title": f"Faithfulness of circuits by size, {self.metric}", **options})
+
     def _rows(self, name: str) -> list[int]:
         names = list(self.order)
         if name == "random":
@@ -161,9 +170,9 @@ class CircuitCurve(TableResult):
 
     def __repr__(self) -> str:
         said = ", ".join(
-            f"{row.ranking}: CPR {row.cpr:.3g}, CMD {row.cmd:.3g}"
-            for row in self.areas.itertuples()
-            if not _is_random(str(row.ranking))
+            f"{row['ranking']}: CPR {row['cpr']:.3g}, CMD {row['cmd']:.3g}"
+            for row in self.areas.to_dict("records")
+            if not _is_random(row["ranking"])
         )
         n_random = sum(map(_is_random, self.order))
         return f"<CircuitCurve of {self.metric}, {n_random} random orders; {said}>"

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-    from mechheads.patching.circuit_curve import CircuitCurve
-
+_COLUMNS = ("ranking", "share", "k", "score", "ci_low", "ci_high")
 _COLOURS = (
     ((178, 24, 43), "solid"),
     ((31, 119, 180), "dash"),
@@ -34,7 +33,8 @@ _MARGIN = 1.15
 
 
 def circuit_curve(
-    curve: CircuitCurve,
+    table: pd.DataFrame,
+    areas: pd.DataFrame,
     *,
     title: str | None = None,
     width: float | None = None,
@@ -49,26 +49,27 @@ def circuit_curve(
     without any head are left out, because the axis is logarithmic.
 
     Args:
-        curve: the result of ``mh.patching.circuit_curve``.
-        title: the title; by default made from the metric.
+        table, areas: those of a ``CircuitCurve``.
+        title: the title; by default a general one.
         width, height, font, theme: the look, as in ``mh.plots.heatmap``.
 
     Raises:
-        ValueError: if there are more rankings than colours.
+        ValueError: if the table lacks a column, or there are more rankings than colours.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
     >>> found = mh.patching.circuit_curve(model, pairs, ["L23H4"], sizes=(0.01, 1), draws=2, progress=False)
     >>> [trace.name for trace in found.plot().data if trace.showlegend is not False]
     ['random orders, 2 draws', 'ranking']
     """
-    table, areas = curve.table, curve.areas.set_index("ranking")
-    table = table[table["k"] > 0]
+    if absent := [name for name in _COLUMNS if name not in table]:
+        raise ValueError(f"table has no column {absent[0]!r}; give the table of mh.patching.circuit_curve(...)")
+    areas, table = areas.set_index("ranking"), table.query("k > 0")
     lines = {str(name): rows for name, rows in table.groupby("ranking", sort=False)}
     random = [name for name in lines if name.startswith("random ")]
     rankings = [name for name in lines if name not in random]
     if len(rankings) > len(_COLOURS):
         raise ValueError(
-            f"curve has {len(rankings)} rankings, but there are {len(_COLOURS)} colours; draw fewer at once"
+            f"table has {len(rankings)} rankings, but there are {len(_COLOURS)} colours; draw fewer at once"
         )
     traces: list[Any] = []
     if random:
@@ -101,7 +102,7 @@ def circuit_curve(
     figure.update_yaxes(**FRAME, title_text="faithfulness", gridcolor="#e8e8e8", zeroline=False)
     figure.add_hline(y=1, line={"color": RANDOM, "width": 1})
     figure.update_layout(
-        title=figure_title(f"Faithfulness by size, {curve.metric}" if title is None else title),
+        title=figure_title("Faithfulness of circuits by size" if title is None else title),
         plot_bgcolor="white",
         legend={"traceorder": "reversed", "orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
         showlegend=True,

@@ -82,7 +82,7 @@ KINDS: dict[str, Kind] = {
     "set_scores": Kind(_PATCHING),
     "faithfulness": Kind(_IOI, "share"),
     "faithfulness_curve": Kind(_IOI, "share"),
-    "circuit_curve": Kind(("mueller2025mib",), "share", plot="mechheads.plots.circuit_curve:circuit_curve"),
+    "circuit_curve": Kind(("mueller2025mib",), "share"),
     "completeness": Kind(_IOI),
     "minimal_circuit": Kind((*_IOI, "conmy2023acdc"), "share"),
     "removal": Kind(_MAPS, "accuracy"),
