@@ -49,7 +49,7 @@ def safety_heads(
     *,
     harmless: Requests = None,
     score: Score | None = None,
-    ablation: Kind = "undifferentiated",
+    ablation: Kind | None = None,
     epsilon: float = 1e-4,
     through: Through = "q",
     group: Group = "query",
@@ -71,9 +71,11 @@ def safety_heads(
         score: what ranks the heads. ``"refusal_contribution"`` finds most of the heads that are known to refuse;
             ``"ships"`` and ``"generalized_ships"`` are the paper's. By default, ``"refusal_contribution"`` if there are
             look-alikes, and ``"ships"`` for requests of your own without them.
+        ablation: as in ``mh.ships``; by default that of ``mh.ships`` for the paper's scores, and that of
+            ``mh.safety.refusal_contribution``, ``"scaling"``, for it.
         template: as in ``mh.ships``; by default the model's chat template for ``"refusal_contribution"``, if it has
             one, and the paper's, ``"query"``, for the paper's scores.
-        requests, ablation, epsilon, through, group, r, heads, budget, seed, progress, workers: as in ``mh.ships`` and
+        requests, epsilon, through, group, r, heads, budget, seed, progress, workers: as in ``mh.ships`` and
             ``mh.safety.generalized_ships``.
         top: find the heads with the largest score by racing, as in ``mh.ships``; at least ``k``. Heads that a race
             drops have no Generalized Ships and no ``in_top``. ``"generalized_ships"`` cannot race.
@@ -103,15 +105,16 @@ def safety_heads(
         if through != "q":
             raise ValueError(f'through is {through!r}, which is for Ships alone; leave it out, or choose score="ships"')
         sides = Sides.of(model, requests, harmless, template)
-        way = Ablation(ablation, epsilon, group=group, seed=seed)
+        way = Ablation(ablation or "scaling", epsilon, group=group, seed=seed)
         return _by_contribution(model, sides, way, ranking, options)
     if harmless is not None:
         raise ValueError(
             f'harmless is given, but score="{ranking.score}" has no use for it; leave it out, or choose '
             'score="refusal_contribution"'
         )
-    way = Ablation(ablation, epsilon, _through(through, ablation), group, seed)
-    return _rank(Pass.of(model, requests, template or "query", **options), [way], ranking)[ablation]
+    kind: Kind = ablation or "undifferentiated"
+    way = Ablation(kind, epsilon, _through(through, kind), group, seed)
+    return _rank(Pass.of(model, requests, template or "query", **options), [way], ranking)[kind]
 
 
 @alone

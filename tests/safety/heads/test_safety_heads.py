@@ -48,25 +48,26 @@ def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"))
 
 
-@pytest.mark.parametrize("ablation", ["undifferentiated", "scaling"])
-def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(small: mh.Model, ablation: Kind):
+@pytest.mark.parametrize("ablation", [None, "undifferentiated"])
+def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(small: mh.Model, ablation: Kind | None):
+    kind: Kind = ablation or "scaling"
     template = "chat" if small.chat_template else "query"
     found = safety_heads(small, HARMFUL, 3, harmless=HARMLESS, ablation=ablation, r=2, progress=False)
-    alone = refusal_contribution(small, HARMFUL, HARMLESS, by=ablation, progress=False)
+    alone = refusal_contribution(small, HARMFUL, HARMLESS, by=kind, progress=False)
     for name in ("score", "values", "ci_low", "ci_high", "p_value", "q_value", "direct", "refusal"):
         np.testing.assert_array_equal(found.dataset[name], alone.dataset[name])
     np.testing.assert_array_equal(found.dataset["in_top"], in_top(alone, 3))
     prompts = request_prompts(small, HARMFUL, template)
     for name, expected in {
-        "ships": ships(small, prompts, ablation=ablation, progress=False),
-        "generalized_ships": generalized_ships(small, prompts, ablation=ablation, r=2, progress=False),
+        "ships": ships(small, prompts, ablation=kind, progress=False),
+        "generalized_ships": generalized_ships(small, prompts, ablation=kind, r=2, progress=False),
     }.items():
         for ours, theirs in {name: "score", f"{name}_low": "ci_low", f"{name}_high": "ci_high"}.items():
             np.testing.assert_allclose(found.dataset[ours], expected.dataset[theirs], rtol=1e-6, atol=1e-9)
     told = found.provenance
     assert (told["score"], told["ablation"], told["template"], told["k"]) == (
         "refusal_contribution",
-        ablation,
+        kind,
         template,
         3,
     )
