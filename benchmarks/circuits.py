@@ -26,6 +26,7 @@ RANKINGS: dict[str, Ranked] = {
     "patching, denoising": lambda model, pairs: mh.activation_patch(model, pairs, **QUIET),
     "patching, noising": lambda model, pairs: mh.activation_patch(model, pairs, direction="noising", **QUIET) * -1,
     "attribution patching": lambda model, pairs: mh.patching.attribution_patch(model, pairs, **QUIET),
+    "attribution, 5 steps": lambda model, pairs: mh.patching.attribution_patch(model, pairs, steps=5, **QUIET),
     "mean ablation": lambda model, pairs: (
         mh.ablate(model, _clean(pairs), kind="mean", metric="logit_diff", **QUIET) * -1
     ),

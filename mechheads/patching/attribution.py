@@ -1,8 +1,9 @@
-"""Attribution: an estimate of activation patching for all heads at once, from one gradient.
+"""Attribution: an estimate of activation patching for all heads at once, from one gradient or a few.
 
 The effect of a new z is approximated as linear: (new z - old z) . d metric / d z, with the gradient at the base run.
-One forward and one backward pass serve every head. How a new q, k, v or pattern changes the head's own z is computed
-exactly; only the effect of z is linear (the "QK fix" of Kramár et al. 2024).
+One forward and one backward pass serve every head. With ``steps``, it is the mean gradient at points between the two
+runs (integrated gradients), for effects that saturate. How a new q, k, v or pattern changes the head's own z is
+computed exactly; only the effect of z is linear (the "QK fix" of Kramár et al. 2024).
 
 ``transformer_lens.tools.analysis.attribution_patch`` gives the same numbers for z, and the tests compare ours with it.
 It is not used here for several reasons. It takes only bridges, and only pairs of one length, one by one. It keeps a
@@ -12,7 +13,7 @@ every parameter is frozen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -35,10 +36,12 @@ from mechheads.interventions.base import Context, Site, site_of
 from mechheads.interventions.basic import Patch
 from mechheads.interventions.new_z import apply
 from mechheads.limits import Budget, Limits
+from mechheads.messages.arguments import check_at_least
 from mechheads.messages.progress import Bar
 from mechheads.metrics.base import Metric, MetricContext, check_value, name_of, read_positions
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.base import with_gradient
+from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
@@ -63,14 +66,18 @@ def attribution_patch(
     direction: Literal["denoising", "noising"] = "denoising",
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
+    steps: int | None = None,
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
 ) -> HeadScores:
-    """Estimate ``mh.activation_patch`` for all heads from one forward and one backward pass.
+    """Estimate ``mh.activation_patch`` for all heads from one forward and one backward pass, or a few.
 
     The estimate is (new z - old z) . d metric / d z, summed over positions. It is exact if the model is linear after
-    z, and good for small changes. It is misleading if later norms or attention saturate, or if effects cancel.
+    z, and good for small changes. It is misleading if later norms or attention saturate, or if effects cancel. With
+    ``steps`` the gradient is not that of the base run, but the mean over runs whose embeddings lie between those of the
+    base run and those of the other run, which helps where effects saturate (integrated gradients on inputs, as in
+    EAP-IG).
     ``mh.activation_patch(..., screen=0.2)`` patches exactly the heads with the largest estimates.
 
     Args:
@@ -79,6 +86,8 @@ def attribution_patch(
         metric: a metric with a gradient at the base run. Accuracy has none, and the gradient of a divergence from
             the base run is 0 there.
         heads, positions, seed, progress: as in ``mh.sweep``.
+        steps: the number of points between the two runs; ``None`` for the base run alone. The points are the middles of
+            equal parts, (k - 1/2) / steps of the way. The cost is that of ``steps`` gradients.
         budget: memory, in bytes or as text such as "2 GB" (default 4 GB); prompts are run in parts that fit.
 
     Returns:
@@ -87,7 +96,8 @@ def attribution_patch(
     Raises:
         ValueError: if the pairs do not align, the metric has no gradient, or an argument is not valid.
 
-    Nanda 2023 ("Attribution Patching"); Syed et al. 2023 (arXiv 2310.10348); Kramár et al. 2024 (arXiv 2403.00745).
+    Nanda 2023 ("Attribution Patching"); Syed et al. 2023 (arXiv 2310.10348); Kramár et al. 2024 (arXiv 2403.00745);
+    Hanna et al. 2024, "Have Faith in Faithfulness" (EAP-IG, arXiv 2403.17806), equation 4.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
     >>> mh.patching.attribution_patch(model, pairs, progress=False).heads(1)
@@ -96,17 +106,20 @@ def attribution_patch(
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "activation patching")
     base = base_of(direction)
+    if steps is not None:
+        check_at_least(1, steps=steps)
     spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, seed=seed, limits=Limits.of(budget))
-    found = estimate(model, spec, runs=cached, progress=progress)
+    found = estimate(model, spec, runs=cached, progress=progress, steps=steps)
     warn_of_answers(found.job)
     more = {
         "intervention": repr(spec.intervention),
         "base": base,
         "positions": describe_positions(found.job),
         "heads": describe_heads(found.job),
+        "steps": steps,
     }
     values, extra = by_place(found.job.places, found.values)
-    name = f"attribution patching of {site}, {direction}"
+    name = f"attribution patching of {site}, {direction}" + (f", {steps} steps" if steps else "")
     return report(found.job, values, found.evaluator, About(name, "attribution", extra=extra, more=more))
 
 
@@ -126,8 +139,10 @@ class Estimate:
 
 
 @torch.inference_mode(False)
-def estimate(model: Model, spec: Spec, *, runs: CachedRuns | None = None, progress: bool = True) -> Estimate:
-    """The linear estimate of what a sweep of the same spec measures.
+def estimate(
+    model: Model, spec: Spec, *, runs: CachedRuns | None = None, progress: bool = True, steps: int | None = None
+) -> Estimate:
+    """The linear estimate of what a sweep of the same spec measures; ``steps`` as in ``attribution_patch``.
 
     Raises:
         ValueError: if the request is not valid, or the metric or the model has no gradient.
@@ -137,14 +152,17 @@ def estimate(model: Model, spec: Spec, *, runs: CachedRuns | None = None, progre
     job = make_ready(model, spec, runs=runs, progress=progress)
     evaluator = Evaluator.of(job)
     scale = evaluator.distance() if spec.normalize else 1.0
-    return Estimate(where_reached(job.places, attribute(job, progress) / scale), job, evaluator)
+    return Estimate(where_reached(job.places, attribute(job, progress, steps) / scale), job, evaluator)
 
 
-def attribute(job: Job, progress: bool = True) -> Float[np.ndarray, "layer head place prompt"]:
+def attribute(
+    job: Job, progress: bool = True, steps: int | None = None
+) -> Float[np.ndarray, "layer head place prompt"]:
     """(new z - old z) . d metric / d z for the job's intervention; NaN for heads that are not in the job."""
     model, base, site = job.model, job.base, site_of(job.intervention)
     layers = sorted({head.layer for head in job.heads})
-    gradient = z_gradients(base, job.spec.metric, layers, _rows_at_once(job), progress)
+    path = Path.between(base, job.source, steps) if steps and job.source is not None else None
+    gradient = z_gradients(base, job.spec.metric, layers, _rows_at_once(job), progress, path)
     values = np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan)
     of_keys = site in KEY_SITES  # a new key or value at one place changes z at every later token
     for places in passes(job):
@@ -172,8 +190,51 @@ def _new_z(job: Job, layer: int, heads: Sequence[int]) -> Float[Tensor, "prompt 
     return torch.stack(news, dim=1)
 
 
-def z_gradients(base: HeadCache, metric: Metric, layers: Sequence[int], rows: int, progress: bool = True) -> LayerStore:
-    """d metric / d z at a run, for some layers [prompt, head, pos, d_head].
+@dataclass(frozen=True)
+class Path:
+    """Points between the embeddings of two runs.
+
+    Attributes:
+        start, end: the residual stream before the first block, of the two runs.
+        steps: the number of points.
+    """
+
+    start: Float[Tensor, "prompt pos d_model"]
+    end: Float[Tensor, "prompt pos d_model"]
+    steps: int
+
+    @classmethod
+    def between(cls, base: HeadCache, source: HeadCache, steps: int) -> Path:
+        """From a run to another over prompts of the same lengths."""
+        return cls(_embeddings(base), _embeddings(source), steps)
+
+    def points(self, rows: slice) -> Iterator[Float[Tensor, "prompt pos d_model"]]:
+        """The residual stream of some prompts at each point, in the middle of equal parts of the way."""
+        for k in range(self.steps):
+            yield torch.lerp(self.start[rows], self.end[rows], (k + 0.5) / self.steps)
+
+
+def _embeddings(run: HeadCache) -> Float[Tensor, "prompt pos d_model"]:
+    """The residual stream before the first block."""
+    model, kept = run.need_model(), list[Tensor]()
+
+    def keep(value: Tensor, hook: Any) -> None:
+        kept.append(value.detach().clone())
+        raise Stopped
+
+    until_stopped(0, partial(model.backend.run, run.tokens.ids, [(model.hook_name("resid_pre", 0), keep)]))
+    return kept[0]
+
+
+def z_gradients(
+    base: HeadCache,
+    metric: Metric,
+    layers: Sequence[int],
+    rows: int,
+    progress: bool = True,
+    path: Path | None = None,
+) -> LayerStore:
+    """d metric / d z at a run, or its mean along a path, for some layers [prompt, head, pos, d_head].
 
     A prompt's metric depends only on that prompt's z, so the gradient of the sum over prompts gives every prompt's
     gradient.
@@ -181,6 +242,7 @@ def z_gradients(base: HeadCache, metric: Metric, layers: Sequence[int], rows: in
     Args:
         layers: in ascending order.
         rows: how many prompts to run at once.
+        path: from the run to another.
 
     Raises:
         ValueError: if the gradient is 0 everywhere, or not finite.
@@ -191,8 +253,8 @@ def z_gradients(base: HeadCache, metric: Metric, layers: Sequence[int], rows: in
     starts = range(0, len(tokens), rows)
     for start in Bar(starts, desc="gradients", disable=not progress or len(starts) == 1, leave=False):
         part = slice(start, start + rows)
-        gradients = _gradients(model, tokens.rows(part), at[part], mask[part], metric, layers)
-        for layer, gradient in zip(layers, gradients, strict=True):
+        watched = Watched(model, tokens.rows(part), at[part], mask[part], metric, layers)
+        for layer, gradient in zip(layers, watched.along(None if path is None else path.points(part)), strict=True):
             if not gradient.isfinite().all():
                 raise ValueError(f"metric {name_of(metric)} has a gradient that is not finite at the unchanged run")
             flat = flat and not gradient.any()
@@ -202,31 +264,47 @@ def z_gradients(base: HeadCache, metric: Metric, layers: Sequence[int], rows: in
     return store
 
 
-def _gradients(
-    model: ModelCore,
-    tokens: Tokens,
-    at: Int[Tensor, "prompt position"],
-    mask: Bool[Tensor, "prompt position"],
-    metric: Metric,
-    layers: Sequence[int],
-) -> tuple[Float[Tensor, "prompt pos head d_head"], ...]:
-    """The gradient with respect to z of each layer, for a batch of prompts.
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """A batch of prompts whose metric is differentiated with respect to z of some layers.
 
     No other gradient is computed: the weights keep their ``requires_grad`` and ``grad``.
     """
-    z: dict[int, Tensor] = {}
 
-    def watch(value: Tensor, hook: Any, layer: int) -> Tensor:
-        z[layer] = value.detach().requires_grad_() if layer == layers[0] else value
-        return z[layer]
+    model: ModelCore
+    tokens: Tokens
+    at: Int[Tensor, "prompt position"]
+    mask: Bool[Tensor, "prompt position"]
+    metric: Metric
+    layers: Sequence[int]
 
-    hooks = [(model.hook_name("z", layer), partial(watch, layer=layer)) for layer in layers]
-    with with_gradient():
-        final = model.backend.run(tokens.ids, hooks, grad=True)
-        logits = model.unembed(states_at(final, at))
-        value = metric(logits, MetricContext(logits.detach().clone(), tokens, mask))
-        total = check_value(metric, value, len(tokens)).sum()
-        return torch.autograd.grad(total, [z[layer] for layer in layers])
+    def along(self, points: Iterable[Tensor] | None) -> Sequence[Float[Tensor, "prompt pos head d_head"]]:
+        """The gradient of each layer: of the run itself, or the mean over runs with these embeddings."""
+        if points is None:
+            return self._gradients(None, None)
+        with torch.no_grad():
+            before = self.model.unembed(states_at(self.model.backend.run(self.tokens.ids), self.at))
+        each = [self._gradients(point, before) for point in points]
+        return [torch.stack(some).mean(0) for some in zip(*each, strict=True)]
+
+    def _gradients(self, embeddings: Tensor | None, before: Tensor | None) -> tuple[Tensor, ...]:
+        """The gradient with these embeddings; ``before`` are the logits of the run itself."""
+        z: dict[int, Tensor] = {}
+
+        def watch(value: Tensor, hook: Any, layer: int) -> Tensor:
+            z[layer] = value.detach().requires_grad_() if layer == self.layers[0] else value
+            return z[layer]
+
+        hooks: list[Any] = [(self.model.hook_name("z", layer), partial(watch, layer=layer)) for layer in self.layers]
+        if embeddings is not None:
+            hooks.insert(0, (self.model.hook_name("resid_pre", 0), lambda value, hook: embeddings))
+        with with_gradient():
+            final = self.model.backend.run(self.tokens.ids, hooks, grad=True)
+            logits = self.model.unembed(states_at(final, self.at))
+            base_logits = logits.detach().clone() if before is None else before
+            value = self.metric(logits, MetricContext(base_logits, self.tokens, self.mask))
+            total = check_value(self.metric, value, len(self.tokens)).sum()
+            return torch.autograd.grad(total, [z[layer] for layer in self.layers])
 
 
 def _rows_at_once(job: Job) -> int:

@@ -24,6 +24,7 @@ _COLOURS = (
     ((27, 120, 55), "dot"),
     ((118, 42, 131), "dashdot"),
     ((138, 90, 0), "longdash"),
+    ((0, 128, 128), "longdashdot"),
 )
 """The colour and the dash of each ranking."""
 _WIDTH, _HEIGHT, _LINE = 620, 360, 20

@@ -55,7 +55,7 @@ class _Sizes:
 
     ranked_every: int = 3
     tested_every: int = 1
-    tokens: int = 24
+    tokens: int = 20
     draws: int = 2
     draws_of_any: int = 3
     curve: tuple[int, ...] = (1, 3)

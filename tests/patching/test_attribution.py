@@ -79,9 +79,85 @@ def slopes(model, measure, ids, layer, old, new, step=1e-2):
     return (values * torch.tensor(WEIGHTS, dtype=values.dtype)).sum(1) / step
 
 
+def slopes_at(model, measure, ids, layer, along, embeddings, step=1e-2):
+    """The same in the run with these embeddings, from each head's z there along a change of it [head]."""
+    n = along.shape[1]
+
+    def put(z, hook):
+        z = z.clone()
+        for head in range(n):
+            for i, way in enumerate(WAYS):
+                z[4 * head + i, :, head] += way * step * along[:, head]
+        return z
+
+    hooks = [("blocks.0.hook_resid_pre", lambda value, hook: embeddings.expand_as(value))]
+    logits = oracles.forward(model, ids.repeat(4 * n, 1), [*hooks, (oracles.name(layer, "z"), put)])
+    values = torch.stack([measure(row.double()) for row in logits]).view(n, 4)
+    return (values * torch.tensor(WEIGHTS, dtype=values.dtype)).sum(1) / step
+
+
+def embedded(model, ids):
+    """The residual stream before the first block [pos, d_model]."""
+    kept = []
+    oracles.forward(model, ids, [("blocks.0.hook_resid_pre", lambda value, hook: kept.append(value[0].clone()))])
+    return kept[0]
+
+
 def close(got, wanted):
     """Norms of llama and gemma round to single precision whatever the model is in; hence an absolute part."""
     np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=3e-4)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_steps_take_the_mean_slope_between_the_embeddings_of_the_runs(tiny, pairs, architecture):
+    model = mh.load(tiny(architecture), dtype=torch.float64)
+    found = {
+        ("z", 2, 0): attribution_patch(model, pairs, steps=2, progress=False),
+        ("z", 3, 1): attribution_patch(model, pairs, steps=3, direction="noising", progress=False),
+        ("k", 1, 0): attribution_patch(model, pairs, site="k", steps=1, budget="1 MB", progress=False),
+    }
+    clean, corrupted = pairs.tokens(model)
+    for prompt in range(len(pairs)):
+        runs = [oracles.ids_of(tokens, prompt) for tokens in (corrupted, clean)]
+        kept = [oracles.activations(model, ids) for ids in runs]
+        answer, wrong = clean.answer[prompt], clean.wrong[prompt]
+        for (site, steps, way), scores in found.items():
+            here, there = kept[way], kept[1 - way]
+            first, last = (embedded(model, runs[side]) for side in (way, 1 - way))
+            for layer in range(model.n_layers):
+                old = here[oracles.name(layer, "z")][0]
+                along = new_z(model, here, there, runs[way], layer, site) - old
+                points = [first + (k + 0.5) / steps * (last - first) for k in range(steps)]
+                each = [
+                    slopes_at(model, lambda x, a=answer, w=wrong: x[-1, a] - x[-1, w], runs[way], layer, along, point)
+                    for point in points
+                ]
+                close(scores.values[layer, :, prompt], torch.stack(each).mean(0))
+    assert found["z", 2, 0].provenance["steps"] == 2 and found["z", 2, 0].name.endswith("denoising, 2 steps")
+
+
+def test_steps_give_a_metric_the_logits_of_the_base_run(llama, pairs):
+    seen = []
+
+    @mh.metric(unit="nats")
+    def kept(logits, context):
+        if logits.requires_grad:
+            seen.append(context.base_logits)
+        return mh.logit_diff(logits, context)
+
+    plain = attribution_patch(llama, pairs, metric=kept, progress=False)
+    base = seen[-1]
+    seen.clear()
+    attribution_patch(llama, pairs, metric=kept, steps=2, progress=False)
+    for logits in seen[-2:]:
+        torch.testing.assert_close(logits, base, rtol=1e-4, atol=1e-4)
+    assert plain.provenance["steps"] is None
+
+
+@pytest.mark.parametrize("steps", [0, -1])
+def test_steps_must_be_a_number_of_points(llama, pairs, steps):
+    with pytest.raises(ValueError, match=f"steps is {steps}"):
+        attribution_patch(llama, pairs, steps=steps, progress=False)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -353,7 +429,7 @@ def test_heads_screened_out_are_not_missing_and_are_saved(llama, pairs, tmp_path
 
 
 def random_attribution(seed):
-    def attribute(job, progress=True):
+    def attribute(job, progress=True, steps=None):
         values = np.random.default_rng(seed).normal(size=(job.model.n_layers, job.model.n_heads, 1, 1))
         return np.broadcast_to(values, (*values.shape[:3], len(job.tokens))).copy()
 
