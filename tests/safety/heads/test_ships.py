@@ -618,7 +618,7 @@ def test_groups_race_to_the_scores_of_the_sweep(llama: mh.Model, ablation: Any) 
 
 
 def test_what_cannot_race_is_refused(llama: mh.Model) -> None:
-    with pytest.raises(ValueError, match="only Ships can race: an angle belongs to all requests at once"):
+    with pytest.raises(ValueError, match="Generalized Ships cannot race: an angle belongs to all requests at once"):
         safety_heads(llama, RACED, 2, score="generalized_ships", top=2, progress=False)
     with pytest.raises(ValueError, match="top is 2, but k is 3; give k, or more, as top"):
         compare_ablations(llama, RACED, 3, top=2, progress=False)
