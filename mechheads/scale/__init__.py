@@ -4,5 +4,6 @@ from mechheads.ledger.merge import merge
 from mechheads.limits import Patience
 from mechheads.scale.spec_file import read_analysis, write_analysis
 from mechheads.workers.local import Local
+from mechheads.workers.ray_cluster import Ray
 
-__all__ = ["Local", "Patience", "merge", "read_analysis", "write_analysis"]
+__all__ = ["Local", "Patience", "Ray", "merge", "read_analysis", "write_analysis"]

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO, Any, cast
 
-from mechheads.messages.arguments import check_at_least
 from mechheads.workers.messages import Answer, Lost
+from mechheads.workers.pool import Pool
 from mechheads.workers.process import receive, send
 
 _LAST_LINES = 20
@@ -23,7 +23,7 @@ _START = "import sys; sys.path[:] = {path!r}; from mechheads.workers.process imp
 Arrived = queue.SimpleQueue[tuple[int, "_Process", Answer | Lost]]
 
 
-class Local:
+class Local(Pool):
     """Workers in processes of this machine, each with its own copy of the model.
 
     The processes start at the first analysis and stay until ``stop()``, the end of a ``with`` block, or until nothing
@@ -46,27 +46,16 @@ class Local:
     """
 
     def __init__(self, n: int, devices: Sequence[str] | None = None) -> None:
-        check_at_least(1, n=n)
+        super().__init__(n, "n")
         if devices is not None and (isinstance(devices, str) or not devices):
             raise ValueError(f'devices is {devices!r}; give a list, such as ["cuda:0", "cuda:1"], or leave it out')
-        self._n, self._devices = n, devices
+        self._devices = devices
         self._running: dict[int, _Process] = {}
         self._arrived: Arrived = queue.SimpleQueue()
         weakref.finalize(self, _stop_all, self._running)
 
     def __repr__(self) -> str:
         return f"Local({self._n})" if self._devices is None else f"Local({self._n}, {list(self._devices)})"
-
-    def __enter__(self) -> Local:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
-
-    @property
-    def replicas(self) -> int:
-        """The number of processes."""
-        return self._n
 
     @property
     def pids(self) -> dict[int, int]:
@@ -76,7 +65,7 @@ class Local:
     def submit(self, replica: int, request: Any) -> None:
         """Send a request to a worker, which is started first if it does not run."""
         if replica not in self._running:
-            self._running[replica] = _Process(replica, *self._place(replica), self._arrived)
+            self._running[replica] = _Process(replica, self._device(replica), self._threads, self._arrived)
         self._running[replica].send(request)
 
     def collect(self, seconds: float) -> list[tuple[int, Answer | Lost]]:
@@ -99,12 +88,9 @@ class Local:
             if (process := self._running.pop(one, None)) is not None:
                 process.kill()
 
-    def _place(self, replica: int) -> tuple[str, int]:
-        """The device of a worker, empty for the kind that the driver's model is on, and its number of threads."""
-        import torch
-
-        device = self._devices[replica % len(self._devices)] if self._devices else ""
-        return device, max(1, torch.get_num_threads() // self._n)
+    def _device(self, replica: int) -> str:
+        """The device of a worker, empty for the kind that the driver's model is on."""
+        return self._devices[replica % len(self._devices)] if self._devices else ""
 
 
 class _Process:

@@ -37,7 +37,7 @@ def main() -> None:
     threading.Thread(target=_read, args=(into, requests), daemon=True).start()
     replica = _replica(*sys.argv[1:])
     while True:
-        send(out, _packed(replica(pickle.loads(requests.get()))))
+        send(out, served(replica, requests.get()))
 
 
 def _read(pipe: IO[bytes], requests: queue.SimpleQueue[bytes]) -> None:
@@ -53,10 +53,11 @@ def _replica(number: str, device: str, threads: str) -> Any:
     return Replica(int(number), device, int(threads))
 
 
-def _packed(answer: Any) -> bytes:
-    """The answer as bytes; an error that cannot be sent as it is becomes a RuntimeError with its text."""
+def served(replica: Any, request: bytes) -> bytes:
+    """A worker's answer to a request; an error that cannot be sent as it is becomes a RuntimeError with its text."""
     from mechheads.workers.messages import Answer
 
+    answer = replica(pickle.loads(request))
     try:
         data = pickle.dumps(answer)
         pickle.loads(data)

@@ -110,14 +110,14 @@ def waited(workers: mh.scale.Local) -> list[tuple[int, Answer | Lost]]:
 def test_the_number_of_threads_is_divided(two):
     import torch
 
-    assert two._place(0) == ("", max(1, torch.get_num_threads() // 2))
+    assert two._threads == max(1, torch.get_num_threads() // 2)
 
 
 def test_workers_take_the_devices_in_turn(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     replica = Replica(3, "", 1)
     assert (replica._turn("cuda"), replica._turn("cpu")) == ("cuda:1", "cpu")
-    assert mh.scale.Local(3, ["cuda:1", "cpu"])._place(2)[0] == "cuda:1"
+    assert mh.scale.Local(3, ["cuda:1", "cpu"])._device(2) == "cuda:1"
 
 
 @pytest.mark.parametrize(
