@@ -18,6 +18,8 @@ from mechheads.workers.messages import Answer, Lost, Request, Setup
 
 _LIVES = 3
 """How many workers a unit may take with it, and how many times a worker may fail to start."""
+_TAIL = 30.0
+"""How many seconds after the last batch workers that still start are waited for, so that the next analysis has them."""
 _TICK = 1.0
 """The longest wait in seconds before deadlines and Ctrl-C are looked at."""
 
@@ -70,7 +72,7 @@ class Dispatch:
         self._left_out: set[int] = set()
         self._slowest = 0.0  # the most seconds for the work of one block so far
         self._done: Counter[int] = Counter()
-        self._begin = time.monotonic()
+        self._begin = self._last = time.monotonic()
 
     def run(self, batches: Sequence[Batch]) -> bool:
         """Compute all batches; after Ctrl-C only those in flight.
@@ -98,8 +100,7 @@ class Dispatch:
         busy = self._left_out | set(self._flying)
         idle = [replica for replica in range(self._workers.replicas) if replica not in busy]
         for replica in sorted(idle, key=lambda replica: replica not in self._set_up):
-            starting = sum(flight.task is None for flight in self._flying.values())
-            if len(self._waiting) <= starting:
+            if len(self._waiting) <= len(self._flying) - self._computing():
                 return
             if replica in self._set_up:
                 task = self._waiting.popleft()
@@ -108,6 +109,10 @@ class Dispatch:
             else:
                 self._fly(replica, None, self._patience.start)
                 self._workers.submit(replica, self._setup)
+
+    def _computing(self) -> int:
+        """How many workers have units; the others in flight are being set up."""
+        return sum(flight.task is not None for flight in self._flying.values())
 
     def _fly(self, replica: int, task: _Task | None, seconds: float) -> None:
         now = time.monotonic()
@@ -139,7 +144,7 @@ class Dispatch:
                 self._finish(replica, flight, flight.task.batch, answer.values)
 
     def _finish(self, replica: int, flight: _Flight, batch: Batch, values: Values) -> None:
-        now = time.monotonic()
+        self._last = now = time.monotonic()
         self._slowest = max(self._slowest, (now - flight.start) / self._blocks(batch))
         self._done[replica] += len(batch.units)
         self._take(batch.units, values)
@@ -181,7 +186,10 @@ class Dispatch:
         warn(f"{what}\nThe others go on without it")
 
     def _stop_late(self) -> None:
+        """Stop workers that take too long, also to start when there is nothing left to do: a cluster may be full."""
         now = time.monotonic()
+        if not self._waiting and not self._computing() and now > self._last + _TAIL:
+            self._stop(list(self._flying))
         for replica, flight in list(self._flying.items()):
             if now > flight.deadline:
                 self._stop([replica])
