@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import pickle
 import signal
@@ -51,7 +52,7 @@ class Ray(Pool):
 
     def __init__(self, address: str | None = None, replicas: int = 1, gpus_per_replica: float | None = None) -> None:
         super().__init__(replicas, "replicas")
-        if (gpus := gpus_per_replica) is not None and not (0 <= gpus <= 1 or (gpus > 1 and gpus == int(gpus))):
+        if (gpus := gpus_per_replica) is not None and not (0 <= gpus <= 1 or (1 < gpus < math.inf and gpus % 1 == 0)):
             raise ValueError(
                 f"gpus_per_replica is {gpus}; give 0, a part of a GPU such as 0.5, a whole number, or leave it out"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.transformerlens
 
 QUIET: dict[str, Any] = {"progress": False}
 EVERY_UNIT = Limits(tokens=1, logit_rows=1)
+PLACES = [" The capital of France Italy Spain Germany is Paris Rome Madrid"]
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +133,6 @@ def test_bad_numbers_and_devices_are_refused(given, message):
 
 @pytest.mark.slow
 def test_25_random_kills_change_nothing_and_compute_nothing_twice(small, tmp_path: Path):
-    prompts = [" The capital of France Italy Spain Germany is Paris Rome Madrid"]
     log = tmp_path / "log"
     log.touch()
 
@@ -143,7 +144,7 @@ def test_25_random_kills_change_nothing_and_compute_nothing_twice(small, tmp_pat
 
     def sweep(**more: Any) -> mh.HeadScores:
         given: dict[str, Any] = {"intervention": noting, "positions": "each", "budget": EVERY_UNIT, **QUIET}
-        return mh.sweep(small, prompts, **given, **more)
+        return mh.sweep(small, PLACES, **given, **more)
 
     alone = sweep()
     n, draw, killed, over = len(log.read_text().split()), random.Random(1), [0], threading.Event()
@@ -172,46 +173,99 @@ def test_25_random_kills_change_nothing_and_compute_nothing_twice(small, tmp_pat
     assert killed[0] == 25
 
 
-@pytest.mark.slow
-def test_a_killed_driver_goes_on_from_its_ledger(small, tiny, tmp_path: Path):
-    code = """
-import sys, time
+DRIVER = """
+import json, os, signal, sys, time
 import mechheads as mh
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
-prompts = [" The capital of France Italy Spain Germany is Paris Rome Madrid"]
+from mechheads.workers.messages import Request
+
+folder, model, moments = sys.argv[1], mh.load(sys.argv[2]), json.loads(sys.argv[3])
+log = os.open(f"{folder}/log", os.O_RDWR | os.O_APPEND | os.O_CREAT)
+
+
+def note(what, names):
+    os.write(log, (",".join([what, *names]) + "\\n").encode())
+
+
+def lines():
+    with open(f"{folder}/log") as file:
+        return file.read().count("\\n")
+
+
+class Noting(mh.scale.Local):
+    def submit(self, replica, request):
+        if isinstance(request, Request):
+            note("sent", [f"{head} {place}" for head, place in request.batch.units])
+        super().submit(replica, request)
+
+
+def finding(self):
+    note("found", found := find(self))
+    return found
+
+
+def committing(self, units):
+    commit(self, units)
+    note("committed", units)
+
 
 def half(z, context):
-    time.sleep(0.05)
+    time.sleep(0.03)
     return z * 0.5
 
-given = dict(intervention=half, positions="each", budget=Limits(tokens=1, logit_rows=1), progress=False)
-with mh.scale.Local(2) as workers:
-    found = mh.sweep(mh.load(sys.argv[1]), prompts, workers=workers, store=sys.argv[2], **given)
-found.save(sys.argv[3])
+
+def sweep():
+    given = dict(intervention=half, positions="each", budget=Limits(tokens=1, logit_rows=1), progress=False)
+    with Noting(2) as workers:
+        return mh.sweep(model, PROMPTS, workers=workers, store=f"{folder}/ledger", **given)
+
+
+find, commit = Ledger.finished, Ledger.commit
+Ledger.finished, Ledger.commit = finding, committing
+for wanted, seconds in moments:
+    wanted += lines()
+    if not (driver := os.fork()):
+        sweep()
+        signal.pause()
+    while lines() < wanted:
+        time.sleep(0.001)
+    time.sleep(seconds)
+    os.kill(driver, signal.SIGKILL)
+    _, status = os.waitpid(driver, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+sweep().save(f"{folder}/result.nc")
 """
-    result = tmp_path / "result.nc"
-    words = [sys.executable, "-c", code, *map(str, (tiny("llama"), store := tmp_path / "ledger", result))]
-    units = []
-    for _ in range(3):
-        driver = subprocess.Popen(words)
-        before = units[-1] if units else 0
-        while not store.exists() or finished(store) < before + 3:
-            assert driver.poll() is None
-            time.sleep(0.05)
-        driver.send_signal(signal.SIGKILL)
-        driver.wait()
-        units.append(finished(store))
-    assert 3 <= units[0] < units[1] < units[2]
-    assert not result.exists()
-    subprocess.run(words, check=True)
+
+
+@pytest.mark.slow
+def test_a_driver_killed_at_10_random_moments_goes_on_from_its_ledger_and_sends_nothing_twice(
+    small, tiny, tmp_path: Path
+):
+    draw = random.Random(2)
+    wanted = [max(0, draw.randrange(-6, 18)) for _ in range(10)]
+    moments = [(lines, draw.uniform(0, 0.1 if lines else 3)) for lines in wanted]  # lines of the log, seconds
+    code = f"PROMPTS = {PLACES}\n{DRIVER}"
+    subprocess.run([sys.executable, "-c", code, tmp_path, tiny("llama"), json.dumps(moments)], check=True)
 
     def half(z, context):
         return z * 0.5
 
-    prompts = [" The capital of France Italy Spain Germany is Paris Rome Madrid"]
-    alone = mh.sweep(small, prompts, intervention=half, positions="each", budget=EVERY_UNIT, **QUIET)
-    assert mh.HeadScores.load(result).values.values.tobytes() == alone.values.values.tobytes()
+    alone = mh.sweep(small, PLACES, intervention=half, positions="each", budget=EVERY_UNIT, **QUIET)
+    assert mh.HeadScores.load(tmp_path / "result.nc").values.values.tobytes() == alone.values.values.tobytes()
+    safe: set[str] = set()
+    found: list[int] = []
+    for what, *names in (line.split(",") for line in (tmp_path / "log").read_text().splitlines()):
+        if what == "found":
+            assert safe <= set(names), "committed, and gone after the driver was killed"
+            found.append(len(names))
+        if what == "sent":
+            assert not safe.intersection(names), "sent to a worker after it was committed"
+        else:
+            safe.update(names)
+    assert len(safe) == alone.values.notnull().sum()
+    assert len(set(found)) >= 5, "killed before anything was done"
+    assert found[-1] < len(safe), "never killed on its way"
 
 
 def finished(store: Path) -> int:
