@@ -122,7 +122,7 @@ class Ray(Pool):
         if self._gpus_per_replica is None:
             return int(needed)
         if needed and self._gpus_per_replica == 0:
-            raise ValueError("gpus_per_replica is 0, but the model of this analysis is on a GPU; give 1 or leave it out")
+            raise ValueError("gpus_per_replica is 0, but the model of this analysis is on a GPU; give 1, or omit it")
         return self._gpus_per_replica
 
     def _connect(self) -> None:

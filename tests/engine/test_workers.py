@@ -252,6 +252,29 @@ def test_a_worker_that_hangs_is_stopped_and_its_units_go_to_another_one(small, m
     assert same(ours, mh.ablate(small, CLEAN, budget=EVERY_UNIT, **QUIET))
 
 
+def test_a_worker_that_still_starts_after_everything_is_done_is_stopped(small, monkeypatch: pytest.MonkeyPatch):
+    now = [0.0]
+
+    class Full(MadeWorkers):
+        """A cluster that has room for one worker."""
+
+        def submit(self, replica: int, request: Setup | Request) -> None:
+            if replica == 0:
+                super().submit(replica, request)
+
+        def collect(self, seconds: float) -> list[tuple[int, Answer | Lost]]:
+            found = super().collect(seconds)
+            now[0] += seconds * (not found)
+            return found
+
+    monkeypatch.setattr(mechheads.engine.dispatch, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    workers = Full(2)
+    ours = mh.ablate(small, CLEAN, budget=EVERY_UNIT, workers=workers, **QUIET)
+    assert workers.stopped == [1]
+    assert now == [31.0]
+    assert same(ours, mh.ablate(small, CLEAN, budget=EVERY_UNIT, **QUIET))
+
+
 @pytest.fixture
 def terminal() -> Iterator[None]:
     """Ctrl-C as a terminal leaves it; a process that was started in the background ignores it."""

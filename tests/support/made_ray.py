@@ -1,4 +1,4 @@
-"""A stand-in for Ray in this process: actors that compute when they are waited for, and troubles written down before."""
+"""A stand-in for Ray in this process: its actors compute when they are waited for, and meet with given troubles."""
 
 from __future__ import annotations
 
