@@ -100,15 +100,13 @@ class Dispatch:
         busy = self._left_out | set(self._flying)
         idle = [replica for replica in range(self._workers.replicas) if replica not in busy]
         for replica in sorted(idle, key=lambda replica: replica not in self._set_up):
-            if len(self._waiting) <= len(self._flying) - self._computing():
-                return
-            if replica in self._set_up:
+            if replica not in self._set_up and len(self._waiting) > len(self._flying) - self._computing():
+                self._fly(replica, None, self._patience.start)
+                self._workers.submit(replica, self._setup)
+            elif replica in self._set_up and self._waiting:
                 task = self._waiting.popleft()
                 self._fly(replica, task, self._seconds(task.batch))
                 self._workers.submit(replica, Request(self._setup.key, self._cut, task.batch, self._job.chunks.most))
-            else:
-                self._fly(replica, None, self._patience.start)
-                self._workers.submit(replica, self._setup)
 
     def _computing(self) -> int:
         """How many workers have units; the others in flight are being set up."""
