@@ -129,6 +129,41 @@ def test_refusals_take_workers(small, group):
     assert same(ours, mh.safety.refusal_contribution(small, CLEAN[:2], CORRUPTED[:2], **given))
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ablation": "mean", "score": "ships"},
+        {"ablation": "scaling", "epsilon": 0.3},
+        {"epsilon": 0.3, "group": "kv", "score": "ships"},
+    ],
+)
+def test_sahara_takes_workers(small, given: dict[str, Any]):
+    given |= {"draws": 1, "budget": EVERY_UNIT, **QUIET}
+    workers = MadeWorkers(2)
+    ours = mh.safety.sahara(small, CLEAN, 3, workers=workers, **given)
+    alone = mh.safety.sahara(small, CLEAN, 3, **given)
+    all_heads = small.n_layers * (small.n_kv_heads if given.get("group") else small.n_heads)
+    assert sum(map(len, workers.computed)) == all_heads + all_heads - 1 + all_heads - 2
+    assert ours.heads == alone.heads
+    assert same(ours.trace, alone.trace)
+    assert ours.table.equals(alone.table)
+    assert not any(point.fwd_hooks for point in small.model.hook_dict.values())
+
+
+def test_sahara_goes_on_when_workers_are_lost(small):
+    given: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT, **QUIET}
+    seen: list[Any] = []
+
+    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+        seen.append(request)
+        return Lost("it was killed by signal 9") if len(seen) % 5 == 0 else None
+
+    workers = MadeWorkers(2, trouble)
+    ours = mh.safety.sahara(small, CLEAN, 2, workers=workers, **given)
+    assert len(workers.lost) >= 4
+    assert same(ours.trace, mh.safety.sahara(small, CLEAN, 2, **given).trace)
+
+
 def test_tasks_take_workers(small):
     workers = MadeWorkers(2)
     effects = mh.gating.ablation_effects(small, TASK, ["zero"], budget=EVERY_UNIT, workers=workers, **QUIET)
@@ -322,6 +357,19 @@ def test_ctrl_c_twice_stops_now_and_keeps_what_is_committed(small, tmp_path: Pat
     assert workers.stopped  # what they were doing must not be taken for an answer later
     whole = mh.ablate(small, CLEAN, budget=EVERY_UNIT, store=tmp_path / "l", **QUIET)
     assert same(whole, mh.ablate(small, CLEAN, budget=EVERY_UNIT, **QUIET))
+
+
+@pytest.mark.usefixtures("terminal")
+def test_ctrl_c_ends_sahara_after_the_steps_that_are_done(small):
+    given: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT, **QUIET}
+    whole = mh.safety.sahara(small, CLEAN, 3, **given)
+    workers, seen = pressing(1, at=12 + 5)
+    with pytest.warns(UserWarning, match="interrupted after 1 of 3 heads"):
+        ours = mh.safety.sahara(small, CLEAN, 3, workers=workers, **given)
+    assert len(seen) == 18
+    assert ours.heads == whole.heads[:1]
+    np.testing.assert_array_equal(ours.trace.scores[:, :, 0], whole.trace.scores[:, :, 0])
+    assert ours.provenance["interrupted"]
 
 
 def test_a_wrapped_model_cannot_travel(small):

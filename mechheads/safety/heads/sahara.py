@@ -14,14 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechheads.engine.evaluate import Evaluator
-from mechheads.engine.job import Job
-from mechheads.engine.run import Altering
 from mechheads.heads import HeadId, HeadLike
-from mechheads.limits import Budget
+from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
-from mechheads.metrics.basic import kl_divergence
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
@@ -29,9 +25,9 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.ablations import Ablation, Kind
-from mechheads.safety.heads.angles import Turn
+from mechheads.safety.heads.beside_others import BesideOthers
 from mechheads.safety.heads.groups import Group
-from mechheads.safety.heads.measure_ships import Pass, ShipsKind, ShipsWork, check_r, empty, fill, last_states
+from mechheads.safety.heads.measure_ships import Pass, ShipsKind, check_r, empty, fill, last_states
 from mechheads.safety.heads.safety_heads import ShipsScore
 from mechheads.safety.requests.requests import Requests, Template
 
@@ -91,6 +87,7 @@ def sahara(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> HeadGroup:
     """A group of heads, found greedily: each step is a sweep over all other heads with the group so far ablated.
 
@@ -100,8 +97,9 @@ def sahara(
         epsilon: the factor on the head's q or z; the paper's code uses 1e-5 here.
         draws: the number of random groups to compare with, of the same size and layers.
         heads: the heads to choose from; every head if left out.
-        requests, ablation, group, template, r, budget, progress: as in ``mh.safety_heads``. ``"resample"`` is not
-            defined for a group, and ``"mean"`` is the mean of the intact run at every step.
+        requests, ablation, group, template, r, budget, progress, workers: as in ``mh.safety_heads``. ``"resample"`` is
+            not defined for a group, and ``"mean"`` is the mean of the intact run at every step. Workers compute the
+            steps; this process compares the group with others.
         seed: for the random groups.
 
     Returns:
@@ -127,7 +125,8 @@ def sahara(
         raise ValueError(
             f"size is {size}, but only {others} other heads are left for random groups; give a smaller one, or draws=0"
         )
-    asked = Pass.of(model, requests, template, heads=None, budget=budget, progress=progress)
+    limits = Limits.of(budget, workers)
+    asked = Pass.of(model, requests, template, heads=None, budget=limits, progress=progress)
     if score == "generalized_ships":
         check_r(r, asked.prompts.tokens(model), model)
     elif score != "ships":
@@ -170,11 +169,9 @@ class _Search:
         self.groups = way.groups(asked.model)
         self.interrupted = False
         self.intact = asked.job([way])
-        base = self.intact.base
         angle = score == "generalized_ships"
-        self.kind = ShipsKind(not angle, r if angle else None)
-        self.turn = Turn(last_states(base.final_at(self.intact.at)), r, base.tokens.cluster) if angle else None
-        self.judge = None if angle else Evaluator(kl_divergence, base)
+        self.measured: dict[str, Any] = {"with_kl": not angle, "r": r if angle else None}
+        self.ships = ShipsKind(**self.measured)(self.intact)
 
     def grow(self, candidates: Sequence[HeadId], size: int) -> tuple[tuple[HeadId, ...], list[np.ndarray]]:
         """The heads in the order in which they are added, and the scores of each step [layer, head]."""
@@ -198,20 +195,13 @@ class _Search:
 
     def _step(self, left: Sequence[HeadId], chosen: Sequence[HeadId]) -> np.ndarray:
         """The score of every remaining head together with the chosen heads [layer, head]."""
-        if not chosen:
-            return self._score(replace(self.intact, heads=tuple(left)))
-
-        def beside_chosen() -> np.ndarray:
-            job = replace(self.asked, heads=left).job([self.way])
-            return self._score(job.intervening(self.way.beside_others(self.intact.base)))
-
-        return self.model.backend.under(self._hooks(chosen), beside_chosen)
-
-    def _score(self, job: Job) -> np.ndarray:
-        found = empty(job, {}, 0)
-        work = ShipsWork(job, self.kind, self.judge, self.turn, Altering(job))
+        work = self.ships.some(replace(self.intact, heads=tuple(left)))
+        if chosen:
+            step = BesideOthers(**self.measured, way=self.way, others=tuple(chosen))
+            work = step.of(self.ships, left, progress=self.asked.progress)
+        found = empty(work.job, {}, 0)
         stop_if(fill(work, found, self.asked.progress).interrupted)
-        return found.angle[0] if self.turn is not None else found.kl.mean(-1)
+        return found.kl.mean(-1) if work.turn is None else found.angle[0]
 
     def _hooks(self, units: Sequence[HeadId]) -> list[Any]:
         return self.way.hooks(self.model, self.groups.members(units), self.intact.base)
@@ -222,9 +212,9 @@ class _Search:
         cache = partial(HeadCache.run, self.model, self.intact.tokens, **quiet)
         run = self.model.backend.under(self._hooks(units), cache)
         final = run.final_at(self.intact.at)
-        if self.turn is not None:
-            return self.turn(last_states(final))[0]
-        return 0.0 if self.judge is None else float(self.judge(final[None]).mean())
+        if self.ships.turn is not None:
+            return self.ships.turn(last_states(final))[0]
+        return 0.0 if self.ships.judge is None else float(self.ships.judge(final[None]).mean())
 
     def compare(self, chosen: Sequence[HeadId], steps: Sequence[np.ndarray], draws: int, seed: int) -> pd.DataFrame:
         """The group at each size, compared with the heads of the best single scores and with random heads.
