@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from mechheads.behaviour.head_profile import HeadProfile
-from mechheads.behaviour.measure import measure
+from mechheads.behaviour.measure import MEASURES, measure
 from mechheads.behaviour.totals import Totals, Work
-from mechheads.behaviour.windows import Texts, Windows, check_window, windows_of
+from mechheads.behaviour.windows import AT_ONCE, Texts, Windows, check_window, windows_of
+from mechheads.engine.each import Each, flops_of
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.ledger.fingerprints import model_fingerprint
+from mechheads.limits import Limits, Workers
 from mechheads.messages.arguments import check_at_least
-from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
+
+_BATCHES_A_WORKER = 16
+"""How many batches of windows are read for each worker before they are measured."""
 
 
 @alone
@@ -30,6 +44,7 @@ def profile_heads(
     checkpoint: str | os.PathLike[str] | None = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> HeadProfile:
     """Measure what every head does on ordinary text.
 
@@ -55,6 +70,7 @@ def profile_heads(
         n_tokens: how many tokens to read; ``None`` for all.
         checkpoint: a file. If it exists, the work goes on from it, to the same bits.
         seed: for the p values.
+        workers: what measures, as in ``mh.sweep``; the same bits, if they use as many threads as this process.
 
     Returns:
         Shares [layer, head, behaviour] with intervals over windows, and q values of the excess over the null. After
@@ -62,6 +78,7 @@ def profile_heads(
 
     Raises:
         ValueError: if an argument is not valid, or the texts have no window of 16 tokens.
+        RuntimeError: if some windows end every worker that tries them; with ``checkpoint``, the same call goes on.
         KeyboardInterrupt: if Ctrl-C came before the second window.
 
     Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; Olsson et al. 2022, "In-context Learning
@@ -74,7 +91,7 @@ def profile_heads(
     window = check_window(model, min(256, model.n_ctx) if window is None else window)
     if n_tokens is not None:
         check_at_least(16, n_tokens=n_tokens)
-    path = None if checkpoint is None else Path(checkpoint)
+    path, limits = None if checkpoint is None else Path(checkpoint), Limits.of(None, workers)
 
     def marks() -> dict[str, str]:
         return {"model": model_fingerprint(model.model, "checkpoint"), "window": str(window), "n_tokens": str(n_tokens)}
@@ -82,9 +99,14 @@ def profile_heads(
     keep_freed_memory()
     done = Work(Totals.none(model, window), marks, path)
     batches = windows_of(model, texts, window, n_tokens)
-    with until_interrupted() as work:
-        for windows in _shown(done.rest(batches), n_tokens, done.totals.tokens, progress):
-            done.see(done.totals.plus(windows, *measure(model, windows.ids)))
+    bar = Bar(total=n_tokens, initial=done.totals.tokens, desc="profile", unit="token", disable=not progress)
+
+    def see(windows: Windows, found: Tensor, at_distance: Tensor) -> None:
+        done.see(done.totals.plus(windows, found, at_distance))
+        bar.update(windows.ids.numel())
+
+    with until_interrupted() as work, bar:
+        stop_if(_measure(model, done.rest(batches), limits, see))
     work.stop_unless(done.totals.windows > 1)
     totals = done.totals
     work.warn(f"{totals.tokens} tokens", "the profile is of these")
@@ -103,8 +125,52 @@ def profile_heads(
     return HeadProfile.of(totals.values.numpy(), totals.at_distance.numpy(), provenance, seed)
 
 
-def _shown(batches: Iterator[Windows], total: int | None, done: int, progress: bool) -> Iterator[Windows]:
-    with Bar(total=total, initial=done, desc="profile", unit="token", disable=not progress) as bar:
+def _measure(
+    model: Model, batches: Iterator[Windows], limits: Limits, see: Callable[[Windows, Tensor, Tensor], object]
+) -> bool:
+    """Measure batches of windows, each as a whole, here or by workers; ``see`` gets them in their order.
+
+    Returns:
+        Whether Ctrl-C stopped workers.
+    """
+    if limits.workers is None:
         for windows in batches:
-            yield windows
-            bar.update(windows.ids.numel())
+            see(windows, *measure(model, windows.ids))
+        return False
+    each = Each(model, _measures, limits, flops=flops_of(model, AT_ONCE))
+    while some := list(islice(batches, _BATCHES_A_WORKER * limits.workers.replicas)):
+        units = [_Ids(windows.ids.tolist()) for windows in some]
+        if each(units, partial(_see_measures, model, some, see)):
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class _Ids:
+    """The tokens of a batch of windows."""
+
+    ids: list[list[int]]
+
+    def __str__(self) -> str:
+        return f"a batch of {len(self.ids)} windows, which begins with the tokens {self.ids[0][:8]},"
+
+
+def _measures(model: Model, batch: _Ids) -> Float[np.ndarray, " value"]:
+    """All that ``measure`` gives for a batch, on a worker."""
+    found = measure(model, torch.tensor(batch.ids, device=model.device))
+    return torch.cat([part.flatten().cpu() for part in found]).numpy()
+
+
+def _see_measures(
+    model: Model,
+    batches: list[Windows],
+    see: Callable[[Windows, Tensor, Tensor], object],
+    index: int,
+    values: Float[np.ndarray, " value"],
+) -> None:
+    windows, heads = batches[index], (model.n_layers, model.n_heads)
+    n, length = windows.ids.shape
+    found, at_distance = torch.from_numpy(values).split(
+        [len(MEASURES) * math.prod(heads) * n, math.prod(heads) * length]
+    )
+    see(windows, found.view(len(MEASURES), *heads, n), at_distance.view(*heads, length))

@@ -23,7 +23,7 @@ Texts = str | Path | Iterable[str | list[int]] | None
 
 _LEAST = 16
 """Shorter ends of a text are left out: they have too few earlier tokens to attend to."""
-_AT_ONCE = 1024
+AT_ONCE = 1024
 """Tokens in a batch of windows."""
 
 
@@ -82,7 +82,7 @@ def windows_of(model: Model, texts: Texts, length: int, most: int | None) -> Ite
     for window, text in _single_windows(model, texts, length, most):
         alike = waiting.setdefault(len(window), [])
         alike.append((window, text))
-        if len(alike) == max(1, _AT_ONCE // len(window)):
+        if len(alike) == max(1, AT_ONCE // len(window)):
             yield _together(waiting.pop(len(window)), model)
     for alike in waiting.values():
         yield _together(alike, model)

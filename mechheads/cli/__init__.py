@@ -164,17 +164,20 @@ def profile(
     window: Annotated[int | None, typer.Option(help="Tokens in a window. Default: 256.")] = None,
     out: Out = Path("profile"),
     device: Device = "cpu",
+    workers: Processes = 1,
 ) -> None:
     """What every head does on ordinary text. After Ctrl-C, the same command continues."""
     from mechheads.behaviour import profile_heads
     from mechheads.behaviour.head_profile import NAMES
     from mechheads.model.load import load
 
-    with results_in(out) as results:
+    with results_in(out) as results, processes(workers) as several:
         if texts is not None and not texts.is_file():
             raise ValueError(f"--texts {texts} is not a file; give a text file with empty lines between the texts")
         kept = out / "profile.checkpoint"
-        found = profile_heads(load(model, device=device), texts, window=window, n_tokens=tokens, checkpoint=kept)
+        found = profile_heads(
+            load(model, device=device), texts, window=window, n_tokens=tokens, checkpoint=kept, workers=several
+        )
         results.interrupted = found.provenance["interrupted"]
         if not results.interrupted:
             kept.unlink()

@@ -10,7 +10,8 @@ from typing import Any
 
 from mechheads.engine.batches import Batch, Cut, Values
 from mechheads.engine.job import Job
-from mechheads.limits import Workers
+from mechheads.engine.memory import Chunks
+from mechheads.limits import Patience, Workers
 from mechheads.messages.interrupted import first_ctrl_c_waits
 from mechheads.messages.warn import warn
 from mechheads.units import show_seconds
@@ -41,6 +42,29 @@ class _Flight:
     deadline: float
 
 
+@dataclass(frozen=True)
+class Load:
+    """What has to be known of units to give them to workers.
+
+    Attributes:
+        cut: what workers are told besides the units; see ``Ready.compute``.
+        cost: how much a unit costs, compared with others.
+        flops: about how many floating-point operations a cost of 1 takes.
+        chunks: how many units fit into memory together, as far as this was found out.
+    """
+
+    cut: Any
+    patience: Patience
+    cost: Callable[[Any], int]
+    flops: float
+    chunks: Chunks
+
+    @classmethod
+    def of(cls, job: Job) -> Load:
+        """The load of a part of a job."""
+        return cls(Cut.of(job), job.spec.limits.patience, job.cost, job.plan.flops / job.plan.blocks, job.chunks)
+
+
 class Dispatch:
     """Gives batches to workers, one at a time to each.
 
@@ -50,7 +74,7 @@ class Dispatch:
 
     Args:
         setup: what workers need before they can compute.
-        job: the part of the job to compute.
+        load: what has to be known of the units.
         take: gets the units of each batch and their values.
         say: shows how fast each worker is.
     """
@@ -59,18 +83,17 @@ class Dispatch:
         self,
         workers: Workers,
         setup: Setup,
-        job: Job,
+        load: Load,
         take: Callable[[Sequence[Any], Values], object],
         say: Callable[[str], object],
     ) -> None:
-        self._workers, self._setup, self._job, self._take, self._say = workers, setup, job, take, say
-        self._cut, self._patience = Cut.of(job), job.spec.limits.patience
+        self._workers, self._setup, self._load, self._take, self._say = workers, setup, load, take, say
         self._waiting: deque[_Task] = deque()
         self._flying: dict[int, _Flight] = {}
         self._set_up: set[int] = set()
         self._failed_starts: Counter[int] = Counter()
         self._left_out: set[int] = set()
-        self._slowest = 0.0  # the most seconds for the work of one block so far
+        self._slowest = 0.0  # the most seconds for a cost of 1 so far
         self._done: Counter[int] = Counter()
         self._begin = self._last = time.monotonic()
 
@@ -101,12 +124,14 @@ class Dispatch:
         idle = [replica for replica in range(self._workers.replicas) if replica not in busy]
         for replica in sorted(idle, key=lambda replica: replica not in self._set_up):
             if replica not in self._set_up and len(self._waiting) > len(self._flying) - self._computing():
-                self._fly(replica, None, self._patience.start)
+                self._fly(replica, None, self._load.patience.start)
                 self._workers.submit(replica, self._setup)
             elif replica in self._set_up and self._waiting:
                 task = self._waiting.popleft()
                 self._fly(replica, task, self._seconds(task.batch))
-                self._workers.submit(replica, Request(self._setup.key, self._cut, task.batch, self._job.chunks.most))
+                self._workers.submit(
+                    replica, Request(self._setup.key, self._load.cut, task.batch, self._load.chunks.most)
+                )
 
     def _computing(self) -> int:
         """How many workers have units; the others in flight are being set up."""
@@ -118,14 +143,13 @@ class Dispatch:
 
     def _seconds(self, batch: Batch) -> float:
         """How long a batch may take: by the plan, or by the slowest batch so far if one is done."""
-        blocks = self._blocks(batch)
+        cost, patience = self._cost(batch), self._load.patience
         if self._slowest:
-            return max(self._patience.batch, self._patience.times * self._slowest * blocks)
-        plan = self._job.plan
-        return self._patience.batch + plan.flops * blocks / (plan.blocks * self._patience.flops)
+            return max(patience.batch, patience.times * self._slowest * cost)
+        return patience.batch + self._load.flops * cost / patience.flops
 
-    def _blocks(self, batch: Batch) -> int:
-        return sum(map(self._job.cost, batch.units))
+    def _cost(self, batch: Batch) -> int:
+        return sum(map(self._load.cost, batch.units))
 
     def _receive(self, replica: int, answer: Answer | Lost) -> None:
         flight = self._flying.pop(replica, None)
@@ -138,12 +162,12 @@ class Dispatch:
             self._set_up.add(replica)
             self._failed_starts[replica] = 0
             if flight.task is not None and answer.values is not None:
-                self._job.chunks.at_most(answer.chunk)
+                self._load.chunks.at_most(answer.chunk)
                 self._finish(replica, flight, flight.task.batch, answer.values)
 
     def _finish(self, replica: int, flight: _Flight, batch: Batch, values: Values) -> None:
         self._last = now = time.monotonic()
-        self._slowest = max(self._slowest, (now - flight.start) / self._blocks(batch))
+        self._slowest = max(self._slowest, (now - flight.start) / self._cost(batch))
         self._done[replica] += len(batch.units)
         self._take(batch.units, values)
         if now > self._begin:
@@ -204,5 +228,4 @@ def _show(unit: Any) -> str:
     """The name of a unit in messages."""
     if isinstance(unit, frozenset):
         return f"set {' '.join(map(str, sorted(unit)))}"
-    head, place = unit
-    return f"{head}, place {place}"
+    return f"{unit[0]}, place {unit[1]}" if isinstance(unit, tuple) else str(unit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,15 +9,13 @@ from typing import Any
 import numpy as np
 
 from mechheads.engine.batches import Batch, Cut, Kind, Values, Work
-from mechheads.engine.cached_runs import CachedRuns
-from mechheads.engine.dispatch import Dispatch
-from mechheads.engine.job import Job, Spec, Unit, make_ready, source_of
-from mechheads.ledger.sweep_key import device_kind
+from mechheads.engine.dispatch import Dispatch, Load
+from mechheads.engine.job import Job, Spec, Unit, make_ready
+from mechheads.engine.same_model import SameModel, setup_of
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.model.model import Model
 from mechheads.workers.messages import Setup
-from mechheads.workers.parcel import pack
 
 Take = Callable[[Sequence[Any], Values], object]
 """Gets the units of a batch and their values."""
@@ -90,7 +87,7 @@ def compute(work: Work, batches: Sequence[Batch], take: Take, say: Callable[[str
         for units, values in work.compute(batches):
             take(units, values)
         return False
-    return Dispatch(workers, _setup(work), work.job, take, say).run(batches)
+    return Dispatch(workers, _setup(work), Load.of(work.job), take, say).run(batches)
 
 
 def unit_key(job: Job, unit: Unit) -> str:
@@ -99,10 +96,9 @@ def unit_key(job: Job, unit: Unit) -> str:
 
 
 def _setup(work: Work) -> Setup:
-    job, source = work.job, source_of(work.job.model)
-    spec, device = replace(job.spec, race=None, limits=job.spec.limits.in_one_process), job.model.device
-    packed = pack(_Sent(spec, job.together, job.runs.mark, device_kind(device), work.kind), "this analysis")
-    return Setup(hashlib.sha256(packed).hexdigest(), source, device.type, packed)
+    job = work.job
+    spec = replace(job.spec, race=None, limits=job.spec.limits.in_one_process)
+    return setup_of(job.model, _Sent(spec, job.together, SameModel.of(job.model, job.runs.mark), work.kind))
 
 
 @dataclass(frozen=True)
@@ -111,8 +107,7 @@ class _Sent:
 
     spec: Spec
     together: int
-    mark: str
-    device: str
+    same: SameModel
     kind: Kind
 
     def ready(self, model: Model) -> _Here:
@@ -121,20 +116,8 @@ class _Sent:
         Raises:
             ValueError: if it is another model, or on another kind of device.
         """
-        if (here := device_kind(model.device)) != self.device:
-            raise ValueError(
-                f"workers: the model is on {self.device} in this process and on {here} on a worker, which rounds "
-                'differently; load it on the same kind of device, such as mh.load(device="cuda"), or give '
-                "mh.scale.Local other devices"
-            )
-        runs = CachedRuns(model, self.spec.prompts)
-        if runs.mark != self.mark:
-            raise ValueError(
-                f"workers: model {model.name!r} on the worker is not the model of this process: its weights were "
-                "changed after it was loaded, or the worker has other files or other libraries. Save a changed model "
-                "with save_pretrained and load the folder with mh.load, or leave workers out"
-            )
-        job = make_ready(model, self.spec, runs=runs, progress=False)
+        self.same.check(model)
+        job = make_ready(model, self.spec, progress=False)
         return _Here(self.kind(replace(job, together=self.together)))
 
 

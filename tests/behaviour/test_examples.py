@@ -130,7 +130,7 @@ def test_a_file_of_270_heads_has_8_mb_and_one_of_1024_has_40(llama: mh.Model, tm
 
 def test_ctrl_c_keeps_the_windows_so_far(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     module = mechheads.behaviour.examples
-    monkeypatch.setattr(mechheads.behaviour.windows, "_AT_ONCE", 2 * WINDOW)
+    monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 2 * WINDOW)
     monkeypatch.setattr(module, "values_of", stopped_at(2 * llama.n_layers + 2, module.values_of))
     with pytest.warns(UserWarning, match=f"interrupted after {4 * WINDOW} tokens; the examples are of these"):
         part = head_examples(llama, texts_for(llama, 12), window=WINDOW, progress=False)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 import mechheads.behaviour.profile
+import mechheads.behaviour.totals
 import mechheads.behaviour.windows
 from mechheads.behaviour import HeadProfile, profile_heads
 from mechheads.behaviour.features import BEHAVIOURS, delimiters, keys_of, weights_of
@@ -24,8 +28,10 @@ from mechheads.behaviour.measure import MEASURES, measure
 from mechheads.behaviour.totals import Totals
 from mechheads.behaviour.windows import Windows, default_texts, windows_of
 from mechheads.cli import main
+from mechheads.workers.messages import Answer, Lost, Request
 from support.architectures import architectures
 from support.ctrl_c import stopped_at
+from support.made_workers import MadeWorkers
 
 pytestmark = pytest.mark.transformerlens
 
@@ -154,7 +160,7 @@ def test_interrupted_or_killed_it_goes_on_to_the_same_bits(
 ) -> None:
     texts = [ids_for(llama, 1, length, seed)[0].tolist() for seed, length in enumerate((70, 20, 33, 64, 90, 17))]
     options: dict[str, Any] = {"window": 32, "progress": False}
-    monkeypatch.setattr(mechheads.behaviour.windows, "_AT_ONCE", 64)
+    monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 64)
     whole = profile_heads(llama, texts, **options)
     file = tmp_path / "profile.safetensors"
     for call in (2, 4):
@@ -173,10 +179,86 @@ def test_interrupted_or_killed_it_goes_on_to_the_same_bits(
         profile_heads(llama, texts, checkpoint=file, **options | {"window": 16})
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_workers_give_the_same_bits_in_whatever_order_they_answer(
+    llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    texts = [ids_for(llama, 1, length, seed)[0].tolist() for seed, length in enumerate((70, 20, 33, 64, 90, 17))]
+    options: dict[str, Any] = {"window": 32, "progress": False}
+    monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 32)
+    monkeypatch.setattr(mechheads.behaviour.profile, "_BATCHES_A_WORKER", 3)  # more than one round
+    whole = profile_heads(llama, texts, **options)
+    times = Counter[int]()
+
+    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+        """The first batch is lost and computed after the others."""
+        if isinstance(request, Request) and request.batch.units[0].index == 0:
+            times[replica] += 1
+            return Lost("it was killed by signal 9") if sum(times.values()) == 1 else None
+        return None
+
+    workers = MadeWorkers(n, trouble)
+    assert profile_heads(llama, texts, workers=workers, **options).dataset.identical(whole.dataset)
+    assert len(workers.lost) == 1
+    order = [units[0].index for units in workers.computed]
+    assert order != sorted(order)
+    file = tmp_path / "profile.safetensors"
+    monkeypatch.setattr(mechheads.behaviour.profile, "measure", stopped_at(3, measure))
+    with pytest.warns(UserWarning, match="interrupted after 64 tokens"):
+        profile_heads(llama, texts, checkpoint=file, **options)
+    monkeypatch.setattr(mechheads.behaviour.profile, "measure", measure)
+    before = len(workers.computed)
+    again = profile_heads(llama, texts, checkpoint=file, workers=workers, **options)
+    assert again.dataset.identical(whole.dataset)
+    assert len(workers.computed) - before == before - 2  # two batches were in the file
+
+
+def test_windows_that_end_every_worker_are_an_error_and_what_was_before_is_kept(
+    llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [ids_for(llama, 1, 16, seed)[0].tolist() for seed in range(4)]
+    options: dict[str, Any] = {"window": 16, "progress": False, "checkpoint": tmp_path / "profile.safetensors"}
+    monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 16)
+    monkeypatch.setattr(mechheads.behaviour.totals, "_EVERY", -1)
+
+    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+        ends = isinstance(request, Request) and request.batch.units[0].unit.ids == [texts[2]]
+        return Lost("it was killed by signal 9") if ends else None
+
+    begin = str(texts[2][:8])[1:-1]
+    named = rf"a batch of 1 windows, which begins with the tokens \[{begin}\],"
+    with pytest.warns(UserWarning, match=f"{named} ended 3 workers"), pytest.raises(RuntimeError, match=named):
+        profile_heads(llama, texts, workers=MadeWorkers(2, trouble), **options)
+    monkeypatch.setattr(mechheads.behaviour.profile, "measure", stopped_at(1, measure))
+    with pytest.warns(UserWarning, match="interrupted after 32 tokens"):
+        profile_heads(llama, texts, **options)
+
+
+def test_ctrl_c_finishes_the_windows_in_flight(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [ids_for(llama, 1, 16, seed)[0].tolist() for seed in range(8)]
+    monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 16)
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    seen: list[Any] = []
+
+    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+        if isinstance(request, Request):
+            seen.append(request)
+            if len(seen) == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+        return None
+
+    try:
+        with pytest.warns(UserWarning, match="interrupted after 64 tokens; the profile is of these"):
+            part = profile_heads(llama, texts, window=16, progress=False, workers=MadeWorkers(2, trouble))
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert part.dataset["values"].equals(profile_heads(llama, texts[:4], window=16, progress=False).dataset["values"])
+
+
 def test_windows_are_cut_from_texts_and_those_of_one_length_run_together(
     llama: mh.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mechheads.behaviour.windows, "_AT_ONCE", 64)
+    monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 64)
     texts = [list(range(70)), list(range(10)), list(range(20, 72)), list(range(5, 42))]
 
     def cut(length: int, most: int | None) -> list[tuple[list[int], int, list[int]]]:
@@ -269,7 +351,7 @@ from mechheads.behaviour import totals, windows
 
 folder, file = sys.argv[1], Path(sys.argv[2])
 torch.set_num_threads(1)
-totals._EVERY, windows._AT_ONCE = 0, 32
+totals._EVERY, windows.AT_ONCE = 0, 32
 model = mh.load(folder)
 draw = torch.Generator().manual_seed(0)
 texts = [torch.randint(model.d_vocab, (32,), generator=draw).tolist() for _ in range(40)]

@@ -18,6 +18,7 @@ import pytest
 import mechheads as mh
 import mechheads.engine.dispatch
 import mechheads.engine.run
+import mechheads.engine.same_model
 import mechheads.engine.work
 from mechheads.limits import Limits, Patience
 from mechheads.workers.messages import Answer, Lost, Request, Setup
@@ -388,7 +389,7 @@ def test_a_model_that_was_changed_after_loading_is_refused(tiny):
 
 def test_workers_on_another_kind_of_device_are_refused(small, monkeypatch: pytest.MonkeyPatch):
     kinds = iter(["cuda (one kind)", "cpu"])
-    monkeypatch.setattr(mechheads.engine.work, "device_kind", lambda device: next(kinds))
+    monkeypatch.setattr(mechheads.engine.same_model, "device_kind", lambda device: next(kinds))
     with pytest.raises(
         ValueError, match=r"on cuda \(one kind\) in this process and on cpu on a worker, which rounds d"
     ):

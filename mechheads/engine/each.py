@@ -1,0 +1,112 @@
+"""Units that share nothing but the model, such as windows of text: computed one by one, here or by workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mechheads.engine.batches import Batch, Values
+from mechheads.engine.dispatch import Dispatch, Load
+from mechheads.engine.memory import Chunks
+from mechheads.engine.same_model import SameModel, setup_of
+from mechheads.limits import Limits
+from mechheads.model.model import Model
+
+Compute = Callable[[Model, Any], np.ndarray]
+"""Computes a unit. It can be sent to workers if it can be pickled or its code can be."""
+
+
+class Each:
+    """Computes units by workers, if the limits have any, else in this process.
+
+    Args:
+        compute: computes a unit, which pickles and whose ``str`` is its name in messages.
+        flops: about how many floating-point operations a unit takes.
+
+    Raises:
+        ValueError: if workers cannot load the model, or compute the units.
+    """
+
+    def __init__(self, model: Model, compute: Compute, limits: Limits, *, flops: float) -> None:
+        self._model, self._compute, self._workers = model, compute, limits.workers
+        self._load = Load(None, limits.patience, lambda unit: 1, flops, Chunks())
+        self._setup = None if limits.workers is None else setup_of(model, _Sent(SameModel.of(model), compute))
+
+    def __call__(self, units: Sequence[Any], take: Callable[[int, np.ndarray], object]) -> bool:
+        """Compute units and take their values as they come.
+
+        Args:
+            take: gets the index of a unit and its value, in the order of the units.
+
+        Returns:
+            Whether Ctrl-C stopped the work after the units that were in flight. In this process it is raised at once.
+
+        Raises:
+            RuntimeError: if a unit ended every worker that tried it. The values of the units before it were taken.
+        """
+        if self._workers is None or self._setup is None:
+            for index, unit in enumerate(units):
+                take(index, self._compute(self._model, unit))
+            return False
+        ready, taken = dict[int, np.ndarray](), [0]
+
+        def take_in_order(numbered: Sequence[_Numbered], values: Values) -> None:
+            ready.update({one.index: value for one, value in zip(numbered, values, strict=True)})
+            while taken[0] in ready:
+                take(taken[0], ready.pop(taken[0]))
+                taken[0] += 1
+
+        batches = [Batch(((_Numbered(index, unit),),)) for index, unit in enumerate(units)]
+        stopped = Dispatch(self._workers, self._setup, self._load, take_in_order, lambda text: None).run(batches)
+        if not stopped and taken[0] < len(units):
+            raise RuntimeError(
+                f"workers: {units[taken[0]]} has no value, and the work cannot go on without it; leave workers out, or "
+                "give fewer of them"
+            )
+        return stopped
+
+
+def flops_of(model: Model, tokens: int) -> float:
+    """About how many floating-point operations a run of so many tokens takes."""
+    return 2.0 * tokens * sum(weight.numel() for weight in model.model.parameters())
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """A unit and its index."""
+
+    index: int
+    unit: Any
+
+    def __str__(self) -> str:
+        return str(self.unit)
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """What computes the units, on its way to a worker."""
+
+    same: SameModel
+    compute: Compute
+
+    def ready(self, model: Model) -> _Here:
+        """What computes them with a worker's model.
+
+        Raises:
+            ValueError: if it is another model, or on another kind of device.
+        """
+        self.same.check(model)
+        return _Here(model, self.compute)
+
+
+@dataclass(frozen=True)
+class _Here:
+    model: Model
+    compute_one: Compute
+    chunk: None = None
+
+    def compute(self, cut: None, batch: Batch, chunk: None) -> Values:
+        return [self.compute_one(self.model, one.unit) for one in batch.units]
