@@ -27,8 +27,8 @@ from mechheads.gating import Task
 from mechheads.gating.fit.arguments import Rules
 from mechheads.gating.fit.checkpoint import Checkpoint
 from mechheads.gating.fit.descent import Pull
-from mechheads.gating.fit.fit import Fit, Stage, run_stages, start_logits
-from mechheads.gating.fit.gates import log_probs, rows_at_once
+from mechheads.gating.fit.fit import Fit, Stage, TargetLoss, run_stages, start_logits
+from mechheads.gating.fit.gates import rows_at_once
 from mechheads.labels.few_shot import few_shot_prompts
 
 LR = (0.1, 0.01)
@@ -96,14 +96,11 @@ def compare(ways: dict[str, Callable[[int], np.ndarray]], turns: int) -> None:
 def ours(model: mh.Model, task: Task, seeds: list[int], updates: int) -> np.ndarray:
     """Gates after the first fit of ``fit_gates``."""
     tokens = task.tokens(model)
-
-    def objective(gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
-        return -log_probs(model, tokens.items(items), gates, recompute=recompute)
-
     rules = Rules(tuple(seeds), N_PROMPTS, "mean", "mean", 4.0, "pulled", None, None, 0)
     stage = Stage(("none",), (Pull(0.0, updates, LR),))
     keep = Checkpoint(None, dict, rows_at_once(model, tokens, None), model.device)
-    return run_stages(Fit(model, objective, len(tokens), [stage], rules, task.name, {}), keep, progress=False)["none"]
+    fit = Fit(model, TargetLoss(tokens, "mean"), len(tokens), [stage], rules, task.name, {})
+    return run_stages(fit, keep, progress=False)["none"]
 
 
 def plain_loop(model: mh.Model, task: Task, seed: int, updates: int) -> np.ndarray:

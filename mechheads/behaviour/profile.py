@@ -19,7 +19,7 @@ from mechheads.behaviour.head_profile import HeadProfile
 from mechheads.behaviour.measure import MEASURES, measure
 from mechheads.behaviour.totals import Totals, Work
 from mechheads.behaviour.windows import AT_ONCE, Texts, Windows, check_window, windows_of
-from mechheads.engine.each import Each, flops_of
+from mechheads.engine.each import Each, flops_of, in_order
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.ledger.fingerprints import model_fingerprint
 from mechheads.limits import Limits, Workers
@@ -140,7 +140,7 @@ def _measure(
     each = Each(model, _measures, limits, flops=flops_of(model, AT_ONCE))
     while some := list(islice(batches, _BATCHES_A_WORKER * limits.workers.replicas)):
         units = [_Ids(windows.ids.tolist()) for windows in some]
-        if each(units, partial(_see_measures, model, some, see)):
+        if each(units, in_order(partial(_see_measures, model, some, see))):
             return True
     return False
 

@@ -39,34 +39,46 @@ class Each:
         """Compute units and take their values as they come.
 
         Args:
-            take: gets the index of a unit and its value, in the order of the units.
+            take: gets the index of a unit and its value.
 
         Returns:
             Whether Ctrl-C stopped the work after the units that were in flight. In this process it is raised at once.
 
         Raises:
-            RuntimeError: if a unit ended every worker that tried it. The values of the units before it were taken.
+            RuntimeError: if a unit ended every worker that tried it. The values of the others were taken.
         """
         if self._workers is None or self._setup is None:
             for index, unit in enumerate(units):
                 take(index, self._compute(self._model, unit))
             return False
-        ready, taken = dict[int, np.ndarray](), [0]
+        missing = set(range(len(units)))
 
-        def take_in_order(numbered: Sequence[_Numbered], values: Values) -> None:
-            ready.update({one.index: value for one, value in zip(numbered, values, strict=True)})
-            while taken[0] in ready:
-                take(taken[0], ready.pop(taken[0]))
-                taken[0] += 1
+        def take_numbered(numbered: Sequence[_Numbered], values: Values) -> None:
+            for one, value in zip(numbered, values, strict=True):
+                missing.remove(one.index)
+                take(one.index, value)
 
         batches = [Batch(((_Numbered(index, unit),),)) for index, unit in enumerate(units)]
-        stopped = Dispatch(self._workers, self._setup, self._load, take_in_order, lambda text: None).run(batches)
-        if not stopped and taken[0] < len(units):
+        stopped = Dispatch(self._workers, self._setup, self._load, take_numbered, lambda text: None).run(batches)
+        if missing and not stopped:
             raise RuntimeError(
-                f"workers: {units[taken[0]]} has no value, and the work cannot go on without it; leave workers out, or "
-                "give fewer of them"
+                f"workers: {units[min(missing)]} has no value, and the work cannot go on without it; leave workers "
+                "out, or give fewer of them"
             )
         return stopped
+
+
+def in_order(take: Callable[[int, np.ndarray], object]) -> Callable[[int, np.ndarray], None]:
+    """Takes values by their index, in whatever order they come."""
+    ready, taken = dict[int, np.ndarray](), [0]
+
+    def take_later(index: int, value: np.ndarray) -> None:
+        ready[index] = value
+        while taken[0] in ready:
+            take(taken[0], ready.pop(taken[0]))
+            taken[0] += 1
+
+    return take_later
 
 
 def flops_of(model: Model, tokens: int) -> float:

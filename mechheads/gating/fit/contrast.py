@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from numbers import Real
 
@@ -40,10 +40,31 @@ from mechheads.gating.fit.fit import Fit, Stage, run_stages
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.fit.gates import Rows, log_probs, rows_at_once
 from mechheads.gating.tasks.task import Task, TaskTokens
-from mechheads.limits import Budget
+from mechheads.limits import Budget, Limits, Workers
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
+
+
+@dataclass(frozen=True, eq=False)
+class _Difference:
+    """By how much the targets of one variant are less likely than those of the other, pair by pair."""
+
+    retained: TaskTokens
+    forgotten: TaskTokens
+    reduce: Reduce
+    most: float
+
+    @property
+    def width(self) -> int:
+        return self.retained.ids.shape[1] + self.forgotten.ids.shape[1]
+
+    def __call__(self, model: Model, gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
+        kept, lost = (
+            log_probs(model, side.items(items).to(model.device), gates, reduce=self.reduce, recompute=recompute)
+            for side in (self.retained, self.forgotten)
+        )
+        return -(kept - lost).clamp(max=self.most)
 
 
 @alone
@@ -69,6 +90,7 @@ def contrast_gates(
     budget: Budget = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> Gates:
     """Gates under which a model still does one variant of a task but not the other.
 
@@ -77,7 +99,7 @@ def contrast_gates(
         regularisation: lambda; above 0 pulls gates open, below 0 pulls them shut.
         clip_difference: the largest difference between the two log-probabilities of a pair that counts, in nats.
         seeds, updates, batch, lr, regulariser, reduce, clip_logits, clip_side: as in ``fit_gates``.
-        clip_gradient, tolerance, order_seed, budget, checkpoint, progress: as in ``fit_gates``.
+        clip_gradient, tolerance, order_seed, budget, checkpoint, progress, workers: as in ``fit_gates``.
 
     Returns:
         Gates of one fit, "contrast", for every seed. ``1 - gates.scores("contrast")`` is high for heads that the
@@ -85,7 +107,7 @@ def contrast_gates(
 
     Raises:
         ValueError: if the tasks differ in length, no pair can be used, or an argument does not fit.
-        LossNotFinite: as in ``fit_gates``.
+        LossNotFinite, RuntimeError: as in ``fit_gates``.
 
     Nam et al. 2025 (arXiv 2505.13737), section 5.
 
@@ -120,14 +142,8 @@ def contrast_gates(
         )
     check_positive(clip_difference, "clip_difference")
     retained, forgotten = _pair_up(retain.tokens(model), forget.tokens(model))
-    rows = _rows_of_pairs(model, retained, forgotten, budget)
-
-    def objective(gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
-        kept, lost = (
-            log_probs(model, side.items(items), gates, reduce=reduce, recompute=recompute)
-            for side in (retained, forgotten)
-        )
-        return -(kept - lost).clamp(max=clip_difference)
+    limits = Limits.of(budget, workers)
+    rows = _rows_of_pairs(model, retained, forgotten, limits)
 
     name = f"{retain.name} without {forget.name}"
     items = f"{retained.fingerprint()} {forgotten.fingerprint()}"
@@ -135,7 +151,8 @@ def contrast_gates(
     settings = asdict(rules) | pull
     stage = Stage(("contrast",), (Pull(regularisation, made[0], rate),))
     about = make_provenance(model, settings, task=name, items=items, n_items=len(retained))
-    fit = Fit(model, objective, len(retained), [stage], rules, name, about)
+    loss = _Difference(retained, forgotten, reduce, clip_difference)
+    fit = Fit(model, loss, len(retained), [stage], rules, name, about, limits)
     keep = Checkpoint(checkpoint, partial(marks_of, model, items, settings), rows, model.device)
     return run_stages(fit, keep, progress=progress)
 

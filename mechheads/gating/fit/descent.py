@@ -12,8 +12,9 @@ A step makes a new ``State`` from the old one, so an interruption between any tw
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,6 +87,21 @@ class State:
         there = {name: tensors[name].to(device) for name in ("logits", "good", "first", "second")}
         here = {name: tensors[name] for name in ("stopped", "loss", "objective")}
         return cls(done=int(tensors["done"]), **there, **here)
+
+    def some(self, sets: Sequence[int]) -> State:
+        """The state of some of the sets."""
+        return replace(self, **{name: value[list(sets)] for name, value in self._of_sets().items()})
+
+    def put(self, sets: Sequence[int], state: State) -> State:
+        """The state with that of some sets in their place; if all sets are done, so are all updates."""
+        new = {name: value.clone() for name, value in self._of_sets().items()}
+        for name, value in state._of_sets().items():
+            new[name][list(sets)] = value
+        put = replace(self, **new)
+        return put if put.running.any() else replace(put, done=int(put.stopped.max()))
+
+    def _of_sets(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "done"}
 
     @property
     def running(self) -> Bool[Tensor, " set"]:

@@ -49,13 +49,14 @@ from mechheads.gating.fit.arguments import (
     check_seeds,
     check_updates,
 )
+from mechheads.gating.fit.by_workers import SeedFit, descend_by_workers
 from mechheads.gating.fit.checkpoint import Checkpoint, marks_of
 from mechheads.gating.fit.descent import Descent, NotFinite, Pull, State, descend
 from mechheads.gating.fit.fitted import Course, Gates
-from mechheads.gating.fit.gates import Objective, log_probs, rows_at_once
-from mechheads.gating.tasks.task import Task
-from mechheads.limits import Budget
-from mechheads.messages.interrupted import until_interrupted
+from mechheads.gating.fit.gates import Loss, log_probs, rows_at_once
+from mechheads.gating.tasks.task import Task, TaskTokens
+from mechheads.limits import DEFAULT_LIMITS, Budget, Limits, Workers
+from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
@@ -101,21 +102,39 @@ class Fit:
     """A model, and what is fitted to it.
 
     Attributes:
-        objective: the loss of some items. Neighbouring items are run together, so order them by length.
+        loss: the loss of some items. Neighbouring items are run together, so order them by length.
         n_items: the number of items.
         stages: fits that run one after the other, each from the end of the one before.
         rules: the settings that all stages share.
         name: the name of the task.
         provenance: what is needed to repeat the fit.
+        limits: if they have workers, these fit one seed after the other.
     """
 
     model: Model
-    objective: Objective
+    loss: Loss
     n_items: int
     stages: Sequence[Stage]
     rules: Rules
     name: str
     provenance: dict[str, Any]
+    limits: Limits = DEFAULT_LIMITS
+
+
+@dataclass(frozen=True, eq=False)
+class TargetLoss:
+    """How unlikely the targets of some items are."""
+
+    tokens: TaskTokens
+    reduce: Reduce
+
+    @property
+    def width(self) -> int:
+        return self.tokens.ids.shape[1]
+
+    def __call__(self, model: Model, gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
+        some = self.tokens.items(items).to(model.device)
+        return -log_probs(model, some, gates, reduce=self.reduce, recompute=recompute)
 
 
 @alone
@@ -140,6 +159,7 @@ def fit_gates(
     budget: Budget = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> Gates:
     """A gate for every head, fitted so that a task's targets become likely: freely, pulled open, and pulled shut.
 
@@ -171,6 +191,8 @@ def fit_gates(
         checkpoint: a file that stores the progress of the fit. After an interrupt or a kill, the same call continues
             from it, with exactly the same result.
         progress: whether to show a progress bar.
+        workers: what fits, as in ``mh.sweep``. They fit one seed after the other, which rounds differently from all
+            seeds at once; Ctrl-C waits for the seeds in flight.
 
     Returns:
         Gates of the fits "none", "keep" and "drop" for every seed, with loss curves. After Ctrl-C, the gates so far;
@@ -179,6 +201,7 @@ def fit_gates(
     Raises:
         ValueError: if an argument does not fit, no item can be used, or ``checkpoint`` is from another fit.
         LossNotFinite: if a loss is not finite; it names the update, and holds the last gates with a finite loss.
+        RuntimeError: if a seed ends every worker that tries it; with ``checkpoint``, the same call goes on.
 
     Nam et al. 2025 (arXiv 2505.13737), section 3. The docstring of this function's module compares the paper, its
     released code and the defaults here.
@@ -207,11 +230,9 @@ def fit_gates(
     strengths = 0.0, regularisation, -regularisation
     none, keep, drop = (Pull(*each) for each in zip(strengths, made, rates, strict=True))
     tokens = task.tokens(model)
-    rows = rows_at_once(model, tokens, budget)
+    limits = Limits.of(budget, workers)
+    rows = rows_at_once(model, tokens, limits)
     by_length = tokens.items(torch.argsort(tokens.lengths, stable=True))
-
-    def objective(gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
-        return -log_probs(model, by_length.items(items), gates, reduce=reduce, recompute=recompute)
 
     pulls = {"updates": made, "lr": rates[0], "lr_regularised": rates[1], "regularisation": regularisation}
     settings = asdict(rules) | pulls
@@ -225,7 +246,7 @@ def fit_gates(
         n_items=len(tokens),
         n_rejected=len(tokens.rejected),
     )
-    fit = Fit(model, objective, len(tokens), stages, rules, task.name, about)
+    fit = Fit(model, TargetLoss(by_length, reduce), len(tokens), stages, rules, task.name, about, limits)
     marks = partial(marks_of, model, tokens.fingerprint(), settings)
     return run_stages(fit, Checkpoint(checkpoint, marks, rows, model.device), progress=progress)
 
@@ -247,11 +268,18 @@ def run_stages(fit: Fit, keep: Checkpoint, *, progress: bool) -> Gates:
         for stage in fit.stages:
             begin = State.begin(logits.repeat(len(stage.fits), 1, 1), stage.most)
             pulls = [pull for pull in stage.pulls for _ in seeds]
-            descent = Descent(fit.objective, fit.n_items, pulls, fit.rules, keep.rows)
             seen = partial(keep.see, stage.name)
             found = keep.state(stage.name) or begin
-            state = descend(descent, found, seen=seen, name=f"fit {stage.name}", progress=progress)
-            logits = state.logits
+            if fit.limits.workers is not None:
+                of_seed = SeedFit(fit.loss, fit.n_items, stage.pulls, fit.rules, keep.rows)
+                stop_if(
+                    descend_by_workers(model, of_seed, found, fit.limits, seen=seen, name=stage.name, progress=progress)
+                )
+                found = keep.state(stage.name) or found
+            else:
+                descent = Descent(partial(fit.loss, model), fit.n_items, pulls, fit.rules, keep.rows)
+                found = descend(descent, found, seen=seen, name=f"fit {stage.name}", progress=progress)
+            logits = found.logits
 
     try:
         with until_interrupted() as work:
@@ -265,9 +293,8 @@ def run_stages(fit: Fit, keep: Checkpoint, *, progress: bool) -> Gates:
         ) from error
     finally:
         keep.write()
-    reached = keep.state(stage.name)
     work.warn(
-        f"{0 if reached is None else reached.done} updates of the fit {stage.name}",
+        _reached(keep.state(stage.name), stage, fit),
         "" if keep.path is None else f"the same call continues from {keep.path}",
     )
     gates = _gather(fit, keep, {}, interrupted=work.interrupted)
@@ -278,6 +305,15 @@ def run_stages(fit: Fit, keep: Checkpoint, *, progress: bool) -> Gates:
             "See gates.losses; a lower learning rate or more updates may help"
         )
     return gates
+
+
+def _reached(state: State | None, stage: Stage, fit: Fit) -> str:
+    """How far a stage has come."""
+    if fit.limits.workers is None:
+        return f"{0 if state is None else state.done} updates of the fit {stage.name}"
+    seeds = len(fit.rules.seeds)
+    done = 0 if state is None else int((~state.running).view(-1, seeds).all(0).sum())
+    return f"{done} of {seeds} seeds of the fit {stage.name}"
 
 
 def start_logits(seeds: Sequence[int], n_layers: int, n_heads: int) -> Float[Tensor, "seed layer head"]:
@@ -302,12 +338,14 @@ def _gather(
         state = keep.state(stage.name)
         if state is None:
             state = State.begin(torch.full((math.prod(n), model.n_layers, model.n_heads), torch.nan), stage.most)
-        logits = instead.get(stage.name, state.logits).double().cpu()
+        of_each = torch.where(state.running, state.done, state.stopped)
+        not_begun = (of_each == 0)[:, None, None].to(state.logits.device)
+        logits = instead.get(stage.name, state.logits.masked_fill(not_begun, torch.nan)).double().cpu()
         gates.append(logits.sigmoid().unflatten(0, n))
         both = torch.stack([state.loss, state.objective])
         wide = torch.nn.functional.pad(both, (0, most - both.shape[-1]), value=torch.nan)
         curves.append(wide.unflatten(1, n))
-        made.append(torch.where(state.running, state.done, state.stopped).view(n))
+        made.append(of_each.view(n))
     loss, objective = torch.cat(curves, 1).double().numpy()
     return Gates.of(
         torch.cat(gates).numpy(),

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -227,6 +228,21 @@ def parts(n_sets: int, n_items: int, rows: int) -> Iterator[tuple[slice, slice]]
 
 Objective = Callable[[Float[Tensor, "set layer head"], Int[Tensor, " some"], bool], Float[Tensor, "set some"]]
 """``(gates, items, recompute) -> loss`` of some items under each set of gates, differentiable in the gates."""
+
+
+class Loss(Protocol):
+    """The loss of some items on any model; it can be sent to workers, whose models it is computed on."""
+
+    @property
+    def width(self) -> int:
+        """The number of tokens of the longest item."""
+        ...
+
+    def __call__(
+        self, model: Model, gates: Float[Tensor, "set layer head"], items: Int[Tensor, " some"], recompute: bool, /
+    ) -> Float[Tensor, "set some"]:
+        """As ``Objective``."""
+        ...
 
 
 def value_and_gradient(

@@ -13,6 +13,7 @@ from mechheads.files.text import check_unicode
 from mechheads.prompts.tokens import encode, shorten, token_strings
 
 if TYPE_CHECKING:
+    import torch
     from jaxtyping import Bool, Int
     from torch import Tensor
 
@@ -208,6 +209,11 @@ class TaskTokens:
             kept=tuple(self.kept[i] for i in at),
             cluster=tuple(self.cluster[i] for i in at),
         )
+
+    def to(self, device: torch.device) -> TaskTokens:
+        """The same items on a device."""
+        ids, lengths, is_target = (tensor.to(device) for tensor in (self.ids, self.lengths, self.is_target))
+        return replace(self, ids=ids, lengths=lengths, is_target=is_target)
 
     def fingerprint(self) -> str:
         """A short hash of ids, targets and clusters: equal items have equal fingerprints."""

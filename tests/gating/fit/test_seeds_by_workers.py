@@ -1,0 +1,147 @@
+"""Fits of gates whose seeds are fitted by workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mechheads as mh
+from mechheads.gating import LossNotFinite, Task, contrast_gates, fit_gates
+from mechheads.gating.fit import fit
+from mechheads.gating.fit.gates import log_probs
+from mechheads.workers.messages import Answer, Lost, Request
+from support.ctrl_c import stopped_at
+from support.made_workers import MadeWorkers
+
+pytestmark = pytest.mark.transformerlens
+
+TEXTS = Task(
+    [" The capital of France is", " When John went to the store", " no", " a big dog gave Mary a book"],
+    [" Paris", " Mary and John", " yes", " cat dog"],
+    name="texts",
+)
+OTHERS = Task([" The capital of Italy is", " When Mary went", " no", " a dog"], [" Rome", " John", " no", " cat"])
+FIT: dict[str, Any] = {"seeds": 2, "updates": (4, 3, 5), "batch": 2, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_workers_fit_each_seed_as_if_it_were_alone(llama: mh.Model, n: int) -> None:
+    options: dict[str, Any] = {"updates": (4, 3, 5), "batch": 2, "clip_gradient": 0.5, "progress": False}
+    workers = MadeWorkers(n)
+    together = fit_gates(llama, TEXTS, seeds=[3, 8, 5], workers=workers, **options)
+    fits = [str(unit) for units in workers.computed for unit in units]
+    assert sorted(fits) == sorted(
+        f"the fit {name} of seed {seed}" for name in ("none", "keep and drop") for seed in (3, 8, 5)
+    )
+    for seed in (3, 8, 5):
+        alone = fit_gates(llama, TEXTS, seeds=[seed], **options)
+        for name in ("gate", "loss", "objective", "updates"):
+            np.testing.assert_allclose(together.dataset[name].sel(seed=[seed]), alone.dataset[name], rtol=1e-12)
+    assert not together.interrupted
+
+
+def test_contrasts_take_workers(llama: mh.Model) -> None:
+    workers = MadeWorkers(2)
+    options: dict[str, Any] = {"updates": 3, "batch": 2, "progress": False}
+    both = contrast_gates(llama, TEXTS, OTHERS, seeds=2, workers=workers, **options)
+    assert len(workers.computed) == 2
+    for seed in (0, 1):
+        alone = contrast_gates(llama, TEXTS, OTHERS, seeds=[seed], **options)
+        np.testing.assert_allclose(both["contrast"][seed], alone["contrast"][0], rtol=1e-12)
+
+
+def test_seeds_that_are_done_are_not_fitted_again(llama: mh.Model, tmp_path: Path) -> None:
+    """A lost worker's seed is fitted again; one that ends every worker is an error, and the others are kept."""
+    whole = fit_gates(llama, TEXTS, workers=MadeWorkers(1), **FIT)
+    lost: list[Any] = []
+
+    def once(replica: int, request: Any) -> Answer | Lost | None:
+        if isinstance(request, Request) and not lost:
+            lost.append(request)
+            return Lost("it was killed by signal 9")
+        return None
+
+    assert fit_gates(llama, TEXTS, workers=MadeWorkers(2, once), **FIT).dataset.identical(whole.dataset)
+
+    def always(replica: int, request: Any) -> Answer | Lost | None:
+        ends = isinstance(request, Request) and str(request.batch.units[0]) == "the fit none of seed 0"
+        return Lost("it was killed by signal 9") if ends else None
+
+    path = tmp_path / "fit.checkpoint"
+    with pytest.warns(UserWarning, match="the fit none of seed 0 ended 3 workers"):  # noqa: SIM117
+        with pytest.raises(RuntimeError, match="the fit none of seed 0 has no value, and the work cannot go on"):
+            fit_gates(llama, TEXTS, workers=MadeWorkers(2, always), checkpoint=path, **FIT)
+    workers = MadeWorkers(2)
+    assert fit_gates(llama, TEXTS, workers=workers, checkpoint=path, **FIT).dataset.identical(whole.dataset)
+    assert [str(units[0]) for units in workers.computed].count("the fit none of seed 1") == 0
+    assert fit_gates(llama, TEXTS, checkpoint=path, **FIT).dataset.identical(whole.dataset)
+
+
+def test_workers_go_on_with_what_one_process_began(
+    llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, path = fit_gates(llama, TEXTS, **FIT), tmp_path / "fit.checkpoint"
+    for calls in (3, 7):
+        with monkeypatch.context() as patch:
+            patch.setattr(fit, "log_probs", stopped_at(calls, log_probs))
+            with pytest.warns(UserWarning, match="interrupted after 2 updates"):
+                fit_gates(llama, TEXTS, checkpoint=path, **FIT)
+        gates = fit_gates(llama, TEXTS, checkpoint=path, workers=MadeWorkers(2), **FIT)
+        np.testing.assert_allclose(gates.dataset["gate"], whole.dataset["gate"], atol=2e-3)
+        assert gates.dataset["updates"].equals(whole.dataset["updates"])
+        path.unlink()
+
+
+def test_ctrl_c_finishes_the_seeds_in_flight(llama: mh.Model) -> None:
+    options = FIT | {"seeds": 4}
+    seen: list[Any] = []
+
+    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+        if isinstance(request, Request):
+            seen.append(request)
+            if len(seen) == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+        return None
+
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.warns(UserWarning, match="interrupted after [12] of 4 seeds of the fit none$"):
+            part = fit_gates(llama, TEXTS, workers=MadeWorkers(2, trouble), **options)
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert part.interrupted
+    begun = ~np.isnan(part["none"]).any((1, 2))
+    assert begun.sum() == len(seen) < 4
+    assert part.dataset["updates"].sel(fit="none").values.tolist() == [4 * one for one in begun.tolist()]
+    whole = fit_gates(llama, TEXTS, workers=MadeWorkers(1), **options)
+    np.testing.assert_array_equal(part["none"][begun], whole["none"][begun])
+
+
+def test_a_loss_that_is_not_finite_on_a_worker_names_the_seed(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def spoilt(model: mh.Model, tokens: Any, gates: Tensor, **rest: Any) -> Tensor:
+        seen.append(gates.detach().double().numpy().copy())
+        value = log_probs(model, tokens, gates, **rest)
+        return value * torch.nan if len(seen) > 4 + 2 else value
+
+    monkeypatch.setattr(fit, "log_probs", spoilt)
+    with pytest.raises(LossNotFinite, match="the loss of seed 5 is not finite at update 3 of the fit 'none'") as caught:
+        fit_gates(llama, TEXTS, workers=MadeWorkers(1), **FIT | {"seeds": [3, 5]})
+    gates = caught.value.gates
+    np.testing.assert_allclose(gates["none"][1], seen[5][0], atol=1e-6)
+    assert not np.isnan(gates["none"][0]).any() and np.isnan(gates["keep"]).all()
+    assert gates.dataset["updates"].sel(fit="none").values.tolist() == [4, 0]  # the seed would begin again
