@@ -61,6 +61,20 @@ def test_processes_stay_for_the_next_analysis(small, two):
     np.testing.assert_allclose(ours.scores, mh.ships(small, CLEAN, **QUIET).scores, rtol=1e-5, atol=1e-6)
 
 
+def test_all_kinds_of_units_are_computed_in_processes(small, two):
+    """Heads beside ablated ones, windows of text, and seeds of gates."""
+    group: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT, **QUIET}
+    found = mh.safety.sahara(small, CLEAN, 2, ablation="mean", workers=two, **group)
+    assert same(found.trace, mh.safety.sahara(small, CLEAN, 2, ablation="mean", **group).trace)
+    read: dict[str, Any] = {"window": 16, "n_tokens": 3000, **QUIET}
+    profile = mh.profile_heads(small, workers=two, **read)
+    assert profile.dataset.identical(mh.profile_heads(small, **read).dataset)
+    task = mh.Task([" The capital of France is", " The capital of Italy is"], [" Paris", " Rome"])
+    gates = mh.fit_gates(small, task, seeds=2, updates=2, workers=two, **QUIET)
+    alone = mh.fit_gates(small, task, seeds=[1], updates=2, **QUIET)
+    np.testing.assert_allclose(gates["drop"][1], alone["drop"][0], rtol=1e-6)
+
+
 def test_functions_that_no_file_defines_travel(small, two):
     factor = 0.5
 
