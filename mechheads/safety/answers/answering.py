@@ -4,31 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from mechheads.engine.job import source_of
 from mechheads.generation.generate import Generated, check_writing, generate_under
 from mechheads.generation.sampling import Sampling
-from mechheads.heads import HeadId
-from mechheads.limits import Budget
+from mechheads.limits import Limits
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.model import Model
+from mechheads.prompts.prompts import Prompts
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import share_interval
 from mechheads.runs.head_cache import HeadCache
+from mechheads.safety.answers.by_workers import Condition, HeadsOff, Write, write_by_workers
 from mechheads.safety.answers.verdicts import AnswerJudge, Verdict, check_judge, verdicts
 from mechheads.safety.heads.ablations import Ablation
 from mechheads.safety.requests.sides import Sides
-
-
-class HeadsOff(NamedTuple):
-    """A condition: the heads that are ablated together, and how."""
-
-    way: Ablation
-    heads: Sequence[HeadId] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +33,8 @@ class Answering:
     Attributes:
         sides: the harmful and the harmless requests.
         way: how a head is ablated, as the result records it.
-        budget, progress: as in ``mh.sweep``.
+        limits, progress: as ``budget`` and ``progress`` in ``mh.sweep``; workers write the answers under one condition
+            after the other.
 
     Raises:
         ValueError: if ``way`` cannot ablate several heads at once, ``judge`` is not a function of request and answer,
@@ -50,20 +46,22 @@ class Answering:
     way: Ablation
     judge: AnswerJudge
     sampling: Sampling
-    budget: Budget
+    limits: Limits
     progress: bool
 
     def __post_init__(self) -> None:
         self.way.check_for_sets()
         check_judge(self.judge)
+        if self.limits.workers is not None:
+            source_of(self.model)
         for prompts in (self.sides.harmful, self.sides.harmless):
-            check_writing(self.model, prompts, self.sampling, budget=self.budget)
+            check_writing(self.model, prompts, self.sampling, budget=self.limits)
 
     def mean_run(self) -> HeadCache | None:
         """A run of the prompts over which a mean ablation averages; None for other ablations."""
         if self.way.kind != "mean":
             return None
-        return HeadCache.run(self.model, self.sides.harmful, sites=("z",), budget=self.budget, progress=False)
+        return HeadCache.run(self.model, self.sides.harmful, sites=("z",), budget=self.limits, progress=False)
 
     def answers(self, sets: Mapping[str, HeadsOff], run: HeadCache | None) -> tuple[pd.DataFrame, bool]:
         """Answers to both kinds of requests with each set of heads ablated, in shared batches, with their verdicts.
@@ -75,20 +73,30 @@ class Answering:
             A row for each condition and request, and whether Ctrl-C was pressed. After Ctrl-C nothing new is generated,
             and answers that are unfinished or not judged have no verdict (None).
         """
-        conditions = [each.way.changes(self.model, each.heads, run) for each in sets.values()]
         parts, work = [], until_interrupted()
         for kind, prompts, requests in self.sides.by_kind():
             n = len(requests)
             written = [Generated(("",) * n, (), (), unfinished=tuple(range(n)))] * len(sets)
             with work:
                 if not work.interrupted:
-                    written = generate_under(
-                        self.model, prompts, conditions, self.sampling, budget=self.budget, progress=self.progress
-                    )
-                    stop_if(written[0].interrupted)
+                    stop_if(self._write(prompts, sets, run, written))
             part = pd.concat([_table(name, kind, requests, each) for name, each in zip(sets, written, strict=True)])
             parts.append(part.assign(verdict=_judge(part, self.judge, work)).drop(columns="done"))
         return pd.concat(parts, ignore_index=True), work.interrupted
+
+    def _write(
+        self, prompts: Prompts, sets: Mapping[str, HeadsOff], run: HeadCache | None, written: list[Generated]
+    ) -> bool:
+        """Fill in the answers under each condition; whether Ctrl-C stopped this."""
+        if self.limits.workers is None:
+            conditions = [each.way.changes(self.model, each.heads, run) for each in sets.values()]
+            written[:] = generate_under(
+                self.model, prompts, conditions, self.sampling, budget=self.limits, progress=self.progress
+            )
+            return written[0].interrupted
+        write = Write(prompts, self.sides.harmful, self.sampling, self.limits.in_one_process)
+        named = [Condition(name, off) for name, off in sets.items()]
+        return write_by_workers(self.model, write, named, self.limits, written.__setitem__)
 
     def provenance(self) -> dict[str, Any]:
         """What a result records about the answers."""

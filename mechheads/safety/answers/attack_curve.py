@@ -10,7 +10,7 @@ import pandas as pd
 
 from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId, HeadLike, check_head
-from mechheads.limits import Budget
+from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
@@ -97,6 +97,7 @@ def attack_curve(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> RefusalCurve:
     """Attack success with the first 0, 1, 2, ... heads of a ranking ablated together.
 
@@ -104,8 +105,8 @@ def attack_curve(
         ranking: the heads, in the order in which they are ablated, such as ``scores.heads(6)``.
         most: the largest number of heads; or the numbers of heads, such as ``[1, 2, 4]``, to which 0 is added. With
             ``group="kv"``, numbers of groups.
-        harmful, harmless, ablation, epsilon, group, draws, judge, template, temperature, top_k, budget, seed, progress:
-            as in ``mh.safety.refusal_test``.
+        harmful, harmless, ablation, epsilon, group, draws, judge, template, temperature, top_k, budget, seed, progress,
+            workers: as in ``mh.safety.refusal_test``.
         max_new_tokens: largest number of tokens in an answer; only the beginning of an answer matters here.
 
     Returns:
@@ -140,7 +141,7 @@ def attack_curve(
     }
     sides = Sides.of(model, harmful, harmless, template)
     sampling = Sampling(max_new_tokens, temperature, top_k, seed)
-    asked = Answering(model, sides, way, judge, sampling, budget, progress)
+    asked = Answering(model, sides, way, judge, sampling, Limits.of(budget, workers), progress)
     answers, interrupted = asked.answers(sets, asked.mean_run())
     if interrupted:
         warn(interrupted_after(f"{judged(answers)} were judged", "unknown numbers are NaN"))

@@ -11,7 +11,7 @@ import pandas as pd
 
 from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId
-from mechheads.limits import Budget
+from mechheads.limits import Budget, Limits
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import interrupted_after, stop_if, until_interrupted
 from mechheads.messages.warn import warn
@@ -142,7 +142,7 @@ def refusal_brittleness(
     random = tuple(groups.members(every[j] for j in sorted(pick)) for pick in picks)
     text_tokens(model, texts)
     sides = Sides.of(model, harmful, harmless, template)
-    asked = Answering(model, sides, way, judge, Sampling(max_new_tokens), budget, progress)
+    asked = Answering(model, sides, way, judge, Sampling(max_new_tokens), Limits.of(budget), progress)
     conditions = {"intact": HeadsOff(way)}
     conditions |= {f"random {i + 1}": HeadsOff(way, heads) for i, heads in enumerate(random)}
     run = asked.mean_run()

@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId, HeadLike
-from mechheads.limits import Budget
+from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
@@ -137,6 +137,7 @@ def refusal_test(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> RefusalTest:
     """A model's answers with and without a set of heads, and whether refusals depend on the set.
 
@@ -157,6 +158,8 @@ def refusal_test(
         opening: the beginning of a refusal, as in ``mh.safety.refusal_contribution``; the column ``refusal`` is its
             log-probability.
         budget, progress: as in ``mh.sweep``.
+        workers: what writes the answers, as in ``mh.sweep``: each condition is a unit. Other batches round differently,
+            so a greedy answer may change where two tokens are nearly equally probable.
         seed: for random sets and for sampling.
 
     Returns:
@@ -175,6 +178,7 @@ def refusal_test(
     """
     options = {"judge": judge, "template": template, "max_new_tokens": max_new_tokens, "temperature": temperature}
     options |= {"top_k": top_k, "texts": texts, "opening": opening, "budget": budget, "progress": progress}
+    options |= {"workers": workers}
     of_heads: Any = {"ablation": ablation, "epsilon": epsilon, "group": group, "draws": draws, "seed": seed}
     return refusal_tests(model, {"heads": heads}, harmful, harmless, **of_heads, **options)["heads"]
 
@@ -200,6 +204,7 @@ def refusal_tests(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> dict[str, RefusalTest]:
     """``refusal_test`` of several sets of heads: the intact model answers once, and all answers share batches.
 
@@ -207,7 +212,7 @@ def refusal_tests(
         sets: sets of heads by name.
         ablation: one for all sets, or one for each, by the names of the sets.
         model, harmful, harmless, epsilon, group, draws, judge, template: as in ``refusal_test``.
-        max_new_tokens, temperature, top_k, texts, opening, budget, seed, progress: as in ``refusal_test``.
+        max_new_tokens, temperature, top_k, texts, opening, budget, seed, progress, workers: as in ``refusal_test``.
 
     Returns:
         The test of each set, by its name. After Ctrl-C, as in ``refusal_test``.
@@ -235,7 +240,8 @@ def refusal_tests(
     text_tokens(model, texts)
     begins = None if opening is None else find_opening(model, sides.harmful, opening)
     sampling = Sampling(max_new_tokens, temperature, top_k, seed)
-    asked = {name: Answering(model, sides, way, judge, sampling, budget, progress) for name, way in ways.items()}
+    limits = Limits.of(budget, workers)
+    asked = {name: Answering(model, sides, way, judge, sampling, limits, progress) for name, way in ways.items()}
     metric = OpeningLogProb(begins or find_opening(model, sides.harmful))
     begun = with_opening(model, sides.harmful, metric.opening)
     begun.tokens(model)

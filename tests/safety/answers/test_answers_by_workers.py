@@ -1,0 +1,101 @@
+"""Answers under several conditions, written by workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mechheads as mh
+from mechheads.generation.generate import generate_under
+from mechheads.generation.sampling import Sampling
+from mechheads.runs.head_cache import HeadCache
+from mechheads.safety import Ablation, attack_curve, refusal_test
+from mechheads.workers.messages import Answer, Lost, Request
+from support.made_workers import MadeWorkers
+
+pytestmark = pytest.mark.transformerlens
+
+HARMFUL, HARMLESS = [" The capital of France is", " When John went to the"], [" a big dog gave Mary a", " no"]
+FEW: dict[str, Any] = {"template": "bare", "max_new_tokens": 4, "progress": False, "seed": 3}
+TEST: dict[str, Any] = FEW | {"texts": [" Paris and Rome"], "opening": " no", "draws": 1}
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+@pytest.mark.parametrize(("ablation", "temperature"), [("mean", 0.0), ("scaling", 0.7)])
+def test_each_condition_is_written_on_its_own(llama: mh.Model, ablation: Any, temperature: float):
+    workers = MadeWorkers(2)
+    given: dict[str, Any] = {"ablation": ablation, "temperature": temperature}
+    test = refusal_test(llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, workers=workers, **given, **TEST)
+    assert sorted(str(unit) for units in workers.computed for unit in units) == sorted(
+        2 * ["the condition 'intact'", "the condition 'ablated, heads'", "the condition 'random 1, heads'"]
+    )
+    way, run = Ablation(ablation), HeadCache.run(llama, mh.Prompts(HARMFUL), sites=("z",), progress=False)
+    for condition, heads in (("intact", ()), ("ablated", test.heads), ("random 1", test.random[0])):
+        for kind, requests in (("harmful", HARMFUL), ("harmless", HARMLESS)):
+            (alone,) = generate_under(
+                llama, requests, [way.changes(llama, heads, run)], Sampling(4, temperature, None, 3), progress=False
+            )
+            rows = test.answers[(test.answers["condition"] == condition) & (test.answers["kind"] == kind)]
+            assert tuple(rows["answer"]) == alone.texts
+    here = refusal_test(llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, **given, **TEST)
+    np.testing.assert_array_equal(test.table[["loss", "refusal"]], here.table[["loss", "refusal"]])
+    assert test.answers[["condition", "kind", "request"]].equals(here.answers[["condition", "kind", "request"]])
+
+
+def test_a_curve_takes_workers_that_are_lost(llama: mh.Model):
+    lost: list[Any] = []
+
+    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+        if isinstance(request, Request) and len(lost) < 2:
+            lost.append(request)
+            return Lost("it was killed by signal 9")
+        return None
+
+    whole = attack_curve(llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, draws=0, workers=MadeWorkers(1), **FEW)
+    workers = MadeWorkers(2, trouble)
+    curve = attack_curve(llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, draws=0, workers=workers, **FEW)
+    assert len(workers.lost) == 2
+    assert curve.answers.equals(whole.answers)
+    assert curve.table.equals(whole.table)
+    assert not curve.missing
+
+
+def test_ctrl_c_finishes_the_conditions_in_flight(llama: mh.Model):
+    seen: list[Any] = []
+
+    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+        if isinstance(request, Request):
+            seen.append(request)
+            if len(seen) == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+        return None
+
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.warns(UserWarning, match=r"interrupted after \d of 12 answers were judged"):
+            part = attack_curve(
+                llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, draws=0, workers=MadeWorkers(2, trouble), **FEW
+            )
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert part.provenance["interrupted"]
+    done = part.answers.dropna(subset=["verdict"])
+    assert len(done) == 2 * len(seen) < 6
+    assert set(done["kind"]) == {"harmful"}
+    assert set(done["condition"]) == {["heads 0", "heads 1", "heads 2"][i] for i in range(len(seen))}
+
+
+def test_a_model_that_workers_cannot_load_is_named_first(llama: mh.Model):
+    wrapped = mh.wrap(llama.model, llama.tokenizer)
+    with pytest.raises(ValueError, match=r"made by mh\.wrap, so workers cannot load it"):
+        attack_curve(wrapped, ["L0H1"], HARMFUL, HARMLESS, workers=MadeWorkers(1), **FEW)
