@@ -1,4 +1,4 @@
-"""Units that share nothing but the model, such as windows of text: computed one by one, here or by workers."""
+"""Units that share nothing but the model, such as windows of text, computed one by one by workers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ Compute = Callable[[Model, Any], np.ndarray]
 
 
 class Each:
-    """Computes units by workers, if the limits have any, else in this process.
+    """Computes units by workers.
 
     Args:
         compute: computes a unit, which pickles and whose ``str`` is its name in messages.
+        limits: with workers.
         flops: about how many floating-point operations a unit takes.
 
     Raises:
-        ValueError: if workers cannot load the model, or compute the units.
+        ValueError: if there are no workers, or they cannot load the model or compute the units.
     """
 
     def __init__(self, model: Model, compute: Compute, limits: Limits, *, flops: float) -> None:
-        self._model, self._compute, self._workers = model, compute, limits.workers
-        self._load = Load(None, limits.patience, lambda unit: 1, flops, Chunks())
-        self._setup = None if limits.workers is None else setup_of(model, _Sent(SameModel.of(model), compute))
+        if limits.workers is None:
+            raise ValueError("limits have no workers; compute the units in this process")
+        self._workers, self._load = limits.workers, Load(None, limits.patience, lambda unit: 1, flops, Chunks())
+        self._setup = setup_of(model, _Sent(SameModel.of(model), compute))
 
     def __call__(self, units: Sequence[Any], take: Callable[[int, np.ndarray], object]) -> bool:
         """Compute units and take their values as they come.
@@ -42,15 +44,11 @@ class Each:
             take: gets the index of a unit and its value.
 
         Returns:
-            Whether Ctrl-C stopped the work after the units that were in flight. In this process it is raised at once.
+            Whether Ctrl-C stopped the work after the units that were in flight.
 
         Raises:
             RuntimeError: if a unit ended every worker that tried it. The values of the others were taken.
         """
-        if self._workers is None or self._setup is None:
-            for index, unit in enumerate(units):
-                take(index, self._compute(self._model, unit))
-            return False
         missing = set(range(len(units)))
 
         def take_numbered(numbered: Sequence[_Numbered], values: Values) -> None:
