@@ -24,7 +24,7 @@ import torch
 import mechheads as mh
 from benchmarks.racing import capitals
 from mechheads.engine.batches import Batch
-from mechheads.engine.dispatch import Dispatch
+from mechheads.engine.dispatch import Dispatch, Load
 from mechheads.engine.job import Job, source_of
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
@@ -86,7 +86,7 @@ def overhead(job: Job, batches: int, units: int, prompts: int) -> tuple[float, f
                     ledger.commit({str(unit): value for unit, value in zip(units, values, strict=True)})
 
                 start, before = time.perf_counter(), time.process_time()
-                Dispatch(workers, setup, job, take, lambda text: None).run(some)
+                Dispatch(workers, setup, Load.of(job), take, lambda text: None).run(some)
                 wall, driver = time.perf_counter() - start, time.process_time() - before
     return wall / batches, driver / batches
 
