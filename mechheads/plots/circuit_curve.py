@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -116,11 +116,16 @@ def circuit_curve(
 
 def _texts(name: str, rows: pd.DataFrame, areas: pd.Series) -> list[str]:
     both = "<br>".join(
-        f"{measure.upper()} {areas[measure]:.2f} [{areas[f'{measure}_low']:.2f}, {areas[f'{measure}_high']:.2f}]"
+        f"{measure.upper()} {_number(areas[measure], areas[f'{measure}_low'], areas[f'{measure}_high'])}"
         for measure in ("cpr", "cmd")
     )
     return [
-        f"<b>{name}, {row['k']} head{'s' * (row['k'] != 1)}</b><br>faithfulness {row['score']:.2f} "
-        f"[{row['ci_low']:.2f}, {row['ci_high']:.2f}]<br>{both}"
+        f"<b>{name}, {row['k']} head{'s' * (row['k'] != 1)}</b><br>"
+        f"faithfulness {_number(row['score'], row['ci_low'], row['ci_high'])}<br>{both}"
         for row in rows.to_dict("records")
     ]
+
+
+def _number(value: float, low: float, high: float) -> str:
+    """A number with its interval, if it has one."""
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]" if isfinite(low) and isfinite(high) else f"{value:.2f}"

@@ -116,6 +116,7 @@ def test_two_clusters_have_no_interval(llama: mh.Model):
     found = circuit_curve(llama, pairs, ALL, sizes=SOME, draws=0, **QUIET)
     assert np.isnan(found.table["ci_low"].to_numpy()).all() and np.isnan(found.areas["cmd_high"].to_numpy()).all()
     assert np.isfinite(found.areas["cpr"].to_numpy()).all()
+    assert not any("nan" in text for trace in found.plot().data for text in trace.text or ())
 
 
 def test_ctrl_c_keeps_whole_rankings(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
