@@ -87,7 +87,11 @@ def circuit_curve(
         band, colour = f"rgba({red}, {green}, {blue}, 0.13)", f"rgb({red}, {green}, {blue})"
         traces.append(band_trace(100 * rows["share"], rows["ci_low"], rows["ci_high"], band, said))
         line = line_trace(
-            100 * rows["share"], rows["score"], said, _texts(said, rows, areas.loc[name]), {"color": colour, "width": 3}
+            100 * rows["share"],
+            rows["score"],
+            said,
+            _texts(said, rows, areas.loc[name].to_dict()),
+            {"color": colour, "width": 3},
         )
         traces.append(line.update(line_dash=dash))
     figure = figure_of(traces)
@@ -114,7 +118,7 @@ def circuit_curve(
     return finish(figure, width=width, height=height, font=font, theme=theme)
 
 
-def _texts(name: str, rows: pd.DataFrame, areas: pd.Series) -> list[str]:
+def _texts(name: str, rows: pd.DataFrame, areas: dict[str, float]) -> list[str]:
     both = "<br>".join(
         f"{measure.upper()} {_number(areas[measure], areas[f'{measure}_low'], areas[f'{measure}_high'])}"
         for measure in ("cpr", "cmd")
