@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -230,6 +230,7 @@ Objective = Callable[[Float[Tensor, "set layer head"], Int[Tensor, " some"], boo
 """``(gates, items, recompute) -> loss`` of some items under each set of gates, differentiable in the gates."""
 
 
+@runtime_checkable
 class Loss(Protocol):
     """The loss of some items on any model; it can be sent to workers, whose models it is computed on."""
 
