@@ -105,8 +105,9 @@ def attack_curve(
         ranking: the heads, in the order in which they are ablated, such as ``scores.heads(6)``.
         most: the largest number of heads; or the numbers of heads, such as ``[1, 2, 4]``, to which 0 is added. With
             ``group="kv"``, numbers of groups.
-        harmful, harmless, ablation, epsilon, group, draws, judge, template, temperature, top_k, budget, seed, progress,
-            workers: as in ``mh.safety.refusal_test``.
+        harmful, harmless, ablation, epsilon, group, draws, judge, template, temperature, top_k, budget, seed: as in
+            ``mh.safety.refusal_test``.
+        progress, workers: as in ``mh.safety.refusal_test``.
         max_new_tokens: largest number of tokens in an answer; only the beginning of an answer matters here.
 
     Returns:
