@@ -217,6 +217,7 @@ def circuit_curve(
 
     Raises:
         ValueError: if an argument is not valid, or the metric is the same with all heads and with none.
+        KeyboardInterrupt: if Ctrl-C came before the first ranking was done.
 
     Mueller et al. 2025, "MIB: A Mechanistic Interpretability Benchmark" (arXiv 2504.13151), section 3.
 
@@ -239,6 +240,7 @@ def circuit_curve(
         for row, heads in zip(values, order.values(), strict=True):
             row[:] = runs.values([frozenset(heads[: heads_at(share, len(heads))]) for share in shares], bar.update)
     done = int(np.isfinite(values).all((1, 2)).sum())
+    work.stop_unless(done > 0)
     work.warn(f"{done} of {len(order)} rankings")
     about = make_provenance(runs, by=by, draws=draws, sizes=list(shares), seed=seed, interrupted=work.interrupted)
     return CircuitCurve(

@@ -129,6 +129,12 @@ def test_ctrl_c_keeps_whole_rankings(llama: mh.Model, monkeypatch: pytest.Monkey
     assert part.areas["cpr"].notna().tolist() == [True, True, False]
 
 
+def test_ctrl_c_before_the_first_ranking_is_raised(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(SetRuns, "values", stopped_at(2, SetRuns.values))
+    with pytest.raises(KeyboardInterrupt):
+        circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=2, **QUIET)
+
+
 def test_it_is_saved_drawn_and_said(llama: mh.Model, tmp_path: Path):
     found = circuit_curve(llama, PAIRS, {"all": ALL, "back": ALL[::-1]}, sizes=SOME, draws=2, **QUIET)
     again = CircuitCurve.load(found.save(tmp_path / "curve.nc"))
