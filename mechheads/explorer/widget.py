@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import importlib
 import sys
@@ -13,7 +14,7 @@ from mechheads.explorer.encode import to_json
 from mechheads.explorer.live import Live, Refused, check, check_id
 from mechheads.explorer.page import page_html, script, style
 from mechheads.explorer.payload import Payload
-from mechheads.explorer.picture import picture
+from mechheads.explorer.picture import png, words
 
 _SAVED = 12 * 2**20
 """The largest page, in bytes, that a notebook saves beside the widget."""
@@ -31,14 +32,15 @@ def widget(payload: Payload, live: Live | None) -> Any:
     """A widget that shows a payload.
 
     Raises:
-        ImportError: if anywidget is not installed.
+        ImportError: if anywidget or Pillow is not installed.
     """
     try:
         base: Any = importlib.import_module("anywidget").AnyWidget
         traitlets: Any = importlib.import_module("traitlets")
+        still = _Still(payload)
     except ImportError as error:
         raise ImportError(
-            'the widget needs anywidget: pip install "mechheads[notebook]"; or give path="explorer.html" for a page'
+            f'the widget needs {error.name}: pip install "mechheads[notebook]"; or give path="explorer.html" for a page'
         ) from error
 
     class Explorer(base):
@@ -50,14 +52,8 @@ def widget(payload: Payload, live: Live | None) -> Any:
 
         def _repr_mimebundle_(self, **options: Any) -> Any:
             shown = super()._repr_mimebundle_(**options)
-            still = {
-                "text/html": saved(payload),
-                "image/svg+xml": picture(payload.page),
-                "text/plain": payload.page["title"],
-            }
-            bundle, *rest = shown if isinstance(shown, tuple) else (shown,)
-            bundle = {**(bundle or {}), **still}
-            return (bundle, *rest) if rest else bundle
+            bundle, metadata = shown if isinstance(shown, tuple) else (shown, {})
+            return {**(bundle or {}), **still.bundle}, {**metadata, **still.metadata}
 
     shown = Explorer(page=to_json(payload.page), blocks=dict(payload.blocks))
     if live is not None:
@@ -91,15 +87,33 @@ def _answer(widget: Any, content: Mapping[str, Any], live: Live) -> None:
         widget.send({"type": "error", "id": name, "error": f"the text could not be run: {type(error).__name__}"})
 
 
-def saved(payload: Payload) -> str:
-    """What a saved notebook shows without a kernel: the page in a frame of its own, or of a large one its summary."""
-    offline = Payload({**payload.page, "live": None}, payload.blocks)
-    page = page_html(offline)
+class _Still:
+    """What a notebook shows of a payload when no widget runs."""
+
+    def __init__(self, payload: Payload) -> None:
+        drawn, said = png(payload.page), words(payload.page)
+        self.bundle = {
+            "text/html": saved(payload, drawn),
+            "image/png": base64.b64encode(drawn).decode(),
+            "text/plain": said,
+        }
+        self.metadata = {"image/png": {"alt": said}}
+
+
+def saved(payload: Payload, drawn: bytes) -> str:
+    """What a saved notebook shows without a kernel: the page in a frame of its own, or of a large one its summary.
+
+    The picture stands below the frame, folded: a notebook that is not trusted drops the frame and keeps the picture.
+    """
+    page = page_html(Payload({**payload.page, "live": None}, payload.blocks))
+    said = html.escape(words(payload.page))
+    image = f'<img alt="{said}" src="data:image/png;base64,{base64.b64encode(drawn).decode()}">'
     if len(page) <= _SAVED:
         return (
             f'<iframe sandbox="allow-scripts allow-downloads" style="width:100%;height:{_HEIGHT}px;border:0" '
             f'title="{html.escape(payload.page["title"])}" srcdoc="{html.escape(page)}"></iframe>'
+            f"<details><summary>The map as a picture, for readers whose scripts are off</summary>{image}</details>"
         )
     summaries = "\n\n".join(model["summary"] for model in payload.page["models"])
     note = "The page is too large to be saved in a notebook; run the cell again, or write it to a file with path=."
-    return f"{picture(payload.page)}<pre>{html.escape(summaries)}</pre><p>{note}</p>"
+    return f"{image}<pre>{html.escape(summaries)}</pre><p>{note}</p>"

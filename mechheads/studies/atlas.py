@@ -149,13 +149,14 @@ class Atlas(Stages):
 
         Columns: layer, head, names, the shares of attention ``to_first``, ``to_self``, ``to_previous``,
         ``to_duplicate``, ``to_induction`` and ``to_delimiter``, ``by_position``, ``entropy``, ``distance``, ``norm``
-        and ``copying`` (see ``mh.profile_heads``), categories, best_relation, ``copying_by_weights``, then ``phi`` (of
-        the best relation), ``patching``, ``direct``, ``ships_undifferentiated``, ``ships_scaling``,
-        ``generalized_ships_undifferentiated``, ``generalized_ships_scaling``, ``facilitation``, ``interference`` and
-        ``irrelevance``. Each number also has ``_ci_low`` and ``_ci_high``, or ``_range_low`` and ``_range_high`` if
-        there are two clusters, such as two seeds; and ``_q`` if it was tested. Where heads raced,
-        ``ships_..._estimate`` is the mean over the ``ships_..._n_prompts`` requests on which a head was measured; the
-        scores of dropped heads are NaN. Analyses that were not run have no columns.
+        and ``copying`` (see ``mh.profile_heads``), categories, best_relation (empty if the head maps no pair of any),
+        ``copying_by_weights``, then ``phi`` (of the best relation), ``patching``, ``direct``,
+        ``ships_undifferentiated``, ``ships_scaling``, ``generalized_ships_undifferentiated``,
+        ``generalized_ships_scaling``, ``facilitation``, ``interference`` and ``irrelevance``. Each number also has
+        ``_ci_low`` and ``_ci_high``, or ``_range_low`` and ``_range_high`` if there are two clusters, such as two
+        seeds; and ``_q`` if it was tested. Where heads raced, ``ships_..._estimate`` is the mean over the
+        ``ships_..._n_prompts`` requests on which a head was measured; the scores of dropped heads are NaN. Analyses
+        that were not run have no columns.
         """
         heads = check_heads(None, *self.sizes)
         table = pd.DataFrame({"layer": [h.layer for h in heads], "head": [h.head for h in heads]})
@@ -163,7 +164,8 @@ class Atlas(Stages):
             table[name] = values
         if self.labels is not None:
             table["categories"] = ["; ".join(self.labels.of(head)) for head in heads]
-            table["best_relation"] = _best(self.labels)["best_relation"].values.ravel()
+            best = _best(self.labels)
+            table["best_relation"] = np.where(best["score"] > 0, best["best_relation"], "").ravel()
         if self.weights is not None:
             copying = self.weights.copying.dataset
             table["copying_by_weights"] = copying["score"].values.ravel()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import importlib
 import json
 import re
 import sys
 from importlib.util import find_spec
+from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
@@ -20,7 +22,7 @@ from mechheads.explorer.encode import unblock
 from mechheads.explorer.live import Live
 from mechheads.explorer.page import page_html, script
 from mechheads.explorer.payload import atlas_payload
-from mechheads.explorer.picture import picture
+from mechheads.explorer.picture import picture, png, words
 from mechheads.explorer.widget import receive, saved, widget
 from mechheads.studies.atlas import Atlas
 from support.whole_atlas import whole_atlas
@@ -119,6 +121,18 @@ def test_without_scripts_there_is_a_picture_with_its_words(small):
     assert "<script>" not in picture(payload.page)
 
 
+@needs_anywidget
+def test_the_png_shows_the_same_map(small):
+    payload = atlas_payload([whole_atlas(small)])
+    payload.page["models"][0]["categories"]["of"][:3] = [[0], [1, 2], None]
+    svg = ElementTree.fromstring(picture(payload.page))
+    image = importlib.import_module("PIL.Image").open(BytesIO(png(payload.page)))
+    assert image.size == (2 * int(svg.attrib["width"]), 2 * int(svg.attrib["height"]))
+    for square in (part.attrib for part in svg if part.tag.endswith("rect")):
+        middle = [round(2 * (float(square[side]) + float(square["width"]) / 2)) for side in ("x", "y")]
+        assert "#{:02x}{:02x}{:02x}".format(*image.getpixel(tuple(middle))) == square["fill"]
+
+
 def test_an_atlas_says_how_to_see_it():
     assert repr(demo()) == (
         "<Atlas of demo, 3 x 3 heads: patching. mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one>"
@@ -148,8 +162,8 @@ def test_a_view_holds_the_patterns_of_a_run(small, tmp_path, monkeypatch):
     assert [each["tokens"] for each in unblock(blocks["mh-shared-0"])["prompts"]] == [*map(list, run.tokens.strings)]
     card = unblock(blocks["mh-heads-0-2"])["heads"][1]
     assert card["head"] == "L2H1" and card["text"] is None
-    for i, words in enumerate(run.tokens.strings):
-        found, n = card["pattern"]["prompts"][i]["attention"], len(words)
+    for i, strings in enumerate(run.tokens.strings):
+        found, n = card["pattern"]["prompts"][i]["attention"], len(strings)
         whole = np.zeros((n, n))
         whole[:, 0] = found["first"]
         for query in range(n):
@@ -177,14 +191,14 @@ def test_a_path_gives_a_page_in_a_notebook_too(tmp_path):
 
 def test_a_saved_notebook_keeps_the_page():
     payload = atlas_payload([demo()], {"by": "widget"})
-    text = saved(payload)
+    text = saved(payload, b"")
     inner = html.unescape(re.findall(r'srcdoc="([^"]*)"', text)[0])
     assert '"live":null' in inner and script() in inner and 'sandbox="allow-scripts allow-downloads"' in text
 
 
 def test_of_a_large_page_a_saved_notebook_keeps_the_summary(monkeypatch):
     monkeypatch.setattr(importlib.import_module("mechheads.explorer.widget"), "_SAVED", 10)
-    text = saved(atlas_payload([demo()]))
+    text = saved(atlas_payload([demo()]), b"")
     assert "<iframe" not in text and "Model      demo" in text and "too large" in text
 
 
@@ -193,9 +207,11 @@ def test_the_widget_holds_the_same_data():
     payload = atlas_payload([demo()])
     shown = widget(payload, None)
     assert json.loads(shown.page) == json.loads(json.dumps(payload.page)) and shown.blocks == payload.blocks
-    bundle = shown._repr_mimebundle_()
-    bundle = bundle[0] if isinstance(bundle, tuple) else bundle
+    bundle, metadata = shown._repr_mimebundle_()
     assert "<iframe" in bundle["text/html"] and "application/vnd.jupyter.widget-view+json" in bundle
+    assert base64.b64decode(bundle["image/png"]) == png(payload.page)
+    assert f'src="data:image/png;base64,{bundle["image/png"]}"' in bundle["text/html"]
+    assert metadata["image/png"]["alt"] == bundle["text/plain"] == words(payload.page)
 
 
 @needs_anywidget

@@ -262,6 +262,15 @@ export function hasAddress(): boolean {
   return ours;
 }
 
+let arrival = false;
+
+/** Whether the page was opened by an address that names a pane. Says so once. */
+export function arrivedAtPane(): boolean {
+  const so = arrival;
+  arrival = false;
+  return so;
+}
+
 /** Read the address now and whenever it changes. `mend` takes away what this page does not have. */
 export function followAddress(mend: (values: Values) => Values): void {
   ours = /^(file|https?):$/.test(location.protocol);
@@ -269,6 +278,7 @@ export function followAddress(mend: (values: Values) => Values): void {
   addEventListener("popstate", read);
   addEventListener("hashchange", read);
   read();
+  arrival = state.head.peek() !== null && state.pane.peek() !== "";
 }
 
 /** What is chosen if the address says nothing else. */

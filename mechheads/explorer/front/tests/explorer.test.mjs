@@ -134,7 +134,7 @@ test("keys that work everywhere: [ ] / p c ? Esc", async (t) => {
   assert.equal(await title(page), "L0H0");
   await page.keyboard.press("/");
   await page.keyboard.type("p[]c");
-  assert.equal(chosen(page).filter, "p[]c");
+  await page.waitForFunction(() => new URLSearchParams(location.hash.slice(1)).get("filter") === "p[]c");
   assert.equal(chosen(page).pins, "L3H8");
 });
 
@@ -254,6 +254,7 @@ test("pins: opened, taken away, exported as Python, CSV and JSON", async (t) => 
   assert.deepEqual(json.heads.map((each) => each.head), ["L1H4", "L3H8"]);
   assert.equal(json.heads[0].values.patching, column("patching")[13]);
   await tray.getByRole("button", { name: "Copy for Python" }).click();
+  await page.locator(".mh-told", { hasText: "copied" }).waitFor();
   await page.locator(".mh-search-line").focus();
   await page.keyboard.press("Control+V");
   assert.equal(await page.locator(".mh-search-line").inputValue(), 'heads=["L1H4", "L3H8"]');
@@ -336,6 +337,7 @@ test("a link shows the same, and Copy link copies it", async (t) => {
   assert.equal(await page.getByRole("tab", { name: "weights" }).getAttribute("aria-selected"), "true");
   const address = page.url();
   await page.getByRole("button", { name: "Copy link" }).click();
+  await page.locator(".mh-told", { hasText: "copied" }).waitFor();
   await page.locator(".mh-search-line").fill("");
   await page.keyboard.press("Control+V");
   assert.equal(await page.locator(".mh-search-line").inputValue(), address);

@@ -56,6 +56,9 @@ for (const [line, heads] of [
   ["unclassified", [1, 4]],
   ["country_to_capital", [0]],
   ["verb_to_past_tense", [2, 3]],
+  ["capital", [0]],
+  ["Induc and L0H2", [2]],
+  ["past or know", [0, 2, 3]],
   ["country_to_capital > 0.2", [0, 3]],
   ["patching > 0.2", [0, 3]],
   ["patching>0.2 and ships < 0.1", [0]],
@@ -86,6 +89,8 @@ for (const [line, message, at, near] of [
   ["inductoin", /inductoin is not the name/, [0, 9], ["induction"]],
   ["L0 and knowlege", /knowlege is not the name/, [7, 15], ["Knowledge"]],
   ["L9H1", /not in this model, whose heads are L0H0 to L1H2/, [0, 4], null],
+  ["pita", /pita is not the name/, [0, 4], ["country_to_capital"]],
+  ["cap", /cap is not the name/, [0, 3], ["country_to_capital"]],
   ["patching >", /line ends where/, [10, 10], null],
   ["patching", /patching needs a condition, such as patching > 0.2/, [0, 8], null],
   ["(L0 or L1", /this \( is never closed/, [0, 1], null],
@@ -108,6 +113,18 @@ for (const [line, message, at, near] of [
 test("says what a short name and q stand for", () => {
   assert.deepEqual(understand("ships < 1", MODEL).notes, ["ships stands for ships_scaling; also: ships_undifferentiated"]);
   assert.deepEqual(understand("q < 1", MODEL).notes, ["q is the smallest of patching_q, phi_q"]);
+});
+
+test("says what the beginning of a word stands for", () => {
+  assert.deepEqual(understand("capi", MODEL).notes, ["capi stands for country_to_capital: heads of its category whose phi is at least 0.1"]);
+  assert.deepEqual(understand("know", MODEL).notes, ["know stands for Knowledge"]);
+});
+
+test("a beginning that several names share is not guessed", () => {
+  const categories = { ...MODEL.categories, relations: [{ name: "country_to_capital", category: 0 }, { name: "state_to_capital", category: 0 }] };
+  const { error } = understand("capital", { ...MODEL, categories });
+  assert.match(error.message, /capital is not the name/);
+  assert.deepEqual(error.near.slice(0, 2).sort(), ["country_to_capital", "state_to_capital"]);
 });
 
 test("a name of the model itself never breaks the line", () => {

@@ -1,9 +1,9 @@
 /** Everything that is known of one head. */
 import type { ComponentChildren } from "preact";
-import { useMemo } from "preact/hooks";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 
 import type { Head, HeadBlock, Model, Page, Shared } from "../data";
-import { choose, state } from "../state";
+import { arrivedAtPane, choose, state } from "../state";
 import { AlikePane } from "./AlikePane";
 import { CausePane } from "./CausePane";
 import { HeadLink } from "./HeadLink";
@@ -18,6 +18,7 @@ import { PatternPane } from "./PatternPane";
 import { RolesPane } from "./RolesPane";
 import { SafetyPane } from "./SafetyPane";
 import { TextPane } from "./TextPane";
+import { besides } from "./verdicts";
 import { WeightsPane } from "./WeightsPane";
 
 interface Props {
@@ -65,10 +66,12 @@ function Loading({ page, model, modelAt, head }: LoadingProps) {
 
 function Names({ model, head }: { model: Model; head: number }) {
   const of = (names: readonly string[], none: string) => (names.length ? names.map((name) => <span key={name}>{name}</span>) : none);
+  const beside = model.behaviours && besides(behavioursOf(model, head), categoriesOf(model, head));
   return (
     <>
       {model.behaviours && <p class="card-names">On ordinary text: {of(behavioursOf(model, head), "nothing that has a name")}</p>}
       {model.categories && <p class="card-names">By weights: {of(categoriesOf(model, head), "no category")}</p>}
+      {beside && <p class="card-lead">{beside}</p>}
     </>
   );
 }
@@ -108,10 +111,17 @@ function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) 
   else if (!block.value || !shared.value) content = <Reading what={nameOf(model, head)} />;
   else if (!data) content = <Failed message={`The page holds no data of ${nameOf(model, head)}.`} />;
   else content = <Pane key={head} {...{ chosen, data, model, modelAt, head }} shared={shared.value} />;
+  const box = useRef<HTMLDivElement>(null);
+  const loaded = data !== null && shared.value !== null;
+  useEffect(() => {
+    if (loaded && arrivedAtPane()) box.current?.scrollIntoView({ block: "start" });
+  }, [loaded]);
   return (
-    <Tabs label="What to see of this head" tabs={tabs} chosen={chosen} onChoose={(pane) => choose({ pane })}>
-      {content}
-    </Tabs>
+    <div ref={box}>
+      <Tabs label="What to see of this head" tabs={tabs} chosen={chosen} onChoose={(pane) => choose({ pane })}>
+        {content}
+      </Tabs>
+    </div>
   );
 }
 

@@ -51,13 +51,29 @@ export function PathsPane({ pane, model, modelAt, head }: Props) {
           ? inText(pane.meaning)
           : "Composition: how much of what one head writes the other reads, by weights alone."}
       </p>
-      <PathsPlot name={`${nameOf(model, head)}-paths-${source}`} centre={nameOf(model, head)} links={links} unit={unit} model={modelAt} />
+      {source === "measured" && pane.composition.length > 0 && (
+        <Unpatched name={nameOf(model, head)} senders={links.senders.length > 0} receivers={links.receivers.length > 0} />
+      )}
+      <PathsPlot name={`${nameOf(model, head)}-paths-${source}`} centre={nameOf(model, head)} links={links} unit={unit} none={source === "measured" ? "none measured" : "none"} model={modelAt} />
       <details>
         <summary>The same as a table</summary>
         <LinkTable title="Senders: they feed this head" links={links.senders} unit={unit} model={modelAt} />
         <LinkTable title="Receivers: this head feeds them" links={links.receivers} unit={unit} model={modelAt} />
       </details>
     </div>
+  );
+}
+
+/** One side was not patched: its paths are known by weights alone. */
+function Unpatched({ name, senders, receivers }: { name: string; senders: boolean; receivers: boolean }) {
+  if (senders && receivers) return null;
+  return (
+    <p class="card-empty">
+      {senders ? `No path from ${name} was patched. ` : `No path into ${name} was patched. `}
+      <button type="button" class="card-button" onClick={() => choose({ paths: "weights" })}>
+        {senders ? "show what it feeds by weights" : "show what feeds it by weights"}
+      </button>
+    </p>
   );
 }
 

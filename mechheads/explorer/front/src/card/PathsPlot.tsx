@@ -9,6 +9,8 @@ interface Props {
   centre: string;
   links: Links;
   unit: string;
+  /** What stands in the place of a side without links. */
+  none: string;
   /** The number of the model. */
   model: number;
 }
@@ -34,7 +36,7 @@ export function placed(links: readonly Link[]): { rows: Placed[]; height: number
   return { rows, height: links.length ? y + ROW / 2 : 0 };
 }
 
-export function PathsPlot({ name, centre, links, unit, model }: Props) {
+export function PathsPlot({ name, centre, links, unit, none, model }: Props) {
   const [box, width] = useWidth<HTMLDivElement>();
   const drawn = Math.min(width, 860);
   const wide = drawn >= 560;
@@ -81,8 +83,8 @@ export function PathsPlot({ name, centre, links, unit, model }: Props) {
             {right.rows.map(({ link, y }, at) => (
               <Node key={at} {...{ link, wide, unit, model }} x={drawn - side} y={y + offset(right)} width={side} end="receives by" />
             ))}
-            {!left.rows.length && <None x={0} y={y0} text="none measured" />}
-            {!right.rows.length && <None x={drawn} y={y0} text="none measured" anchor="end" />}
+            {!left.rows.length && <None x={0} y={y0} text={none} />}
+            {!right.rows.length && <None x={drawn} y={y0} text={none} anchor="end" />}
           </svg>
         )}
       </div>

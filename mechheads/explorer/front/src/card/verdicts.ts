@@ -105,7 +105,7 @@ export function fill(view: View, { value, low, high, relation }: Blanks): string
     low: known(low) ? show(low) : "unknown",
     high: known(high) ? show(high) : "unknown",
     unit: view.unit,
-    relation: relation.replace(/_/g, " "),
+    relation: relation.replace(/_/g, " ") || "any relation",
   };
   return view.sentence.replace(/\{(\w+)\}/g, (whole, name: string) => texts[name] ?? whole);
 }
@@ -132,6 +132,14 @@ export function agreementOf(model: Model, lines: readonly Line[]): Agreement {
   else if (unclear.length) found.unshift(`${listed(unclear)} cannot tell${no.length ? "; the other views found no evidence that this head matters" : ""}.`);
   else if (no.length) found.unshift("No view found evidence that this head matters.");
   return { disagree: yes.length > 0 && no.length > 0, text: found.join(" ") };
+}
+
+/** What a category by weights means beside what the head is called on ordinary text; null if it has no category. */
+export function besides(behaviours: readonly string[], categories: readonly string[]): string | null {
+  if (!categories.length) return null;
+  if (behaviours.includes("sink")) return "On ordinary text it mostly rests on the first token: it maps what its weights map in some contexts only.";
+  if (!behaviours.length) return "Where it looks on ordinary text has no simple name. That speaks neither for nor against what its weights map.";
+  return "Where a head looks and what it maps are two questions: the names on text speak neither for nor against the category.";
 }
 
 /** Whether a view says that the head matters. One says the opposite: a head that the gates find irrelevant does not. */

@@ -38,7 +38,7 @@ export function SearchLine() {
         autocapitalize="off"
         spellcheck={false}
         maxLength={2000}
-        placeholder="L23H4, induction, patching > 0.2 and ships < 0.1"
+        placeholder="L23H4, induction and ships = yes, patching > 0.2"
         value={line}
         aria-invalid={error !== null}
         aria-describedby={idOf("search-note")}

@@ -13,6 +13,9 @@ export interface Found<T> {
   readonly note?: string;
 }
 
+/** So many letters may stand for the name that they begin. */
+const LEAST_LETTERS = 4;
+
 function key(name: string): string {
   return name.toLowerCase().replace(/[\s_-]+/g, " ").trim();
 }
@@ -66,6 +69,24 @@ export function conditionNamed(model: Model, name: string): Found<Test> | null {
   const called = behaviours?.names.findIndex((each) => key(each.name) === typed) ?? -1;
   if (called >= 0) return { is: (each) => behaviours?.of[each]?.includes(called) ?? false };
   return null;
+}
+
+/** The one behaviour, category or relation whose name has a word that begins so; null if there are none or several. */
+export function conditionWith(model: Model, part: string): Found<Test> | null {
+  const typed = key(part);
+  if (typed.length < LEAST_LETTERS) return null;
+  const names = conditionNames(model).filter((name) => ` ${key(name)}`.includes(` ${typed}`));
+  const [name] = names;
+  const found = name !== undefined && names.length === 1 ? conditionNamed(model, name) : null;
+  return found && { is: found.is, note: `${part} stands for ${found.note ?? name}` };
+}
+
+function conditionNames({ behaviours, categories }: Model): string[] {
+  return [
+    ...(behaviours?.names.map((each) => each.name) ?? []),
+    ...(categories?.names ?? []),
+    ...(categories?.relations.map((each) => each.name) ?? []),
+  ];
 }
 
 function placed(model: Model, what: string, number: number): Found<Test> | null {
@@ -122,9 +143,7 @@ export function about(model: Model, word: string): string[] {
 export function namesIn(model: Model): string[] {
   return [
     ...model.columns.map((column) => column.name),
-    ...(model.behaviours?.names.map((each) => each.name) ?? []),
-    ...(model.categories?.names ?? []),
-    ...(model.categories?.relations.map((each) => each.name) ?? []),
+    ...conditionNames(model),
     ...(model.categories ? ["unclassified"] : []),
   ];
 }

@@ -10,7 +10,7 @@
  */
 import type { Model } from "../data";
 import { near } from "./near";
-import { about, conditionNamed, equals, isText, namesIn, outside, quoted, valueNamed, type Found, type Test, type Value } from "./names";
+import { about, conditionNamed, conditionWith, equals, isText, namesIn, outside, quoted, valueNamed, type Found, type Test, type Value } from "./names";
 import { NotUnderstood, numberIn, split, type Kind, type Token } from "./tokens";
 
 export interface Understood {
@@ -132,6 +132,11 @@ class Parser {
       if (!found) continue;
       this.at += n;
       return n === 1 ? this.withNeighbours(this.noted(found), first) : this.noted(found);
+    }
+    const part = this.peek(1).kind === "compare" ? null : conditionWith(this.model, first.text);
+    if (part) {
+      this.at++;
+      return this.noted(part);
     }
     if (valueNamed(this.model, first.text)) {
       throw new NotUnderstood(`${first.text} needs a condition, such as ${first.text} > 0.2`, first.start, first.end);
