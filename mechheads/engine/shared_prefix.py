@@ -1,19 +1,24 @@
-"""A run whose prompts share their first tokens with a cached run, computed from the first token that differs."""
+"""Runs whose prompts share their first tokens with a cached run, computed from the first token that differs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Wave
 from mechheads.limits import Limits
+from mechheads.model.core import ModelCore
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.layer_store import LayerStore
+
+_PROMPTS_AT_ONCE = 256
 
 
 def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits, progress: bool) -> HeadCache:
@@ -50,3 +55,35 @@ def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits, progr
             new = Wave(base, rows, part).follow(part.take(model.backend.embed(ids[rows])[0]), keep)
             final[rows][where] = new[real]
     return HeadCache(model, tokens, {"z": store}, final, (model.n_heads, model.n_kv_heads))
+
+
+def values_after(
+    model: ModelCore, opening: Sequence[int], ids: Int[Tensor, " token"]
+) -> list[Float[Tensor, "token kv d_head"]]:
+    """The value vectors of single tokens after one opening, for each layer, in float32."""
+    layout, device = layout_of(model), ids.device
+    prompts = torch.cat([torch.tensor(opening, device=device).expand(len(ids), -1), ids[:, None]], 1)
+    if layout == "whole":
+        return _last_values(model, prompts)
+    base = HeadCache.run(model, prompts[:1].tolist(), sites=("keys", "values"), progress=False)
+    parts: list[list[Tensor]] = [[] for _ in range(model.n_layers)]
+
+    def keep(layer: int, values: Tensor) -> None:
+        parts[layer].append(values[:, -1].float())
+
+    with torch.no_grad():
+        for some in prompts.split(_PROMPTS_AT_ONCE):
+            last = torch.full((len(some), 1), len(opening), device=device)
+            window = Window.from_start(last[:, 0], last, layout, some.shape[1])
+            residual = window.take(model.backend.embed(some)[0])
+            Wave(base, torch.zeros_like(last[:, 0]), window).follow(residual, keep, "v")
+    return [torch.cat(found) for found in parts]
+
+
+def _last_values(model: ModelCore, prompts: Int[Tensor, "prompt pos"]) -> list[Float[Tensor, "prompt kv d_head"]]:
+    parts: list[list[Tensor]] = [[] for _ in range(model.n_layers)]
+    for some in prompts.split(_PROMPTS_AT_ONCE):
+        values = HeadCache.run(model, some.tolist(), sites=("v",), progress=False).site("v")
+        for layer, found in enumerate(parts):
+            found.append(values.layer(layer)[:, :, -1].float())
+    return [torch.cat(found) for found in parts]

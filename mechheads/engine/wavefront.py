@@ -123,21 +123,24 @@ class Wave:
             return final[back]
 
     def follow(
-        self, residual: Float[Tensor, "prompt width d_model"], keep: Callable[[int, Tensor], None]
+        self,
+        residual: Float[Tensor, "prompt width d_model"],
+        keep: Callable[[int, Tensor], None],
+        site: Literal["z", "v"] = "z",
     ) -> Float[Tensor, "prompt width d_model"]:
         """The final states of other tokens after the cached past.
 
         Args:
-            keep: called as ``keep(layer, z)`` for each layer, with z [prompt, width, head, d_head].
+            keep: called as ``keep(layer, values)`` for each layer, with its values [prompt, width, head, d_head].
         """
         backend, stream = self.model.backend, residual[None]
         for layer in range(self.model.n_layers):
 
-            def note(z: Tensor, hook: Any, layer: int = layer) -> None:
-                keep(layer, z)
+            def note(values: Tensor, hook: Any, layer: int = layer) -> None:
+                keep(layer, values)
 
             block = partial(self._block, layer, stream, [])
-            stream = backend.under([(self.model.hook_name("z", layer), note)], block)
+            stream = backend.under([(self.model.hook_name(site, layer), note)], block)
         return backend.finish(stream[0])
 
     def _run(self, copies: list[Copy]) -> Tensor:

@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 from mechheads.behaviour.head_examples import PARTS, HeadExamples
 from mechheads.explorer.columns import comparable
 from mechheads.explorer.encode import plain
-from mechheads.explorer.weights_payload import paths_pane, weights_pane
+from mechheads.explorer.weights_payload import compositions, paths_pane, weights_pane
 from mechheads.heads import HeadId, check_heads
 from mechheads.results.dataset import RANGE
 from mechheads.results.scores import HeadScores
@@ -89,7 +89,7 @@ class _Cards:
         self._alike = _nearest(atlas.to_dataframe())
         self._each = 1 if atlas.sizes[0] * atlas.sizes[1] > _MANY else 2
         self._texts = {} if atlas.examples is None else dict(iter(atlas.examples.table.groupby("head")))
-        self._composed = None if atlas.weights is None else _by_head(atlas.weights.table)
+        self._composed = None if atlas.weights is None else compositions(atlas.weights.table)
 
     def of(self, head: HeadId) -> dict[str, Any]:
         """The card of one head."""
@@ -121,11 +121,14 @@ def attention(keys: np.ndarray, weights: np.ndarray, first: np.ndarray) -> dict[
     Args:
         keys, weights: [query, kept], the largest first; weights and ``first`` in 255ths.
     """
-    kept = (weights > 0).sum(-1).tolist()
+    kept = weights > 0
+    ends = kept.sum(-1).cumsum().tolist()
+    spans = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    of_keys, of_weights = keys[kept].tolist(), weights[kept].tolist()
     return {
         "first": first.tolist(),
-        "keys": [row[:n] for row, n in zip(keys.tolist(), kept, strict=True)],
-        "weights": [row[:n] for row, n in zip(weights.tolist(), kept, strict=True)],
+        "keys": [of_keys[span] for span in spans],
+        "weights": [of_weights[span] for span in spans],
     }
 
 
@@ -237,12 +240,6 @@ def _roles_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
 def _prompts(scores: HeadScores) -> list[str]:
     """The labels of the prompts (of roles: of the starts) behind scores."""
     return [] if "cluster" not in scores.dataset else [str(label) for label in scores.dataset["cluster"].values]
-
-
-def _by_head(composed: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The pairs in which each head takes part."""
-    both = pd.concat([composed.assign(head=composed["sender"]), composed.assign(head=composed["receiver"])])
-    return {str(head): rows for head, rows in both.groupby("head")}
 
 
 def _nearest(table: pd.DataFrame) -> Any:

@@ -40,13 +40,13 @@ def weights_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
     }
 
 
-def paths_pane(atlas: Atlas, head: HeadId, composed: Mapping[str, pd.DataFrame] | None) -> dict[str, Any] | None:
+def paths_pane(atlas: Atlas, head: HeadId, composed: Mapping[str, list[Any]] | None) -> dict[str, Any] | None:
     """The heads that a head reads from and writes to, by weights and by path patching; None if neither was done."""
     if composed is None and atlas.paths is None:
         return None
     senders, receivers = ([], []) if atlas.paths is None else _paths(atlas.paths, head)
     return {
-        "composition": [] if composed is None else _composition(composed.get(str(head)), str(head)),
+        "composition": [] if composed is None else composed.get(str(head), []),
         "senders": senders,
         "receivers": receivers,
         "unit": "" if atlas.paths is None else atlas.paths.unit,
@@ -128,23 +128,23 @@ def _operations(weights: HeadWeights, head: HeadId) -> list[dict[str, Any]]:
     return found
 
 
-def _composition(rows: pd.DataFrame | None, head: str) -> list[dict[str, Any]]:
-    if rows is None:
-        return []
-    found = []
-    group: Any
-    for way, group in rows.groupby("way"):
-        sides = {}
-        for name, mine, other in (("senders", "receiver", "sender"), ("receivers", "sender", "receiver")):
-            best = group[group[mine] == head].sort_values("z", ascending=False).head(_LISTED)
-            sides[name] = plain(
-                [
-                    {"head": row[other], "score": row["score"], "z": row["z"], "p": row["p"]}
-                    for row in best.to_dict("records")
-                ]
-            )
-        found.append({"way": str(way), **sides})
-    return sorted(found, key=lambda each: "QKV".index(each["way"]))
+def compositions(table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """For every head and each way of reading, the senders and receivers that stand out most by weights.
+
+    Args:
+        table: one row for each pair of heads: sender, receiver, way, score, z and p.
+    """
+    columns = ["sender", "receiver", "way", "score", "z", "p"]
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for side, mine, other in (("senders", "receiver", "sender"), ("receivers", "sender", "receiver")):
+        in_order = table[columns].sort_values("z", ascending=False, kind="stable")
+        for row in in_order.groupby(["way", mine], sort=False).head(_LISTED).to_dict("records"):
+            sides = found.setdefault((row["way"], row[mine]), {"senders": [], "receivers": []})
+            sides[side].append(plain({"head": row[other], "score": row["score"], "z": row["z"], "p": row["p"]}))
+    by_head: dict[str, list[dict[str, Any]]] = {}
+    for (way, head), sides in sorted(found.items(), key=lambda item: "QKV".index(item[0][0])):
+        by_head.setdefault(head, []).append({"way": way, **sides})
+    return by_head
 
 
 def _paths(paths: HeadScores, head: HeadId) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -23,13 +23,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechheads.engine.shared_prefix import values_after
 from mechheads.model.model import Model
 from mechheads.prompts.tokens import begin_tokens
-from mechheads.runs.head_cache import HeadCache
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mechheads.model.stored_weights import StoredWeights
 
 Reading = Literal["embedding", "first_mlp", "carried"]
@@ -39,7 +37,6 @@ Norm = Literal["raw", "folded"]
 READINGS: tuple[Reading, ...] = ("embedding", "first_mlp", "carried")
 SOURCES: tuple[Source, ...] = ("all", *READINGS)
 OPENINGS = ("The", "and", "\n")
-_PROMPTS_AT_ONCE = 256
 
 
 class Readings:
@@ -117,8 +114,7 @@ def carried_values(
     openings = neutral_openings(model)
     total: list[Tensor] = []
     for opening in openings:
-        prompts = [[*opening, token] for token in ids.tolist()]
-        read = _last_values(model, prompts)
+        read = values_after(model, opening, ids)
         total = read if not total else [before + more for before, more in zip(total, read, strict=True)]
     group = model.n_heads // model.n_kv_heads
     found = []
@@ -142,17 +138,6 @@ def neutral_openings(model: Model) -> list[list[int]]:
             f"the tokenizer has no tokens for any of the neutral openings {', '.join(map(repr, OPENINGS))}"
         )
     return openings
-
-
-def _last_values(model: Model, prompts: Sequence[list[int]]) -> list[Float[Tensor, "prompt kv d_head"]]:
-    """The value vectors of the last token of prompts of one length, for each layer, in float32."""
-    parts: list[list[Tensor]] = [[] for _ in range(model.n_layers)]
-    for start in range(0, len(prompts), _PROMPTS_AT_ONCE):
-        run = HeadCache.run(model, prompts[start : start + _PROMPTS_AT_ONCE], sites=("v",), progress=False)
-        values = run.site("v")
-        for layer, found in enumerate(parts):
-            found.append(values.layer(layer)[:, :, -1].float())
-    return [torch.cat(found) for found in parts]
 
 
 def _finite(tensor: Tensor, where: str) -> Tensor:
