@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads._version import __version__
-from mechheads.model.backends.base import Backend, Sizes, Weight
+from mechheads.model.backends.base import AttnImplementation, Backend, Sizes, Weight
 from mechheads.model.backends.readable import check_readable
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class ModelCore:
         self.name, self.revision = name, revision
         self.source: Source | None = None
         self.original: ModelCore | None = None
+        self.attn_implementation: AttnImplementation = "eager"
         self.tokenizer = backend.tokenizer if tokenizer is None else tokenizer
         sizes: Sizes = backend.sizes
         self.n_layers, self.n_heads, self.n_kv_heads = sizes.n_layers, sizes.n_heads, sizes.n_kv_heads

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from mechheads.engine.row_layout import layout_of
-from mechheads.model.backends.base import Backend
+from mechheads.model.backends.base import AttnImplementation, Backend
 from mechheads.model.backends.readable import first_sentence
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL, Source, load_pretrained
@@ -27,6 +27,7 @@ def load(
     device: str | torch.device = "cpu",
     backend: Literal["bridge", "hooked"] | None = None,
     trust_remote_code: bool = False,
+    attn_implementation: AttnImplementation = "sdpa",
 ) -> Model:
     """Load a model: the default one, a hub name, a local Hugging Face folder, or a GGUF file.
 
@@ -41,6 +42,8 @@ def load(
         backend: ``"bridge"`` (TransformerBridge) or ``"hooked"`` (HookedTransformer, TransformerLens 3.9 only).
             By default, the recommended one of the installed TransformerLens.
         trust_remote_code: whether code that comes with a hub model may run.
+        attn_implementation: ``"sdpa"`` computes attention by torch's fused kernels wherever no pattern is asked for or
+            changed, if a trial run gives the same numbers; ``"eager"`` never does.
 
     Raises:
         ValueError: if there is no such model or device, the model is damaged, or it has no attention heads.
@@ -49,13 +52,23 @@ def load(
     Model('smollm2-135m-instruct': 30 layers x 9 heads (3 key/value), d_model 576, TransformerBridge)
     """
     chosen = _choose_backend(backend)
+    _check_attention(attn_implementation)
     found = load_pretrained(
         name_or_path, revision=revision, dtype=dtype, device=_find_device(device), trust_remote_code=trust_remote_code
     )
-    model = from_transformers(found.model, found.tokenizer, found.name, revision=found.revision, backend=chosen)
+    model = from_transformers(
+        found.model,
+        found.tokenizer,
+        found.name,
+        revision=found.revision,
+        backend=chosen,
+        attn_implementation=attn_implementation,
+    )
     path = Path(name_or_path or DEFAULT_MODEL).expanduser()
     where = str(path.absolute()) if os.path.exists(path) else found.name
-    model.source = Source(where, found.commit, dtype, backend, trust_remote_code)
+    model.source = Source(
+        where, found.commit, dtype, backend, trust_remote_code, attn_implementation=attn_implementation
+    )
     return model
 
 
@@ -73,13 +86,14 @@ def load_again(source: Source, device: str | torch.device) -> Model:
         device=device,
         backend=source.backend,
         trust_remote_code=source.trust_remote_code,
+        attn_implementation=source.attn_implementation,
     )
     return model if source.cast is None else in_dtype(model, source.cast)
 
 
 def in_dtype(model: Model, dtype: torch.dtype) -> Model:
     """A copy of the model with the same weights in another dtype."""
-    copied = wrap(model.backend.in_dtype(dtype), model.tokenizer)
+    copied = wrap(model.backend.in_dtype(dtype), model.tokenizer, attn_implementation=model.attn_implementation)
     copied.source = model.source and replace(model.source, cast=dtype)
     copied.original = model  # hooks of TransformerLens in the copy refer to it weakly
     return copied
@@ -104,8 +118,10 @@ def from_transformers(
     *,
     revision: str | None = None,
     backend: Literal["bridge", "hooked"] | None = None,
+    attn_implementation: AttnImplementation = "sdpa",
 ) -> Model:
     """Use a transformers model with eager attention and its tokenizer; see ``load`` for the other arguments."""
+    _check_attention(attn_implementation)
     adapter: Backend
     if _choose_backend(backend) == "hooked":
         from mechheads.model.backends import hooked
@@ -116,7 +132,7 @@ def from_transformers(
         from mechheads.model.backends import bridge
 
         adapter = bridge.BridgeBackend(_boot(bridge.boot, model, tokenizer, name))
-    return _ready(Model(adapter, name, revision, tokenizer))
+    return _ready(Model(adapter, name, revision, tokenizer), attn_implementation)
 
 
 def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name: str) -> Any:
@@ -136,13 +152,14 @@ def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name
         ) from error
 
 
-def wrap(model: Any, tokenizer: Any = None) -> Model:
+def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplementation = "sdpa") -> Model:
     """Use a TransformerLens model that you already have. It is not changed.
 
     Args:
         model: a ``HookedTransformer`` (TransformerLens 3.9) or a ``TransformerBridge`` (4.x).
         tokenizer: used instead of the model's own, which TransformerLens may have configured to prepend a
             beginning-of-sequence token.
+        attn_implementation: as in ``load``.
 
     Raises:
         TypeError: if the model is neither.
@@ -151,6 +168,7 @@ def wrap(model: Any, tokenizer: Any = None) -> Model:
     >>> mh.wrap(model.model).n_heads
     9
     """
+    _check_attention(attn_implementation)
     names = {base.__name__ for base in type(model).__mro__}
     if "HookedTransformer" in names:
         from mechheads.model.backends.hooked import HookedBackend as Adapter
@@ -161,7 +179,7 @@ def wrap(model: Any, tokenizer: Any = None) -> Model:
             f"model is a {type(model).__name__}; wrap takes a HookedTransformer or a TransformerBridge. "
             "For a transformers model, save it with save_pretrained and load the folder with mh.load"
         )
-    return _ready(Model(Adapter(model), model.cfg.model_name, tokenizer=tokenizer))
+    return _ready(Model(Adapter(model), model.cfg.model_name, tokenizer=tokenizer), attn_implementation)
 
 
 def _choose_backend(backend: str | None) -> Literal["bridge", "hooked"]:
@@ -179,14 +197,23 @@ def _choose_backend(backend: str | None) -> Literal["bridge", "hooked"]:
     return backend
 
 
-def _ready(model: Model) -> Model:
-    """The model, after a trial run that shows that the engine can resume it.
+def _check_attention(attn_implementation: str) -> None:
+    if attn_implementation not in ("sdpa", "eager"):
+        raise ValueError(f'attn_implementation is {attn_implementation!r}; choose "sdpa" or "eager"')
 
-    A model that carries its user's hooks is tried at its first analysis, because a trial would run these too.
+
+def _ready(model: Model, attn_implementation: AttnImplementation) -> Model:
+    """The model, after trial runs that show that the engine can resume it, and how it may compute attention.
+
+    A model that carries its user's hooks is tried at its first analysis, because a trial would run these too; it
+    keeps its own attention.
 
     Raises:
         ValueError: if the engine cannot resume it.
     """
+    model.attn_implementation = attn_implementation
     if not model.backend.carries_hooks:
+        if attn_implementation == "sdpa":
+            model.backend.fuse_attention()
         layout_of(model)
     return model

@@ -21,6 +21,8 @@ from mechheads.model.backends.temporary_changes import HookOn, NoGradient, chang
 Hook = tuple[str, Callable[..., Any]]
 R = TypeVar("R")
 Weight = Literal["Q", "K", "V", "O"]
+AttnImplementation = Literal["sdpa", "eager"]
+"""How attention is computed where no pattern is asked for or changed: by torch's fused kernels, or step by step."""
 Layout = Literal["queries", "rows", "whole"]
 """How changed copies of a run are stacked; see ``engine/row_layout.py``."""
 
@@ -166,6 +168,10 @@ class Backend(ABC):
     @abstractmethod
     def tokenizer(self) -> Any:
         """The tokenizer that the model carries."""
+
+    @abstractmethod
+    def fuse_attention(self) -> None:
+        """From now on, compute no patterns where no hook asks for them, if a trial run gives the same final states."""
 
     @abstractmethod
     def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:

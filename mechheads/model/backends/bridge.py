@@ -8,7 +8,7 @@ the last block comes from another call, in which the last block returns our resi
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -19,8 +19,12 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components import NormalizationBridge
 
 from mechheads.model.backends.base import Backend, Blocks, Keys, R
+from mechheads.model.backends.fused_attention import FusedAttention, fused_attentions
 from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.backends.temporary_changes import Forward
+
+_TRIAL = 24
+"""The length of the prompts on which fused attention is tried."""
 
 
 def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
@@ -39,6 +43,7 @@ class BridgeBackend(Backend):
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)
+        self._fused: Sequence[FusedAttention | None] = [None] * self.sizes.n_layers
         self._visible: dict[int, list[Tensor]] = {}
         if not hasattr(module.original_model, "base_model"):
             raise ValueError(
@@ -68,6 +73,15 @@ class BridgeBackend(Backend):
 
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
         return self.module.adapter.apply_output_logits_transform(logits)
+
+    def fuse_attention(self) -> None:
+        ids = self.trial_tokens(2, _TRIAL)
+
+        def run(fused: Sequence[FusedAttention | None]) -> Tensor:
+            self._fused = fused
+            return self.run(ids)
+
+        self._fused = fused_attentions(self.module.blocks, self.changes, run, self.tolerance)
 
     def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:
         residual, _, blocks = self._prepare(input_ids=ids)
@@ -113,7 +127,7 @@ class BridgeBackend(Backend):
                 arguments[self._keys_name] = keys
             if mask is not None:
                 arguments["attention_mask"] = mask
-            out = self._norms_once(layer, lambda: self.module.blocks[layer](residual.contiguous(), **arguments))
+            out = self._briefly(layer, lambda: self.module.blocks[layer](residual.contiguous(), **arguments))
             return out[0] if isinstance(out, (tuple, list)) else out
 
         return entered[0], named, call
@@ -200,18 +214,20 @@ class BridgeBackend(Backend):
             if isinstance(tensor, Tensor) and tensor.ndim > 2 and tensor.shape[1] == 2
         ]
 
-    def _norms_once(self, layer: int, run: Callable[[], R]) -> R:
-        """Call ``run`` while the block's norms are computed by transformers alone.
+    def _briefly(self, layer: int, run: Callable[[], R]) -> R:
+        """Call ``run`` while the block computes nothing that only hook points without hooks would see.
 
-        The bridge's norms compute everything a second time for their hook points, which is not needed if these have
-        no hooks.
+        The bridge's norms compute everything a second time for their hook points, and its attention every pattern.
         """
-        idle = [
-            norm
+        changes = [
+            Forward(norm, norm.original_component.forward)
             for norm, points in self._native_norms[layer]
             if "forward" not in norm.__dict__ and not any(point.has_hooks() for point in points)
         ]
-        return self.changes.during((Forward(norm, norm.original_component.forward) for norm in idle), run)
+        fused = self._fused[layer]
+        if fused is not None and fused.serves:
+            changes.append(fused.change())
+        return self.changes.during(changes, run)
 
     @cached_property
     def _native_norms(self) -> list[list[tuple[Any, list[Any]]]]:

@@ -68,6 +68,19 @@ class Forward:
         self._module.__dict__.update(self._before)
 
 
+class Setting:
+    """Another value of an attribute."""
+
+    def __init__(self, owner: Any, name: str, value: Any) -> None:
+        self._owner, self._name, self._value, self._before = owner, name, value, getattr(owner, name)
+
+    def make(self) -> None:
+        setattr(self._owner, self._name, self._value)
+
+    def undo(self) -> None:
+        setattr(self._owner, self._name, self._before)
+
+
 class NoGradient:
     """A weight that requires no gradient."""
 

@@ -7,6 +7,8 @@ from typing import Literal
 
 import torch
 
+from mechheads.model.backends.base import AttnImplementation
+
 
 @dataclass(frozen=True)
 class Source:
@@ -16,7 +18,7 @@ class Source:
         name_or_path: a name, or the absolute path of a folder or a file.
         revision: the commit, for names on the hub.
         dtype: the dtype in which the weights are loaded; ``cast``: the dtype that they then get, None for the same.
-        backend, trust_remote_code: as in ``mh.load``.
+        backend, trust_remote_code, attn_implementation: as in ``mh.load``.
     """
 
     name_or_path: str
@@ -25,3 +27,4 @@ class Source:
     backend: Literal["bridge", "hooked"] | None = None
     trust_remote_code: bool = False
     cast: torch.dtype | None = None
+    attn_implementation: AttnImplementation = "sdpa"
