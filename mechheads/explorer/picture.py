@@ -82,6 +82,11 @@ def png(page: dict[str, Any]) -> bytes:
     return written.getvalue()
 
 
+def width(page: dict[str, Any]) -> int:
+    """How wide the picture is shown, in pixels of a page."""
+    return _drawing(page).width
+
+
 def words(page: dict[str, Any]) -> str:
     """What the picture shows: how many heads have each category, and which have the largest effect."""
     model = page["models"][0]

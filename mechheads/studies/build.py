@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mechheads.behaviour import head_examples, profile_heads
 from mechheads.engine.answer_check import AnswerWarning
 from mechheads.engine.racing import Race
-from mechheads.engine.sweep import plan
+from mechheads.engine.sweep import timed_plan
 from mechheads.gating import head_roles
 from mechheads.interventions.basic import UniformAttention
 from mechheads.labels import label_heads
@@ -198,7 +198,7 @@ def _estimate(
     if "patching" in atlas.seconds:
         seconds["causes"] = causes.PATCHED * atlas.seconds["patching"]
     with atlas.or_left_out("safety heads"):
-        cost = plan(model, request_prompts(model, atlas.requests), intervention=UniformAttention())
+        cost = timed_plan(model, request_prompts(model, atlas.requests), intervention=UniformAttention())
         share = 1.0 if _race(model, atlas.requests) is None else _RACE
         tokens = cost.forwards * cost.prompts * cost.pos
         seconds["text"] = _ON_TEXT * n_tokens * (cost.seconds or 0.0) / tokens

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from mechheads.engine.racing import Race
-from mechheads.engine.sweep import plan
+from mechheads.engine.sweep import timed_plan
 from mechheads.generation.generate import generate
 from mechheads.heads import HeadId
 from mechheads.interventions.basic import UniformAttention
@@ -298,7 +298,7 @@ class _Work:
         """How long the study will take, from a few heads and a few answers."""
         harmful, harmless = self.tested_on
         asked = request_prompts(self.model, self.ranked_on[0])
-        sweep = plan(self.model, asked, intervention=UniformAttention()).seconds or 0.0
+        sweep = timed_plan(self.model, asked, intervention=UniformAttention()).seconds or 0.0
         some = request_prompts(self.model, harmful[:_PROBED], "chat" if self.model.chat_template else "query")
         one, several = (_seconds(self.model, some, tokens) for tokens in (1, 1 + _PROBED_TOKENS))
         each = (one + max(several - one, 0.0) / _PROBED_TOKENS * (self.sizes.tokens - 1)) / len(harmful[:_PROBED])

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pandas as pd
 
-from mechheads.engine.sweep import plan
+from mechheads.engine.sweep import timed_plan
 from mechheads.interventions.basic import UniformAttention
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.model.load import load
@@ -104,7 +104,7 @@ def safety_figure(
     def estimate(model: Model, todo: Sequence[str]) -> float:
         prompts = [request_prompts(model, texts[data], template) for data in todo]
         return len(ablations) * sum(
-            plan(model, some, intervention=UniformAttention()).seconds or 0.0 for some in prompts
+            timed_plan(model, some, intervention=UniformAttention()).seconds or 0.0 for some in prompts
         )
 
     def compute(model: Model, data: str, place: Path) -> dict[str, SafetyHeads]:
