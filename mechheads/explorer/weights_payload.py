@@ -137,7 +137,7 @@ def compositions(table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     columns = ["sender", "receiver", "way", "score", "z", "p"]
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for side, mine, other in (("senders", "receiver", "sender"), ("receivers", "sender", "receiver")):
-        in_order = table[columns].sort_values("z", ascending=False, kind="stable")
+        in_order = pd.DataFrame(table[columns]).sort_values("z", ascending=False, kind="stable")
         for row in in_order.groupby(["way", mine], sort=False).head(_LISTED).to_dict("records"):
             sides = found.setdefault((row["way"], row[mine]), {"senders": [], "receivers": []})
             sides[side].append(plain({"head": row[other], "score": row["score"], "z": row["z"], "p": row["p"]}))

@@ -19,11 +19,14 @@ from mechheads.patching.minimal import Circuit, minimal_circuit
 from mechheads.patching.path import path_matrix, path_patch
 from mechheads.patching.screen import Screen
 from mechheads.patching.self_repair import self_repair
+from mechheads.patching.tasks.circuit_task import CIRCUIT_TASKS, CircuitTask, circuit_task
 from mechheads.runs.head_cache import HeadCache
 
 __all__ = [
+    "CIRCUIT_TASKS",
     "Circuit",
     "CircuitCurve",
+    "CircuitTask",
     "Completeness",
     "Context",
     "Faithfulness",
@@ -46,6 +49,7 @@ __all__ = [
     "activation_patch",
     "attribution_patch",
     "circuit_curve",
+    "circuit_task",
     "completeness",
     "faithfulness",
     "kl_divergence",

@@ -13,28 +13,9 @@ import numpy as np
 
 from mechheads.messages.arguments import check_at_least, check_several
 from mechheads.model.model import Model
+from mechheads.patching.tasks.indirect_object import NAMES, ORDERS, TEMPLATES
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import encode, locate, single_token
-
-TEMPLATES = (
-    "When {first} and {second} went to the store, {subject} gave a drink to",
-    "When {first} and {second} walked in the garden, {subject} handed a flower to",
-    "While {first} and {second} were at the school, {subject} passed a note to",
-    "After {first} and {second} came home from the market, {subject} offered an apple to",
-    "When {first} and {second} sat in the office, {subject} gave a book to",
-    "Then, {first} and {second} waited for the train, and {subject} gave a ticket to",
-    "While {first} and {second} were cleaning the kitchen, {subject} threw a towel to",
-    "After {first} and {second} had a long walk, {subject} lent a jacket to",
-)
-_COMMON = """
-    Mary John Tom James Dan Sarah Michael David Anna Paul Mark Lisa Kate Jack Emma Peter Robert Laura Alice Bob
-    Susan Jane George Henry Simon Martin Rachel Linda Karen Kevin Brian Steven Jason Adam Eric Amy Julia Maria
-    Richard Thomas William Charles Joseph Daniel Andrew Scott Frank Alex Max Sam Ben Luke Ryan Matthew Victoria Rose
-    Helen
-"""
-NAMES = tuple(_COMMON.split())
-ORDERS = ("ABBA", "BABA")
-"""The other person is named first, or the subject is."""
 
 
 def indirect_object_pairs(

@@ -7,7 +7,7 @@ rest to a fused kernel that never holds a pattern.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ class FusedAttention:
     @classmethod
     def of(cls, block: Any, changes: Changes) -> FusedAttention | None:
         """The attention of a block; None if transformers' own would not compute the same, with the same hooks."""
-        attention = getattr(block, "attn", None)
+        attention: Any = getattr(block, "attn", None)
         if getattr(type(attention), "forward", None) is not PositionEmbeddingsAttentionBridge.forward:
             return None
         own: Any = attention.original_component
@@ -84,7 +84,7 @@ def is_causal(mask: Tensor) -> bool:
 
 
 def fused_attentions(
-    blocks: Sequence[Any], changes: Changes, run: Callable[[Sequence[FusedAttention | None]], Tensor], tolerance: float
+    blocks: Iterable[Any], changes: Changes, run: Callable[[Sequence[FusedAttention | None]], Tensor], tolerance: float
 ) -> list[FusedAttention | None]:
     """The fused attention of each block, after a trial run that shows that it computes the same.
 
@@ -92,8 +92,8 @@ def fused_attentions(
         run: runs the model with some attentions fused, and gives its final states.
         tolerance: how far the final states may differ, in their standard deviations.
     """
-    none: list[FusedAttention | None] = [None] * len(blocks)
     found = [FusedAttention.of(block, changes) for block in blocks]
+    none: list[FusedAttention | None] = [None] * len(found)
     if not any(found):
         return none
     step_by_step = run(none).float()

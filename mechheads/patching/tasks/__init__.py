@@ -1,0 +1,1 @@
+"""The field's tasks for circuits, one a file."""
