@@ -19,7 +19,6 @@ from transformer_lens.model_bridge.generalized_components.position_embeddings_at
 
 from mechheads.model.backends.temporary_changes import Changes, Forward, Setting
 
-_PROJECTIONS = "qkvo"
 _NOT_FUSED = ("attn_logit_softcapping", "sinks")
 """What torch's scaled dot product does not compute: a soft cap of the scores, and a logit beside the keys."""
 _LONG = 256
@@ -48,7 +47,7 @@ class FusedAttention:
             return None
         own: Any = attention.original_component
         calls_the_same = all(
-            getattr(own, getattr(attention, each).name, None) is getattr(attention, each) for each in _PROJECTIONS
+            getattr(own, part.name, None) is getattr(attention, name) for name, part in attention.submodules.items()
         )
         plain = all(getattr(own, name, None) is None for name in _NOT_FUSED)
         return cls(attention, changes) if calls_the_same and plain else None
