@@ -14,11 +14,12 @@ from torch import Tensor
 
 from mechheads.behaviour.head_examples import PARTS, QUANTILES, HeadExamples
 from mechheads.behaviour.moved import norm_of, values_of, written_by
-from mechheads.behaviour.windows import Texts, Windows, check_window, windows_of
+from mechheads.behaviour.windows import Texts, WindowIds, Windows, check_window, windows_of
+from mechheads.engine.each import Each, flops_of, in_order
 from mechheads.heads import HeadId
-from mechheads.limits import Budget, Limits
+from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.arguments import check_at_least
-from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
@@ -40,6 +41,7 @@ def head_examples(
     seed: int = 0,
     budget: Budget = None,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> HeadExamples:
     """Show where every head attends, in windows of text from each tenth of its activity.
 
@@ -64,6 +66,7 @@ def head_examples(
         budget: memory, in bytes or as text such as "2 GB" (default 4 GB). All heads' attention to three keys of every
             query is kept until windows are drawn: 8 bytes for each head and token.
         progress: show a progress bar.
+        workers: what reads the windows, as in ``mh.sweep``.
 
     Returns:
         A table with a row for each example, and its tokens and attention. After Ctrl-C, of the windows until then.
@@ -71,6 +74,7 @@ def head_examples(
     Raises:
         ValueError: if an argument is not valid, the texts have fewer than two windows of 16 tokens, or the windows do
             not fit in the budget.
+        RuntimeError: if some windows end every worker that tries them.
         KeyboardInterrupt: if Ctrl-C came before the second window.
 
     Kobayashi et al. 2020 (arXiv 2004.10102), equation 5, for the norm of what is moved.
@@ -85,17 +89,22 @@ def head_examples(
     if window > 256:
         raise ValueError(f"window is {window}; examples have at most 256 tokens")
     each = model.n_layers * model.n_heads * (2 * _KEPT + 2)
-    if n_tokens * each > (memory := Limits.of(budget).memory):
+    limits = Limits.of(budget, workers)
+    if n_tokens * each > (memory := limits.memory):
         raise ValueError(
             f"n_tokens is {n_tokens}, which needs {n_tokens * each / 2**20:,.0f} MB for this model; give at most "
             f"{memory // each}, or a larger budget"
         )
     seen: list[_Seen] = []
     batches = windows_of(model, texts, window, n_tokens)
-    with until_interrupted() as work, Bar(total=n_tokens, desc="examples", unit="token", disable=not progress) as bar:
-        for windows in batches:
-            seen += _Watch(model, windows).run()
-            bar.update(windows.ids.numel())
+    bar = Bar(total=n_tokens, desc="examples", unit="token", disable=not progress)
+
+    def see(windows: Windows, arrays: Sequence[np.ndarray]) -> None:
+        seen.extend(_seen(windows, arrays))
+        bar.update(windows.ids.numel())
+
+    with until_interrupted() as work, bar:
+        stop_if(_watch(model, batches, limits, see))
     work.stop_unless(len(seen) > 1)
     work.warn(f"{sum(len(one.ids) for one in seen)} tokens", "the examples are of these")
     if len(seen) < 2:
@@ -135,29 +144,84 @@ class _Seen:
     sizes: UInt8[np.ndarray, "layer head pos"]
 
 
+def _watch(
+    model: Model,
+    batches: Iterator[Windows],
+    limits: Limits,
+    see: Callable[[Windows, Sequence[np.ndarray]], object],
+) -> bool:
+    """Watch batches of windows, here or by workers; ``see`` gets them in their order.
+
+    Returns:
+        Whether Ctrl-C stopped workers.
+    """
+    if limits.workers is None:
+        for windows in batches:
+            see(windows, _Watch(model, windows.ids).run())
+        return False
+    given = list(batches)
+    each = Each(model, _watched, limits, flops=flops_of(model, max((one.ids.numel() for one in given), default=1)))
+
+    def take(index: int, packed: np.ndarray) -> None:
+        see(given[index], unpack(packed, _Watch(model, given[index].ids).empty))
+
+    return each([WindowIds(one.ids.tolist()) for one in given], in_order(take))
+
+
+def _watched(model: Model, batch: WindowIds) -> UInt8[np.ndarray, " byte"]:
+    """What was seen of a batch, on a worker."""
+    return pack(_Watch(model, torch.tensor(batch.ids, device=model.device)).run())
+
+
+def pack(arrays: Sequence[np.ndarray]) -> UInt8[np.ndarray, " byte"]:
+    """Arrays of any types as one of bytes."""
+    return np.concatenate([np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in arrays])
+
+
+def unpack(packed: UInt8[np.ndarray, " byte"], like: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The arrays that ``pack`` was given, which had these shapes and types.
+
+    >>> from mechheads.behaviour.examples import pack, unpack
+    >>> arrays = [np.array([[0.5]]), np.arange(3, dtype=np.uint8)]
+    >>> unpack(pack(arrays), arrays)
+    [array([[0.5]]), array([0, 1, 2], dtype=uint8)]
+    """
+    parts = np.split(packed, np.cumsum([each.nbytes for each in like])[:-1])
+    return [part.view(each.dtype).reshape(each.shape) for part, each in zip(parts, like, strict=True)]
+
+
+def _seen(windows: Windows, arrays: Sequence[np.ndarray]) -> Iterator[_Seen]:
+    """What was seen of each window."""
+    for at, (ids, text) in enumerate(zip(windows.ids.tolist(), windows.text, strict=True)):
+        yield _Seen(ids, text, *(each[at] for each in arrays))
+
+
 class _Watch:
     """Runs windows of one length, and keeps of each layer what its heads attend to most."""
 
-    def __init__(self, model: Model, windows: Windows) -> None:
-        self._model, self._windows = model, windows
-        n, pos = windows.ids.shape
+    def __init__(self, model: Model, ids: Int[Tensor, "window pos"]) -> None:
+        self._model, self._ids = model, ids
+        n, pos = ids.shape
         of_heads = n, model.n_layers, model.n_heads
         self._activity, self._query = torch.empty(of_heads), torch.empty(of_heads, dtype=torch.long)
         sizes = (_KEPT,), (_KEPT,), (), ()
         self._kept = [torch.empty((*of_heads, pos, *more), dtype=torch.uint8) for more in sizes]
         self._now: dict[str, Tensor] = {}
 
-    def run(self) -> Iterator[_Seen]:
-        """What was seen of each window."""
+    @property
+    def empty(self) -> list[np.ndarray]:
+        """The arrays that ``run`` fills: what ``_Seen`` has of each window, in its order."""
+        return [each.numpy() for each in (self._activity, self._query, *self._kept)]
+
+    def run(self) -> list[np.ndarray]:
+        """The arrays, filled."""
         model = self._model
         sites = ("resid_pre", "v", "pattern")
         hooks = [
             (model.hook_name(site, layer), self._hook(site, layer)) for layer in range(model.n_layers) for site in sites
         ]
-        model.backend.run(self._windows.ids, hooks)
-        arrays = [each.numpy() for each in (self._activity, self._query, *self._kept)]
-        for at, (ids, text) in enumerate(zip(self._windows.ids.tolist(), self._windows.text, strict=True)):
-            yield _Seen(ids, text, *(each[at] for each in arrays))
+        model.backend.run(self._ids, hooks)
+        return self.empty
 
     def _hook(self, site: str, layer: int) -> Callable[..., None]:
         def hook_fn(value: Tensor, hook: Any) -> None:

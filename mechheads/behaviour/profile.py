@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 from mechheads.behaviour.head_profile import HeadProfile
 from mechheads.behaviour.measure import MEASURES, measure
 from mechheads.behaviour.totals import Totals, Work
-from mechheads.behaviour.windows import AT_ONCE, Texts, Windows, check_window, windows_of
+from mechheads.behaviour.windows import AT_ONCE, Texts, WindowIds, Windows, check_window, windows_of
 from mechheads.engine.each import Each, flops_of, in_order
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.ledger.fingerprints import model_fingerprint
@@ -139,23 +138,13 @@ def _measure(
         return False
     each = Each(model, _measures, limits, flops=flops_of(model, AT_ONCE))
     while some := list(islice(batches, _BATCHES_A_WORKER * limits.workers.replicas)):
-        units = [_Ids(windows.ids.tolist()) for windows in some]
+        units = [WindowIds(windows.ids.tolist()) for windows in some]
         if each(units, in_order(partial(_see_measures, model, some, see))):
             return True
     return False
 
 
-@dataclass(frozen=True)
-class _Ids:
-    """The tokens of a batch of windows."""
-
-    ids: list[list[int]]
-
-    def __str__(self) -> str:
-        return f"a batch of {len(self.ids)} windows, which begins with the tokens {self.ids[0][:8]},"
-
-
-def _measures(model: Model, batch: _Ids) -> Float[np.ndarray, " value"]:
+def _measures(model: Model, batch: WindowIds) -> Float[np.ndarray, " value"]:
     """All that ``measure`` gives for a batch, on a worker."""
     found = measure(model, torch.tensor(batch.ids, device=model.device))
     return torch.cat([part.flatten().cpu() for part in found]).numpy()

@@ -40,6 +40,16 @@ class Windows:
     text: list[int]
 
 
+@dataclass(frozen=True)
+class WindowIds:
+    """The tokens of windows of one length, on their way to a worker."""
+
+    ids: list[list[int]]
+
+    def __str__(self) -> str:
+        return f"a batch of {len(self.ids)} windows, which begins with the tokens {self.ids[0][:8]},"
+
+
 def check_window(model: Model, window: int) -> int:
     """The length of windows, if it is valid.
 

@@ -67,7 +67,8 @@ def build_atlas(
         updates: number of updates in each fit of the gates, from which the roles follow.
         after_each: called with the atlas so far after each analysis, for example to save it.
         progress: print the stages and an estimate of the time, and show progress bars, on stderr.
-        workers: what computes the profile, patching, self-repair, paths and safety heads, as in ``mh.sweep``.
+        workers: what computes the profile, the examples, patching, self-repair, paths and safety heads, as in
+            ``mh.sweep``.
 
     An analysis is left out if its words are not in the model's vocabulary, or its prompts are too long for the model's
     context. ``notes`` says which and why. The gates are fitted briefly; ``mh.fit_gates`` fits them for longer.
@@ -97,7 +98,7 @@ def build_atlas(
         with atlas.or_left_out("text"), atlas.stage("text", progress):
             atlas.profile = profile_heads(model, n_tokens=n_tokens, progress=progress, workers=workers)
             stop_if_partial(atlas.profile)
-            atlas.examples = head_examples(model, n_tokens=n_tokens, progress=progress)
+            atlas.examples = head_examples(model, n_tokens=n_tokens, progress=progress, workers=workers)
         if atlas.examples is not None:
             stop_if(atlas.examples.interrupted)
             show(atlas)

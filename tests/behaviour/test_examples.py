@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -14,9 +15,12 @@ import mechheads as mh
 import mechheads.behaviour.examples
 import mechheads.behaviour.windows
 from mechheads.behaviour import HeadExamples, head_examples
+from mechheads.behaviour.examples import pack, unpack
 from mechheads.behaviour.head_examples import PARTS
+from mechheads.workers.messages import Answer, Lost, Request
 from support.architectures import architectures
 from support.ctrl_c import stopped_at
+from support.made_workers import MadeWorkers
 from support.same import assert_survives
 
 pytestmark = pytest.mark.transformerlens
@@ -165,3 +169,36 @@ def test_a_head_or_row_that_is_not_there_is_said(llama: mh.Model) -> None:
     for ask in (examples.text, examples.attention):
         with pytest.raises(ValueError, match=r"example is 9999; there are \d+, counted from 0"):
             ask(9999)
+
+
+def test_workers_give_the_same_examples(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", WINDOW)  # one window a batch
+    texts = texts_for(llama, 7)
+    here = head_examples(llama, texts, window=WINDOW, progress=False)
+    first: list[int] = []
+
+    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+        """The first batch is lost and computed after the others."""
+        if isinstance(request, Request) and request.batch.units[0].index == 0:
+            first.append(replica)
+            return Lost("it was killed by signal 9") if len(first) == 1 else None
+        return None
+
+    workers = MadeWorkers(2, trouble)
+    there = head_examples(llama, texts, window=WINDOW, workers=workers, progress=False)
+    pd.testing.assert_frame_equal(there.table, here.table)
+    for name in ("tokens", "keys", "weights", "first", "sizes"):
+        np.testing.assert_array_equal(getattr(there, name), getattr(here, name))
+    assert there.words == here.words and len(workers.lost) == 1
+
+
+def test_arrays_of_several_types_travel_as_bytes() -> None:
+    arrays = [
+        np.array([[0.5, -2.0]], dtype=np.float32),
+        np.array([[[3, -1]]]),
+        np.arange(6, dtype=np.uint8).reshape(2, 3),
+    ]
+    empty = [np.empty_like(each) for each in arrays]
+    for found, wanted in zip(unpack(pack(arrays), empty), arrays, strict=True):
+        assert found.dtype == wanted.dtype
+        np.testing.assert_array_equal(found, wanted)

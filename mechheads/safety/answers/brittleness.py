@@ -11,7 +11,7 @@ import pandas as pd
 
 from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId
-from mechheads.limits import Budget, Limits
+from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import interrupted_after, stop_if, until_interrupted
 from mechheads.messages.warn import warn
@@ -108,6 +108,7 @@ def refusal_brittleness(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> RefusalBrittleness:
     """Whether a model refuses at all, and how many of its refusals survive without ``n`` random heads of any layer.
 
@@ -116,8 +117,8 @@ def refusal_brittleness(
     Args:
         n: how many heads are ablated together; with ``group="kv"``, how many groups.
         draws: the number of random sets.
-        harmful, harmless, ablation, epsilon, group, judge, template, max_new_tokens, texts, budget, progress: as
-            in ``mh.safety.refusal_test``.
+        harmful, harmless, ablation, epsilon, group, judge, template, max_new_tokens, texts, budget, progress,
+            workers: as in ``mh.safety.refusal_test``.
         seed: for the random sets.
 
     Returns:
@@ -142,7 +143,7 @@ def refusal_brittleness(
     random = tuple(groups.members(every[j] for j in sorted(pick)) for pick in picks)
     text_tokens(model, texts)
     sides = Sides.of(model, harmful, harmless, template)
-    asked = Answering(model, sides, way, judge, Sampling(max_new_tokens), Limits.of(budget), progress)
+    asked = Answering(model, sides, way, judge, Sampling(max_new_tokens), Limits.of(budget, workers), progress)
     conditions = {"intact": HeadsOff(way)}
     conditions |= {f"random {i + 1}": HeadsOff(way, heads) for i, heads in enumerate(random)}
     run = asked.mean_run()

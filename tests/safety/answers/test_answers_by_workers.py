@@ -15,7 +15,7 @@ import mechheads as mh
 from mechheads.generation.generate import generate_under
 from mechheads.generation.sampling import Sampling
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety import Ablation, attack_curve, refusal_test
+from mechheads.safety import Ablation, attack_curve, refusal_brittleness, refusal_test
 from mechheads.workers.messages import Answer, Lost, Request
 from support.made_workers import MadeWorkers
 
@@ -50,6 +50,24 @@ def test_each_condition_is_written_on_its_own(llama: mh.Model, ablation: Any, te
     here = refusal_test(llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, **given, **TEST)
     np.testing.assert_array_equal(test.table[["loss", "refusal"]], here.table[["loss", "refusal"]])
     assert test.answers[["condition", "kind", "request"]].equals(here.answers[["condition", "kind", "request"]])
+
+
+def test_random_sets_are_written_by_workers(llama: mh.Model):
+    given: dict[str, Any] = FEW | {"texts": [" Paris and Rome"], "draws": 2}
+    workers = MadeWorkers(2)
+    there = refusal_brittleness(llama, 2, HARMFUL, HARMLESS, workers=workers, **given)
+    here = refusal_brittleness(llama, 2, HARMFUL, HARMLESS, **given)
+    assert there.random == here.random and there.table["condition"].tolist() == ["intact", "random 1", "random 2"]
+    np.testing.assert_array_equal(there.table["loss"], here.table["loss"])
+    assert there.answers[["condition", "kind", "request"]].equals(here.answers[["condition", "kind", "request"]])
+    units = {str(unit) for units in workers.computed for unit in units}
+    assert units == {f"the condition '{name}'" for name in there.table["condition"]}
+    for condition, heads in zip(there.table["condition"], ((), *there.random), strict=True):
+        (alone,) = generate_under(
+            llama, HARMFUL, [Ablation("scaling").changes(llama, heads, None)], Sampling(4, 0.0, None, 3), progress=False
+        )
+        rows = there.answers[(there.answers["condition"] == condition) & (there.answers["kind"] == "harmful")]
+        assert tuple(rows["answer"]) == alone.texts
 
 
 def test_a_curve_takes_workers_that_are_lost(llama: mh.Model):
