@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -54,8 +55,9 @@ def atlas(
 
     with results_in(out) as results:
         loaded = load(model, device=device)
+        show = partial(results.show, write_page=write_page)
         with processes(workers) as several:
-            atlas = build_atlas(loaded, quick=quick, after_each=results.save, workers=several)
+            atlas = build_atlas(loaded, quick=quick, after_each=show, workers=several)
         results.take(atlas, write_page)
 
 

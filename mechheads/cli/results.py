@@ -43,14 +43,13 @@ class Results:
         """
         if not found.results:
             raise KeyboardInterrupt
-        self.save(found)
-        self.files.append(write_page(found, self.out / "index.html"))
+        self.show(found, write_page)
         self.lines.append(found.summary())
         self.interrupted = found.interrupted
 
-    def save(self, found: Atlas | SafetyStudy) -> None:
-        """Save what an atlas or a study has so far."""
-        self.files = found.save(self.out)
+    def show(self, found: Atlas | SafetyStudy, write_page: Callable[[Any, Path], Path]) -> None:
+        """Save what an atlas or a study has so far, with its page."""
+        self.files = [*found.save(self.out), write_page(found, self.out / "index.html")]
 
     def draw(self, made: PaperFigure) -> None:
         """Show what a figure says and wrote."""

@@ -433,6 +433,25 @@ def test_a_command_stopped_before_there_is_a_result_says_so(monkeypatch, tmp_pat
     assert (done.exit_code, done.output) == (130, "Interrupted before there was a result.\n")
 
 
+def test_the_page_grows_with_the_atlas(monkeypatch, tmp_path, tiny):
+    sizes = []
+
+    def built(model, *, after_each, **_):
+        atlas = Atlas(model.name)
+        for name in ("patching", "direct"):
+            effect = mh.HeadScores.from_scores(np.eye(3, 4), name="effect", kind="activation_patch")
+            setattr(atlas, name, effect)
+            after_each(atlas)
+            page = (tmp_path / "index.html").read_text()
+            sizes.append((page.count('"name":"direct"') > 0, (tmp_path / f"{name}.nc").is_file()))
+        return atlas
+
+    monkeypatch.setattr(build, "build_atlas", built)
+    done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert sizes == [(False, True), (True, True)]
+
+
 def test_roles_writes_tables_and_a_page_and_goes_on_after_ctrl_c(monkeypatch, tmp_path, tiny):
     pairs = {" France": " Paris", " Italy": " Rome", " Spain": " Madrid", " Germany": " Berlin", " big": " dog"}
     task = tmp_path / "mine.jsonl"
