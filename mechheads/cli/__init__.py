@@ -206,6 +206,7 @@ def roles(
     out: Annotated[
         Path, typer.Option(help="Folder for the results, and for the checkpoint that Ctrl-C leaves.")
     ] = Path("roles"),
+    workers: Processes = 1,
 ) -> None:
     """Which heads facilitate a task, interfere with it or do not matter. After Ctrl-C, the same command continues."""
     from mechheads.gating import fit_gates, head_roles, role_curve
@@ -219,7 +220,10 @@ def roles(
         items = open_task(task, model=loaded, n=n)
         fitted_on, tried_on = items.split(0.8)
         checkpoint = out / "gates.checkpoint"
-        gates = fit_gates(loaded, fitted_on, seeds=seeds, updates=updates, batch=batch, checkpoint=checkpoint)
+        with processes(workers) as several:
+            gates = fit_gates(
+                loaded, fitted_on, seeds=seeds, updates=updates, batch=batch, checkpoint=checkpoint, workers=several
+            )
         results.files.append(gates.save(out / "gates.nc"))
         if gates.interrupted:
             raise KeyboardInterrupt(f"Interrupted; the same command continues from {checkpoint}.")

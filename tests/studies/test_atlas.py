@@ -433,6 +433,31 @@ def test_a_command_stopped_before_there_is_a_result_says_so(monkeypatch, tmp_pat
     assert (done.exit_code, done.output) == (130, "Interrupted before there was a result.\n")
 
 
+@pytest.mark.slow
+def test_roles_are_fitted_by_several_processes(tmp_path, tiny):
+    pairs = {" France": " Paris", " Italy": " Rome", " Spain": " Madrid", " Germany": " Berlin", " big": " dog"}
+    task = tmp_path / "mine.jsonl"
+    task.write_text("\n".join(json.dumps({"prompt": f" The{a} is", "target": b}) for a, b in pairs.items()))
+    tables = []
+    for workers in ("1", "2"):
+        out = tmp_path / workers
+        arguments = [
+            "roles",
+            "--task",
+            str(task),
+            "--model",
+            str(tiny("llama")),
+            "--out",
+            str(out),
+            "--workers",
+            workers,
+        ]
+        done = CliRunner().invoke(main, [*arguments, "--seeds", "2", "--updates", "3", "--most", "2"])
+        assert done.exit_code == 0, done.output
+        tables.append(pd.read_csv(out / "heads.csv"))
+    pd.testing.assert_frame_equal(*tables, atol=1e-3, rtol=0)
+
+
 def test_the_page_grows_with_the_atlas(monkeypatch, tmp_path, tiny):
     sizes = []
 
