@@ -206,7 +206,7 @@ def test_of_many_threads_at_once_each_is_right_or_refused(llama):
 
 def test_every_public_analysis_has_its_model_for_itself():
     only_tokens = {"few_shot_pairs", "few_shot_prompts", "request_prompts", "shuffled_labels", "with_opening"}
-    only_tokens |= {"indirect_object_pairs", "repeated_tokens"}
+    only_tokens |= {"circuit_task", "indirect_object_pairs", "repeated_tokens"}
     rooms = (mh, mh.behaviour, mh.gating, mh.generation, mh.labels, mh.patching, mh.safety, mh.studies, mh.testing)
     public = {name: getattr(room, name) for room in rooms for name in room.__all__}
 

@@ -89,7 +89,7 @@ def circuit_task(model: Model, name: str, n: int = 64, *, split: Split = "train"
 
     >>> task = mh.patching.circuit_task(model, "gendered_pronoun", 2)
     >>> print(task.pairs.clean[0])
-    So Helen is a really great cook, isn't
+    So Mark is a really great singer, isn't
     >>> effect = mh.activation_patch(model, task.pairs, metric=task.metric, heads="L23H4", progress=False)
     """
     check_at_least(1, n=n)
