@@ -117,8 +117,9 @@ def refusal_brittleness(
     Args:
         n: how many heads are ablated together; with ``group="kv"``, how many groups.
         draws: the number of random sets.
-        harmful, harmless, ablation, epsilon, group, judge, template, max_new_tokens, texts, budget, progress,
-            workers: as in ``mh.safety.refusal_test``.
+        harmful, harmless, ablation, epsilon, group, judge, template, max_new_tokens, texts, budget, progress: as in
+            ``mh.safety.refusal_test``.
+        workers: as in ``mh.safety.refusal_test``; each random set is a condition.
         seed: for the random sets.
 
     Returns:
