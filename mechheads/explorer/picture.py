@@ -82,7 +82,7 @@ def png(page: dict[str, Any]) -> bytes:
     return written.getvalue()
 
 
-def width(page: dict[str, Any]) -> int:
+def shown_width(page: dict[str, Any]) -> int:
     """How wide the picture is shown, in pixels of a page."""
     return _drawing(page).width
 

@@ -14,7 +14,7 @@ from mechheads.explorer.encode import to_json
 from mechheads.explorer.live import Live, Refused, check, check_id
 from mechheads.explorer.page import page_html, script, style
 from mechheads.explorer.payload import Payload
-from mechheads.explorer.picture import png, width, words
+from mechheads.explorer.picture import png, shown_width, words
 
 _SAVED = 12 * 2**20
 """The largest page, in bytes, that a notebook saves beside the widget."""
@@ -97,7 +97,7 @@ class _Still:
             "image/png": base64.b64encode(drawn).decode(),
             "text/plain": said,
         }
-        self.metadata = {"image/png": {"alt": said, "width": width(payload.page)}}
+        self.metadata = {"image/png": {"alt": said, "width": shown_width(payload.page)}}
 
 
 def saved(payload: Payload, drawn: bytes) -> str:
@@ -108,7 +108,7 @@ def saved(payload: Payload, drawn: bytes) -> str:
     page = page_html(Payload({**payload.page, "live": None}, payload.blocks))
     said = html.escape(words(payload.page))
     source = f"data:image/png;base64,{base64.b64encode(drawn).decode()}"
-    image = f'<img alt="{said}" width="{width(payload.page)}" src="{source}">'
+    image = f'<img alt="{said}" width="{shown_width(payload.page)}" src="{source}">'
     if len(page) <= _SAVED:
         return (
             f'<iframe sandbox="allow-scripts allow-downloads" style="width:100%;height:{_HEIGHT}px;border:0" '

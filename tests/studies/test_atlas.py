@@ -433,11 +433,16 @@ def test_a_command_stopped_before_there_is_a_result_says_so(monkeypatch, tmp_pat
     assert (done.exit_code, done.output) == (130, "Interrupted before there was a result.\n")
 
 
+def small_task(folder: Path) -> Path:
+    pairs = {" France": " Paris", " Italy": " Rome", " Spain": " Madrid", " Germany": " Berlin", " big": " dog"}
+    task = folder / "mine.jsonl"
+    task.write_text("\n".join(json.dumps({"prompt": f" The{a} is", "target": b}) for a, b in pairs.items()))
+    return task
+
+
 @pytest.mark.slow
 def test_roles_are_fitted_by_several_processes(tmp_path, tiny):
-    pairs = {" France": " Paris", " Italy": " Rome", " Spain": " Madrid", " Germany": " Berlin", " big": " dog"}
-    task = tmp_path / "mine.jsonl"
-    task.write_text("\n".join(json.dumps({"prompt": f" The{a} is", "target": b}) for a, b in pairs.items()))
+    task = small_task(tmp_path)
     tables = []
     for workers in ("1", "2"):
         out = tmp_path / workers
@@ -478,9 +483,7 @@ def test_the_page_grows_with_the_atlas(monkeypatch, tmp_path, tiny):
 
 
 def test_roles_writes_tables_and_a_page_and_goes_on_after_ctrl_c(monkeypatch, tmp_path, tiny):
-    pairs = {" France": " Paris", " Italy": " Rome", " Spain": " Madrid", " Germany": " Berlin", " big": " dog"}
-    task = tmp_path / "mine.jsonl"
-    task.write_text("\n".join(json.dumps({"prompt": f" The{a} is", "target": b}) for a, b in pairs.items()))
+    task = small_task(tmp_path)
     arguments = ["roles", "--task", str(task), "--model", str(tiny("llama")), "--out", str(tmp_path / "out")]
     arguments += ["--seeds", "3", "--updates", "3", "--most", "3"]
 

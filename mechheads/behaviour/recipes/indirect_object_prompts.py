@@ -8,12 +8,13 @@ that it says neither who is named twice nor who is named once. Our sentences are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 
 from mechheads.messages.arguments import check_at_least, check_several
 from mechheads.model.model import Model
-from mechheads.patching.tasks.indirect_object import NAMES, ORDERS, TEMPLATES
+from mechheads.patching.tasks.indirect_object import NAMES, TEMPLATES, sentences
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import encode, locate, single_token
 
@@ -69,17 +70,13 @@ def indirect_object_pairs(
     rng = np.random.default_rng(seed)
     clean, corrupted, answer, wrong = [], [], [], []
     positions: dict[str, list[int]] = {"io": [], "s1": [], "s1_next": [], "s2": []}
-    for i in range(n):
-        template, order = templates[i % len(templates)], ORDERS[i // len(templates) % 2]
-        other, subject, *three = (usable[j] for j in rng.permutation(len(usable))[:5])
-        first, second = (other, subject) if order == "ABBA" else (subject, other)
-        text = template.format(first=first, second=second, subject=subject)
-        at = _positions(model, template, (first, second, subject), i)
-        clean.append(text)
-        corrupted.append(template.format(first=three[0], second=three[1], subject=three[2]))
-        answer.append(f" {other}")
-        wrong.append(f" {subject}")
-        io, s1 = (at[0], at[1]) if order == "ABBA" else (at[1], at[0])
+    for i, one in enumerate(islice(sentences(templates, usable, rng), n)):
+        at = _positions(model, one.template, one.named, i)
+        clean.append(one.text(one.named))
+        corrupted.append(one.text(one.three))
+        answer.append(f" {one.other}")
+        wrong.append(f" {one.subject}")
+        io, s1 = (at[0], at[1]) if one.order == "ABBA" else (at[1], at[0])
         for name, where in {"io": io, "s1": s1, "s1_next": s1 + 1, "s2": at[2]}.items():
             positions[name].append(where)
     return PromptPairs(clean, corrupted, answer, wrong, positions)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -28,16 +27,32 @@ from mechheads.patching.tasks import (
 from mechheads.patching.tasks.items import Item, Split, fitting
 from mechheads.prompts.prompts import PromptPairs
 
-_MODULES: Mapping[str, Any] = {
-    "indirect_object": indirect_object,
-    "greater_than": greater_than,
-    "gendered_pronoun": gendered_pronoun,
-    "docstring": docstring,
-    "arithmetic": arithmetic,
-    "capitals": capitals,
-    "repeated_pattern": repeated_pattern,
+Items = Callable[[Split, np.random.Generator], Iterator[Item]]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Where a task is from, and what gives its items and its measure in a model's tokens."""
+
+    source: str
+    in_tokens_of: Callable[[Model], tuple[Items, Metric]]
+
+
+def _by_logits(module: Any) -> _Task:
+    """A task whose items are the same for all models, measured by the logit difference of the answers."""
+    return _Task(module.SOURCE, lambda model: (module.items, logit_diff))
+
+
+_TASKS: Mapping[str, _Task] = {
+    "indirect_object": _by_logits(indirect_object),
+    "greater_than": _Task(greater_than.SOURCE, greater_than.in_tokens_of),
+    "gendered_pronoun": _by_logits(gendered_pronoun),
+    "docstring": _by_logits(docstring),
+    "arithmetic": _by_logits(arithmetic),
+    "capitals": _by_logits(capitals),
+    "repeated_pattern": _by_logits(repeated_pattern),
 }
-CIRCUIT_TASKS = tuple(_MODULES)
+CIRCUIT_TASKS = tuple(_TASKS)
 """The names of the tasks."""
 _DRAWN = 40
 """At most so many items are drawn for each that is asked for."""
@@ -93,18 +108,14 @@ def circuit_task(model: Model, name: str, n: int = 64, *, split: Split = "train"
     >>> effect = mh.activation_patch(model, task.pairs, metric=task.metric, heads="L23H4", progress=False)
     """
     check_at_least(1, n=n)
-    if name not in _MODULES:
+    if name not in _TASKS:
         meant = did_you_mean(name, CIRCUIT_TASKS)
         raise ValueError(f"name is {name!r}; the tasks are {', '.join(CIRCUIT_TASKS)}.{meant}")
     if split not in ("train", "test"):
         raise ValueError(f'split is {split!r}; choose "train" or "test"')
     if model.tokenizer is None:
         raise ValueError("model has no tokenizer to tokenise the prompts; give one: mh.wrap(model, tokenizer=...)")
-    module, metric = _MODULES[name], logit_diff
-    items: Callable[..., Iterator[Item]] = module.items
-    if module is greater_than:
-        metric = greater_than.metric_of(model)
-        items = partial(items, metric=metric)
+    items, metric = _TASKS[name].in_tokens_of(model)
     found, dropped = fitting(model, islice(items(split, np.random.default_rng(seed)), _DRAWN * n), n)
     why = ", ".join(f"{count} left out because {reason}" for reason, count in dropped.items())
     if len(found) < min(n, 2):
@@ -119,4 +130,4 @@ def circuit_task(model: Model, name: str, n: int = 64, *, split: Split = "train"
         [one.wrong for one in found],
         cluster=[item.cluster for item in each],
     )
-    return CircuitTask(name, split, pairs, metric, dict(dropped), module.SOURCE)
+    return CircuitTask(name, split, pairs, metric, dict(dropped), _TASKS[name].source)

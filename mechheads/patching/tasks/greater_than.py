@@ -6,8 +6,9 @@ in 01, after which almost every number is right. Where a token has one digit, th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -67,6 +68,12 @@ def metric_of(model: Reader) -> ProbabilityDifference:
         if len(set(tokens)) == 10**n_digits:
             return ProbabilityDifference(tokens, 3 - n_digits)
     raise ValueError("the model's tokenizer has no token for each digit, nor for each number of two digits")
+
+
+def in_tokens_of(model: Reader) -> tuple[Callable[[Split, np.random.Generator], Iterator[Item]], ProbabilityDifference]:
+    """The items and the measure for a tokenizer's numbers; raises as ``metric_of``."""
+    metric = metric_of(model)
+    return partial(items, metric=metric), metric
 
 
 def items(split: Split, rng: np.random.Generator, metric: ProbabilityDifference) -> Iterator[Item]:

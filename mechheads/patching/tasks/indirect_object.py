@@ -6,7 +6,9 @@ sentences are our own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,17 +36,38 @@ ORDERS = ("ABBA", "BABA")
 """The other person is named first, or the subject is."""
 
 
-def items(split: Split, rng: np.random.Generator) -> Iterator[Item]:
-    names, templates, i = half(NAMES, split), half(TEMPLATES, split), 0
-    while True:
-        template, order = templates[i % len(templates)], ORDERS[i // len(templates) % 2]
+class Sentence(NamedTuple):
+    """A template and the people in it.
+
+    Attributes:
+        three: other people, for the corrupted prompt.
+    """
+
+    template: str
+    order: str
+    other: str
+    subject: str
+    three: tuple[str, ...]
+
+    @property
+    def named(self) -> tuple[str, str, str]:
+        """The names in their order in the text; the last is the subject."""
+        first, second = (self.other, self.subject) if self.order == "ABBA" else (self.subject, self.other)
+        return first, second, self.subject
+
+    def text(self, names: Sequence[str]) -> str:
+        """The template with three names in it."""
+        return self.template.format(first=names[0], second=names[1], subject=names[2])
+
+
+def sentences(templates: Sequence[str], names: Sequence[str], rng: np.random.Generator) -> Iterator[Sentence]:
+    """Sentences without end, whose templates and orders take turns."""
+    for i in count():
         other, subject, *three = (names[j] for j in rng.permutation(len(names))[:5])
-        first, second = (other, subject) if order == "ABBA" else (subject, other)
-        yield Item(
-            template.format(first=first, second=second, subject=subject),
-            template.format(first=three[0], second=three[1], subject=three[2]),
-            f" {other}",
-            f" {subject}",
-            other,
-        )
-        i += 1
+        order = ORDERS[i // len(templates) % 2]
+        yield Sentence(templates[i % len(templates)], order, other, subject, tuple(three))
+
+
+def items(split: Split, rng: np.random.Generator) -> Iterator[Item]:
+    for one in sentences(half(TEMPLATES, split), half(NAMES, split), rng):
+        yield Item(one.text(one.named), one.text(one.three), f" {one.other}", f" {one.subject}", one.other)
