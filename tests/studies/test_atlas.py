@@ -6,6 +6,7 @@ import importlib
 import json
 import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np

@@ -63,7 +63,7 @@ class Sentence(NamedTuple):
 def sentences(templates: Sequence[str], names: Sequence[str], rng: np.random.Generator) -> Iterator[Sentence]:
     """Sentences without end, whose templates and orders take turns."""
     for i in count():
-        other, subject, *three = (names[j] for j in rng.permutation(len(names))[:5])
+        other, subject, *three = (names[int(j)] for j in rng.permutation(len(names))[:5])
         order = ORDERS[i // len(templates) % 2]
         yield Sentence(templates[i % len(templates)], order, other, subject, tuple(three))
 
