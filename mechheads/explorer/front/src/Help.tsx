@@ -21,16 +21,17 @@ const SEARCHES: readonly (readonly [line: string, what: string])[] = [
 export function Help() {
   const dialog = useRef<HTMLDialogElement>(null);
   const shown = helpOpen.value;
+  const close = () => (helpOpen.value = false);
   useEffect(() => {
     const element = dialog.current;
     if (shown && !element?.open) element?.showModal();
     if (!shown && element?.open) element.close();
   }, [shown]);
   return (
-    <dialog ref={dialog} class="mh-help" aria-labelledby={idOf("help")} onClose={() => (helpOpen.value = false)}>
+    <dialog ref={dialog} class="mh-help" aria-labelledby={idOf("help")} onCancel={close} onClose={close}>
       <header>
         <h2 id={idOf("help")}>Help</h2>
-        <button type="button" onClick={() => (helpOpen.value = false)}>Close</button>
+        <button type="button" onClick={close}>Close</button>
       </header>
       <h3>Keys</h3>
       <dl>
