@@ -23,7 +23,7 @@ EXACT_UP_TO = 7
 
 
 def matchings(n: int, draws: int, seed: int) -> Int[np.ndarray, "draw pair"]:
-    """All matchings of ``n`` sources and targets if there are few, otherwise random ones; the draws lie side by side."""
+    """All matchings of ``n`` sources and targets if there are few, otherwise random ones."""
     if n <= EXACT_UP_TO:
         found = np.array(list(permutations(range(n))))
     else:
