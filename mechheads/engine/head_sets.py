@@ -1,4 +1,4 @@
-"""Runs in which all heads of a set are changed together, many sets at once."""
+"""Runs in which all heads, or heads and MLPs, of a set are changed together, many sets at once."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.memory import tokens_in_flight
+from mechheads.engine.mlps import check_mlps, new_output
 from mechheads.engine.report import describe_intervention
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
@@ -30,13 +31,14 @@ from mechheads.messages.interrupted import stop_if
 from mechheads.messages.progress import Bar
 from mechheads.metrics.base import name_of
 from mechheads.model.model import Model
+from mechheads.nodes import Mlp, Node, NodeLike, Nodes, check_node, in_order
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.provenance import make_provenance
 from mechheads.runs.layer_store import LayerStore
 
 
 class SetWork:
-    """The change of the metric with the z of whole sets of heads replaced; each set is a unit.
+    """The change of the metric with the outputs of whole sets of nodes replaced; each set is a unit.
 
     Attributes:
         at_once: how many sets go through the layers together.
@@ -46,7 +48,7 @@ class SetWork:
         self.job, spec, plan = job, job.spec, job.plan
         self.evaluator = evaluator or Evaluator.of(job)
         self._z, self._first = replaced_z(job)
-        self._ready: tuple[int, Wave, dict[HeadId, Edit]] | None = None
+        self._ready: tuple[int, Wave, dict[Node, Edit]] | None = None
         tokens = tokens_in_flight(job.model, spec.limits.memory // 4, plan.pos, spec.limits)
         self.at_once = max(1, tokens // (plan.rows * plan.width))
 
@@ -57,40 +59,42 @@ class SetWork:
     def some(self, job: Job) -> SetWork:
         return self
 
-    def batches(self, sets: Sequence[frozenset[HeadId]] = ()) -> list[Batch]:
+    def batches(self, sets: Sequence[frozenset[Node]] = ()) -> list[Batch]:
         """Some sets in batches."""
         workers, size = self.job.spec.limits.workers, self.at_once
         if workers is not None:
             size = max(1, min(size, len(sets) // workers.replicas))
         return [Batch((tuple(sets[start : start + size]),)) for start in range(0, len(sets), size)]
 
-    def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[frozenset[HeadId]], Values]]:
+    def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[frozenset[Node]], Values]]:
         for batch in batches:
             yield batch.units, self.evaluator(self.job.chunks.run(self._finals, batch.units)[0])
 
-    def _finals(self, sets: Sequence[Set[HeadId]]) -> list[Float[Tensor, "set prompt position d_model"]]:
+    def _finals(self, sets: Sequence[Set[Node]]) -> list[Float[Tensor, "set prompt position d_model"]]:
         parts = []
         for begin in range(0, len(self.job.tokens), self.job.plan.rows):
             wave, edits = self._wave(begin)
-            parts.append(wave.run([[edits[head] for head in heads] for heads in sets]))
+            parts.append(wave.run([[edits[node] for node in nodes] for nodes in sets]))
         return [torch.cat(parts, dim=1)]
 
-    def _wave(self, begin: int) -> tuple[Wave, dict[HeadId, Edit]]:
-        """The wave of the prompts from ``begin`` on, and every head's edit in it; the last one is kept."""
+    def _wave(self, begin: int) -> tuple[Wave, dict[Node, Edit]]:
+        """The wave of the prompts from ``begin`` on, and every node's edit in it; the last one is kept."""
         if self._ready is None or self._ready[0] != begin:
             job, rows = self.job, slice(begin, begin + self.job.plan.rows)
             pos = job.tokens.ids.shape[1]
             window = Window.from_start(self._first[rows], job.at[rows], layout_of(job.model), pos)
-            edits = {
+            edits: dict[Node, Edit] = {
                 head: Edit(head.layer, "z", head.head, window.take(self._z[head.layer][rows, head.head]))
                 for head in job.heads
             }
+            for mlp in map(Mlp, range(job.model.n_layers) if job.spec.nodes == "all" else ()):
+                edits[mlp] = Edit(mlp.layer, "mlp_out", None, window.take(new_output(job, mlp.layer, 0)[rows]))
             self._ready = begin, Wave(job.base, rows, window), edits
         return self._ready[1], self._ready[2]
 
 
 class SetRuns:
-    """Computes the metric with the z of whole sets of heads replaced.
+    """Computes the metric with the outputs of whole sets of nodes replaced.
 
     Args:
         spec: the request; ``spec.heads`` are the heads that sets may contain, None for all.
@@ -98,6 +102,7 @@ class SetRuns:
     """
 
     def __init__(self, model: Model, spec: Spec, *, runs: CachedRuns | None = None, progress: bool = True) -> None:
+        check_mlps(model, spec)
         self.job = make_ready(model, spec, runs=runs, progress=progress)
         self.evaluator = Evaluator.of(self.job)
         warn_of_answers(self.job)
@@ -110,9 +115,9 @@ class SetRuns:
         return self._work.at_once
 
     def values(
-        self, replaced: Sequence[Set[HeadId]], done: Callable[[int], object] = lambda n: None
+        self, replaced: Sequence[Set[Node]], done: Callable[[int], object] = lambda n: None
     ) -> Float[np.ndarray, "set prompt"]:
-        """The metric with all heads of each set replaced together; an empty set gives the metric of the base run.
+        """The metric with all nodes of each set replaced together; an empty set gives the metric of the base run.
 
         Args:
             done: called with a number of sets whenever that many more are finished.
@@ -122,9 +127,9 @@ class SetRuns:
         changed = [heads for heads in dict.fromkeys(sets) if heads]
         times = Counter(sets)
         done(times[frozenset()])
-        changes: dict[frozenset[HeadId], np.ndarray] = {}
+        changes: dict[frozenset[Node], np.ndarray] = {}
 
-        def take(some: Sequence[frozenset[HeadId]], of_each: Values) -> None:
+        def take(some: Sequence[frozenset[Node]], of_each: Values) -> None:
             changes.update(zip(some, of_each, strict=True))
             done(sum(times[heads] for heads in some))
 
@@ -187,6 +192,22 @@ def head_set(heads: Iterable[HeadLike], model: Model, name: str) -> tuple[HeadId
     if twice := [head for head, after in pairwise(parsed) if head == after]:
         raise ValueError(f"{name} contains {twice[0]} twice; name each head once")
     return tuple(parsed)
+
+
+def node_set(nodes: Iterable[NodeLike], model: Model, name: str, among: Nodes) -> tuple[Node, ...]:
+    """Parse a set of heads or, if MLPs are allowed, of heads and MLPs; it may be empty.
+
+    Raises:
+        ValueError: as ``head_set`` does.
+    """
+    if isinstance(nodes, (str, HeadId, Mlp)) or not isinstance(nodes, Iterable):
+        raise ValueError(f'{name} is {nodes!r}; give a list, such as ["L9H6", "L10H0"]')
+    parsed = in_order(check_node(node, model.n_layers, model.n_heads) for node in nodes)
+    if twice := [node for node, after in pairwise(parsed) if node == after]:
+        raise ValueError(f"{name} contains {twice[0]} twice; name each node once")
+    if among == "heads" and (mlps := [node for node in parsed if isinstance(node, Mlp)]):
+        raise ValueError(f'{name} contains {mlps[0]}; for circuits that leave out MLPs too, give nodes="all"')
+    return parsed
 
 
 def set_bar(total: int, what: str, progress: bool) -> Bar:

@@ -30,8 +30,8 @@ from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, read_positions, try_metric
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.backends.temporary_changes import alone
-from mechheads.model.model import Model
-from mechheads.model.sources.source import Source
+from mechheads.model.model import Model, source_of
+from mechheads.nodes import Node, Nodes
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache
@@ -52,6 +52,7 @@ class Spec:
         prompts, intervention, metric, heads, positions, base, normalize, seed: as in ``mh.sweep``.
         limits: the sizes that follow from its ``budget``.
         race: which heads are wanted, if not all of them are to be measured on all prompts.
+        nodes: ``"all"`` if MLPs are measured beside the heads.
     """
 
     prompts: AnyPrompts
@@ -64,6 +65,12 @@ class Spec:
     seed: int = 0
     limits: Limits = DEFAULT_LIMITS
     race: Race | None = None
+    nodes: Nodes = "heads"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The activations that changes are computed from."""
+        return (*needs_of(self.intervention), *(("mlp_out",) if self.nodes == "all" else ()))
 
     def check(self, model: Model) -> None:
         """Check that the model supports this request.
@@ -157,10 +164,10 @@ class Job:
     def units(self) -> list[Unit]:
         return [(head, place) for place in range(len(self.places)) for head in self.heads]
 
-    def cost(self, unit: Unit | frozenset[HeadId]) -> int:
-        """How many blocks a unit, or a set of heads that change together, runs."""
-        first = min(unit) if isinstance(unit, frozenset) else unit[0]
-        return self.model.n_layers - first.layer
+    def cost(self, unit: tuple[Node, int] | frozenset[Node]) -> int:
+        """How many blocks a unit, or a set of nodes that change together, runs."""
+        nodes = unit if isinstance(unit, frozenset) else unit[:1]
+        return self.model.n_layers - min(node.layer for node in nodes)
 
     def intervening(self, intervention: Intervention) -> Job:
         """The same job with another intervention, which may only need activations that are already cached."""
@@ -244,20 +251,6 @@ def prepare(
         runs.run(side, kept, enough, progress).check_finite()
     intervention = Patch() if isinstance(prompts, PromptPairs) else Zero()
     return make_ready(model, Spec(prompts, intervention, kl_divergence, limits=limits), runs=runs, progress=progress)
-
-
-def source_of(model: Model) -> Source:
-    """What loads the model in another process.
-
-    Raises:
-        ValueError: if the model did not come from ``mh.load``.
-    """
-    if model.source is None:
-        raise ValueError(
-            f"workers: model {model.name!r} was made by mh.wrap, so workers cannot load it; save it with "
-            "save_pretrained and load the folder with mh.load, or leave workers out"
-        )
-    return model.source
 
 
 def make_ready(
@@ -355,7 +348,7 @@ def _cache(
 ) -> tuple[HeadCache, HeadCache | None]:
     """The base run and, for pairs, the source run."""
     tokens, other = runs.sides(spec.base)
-    site, needed = site_of(spec.intervention), needs_of(spec.intervention)
+    site, needed = site_of(spec.intervention), spec.needs
     kept = ("z", *_resumed(model), *((site,) if site != "z" else ()), *needed, *sites)
     side = spec.base if other is not None else "clean"
     wanted = runs.bytes({side: kept} | ({} if other is None else {other_side(side): needed or ("z",)}))

@@ -27,7 +27,7 @@ _WHY = {
     "whole": "one row per copy, from the first token on: this architecture's attention takes no cached keys",
 }
 
-_BATCHES_A_WORKER = 3
+BATCHES_A_WORKER = 3
 """Into how many batches the units of each worker are cut at least, so that all workers end at about the same time."""
 
 
@@ -150,11 +150,11 @@ def make_plan(
     while stack > 1 and _in_flight(model, stack * widest, keys, stack * prompts, n_read, limits) > budget - kept:
         stack -= 1
     if limits.workers is not None:
-        stack = min(stack, math.ceil(units / (_BATCHES_A_WORKER * limits.workers.replicas)))
+        stack = min(stack, math.ceil(units / (BATCHES_A_WORKER * limits.workers.replicas)))
     stack = math.ceil(len(heads) / math.ceil(len(heads) / stack))
     joined = max(1, limits.logit_rows // (stack * prompts))
     if limits.workers is not None:
-        joined = min(joined, math.ceil(units / (stack * _BATCHES_A_WORKER * limits.workers.replicas)))
+        joined = min(joined, math.ceil(units / (stack * BATCHES_A_WORKER * limits.workers.replicas)))
     flops = computed * sum(model.n_layers - head.layer for head in heads) * 2 * (block + key_flops * keys) + prompts * (
         units * n_read * unembed + extra_runs * model.n_layers * pos * token_flops
     )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from mechheads.engine.job import source_of
 from mechheads.ledger.fingerprints import model_fingerprint
 from mechheads.ledger.sweep_key import device_kind
-from mechheads.model.model import Model
+from mechheads.model.model import Model, source_of
 from mechheads.workers.messages import Setup
 from mechheads.workers.parcel import pack
 

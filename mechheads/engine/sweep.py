@@ -19,6 +19,7 @@ from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.memory import UNSEEN, PeakBytes
+from mechheads.engine.mlps import check_mlps, run_mlps
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import Plan
 from mechheads.engine.racing import Race
@@ -33,7 +34,9 @@ from mechheads.metrics.base import Metric, name_of
 from mechheads.metrics.basic import as_metric, kl_divergence
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.nodes import Nodes
 from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
 
 
@@ -54,6 +57,7 @@ def sweep(
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
     top: int | Race | None = None,
+    nodes: Nodes = "heads",
     name: str | None = None,
     kind: str = "sweep",
 ) -> HeadScores:
@@ -80,6 +84,8 @@ def sweep(
         top: find this many heads with the largest scores without measuring every head on every prompt: heads that can
             no longer be among them are dropped after a few prompts. A ``mh.patching.Race`` sets the error, or ranks by
             absolute scores. The heads found have the same scores as without ``top``; see ``Returns``.
+        nodes: ``"all"`` changes the output of each layer's MLP too, one at a time: a column of the result, ``.mlps``,
+            with the variables ``mlp_score`` and so on. For interventions whose rule does not need a head.
         name: the name of the result; by default, the intervention and the metric.
         kind: the kind of analysis; ``HeadScores.citation`` uses it to choose the papers.
 
@@ -104,7 +110,7 @@ def sweep(
     """
     model, asked, runs = given(model, prompts)
     metric, limits = as_metric(metric), Limits.of(budget, workers)
-    spec = Spec(asked, intervention, metric, heads, positions, base, normalize, seed, limits, Race.of(top))
+    spec = Spec(asked, intervention, metric, heads, positions, base, normalize, seed, limits, Race.of(top), nodes)
     name = name or f"{name_of(intervention)}, {name_of(spec.metric)}"
     return run_spec(model, spec, About(name, kind), runs=runs, store=store, progress=progress)
 
@@ -119,12 +125,14 @@ def run_spec(
     progress: bool = True,
 ) -> HeadScores:
     """Run a sweep from its request to its result."""
+    check_mlps(model, spec)
     with Store(store) as kept:
         job = make_ready(model, spec, runs=runs, store=kept, progress=progress)
         evaluator = Evaluator.of(job)
         warn_of_answers(job)
         raced = None if spec.race is None else _race(job, evaluator, spec.race, progress)
         measured = raced or run(job, evaluator, progress=progress)
+        mlps = run_mlps(job, evaluator, measured, progress=progress) if spec.nodes == "all" else None
     warn_of_undefined(spec.metric, measured.undefined)
     more = {
         "intervention": describe_intervention(spec.intervention),
@@ -132,15 +140,18 @@ def run_spec(
         "positions": describe_positions(job),
         "normalize": spec.normalize,
         "heads": describe_heads(job),
+        "nodes": spec.nodes,
         "interrupted": measured.interrupted,
     }
     values, extra = by_place(job.places, measured.values)
     result = report(job, values, evaluator, replace(about, extra=extra, more=more))
     if raced is not None:
         result = raced.result(result, progress)
+    if mlps is not None:
+        result = HeadScores(with_mlps(result.dataset, by_place(job.places, mlps)[0]))
 
     def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
-        alone = replace(spec, heads=sample, race=None, limits=spec.limits.in_one_process)
+        alone = replace(spec, heads=sample, race=None, nodes="heads", limits=spec.limits.in_one_process)
         return run_spec(other, alone, about, progress=False)
 
     return with_precision(model, result, again)

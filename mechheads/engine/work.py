@@ -10,7 +10,7 @@ import numpy as np
 
 from mechheads.engine.batches import Batch, Cut, Kind, Values, Work
 from mechheads.engine.dispatch import Dispatch, Load
-from mechheads.engine.job import Job, Spec, Unit, make_ready
+from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.same_model import SameModel, setup_of
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
@@ -25,7 +25,7 @@ Take = Callable[[Sequence[Any], Values], object]
 class Finished:
     """The values of the units that were reached, and whether Ctrl-C stopped the work."""
 
-    values: dict[Unit, np.ndarray] = field(default_factory=dict)
+    values: dict[Any, np.ndarray] = field(default_factory=dict)
     interrupted: bool = False
 
 
@@ -36,13 +36,14 @@ def finish(work: Work, *, what: str, progress: bool = True) -> Finished:
         what: what is measured, for the progress bar.
     """
     work, found = _own_part(work), Finished()
-    job = work.job
+    job, batches = work.job, work.batches()
+    units = [unit for batch in batches for unit in batch.units]
     stored = {} if job.ledger is None else job.ledger.finished()
-    for unit in job.units:
+    for unit in units:
         if (values := stored.get(unit_key(job, unit))) is not None:
             found.values[unit] = values
     bar = Bar(
-        total=sum(map(job.cost, job.units)),
+        total=sum(map(job.cost, units)),
         initial=sum(map(job.cost, found.values)),
         disable=not progress,
         leave=False,
@@ -50,14 +51,14 @@ def finish(work: Work, *, what: str, progress: bool = True) -> Finished:
         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go{postfix}",
     )
 
-    def take(units: Sequence[Unit], values: Values) -> None:
+    def take(units: Sequence[Any], values: Values) -> None:
         new = {unit: value for unit, value in zip(units, values, strict=True) if unit not in found.values}
         if job.ledger is not None:
             job.ledger.commit({unit_key(job, unit): value for unit, value in new.items()})
         found.values |= new
         bar.update(sum(map(job.cost, new)))
 
-    left = [batch for batch in work.batches() if not found.values.keys() >= set(batch.units)]
+    left = [batch for batch in batches if not found.values.keys() >= set(batch.units)]
     with until_interrupted() as interrupts, bar:
         found.interrupted = compute(work, left, take, say=bar.set_postfix_str)
     found.interrupted |= interrupts.interrupted
@@ -90,7 +91,7 @@ def compute(work: Work, batches: Sequence[Batch], take: Take, say: Callable[[str
     return Dispatch(workers, _setup(work), Load.of(work.job), take, say).run(batches)
 
 
-def unit_key(job: Job, unit: Unit) -> str:
+def unit_key(job: Job, unit: tuple[object, int]) -> str:
     """The name of a unit in a ledger."""
     return f"{unit[0]} {unit[1]}{job.part}"
 

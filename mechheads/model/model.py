@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from mechheads.limits import Budget
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.core import ModelCore
+from mechheads.model.sources.source import Source
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.head_cache import HeadCache
@@ -49,3 +50,17 @@ class Model(ModelCore):
         torch.Size([1, 5, 64])
         """
         return HeadCache.run(self, prompts, sites=sites, budget=budget, progress=progress)
+
+
+def source_of(model: Model) -> Source:
+    """What loads the model in another process.
+
+    Raises:
+        ValueError: if the model did not come from ``mh.load``.
+    """
+    if model.source is None:
+        raise ValueError(
+            f"workers: model {model.name!r} was made by mh.wrap, so workers cannot load it; save it with "
+            "save_pretrained and load the folder with mh.load, or leave workers out"
+        )
+    return model.source

@@ -21,6 +21,7 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, kl_divergence
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.nodes import Nodes
 from mechheads.results.scores import HeadScores
 
 Ablation = Literal["zero", "mean", "resample", "scale", "uniform"]
@@ -42,6 +43,7 @@ def ablate(
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
     top: int | Race | None = None,
+    nodes: Nodes = "heads",
 ) -> HeadScores:
     """Ablate one head at a time and measure how the metric changes.
 
@@ -52,7 +54,7 @@ def ablate(
             every token so far).
         factor: for ``"scale"`` and ``"uniform"``.
         metric: what is measured; by default, KL(intact || ablated) at the last token.
-        heads, positions, budget, progress, workers, store, top: as in ``mh.sweep``.
+        heads, positions, budget, progress, workers, store, top, nodes: as in ``mh.sweep``.
         seed: for ``"resample"`` and the intervals.
 
     Returns:
@@ -67,7 +69,9 @@ def ablate(
     """
     model, asked, cached = given(model, prompts)
     ablation, limits = make_ablation(kind, factor, seed), Limits.of(budget, workers)
-    spec = Spec(asked, ablation, as_metric(metric), heads, positions, seed=seed, limits=limits, race=Race.of(top))
+    spec = Spec(
+        asked, ablation, as_metric(metric), heads, positions, seed=seed, limits=limits, race=Race.of(top), nodes=nodes
+    )
     about = About(f"{kind} ablation", "ablate")
     return run_spec(model, spec, about, runs=cached, store=store, progress=progress)
 

@@ -21,6 +21,7 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.nodes import Nodes
 from mechheads.patching.pairs import base_of, check_pairs
 from mechheads.patching.screen import Screen, screen_heads
 from mechheads.prompts.prompts import PromptPairs
@@ -45,6 +46,7 @@ def activation_patch(
     store: str | PathLike[str] | None = None,
     screen: float | Screen | None = None,
     top: int | Race | None = None,
+    nodes: Nodes = "heads",
 ) -> HeadScores:
     """Replace one head's activation in one run of each pair by its value in the other run, head by head.
 
@@ -57,7 +59,7 @@ def activation_patch(
             rotation) or ``pattern``. With grouped-query attention, k and v are replaced for this query head only.
         metric: what is measured, as in ``mh.sweep``; ``logit_diff`` needs ``answer`` and ``wrong``.
         direction: ``"denoising"`` or ``"noising"``.
-        heads, positions, normalize, budget, seed, progress, workers, store, top: as in ``mh.sweep``.
+        heads, positions, normalize, budget, seed, progress, workers, store, top, nodes: as in ``mh.sweep``.
         screen: run only the heads with the largest absolute attribution (see
             ``mh.patching.attribution_patch``): a share of
             the heads, such as 0.2, their number, or a ``Screen``. Attribution is averaged over prompts, like the
@@ -87,8 +89,10 @@ def activation_patch(
     race = Race.of(top)
     if race is not None and screen is not None:
         raise ValueError("top and screen are both given; each leaves out heads in its own way, so give one of them")
+    if screen is not None and nodes != "heads":
+        raise ValueError('screen and nodes="all" are both given, but a screening chooses heads; leave one of them out')
     base, limits = base_of(direction), Limits.of(budget, workers)
-    spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, seed, limits, race)
+    spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, seed, limits, race, nodes)
     about = About(f"activation patching of {site}, {direction}", "activation_patch")
     if screen is None:
         return run_spec(model, spec, about, runs=cached, store=store, progress=progress)

@@ -10,8 +10,9 @@ are ablated, on a scale from 0 (no heads) to 1 (all heads).
 | CMD, the area between f and 1 (0 is best) | ``areas``, ``cmd`` |
 
 The areas are sums of trapezoids over the shares, as in MIB's evaluation (Mueller et al. 2025, "MIB: A Mechanistic
-Interpretability Benchmark", arXiv 2504.13151, section 3). Components here are heads alone: MLPs run on what is left, so
-the numbers cannot be compared with those of circuits that also leave out MLPs.
+Interpretability Benchmark", arXiv 2504.13151, section 3). By default the components are heads alone, and MLPs run on
+what is left; with ``nodes="all"`` they are heads and MLPs, as in MIB's circuits of nodes. Numbers of the two kinds
+cannot be compared.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechheads.engine.cached_runs import AnyPrompts
-from mechheads.engine.head_sets import head_set, set_bar
+from mechheads.engine.head_sets import node_set, set_bar
 from mechheads.engine.job import Job, given
 from mechheads.engine.report import describe_intervention
-from mechheads.heads import HeadId, HeadLike
+from mechheads.heads import HeadId
 from mechheads.interventions.base import Intervention
 from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.arguments import check_at_least, check_known
@@ -37,6 +38,7 @@ from mechheads.metrics.base import Metric, name_of
 from mechheads.metrics.basic import logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.nodes import Mlp, Node, NodeLike, Nodes, check_node, every_node, in_order
 from mechheads.patching.circuits import CircuitRuns, circuit_spec
 from mechheads.patching.head_sets import PATCH
 from mechheads.results.kinds import KINDS
@@ -53,7 +55,7 @@ SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _RESAMPLES = 1000
 _ENDS = 0.025, 0.975
 
-Ranking = HeadScores | Sequence[HeadLike]
+Ranking = HeadScores | Sequence[NodeLike]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +63,10 @@ class CircuitCurve(TableResult):
     """The faithfulness of the first heads of one or several rankings, at every size.
 
     Attributes:
-        sizes: the shares of all heads.
-        order: for each ranking, and for each random one, all heads in order.
-        values: the metric of each circuit, with all other heads ablated.
-        full, empty: the metric with all heads and with none.
+        sizes: the shares of all nodes.
+        order: for each ranking, and for each random one, all nodes in order.
+        values: the metric of each circuit, with all other nodes ablated.
+        full, empty: the metric with all nodes and with none.
         cluster: the cluster of each prompt.
         metric, ablation: what was measured, and how the other heads were ablated.
         seed: for random orders and resampling.
@@ -75,7 +77,7 @@ class CircuitCurve(TableResult):
     name, unit = "faithfulness by size", KINDS[KIND].unit
 
     sizes: tuple[float, ...]
-    order: dict[str, tuple[HeadId, ...]]
+    order: dict[str, tuple[Node, ...]]
     values: Float[np.ndarray, "ranking size prompt"]
     full: Float[np.ndarray, " prompt"]
     empty: Float[np.ndarray, " prompt"]
@@ -87,7 +89,7 @@ class CircuitCurve(TableResult):
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row for each ranking and size: ``k`` heads, the ``score`` f(C_k) and its 95% interval over prompts."""
+        """A row for each ranking and size: ``k`` nodes, the ``score`` f(C_k) and its 95% interval over prompts."""
         score, (low, high) = self._shares(None), self._interval(self._shares(self._draws))
         n = len(next(iter(self.order.values())))
         return pd.DataFrame(
@@ -196,6 +198,7 @@ def circuit_curve(
     seed: int = 0,
     progress: bool = True,
     workers: Workers | None = None,
+    nodes: Nodes = "heads",
 ) -> CircuitCurve:
     """How faithful the first heads of a ranking are at every size, with the areas CPR and CMD, beside random orders.
 
@@ -208,6 +211,8 @@ def circuit_curve(
         by: whether scores rank by ``"score"`` or by their ``"absolute"`` value.
         draws: the number of random orders for comparison.
         seed: for random orders and for resampling prompts.
+        nodes: ``"all"`` for circuits of heads and MLPs: scores rank MLPs too if they were measured with
+            ``nodes="all"``, and lists may name them, as in ``["L23H4", "L25.mlp"]``. Sizes are then shares of both.
         prompts, metric, ablation, budget, progress, workers: as in ``mh.patching.faithfulness``. In MIB, other
             components take their activations from the corrupted run, as by default here.
 
@@ -230,19 +235,22 @@ def circuit_curve(
     check_known("by", by, ("score", "absolute"))
     check_at_least(0, draws=draws)
     shares = _checked(sizes)
-    rng = np.random.default_rng(seed)
-    order = {name: _full_order(f"rankings[{name!r}]", each, model, by, rng) for name, each in _named(rankings).items()}
-    order |= {f"random {i + 1}": _full_order("", (), model, by, rng) for i in range(draws)}
-    runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, Limits.of(budget, workers)), cached, progress)
+    rng, every = np.random.default_rng(seed), _Every(model, nodes)
+    order = {name: _full_order(f"rankings[{name!r}]", each, every, by, rng) for name, each in _named(rankings).items()}
+    order |= {f"random {i + 1}": _full_order("", (), every, by, rng) for i in range(draws)}
+    spec = circuit_spec(asked, metric, ablation, Limits.of(budget, workers), nodes)
+    runs = CircuitRuns(model, spec, cached, progress)
     runs.share(runs.full)
     values = np.full((len(order), len(shares), len(runs.full)), np.nan)
     with until_interrupted() as work, set_bar(values[..., 0].size, "circuits", progress) as bar:
-        for row, heads in zip(values, order.values(), strict=True):
-            row[:] = runs.values([frozenset(heads[: heads_at(share, len(heads))]) for share in shares], bar.update)
+        for row, ranked in zip(values, order.values(), strict=True):
+            row[:] = runs.values([frozenset(ranked[: heads_at(share, len(ranked))]) for share in shares], bar.update)
     done = int(np.isfinite(values).all((1, 2)).sum())
     work.stop_unless(done > 0)
     work.warn(f"{done} of {len(order)} rankings")
-    about = make_provenance(runs, by=by, draws=draws, sizes=list(shares), seed=seed, interrupted=work.interrupted)
+    about = make_provenance(
+        runs, by=by, draws=draws, sizes=list(shares), nodes=nodes, seed=seed, interrupted=work.interrupted
+    )
     return CircuitCurve(
         shares,
         order,
@@ -300,25 +308,49 @@ def _named(rankings: Ranking | Mapping[str, Ranking] | None) -> dict[str, Rankin
     return {str(name): each for name, each in rankings.items()}
 
 
+@dataclass(frozen=True)
+class _Every:
+    """All nodes of a model that circuits may have."""
+
+    model: Model
+    nodes: Nodes
+
+    @property
+    def all(self) -> tuple[Node, ...]:
+        return every_node(self.model.n_layers, self.model.n_heads, self.nodes)
+
+
 def _full_order(
-    where: str, ranking: Ranking, model: Model, by: Literal["score", "absolute"], rng: np.random.Generator
-) -> tuple[HeadId, ...]:
-    """All heads: first those of the ranking, then the others in random order."""
-    every = [HeadId(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)]
+    where: str, ranking: Ranking, every: _Every, by: Literal["score", "absolute"], rng: np.random.Generator
+) -> tuple[Node, ...]:
+    """All nodes: first those of the ranking, then the others in random order."""
+    model = every.model
     if isinstance(ranking, HeadScores):
         if (ranking.n_layers, ranking.n_heads) != (model.n_layers, model.n_heads):
             raise ValueError(
                 f"{where} is of a model with {ranking.n_layers} layers of {ranking.n_heads} heads, but {model.name} "
                 f"has {model.n_layers} of {model.n_heads}; give scores of the same model"
             )
-        first = [
-            HeadId(head.layer, head.head + i) for head in ranking.heads(len(every), by) for i in range(ranking.together)
-        ]
+        first = _ranked(ranking, by, every.nodes)
     else:
-        head_set(ranking, model, where)
-        first = [HeadId.parse(head) for head in ranking]
-    rest = sorted(set(every) - set(first))
+        node_set(ranking, model, where, every.nodes)
+        first = [check_node(node, model.n_layers, model.n_heads) for node in ranking]
+    rest = in_order(set(every.all) - set(first))
     return (*first, *(rest[i] for i in rng.permutation(len(rest))))
+
+
+def _ranked(scores: HeadScores, by: Literal["score", "absolute"], nodes: Nodes) -> list[Node]:
+    """The nodes that have a score, the largest first; equal scores stay in order, heads before MLPs."""
+    heads = scores.top(scores.n_layers * scores.n_heads * max(1, scores.scores[0, 0].size), by)
+    found: dict[Node, float] = {}
+    for layer, head, score in heads[["layer", "head", "score"]].itertuples(index=False):
+        for i in range(scores.together):
+            found.setdefault(HeadId(int(layer), int(head) + i), score)
+    if nodes == "all" and (mlps := scores.mlps) is not None:
+        for layer, score in mlps[["layer", "score"]].dropna().itertuples(index=False):
+            at = Mlp(int(layer))
+            found[at] = max(found.get(at, -np.inf), score, key=abs if by == "absolute" else None)
+    return sorted(found, key=lambda node: -abs(found[node]) if by == "absolute" else -found[node])
 
 
 def _checked(sizes: Sequence[float]) -> tuple[float, ...]:

@@ -1,7 +1,8 @@
 """How well a set of heads, a circuit, does what the whole model does.
 
-A circuit C is tested by ablating all heads that are not in it. MLPs are not ablated; they run on what is left. M is
-the set of all heads. F(C) is the mean of the metric over prompts when all heads outside C are ablated.
+A circuit C is tested by ablating all heads that are not in it. M is the set of all heads. F(C) is the mean of the
+metric over prompts when all heads outside C are ablated. MLPs run on what is left; with ``nodes="all"``, C and M are
+sets of heads and MLPs, and MLPs outside C are ablated too.
 
 | paper | here |
 |---|---|
@@ -16,14 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
-from mechheads.engine.head_sets import SetRuns, check_intervention, head_set, set_bar
+from mechheads.engine.head_sets import SetRuns, check_intervention, head_set, node_set, set_bar
 from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.report import describe_intervention
 from mechheads.heads import HeadId, HeadLike
@@ -34,11 +35,14 @@ from mechheads.metrics.base import Metric, MetricInfo, name_of
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.nodes import Node, NodeLike, Nodes, every_node
 from mechheads.patching.head_sets import PATCH
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import LEAST_CLUSTERS, clustered_interval
 from mechheads.results.tables import TableResult
+
+_N = TypeVar("_N")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +52,7 @@ class Faithfulness(TableResult):
     Attributes:
         score: (F(C) - F(no heads)) / (F(M) - F(no heads)): 1 is all of it, 0 is nothing; it can exceed both.
         ci_low, ci_high: its 95% interval over clusters of prompts; NaN with fewer than three clusters.
-        heads: the circuit C.
+        heads: the circuit C, with its MLPs if MLPs were ablated too.
         table: one row per prompt: its cluster, and the metric of the ``full`` model, of the ``circuit`` and with
             ``no heads``.
         metric, ablation: what was measured, and how the other heads were ablated.
@@ -61,18 +65,22 @@ class Faithfulness(TableResult):
     score: float
     ci_low: float
     ci_high: float
-    heads: tuple[HeadId, ...]
+    heads: tuple[Node, ...]
     table: pd.DataFrame
     metric: str
     ablation: str
     provenance: dict[str, Any]
+
+    @property
+    def _kind(self) -> str:
+        return "heads" if self.provenance.get("nodes", "heads") == "heads" else "heads and MLPs"
 
     def __repr__(self) -> str:
         mean = self.table[["full", "circuit", "no heads"]].mean()
         few = len(set(self.table["cluster"])) < LEAST_CLUSTERS
         ends = "too few clusters for an interval" if few else f"{self.ci_low:.3g} to {self.ci_high:.3g}"
         return (
-            f"<Faithfulness {self.score:.3g} ({ends}) of {len(self.heads)} heads, the "
+            f"<Faithfulness {self.score:.3g} ({ends}) of {len(self.heads)} {self._kind}, the "
             f"others ablated by {self.ablation}: {self.metric} {mean['circuit']:.3g}, full model {mean['full']:.3g}, "
             f"no heads {mean['no heads']:.3g}>"
         )
@@ -120,13 +128,14 @@ class Completeness(TableResult):
 def faithfulness(
     model: Model | Job,
     prompts: AnyPrompts | Job | None = None,
-    heads: Iterable[HeadLike] | None = None,
+    heads: Iterable[NodeLike] | None = None,
     *,
     metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
     budget: Budget = None,
     progress: bool = True,
     workers: Workers | None = None,
+    nodes: Nodes = "heads",
 ) -> Faithfulness:
     """The share of the metric that a circuit keeps when all other heads are ablated.
 
@@ -137,6 +146,8 @@ def faithfulness(
         ablation: the intervention on every other head. By default it gives them their z of the corrupted run; any
             other, such as ``mh.Mean()``, is computed from the base run.
         budget, progress, workers: as in ``mh.sweep``.
+        nodes: ``"all"`` ablates all MLPs outside the circuit too; the circuit then has heads and MLPs, such as
+            ``["L23H4", "L25.mlp"]``.
 
     Raises:
         ValueError: if an argument is not valid, or the metric is the same with all heads and with none.
@@ -149,8 +160,9 @@ def faithfulness(
     True
     """
     model, asked, cached = given(model, prompts)
-    circuit = _circuit(heads, model)
-    runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, Limits.of(budget, workers)), cached, progress)
+    circuit = node_set(_given(heads), model, "heads", nodes)
+    spec = circuit_spec(asked, metric, ablation, Limits.of(budget, workers), nodes)
+    runs = CircuitRuns(model, spec, cached, progress)
     return runs.faithfulness(circuit, runs.values([frozenset(circuit)])[0])
 
 
@@ -190,7 +202,7 @@ def completeness(
     [['', 'none'], ['L20H1', 'head'], ['L23H4', 'head'], ['L20H1 L23H4', 'random']]
     """
     model, asked, cached = given(model, prompts)
-    circuit = _circuit(heads, model)
+    circuit = head_set(_given(heads), model, "heads")
     if not circuit:
         raise ValueError("heads is empty; give at least one head, because an empty circuit has no subsets")
     chosen = _subsets(circuit, subsets, model, seed)
@@ -219,13 +231,15 @@ def completeness(
     return Completeness(table, circuit, info.name, said, info.unit, about)
 
 
-def _circuit(heads: Iterable[HeadLike] | None, model: Model) -> tuple[HeadId, ...]:
+def _given(heads: Iterable[_N] | None) -> Iterable[_N]:
     if heads is None:
         raise ValueError('heads is missing; give the heads of the circuit, such as heads=["L9H6", "L10H0"]')
-    return head_set(heads, model, "heads")
+    return heads
 
 
-def circuit_spec(prompts: AnyPrompts, metric: Metric | str, ablation: Intervention, limits: Limits) -> Spec:
+def circuit_spec(
+    prompts: AnyPrompts, metric: Metric | str, ablation: Intervention, limits: Limits, nodes: Nodes = "heads"
+) -> Spec:
     """The request for runs of circuits.
 
     Raises:
@@ -233,25 +247,26 @@ def circuit_spec(prompts: AnyPrompts, metric: Metric | str, ablation: Interventi
     """
     measured = as_metric(metric)
     check_intervention("ablation", ablation, prompts)
-    return Spec(prompts, ablation, measured, limits=limits)
+    return Spec(prompts, ablation, measured, limits=limits, nodes=nodes)
 
 
 class CircuitRuns:
-    """Computes the metric of circuits, with all heads outside each circuit ablated.
+    """Computes the metric of circuits, with all nodes outside each circuit ablated.
 
     Attributes:
-        all: every head; ``full`` and ``empty``: the metric with all of them and with none [prompt].
+        all: every node; ``full`` and ``empty``: the metric with all of them and with none [prompt].
         cluster: the cluster of each prompt.
     """
 
     def __init__(self, model: Model, spec: Spec, cached: CachedRuns | None, progress: bool) -> None:
         self._runs = SetRuns(model, spec, runs=cached, progress=progress)
         self.metric, self.ablation, self.at_once = spec.metric, spec.intervention, self._runs.at_once
-        self.all, self.cluster = frozenset(self._runs.job.heads), self._runs.job.tokens.cluster
+        self.nodes, self.cluster = spec.nodes, self._runs.job.tokens.cluster
+        self.all = frozenset(every_node(model.n_layers, model.n_heads, spec.nodes))
         self.full, self.empty = self.values([self.all, frozenset()])
 
     def values(
-        self, circuits: Sequence[Set[HeadId]], done: Callable[[int], object] = lambda n: None
+        self, circuits: Sequence[Set[Node]], done: Callable[[int], object] = lambda n: None
     ) -> Float[np.ndarray, "circuit prompt"]:
         """The metric of each circuit."""
         values = self._runs.values([self.all - circuit for circuit in circuits], done)
@@ -274,12 +289,12 @@ class CircuitRuns:
             )
         return np.asarray((values - self.empty).mean(-1) / gap)
 
-    def faithfulness(self, heads: tuple[HeadId, ...], values: Float[np.ndarray, " prompt"]) -> Faithfulness:
+    def faithfulness(self, heads: tuple[Node, ...], values: Float[np.ndarray, " prompt"]) -> Faithfulness:
         """The result for a circuit whose metric is known."""
         score = float(self.share(values))
         low, high = _ratio_interval(values - self.empty, self.full - self.empty, self.cluster)
         table = pd.DataFrame({"cluster": self.cluster, "full": self.full, "circuit": values, "no heads": self.empty})
-        about = make_provenance(self, heads=heads)
+        about = make_provenance(self, heads=heads, nodes=self.nodes)
         return Faithfulness(
             score, low, high, heads, table, name_of(self.metric), describe_intervention(self.ablation), about
         )

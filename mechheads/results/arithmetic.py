@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-_OPERATIONS: dict[str, Callable] = {
+OPERATIONS: dict[str, Callable] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -66,7 +66,7 @@ def combine(left: Side, right: Side, symbol: str) -> dict[str, Any]:
     Raises:
         ValueError: if the two do not align, their units cannot be combined, or a score is divided by the number 0.
     """
-    op = _OPERATIONS[symbol]
+    op = OPERATIONS[symbol]
     first, *others = (side for side in (left, right) if isinstance(side, xr.Dataset))
     if others:
         check_aligned(first, others[0], prompts=True)
@@ -139,14 +139,14 @@ def _null(left: Side, right: Side, symbol: str) -> float | None:
         return 0.0
     if None in nulls or (symbol == "/" and nulls[1] == 0):
         return None
-    return _OPERATIONS[symbol](*nulls)
+    return OPERATIONS[symbol](*nulls)
 
 
 def _name(side: Side) -> str:
     if not isinstance(side, xr.Dataset):
         return f"{side:g}"
     name = side.attrs["name"]
-    return f"({name})" if any(f" {symbol} " in name for symbol in _OPERATIONS) else name
+    return f"({name})" if any(f" {symbol} " in name for symbol in OPERATIONS) else name
 
 
 def _kind(side: Side) -> list[str]:

@@ -1,8 +1,9 @@
 """Convert the fields of a result to one dataset and back.
 
-Fields can be numbers, texts, heads, tables, arrays, ``HeadScores`` and other results. Arrays and the columns of tables
-become variables named after their fields: ``values``, ``table.score``. Everything else is stored as JSON, together with
-how the parts belong together. A field of any other type cannot be saved, so reading a file creates only these types.
+Fields can be numbers, texts, heads, MLPs, tables, arrays, ``HeadScores`` and other results. Arrays and the columns of
+tables become variables named after their fields: ``values``, ``table.score``. Everything else is stored as JSON,
+together with how the parts belong together. A field of any other type cannot be saved, so reading a file creates only
+these types.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import xarray as xr
 
 from mechheads.files.text import parse_json
 from mechheads.heads import HeadId
+from mechheads.nodes import Mlp
 from mechheads.results.netcdf import text_array
 from mechheads.results.scores import HeadScores
 
@@ -74,6 +76,8 @@ class _Packed:
             return value
         if isinstance(value, HeadId):
             return {"head": str(value)}
+        if isinstance(value, Mlp):
+            return {"mlp": value.layer}
         if isinstance(value, HeadScores):
             return {"scores": self._scores(name, value.dataset)}
         if isinstance(value, pd.DataFrame):
@@ -127,6 +131,8 @@ class _Unpacked:
                 return content
             case "head":
                 return HeadId.parse(content)
+            case "mlp":
+                return Mlp(content)
             case "scores":
                 return self._scores(**content)
             case "table":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from mechheads.files.text import check_unicode, parse_json
@@ -127,6 +128,12 @@ def like(score: np.ndarray, array: np.ndarray | None, what: str) -> np.ndarray:
     if np.shape(array) != score.shape:
         raise ValueError(f"{what} has shape {np.shape(array)}; score has {score.shape}")
     return np.asarray(array, dtype=np.float64)
+
+
+def table_of(part: xr.Dataset, dims: Sequence[str]) -> pd.DataFrame:
+    """A row for each label of the dimensions, with a column for each dimension and variable."""
+    frame = part.to_dataframe(dim_order=list(dims)).reset_index()
+    return pd.DataFrame(frame.loc[:, [*dims, *map(str, part.data_vars)]])
 
 
 def shown_ends(row: Mapping[str, Any], form: str = ".3f") -> str:

@@ -19,9 +19,10 @@ from mechheads.results import netcdf
 from mechheads.results.arithmetic import check_aligned, combine
 from mechheads.results.citations import citation
 from mechheads.results.correlation import Comparison, compare
-from mechheads.results.dataset import RANGE, STATISTICS, Label, build, like, read, text_or_numbers
+from mechheads.results.dataset import RANGE, STATISTICS, Label, build, like, read, table_of, text_or_numbers
 from mechheads.results.html import head_names, html_result
 from mechheads.results.kinds import HEATMAP, draw, kind_of
+from mechheads.results.mlps import combine_mlps, has_mlps, mlp_table, with_mlps
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import cluster_range, clustered_interval, mean_over_prompts, sign_flip_p
 
@@ -148,13 +149,9 @@ class HeadScores:
             ValueError: if shapes and labels do not match.
         """
         score = np.asarray(score, dtype=np.float64)
-        given = (
-            score,
-            like(score, ci_low, "ci_low"),
-            like(score, ci_high, "ci_high"),
-            like(score, p_value, "p_value"),
-        )
-        dataset = build(given, extra, name, unit, kind, provenance, variables)
+        statistics = {"ci_low": ci_low, "ci_high": ci_high, "p_value": p_value}
+        low, high, p = (like(score, array, what) for what, array in statistics.items())
+        dataset = build((score, low, high, p), extra, name, unit, kind, provenance, variables)
         if values is not None:
             if np.shape(values)[:-1] != score.shape:
                 raise ValueError(
@@ -172,6 +169,11 @@ class HeadScores:
     def values(self) -> xr.DataArray | None:
         """The per-prompt values, (layer, head, extra dimensions, prompt); ``None`` if there are none."""
         return self.dataset.get("values")
+
+    @property
+    def mlps(self) -> pd.DataFrame | None:
+        """Scores of the MLPs, one row per layer and label; ``None`` unless measured (``nodes="all"``)."""
+        return mlp_table(self.dataset)
 
     @property
     def n_layers(self) -> int:
@@ -254,7 +256,7 @@ class HeadScores:
         part = self._statistics.isel(layer=found.layer, head=found.head)
         if not self.extra_dims:
             return {"layer": found.layer, "head": found.head} | {str(n): float(part[n]) for n in part.data_vars}
-        return _table(part, self.extra_dims)
+        return table_of(part, self.extra_dims)
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per head and label: layer, head, labels, score, ci_low, ci_high, p_value, q_value.
@@ -262,7 +264,7 @@ class HeadScores:
         The rows are named after the heads, as in ``table.loc["L23H4"]``. If only two clusters were measured, the table
         has ``range_low`` and ``range_high`` in addition, because there is no interval.
         """
-        table = _table(self._statistics, ("layer", "head", *self.extra_dims))
+        table = table_of(self._statistics, ("layer", "head", *self.extra_dims))
         return table.set_index(pd.Index(head_names(table)))
 
     @property
@@ -374,27 +376,24 @@ class HeadScores:
             side = float(other)
         else:
             return NotImplemented
-        made = combine(*((side, self.dataset) if reflected else (self.dataset, side)), symbol)
-        return HeadScores.from_values(**made) if "values" in made else HeadScores.from_scores(**made)
+        sides = (side, self.dataset) if reflected else (self.dataset, side)
+        made = combine(*sides, symbol)
+        found = HeadScores.from_values(**made) if "values" in made else HeadScores.from_scores(**made)
+        mlps = combine_mlps(*sides, symbol)
+        return found if mlps is None else HeadScores(with_mlps(found.dataset, mlps))
 
     def __repr__(self) -> str:
         size = f"{self.n_layers} layer{'s' * (self.n_layers != 1)} x {self.n_heads} heads"
         size += "".join(f" x {self.dataset.sizes[dim]} {dim}" for dim in self.extra_dims)
-        if self.values is not None:
-            size += f", {self.dataset.sizes['prompt']} prompts"
+        size += f", {self.n_layers} MLPs" if has_mlps(self.dataset) else ""
+        size += f", {self.dataset.sizes['prompt']} prompts" if self.values is not None else ""
         if RANGE[0] in self.dataset:
             some = "some with " if self.dataset["ci_low"].notnull().any() else ""
             size += f", {some}ranges of 2 clusters, not intervals"
-        if self.missing:
-            size += f", {len(self.missing)} heads missing"
+        size += f", {len(self.missing)} heads missing" if self.missing else ""
         if isinstance(precision := self.provenance.get("precision"), dict):
             size += f", within {precision['largest_difference']:.2g} of float32 on {len(precision['sample'])} heads"
         return f"<{type(self).__name__} {self.name!r} in {self.unit}: {size}>"
 
     def _repr_html_(self) -> str:
         return html_result(self, self.top(10, by="absolute"), "The ten furthest from 0:")
-
-
-def _table(part: xr.Dataset, dims: tuple[str, ...]) -> pd.DataFrame:
-    frame = part.to_dataframe(dim_order=list(dims)).reset_index()
-    return frame.loc[:, [*dims, *map(str, part.data_vars)]]

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from mechheads.model.core import ModelCore
 
 from mechheads.runs.head_tensor import Attention, HeadResult, HeadTensor
-from mechheads.runs.sites import HEAD_SITES, KEY_SITES, RUN_SITES, SITES
+from mechheads.runs.sites import HEAD_SITES, INNER_SITES, KEY_SITES, SITES
 
+_STREAM_SITES = ("resid_pre", "mlp_out")
+"""The sites without heads, as wide as the residual stream."""
 _FILE = TensorFile("mechheads cache 2", "{path} is not a saved HeadCache", ("run",))
 
 
@@ -104,14 +106,14 @@ class HeadCache:
         n, pos = tokens.ids.shape
         item = model.dtype.itemsize
         heads: dict[str, int] = dict.fromkeys((*KEY_SITES, "keys", "values"), model.n_kv_heads)
-        row = {"pattern": pos, "resid_pre": model.d_model}
+        row = {"pattern": pos, **dict.fromkeys(_STREAM_SITES, model.d_model)}
         sizes = {
             site: n
             * pos
             * model.n_layers
             * item
             * row.get(site, model.d_head)
-            * (1 if site == "resid_pre" else heads.get(site, model.n_heads))
+            * (1 if site in _STREAM_SITES else heads.get(site, model.n_heads))
             for site in sites
         }
         return CacheSize(sizes | {"final": n * pos * model.d_model * item, "ids": n * pos * 8})
@@ -298,7 +300,7 @@ def _check_sites(sites: Sequence[str]) -> tuple[str, ...]:
         raise ValueError(f'sites is the text {sites!r}; give a list of some of {known}, such as ["z"]')
     if not sites:
         raise ValueError(f"sites is empty; name at least one of {known}")
-    if unknown := [site for site in sites if site not in (*HEAD_SITES, *RUN_SITES)]:
+    if unknown := [site for site in sites if site not in (*HEAD_SITES, *INNER_SITES)]:
         raise ValueError(f"sites: {unknown[0]!r} is not known; choose among {known}.{did_you_mean(unknown[0], SITES)}")
     return tuple(dict.fromkeys(sites))
 
@@ -321,7 +323,7 @@ def _keep(store: LayerStore, layer: int, site: str, mask: Tensor) -> Any:
     def hook_fn(value: Tensor, hook: Any) -> None:
         if site == "pattern":
             real = mask[:, None, :, None] & mask[:, None, None, :]
-        elif site == "resid_pre":
+        elif site in _STREAM_SITES:
             real = None
         else:
             value, real = value.transpose(1, 2), mask[:, None, :, None]

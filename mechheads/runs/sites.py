@@ -9,3 +9,5 @@ KEY_SITES = ("k", "v", "scored_k")
 """The sites with one entry for each key/value head; a change at one position affects every later token."""
 RUN_SITES = ("resid_pre", "keys", "values")
 """Further activations that resuming a run needs: the residual stream, and keys and values after rotation."""
+INNER_SITES = (*RUN_SITES, "mlp_out")
+"""The activations that have no heads, or are used by the engine only; ``mlp_out`` is what an MLP adds to the stream."""

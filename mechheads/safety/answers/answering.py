@@ -10,12 +10,11 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechheads.engine.job import source_of
 from mechheads.generation.generate import Generated, check_writing, generate_under
 from mechheads.generation.sampling import Sampling
 from mechheads.limits import Limits
 from mechheads.messages.interrupted import stop_if, until_interrupted
-from mechheads.model.model import Model
+from mechheads.model.model import Model, source_of
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import share_interval

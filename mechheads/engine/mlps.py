@@ -1,0 +1,159 @@
+"""MLPs beside the heads of a sweep: the output of one layer's MLP is changed at a time, in the same waves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads.engine.batches import Batch, Kind, Values
+from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.job import Job, Spec
+from mechheads.engine.memory import tokens_in_flight
+from mechheads.engine.plan import BATCHES_A_WORKER
+from mechheads.engine.row_layout import layout_of
+from mechheads.engine.rows import Window
+from mechheads.engine.run import Measured
+from mechheads.engine.wavefront import Edit, Wave
+from mechheads.engine.work import finish
+from mechheads.heads import HeadId
+from mechheads.interventions.base import Context, site_of
+from mechheads.interventions.basic import Mean, Patch, Resample, Scale, Zero
+from mechheads.interventions.new_z import apply
+from mechheads.messages.interrupted import interrupted_after
+from mechheads.messages.warn import warn
+from mechheads.metrics.base import name_of
+from mechheads.model.model import Model
+from mechheads.nodes import Mlp
+
+_ALLOWED = (Patch, Zero, Mean, Resample, Scale)
+"""The interventions whose rule does not need a head."""
+
+MlpUnit = tuple[Mlp, int]
+"""An MLP and the index of the place where it is changed."""
+
+
+class MlpWork:
+    """The change of a metric with the output of one MLP replaced."""
+
+    def __init__(self, job: Job, evaluator: Evaluator | None = None) -> None:
+        self.job, self.evaluator = job, evaluator or Evaluator.of(job)
+
+    @property
+    def kind(self) -> Kind:
+        return MlpWork
+
+    def some(self, job: Job) -> MlpWork:
+        return self
+
+    def batches(self) -> list[Batch]:
+        job, limits, n_layers = self.job, self.job.spec.limits, self.job.model.n_layers
+        number, count = limits.part or (1, 1)
+        mlps = [Mlp(layer) for layer in range(n_layers)][number - 1 :: count]
+        made = []
+        for place in range(len(job.places)):
+            _, stack = self._at_once(place)
+            if limits.workers is not None:
+                stack = min(
+                    stack, math.ceil(len(job.places) * len(mlps) / (BATCHES_A_WORKER * limits.workers.replicas))
+                )
+            if job.ledger is not None:
+                stack = job.ledger.remember(f"mlps {place}", stack)
+            units = [(mlp, place) for mlp in mlps]
+            made += [Batch((tuple(units[start : start + stack]),), (place,)) for start in range(0, len(units), stack)]
+        return made
+
+    def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[MlpUnit], Values]]:
+        for batch in batches:
+            yield batch.units, self.evaluator(self.job.chunks.run(self._finals, batch.units)[0])
+
+    def _window(self, place: int, rows: slice = slice(None)) -> Window:
+        job = self.job
+        return Window.from_start(job.starts[place][rows], job.at[rows], layout_of(job.model), job.tokens.ids.shape[1])
+
+    def _at_once(self, place: int) -> tuple[int, int]:
+        """How many prompts, and how many MLPs, go through the layers together."""
+        job, width = self.job, self._window(place).width
+        tokens = tokens_in_flight(job.model, job.spec.limits.memory // 4, job.plan.pos, job.spec.limits)
+        rows = max(1, min(len(job.tokens), tokens // width))
+        return rows, max(1, min(job.model.n_layers, tokens // (rows * width)))
+
+    def _finals(self, units: Sequence[MlpUnit]) -> list[Float[Tensor, "unit prompt position d_model"]]:
+        job, place, parts = self.job, units[0][1], []
+        new = [new_output(job, mlp.layer, place) for mlp, _ in units]
+        step, _ = self._at_once(place)
+        for start in range(0, len(job.tokens), step):
+            rows = slice(start, start + step)
+            window = self._window(place, rows)
+            copies = [
+                [Edit(mlp.layer, "mlp_out", None, window.take(output[rows]))]
+                for (mlp, _), output in zip(units, new, strict=True)
+            ]
+            parts.append(Wave(job.base, rows, window).run(copies))
+        return [torch.cat(parts, dim=1)]
+
+
+def new_output(job: Job, layer: int, place: int) -> Float[Tensor, "prompt pos d_model"]:
+    """What an MLP gives under a job's intervention at a place.
+
+    Raises:
+        ValueError: if it is a patch of plain prompts.
+    """
+    mask, at, rule = job.tokens.mask, job.places[place].at, job.intervention
+    old = job.base.stores["mlp_out"][layer]
+    if isinstance(rule, Patch):
+        if job.source is None:
+            raise ValueError("Patch takes values from the source run of a pair; give mh.PromptPairs, not plain prompts")
+        new = job.source.stores["mlp_out"][layer]
+    else:
+        new = apply(rule, old, Context(HeadId(layer, 0), job.base, job.source, mask))
+    return torch.where((mask if at is None else mask & at)[..., None], new, old)
+
+
+def run_mlps(
+    job: Job, evaluator: Evaluator, heads: Measured, *, progress: bool = True
+) -> Float[np.ndarray, "layer place prompt"]:
+    """The change of the metric for every MLP; NaN for those that were not reached.
+
+    Args:
+        heads: what was measured of the heads before; if Ctrl-C stopped that, no MLP is measured. It is noted there if
+            Ctrl-C stops this work.
+    """
+    values = np.full((job.model.n_layers, len(job.places), len(job.tokens)), np.nan)
+    if heads.interrupted:
+        return values
+    found = finish(MlpWork(job, evaluator), what=f"{job.model.n_layers} MLPs", progress=progress)
+    for (mlp, place), change in found.values.items():
+        values[mlp.layer, place] = change
+    heads.interrupted = found.interrupted
+    if found.interrupted:
+        warn(interrupted_after(f"{len(found.values)} of {values[..., 0].size} MLPs", "the rest are NaN"))
+    scale = evaluator.distance() if job.spec.normalize else 1.0
+    return values / scale
+
+
+def check_mlps(model: Model, spec: Spec) -> None:
+    """Check that a request for MLPs beside the heads can be met.
+
+    Raises:
+        ValueError: if it cannot.
+    """
+    if spec.nodes not in ("heads", "all"):
+        raise ValueError(f'nodes is {spec.nodes!r}; choose "heads", or "all" for heads and MLPs')
+    if spec.nodes == "heads":
+        return
+    if model.hook_name("mlp_out", 0) not in model.backend.hook_points or not model.backend.d_mlp:
+        raise ValueError(f'nodes="all": model {model.name!r} has no MLPs; leave nodes out')
+    if spec.race is not None:
+        raise ValueError('top and nodes="all" are both given, but a race ranks heads alone; leave one of them out')
+    if (site := site_of(spec.intervention)) != "z":
+        raise ValueError(f'nodes="all": an MLP has no {site}; use site="z", or leave nodes out')
+    if not isinstance(spec.intervention, _ALLOWED):
+        known = ", ".join(f"mh.{one.__name__}" if one in (Patch, Zero, Mean) else one.__name__ for one in _ALLOWED)
+        raise ValueError(
+            f'nodes="all": intervention {name_of(spec.intervention)} is a rule for heads; for MLPs use one of {known}'
+        )

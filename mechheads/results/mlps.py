@@ -1,0 +1,73 @@
+"""The column of MLPs beside the heads of a result: one score for each layer, in variables named ``mlp_...``."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from jaxtyping import Float
+
+from mechheads.results.arithmetic import OPERATIONS, Side
+from mechheads.results.dataset import RANGE, STATISTICS, table_of
+from mechheads.results.stats import cluster_range, clustered_interval, mean_over_prompts, q_values, sign_flip_p
+
+_PREFIX = "mlp_"
+
+
+def with_mlps(heads: xr.Dataset, values: Float[np.ndarray, "layer *extra prompt"]) -> xr.Dataset:
+    """The scores of heads and those of MLPs, whose statistics are computed in the same way.
+
+    q values count the tests of heads and MLPs together.
+
+    Args:
+        heads: the dataset of scores that are means over prompts.
+        values: one value for each MLP and prompt, and for each extra label.
+    """
+    statistics = json.loads(heads.attrs["statistics"])
+    clusters, null, seed = heads["cluster"].values.tolist(), statistics["null"], statistics["seed"]
+    score = mean_over_prompts(values)
+    low, high = clustered_interval(values, clusters, level=statistics["level"])
+    p = np.full_like(score, np.nan) if null is None else sign_flip_p(values, clusters, null=null, seed=seed)
+    of_heads = heads["p_value"].values
+    q = q_values(np.concatenate([of_heads.ravel(), p.ravel()]))
+    arrays = dict(zip(STATISTICS, (score, low, high, p, q[of_heads.size :].reshape(p.shape)), strict=True))
+    if RANGE[0] in heads:
+        arrays |= dict(zip(RANGE, cluster_range(values, clusters), strict=True))
+    dims = tuple(dim for dim in heads["score"].dims if dim != "head")
+    new = {_PREFIX + name: (dims, array) for name, array in arrays.items()}
+    new["q_value"] = (heads["score"].dims, q[: of_heads.size].reshape(of_heads.shape))
+    return heads.assign(new | {f"{_PREFIX}values": ((*dims, "prompt"), values)})
+
+
+def combine_mlps(left: Side, right: Side, symbol: str) -> Float[np.ndarray, "layer *extra prompt"] | None:
+    """The values of MLPs when two scores, or scores and a number, are combined; None if some scores have no MLPs."""
+    if not all(has_mlps(side) for side in (left, right) if isinstance(side, xr.Dataset)):
+        return None
+    mine, theirs = (side[f"{_PREFIX}values"].values if isinstance(side, xr.Dataset) else side for side in (left, right))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = OPERATIONS[symbol](mine, theirs)
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def has_mlps(dataset: xr.Dataset) -> bool:
+    """Whether a result holds scores of MLPs."""
+    return f"{_PREFIX}score" in dataset
+
+
+def mlp_scores(dataset: xr.Dataset) -> xr.Dataset | None:
+    """The statistics of the MLPs, under the names that those of heads have; None if MLPs were not measured."""
+    if not has_mlps(dataset):
+        return None
+    names = [name for name in (*STATISTICS, *RANGE) if _PREFIX + name in dataset]
+    return dataset[[_PREFIX + name for name in names]].rename({_PREFIX + name: name for name in names})
+
+
+def mlp_table(dataset: xr.Dataset) -> pd.DataFrame | None:
+    """One row for each MLP and label, named as in ``table.loc["L9.mlp"]``; None if MLPs were not measured."""
+    found = mlp_scores(dataset)
+    if found is None:
+        return None
+    table = table_of(found, [str(dim) for dim in found["score"].dims])
+    return table.set_index(pd.Index([f"L{layer}.mlp" for layer in table["layer"]]))

@@ -1,0 +1,194 @@
+"""MLPs beside the heads of a sweep, against TransformerLens' own forward pass with the MLP's output replaced."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mechheads as mh
+from mechheads.limits import Limits
+from mechheads.results.stats import q_values
+from support import oracles
+from support.architectures import architectures
+from support.ctrl_c import stopped_at
+from support.made_workers import MadeWorkers
+from support.texts import CLEAN, PAIRS
+
+pytestmark = pytest.mark.transformerlens
+
+QUIET = {"progress": False}
+TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
+def small(request, tiny) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def with_mlp(model: mh.Model, ids: Tensor, layer: int, output: Tensor) -> Tensor:
+    """Logits [pos, d_vocab] when the MLP of a layer gives ``output`` [pos, d_model]."""
+    return oracles.forward(model, ids, [(oracles.mlp(layer), lambda _, hook: output[None])])[0]
+
+
+@pytest.mark.parametrize("direction", ["denoising", "noising"])
+@pytest.mark.parametrize("positions", ["all", "last", -2])
+def test_patching_mlps_equals_one_full_forward_each(small, direction, positions):
+    where = [positions] if isinstance(positions, int) else positions
+    effect = mh.activation_patch(small, PAIRS, direction=direction, positions=where, nodes="all", **QUIET)
+    values = effect.dataset["mlp_values"].values.reshape(small.n_layers, len(PAIRS))
+    clean, corrupted = PAIRS.tokens(small)
+    base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
+    at = {"all": None, "last": -1}.get(str(positions), positions)
+    for prompt in range(len(PAIRS)):
+        ids, other = oracles.ids_of(base, prompt), oracles.ids_of(source, prompt)
+        here, there = (oracles.activations(small, each) for each in (ids, other))
+        before = oracles.logit_diff(oracles.forward(small, ids)[0], base, prompt)
+        for layer in range(small.n_layers):
+            old, new = here[oracles.mlp(layer)][0], there[oracles.mlp(layer)][0]
+            logits = with_mlp(small, ids, layer, oracles.blend(old, new, at))
+            expected = oracles.logit_diff(logits, base, prompt) - before
+            assert values[layer, prompt] == pytest.approx(expected, abs=TOLERANCE)
+    alone = mh.activation_patch(small, PAIRS, direction=direction, positions=where, **QUIET)
+    np.testing.assert_allclose(effect.scores.values, alone.scores.values, atol=1e-6)
+    assert alone.mlps is None
+
+
+@pytest.mark.parametrize("kind", ["zero", "mean", "scale", "resample"])
+def test_ablating_mlps_equals_one_full_forward_each(small, kind):
+    effect = mh.ablate(small, CLEAN, kind=kind, factor=0.3, nodes="all", seed=1, **QUIET)
+    tokens = mh.Prompts(CLEAN).tokens(small)
+    runs = [oracles.activations(small, oracles.ids_of(tokens, prompt)) for prompt in range(len(CLEAN))]
+    for layer in range(small.n_layers):
+        outputs = [run[oracles.mlp(layer)][0] for run in runs]
+        new = {
+            "zero": [torch.zeros_like(output) for output in outputs],
+            "mean": [torch.cat(outputs).mean(0).expand_as(output) for output in outputs],
+            "scale": [0.3 * output for output in outputs],
+        }.get(kind) or resampled(outputs, seed=1)
+        for prompt, output in enumerate(new):
+            ids = oracles.ids_of(tokens, prompt)
+            expected = oracles.kl(oracles.forward(small, ids)[0], with_mlp(small, ids, layer, output))
+            assert effect.dataset["mlp_values"].values[layer, prompt] == pytest.approx(expected, abs=TOLERANCE)
+
+
+def resampled(outputs: list[Tensor], seed: int) -> list[Tensor]:
+    """Each prompt gets the output of the one before it in a random order, whose last token serves for the rest."""
+    order = torch.randperm(len(outputs), generator=torch.Generator().manual_seed(seed)).tolist()
+    donor = {order[i]: order[i - 1] for i in range(len(order))}
+    return [
+        torch.stack([outputs[donor[i]][min(at, len(outputs[donor[i]]) - 1)] for at in range(len(output))])
+        for i, output in enumerate(outputs)
+    ]
+
+
+def test_mlps_have_intervals_and_share_q_values_with_the_heads(llama):
+    effect = mh.activation_patch(llama, PAIRS, nodes="all", **QUIET)
+    data = effect.dataset
+    of_all = q_values(np.concatenate([data["p_value"].values.ravel(), data["mlp_p_value"].values]))
+    np.testing.assert_array_equal(data["q_value"].values.ravel(), of_all[:12])
+    np.testing.assert_array_equal(data["mlp_q_value"].values, of_all[12:])
+    table = effect.mlps
+    assert table is not None and list(table.index) == ["L0.mlp", "L1.mlp", "L2.mlp"]
+    means = data["mlp_values"].values.mean(-1)
+    np.testing.assert_allclose(table["score"], means)
+    assert (table["ci_low"] <= means).all() and (means <= table["ci_high"]).all()
+    assert "3 MLPs" in repr(effect) and effect.provenance["nodes"] == "all"
+
+
+def test_a_share_restored_is_the_effect_divided_by_the_distance(llama):
+    plain = mh.activation_patch(llama, PAIRS, nodes="all", **QUIET)
+    share = mh.activation_patch(llama, PAIRS, nodes="all", normalize=True, **QUIET)
+    ratio = plain.scores.values / share.scores.values
+    np.testing.assert_allclose(plain.dataset["mlp_values"] / share.dataset["mlp_values"], ratio[0, 0], rtol=1e-4)
+
+
+def test_mlps_survive_a_file_a_selection_and_a_figure(llama, tmp_path):
+    effect = mh.activation_patch(llama, PAIRS, positions=["last", 1], nodes="all", **QUIET)
+    back = mh.HeadScores.load(effect.save(tmp_path / "effect.nc"))
+    assert back.dataset.identical(effect.dataset)
+    one = back.select(pos="last")
+    assert one.mlps is not None and one.mlps["score"].tolist() == effect.dataset["mlp_score"].values[:, 0].tolist()
+    figure = one.plot()
+    heads, mlps = figure.data
+    np.testing.assert_array_equal(np.asarray(mlps.z)[:, 0], one.mlps["score"])
+    assert float(mlps.x[0]) == llama.n_heads + 0.5 and "L2.mlp" in mlps.text[2][0]
+    assert figure.layout.xaxis.ticktext[-1] == "MLP" and len(effect.plot().data) == 4
+    assert np.asarray(heads.z).shape == (llama.n_layers, llama.n_heads)
+    furthest = max(float(np.abs(part.z).max()) for part in (heads, mlps))
+    assert figure.layout.coloraxis.cmax == pytest.approx(furthest)
+
+
+def test_arithmetic_keeps_the_mlps_that_both_sides_have(llama):
+    one, other = (
+        mh.activation_patch(llama, PAIRS, direction=way, nodes="all", **QUIET) for way in ("denoising", "noising")
+    )
+    values = [each.dataset["mlp_values"].values for each in (one, other)]
+    both, turned = one - other, other * -1
+    np.testing.assert_array_equal(both.dataset["mlp_values"], values[0] - values[1])
+    np.testing.assert_array_equal(turned.dataset["mlp_values"], -values[1])
+    assert (one - mh.activation_patch(llama, PAIRS, **QUIET)).mlps is None
+
+
+def test_workers_and_small_parts_give_the_same_mlps(llama):
+    expected = mh.activation_patch(llama, PAIRS, nodes="all", **QUIET).dataset["mlp_values"].values
+    by_workers = mh.activation_patch(llama, PAIRS, nodes="all", workers=MadeWorkers(2), **QUIET)
+    np.testing.assert_allclose(by_workers.dataset["mlp_values"].values, expected, atol=1e-5)
+    small_parts = mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(tokens=8), **QUIET)
+    np.testing.assert_allclose(small_parts.dataset["mlp_values"].values, expected, atol=1e-5)
+
+
+def test_parts_of_a_ledger_share_the_mlps(llama, tmp_path):
+    store = tmp_path / "parts.ledger"
+    expected = mh.activation_patch(llama, PAIRS, nodes="all", **QUIET).dataset["mlp_values"].values
+    first = mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(part=(1, 2)), store=store, **QUIET)
+    np.testing.assert_array_equal(np.isnan(first.dataset["mlp_score"]), [False, True, False])
+    mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(part=(2, 2)), store=store, **QUIET)
+    whole = mh.activation_patch(llama, PAIRS, nodes="all", store=store, **QUIET)
+    np.testing.assert_allclose(whole.dataset["mlp_values"].values, expected, atol=1e-5)
+
+
+def test_ctrl_c_during_mlps_keeps_the_heads(llama, monkeypatch, tmp_path):
+    from mechheads.engine import mlps
+
+    expected = mh.activation_patch(llama, PAIRS, nodes="all", **QUIET)
+    whole = mlps.MlpWork._finals
+    monkeypatch.setattr(mlps.MlpWork, "_finals", stopped_at(2, whole))
+    with pytest.warns(UserWarning, match="MLPs"):
+        effect = mh.activation_patch(
+            llama, PAIRS, nodes="all", budget=Limits(tokens=24), store=tmp_path / "a.ledger", **QUIET
+        )
+    assert effect.provenance["interrupted"] and not effect.missing
+    np.testing.assert_allclose(effect.scores, expected.scores, atol=1e-5)
+    assert np.isfinite(effect.dataset["mlp_score"]).sum() < llama.n_layers
+    monkeypatch.setattr(mlps.MlpWork, "_finals", whole)
+    again = mh.activation_patch(
+        llama, PAIRS, nodes="all", budget=Limits(tokens=24), store=tmp_path / "a.ledger", **QUIET
+    )
+    np.testing.assert_allclose(again.dataset["mlp_values"], expected.dataset["mlp_values"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"nodes": "mlps"}, "nodes is 'mlps'; choose"),
+        ({"nodes": "all", "site": "q"}, "an MLP has no q"),
+        ({"nodes": "all", "top": 2}, "top and nodes"),
+        ({"nodes": "all", "screen": 0.5}, "screen and nodes"),
+    ],
+)
+def test_what_mlps_cannot_do_is_said_before_any_run(llama, arguments, message, monkeypatch):
+    monkeypatch.setattr(type(llama.backend), "run", lambda *args, **more: pytest.fail("the model ran"))
+    with pytest.raises(ValueError, match=message):
+        mh.activation_patch(llama, PAIRS, **arguments, **QUIET)
+
+
+def test_an_intervention_of_ones_own_is_refused(llama):
+    with pytest.raises(ValueError, match="is a rule for heads"):
+        mh.sweep(llama, CLEAN, intervention=lambda z, context: -z, nodes="all", **QUIET)

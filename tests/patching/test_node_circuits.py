@@ -1,0 +1,131 @@
+"""Circuits of heads and MLPs against full forward passes in which everything else is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+import mechheads as mh
+from mechheads.nodes import Mlp, Node, every_node
+from mechheads.patching import circuit_curve, faithfulness
+from mechheads.patching.circuit_curve import CircuitCurve
+from support import oracles
+from support.architectures import architectures
+from support.made_workers import MadeWorkers
+from support.texts import CLEAN, PAIRS
+
+pytestmark = pytest.mark.transformerlens
+
+QUIET: dict[str, Any] = {"progress": False}
+SOME = (0.1, 0.3, 0.6, 1.0)
+CIRCUITS = [["L0H1", "L1.mlp", "L2H3"], ["L0.mlp", "L1.mlp", "L2.mlp"], ["L1H0", "L1H2"]]
+
+
+@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
+def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def without(model: mh.Model, prompt: int, circuit: Iterable[Node]) -> float:
+    """The logit difference of a prompt whose nodes outside the circuit come from the corrupted run."""
+    clean, corrupted = PAIRS.tokens(model)
+    there = oracles.activations(model, oracles.ids_of(corrupted, prompt))
+    kept = set(circuit)
+
+    def heads(z: Tensor, hook: Any, layer: int) -> Tensor:
+        z = z.clone()
+        for head in range(model.n_heads):
+            if mh.HeadId(layer, head) not in kept:
+                z[0, :, head] = there[oracles.name(layer, "z")][0, :, head]
+        return z
+
+    def mlp(output: Tensor, hook: Any, layer: int) -> Tensor:
+        return output if Mlp(layer) in kept else there[oracles.mlp(layer)]
+
+    layers = range(model.n_layers)
+    hooks = [(oracles.name(layer, "z"), partial(heads, layer=layer)) for layer in layers]
+    hooks += [(oracles.mlp(layer), partial(mlp, layer=layer)) for layer in layers]
+    logits = oracles.forward(model, oracles.ids_of(clean, prompt), hooks)[0]
+    return oracles.logit_diff(logits, clean, prompt)
+
+
+def share(model: mh.Model, circuit: Iterable[Node]) -> float:
+    prompts = range(len(CLEAN))
+    every = every_node(model.n_layers, model.n_heads)
+    found, full, empty = (
+        np.mean([without(model, prompt, nodes) for prompt in prompts]) for nodes in (circuit, every, ())
+    )
+    return float((found - empty) / (full - empty))
+
+
+@pytest.mark.parametrize("names", CIRCUITS)
+def test_faithfulness_of_nodes_equals_full_forwards(small: mh.Model, names: list[str]):
+    found = faithfulness(small, PAIRS, names, nodes="all", **QUIET)
+    assert list(map(str, found.heads)) == names and "heads and MLPs" in repr(found)
+    assert found.score == pytest.approx(share(small, found.heads), abs=1e-3)
+
+
+def test_all_nodes_are_the_model_and_none_is_the_corrupted_run(small: mh.Model):
+    every = every_node(small.n_layers, small.n_heads)
+    whole, none = (faithfulness(small, PAIRS, nodes, nodes="all", **QUIET) for nodes in (every, ()))
+    assert whole.score == pytest.approx(1) and none.score == pytest.approx(0)
+    heads = faithfulness(small, PAIRS, [node for node in every if isinstance(node, mh.HeadId)], **QUIET)
+    np.testing.assert_allclose(whole.table["full"], heads.table["full"], atol=1e-5)
+
+
+def test_a_curve_of_nodes_ranks_heads_and_mlps_together(small: mh.Model, tmp_path: Path):
+    effect = mh.activation_patch(small, PAIRS, nodes="all", **QUIET)
+    found = circuit_curve(small, PAIRS, effect, sizes=SOME, draws=1, nodes="all", **QUIET)
+    order = found.order[effect.name]
+    assert set(order) == set(every_node(small.n_layers, small.n_heads)) and len(order) == 15
+    assert effect.mlps is not None
+    scores = {**effect.to_dataframe()["score"], **effect.mlps["score"]}
+    assert [scores[str(node)] for node in order] == sorted(scores.values(), reverse=True)
+    rows = found.table[found.table["ranking"] == effect.name]
+    assert rows["k"].tolist() == [1, 4, 9, 15]
+    expected = [faithfulness(small, PAIRS, order[:k], nodes="all", **QUIET).score for k in rows["k"]]
+    np.testing.assert_allclose(rows["score"], expected, atol=1e-4)
+    back = CircuitCurve.load(found.save(tmp_path / "curve.nc"))
+    assert back.order == found.order and back.areas.equals(found.areas)
+
+
+def test_a_ranking_of_heads_leaves_the_mlps_for_the_end(llama: mh.Model):
+    effect = mh.activation_patch(llama, PAIRS, **QUIET)
+    found = circuit_curve(llama, PAIRS, {"heads": effect}, sizes=SOME, draws=0, nodes="all", **QUIET)
+    assert {*found.order["heads"][-3:]} == {Mlp(0), Mlp(1), Mlp(2)}
+    named = circuit_curve(llama, PAIRS, {"own": ["L1.mlp", "L0H2"]}, sizes=SOME, draws=0, nodes="all", **QUIET)
+    assert named.order["own"][:2] == (Mlp(1), mh.HeadId(0, 2))
+
+
+def test_workers_give_the_same_circuits(llama: mh.Model):
+    alone, several = (
+        faithfulness(llama, PAIRS, CIRCUITS[0], nodes="all", workers=workers, **QUIET).score
+        for workers in (None, MadeWorkers(2))
+    )
+    assert several == pytest.approx(alone, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("heads", "nodes", "message"),
+    [
+        (["L1.mlp"], "heads", 'heads contains L1.mlp; for circuits .* give nodes="all"'),
+        (["L9.mlp"], "all", "L9.mlp is out of range: this model has layers 0..2"),
+        (["L1.mlp", "L1.mlp"], "all", "heads contains L1.mlp twice"),
+        (["L1.mlps"], "all", "is not a head"),
+        ([], "everything", "nodes is 'everything'"),
+    ],
+)
+def test_bad_nodes_are_one_clear_error(llama: mh.Model, heads: list[str], nodes: Any, message: str):
+    with pytest.raises(ValueError, match=message):
+        faithfulness(llama, PAIRS, heads, nodes=nodes, **QUIET)
