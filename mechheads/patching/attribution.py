@@ -28,6 +28,7 @@ from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.memory import token_bytes, tokens_in_flight
+from mechheads.engine.mlps import check_mlps
 from mechheads.engine.places import Positions, by_place, where_reached
 from mechheads.engine.report import About, describe_heads, describe_positions, report
 from mechheads.engine.run import alter, passes
@@ -45,9 +46,12 @@ from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
+from mechheads.nodes import Nodes
+from mechheads.patching.mlp_attribution import attribute_mlps
 from mechheads.patching.pairs import base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import Tokens
+from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
 from mechheads.runs.head_cache import HeadCache, states_at
 from mechheads.runs.layer_store import LayerStore
@@ -70,6 +74,7 @@ def attribution_patch(
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
+    nodes: Nodes = "heads",
 ) -> HeadScores:
     """Estimate ``mh.activation_patch`` for all heads from one forward and one backward pass, or a few.
 
@@ -86,6 +91,7 @@ def attribution_patch(
         metric: a metric with a gradient at the base run. Accuracy has none, and the gradient of a divergence from
             the base run is 0 there.
         heads, positions, seed, progress: as in ``mh.sweep``.
+        nodes: ``"all"`` estimates the effects of MLPs too, from the same backward pass; see ``mh.sweep``.
         steps: the number of points between the two runs; ``None`` for the base run alone. The points are the middles of
             equal parts, (k - 1/2) / steps of the way. The cost is that of ``steps`` gradients.
         budget: memory, in bytes or as text such as "2 GB" (default 4 GB); prompts are run in parts that fit.
@@ -108,7 +114,10 @@ def attribution_patch(
     base = base_of(direction)
     if steps is not None:
         check_at_least(1, steps=steps)
-    spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, seed=seed, limits=Limits.of(budget))
+    spec = Spec(
+        asked, Patch(site), as_metric(metric), heads, positions, base, seed=seed, limits=Limits.of(budget), nodes=nodes
+    )
+    check_mlps(model, spec)
     found = estimate(model, spec, runs=cached, progress=progress, steps=steps)
     warn_of_answers(found.job)
     more = {
@@ -116,11 +125,15 @@ def attribution_patch(
         "base": base,
         "positions": describe_positions(found.job),
         "heads": describe_heads(found.job),
+        "nodes": nodes,
         "steps": steps,
     }
     values, extra = by_place(found.job.places, found.values)
     name = f"attribution patching of {site}, {direction}" + (f", {steps} steps" if steps else "")
-    return report(found.job, values, found.evaluator, About(name, "attribution", extra=extra, more=more))
+    result = report(found.job, values, found.evaluator, About(name, "attribution", extra=extra, more=more))
+    if found.mlps is None:
+        return result
+    return HeadScores(with_mlps(result.dataset, by_place(found.job.places, found.mlps)[0]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,11 +144,13 @@ class Estimate:
         values: NaN for heads that were not requested, and for prompts that do not have the place.
         job: the prepared runs.
         evaluator: holds the metric of the base run.
+        mlps: the same for MLPs; None unless they were asked for.
     """
 
     values: Float[np.ndarray, "layer head place prompt"]
     job: Job
     evaluator: Evaluator
+    mlps: Float[np.ndarray, "layer place prompt"] | None = None
 
 
 @torch.inference_mode(False)
@@ -152,17 +167,20 @@ def estimate(
     job = make_ready(model, spec, runs=runs, progress=progress)
     evaluator = Evaluator.of(job)
     scale = evaluator.distance() if spec.normalize else 1.0
-    return Estimate(where_reached(job.places, attribute(job, progress, steps) / scale), job, evaluator)
+    of_heads, of_mlps = attribute(job, progress, steps)
+    mlps = None if of_mlps is None else where_reached(job.places, of_mlps / scale)
+    return Estimate(where_reached(job.places, of_heads / scale), job, evaluator, mlps)
 
 
 def attribute(
     job: Job, progress: bool = True, steps: int | None = None
-) -> Float[np.ndarray, "layer head place prompt"]:
-    """(new z - old z) . d metric / d z for the job's intervention; NaN for heads that are not in the job."""
+) -> tuple[Float[np.ndarray, "layer head place prompt"], Float[np.ndarray, "layer place prompt"] | None]:
+    """(new z - old z) . d metric / d z for the job's intervention, NaN for other heads; then that of MLPs."""
     model, base, site = job.model, job.base, site_of(job.intervention)
     layers = sorted({head.layer for head in job.heads})
     path = Path.between(base, job.source, steps) if steps and job.source is not None else None
-    gradient = z_gradients(base, job.spec.metric, layers, _rows_at_once(job), progress, path)
+    watch = Watch(tuple(layers), job.spec.nodes == "all")
+    gradient, of_mlps = gradients(base, job.spec.metric, watch, _rows_at_once(job), progress, path)
     values = np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan)
     of_keys = site in KEY_SITES  # a new key or value at one place changes z at every later token
     for places in passes(job):
@@ -177,7 +195,7 @@ def attribute(
                 at = job.places[place].at
                 part = along if of_keys or at is None else along * at[:, None]
                 values[layer, heads, place] = part.sum(-1).T.cpu().numpy()
-    return values
+    return values, None if of_mlps is None else attribute_mlps(job, of_mlps)
 
 
 def _new_z(job: Job, layer: int, heads: Sequence[int]) -> Float[Tensor, "prompt head pos d_head"]:
@@ -226,47 +244,61 @@ def _embeddings(run: HeadCache) -> Float[Tensor, "prompt pos d_model"]:
     return kept[0]
 
 
-def z_gradients(
-    base: HeadCache,
-    metric: Metric,
-    layers: Sequence[int],
-    rows: int,
-    progress: bool = True,
-    path: Path | None = None,
-) -> LayerStore:
-    """d metric / d z at a run, or its mean along a path, for some layers [prompt, head, pos, d_head].
+@dataclass(frozen=True)
+class Watch:
+    """What a metric is differentiated with respect to.
 
-    A prompt's metric depends only on that prompt's z, so the gradient of the sum over prompts gives every prompt's
-    gradient.
+    Attributes:
+        layers: the layers whose z is watched, in ascending order.
+        mlps: whether the output of every layer's MLP is watched too.
+    """
+
+    layers: tuple[int, ...]
+    mlps: bool = False
+
+
+def gradients(
+    base: HeadCache, metric: Metric, watch: Watch, rows: int, progress: bool = True, path: Path | None = None
+) -> tuple[LayerStore, LayerStore | None]:
+    """d metric / d z [prompt, head, pos, d_head] and d metric / d MLP output [prompt, pos, d_model], by layer.
+
+    A prompt's metric depends only on that prompt's activations, so the gradient of the sum over prompts gives every
+    prompt's gradient.
 
     Args:
-        layers: in ascending order.
         rows: how many prompts to run at once.
-        path: from the run to another.
+        path: from the run to another; then the mean gradient along it.
 
     Raises:
         ValueError: if the gradient is 0 everywhere, or not finite.
     """
     model, tokens = base.need_model(), base.tokens
     at, mask = read_positions(metric, tokens)
-    store, flat = LayerStore(len(layers), len(tokens), base.stores["z"].on_disk), True
+    on_disk, flat = base.stores["z"].on_disk, True
+    store = LayerStore(len(watch.layers), len(tokens), on_disk)
+    of_mlps = LayerStore(model.n_layers, len(tokens), on_disk) if watch.mlps else None
     starts = range(0, len(tokens), rows)
     for start in Bar(starts, desc="gradients", disable=not progress or len(starts) == 1, leave=False):
         part = slice(start, start + rows)
-        watched = Watched(model, tokens.rows(part), at[part], mask[part], metric, layers)
-        for layer, gradient in zip(layers, watched.along(None if path is None else path.points(part)), strict=True):
+        watched = Watched(model, tokens.rows(part), at[part], mask[part], metric, watch)
+        each = watched.along(None if path is None else path.points(part))
+        for gradient in each:
             if not gradient.isfinite().all():
                 raise ValueError(f"metric {name_of(metric)} has a gradient that is not finite at the unchanged run")
             flat = flat and not gradient.any()
+        for layer, gradient in zip(watch.layers, each, strict=False):
             store.add(layer, gradient.transpose(1, 2))
+        if of_mlps is not None:
+            for layer, gradient in enumerate(each[len(watch.layers) :]):
+                of_mlps.add(layer, gradient)
     if flat:
         raise ValueError(f"metric {name_of(metric)} has a gradient of 0 at the unchanged run; {_INSTEAD}")
-    return store
+    return store, of_mlps
 
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """A batch of prompts whose metric is differentiated with respect to z of some layers.
+    """A batch of prompts whose metric is differentiated with respect to z and MLP outputs.
 
     No other gradient is computed: the weights keep their ``requires_grad`` and ``grad``.
     """
@@ -276,10 +308,10 @@ class Watched:
     at: Int[Tensor, "prompt position"]
     mask: Bool[Tensor, "prompt position"]
     metric: Metric
-    layers: Sequence[int]
+    watch: Watch
 
-    def along(self, points: Iterable[Tensor] | None) -> Sequence[Float[Tensor, "prompt pos head d_head"]]:
-        """The gradient of each layer: of the run itself, or the mean over runs with these embeddings."""
+    def along(self, points: Iterable[Tensor] | None) -> Sequence[Float[Tensor, "prompt pos ..."]]:
+        """The gradient of each watched activation, z before MLPs: of the run, or its mean over these embeddings."""
         if points is None:
             return self._gradients(None, None)
         with torch.no_grad():
@@ -289,13 +321,15 @@ class Watched:
 
     def _gradients(self, embeddings: Tensor | None, before: Tensor | None) -> tuple[Tensor, ...]:
         """The gradient with these embeddings; ``before`` are the logits of the run itself."""
-        z: dict[int, Tensor] = {}
+        seen: dict[tuple[str, int], Tensor] = {}
 
-        def watch(value: Tensor, hook: Any, layer: int) -> Tensor:
-            z[layer] = value.detach().requires_grad_() if layer == self.layers[0] else value
-            return z[layer]
+        def watch(value: Tensor, hook: Any, key: tuple[str, int]) -> Tensor:
+            seen[key] = value if seen and value.requires_grad else value.detach().requires_grad_()
+            return seen[key]
 
-        hooks: list[Any] = [(self.model.hook_name("z", layer), partial(watch, layer=layer)) for layer in self.layers]
+        keys = [("z", layer) for layer in self.watch.layers]
+        keys += [("mlp_out", layer) for layer in range(self.model.n_layers)] if self.watch.mlps else []
+        hooks: list[Any] = [(self.model.hook_name(*key), partial(watch, key=key)) for key in keys]
         if embeddings is not None:
             hooks.insert(0, (self.model.hook_name("resid_pre", 0), lambda value, hook: embeddings))
         with with_gradient():
@@ -304,14 +338,15 @@ class Watched:
             base_logits = logits.detach().clone() if before is None else before
             value = self.metric(logits, MetricContext(base_logits, self.tokens, self.mask))
             total = check_value(self.metric, value, len(self.tokens)).sum()
-            return torch.autograd.grad(total, [z[layer] for layer in self.layers])
+            return torch.autograd.grad(total, [seen[key] for key in keys])
 
 
 def _rows_at_once(job: Job) -> int:
     """How many prompts to run at once. Each layer keeps 1.5 times its working memory until the backward pass."""
     model, pos, limit = job.model, job.tokens.ids.shape[1], job.spec.limits.memory
     runs = [(run, tuple(run.stores)) for run in (job.base, job.source) if run is not None]
-    kept = [HeadCache.estimate(model, run.tokens, sites=sites).total for run, sites in [*runs, (job.base, ("z",))]]
+    watched = ("z", "mlp_out") if job.spec.nodes == "all" else ("z",)
+    kept = [HeadCache.estimate(model, run.tokens, sites=sites).total for run, sites in [*runs, (job.base, watched)]]
     room = max(limit // 4, 0 if job.plan.on_disk else limit - sum(kept))
     if model.device.type == "cuda":
         room = min(room, torch.cuda.mem_get_info(model.device)[0] // 2)

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.head_sets import head_set, set_bar
 from mechheads.engine.job import Job, given
-from mechheads.heads import HeadId, HeadLike
+from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.base import Intervention
 from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.interrupted import until_interrupted
@@ -117,7 +117,7 @@ def minimal_circuit(
     if start == ():
         raise ValueError("heads is empty; name the heads to start from, or leave it out for every head")
     runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, Limits.of(budget, workers)), cached, progress)
-    kept = set(runs.all if start is None else start)
+    kept = set(check_heads(start, model.n_layers, model.n_heads))
     values = runs.values([kept])[0]
 
     def fits(without: Float[np.ndarray, " prompt"]) -> bool:

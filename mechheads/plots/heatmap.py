@@ -128,7 +128,7 @@ def _blocks(scores: HeadScores, label: str) -> Iterator[tuple[np.ndarray, np.nda
         yield columns["score"].values, np.array([scores.n_heads + _APART]), text
 
 
-def _head_ticks(scores: HeadScores, across: float) -> dict[str, Any]:
+def _head_ticks(scores: HeadScores, across: int) -> dict[str, Any]:
     """The ticks of heads, and of the column of MLPs."""
     ticks = count_ticks(scores.n_heads, across)
     if not has_mlps(scores.dataset):

@@ -60,6 +60,63 @@ def test_patching_mlps_equals_one_full_forward_each(small, direction, positions)
     assert alone.mlps is None
 
 
+def slope(model: mh.Model, tokens, prompt: int, layer: int, there: Tensor, embeddings: Tensor | None = None) -> float:
+    """(new - old) . d logit difference / d MLP output, by TransformerLens and autograd alone."""
+    kept: list[Tensor] = []
+
+    def watch(value: Tensor, hook: object) -> Tensor:
+        kept.append(value.detach().requires_grad_())
+        return kept[0]
+
+    hooks = [(oracles.mlp(layer), watch)]
+    if embeddings is not None:
+        hooks.insert(0, ("blocks.0.hook_resid_pre", lambda value, hook: embeddings))
+    ids = oracles.ids_of(tokens, prompt)
+    with torch.enable_grad():
+        logits = model.model.run_with_hooks(ids, fwd_hooks=hooks)[0, -1]
+        (gradient,) = torch.autograd.grad(logits[tokens.answer[prompt]] - logits[tokens.wrong[prompt]], kept)
+    old = oracles.activations(model, ids)[oracles.mlp(layer)]
+    return float(((there - old) * gradient).sum())
+
+
+@pytest.mark.parametrize("direction", ["denoising", "noising"])
+def test_attribution_of_mlps_is_the_slope_of_one_forward_each(small, direction):
+    found = mh.patching.attribution_patch(small, PAIRS, direction=direction, nodes="all", **QUIET)
+    alone = mh.patching.attribution_patch(small, PAIRS, direction=direction, **QUIET)
+    np.testing.assert_allclose(found.scores, alone.scores, rtol=1e-4, atol=1e-5)
+    clean, corrupted = PAIRS.tokens(small)
+    base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
+    for prompt in range(len(PAIRS)):
+        other = oracles.activations(small, oracles.ids_of(source, prompt))
+        for layer in range(small.n_layers):
+            expected = slope(small, base, prompt, layer, other[oracles.mlp(layer)])
+            got = float(found.dataset["mlp_values"][layer, prompt])
+            assert got == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_attribution_of_mlps_in_parts_and_of_few_heads(small):
+    whole = mh.patching.attribution_patch(small, PAIRS, nodes="all", steps=2, **QUIET)
+    parts = mh.patching.attribution_patch(
+        small, PAIRS, nodes="all", steps=2, heads=["L2H1"], positions="all", budget="1 MB", **QUIET
+    )
+    np.testing.assert_allclose(parts.dataset["mlp_values"], whole.dataset["mlp_values"], rtol=1e-3, atol=1e-4)
+    clean, corrupted = PAIRS.tokens(small)
+    first, last = (embedded(small, oracles.ids_of(tokens, 0)) for tokens in (corrupted, clean))
+    other = oracles.activations(small, oracles.ids_of(clean, 0))
+    for layer in range(small.n_layers):
+        there = other[oracles.mlp(layer)]
+        each = [slope(small, corrupted, 0, layer, there, first + part * (last - first)) for part in (0.25, 0.75)]
+        got = float(whole.dataset["mlp_values"][layer, 0])
+        assert got == pytest.approx(np.mean(each), rel=1e-3, abs=1e-3)
+
+
+def embedded(model: mh.Model, ids: Tensor) -> Tensor:
+    """The residual stream before the first block [1, pos, d_model]."""
+    kept: list[Tensor] = []
+    oracles.forward(model, ids, [("blocks.0.hook_resid_pre", lambda value, hook: kept.append(value.clone()))])
+    return kept[0]
+
+
 @pytest.mark.parametrize("kind", ["zero", "mean", "scale", "resample"])
 def test_ablating_mlps_equals_one_full_forward_each(small, kind):
     effect = mh.ablate(small, CLEAN, kind=kind, factor=0.3, nodes="all", seed=1, **QUIET)
