@@ -1,7 +1,7 @@
 """Circuits by size on the default model, for several rankings of heads: ``python -m benchmarks.circuits``.
 
-Two tasks: capitals and indirect objects. Heads are ranked on one half of the prompts, and circuits are measured on the
-other half, so that no ranking profits from its own noise.
+Two tasks: capitals and indirect objects. Heads, and then heads and MLPs, are ranked on one half of the prompts, and
+circuits are measured on the other half, so that no ranking profits from its own noise.
 """
 
 from __future__ import annotations
@@ -15,22 +15,29 @@ from pathlib import Path
 from typing import Any
 
 import mechheads as mh
+from mechheads.nodes import Nodes
 from mechheads.studies.build import capital_pairs
 
 PLACE = Path(__file__).with_name("circuits.json")
 N = 64
 """Prompts of each task: half of them to rank, half to measure."""
-Ranked = Callable[[mh.Model, mh.PromptPairs], mh.HeadScores]
+Ranked = Callable[..., mh.HeadScores]
 QUIET: dict[str, Any] = {"progress": False}
 RANKINGS: dict[str, Ranked] = {
-    "patching, denoising": lambda model, pairs: mh.activation_patch(model, pairs, **QUIET),
-    "patching, noising": lambda model, pairs: mh.activation_patch(model, pairs, direction="noising", **QUIET) * -1,
-    "attribution patching": lambda model, pairs: mh.patching.attribution_patch(model, pairs, **QUIET),
-    "attribution, 5 steps": lambda model, pairs: mh.patching.attribution_patch(model, pairs, steps=5, **QUIET),
-    "mean ablation": lambda model, pairs: (
-        mh.ablate(model, _clean(pairs), kind="mean", metric="logit_diff", **QUIET) * -1
+    "patching, denoising": lambda model, pairs, **nodes: mh.activation_patch(model, pairs, **nodes, **QUIET),
+    "patching, noising": lambda model, pairs, **nodes: (
+        mh.activation_patch(model, pairs, direction="noising", **nodes, **QUIET) * -1
     ),
-    "direct logit attribution": lambda model, pairs: mh.behaviour.logit_attribution(model, pairs, **QUIET),
+    "attribution patching": lambda model, pairs, **nodes: mh.patching.attribution_patch(model, pairs, **nodes, **QUIET),
+    "attribution, 5 steps": lambda model, pairs, **nodes: mh.patching.attribution_patch(
+        model, pairs, steps=5, **nodes, **QUIET
+    ),
+    "mean ablation": lambda model, pairs, **nodes: (
+        mh.ablate(model, _clean(pairs), kind="mean", metric="logit_diff", **nodes, **QUIET) * -1
+    ),
+}
+OF_HEADS: dict[str, Ranked] = {
+    "direct logit attribution": lambda model, pairs, **nodes: mh.behaviour.logit_attribution(model, pairs, **QUIET),
 }
 
 
@@ -47,21 +54,22 @@ def main() -> None:
     for task, pairs in tasks.items():
         if pairs is None:
             raise SystemExit(f"{model.name} has too few items for the task {task}")
-        found[task] = measured(model, pairs, task, given.figures)
-        print(task, json.dumps(found[task], indent=1), flush=True)
-        given.out.write_text(json.dumps(found, indent=1) + "\n")
+        for name, nodes in ((task, "heads"), (f"{task}, heads and MLPs", "all")):
+            found[name] = measured(model, pairs, name, nodes, given.figures)
+            print(name, json.dumps(found[name], indent=1), flush=True)
+            given.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def measured(model: mh.Model, pairs: mh.PromptPairs, task: str, figures: Path | None) -> dict[str, Any]:
+def measured(model: mh.Model, pairs: mh.PromptPairs, task: str, nodes: Nodes, figures: Path | None) -> dict[str, Any]:
     """The areas of each ranking and of random orders, their differences, and how long each ranking took."""
     seen, held = half(pairs, 0), half(pairs, 1)
     rankings, seconds = {}, {}
-    for name, rank in RANKINGS.items():
+    for name, rank in (RANKINGS | (OF_HEADS if nodes == "heads" else {})).items():
         start = time.perf_counter()
-        rankings[name] = rank(model, seen)
+        rankings[name] = rank(model, seen, nodes=nodes)
         seconds[name] = time.perf_counter() - start
     start = time.perf_counter()
-    curve = mh.patching.circuit_curve(model, held, rankings, **QUIET)
+    curve = mh.patching.circuit_curve(model, held, rankings, nodes=nodes, **QUIET)
     if figures is not None:
         mh.plots.save(curve.plot(title=task), figures / f"{task}.svg")
     differences = {
