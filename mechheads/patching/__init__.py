@@ -15,6 +15,7 @@ from mechheads.patching.attribution import attribution_patch
 from mechheads.patching.circuit_curve import CircuitCurve, circuit_curve
 from mechheads.patching.circuits import Completeness, Faithfulness, completeness, faithfulness
 from mechheads.patching.head_sets import SetScores, patch_sets
+from mechheads.patching.mib_files import load_mib, save_mib
 from mechheads.patching.minimal import Circuit, minimal_circuit
 from mechheads.patching.path import path_matrix, path_patch
 from mechheads.patching.screen import Screen
@@ -53,6 +54,7 @@ __all__ = [
     "completeness",
     "faithfulness",
     "kl_divergence",
+    "load_mib",
     "log_prob",
     "logit_diff",
     "metric",
@@ -62,6 +64,7 @@ __all__ = [
     "path_patch",
     "plan",
     "prepare",
+    "save_mib",
     "self_repair",
     "sweep",
 ]
