@@ -25,9 +25,10 @@ import mechheads as mh
 from benchmarks.racing import capitals
 from mechheads.engine.batches import Batch
 from mechheads.engine.dispatch import Dispatch, Load
-from mechheads.engine.job import Job, source_of
+from mechheads.engine.job import Job
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
+from mechheads.model.model import source_of
 from mechheads.workers.messages import Setup
 from mechheads.workers.parcel import pack
 
