@@ -17,7 +17,7 @@ from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.plan import BATCHES_A_WORKER
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
-from mechheads.engine.run import Measured
+from mechheads.engine.run import Measured, warn_of_undefined
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import finish
 from mechheads.heads import HeadId
@@ -28,7 +28,7 @@ from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import name_of
 from mechheads.model.model import Model
-from mechheads.nodes import Mlp
+from mechheads.nodes import Mlp, in_order
 
 _ALLOWED = (Patch, Zero, Mean, Resample, Scale)
 """The interventions whose rule does not need a head."""
@@ -130,6 +130,8 @@ def run_mlps(
     for (mlp, place), change in found.values.items():
         values[mlp.layer, place] = change
     heads.interrupted = found.interrupted
+    undefined = [mlp for (mlp, _), change in found.values.items() if np.isnan(change).any()]
+    warn_of_undefined(job.spec.metric, list(in_order(set(undefined))))
     if found.interrupted:
         warn(interrupted_after(f"{len(found.values)} of {values[..., 0].size} MLPs", "the rest are NaN"))
     scale = evaluator.distance() if job.spec.normalize else 1.0
@@ -153,7 +155,7 @@ def check_mlps(model: Model, spec: Spec) -> None:
     if (site := site_of(spec.intervention)) != "z":
         raise ValueError(f'nodes="all": an MLP has no {site}; use site="z", or leave nodes out')
     if not isinstance(spec.intervention, _ALLOWED):
-        known = ", ".join(f"mh.{one.__name__}" if one in (Patch, Zero, Mean) else one.__name__ for one in _ALLOWED)
         raise ValueError(
-            f'nodes="all": intervention {name_of(spec.intervention)} is a rule for heads; for MLPs use one of {known}'
+            f'nodes="all": intervention {name_of(spec.intervention)} is a rule for heads; for MLPs use mh.Patch(), '
+            "mh.Zero(), mh.Mean(), mh.patching.Resample() or mh.patching.Scale(...)"
         )

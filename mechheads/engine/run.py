@@ -25,6 +25,7 @@ from mechheads.interventions.new_z import Altered, altered_z, changed_z
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, name_of
+from mechheads.nodes import Node
 from mechheads.runs.sites import KEY_SITES
 
 
@@ -106,10 +107,10 @@ def measure(work: SweepWork, *, progress: bool = True) -> Measured:
     return found
 
 
-def warn_of_undefined(metric: Metric, heads: Sequence[HeadId]) -> None:
-    """Warn which heads have no score, because the metric was not finite for them."""
-    if heads:
-        shown = ", ".join(map(str, heads[:5])) + (", ..." if len(heads) > 5 else "")
+def warn_of_undefined(metric: Metric, nodes: Sequence[Node]) -> None:
+    """Warn which heads or MLPs have no score, because the metric was not finite for them."""
+    if nodes:
+        shown = ", ".join(map(str, nodes[:5])) + (", ..." if len(nodes) > 5 else "")
         warn(f"metric {name_of(metric)} gave values that are not finite for {shown}; their scores are NaN")
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from mechheads.heads import HeadId
+from mechheads.nodes import Mlp
 
 
 @runtime_checkable
@@ -22,7 +23,7 @@ def make_provenance(
 ) -> dict[str, Any]:
     """The provenance of a result: the model, the settings and the data.
 
-    Prompts, tasks and relations are stored as their fingerprints, heads as their names, tuples as lists, and NumPy
+    Prompts, tasks and relations are stored as their fingerprints, heads and MLPs as their names, tuples as lists, and NumPy
     numbers as Python numbers.
 
     Args:
@@ -48,7 +49,7 @@ def _plain(name: str, value: Any) -> Any:
         value = value.item()
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
-    if isinstance(value, HeadId):
+    if isinstance(value, (HeadId, Mlp)):
         return str(value)
     if (fingerprint := getattr(value, "fingerprint", None)) is not None:
         return fingerprint() if callable(fingerprint) else fingerprint
