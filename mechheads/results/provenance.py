@@ -23,7 +23,7 @@ def make_provenance(
 ) -> dict[str, Any]:
     """The provenance of a result: the model, the settings and the data.
 
-    Prompts, tasks and relations are stored as their fingerprints, heads and MLPs as their names, tuples as lists, and NumPy
+    Prompts, tasks and relations are stored as fingerprints, heads and MLPs as their names, tuples as lists, and NumPy
     numbers as Python numbers.
 
     Args:
