@@ -345,7 +345,7 @@ def ledger_of(
         heads=[str(head) for head in heads],
         positions=spec.positions,
         base=spec.base,
-        **({} if spec.race is None else {"race": spec.race}),
+        **({} if spec.race is None else {"race": (spec.race, spec.seed)}),
         **more,
     )
 
