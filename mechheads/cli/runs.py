@@ -76,11 +76,12 @@ def run(
             result: Any = analysis.function(
                 model, **analysis.arguments, budget=replace(limits, workers=replicas), store=store
             )
-        if out is not None:
-            typer.echo(f"Result     {result.save(out)}")
+        found = result if isinstance(result, dict) else {"": result}
+        for name, one in found.items() if out is not None else ():
+            typer.echo(f"Result     {one.save(out.with_stem(f'{out.stem}-{name}') if name else out)}")
         units = sum(sweep["units"] for sweep in _sweeps(store))
         typer.echo(f"Ledger     {store}: {units} units")
-        if result.provenance["interrupted"]:
+        if any(one.provenance["interrupted"] for one in found.values()):
             raise typer.Exit(130)
 
 

@@ -162,9 +162,11 @@ class Job:
         first = min(unit) if isinstance(unit, frozenset) else unit[0]
         return self.model.n_layers - first.layer
 
-    def intervening(self, intervention: Intervention) -> Job:
+    def intervening(self, intervention: Intervention, store: Store = NO_STORE) -> Job:
         """The same job with another intervention, which may only need activations that are already cached."""
-        return replace(self, spec=replace(self.spec, intervention=intervention))
+        spec = replace(self.spec, intervention=intervention)
+        ledger = ledger_of(self.model, spec, self.runs, self.heads, store)
+        return replace(self, spec=spec, ledger=ledger, plan=_as_before(self.plan, ledger, "waves"))
 
     def members(self, head: HeadId) -> tuple[HeadId, ...]:
         """The heads that change together, from the head on that names them."""
