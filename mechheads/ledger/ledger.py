@@ -251,7 +251,11 @@ def _damaged(path: Path, why: object) -> ValueError:
 
 
 def _check_place(path: Path) -> None:
-    """Check that a ledger can be created at a path."""
+    """Check that a ledger can be created at a path.
+
+    Raises:
+        ValueError: if it cannot.
+    """
     if not path.parent.is_dir():
         raise ValueError(f"there is no folder {path.parent} for the ledger {path}; create it first")
     rest = Path(f"{path}-wal")
