@@ -10,9 +10,20 @@ import typer
 
 from mechheads._version import __version__
 from mechheads.cli.figures import figure
-from mechheads.cli.options import TASKS, Device, MinPairs, ModelName, OnDisk, Out, Processes, Relations, Rule, Source
+from mechheads.cli.options import (
+    TASKS,
+    Device,
+    MinPairs,
+    ModelName,
+    OnDisk,
+    Out,
+    Relations,
+    Rule,
+    Source,
+    WorkersOption,
+)
 from mechheads.cli.results import errors_shown, results_in
-from mechheads.cli.runs import merge, processes, run, runs
+from mechheads.cli.runs import merge, run, runs, workers_for
 
 main = typer.Typer(
     help="What does each attention head of a language model do, and how sure are we?",
@@ -46,7 +57,7 @@ def atlas(
     out: Out = Path("atlas"),
     device: Device = "cpu",
     quick: Annotated[bool, typer.Option(help="Fewer relations, pairs and requests, no roles: a first look.")] = False,
-    workers: Processes = 1,
+    workers: WorkersOption = "1",
 ) -> None:
     """What every head does: names, labels, effects, safety heads and roles, as tables and a page to explore."""
     from mechheads.explorer.page import write_page
@@ -54,10 +65,11 @@ def atlas(
     from mechheads.studies.build import build_atlas
 
     with results_in(out) as results:
+        several = workers_for(workers)
         loaded = load(model, device=device)
         show = partial(results.show, write_page=write_page)
-        with processes(workers) as several:
-            atlas = build_atlas(loaded, quick=quick, after_each=show, workers=several)
+        with several as replicas:
+            atlas = build_atlas(loaded, quick=quick, after_each=show, workers=replicas)
         results.take(atlas, write_page)
 
 
@@ -166,19 +178,19 @@ def profile(
     window: Annotated[int | None, typer.Option(help="Tokens in a window. Default: 256.")] = None,
     out: Out = Path("profile"),
     device: Device = "cpu",
-    workers: Processes = 1,
+    workers: WorkersOption = "1",
 ) -> None:
     """What every head does on ordinary text. After Ctrl-C, the same command continues."""
     from mechheads.behaviour import profile_heads
     from mechheads.behaviour.head_profile import NAMES
     from mechheads.model.load import load
 
-    with results_in(out) as results, processes(workers) as several:
+    with results_in(out) as results, workers_for(workers) as replicas:
         if texts is not None and not texts.is_file():
             raise ValueError(f"--texts {texts} is not a file; give a text file with empty lines between the texts")
         kept = out / "profile.checkpoint"
         found = profile_heads(
-            load(model, device=device), texts, window=window, n_tokens=tokens, checkpoint=kept, workers=several
+            load(model, device=device), texts, window=window, n_tokens=tokens, checkpoint=kept, workers=replicas
         )
         results.interrupted = found.provenance["interrupted"]
         if not results.interrupted:
@@ -206,7 +218,7 @@ def roles(
     out: Annotated[
         Path, typer.Option(help="Folder for the results, and for the checkpoint that Ctrl-C leaves.")
     ] = Path("roles"),
-    workers: Processes = 1,
+    workers: WorkersOption = "1",
 ) -> None:
     """Which heads facilitate a task, interfere with it or do not matter. After Ctrl-C, the same command continues."""
     from mechheads.gating import fit_gates, head_roles, role_curve
@@ -216,13 +228,14 @@ def roles(
     from mechheads.studies.report import role_shares, write_roles_page
 
     with results_in(out) as results:
+        several = workers_for(workers)
         loaded = load(model, device=device)
         items = open_task(task, model=loaded, n=n)
         fitted_on, tried_on = items.split(0.8)
         checkpoint = out / "gates.checkpoint"
-        with processes(workers) as several:
+        with several as replicas:
             gates = fit_gates(
-                loaded, fitted_on, seeds=seeds, updates=updates, batch=batch, checkpoint=checkpoint, workers=several
+                loaded, fitted_on, seeds=seeds, updates=updates, batch=batch, checkpoint=checkpoint, workers=replicas
             )
         results.files.append(gates.save(out / "gates.nc"))
         if gates.interrupted:

@@ -15,9 +15,13 @@ Device = Annotated[
     str, typer.Option(help='Device of the model: "cpu", "cuda", "mps" or "auto" (a GPU if there is one).')
 ]
 TASKS = "syntax, common_sense, math, aba_abb, a relation, or a file: prompts and targets, BLiMP, CommonsenseQA, GSM8K."
-Processes = Annotated[
-    int,
-    typer.Option("--workers", min=1, help="How many processes compute; with several GPUs, they take them in turn."),
+WorkersOption = Annotated[
+    str,
+    typer.Option(
+        "--workers",
+        help="What computes: a number of processes, such as 4, which take several GPUs in turn; or ray:4, as many "
+        "actors of Ray on this machine.",
+    ),
 ]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 Relations = Annotated[

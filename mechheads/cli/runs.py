@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mechheads.cli.options import Device, Processes
+from mechheads.cli.options import Device, WorkersOption
 from mechheads.cli.results import errors_shown
 
 if TYPE_CHECKING:
@@ -22,16 +21,28 @@ LedgerFile = Annotated[Path, typer.Argument(help="The ledger.")]
 Key = Annotated[str, typer.Argument(help="The first characters of the sweep's key, as `list` shows them.")]
 
 
-@contextmanager
-def processes(n: int) -> Iterator[Workers | None]:
-    """Workers in ``n`` processes; None for one, which is this process."""
+def workers_for(asked: str) -> AbstractContextManager[Workers | None]:
+    """The workers that ``--workers`` asks for, which start at the first analysis; None for 1, which is this process.
+
+    Raises:
+        ValueError: if it is neither a number of processes nor of actors, or ray is not installed.
+    """
+    if not (match := re.fullmatch(r"(ray:)?([1-9]\d*)", asked)):
+        raise ValueError(
+            f"--workers is {asked!r}; give a number of processes, such as 2, or ray:2 for two actors of Ray on this "
+            "machine"
+        )
+    n = int(match[2])
+    if match[1]:
+        from mechheads.workers.ray_cluster import Ray
+
+        try:
+            return Ray(replicas=n)
+        except ImportError as error:
+            raise ValueError(f"--workers is {asked!r}: {error}") from error
     from mechheads.workers.local import Local
 
-    if n == 1:
-        yield None
-        return
-    with Local(n) as workers:
-        yield workers
+    return nullcontext() if n == 1 else Local(n)
 
 
 def run(
@@ -39,7 +50,7 @@ def run(
     store: Annotated[Path, typer.Option(help="The ledger that keeps finished units; the same call goes on with it.")],
     part: Annotated[str | None, typer.Option(help="Compute one part of the units only, such as 3/16.")] = None,
     out: Annotated[Path | None, typer.Option(help="Save the result as netCDF; it needs all units.")] = None,
-    workers: Processes = 1,
+    workers: WorkersOption = "1",
     device: Device = "cpu",
     budget: Annotated[str | None, typer.Option(help='Memory, such as "2 GB" (default 4 GB).')] = None,
     allow: Annotated[
@@ -54,21 +65,23 @@ def run(
     from mechheads.scale.spec_file import read_analysis
 
     with errors_shown():
+        several = workers_for(workers)
         analysis = read_analysis(spec, allow or ())
         chosen = None if part is None else parse_part(part)
         if chosen is not None and out is not None:
             raise ValueError("--out needs all units, but --part computes some; merge the parts first")
         limits = replace(Limits.of(budget), part=chosen)
         model = load_again(analysis.source, device)
-        with processes(workers) as several:
+        with several as replicas:
             result: Any = analysis.function(
-                model, **analysis.arguments, budget=replace(limits, workers=several), store=store
+                model, **analysis.arguments, budget=replace(limits, workers=replicas), store=store
             )
-        if out is not None:
-            typer.echo(f"Result     {result.save(out)}")
+        found = result if isinstance(result, dict) else {"": result}
+        for name, one in found.items() if out is not None else ():
+            typer.echo(f"Result     {one.save(out.with_stem(f'{out.stem}-{name}') if name else out)}")
         units = sum(sweep["units"] for sweep in _sweeps(store))
         typer.echo(f"Ledger     {store}: {units} units")
-        if result.provenance["interrupted"]:
+        if any(one.provenance["interrupted"] for one in found.values()):
             raise typer.Exit(130)
 
 

@@ -169,9 +169,11 @@ class Job:
         nodes = unit if isinstance(unit, frozenset) else unit[:1]
         return self.model.n_layers - min(node.layer for node in nodes)
 
-    def intervening(self, intervention: Intervention) -> Job:
+    def intervening(self, intervention: Intervention, store: Store = NO_STORE) -> Job:
         """The same job with another intervention, which may only need activations that are already cached."""
-        return replace(self, spec=replace(self.spec, intervention=intervention))
+        spec = replace(self.spec, intervention=intervention)
+        ledger = ledger_of(self.model, spec, self.runs, self.heads, store)
+        return replace(self, spec=spec, ledger=ledger, plan=_as_before(self.plan, ledger, "waves"))
 
     def members(self, head: HeadId) -> tuple[HeadId, ...]:
         """The heads that change together, from the head on that names them."""
@@ -338,7 +340,7 @@ def ledger_of(
         heads=[str(head) for head in heads],
         positions=spec.positions,
         base=spec.base,
-        **({} if spec.race is None else {"race": spec.race}),
+        **({} if spec.race is None else {"race": (spec.race, spec.seed)}),
         **more,
     )
 

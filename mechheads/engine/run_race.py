@@ -258,9 +258,9 @@ def run_race(racer: Racer, race: Race, *, early: Racer | None = None, progress: 
                 used = 0
                 found.forget()
             rows = np.flatnonzero((turn >= used) & (turn < upto))
-            at, part = torch.from_numpy(rows).to(job.rows.device), f", clusters {used} to {upto}{of_early}"
+            at, part = torch.from_numpy(rows).to(job.rows.device), f", clusters {used} to {upto}"
             found.looks.append((int((turn < upto).sum()), len(found.in_race)))
-            found.add_round(now.measure(found.in_race, at, part, progress), rows, again=again)
+            found.add_round(now.measure(found.in_race, at, f"{part}{of_early}", progress), rows, again=again)
             if now is early and used == 0 and found.in_race and not found.interrupted:
                 found.compare(racer.measure(found.leaders(turn, upto), at, part, progress), rows, turn)
             used = upto

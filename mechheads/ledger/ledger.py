@@ -87,6 +87,19 @@ class Ledger:
                 raise
 
     @staticmethod
+    def check(path: str | os.PathLike[str]) -> None:
+        """Check, before expensive work, that a ledger is here or can be created here; nothing is changed.
+
+        Raises:
+            ValueError: if there is no such folder, or the file is not a ledger or is damaged.
+        """
+        path = Path(path).resolve()
+        if os.path.lexists(path):
+            _check(path)
+        else:
+            _check_place(path)
+
+    @staticmethod
     def list(path: str | os.PathLike[str]) -> builtins.list[dict[str, Any]]:
         """The sweeps of a file, oldest first: ``key``, ``about``, ``started`` and the number of finished ``units``.
 
@@ -237,8 +250,12 @@ def _damaged(path: Path, why: object) -> ValueError:
     )
 
 
-def _create(path: Path) -> None:
-    """Create an empty ledger under a temporary name and move it to its path, unless another process was faster."""
+def _check_place(path: Path) -> None:
+    """Check that a ledger can be created at a path.
+
+    Raises:
+        ValueError: if it cannot.
+    """
     if not path.parent.is_dir():
         raise ValueError(f"there is no folder {path.parent} for the ledger {path}; create it first")
     rest = Path(f"{path}-wal")
@@ -246,6 +263,11 @@ def _create(path: Path) -> None:
         raise ValueError(
             f"there is no ledger {path}, but {rest} is left from one that was deleted; delete this file too"
         )
+
+
+def _create(path: Path) -> None:
+    """Create an empty ledger under a temporary name and move it to its path, unless another process was faster."""
+    _check_place(path)
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with _explained(path):

@@ -55,25 +55,26 @@ class Store:
 
     Args:
         path: the file; None stores nothing.
-        about: further settings that identify the analysis, in addition to the arguments of ``open``.
+        about: further settings that identify the analysis; one that ``open`` gets too replaces it there.
     """
 
     def __init__(self, path: str | PathLike[str] | None, **about: object) -> None:
         self._path, self._about = path, about
-        self._ledger: Ledger | None = None
+        self._opened: list[Ledger] = []
 
     def __enter__(self) -> Store:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._ledger is not None:
-            self._ledger.close()
+        for ledger in self._opened:
+            ledger.close()
 
     def open(self, model: Model, runs: Mapping[str, Tokens | None], **parts: object) -> Ledger | None:
-        """The ledger, or None if nothing is stored; see ``open_ledger``."""
-        if self._path is not None:
-            self._ledger = open_ledger(self._path, model, runs, **parts, **self._about)
-        return self._ledger
+        """The ledger of one sweep of the analysis, or None if nothing is stored; see ``open_ledger``."""
+        if self._path is None:
+            return None
+        self._opened.append(open_ledger(self._path, model, runs, **parts | self._about))
+        return self._opened[-1]
 
 
 NO_STORE = Store(None)

@@ -67,7 +67,7 @@ def build_atlas(
         updates: number of updates in each fit of the gates, from which the roles follow.
         after_each: called with the atlas so far after each analysis, for example to save it.
         progress: print the stages and an estimate of the time, and show progress bars, on stderr.
-        workers: what computes the profile, the examples, patching, self-repair, paths and safety heads, as in
+        workers: what computes the profile, the examples, patching, self-repair, paths, safety heads and roles, as in
             ``mh.sweep``.
 
     An analysis is left out if its words are not in the model's vocabulary, or its prompts are too long for the model's
@@ -92,7 +92,7 @@ def build_atlas(
         with atlas.or_left_out("labels"), atlas.stage("readings", progress):
             scorer = _relation_scorer(model, relations, atlas)
         n_tokens = _QUICK_TEXT if quick else _TEXT
-        seconds, starts = _estimate(model, atlas, scorer, n_tokens, 0 if quick else updates)
+        seconds, starts = _estimate(model, atlas, scorer, n_tokens, 0 if quick else updates, workers)
         about = [f"{name} {show_seconds(took)}" for name, took in seconds.items()]
         say(f"about {show_seconds(sum(seconds.values()))}: {', '.join(about) or 'nothing'}; Ctrl-C keeps what is done")
         with atlas.or_left_out("text"), atlas.stage("text", progress):
@@ -121,7 +121,7 @@ def build_atlas(
             show(atlas)
         if "roles" in seconds:
             with atlas.or_left_out("roles"), atlas.stage("roles", progress):
-                gates = fit_briefly(model, starts, updates, progress=progress)
+                gates = fit_briefly(model, starts, updates, progress=progress, workers=workers)
                 atlas.roles = head_roles(gates)
                 atlas.notes.append(
                     f"roles are a first look: {KEPT} of {TRIED} starts (those whose loss fell soonest) and "
@@ -183,13 +183,19 @@ def _causes(model: Model, pairs: PromptPairs | None, atlas: Atlas, progress: boo
 
 
 def _estimate(
-    model: Model, atlas: Atlas, scorer: RelationScorer | None, n_tokens: int, updates: int
+    model: Model,
+    atlas: Atlas,
+    scorer: RelationScorer | None,
+    n_tokens: int,
+    updates: int,
+    workers: Workers | None,
 ) -> tuple[dict[str, float], list[int]]:
     """Estimated seconds of each analysis that can run, and the seeds of the roles; the atlas notes what is left out.
 
     Args:
         n_tokens: how much text is read.
         updates: 0 for no roles.
+        workers: what tries the seeds.
     """
     seconds: dict[str, float] = {}
     starts: list[int] = []
@@ -207,7 +213,7 @@ def _estimate(
     with atlas.or_left_out("roles"):
         if not updates:
             raise ValueError("gates need more updates than a quick look allows")
-        starts, seconds["roles"] = choose_starts(model, updates)
+        starts, seconds["roles"] = choose_starts(model, updates, workers)
     return seconds, starts
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mechheads.gating import fit_gates
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.tasks.shipped import relation_task
+from mechheads.limits import Workers
 from mechheads.messages.interrupted import stop_if
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def choose_starts(model: Model, updates: int) -> tuple[list[int], float]:
+def choose_starts(model: Model, updates: int, workers: Workers | None) -> tuple[list[int], float]:
     """The seeds that lose least after two updates, and about how many seconds a fit of these takes.
 
     Raises:
@@ -40,24 +41,26 @@ def choose_starts(model: Model, updates: int) -> tuple[list[int], float]:
     """
     start = time.perf_counter()
     with warnings.catch_warnings(action="ignore"):
-        losses = _fit(model, list(range(TRIED)), _TRIAL, progress=False).losses
+        losses = _fit(model, list(range(TRIED)), _TRIAL, progress=False, workers=workers).losses
     last = losses.query(f"fit == 'none' and update == {_TRIAL[0]}").nsmallest(KEPT, "loss")
     per_update = (time.perf_counter() - start) / (TRIED * sum(_TRIAL))
     return sorted(last["seed"].tolist()), per_update * KEPT * 3 * updates
 
 
-def fit_briefly(model: Model, seeds: list[int], updates: int, *, progress: bool) -> Gates:
+def fit_briefly(model: Model, seeds: list[int], updates: int, *, progress: bool, workers: Workers | None) -> Gates:
     """Gates for naming capitals.
 
     Raises:
         ValueError: if the model cannot do the task, or the loss is not finite.
         KeyboardInterrupt: after Ctrl-C.
     """
-    return _fit(model, seeds, (updates, updates, updates), progress=progress)
+    return _fit(model, seeds, (updates, updates, updates), progress=progress, workers=workers)
 
 
-def _fit(model: Model, seeds: list[int], updates: tuple[int, int, int], *, progress: bool) -> Gates:
+def _fit(
+    model: Model, seeds: list[int], updates: tuple[int, int, int], *, progress: bool, workers: Workers | None
+) -> Gates:
     task = relation_task(model, CAPITALS, shots=0, n=_N_PROMPTS)
-    gates = fit_gates(model, task, seeds=seeds, updates=updates, progress=progress, **SETTINGS)
+    gates = fit_gates(model, task, seeds=seeds, updates=updates, progress=progress, workers=workers, **SETTINGS)
     stop_if(gates.interrupted)
     return gates

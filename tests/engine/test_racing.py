@@ -218,6 +218,7 @@ def test_early_rounds_resume_from_a_store_and_are_refused_in_half_precision(llam
     again = mh.ablate(llama, PROMPTS, top=top, store=store, progress=False)
     np.testing.assert_array_equal(again.values.values, race.values.values)
     assert again.provenance["race"] == race.provenance["race"]
+    assert race.provenance["race"] == mh.ablate(llama, PROMPTS, top=top, progress=False).provenance["race"]
     half = mh.load(tiny("llama"), dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="early is 'bfloat16', but the model is in bfloat16 already; leave early out"):
         mh.ablate(half, PROMPTS, top=top, progress=False)
@@ -272,6 +273,14 @@ def test_an_interrupted_race_goes_on_from_its_store(llama, tmp_path, monkeypatch
         np.testing.assert_array_equal(again.values.values, wanted.values.values)
         assert again.provenance["race"] == wanted.provenance["race"]
         assert sum(seen) == units  # nothing was measured twice
+
+
+def test_races_with_other_seeds_share_no_units_in_a_store(llama, tmp_path):
+    given = {"top": mh.patching.Race(2), "progress": False}
+    for seed in (0, 1):
+        race = mh.ablate(llama, PROMPTS, seed=seed, store=tmp_path / "sweeps.ledger", **given)
+        alone = mh.ablate(llama, PROMPTS, seed=seed, **given)
+        assert race.dataset.identical(alone.dataset)
 
 
 def test_ctrl_c_between_two_looks_keeps_what_was_measured(llama, monkeypatch):

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -31,6 +32,8 @@ from torch import Tensor
 from mechheads.engine.racing import Race
 from mechheads.heads import HeadLike
 from mechheads.interventions.base import Context
+from mechheads.ledger.ledger import Ledger
+from mechheads.ledger.sweep_key import Store
 from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.arguments import check_known
 from mechheads.messages.warn import warn
@@ -90,6 +93,7 @@ def refusal_contribution(
     seed: int = 0,
     progress: bool = True,
     workers: Workers | None = None,
+    store: str | PathLike[str] | None = None,
     top: int | Race | None = None,
 ) -> HeadScores:
     """How much each head contributes to refusing harmful requests, beyond its effect on any answer.
@@ -109,7 +113,8 @@ def refusal_contribution(
             generated.
         template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
             ``"query"``.
-        heads, budget, seed, progress, workers, top: as in ``mh.sweep``. Heads that a race drops have no direct effect.
+        heads, budget, seed, progress, workers, store, top: as in ``mh.sweep``. What the model writes is not stored: the
+            opening and its answers to look-alikes are generated again. Heads that a race drops have no direct effect.
 
     Returns:
         Scores in nats [layer, head]; above 0, the head makes the model refuse. ``values`` has the score of each pair,
@@ -128,6 +133,8 @@ def refusal_contribution(
     ('nats', 'chat')
     """
     check_known("by", by, ("patch", *KINDS))
+    if store is not None:
+        Ledger.check(store)
     sides = Sides.of(model, harmful, harmless, template)
     sides.check_pairs()
     race = Race.of(top)
@@ -150,14 +157,16 @@ def refusal_contribution(
             HeadCache.run(model, harmless, sites=("z",), budget=budget, progress=progress),
         )
         intervention = FromOther(other, n)
+        known_by = {"intervention": (repr(intervention), other.tokens.fingerprint())}
     else:
         ablation = Ablation(by, epsilon, group=group, seed=seed)
         n, answered = None, with_answer(model, sides.harmless, metric.reads - 1)
-        way, intervention = ablation.about(model), ablation.intervention
+        way, intervention, known_by = ablation.about(model), ablation.intervention, {}
     limits = Limits.of(budget, workers)
-    asked = RefusalLoss(model, harmful, answered, intervention, metric, groups, limits, seed, progress)
-    raced = None if race is None else asked.race(heads, race)
-    found = asked.measure(heads) if raced is None else raced[0]
+    with Store(store, analysis="refusal_contribution", group=group, **known_by) as kept:
+        asked = RefusalLoss(model, harmful, answered, intervention, metric, groups, limits, seed, progress, kept)
+        raced = None if race is None else asked.race(heads, race)
+        found = asked.measure(heads) if raced is None else raced[0]
     low, high = clustered_interval(found.direct, found.cluster)
     scores = HeadScores.from_values(
         found.lost,

@@ -18,6 +18,7 @@ from mechheads.engine.run import run
 from mechheads.engine.run_race import Difference, Raced, Racer, Racing, run_race
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
+from mechheads.ledger.sweep_key import NO_STORE, Store
 from mechheads.limits import Budget, Limits
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.metrics.base import Metric, metric as declare
@@ -61,6 +62,7 @@ class RefusalLoss:
             nothing is subtracted.
         opening: R, the log-probability of the opening.
         groups: which heads are changed together.
+        store: where finished heads are stored.
     """
 
     model: Model
@@ -72,6 +74,7 @@ class RefusalLoss:
     budget: Budget
     seed: int
     progress: bool
+    store: Store
 
     def measure(self, heads: Heads) -> Lost:
         """The total and the direct effect of every head.
@@ -79,15 +82,19 @@ class RefusalLoss:
         Raises:
             KeyboardInterrupt: if Ctrl-C came before the first head was finished.
         """
-        every = self.groups.units(heads)
+        every, store = self.groups.units(heads), self.store
         found = self._change(every)
-        reached = [head for head in every if head not in set(found.missing)]
-        stop_if(not reached)
+        stopped = found.provenance["interrupted"]
+        if stopped:
+            every, store = tuple(head for head in every if head not in set(found.missing)), NO_STORE
+            stop_if(not every)
         change = found.dataset["values"].values
         moved = 0.0
         if self.answered is not None:
-            job, evaluator = self._job(self.answered, self._shift, reached)
-            moved = self.groups.spread(run(job, evaluator, progress=self.progress).values[:, :, 0])
+            job, evaluator = self._job(self.answered, self._shift, every, store=store)
+            measured = run(job, evaluator, progress=self.progress)
+            moved = self.groups.spread(measured.values[:, :, 0])
+            found = found.with_provenance(interrupted=stopped or measured.interrupted)
         return Lost.of(-change[:, :, 0] - moved, -change[:, :, 1], found)
 
     def race(self, heads: Heads, race: Race) -> tuple[Lost, Raced]:
@@ -115,7 +122,7 @@ class RefusalLoss:
 
     def _change(self, heads: Sequence[HeadId]) -> HeadScores:
         """The total and the direct change of R."""
-        return measure_repair(self._job(self.harmful, self.opening, heads)[0], self.progress)
+        return measure_repair(self._job(self.harmful, self.opening, heads, store=self.store)[0], self.progress)
 
     @property
     def _shift(self) -> Metric:
@@ -125,23 +132,25 @@ class RefusalLoss:
     def _racer(self, heads: Sequence[HeadId], race: Race) -> Racer:
         """Races by the score: how far R falls, less what the ablation does to the answer to the look-alike."""
 
-        def fallen(logits: Any, context: Any) -> Any:
-            return -self.opening(logits, context)
+        opening = self.opening
 
-        fall = declare(reads=self.opening.reads, unit="nats", null=0.0)(fallen)
+        def fallen(logits: Any, context: Any) -> Any:
+            return -opening(logits, context)
+
+        fall = declare(reads=opening.reads, unit="nats", null=0.0)(fallen)
         harmful = self._sweeping(self.harmful, fall, heads, race)
         if self.answered is None:
             return harmful
         return Difference(harmful, self._sweeping(self.answered, self._shift, heads, race))
 
     def _sweeping(self, prompts: Prompts, metric: Metric, heads: Sequence[HeadId], race: Race) -> Racing:
-        return Racing.by_sweep(*self._job(prompts, metric, heads, race))
+        return Racing.by_sweep(*self._job(prompts, metric, heads, race, store=self.store))
 
     def _job(
-        self, prompts: Prompts, metric: Metric, heads: Sequence[HeadId], race: Race | None = None
+        self, prompts: Prompts, metric: Metric, heads: Sequence[HeadId], race: Race | None = None, *, store: Store
     ) -> tuple[Job, Evaluator]:
         """A job that changes each group of heads, and what evaluates it."""
         limits = Limits.of(self.budget)
         spec = Spec(prompts, self.intervention, metric, heads, seed=self.seed, limits=limits, race=race)
-        job = replace(make_ready(self.model, spec, progress=self.progress), together=self.groups.size)
+        job = replace(make_ready(self.model, spec, store=store, progress=self.progress), together=self.groups.size)
         return job, Evaluator(metric, job.base, limits=limits)

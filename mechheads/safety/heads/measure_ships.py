@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from mechheads.engine.racing import Race
 from mechheads.engine.run import Altering, batches, finals
 from mechheads.engine.work import Finished, finish
 from mechheads.heads import HeadLike
-from mechheads.interventions.base import Intervention, site_of
+from mechheads.interventions.base import site_of
+from mechheads.ledger.fingerprints import fingerprint
+from mechheads.ledger.sweep_key import NO_STORE, Store
 from mechheads.limits import Budget, Limits
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.metrics.basic import kl_divergence
@@ -52,7 +55,7 @@ class Pass:
     Attributes:
         prompts: the requests in their template.
         template: the name of the template, or "prompts as given".
-        heads, budget, progress: as in ``mh.sweep``.
+        heads, budget, progress, store: as in ``mh.sweep``.
     """
 
     model: Model
@@ -61,6 +64,7 @@ class Pass:
     heads: Sequence[HeadLike] | HeadLike | None
     budget: Budget
     progress: bool
+    store: str | PathLike[str] | None = None
 
     @classmethod
     def of(
@@ -72,6 +76,7 @@ class Pass:
         heads: Sequence[HeadLike] | HeadLike | None,
         budget: Budget,
         progress: bool,
+        store: str | PathLike[str] | None = None,
     ) -> Pass:
         """A pass over requests as a user gives them.
 
@@ -80,13 +85,27 @@ class Pass:
         """
         prompts = request_prompts(model, requests, template)
         used = "prompts as given" if isinstance(requests, Prompts) else template
-        return cls(model, prompts, used, heads, budget, progress)
+        return cls(model, prompts, used, heads, budget, progress, store)
 
-    def job(self, ablations: Sequence[Ablation], race: Race | None = None) -> Job:
-        """The intact run, with everything that these ablations read from it, for all heads or for a race."""
-        return prepare_ablations(
-            self.model, self.prompts, ablations, heads=self.heads, budget=self.budget, progress=self.progress, race=race
-        )
+    def jobs(self, ablations: Sequence[Ablation], race: Race | None = None, store: Store = NO_STORE) -> list[Job]:
+        """A job for each ablation, for all heads or for a race.
+
+        All share the intact run, with everything that these ablations read from it, and a plan that covers each. An
+        ablation at a site other than z needs the most memory, because every head's new z is kept too.
+
+        Args:
+            ablations: kinds of ablation with the same ``group``.
+            store: where the finished heads of each ablation are stored.
+        """
+        sites = {ablation: site_of(ablation.intervention) for ablation in ablations}
+        costliest = max(ablations, key=lambda ablation: sites[ablation] != "z")
+        groups, limits = costliest.groups(self.model), Limits.of(self.budget)
+        units, way = groups.units(self.heads), costliest.intervention
+        spec = Spec(self.prompts, way, kl_divergence, units, seed=costliest.seed, limits=limits, race=race)
+        wanted = tuple(dict.fromkeys(sites.values()))
+        job = make_ready(self.model, spec, sites=wanted, store=store, progress=self.progress)
+        job = replace(job, together=groups.size)
+        return [job if one is costliest else job.intervening(one.intervention, store) for one in ablations]
 
     def about(self) -> dict[str, Any]:
         """What a result records about its prompts."""
@@ -110,47 +129,25 @@ def measure(
     model = asked.model
     if r is not None:
         check_r(r, asked.prompts.tokens(model), model)
-    job = asked.job(ablations)
-    work = ShipsKind(with_kl, r, draws)(job)
-    n_draws = 0 if draws is None else len(draws)
-    found = [empty(job, about_pass(asked, ablation, r), n_draws) for ablation in ablations]
-    done = 0
-    with until_interrupted() as interrupts:
-        for ablation, one in zip(ablations, found, strict=True):
-            finished = fill(work.intervening(ablation.intervention), one, asked.progress)
-            done += len(finished.values)
-            stop_if(finished.interrupted)
-    interrupts.warn(f"{done} of {len(job.heads) * len(ablations)} heads")
-    return found
+    kind, n_draws, done = ShipsKind(with_kl, r, draws), 0 if draws is None else len(draws), 0
+    with kind.stored_in(asked.store, ablations[0].group) as kept:
+        jobs = asked.jobs(ablations, store=kept)
+        work = kind(jobs[0])
+        found = [empty(jobs[0], about_pass(asked, ablation, r), n_draws) for ablation in ablations]
+        with until_interrupted() as interrupts:
+            for job, one in zip(jobs, found, strict=True):
+                finished = fill(work.on(job), one, asked.progress)
+                done += len(finished.values)
+                stop_if(finished.interrupted)
+    interrupts.warn(f"{done} of {len(jobs[0].heads) * len(ablations)} heads")
+    stopped = {"interrupted": interrupts.interrupted}
+    return [replace(one, provenance=make_provenance(one.provenance, stopped)) for one in found]
 
 
 def about_pass(asked: Pass, ablation: Ablation, r: int | None) -> dict[str, Any]:
     """The provenance of what a pass measures for one ablation."""
     of_angle = {} if r is None else {"r": r, "angle_interval": "95%, jackknife over prompts on the log scale"}
     return make_provenance(asked.model, ablation.about(asked.model), asked.about(), of_angle)
-
-
-def prepare_ablations(
-    model: Model,
-    prompts: Prompts,
-    ablations: Sequence[Ablation],
-    *,
-    heads: Sequence[HeadLike] | HeadLike | None,
-    budget: Budget,
-    progress: bool,
-    race: Race | None = None,
-) -> Job:
-    """The intact run, with everything that these ablations read from it, and a plan that covers each ablation.
-
-    An ablation at a site other than z needs the most memory, because every head's new z is kept too.
-    """
-    sites = {ablation: site_of(ablation.intervention) for ablation in ablations}
-    costliest = max(ablations, key=lambda ablation: sites[ablation] != "z")
-    groups, limits = costliest.groups(model), Limits.of(budget)
-    units = groups.units(heads)
-    spec = Spec(prompts, costliest.intervention, kl_divergence, units, seed=costliest.seed, limits=limits, race=race)
-    job = make_ready(model, spec, sites=tuple(dict.fromkeys(sites.values())), progress=progress)
-    return replace(job, together=groups.size)
 
 
 @dataclass(frozen=True)
@@ -160,6 +157,11 @@ class ShipsKind:
     with_kl: bool = False
     r: int | None = None
     draws: Float[np.ndarray, "draw prompt"] | None = None
+
+    def stored_in(self, path: str | PathLike[str] | None, group: str) -> Store:
+        """Where what is measured of each head, or group of heads, is stored."""
+        draws = None if self.draws is None else fingerprint(self.draws, "draws")
+        return Store(path, analysis="ships", with_kl=self.with_kl, r=self.r, draws=draws, group=group)
 
     def __call__(self, job: Job) -> ShipsWork:
         judge = Evaluator(kl_divergence, job.base) if self.with_kl else None
@@ -182,9 +184,8 @@ class ShipsWork:
     def some(self, job: Job) -> ShipsWork:
         return replace(self, job=job)
 
-    def intervening(self, intervention: Intervention) -> ShipsWork:
-        """The same work for another ablation, which may only need activations that are already cached."""
-        job = self.job.intervening(intervention)
+    def on(self, job: Job) -> ShipsWork:
+        """The same work in a job with another ablation and the same intact run."""
         return replace(self, job=job, altering=Altering(job))
 
     def batches(self) -> list[Batch]:

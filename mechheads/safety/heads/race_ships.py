@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.half_precision import for_early_rounds
+from mechheads.engine.job import Job
 from mechheads.engine.racing import Race
 from mechheads.engine.run_race import Raced, Racing, run_race
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -29,29 +30,33 @@ def race_ships(
     """
     if r is not None:
         check_r(r, asked.prompts.tokens(asked.model), asked.model)
-    shared = asked.job(ablations, race)
-    evaluator = Evaluator(kl_divergence, shared.base)
-    other = for_early_rounds(asked.model, race)
-    quick = None if other is None else replace(asked, model=other).job(ablations, race.without_early)
-    judge = None if quick is None else Evaluator(kl_divergence, quick.base)
     turning = ShipsKind(r=r)
-    stopped = False
-    for ablation in ablations:
-        job = shared.intervening(ablation.intervention)
-        raced = Raced.start(job, race)
-        if not stopped:
-            early = None
-            if quick is not None and judge is not None:
-                early = Racing.by_sweep(quick.intervening(ablation.intervention), judge)
-            raced = run_race(Racing.by_sweep(job, evaluator), race, early=early, progress=asked.progress)
-        found = empty(job, about_pass(asked, ablation, r), 0)
-        found.kl[:] = ablation.groups(asked.model).spread(raced.values[:, :, 0])
-        raced.interrupted |= stopped
-        if r is not None and raced.in_race and not raced.interrupted:
-            left = job.some(raced.in_race, job.rows, "")
-            with until_interrupted() as work:
-                stop_if(fill(turning(left), found, asked.progress).interrupted)
-            work.warn("Ships", "angles that were not reached are NaN")
-            raced.interrupted |= work.interrupted
-        stopped = raced.interrupted
-        yield found, raced
+    with turning.stored_in(asked.store, ablations[0].group) as kept:
+        jobs = asked.jobs(ablations, race, kept)
+        racers = _racers(jobs)
+        other = for_early_rounds(asked.model, race)
+        early: list[Racing | None] = [None] * len(jobs)
+        if other is not None:
+            early = [*_racers(replace(asked, model=other).jobs(ablations, race.without_early, kept))]
+        stopped = False
+        for ablation, job, racer, quick in zip(ablations, jobs, racers, early, strict=True):
+            raced = Raced.start(job, race)
+            if not stopped:
+                raced = run_race(racer, race, early=quick, progress=asked.progress)
+            found = empty(job, about_pass(asked, ablation, r), 0)
+            found.kl[:] = ablation.groups(asked.model).spread(raced.values[:, :, 0])
+            raced.interrupted |= stopped
+            if r is not None and raced.in_race and not raced.interrupted:
+                left = job.some(raced.in_race, job.rows, ", angles")
+                with until_interrupted() as work:
+                    stop_if(fill(turning(left), found, asked.progress).interrupted)
+                work.warn("Ships", "angles that were not reached are NaN")
+                raced.interrupted |= work.interrupted
+            stopped = raced.interrupted
+            yield found, raced
+
+
+def _racers(jobs: Sequence[Job]) -> list[Racing]:
+    """Races by the KL of each job's heads; all jobs have one intact run."""
+    evaluator = Evaluator(kl_divergence, jobs[0].base)
+    return [Racing.by_sweep(job, evaluator) for job in jobs]

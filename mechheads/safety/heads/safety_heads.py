@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any, Literal
 
 import numpy as np
@@ -60,6 +61,7 @@ def safety_heads(
     seed: int = 0,
     progress: bool = True,
     workers: Workers | None = None,
+    store: str | PathLike[str] | None = None,
     top: int | Race | None = None,
 ) -> SafetyHeads:
     """The ``k`` heads with the largest score, with Ships and Generalized Ships of every head.
@@ -75,7 +77,7 @@ def safety_heads(
             ``mh.safety.refusal_contribution``, ``"scaling"``, for it.
         template: as in ``mh.ships``; by default the model's chat template for ``"refusal_contribution"``, if it has
             one, and the paper's, ``"query"``, for the paper's scores.
-        requests, epsilon, through, group, r, heads, budget, seed, progress, workers: as in ``mh.ships`` and
+        requests, epsilon, through, group, r, heads, budget, seed, progress, workers, store: as in ``mh.ships`` and
             ``mh.safety.generalized_ships``.
         top: find the heads with the largest score by racing, as in ``mh.ships``; at least ``k``. Heads that a race
             drops have no Generalized Ships and no ``in_top``. ``"generalized_ships"`` cannot race.
@@ -95,7 +97,7 @@ def safety_heads(
     paired = requests is None or harmless is not None
     ranking = Ranking(k, score or ("refusal_contribution" if paired else "ships"), r, seed, Race.of(top))
     limits = Limits.of(budget, workers)
-    options: dict[str, Any] = {"heads": heads, "budget": limits, "progress": progress}
+    options: dict[str, Any] = {"heads": heads, "budget": limits, "progress": progress, "store": store}
     if ranking.score == "refusal_contribution":
         if not paired:
             raise ValueError(
@@ -135,6 +137,7 @@ def compare_ablations(
     seed: int = 0,
     progress: bool = True,
     workers: Workers | None = None,
+    store: str | PathLike[str] | None = None,
     top: int | Race | None = None,
 ) -> dict[str, SafetyHeads]:
     """``mh.safety_heads`` by one of the paper's scores for several ablations, which share one intact run.
@@ -142,8 +145,8 @@ def compare_ablations(
     Args:
         ablations: the kinds of ablation, without repeats.
         score: which of the paper's two scores ranks the heads.
-        model, requests, k, epsilon, through, group, template, r, heads, budget, seed, progress, workers, top: as in
-            ``mh.safety_heads``.
+        model, requests, k, epsilon, through, group, template, r, heads, budget, seed, progress, workers, store, top: as
+            in ``mh.safety_heads``.
 
     Returns:
         The result of each ablation, by its name; ``mh.safety.overlap`` shows how far they agree.
@@ -161,7 +164,8 @@ def compare_ablations(
         raise ValueError(f'ablations is {ablations!r}; give a list without repeats, such as ["scaling", "zero"]')
     ways = [Ablation(kind, epsilon, _through(through, kind), group, seed) for kind in ablations]
     limits = Limits.of(budget, workers)
-    return _rank(Pass.of(model, requests, template, heads=heads, budget=limits, progress=progress), ways, ranking)
+    asked = Pass.of(model, requests, template, heads=heads, budget=limits, progress=progress, store=store)
+    return _rank(asked, ways, ranking)
 
 
 @dataclass(frozen=True)
@@ -221,8 +225,10 @@ def _by_contribution(model: Model, sides: Sides, way: Ablation, by: Ranking, opt
     columns = {name: np.full(known.shape, np.nan) for name in (*_SHIPS, *_ANGLES)}
     interrupted = found.provenance["interrupted"]
     if not interrupted:
-        left = way.groups(model).firsts(HeadId(*map(int, at)) for at in np.argwhere(known))
-        of_ships = Pass(model, sides.harmful, sides.template, left, options["budget"], options["progress"])
+        left = options["heads"]
+        if by.race is not None:
+            left = way.groups(model).firsts(HeadId(*map(int, at)) for at in np.argwhere(known))
+        of_ships = Pass(model, sides.harmful, sides.template, **options | {"heads": left})
         columns = _columns(measure(of_ships, [way], with_kl=True, r=by.r)[0])
         interrupted = bool(np.isnan(columns["ships"][known]).any())
     variables = {name: (("layer", "head"), values) for name, values in columns.items()}

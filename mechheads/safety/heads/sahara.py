@@ -168,7 +168,7 @@ class _Search:
         self.asked, self.model, self.way, self.score = asked, asked.model, way, score
         self.groups = way.groups(asked.model)
         self.interrupted = False
-        self.intact = asked.job([way])
+        self.intact = asked.jobs([way])[0]
         angle = score == "generalized_ships"
         self.measured: dict[str, Any] = {"with_kl": not angle, "r": r if angle else None}
         self.ships = ShipsKind(**self.measured)(self.intact)

@@ -16,6 +16,7 @@ Both measure any change of the answer, not only safety: a head that every answer
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
 
 from mechheads.engine.racing import Race
 from mechheads.heads import HeadLike
@@ -46,6 +47,7 @@ def ships(
     seed: int = 0,
     progress: bool = True,
     workers: Workers | None = None,
+    store: str | PathLike[str] | None = None,
     top: int | Race | None = None,
 ) -> HeadScores:
     """Safety Head ImPortant Scores: how far the next-token distribution moves without a head.
@@ -64,7 +66,7 @@ def ships(
             ``"kv"``: all query heads that share a key/value head at once. Each of them gets the common score, and
             ``top`` and ``heads`` name the group once, by its first head.
         template: ``"query"`` (the paper's), ``"bare"`` or ``"chat"`` (the model's own), applied to texts.
-        heads, budget, progress, workers, top: as in ``mh.sweep``; with ``group="kv"``, ``top`` counts groups.
+        heads, budget, progress, workers, store, top: as in ``mh.sweep``; with ``group="kv"``, ``top`` counts groups.
             Generalized Ships cannot race, because it is no mean over requests.
         seed: for ``"resample"`` and the order of requests in a race.
 
@@ -81,7 +83,8 @@ def ships(
     ('nats', True)
     """
     way = Ablation(ablation, epsilon, through, group, seed)
-    asked = Pass.of(model, requests, template, heads=heads, budget=Limits.of(budget, workers), progress=progress)
+    limits = Limits.of(budget, workers)
+    asked = Pass.of(model, requests, template, heads=heads, budget=limits, progress=progress, store=store)
     race = Race.of(top)
     raced = None if race is None else next(race_ships(asked, [way], race))
     found = measure(asked, [way], with_kl=True)[0] if raced is None else raced[0]
@@ -112,6 +115,7 @@ def generalized_ships(
     seed: int = 0,
     progress: bool = True,
     workers: Workers | None = None,
+    store: str | PathLike[str] | None = None,
 ) -> HeadScores:
     """Generalized Ships: the angle by which the states of a whole set of requests rotate without a head.
 
@@ -122,8 +126,8 @@ def generalized_ships(
     Args:
         r: how many singular vectors are compared (the paper's code: 1); must be less than the number of different
             prompts.
-        requests, ablation, epsilon, through, group, template, heads, budget, progress, workers: as in ``mh.ships``.
-            (The paper's code uses epsilon 1e-5 in its search for groups of heads.)
+        requests, ablation, epsilon, through, group, template, heads, budget, progress, workers, store: as in
+            ``mh.ships``. (The paper's code uses epsilon 1e-5 in its search for groups of heads.)
         seed: for ``"resample"``.
 
     Returns:
@@ -141,7 +145,8 @@ def generalized_ships(
     """
     way = Ablation(ablation, epsilon, through, group, seed)
     limits = Limits.of(budget, workers)
-    found = measure(Pass.of(model, requests, template, heads=heads, budget=limits, progress=progress), [way], r=r)[0]
+    asked = Pass.of(model, requests, template, heads=heads, budget=limits, progress=progress, store=store)
+    found = measure(asked, [way], r=r)[0]
     angle, low, high = found.angle
     return HeadScores.from_scores(
         angle,

@@ -20,7 +20,7 @@ from mechheads.interventions.base import site_of
 from mechheads.interventions.basic import Scale, UniformAttention
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import Ablation, ships
-from mechheads.safety.heads.measure_ships import prepare_ablations
+from mechheads.safety.heads.measure_ships import Pass
 from support import oracles, weight_surgery
 from support.architectures import architectures
 from support.weight_surgery import Which
@@ -60,7 +60,7 @@ def last_logits(altered: Any, rows: Sequence[Tensor]) -> Tensor:
 
 def engine_logits(model: mh.Model, way: Ablation, head: str) -> Tensor:
     """Logits at each prompt's last token, as the sweep's engine gets them for one unit [prompt, d_vocab]."""
-    job = prepare_ablations(model, mh.Prompts(PROMPTS), [way], heads=head, budget=None, progress=False)
+    (job,) = Pass(model, mh.Prompts(PROMPTS), "bare", heads=head, budget=None, progress=False).jobs([way])
     ((units, final),) = finals(job, batches(job), Altering(job))
     assert len(units) == 1
     return model.unembed(final[0][:, -1])

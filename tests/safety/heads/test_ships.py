@@ -35,7 +35,7 @@ from mechheads.safety import (
 )
 from mechheads.safety.heads.ablations import Kind
 from mechheads.safety.heads.angles import Turn, left_subspace, principal_angles
-from mechheads.safety.heads.measure_ships import prepare_ablations
+from mechheads.safety.heads.measure_ships import Pass
 from support import oracles, weight_surgery
 from support.architectures import architectures
 from support.ctrl_c import stopped_at
@@ -110,9 +110,8 @@ def direct_angle(x: np.ndarray, y: np.ndarray, r: int) -> float:
 
 def states_without(model: mh.Model, ablation: Any, epsilon: float) -> dict[mh.HeadId, np.ndarray]:
     """The last-token states as the engine gives them, for each head [prompt, d_model]."""
-    job = prepare_ablations(
-        model, mh.Prompts(REQUESTS), [Ablation(ablation, epsilon)], heads=None, budget=None, progress=False
-    )
+    asked = Pass(model, mh.Prompts(REQUESTS), "bare", heads=None, budget=None, progress=False)
+    (job,) = asked.jobs([Ablation(ablation, epsilon)])
     return {
         head: final[:, -1].double().numpy()
         for units, of_units in finals(job, batches(job), Altering(job))
@@ -247,7 +246,8 @@ def test_the_plan_is_that_of_the_most_expensive_ablation(llama: mh.Model):
 
     def planned(*kinds: str) -> plans.Plan:
         ways = [Ablation(kind) for kind in kinds]
-        return prepare_ablations(llama, mh.Prompts(REQUESTS), ways, heads=None, budget=None, progress=False).plan
+        asked = Pass(llama, mh.Prompts(REQUESTS), "bare", heads=None, budget=None, progress=False)
+        return asked.jobs(ways)[0].plan
 
     alone = planned("undifferentiated")
     assert planned("scaling", "undifferentiated", "zero") == planned("undifferentiated", "zero", "scaling") == alone
