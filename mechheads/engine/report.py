@@ -14,6 +14,7 @@ from mechheads.engine.job import Job
 from mechheads.interventions.base import Intervention
 from mechheads.metrics.base import MetricInfo, name_of
 from mechheads.results.dataset import Label
+from mechheads.results.kinds import kind_of
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 
@@ -40,7 +41,10 @@ class About:
 def report(
     job: Job, values: Float[np.ndarray, "layer head *extra prompt"], evaluator: Evaluator, about: About
 ) -> HeadScores:
-    """Means over prompts with intervals and p values, in the metric's unit, and the provenance to repeat them."""
+    """Means over prompts with intervals, in the metric's unit, and the provenance to repeat them.
+
+    They have p values unless the kind has no test, or the metric has no null.
+    """
     spec, metric = job.spec, MetricInfo.of(job.spec.metric)
     return HeadScores.from_values(
         values,
@@ -49,7 +53,7 @@ def report(
         kind=about.kind,
         cluster=job.tokens.cluster,
         extra=about.extra,
-        null=metric.null,
+        null=None if kind_of(about.kind).null is None else metric.null,
         seed=spec.seed,
         provenance=make_provenance(
             job.model,

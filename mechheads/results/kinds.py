@@ -53,6 +53,7 @@ KINDS: dict[str, Kind] = {
     "path_patch": Kind(_PATHS),
     "path_matrix": Kind(_PATHS, **_MATRIX),
     "attribution": Kind(("syed2023attribution",)),
+    "grad_drop": Kind(("kramar2024atp",), null=None),
     "ablate": Kind(("michel2019sixteen",)),
     "profile": Kind(("elhage2021framework", "olsson2022induction"), "share of attention", null=None),
     "copying": Kind(("elhage2021framework",), "share of the eigenvalues"),

@@ -15,6 +15,7 @@ from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.patching import attribution
 from mechheads.patching.attribution import attribution_patch
+from mechheads.patching.gradients import AtBase, Size, Watch, gradients_of
 from mechheads.patching.screen import Screen, Screened, largest
 from mechheads.runs.head_cache import HeadCache
 from support import oracles
@@ -249,7 +250,7 @@ def test_any_intervention_has_an_estimate(micro):
     france = mh.Prompts([" the France is"], [" Paris"], [" Rome"])
     job = make_ready(micro, Spec(france, Negate(), mh.logit_diff), progress=False)
     exact = mh.sweep(micro, france, intervention=Negate(), metric=mh.logit_diff, progress=False)
-    values = attribution.attribute(job)
+    values, _ = attribution.attribute(job, AtBase())
     np.testing.assert_allclose(values[:, :, 0], exact.values, atol=1e-4)
 
 
@@ -361,9 +362,9 @@ def test_no_pairs_and_a_flat_or_infinite_gradient(llama, pairs):
         return away.abs().sqrt() + away
 
     with pytest.raises(ValueError, match="saturated has a gradient of 0 at the unchanged run"):
-        attribution.z_gradients(llama.cache(pairs.side("clean")), saturated, [0, 1], 2)
+        gradients_of(llama.cache(pairs.side("clean")), saturated, Watch((0, 1)), Size(2), AtBase())
     with pytest.raises(ValueError, match="steep has a gradient that is not finite at the unchanged run"):
-        attribution.z_gradients(llama.cache(pairs.side("clean")), steep, [0, 1], 2)
+        gradients_of(llama.cache(pairs.side("clean")), steep, Watch((0, 1)), Size(2), AtBase())
 
 
 def test_screening_finds_the_planted_heads(micro, pair):
@@ -429,9 +430,9 @@ def test_heads_screened_out_are_not_missing_and_are_saved(llama, pairs, tmp_path
 
 
 def random_attribution(seed):
-    def attribute(job, progress=True, steps=None):
+    def attribute(job, way, progress=True):
         values = np.random.default_rng(seed).normal(size=(job.model.n_layers, job.model.n_heads, 1, 1))
-        return np.broadcast_to(values, (*values.shape[:3], len(job.tokens))).copy()
+        return np.broadcast_to(values, (*values.shape[:3], len(job.tokens))).copy(), None
 
     return attribute
 

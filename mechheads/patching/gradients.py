@@ -1,0 +1,237 @@
+"""The gradient of a metric with respect to z, and to what MLPs give, in batches that fit into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mechheads.engine.job import Job
+from mechheads.engine.memory import token_bytes, tokens_in_flight
+from mechheads.messages.progress import Bar
+from mechheads.metrics.base import Metric, MetricContext, check_value, name_of, read_positions
+from mechheads.model.backends.base import with_gradient
+from mechheads.model.core import ModelCore
+from mechheads.prompts.tokens import Tokens
+from mechheads.runs.head_cache import HeadCache, states_at
+from mechheads.runs.layer_store import LayerStore
+
+_INSTEAD = "use mh.logit_diff, mh.log_prob or another metric that has one"
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What a metric is differentiated with respect to.
+
+    Attributes:
+        layers: the layers whose z is watched, in ascending order.
+        mlps: whether the output of every layer's MLP is watched too.
+    """
+
+    layers: tuple[int, ...]
+    mlps: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """A batch of prompts whose metric is differentiated with respect to z of some layers, and to MLP outputs.
+
+    No other gradient is computed: the weights keep their ``requires_grad`` and ``grad``.
+    """
+
+    model: ModelCore
+    tokens: Tokens
+    at: Int[Tensor, "prompt position"]
+    mask: Bool[Tensor, "prompt position"]
+    metric: Metric
+    watch: Watch
+
+    def run(
+        self,
+        embeddings: Float[Tensor, "prompt pos d_model"] | None = None,
+        before: Float[Tensor, "prompt position d_vocab"] | None = None,
+        streams: list[Tensor] | None = None,
+    ) -> tuple[Float[Tensor, ""], list[Float[Tensor, "prompt pos ..."]]]:
+        """The sum of the metric over prompts, and what is watched, z before MLPs, with the graph between them.
+
+        Args:
+            embeddings: the residual stream before the first block, in place of that of the tokens.
+            before: the logits of the base run, if this is another one.
+            streams: is given the residual stream after each block.
+        """
+        seen: dict[tuple[str, int], Tensor] = {}
+
+        def watch(value: Tensor, hook: Any, key: tuple[str, int]) -> Tensor:
+            seen[key] = value if seen and value.requires_grad else value.detach().requires_grad_()
+            return seen[key]
+
+        keys = [("z", layer) for layer in self.watch.layers]
+        keys += [("mlp_out", layer) for layer in range(self.model.n_layers)] if self.watch.mlps else []
+        hooks: list[Any] = [(self.model.hook_name(*key), partial(watch, key=key)) for key in keys]
+        if embeddings is not None:
+            hooks.insert(0, (self.model.hook_name("resid_pre", 0), lambda value, hook: embeddings))
+        with with_gradient():
+            final = self.model.backend.run(self.tokens.ids, hooks, grad=True, streams=streams)
+            logits = self.model.unembed(states_at(final, self.at))
+            base_logits = logits.detach().clone() if before is None else before
+            value = self.metric(logits, MetricContext(base_logits, self.tokens, self.mask))
+            return check_value(self.metric, value, len(self.tokens)).sum(), [seen[key] for key in keys]
+
+    def logits(self) -> Float[Tensor, "prompt position d_vocab"]:
+        """The logits of the run itself, without a gradient."""
+        with torch.no_grad():
+            return self.model.unembed(states_at(self.model.backend.run(self.tokens.ids), self.at))
+
+
+class Way(Protocol):
+    """Which gradients an estimate is made of, and how."""
+
+    def counts(self, layers: Sequence[int]) -> list[int]:
+        """For each gradient, of how many layers it is needed, from the lowest of these on."""
+        ...
+
+    def gradients(self, watched: Watched, rows: slice) -> Iterator[Sequence[Float[Tensor, "prompt pos ..."]]]:
+        """Each gradient of a batch: a tensor for each layer, then for each MLP; ``rows`` are the batch's prompts."""
+        ...
+
+    def total(self, effects: Float[Tensor, "gradient prompt head"], layer: int) -> Float[Tensor, "prompt head"]:
+        """The estimate of a layer's heads, from what each gradient that was needed for it says."""
+        ...
+
+
+class AtBase:
+    """The gradient at the base run."""
+
+    def counts(self, layers: Sequence[int]) -> list[int]:
+        return [len(layers)]
+
+    def gradients(self, watched: Watched, rows: slice) -> Iterator[Sequence[Float[Tensor, "prompt pos ..."]]]:
+        yield torch.autograd.grad(*watched.run())
+
+    def total(self, effects: Float[Tensor, "gradient prompt head"], layer: int) -> Float[Tensor, "prompt head"]:
+        return effects[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """Gradients with respect to z: ``gradients[layer]`` are those of a layer [prompt, head, pos, d_head].
+
+    Attributes:
+        mlps: the gradient with respect to each MLP's output [prompt, pos, d_model]; None if it was not asked for.
+    """
+
+    layers: Sequence[int]
+    counts: Sequence[int]
+    stores: Sequence[LayerStore]
+    mlps: LayerStore | None = None
+
+    def __getitem__(self, layer: int) -> Iterator[Float[Tensor, "prompt head pos d_head"]]:
+        index = self.layers.index(layer)
+        return (store[layer] for store, count in zip(self.stores, self.counts, strict=True) if index < count)
+
+
+def gradients_of(
+    base: HeadCache, metric: Metric, watch: Watch, size: Size, way: Way, progress: bool = True
+) -> Gradients:
+    """d metric / d z for some layers, and d metric / d MLP output, at a run or however a way says.
+
+    A prompt's metric depends only on that prompt's activations, so the gradient of the sum over prompts gives every
+    prompt's gradient.
+
+    Args:
+        watch: with MLPs, only for a way that has one gradient.
+
+    Raises:
+        ValueError: if the gradient is 0 everywhere, or not finite.
+    """
+    model, tokens, counts = base.need_model(), base.tokens, way.counts(watch.layers)
+    at, mask = read_positions(metric, tokens)
+    stores, flat = [LayerStore(count, len(tokens), size.on_disk) for count in counts], True
+    of_mlps = LayerStore(model.n_layers, len(tokens), size.on_disk) if watch.mlps else None
+    starts = range(0, len(tokens), size.rows)
+    steps = len(starts) * len(counts)
+    with Bar(total=steps, desc="gradients", disable=not progress or steps == 1, leave=False) as bar:
+        for start in starts:
+            part = slice(start, start + size.rows)
+            watched = Watched(model, tokens.rows(part), at[part], mask[part], metric, watch)
+            for store, found in zip(stores, way.gradients(watched, part), strict=True):
+                for gradient in found:
+                    if not gradient.isfinite().all():
+                        raise ValueError(
+                            f"metric {name_of(metric)} has a gradient that is not finite at the unchanged run"
+                        )
+                    flat = flat and not gradient.any()
+                for layer, gradient in zip(watch.layers, found, strict=False):
+                    store.add(layer, gradient.transpose(1, 2))
+                if of_mlps is not None:
+                    for layer, gradient in enumerate(found[len(watch.layers) :]):
+                        of_mlps.add(layer, gradient)
+                bar.update()
+    if flat:
+        raise ValueError(f"metric {name_of(metric)} has a gradient of 0 at the unchanged run; {_INSTEAD}")
+    return Gradients(watch.layers, counts, stores, of_mlps)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How gradients fit into memory.
+
+    Attributes:
+        rows: how many prompts to run at once.
+        on_disk: whether to keep the gradients on disk.
+    """
+
+    rows: int
+    on_disk: bool = False
+
+    @classmethod
+    def of(cls, job: Job, counts: Sequence[int]) -> Size:
+        """For gradients of so many layers each.
+
+        Each layer keeps 1.5 times its working memory until the last backward pass.
+        """
+        model, pos, limit = job.model, job.tokens.ids.shape[1], job.spec.limits.memory
+        runs = [run for run in (job.base, job.source) if run is not None]
+        kept = sum(HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)).total for run in runs)
+        z = HeadCache.estimate(model, job.tokens, sites=("z",)).sites["z"]
+        kept += z * sum(counts) // model.n_layers
+        if job.spec.nodes == "all":
+            kept += HeadCache.estimate(model, job.tokens, sites=("mlp_out",)).sites["mlp_out"]
+        room = max(limit // 4, 0 if job.plan.on_disk else limit - kept)
+        if model.device.type == "cuda":
+            room = min(room, torch.cuda.mem_get_info(model.device)[0] // 2)
+        a_token = 1.5 * model.n_layers * token_bytes(model, pos)
+        tokens = min(tokens_in_flight(model, room, pos, job.spec.limits), int(room // a_token))
+        rows = max(1, min(tokens // pos, job.spec.limits.logits // (job.at.shape[1] * model.d_vocab)))
+        return cls(rows, job.base.stores["z"].on_disk or kept > limit)
+
+
+def check_gradient(metric: Metric, tokens: Tokens, d_vocab: int) -> None:
+    """Check that a metric has a gradient, also at the base run, on two prompts with random logits.
+
+    Raises:
+        ValueError: if it has none.
+    """
+    few = tokens.rows(slice(0, 2))
+    at, mask = read_positions(metric, few)
+    here, elsewhere = torch.randn(2, *at.shape, d_vocab, generator=torch.Generator().manual_seed(0)).to(at.device)
+
+    def slope(base_logits: Tensor) -> float:
+        with torch.enable_grad():
+            logits = here.clone().requires_grad_()
+            try:
+                value = check_value(metric, metric(logits * 1, MetricContext(base_logits.clone(), few, mask)), len(few))
+                return float(torch.autograd.grad(value.sum(), logits)[0].norm())
+            except RuntimeError as error:
+                raise ValueError(f"metric {name_of(metric)} has no gradient ({error}); {_INSTEAD}") from error
+
+    if slope(here) < 1e-3 * slope(elsewhere):
+        raise ValueError(
+            f"metric {name_of(metric)} is a distance from the base run, so its gradient there is 0 and says nothing "
+            f"about the heads; {_INSTEAD}"
+        )
