@@ -201,7 +201,7 @@ def node_set(nodes: Iterable[NodeLike], model: Model, name: str, among: Nodes) -
         ValueError: as ``head_set`` does.
     """
     if isinstance(nodes, (str, HeadId, Mlp)) or not isinstance(nodes, Iterable):
-        raise ValueError(f'{name} is {nodes!r}; give a list, such as ["L9H6", "L10H0"]')
+        raise ValueError(f'{name} is {nodes!r}; give a list of heads, such as ["L9H6", "L10H0"]')
     parsed = in_order(check_node(node, model.n_layers, model.n_heads) for node in nodes)
     if twice := [node for node, after in pairwise(parsed) if node == after]:
         raise ValueError(f"{name} contains {twice[0]} twice; name each node once")

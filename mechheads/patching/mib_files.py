@@ -102,7 +102,7 @@ def load_mib(path: str | Path) -> HeadScores:
         raise ValueError(f"{path} is not a file of MIB's circuit track ({type(error).__name__}: {error})") from error
     if np.isnan(heads).all():
         raise ValueError(f"{path} has no scores of heads; files with scores of edges only cannot be read")
-    scores = HeadScores.from_scores(heads, name=Path(path).stem, unit="importance", kind="mib")
+    scores = HeadScores.from_scores(heads, name=Path(path).stem, kind="mib")
     if np.isnan(mlps).all():
         return scores
     return HeadScores(scores.dataset.assign(mlp_score=("layer", mlps)))
