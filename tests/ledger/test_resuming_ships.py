@@ -50,7 +50,7 @@ ANALYSES: dict[str, Callable[..., Any]] = {
     ),
     "race": lambda model, **given: compare_ablations(model, REQUESTS * 2, 2, top=RACE, **BARE | given),
     "race of contribution": lambda model, **given: refusal_contribution(
-        model, HARMFUL * 3, HARMLESS * 3, top=RACE, **BEGUN | given
+        model, HARMFUL * 3, HARMLESS * 3, **{"top": RACE} | BEGUN | given
     ),
 }
 
