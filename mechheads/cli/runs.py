@@ -77,8 +77,9 @@ def run(
                 model, **analysis.arguments, budget=replace(limits, workers=replicas), store=store
             )
         found = result if isinstance(result, dict) else {"": result}
-        for name, one in found.items() if out is not None else ():
-            typer.echo(f"Result     {one.save(out.with_stem(f'{out.stem}-{name}') if name else out)}")
+        if out is not None:
+            for name, one in found.items():
+                typer.echo(f"Result     {one.save(out.with_stem(f'{out.stem}-{name}') if name else out)}")
         units = sum(sweep["units"] for sweep in _sweeps(store))
         typer.echo(f"Ledger     {store}: {units} units")
         if any(one.provenance["interrupted"] for one in found.values()):

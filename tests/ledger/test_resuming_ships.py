@@ -48,9 +48,9 @@ ANALYSES: dict[str, Callable[..., Any]] = {
     "all scores": lambda model, **given: mh.safety_heads(
         model, HARMFUL, 2, harmless=HARMLESS, **{"budget": ONE_BY_ONE, "progress": False} | given
     ),
-    "race": lambda model, **given: compare_ablations(model, REQUESTS * 2, 2, **BARE | {"top": RACE} | given),
+    "race": lambda model, **given: compare_ablations(model, REQUESTS * 2, 2, top=RACE, **BARE | given),
     "race of contribution": lambda model, **given: refusal_contribution(
-        model, HARMFUL * 3, HARMLESS * 3, **BEGUN | {"top": RACE} | given
+        model, HARMFUL * 3, HARMLESS * 3, **{"top": RACE} | BEGUN | given
     ),
 }
 

@@ -21,7 +21,7 @@ def test_roles_by_workers_are_those_of_one_process(tiny, monkeypatch: pytest.Mon
     small, workers = mh.load(tiny("llama")), MadeWorkers(2)
     ours = build_atlas(small, updates=3, progress=False, workers=workers)
     alone = build_atlas(small, updates=3, progress=False)
-    fits = [unit for batch in workers.computed for unit in batch if isinstance(unit, SeedState)]
+    fits = [one for batch in workers.computed for one in batch if isinstance(getattr(one, "unit", None), SeedState)]
     assert len(fits) >= TRIED + KEPT
     assert ours.roles is not None and alone.roles is not None
     for role in ROLES:

@@ -225,10 +225,10 @@ def _by_contribution(model: Model, sides: Sides, way: Ablation, by: Ranking, opt
     columns = {name: np.full(known.shape, np.nan) for name in (*_SHIPS, *_ANGLES)}
     interrupted = found.provenance["interrupted"]
     if not interrupted:
-        left = options["heads"]
+        left: dict[str, Any] = {}
         if by.race is not None:
-            left = way.groups(model).firsts(HeadId(*map(int, at)) for at in np.argwhere(known))
-        of_ships = Pass(model, sides.harmful, sides.template, **options | {"heads": left})
+            left["heads"] = way.groups(model).firsts(HeadId(*map(int, at)) for at in np.argwhere(known))
+        of_ships = Pass(model, sides.harmful, sides.template, **options | left)
         columns = _columns(measure(of_ships, [way], with_kl=True, r=by.r)[0])
         interrupted = bool(np.isnan(columns["ships"][known]).any())
     variables = {name: (("layer", "head"), values) for name, values in columns.items()}
