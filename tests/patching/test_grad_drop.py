@@ -233,7 +233,9 @@ def test_the_gradients_go_to_disk_if_they_do_not_fit(llama, pairs):
 
 def test_a_bar_counts_the_backward_passes(llama, pairs, capsys):
     attribution_patch(llama, pairs, grad_drop=True)
-    assert "gradients: 100%" in capsys.readouterr().err
+    assert "gradients:   0%|          | 0/3" in capsys.readouterr().err
+    attribution_patch(llama, pairs)
+    assert "gradients" not in capsys.readouterr().err
 
 
 def broken_on_the_model(logits, context):
