@@ -15,7 +15,7 @@ from mechheads.engine.job import Job
 from mechheads.engine.memory import token_bytes, tokens_in_flight
 from mechheads.messages.progress import Bar
 from mechheads.metrics.base import Metric, MetricContext, check_value, name_of, read_positions
-from mechheads.model.backends.base import with_gradient
+from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.core import ModelCore
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache, states_at

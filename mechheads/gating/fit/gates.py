@@ -30,7 +30,7 @@ from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
 from mechheads.limits import Budget, Limits
 from mechheads.messages.progress import Bar
-from mechheads.model.backends.base import with_gradient
+from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.backends.partial_block import Noted, mask_of, until_stopped
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model

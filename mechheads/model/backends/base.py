@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
@@ -71,24 +70,6 @@ class Blocks(Protocol):
         keys: Keys | None = None,
         mask: Float[Tensor, "row 1 pos key"] | None = None,
     ) -> Float[Tensor, "row pos d_model"]: ...
-
-
-@contextmanager
-def with_gradient() -> Iterator[None]:
-    """Record gradients inside the ``with`` block.
-
-    Raises:
-        ValueError: if the model consists of inference tensors, through which no gradient passes.
-    """
-    try:
-        with torch.enable_grad():
-            yield
-    except RuntimeError as error:
-        if "Inference tensors" not in str(error):
-            raise
-        raise ValueError(
-            "model: its tensors were made inside torch.inference_mode() and give no gradients; load it outside"
-        ) from error
 
 
 def balanced(d_model: int, device: torch.device) -> Float[Tensor, " d_model"]:
