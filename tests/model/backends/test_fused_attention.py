@@ -21,7 +21,7 @@ from support.releases import only_on_4
 pytestmark = [pytest.mark.transformerlens, only_on_4]
 
 FUSED = ("llama", "gpt2", "neox", "qwen", "gemma3", "granite")
-MORE = ("falcon-7b", "gpt-j", "opt", "phi", "gpt-neo", "gpt-bigcode", "phi3-longrope", "cohere2", "llama4", "afmoe")
+MORE = ("falcon-7b", "gpt-j", "opt", "phi", "gpt-neo", "gpt-bigcode", "phi3", "cohere2", "llama4", "afmoe")
 """Tiny models of ``benchmarks`` that reach z in other ways than those above."""
 STEP_BY_STEP = ("gemma2", "gpt-oss", "bloom", "falcon-alibi", "mpt", "codegen", "xglm")
 """Soft caps, a logit beside the keys, biases for each head, and code of their own from q, k and v to z."""
