@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.model.backends.points import Point, find_points
+from mechheads.model.backends.points import Point, find_points, has_user_hooks
 from mechheads.model.backends.temporary_changes import HookOn, NoGradient, changes_of
 
 Hook = tuple[str, Callable[..., Any]]
@@ -253,7 +253,7 @@ class Backend(ABC):
     @property
     def carries_hooks(self) -> bool:
         """Whether the user has put hooks on the model; a trial run would run these too."""
-        return any(point.fwd_hooks for point in self.hook_points.values())
+        return any(map(has_user_hooks, self.hook_points.values()))
 
     @property
     def about(self) -> str:

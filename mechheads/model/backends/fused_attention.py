@@ -1,19 +1,31 @@
 """Attention without patterns, through torch's scaled dot product, for blocks in which no hook asks for a pattern.
 
 The bridge computes attention step by step, with all scores and patterns in memory, so that each step has a hook point.
-transformers' own attention calls the same projections, whose hook points are those of q, k, v and z, and leaves the
-rest to a fused kernel that never holds a pattern.
+A fused kernel goes from q, k and v to z and never holds a pattern. What comes before and after stays as it is, so that
+the hook points of q, k, v and z are the same ones. Which code is replaced depends on the architecture:
+
+- Most have a projection each for queries, keys and values. The bridge wraps these, and transformers' own attention
+  calls them, so transformers' own attention runs, with its fused kernel (``Own``).
+- The own attention of GPT-J and GPT-Neo has no fused kernel. Its method from q, k and v to z is
+  replaced (``OwnByHand``).
+- If one projection gives all three, the bridge splits it, and transformers' own attention would not call the parts. So
+  the bridge's method from q, k and v on is replaced (``Split``).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from transformer_lens.hook_points import HookPoint
-from transformer_lens.model_bridge.generalized_components.position_embeddings_attention import (
+from transformer_lens.model_bridge.generalized_components import (
+    AttentionBridge,
+    JointQKVAttentionBridge,
+    JointQKVPositionEmbeddingsAttentionBridge,
     PositionEmbeddingsAttentionBridge,
 )
 
@@ -25,58 +37,129 @@ _LONG = 256
 """From so many tokens on, it is worth the time to look whether a mask is causal."""
 _STEPS = ("use_split_qkv_input", "use_attn_in", "use_attn_result")
 """Settings of the bridge that ask for more hook points inside attention."""
+_SPLIT = "_reconstruct_attention"
+"""The bridge's method from split queries, keys and values to the output of attention."""
+_OWN = "_attn"
+"""The method of GPT-J and GPT-Neo from queries, keys and values to z."""
 
 
-class FusedAttention:
+class FusedAttention(ABC):
     """The attention of one block without its pattern.
 
     Attributes:
         attention: the bridge's attention.
+        long: from so many tokens on, a mask is read to find out whether it is causal.
     """
 
     def __init__(self, attention: Any, changes: Changes) -> None:
         self.attention, self._changes = attention, changes
         self._own = attention.original_component
         self._points = [part for part in attention.children() if isinstance(part, HookPoint)]
-
-    @classmethod
-    def of(cls, block: Any, changes: Changes) -> FusedAttention | None:
-        """The attention of a block; None if transformers' own would not compute the same, with the same hooks."""
-        attention: Any = getattr(block, "attn", None)
-        if getattr(type(attention), "forward", None) is not PositionEmbeddingsAttentionBridge.forward:
-            return None
-        own: Any = attention.original_component
-        calls_the_same = all(
-            getattr(own, part.name, None) is getattr(attention, name) for name, part in attention.submodules.items()
-        )
-        plain = all(getattr(own, name, None) is None for name in _NOT_FUSED)
-        return cls(attention, changes) if calls_the_same and plain else None
+        self.long = 0
 
     @property
     def serves(self) -> bool:
         """Whether nothing asks for a step that is not computed here."""
         return (
-            "forward" not in self.attention.__dict__
+            not {"forward", _SPLIT} & self.attention.__dict__.keys()
             and not any(point.has_hooks() for point in self._points)
             and not any(getattr(self.attention.config, name, False) for name in _STEPS)
         )
 
+    @abstractmethod
     def change(self) -> Forward:
         """The change that lets the block compute its attention so."""
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
+        """The z of each head, from q, k and v [row, head, pos, d_head] and a mask, boolean or added to the scores."""
+        if is_causal(mask, self.long):
+            return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+        added = mask if mask.dtype == torch.bool else mask.to(q.dtype)
+        return scaled_dot_product_attention(q, k, v, attn_mask=added, scale=scale)
+
+
+class Own(FusedAttention):
+    """transformers' own attention, with its fused kernel."""
+
+    def change(self) -> Forward:
         return Forward(self.attention, self._forward)
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         mask = kwargs.get("attention_mask")
-        if mask is not None and is_causal(mask):
+        if mask is not None and is_causal(mask, self.long):
             kwargs["attention_mask"] = None
         fused = Setting(self._own.config, "_attn_implementation", "sdpa")
         return self._changes.during([fused], lambda: self._own.forward(*args, **kwargs))
 
 
-def is_causal(mask: Tensor) -> bool:
+class OwnByHand(FusedAttention):
+    """transformers' own attention of GPT-J and GPT-Neo, with a fused kernel in place of its steps from q, k, v to z."""
+
+    def change(self) -> Forward:
+        return Forward(self.attention, self._forward)
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        fused = Forward(self._own, self._from_heads, _OWN)
+        return self._changes.during([fused], lambda: self._own.forward(*args, **kwargs))
+
+    def _from_heads(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, None]:
+        window: Tensor | None = getattr(self._own, "bias", None)
+        if window is not None:
+            queries, keys = q.shape[-2], k.shape[-2]
+            mask = mask.masked_fill(~window[..., keys - queries : keys, :keys], torch.finfo(mask.dtype).min)
+        return self._attend(q, k, v, mask, 1 / float(getattr(self._own, "scale_attn", 1))), None
+
+
+class Split(FusedAttention):
+    """The bridge's own attention after it has split one projection into q, k and v."""
+
+    def change(self) -> Forward:
+        return Forward(self.attention, self._from_projections, _SPLIT)
+
+    def _from_projections(self, q: Tensor, k: Tensor, v: Tensor, **kwargs: Any) -> tuple[Tensor, None]:
+        bridge, config = self.attention, self.attention.config
+        heads = config.n_heads
+        stored = getattr(config, "n_key_value_heads", None) or heads
+        q, k, v, rows, queries, d_head = bridge._reshape_qkv_to_heads(q, k, v, heads, stored)
+        scale = d_head**-0.5
+        if isinstance(bridge, JointQKVPositionEmbeddingsAttentionBridge):
+            rotations = kwargs.get("position_embeddings")
+            if isinstance(rotations, tuple):
+                q, k = bridge._apply_rotary_pos_emb(q, k, *bridge._apply_position_embedding_hooks(rotations))
+        elif getattr(config, "scale_attn_by_inverse_layer_idx", False) and bridge._layer_idx is not None:
+            scale /= bridge._layer_idx + 1
+        k, v = bridge._update_kv_cache(k, v, **kwargs)
+        mask, keys = kwargs.get("attention_mask"), k.shape[-2]
+        if mask is None:
+            mask = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
+        k, v = (each if stored == heads else each.repeat_interleave(heads // stored, dim=1) for each in (k, v))
+        z = self._attend(q, k, v, mask[..., -queries:, :keys], scale)
+        z = bridge._reshape_attn_output(z, rows, queries, heads, d_head)
+        return bridge._apply_output_projection(z), None
+
+
+def fused_attention(block: Any, changes: Changes) -> FusedAttention | None:
+    """The fused attention of a block; None if it would not compute the same, with the same hooks."""
+    attention: Any = getattr(block, "attn", None)
+    own: Any = getattr(attention, "original_component", None)
+    if own is None or any(getattr(own, name, None) is not None for name in _NOT_FUSED):
+        return None
+    kind = type(attention)
+    split = [getattr(cls, _SPLIT) for cls in (JointQKVAttentionBridge, JointQKVPositionEmbeddingsAttentionBridge)]
+    if kind.forward is JointQKVAttentionBridge.forward and getattr(kind, _SPLIT) in split:
+        return Split(attention, changes)
+    is_wrapped = isinstance(attention, PositionEmbeddingsAttentionBridge) or kind.forward is AttentionBridge.forward
+    parts = getattr(attention, "submodules", {}).items()
+    calls_the_same = all(getattr(own, str(part.name), None) is getattr(attention, name, None) for name, part in parts)
+    if not is_wrapped or not calls_the_same:
+        return None
+    return OwnByHand(attention, changes) if hasattr(own, _OWN) else Own(attention, changes)
+
+
+def is_causal(mask: Tensor, long: int = _LONG) -> bool:
     """Whether a long mask lets each query see just the keys up to its own: then half of the products are spared."""
     queries, keys = mask.shape[-2:]
-    if queries != keys or queries < _LONG:
+    if queries != keys or queries < long:
         return False
     causal = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril()
     return bool(((mask if mask.dtype == torch.bool else mask == 0) == causal).all())
@@ -87,11 +170,13 @@ def fused_attentions(
 ) -> list[FusedAttention | None]:
     """The fused attention of each block, after a trial run that shows that it computes the same.
 
+    The trial reads its short masks, so that it takes the way of long prompts whose mask is causal.
+
     Args:
         run: runs the model with some attentions fused, and gives its final states.
         tolerance: how far the final states may differ, in their standard deviations.
     """
-    found = [FusedAttention.of(block, changes) for block in blocks]
+    found = [fused_attention(block, changes) for block in blocks]
     none: list[FusedAttention | None] = [None] * len(found)
     if not any(found):
         return none
@@ -101,4 +186,9 @@ def fused_attentions(
     except (RuntimeError, TypeError, AttributeError, ValueError, LookupError):
         return none
     off = (fused - step_by_step).abs().max() / step_by_step.std()
-    return found if bool(off < tolerance) else none
+    if not bool(off < tolerance):
+        return none
+    for attention in found:
+        if attention is not None:
+            attention.long = _LONG
+    return found

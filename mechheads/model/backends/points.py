@@ -107,3 +107,11 @@ def _form(shape: tuple[int, ...], heads: int) -> Form:
     if len(shape) == 3:
         return "side by side"
     return "heads first" if shape[1] == heads else "positions first"
+
+
+def has_user_hooks(point: Any) -> bool:
+    """Whether a hook point has hooks besides those by which TransformerLens 4 calls one hook point from another."""
+    return any(
+        not getattr(getattr(handle, "user_hook", None), "__qualname__", "").startswith("_wire_symbolic_hooks.")
+        for handle in point.fwd_hooks
+    )

@@ -54,17 +54,20 @@ class HookOn:
 
 
 class Forward:
-    """Another ``forward`` for a module, set without ``nn.Module.__setattr__``, which TransformerLens overrides."""
+    """Another ``forward`` for a module, or another method, set without ``nn.Module.__setattr__``.
 
-    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
-        self._module, self._forward = module, forward
-        self._before = {name: value for name, value in module.__dict__.items() if name == "forward"}
+    TransformerLens overrides ``__setattr__``.
+    """
+
+    def __init__(self, module: nn.Module, forward: Callable[..., Any], name: str = "forward") -> None:
+        self._module, self._forward, self._name = module, forward, name
+        self._before = {key: value for key, value in module.__dict__.items() if key == name}
 
     def make(self) -> None:
-        object.__setattr__(self._module, "forward", self._forward)
+        object.__setattr__(self._module, self._name, self._forward)
 
     def undo(self) -> None:
-        self._module.__dict__.pop("forward", None)
+        self._module.__dict__.pop(self._name, None)
         self._module.__dict__.update(self._before)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,15 +13,32 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 import mechheads as mh
+from benchmarks.tiny_families import FAMILIES, build
 from mechheads.model.backends.fused_attention import is_causal
+from support.architectures import architectures
 from support.releases import only_on_4
 
 pytestmark = [pytest.mark.transformerlens, only_on_4]
 
-FUSED = ("llama", "qwen", "gemma3", "granite")
-STEP_BY_STEP = ("gpt2", "neox", "gemma", "bloom")
-"""Their queries, keys and values come from one projection, or their scores have a soft cap."""
+FUSED = ("llama", "gpt2", "neox", "qwen", "gemma3", "granite")
+MORE = ("falcon-7b", "gpt-j", "opt", "phi", "gpt-neo", "gpt-bigcode", "phi3", "cohere2", "llama4", "afmoe")
+"""Tiny models of ``benchmarks`` that reach z in other ways than those above."""
+STEP_BY_STEP = ("gemma2", "gpt-oss", "bloom", "falcon-alibi", "mpt", "codegen", "xglm")
+"""Soft caps, a logit beside the keys, biases for each head, and code of their own from q, k and v to z."""
 TEXTS = ["The capital of France is Paris and the capital of Italy is", "When John and Mary went to the store John gave"]
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a tiny model of ``benchmarks``, by name."""
+
+    @cache
+    def folder(name: str) -> Path:
+        made = tmp_path_factory.mktemp("family") / name
+        build(name, made)
+        return made
+
+    return folder
 
 
 def both(folder: Path) -> tuple[mh.Model, mh.Model]:
@@ -67,32 +85,54 @@ def test_only_who_asks_for_a_pattern_gets_one(tiny: Callable[[str], Path], name:
     assert heads_with_patterns(eager, lambda ids: eager.cache(ids, sites=("z",))) == 4
 
 
-@pytest.mark.parametrize("name", STEP_BY_STEP)
-def test_other_attentions_are_computed_step_by_step(tiny: Callable[[str], Path], name: str) -> None:
-    model = mh.load(tiny(name))
+@pytest.mark.parametrize("name", architectures(*STEP_BY_STEP))
+def test_other_attentions_are_computed_step_by_step(family: Callable[[str], Path], name: str) -> None:
+    model = mh.load(family(name))
     assert heads_with_patterns(model, lambda ids: model.cache(ids, sites=("z",))) == 4
 
 
-@pytest.mark.parametrize("name", FUSED)
-def test_every_kind_of_run_gives_the_same_numbers(tiny: Callable[[str], Path], name: str) -> None:
-    fused, eager = both(tiny(name))
+def assert_same_numbers(
+    fused: mh.Model, eager: mh.Model, prompts: mh.Prompts | list[str], pairs: mh.PromptPairs
+) -> None:
+    """Every kind of run gives the same numbers with both models."""
     for sites in (("z", "q", "k", "v"), ("z", "pattern")):
-        runs = [model.cache(TEXTS, sites=sites) for model in (fused, eager)]
+        runs = [model.cache(prompts, sites=sites) for model in (fused, eager)]
         torch.testing.assert_close(runs[0].final, runs[1].final, atol=1e-5, rtol=1e-5)
         for site in sites:
             found, wanted = (getattr(run, site) for run in runs)
             for layer in range(3):
                 torch.testing.assert_close(found.layer(layer), wanted.layer(layer), atol=1e-5, rtol=1e-5)
-    for analysis in (
-        lambda model: mh.activation_patch(model, pairs(), progress=False),
-        lambda model: mh.activation_patch(model, pairs(), site="pattern", progress=False),
-        lambda model: mh.path_patch(model, pairs(), receivers="L2H1.k", progress=False),
-        lambda model: mh.ablate(model, TEXTS, kind="mean", progress=False),
-        lambda model: mh.patching.attribution_patch(model, pairs(), progress=False),
-        lambda model: mh.ships(model, TEXTS, progress=False),
-    ):
+    analyses: list[Callable[[mh.Model], Any]] = [
+        lambda model: mh.activation_patch(model, pairs, progress=False),
+        lambda model: mh.path_patch(model, pairs, receivers="L2H1.k", progress=False),
+        lambda model: mh.ablate(model, prompts, kind="mean", progress=False),
+        lambda model: mh.patching.attribution_patch(model, pairs, progress=False),
+        lambda model: mh.ships(model, prompts, progress=False),
+    ]
+    if "pattern" not in fused.backend.read_only:
+        analyses.append(lambda model: mh.activation_patch(model, pairs, site="pattern", progress=False))
+    for analysis in analyses:
         found, wanted = (analysis(model).scores.values for model in (fused, eager))
-        assert found == pytest.approx(wanted, abs=2e-5, nan_ok=True)
+        assert found == pytest.approx(wanted, abs=1e-5, rel=1e-5, nan_ok=True)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_every_kind_of_run_gives_the_same_numbers(tiny: Callable[[str], Path], name: str) -> None:
+    assert_same_numbers(*both(tiny(name)), TEXTS, pairs())
+
+
+@pytest.mark.parametrize("name", architectures(*MORE))
+def test_other_ways_to_z_give_the_same_numbers(family: Callable[[str], Path], name: str) -> None:
+    fused, eager = both(family(name))
+    assert heads_with_patterns(fused, lambda ids: fused.cache(ids, sites=("z", "q", "k", "v"))) <= 1  # the mask
+    assert heads_with_patterns(fused, fused.cache) == FAMILIES[name].config().num_attention_heads
+    ids = fused.backend.trial_tokens(2, 40)
+    found, wanted = (model.backend.run(ids) for model in (fused, eager))
+    assert (found - wanted).abs().max() < 5e-6 * wanted.std()
+    clean = [[5, 40, 17, 88, 23, 141, 9, 66], [31, 77, 12, 200, 150, 8]]
+    corrupted = [[5, 40, 90, 88, 23, 141, 30, 66], [31, 77, 12, 201, 150, 8]]
+    given = mh.PromptPairs(clean, corrupted, [20, 120], [180, 60])
+    assert_same_numbers(fused, eager, mh.Prompts(clean), given)
 
 
 def test_a_hook_of_the_user_sees_what_it_saw(tiny: Callable[[str], Path]) -> None:
@@ -106,18 +146,26 @@ def test_a_hook_of_the_user_sees_what_it_saw(tiny: Callable[[str], Path]) -> Non
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_the_model_is_as_before_after_an_error_inside_attention(tiny: Callable[[str], Path], error: Any) -> None:
-    model = mh.load(tiny("llama"))
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gpt-j"])
+def test_the_model_is_as_before_after_an_error_inside_attention(
+    family: Callable[[str], Path], name: str, error: Any
+) -> None:
+    model = mh.load(family(name))
     attention = model.model.blocks[1].attn
+    own = attention.original_component
+
+    def state() -> tuple[set[str], set[str], str]:
+        return set(attention.__dict__), set(own.__dict__), own.config._attn_implementation
 
     def stop(value: Any, hook: Any) -> None:
-        assert attention.original_component.config._attn_implementation == "sdpa"
+        assert state() != before
         raise error
 
-    with pytest.raises(error):
-        model.backend.run(model.backend.trial_tokens(1, 5), [("blocks.1.attn.hook_z", stop)])
-    assert attention.original_component.config._attn_implementation == "eager"
-    assert "forward" not in attention.__dict__
+    before = state()
+    for hook in ("hook_q", "hook_z"):
+        with pytest.raises(error):
+            model.backend.run(model.backend.trial_tokens(1, 5), [(f"blocks.1.attn.{hook}", stop)])
+        assert state() == before
 
 
 def test_a_wrapped_model_is_fused_and_its_own_forward_pass_is_not(tiny: Callable[[str], Path]) -> None:
@@ -150,11 +198,12 @@ def test_a_long_mask_is_known_to_be_causal() -> None:
         assert not is_causal(mask[None, None])
     added[1, 0, 299, 0] = added.min()
     assert not is_causal(added)
+    assert not is_causal(seen[:24, :24]) and is_causal(seen[:24, :24], 0)
 
 
-@pytest.mark.parametrize("impl", ["sdpa", "eager"])
-def test_long_prompts_of_a_sliding_window_are_the_models_own(tiny: Callable[[str], Path], impl: Any) -> None:
-    model = mh.load(tiny("gemma3"), attn_implementation=impl)
+@pytest.mark.parametrize(("name", "impl"), [("gemma3", "sdpa"), ("gemma3", "eager"), ("neox", "sdpa")])
+def test_long_prompts_give_the_models_own_logits(tiny: Callable[[str], Path], name: str, impl: Any) -> None:
+    model = mh.load(tiny(name), attn_implementation=impl)
     ids = model.backend.trial_tokens(1, 300)
     logits = model.backend.unembed(model.backend.run(ids)[0])
     torch.testing.assert_close(logits, model.backend.own_logits(ids)[0], atol=1e-4, rtol=1e-4)
