@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import mechheads as mh
-from mechheads.nodes import Nodes
+from mechheads.heads import Nodes
 from mechheads.studies.build import capital_pairs
 
 PLACE = Path(__file__).with_name("circuits.json")
@@ -54,7 +54,8 @@ def main() -> None:
     for task, pairs in tasks.items():
         if pairs is None:
             raise SystemExit(f"{model.name} has too few items for the task {task}")
-        for name, nodes in ((task, "heads"), (f"{task}, heads and MLPs", "all")):
+        kinds: dict[str, Nodes] = {task: "heads", f"{task}, heads and MLPs": "all"}
+        for name, nodes in kinds.items():
             found[name] = measured(model, pairs, name, nodes, given.figures)
             print(name, json.dumps(found[name], indent=1), flush=True)
             given.out.write_text(json.dumps(found, indent=1) + "\n")

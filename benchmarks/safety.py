@@ -29,7 +29,7 @@ from benchmarks import machine
 from benchmarks.flops import Shape, base_run, cone
 from mechheads.safety import load_requests, request_prompts
 from mechheads.safety.heads.ablations import Ablation, Kind
-from mechheads.safety.heads.measure_ships import ShipsKind, prepare_ablations
+from mechheads.safety.heads.measure_ships import Pass, ShipsKind
 
 HEADS = [(2, 1), (12, 4), (22, 7)]
 N = 32
@@ -79,9 +79,9 @@ def paced(model: mh.Model, requests: list[str], kind: Kind) -> tuple[np.ndarray,
     """The pass of ``mh.ships``: KL [layer, head, prompt], seconds, and the FLOPs that products can do in this time."""
     speed, seconds, flops = _best_speed(), 0.0, 0.0
     start = machine.clock("cpu")
-    prompts, way = request_prompts(model, requests), Ablation(kind, EPSILON)
-    job = prepare_ablations(model, prompts, [way], heads=None, budget=None, progress=False)
-    work = ShipsKind(with_kl=True)(job.intervening(way.intervention))
+    asked = Pass.of(model, requests, "chat", heads=None, budget=None, progress=False)
+    (job,) = asked.jobs([Ablation(kind, EPSILON)])
+    work = ShipsKind(with_kl=True)(job)
     kl = np.full((model.n_layers, model.n_heads, len(job.tokens)), np.nan)
     steps = work.compute(work.batches())
     while True:

@@ -25,13 +25,12 @@ from mechheads.engine.rows import Window
 from mechheads.engine.run import alter, new_z
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import compute
-from mechheads.heads import HeadId, HeadLike, check_head
+from mechheads.heads import HeadId, HeadLike, Mlp, Node, NodeLike, Nodes, check_head, check_node, in_order
 from mechheads.interventions.basic import Patch
 from mechheads.messages.interrupted import stop_if
 from mechheads.messages.progress import Bar
 from mechheads.metrics.base import name_of
 from mechheads.model.model import Model
-from mechheads.nodes import Mlp, Node, NodeLike, Nodes, check_node, in_order
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.provenance import make_provenance
 from mechheads.runs.layer_store import LayerStore

@@ -19,7 +19,7 @@ from mechheads.engine.plan import Plan, least_in_flight, make_plan
 from mechheads.engine.racing import Race
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
-from mechheads.heads import HeadId, HeadLike, check_heads
+from mechheads.heads import HeadId, HeadLike, Node, Nodes, check_heads
 from mechheads.interventions.base import Intervention, needs_of, site_of
 from mechheads.interventions.basic import Patch, Zero
 from mechheads.interventions.new_z import changed_z
@@ -31,7 +31,6 @@ from mechheads.metrics.base import Metric, read_positions, try_metric
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model, source_of
-from mechheads.nodes import Node, Nodes
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache

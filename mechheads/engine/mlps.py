@@ -20,7 +20,7 @@ from mechheads.engine.rows import Window
 from mechheads.engine.run import Measured, warn_of_undefined
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import finish
-from mechheads.heads import HeadId
+from mechheads.heads import HeadId, Mlp, in_order
 from mechheads.interventions.base import Context, site_of
 from mechheads.interventions.basic import Mean, Patch, Resample, Scale, Zero
 from mechheads.interventions.new_z import apply
@@ -28,7 +28,6 @@ from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import name_of
 from mechheads.model.model import Model
-from mechheads.nodes import Mlp, in_order
 
 _ALLOWED = (Patch, Zero, Mean, Resample, Scale)
 """The interventions whose rule does not need a head."""

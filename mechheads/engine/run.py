@@ -19,13 +19,12 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Rows, Window
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import finish
-from mechheads.heads import HeadId
+from mechheads.heads import HeadId, Node
 from mechheads.interventions.base import site_of
 from mechheads.interventions.new_z import Altered, altered_z, changed_z
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, name_of
-from mechheads.nodes import Node
 from mechheads.runs.sites import KEY_SITES
 
 

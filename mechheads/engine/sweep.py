@@ -26,7 +26,7 @@ from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
 from mechheads.engine.run import alter, carry, passes, run, warn_of_undefined, waves
 from mechheads.engine.run_race import Raced, Racing, in_half_precision, run_race
-from mechheads.heads import HeadId, HeadLike
+from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.base import Intervention
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import Budget, Limits, Workers
@@ -34,7 +34,6 @@ from mechheads.metrics.base import Metric, name_of
 from mechheads.metrics.basic import as_metric, kl_divergence
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.nodes import Nodes
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores

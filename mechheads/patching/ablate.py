@@ -12,7 +12,7 @@ from mechheads.engine.places import Positions
 from mechheads.engine.racing import Race
 from mechheads.engine.report import About
 from mechheads.engine.sweep import run_spec
-from mechheads.heads import HeadLike
+from mechheads.heads import HeadLike, Nodes
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import Mean, Resample, Scale, UniformAttention, Zero
 from mechheads.limits import Budget, Limits, Workers
@@ -21,7 +21,6 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, kl_divergence
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.nodes import Nodes
 from mechheads.results.scores import HeadScores
 
 Ablation = Literal["zero", "mean", "resample", "scale", "uniform"]

@@ -13,7 +13,7 @@ from mechheads.engine.places import Positions
 from mechheads.engine.racing import Race
 from mechheads.engine.report import About
 from mechheads.engine.sweep import run_spec
-from mechheads.heads import HeadLike
+from mechheads.heads import HeadLike, Nodes
 from mechheads.interventions.base import Site
 from mechheads.interventions.basic import Patch
 from mechheads.limits import Budget, Limits, Workers
@@ -21,7 +21,6 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.nodes import Nodes
 from mechheads.patching.pairs import base_of, check_pairs
 from mechheads.patching.screen import Screen, screen_heads
 from mechheads.prompts.prompts import PromptPairs

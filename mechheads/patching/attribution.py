@@ -31,7 +31,7 @@ from mechheads.engine.mlps import check_mlps
 from mechheads.engine.places import Positions, by_place, where_reached
 from mechheads.engine.report import About, describe_heads, describe_positions, report
 from mechheads.engine.run import alter, passes
-from mechheads.heads import HeadId, HeadLike
+from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.base import Context, Site, site_of
 from mechheads.interventions.basic import Patch
 from mechheads.interventions.new_z import apply
@@ -41,7 +41,6 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.nodes import Nodes
 from mechheads.patching.grad_drop import GradDrop
 from mechheads.patching.gradient_path import Path
 from mechheads.patching.gradients import AtBase, Size, Watch, Way, check_gradient, gradients_of

@@ -29,7 +29,7 @@ from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.head_sets import node_set, set_bar
 from mechheads.engine.job import Job, given
 from mechheads.engine.report import describe_intervention
-from mechheads.heads import HeadId
+from mechheads.heads import HeadId, Mlp, Node, NodeLike, Nodes, check_node, every_node, in_order
 from mechheads.interventions.base import Intervention
 from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.arguments import check_at_least, check_known
@@ -38,7 +38,6 @@ from mechheads.metrics.base import Metric, name_of
 from mechheads.metrics.basic import logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.nodes import Mlp, Node, NodeLike, Nodes, check_node, every_node, in_order
 from mechheads.patching.circuits import CircuitRuns, circuit_spec
 from mechheads.patching.head_sets import PATCH
 from mechheads.results.kinds import KINDS

@@ -27,7 +27,7 @@ from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.engine.head_sets import SetRuns, check_intervention, head_set, node_set, set_bar
 from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.report import describe_intervention
-from mechheads.heads import HeadId, HeadLike
+from mechheads.heads import HeadId, HeadLike, Node, NodeLike, Nodes, every_node
 from mechheads.interventions.base import Intervention
 from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.warn import warn
@@ -35,7 +35,6 @@ from mechheads.metrics.base import Metric, MetricInfo, name_of
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.nodes import Node, NodeLike, Nodes, every_node
 from mechheads.patching.head_sets import PATCH
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance

@@ -17,8 +17,8 @@ import numpy as np
 
 from mechheads.files.replacing import replacing
 from mechheads.files.text import read_json
+from mechheads.heads import Mlp, every_node
 from mechheads.model.model import Model
-from mechheads.nodes import Mlp, every_node
 from mechheads.results.mlps import has_mlps
 from mechheads.results.scores import HeadScores
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.heads import HeadId
-from mechheads.nodes import Mlp
+from mechheads.heads import HeadId, Mlp
 from mechheads.plots.parts.axes import count_ticks
 from mechheads.plots.parts.colours import MISSING, SIGNED, colour_scale
 from mechheads.plots.parts.figure import Panels

@@ -18,8 +18,7 @@ import pandas as pd
 import xarray as xr
 
 from mechheads.files.text import parse_json
-from mechheads.heads import HeadId
-from mechheads.nodes import Mlp
+from mechheads.heads import HeadId, Mlp
 from mechheads.results.netcdf import text_array
 from mechheads.results.scores import HeadScores
 

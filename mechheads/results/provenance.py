@@ -7,8 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from mechheads.heads import HeadId
-from mechheads.nodes import Mlp
+from mechheads.heads import HeadId, Mlp
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ import pytest
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.nodes import Mlp, Node, every_node
+from mechheads.heads import Mlp, Node, every_node
 from mechheads.patching import circuit_curve, faithfulness
 from mechheads.patching.circuit_curve import CircuitCurve
 from support import oracles

@@ -75,7 +75,7 @@ class BridgeBackend(Backend):
         return self.module.adapter.apply_output_logits_transform(logits)
 
     def fuse_attention(self) -> None:
-        ids = self.trial_tokens(2, _TRIAL)
+        ids = self.trial_tokens(2, min(_TRIAL, self.sizes.n_ctx))
 
         def run(fused: Sequence[FusedAttention | None]) -> Tensor:
             self._fused = fused
