@@ -79,7 +79,7 @@ def paced(model: mh.Model, requests: list[str], kind: Kind) -> tuple[np.ndarray,
     """The pass of ``mh.ships``: KL [layer, head, prompt], seconds, and the FLOPs that products can do in this time."""
     speed, seconds, flops = _best_speed(), 0.0, 0.0
     start = machine.clock("cpu")
-    asked = Pass.of(model, requests, "chat", heads=None, budget=None, progress=False)
+    asked = Pass.of(model, requests, "query", heads=None, budget=None, progress=False)
     (job,) = asked.jobs([Ablation(kind, EPSILON)])
     work = ShipsKind(with_kl=True)(job)
     kl = np.full((model.n_layers, model.n_heads, len(job.tokens)), np.nan)
