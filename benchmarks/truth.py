@@ -27,6 +27,8 @@ QUIET: dict[str, Any] = {"progress": False}
 N_PAIRS = 24
 RELATIONS = ("capitals", "plurals", "to_north")
 RESAMPLES = 10_000
+ROUNDING = 1e-5
+"""Smaller scores count as 0. They are in logits, or shares of these, and an answer is worth 8 or more."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,8 @@ def main() -> None:
         scores = {}
         for name, method in METHODS.items():
             start = time.perf_counter()
-            scores[name] = np.abs(method(each))
+            size = np.abs(method(each))
+            scores[name] = np.where(size < ROUNDING, 0.0, size)
             seconds[name] += time.perf_counter() - start
             found[name].append(auroc(scores[name], each.needed))
         ranks = [np.argsort(np.argsort(scores[name].ravel())) for name in _PARTS]
