@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -88,6 +88,7 @@ class Watched:
             return self.model.unembed(states_at(self.model.backend.run(self.tokens.ids), self.at))
 
 
+@runtime_checkable
 class Way(Protocol):
     """Which gradients an estimate is made of, and how."""
 
