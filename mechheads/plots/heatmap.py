@@ -95,6 +95,10 @@ def heatmap(
                 ),
                 **grid.place(i),
             )
+        if has_mlps(part.dataset):
+            edge = part.n_heads - 0.5
+            gap = {"x0": edge, "x1": edge + _APART, "y0": -0.5, "y1": part.n_layers - 0.5}
+            figure.add_shape(**gap, fillcolor="white", line_width=0, layer="below", **grid.place(i))
     figure.update_xaxes(title_text="head", title_standoff=4, **_head_ticks(scores, across))
     figure.update_yaxes(**count_ticks(scores.n_layers, down), range=[scores.n_layers - 0.5, -0.5])
     figure.update_yaxes(title_text="layer", title_standoff=6, col=1)

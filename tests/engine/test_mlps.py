@@ -177,6 +177,8 @@ def test_mlps_survive_a_file_a_selection_and_a_figure(llama, tmp_path):
     np.testing.assert_array_equal(np.asarray(mlps.z)[:, 0], one.mlps["score"])
     assert float(mlps.x[0]) == llama.n_heads + 0.5 and "L2.mlp" in mlps.text[2][0]
     assert figure.layout.xaxis.ticktext[-1] == "MLP" and len(effect.plot().data) == 4
+    (gap,) = figure.layout.shapes
+    assert (gap.x0, gap.x1) == (llama.n_heads - 0.5, llama.n_heads) and len(effect.plot().layout.shapes) == 2
     assert np.asarray(heads.z).shape == (llama.n_layers, llama.n_heads)
     furthest = max(float(np.abs(part.z).max()) for part in (heads, mlps))
     assert figure.layout.coloraxis.cmax == pytest.approx(furthest)
