@@ -21,7 +21,7 @@ from support.architectures import architectures
 from support.blank import Blank
 from support.ctrl_c import stopped_at
 from support.interrupts import changes_on
-from support.releases import only_on_3
+from support.releases import only_on_3, only_on_4
 
 pytestmark = pytest.mark.transformerlens
 
@@ -96,7 +96,11 @@ def close(got, wanted):
 
 
 @pytest.mark.parametrize(
-    "architecture", architectures("gpt2", "neox", "llama", "gemma", "gemma3", "qwen", "granite", "bloom")
+    "architecture",
+    [
+        *architectures("gpt2", "neox", "llama", "gemma", "qwen"),
+        *(pytest.param(name, marks=[pytest.mark.slow, only_on_4]) for name in ("gemma3", "granite", "bloom")),
+    ],
 )
 def test_each_layer_is_dropped_in_turn(tiny, pairs, architecture):
     model = mh.load(tiny(architecture), dtype=torch.float64)
