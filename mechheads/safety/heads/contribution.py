@@ -19,10 +19,10 @@ the request is, and heads that act on the tokens of the request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from os import PathLike
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from torch import Tensor
 
 from mechheads.engine.racing import Race
 from mechheads.heads import HeadLike
-from mechheads.interventions.base import Context
+from mechheads.interventions.base import Context, Intervention
 from mechheads.ledger.ledger import Ledger
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import Budget, Limits, Workers
@@ -39,13 +39,14 @@ from mechheads.messages.arguments import check_known
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.prompts.prompts import Prompts
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, mean_over_prompts
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.ablations import KINDS, Ablation
 from mechheads.safety.heads.groups import Group, Groups
-from mechheads.safety.heads.lost_refusals import RefusalLoss
+from mechheads.safety.heads.lost_refusals import Lost, RefusalLoss
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, with_answer, with_opening
 from mechheads.safety.requests.requests import Requests, Template
 from mechheads.safety.requests.sides import Sides, shared_end, value_of
@@ -145,44 +146,69 @@ def refusal_contribution(
     metric = OpeningLogProb(find_opening(model, sides.harmful, opening))
     harmful, harmless = (with_opening(model, side, metric.opening) for side in (sides.harmful, sides.harmless))
     refusal = value_of(model, harmful, metric)
+    _warn_of_few_refusals(model, refusal)
+    if by == "patch":
+        change = _from_look_alikes(model, harmful, harmless, budget, progress)
+        about: dict[str, Any] = {"group": group, **groups.about()}
+    else:
+        ablation = Ablation(by, epsilon, group=group, seed=seed)
+        change = _Change(ablation.intervention, with_answer(model, sides.harmless, metric.reads - 1))
+        about = ablation.about(model)
+    about |= {"by": by, "template": sides.template, "opening": metric.opening, "last_tokens": change.last_tokens}
+    limits = Limits.of(budget, workers)
+    with Store(store, analysis="refusal_contribution", group=group, **change.known_by) as kept:
+        asked = RefusalLoss(
+            model, harmful, change.answered, change.intervention, metric, groups, limits, seed, progress, kept
+        )
+        raced = None if race is None else asked.race(heads, race)
+        found = asked.measure(heads) if raced is None else raced[0]
+    scores = _scores(found, refusal, about | {"heads": "all" if heads is None else every}, seed)
+    return scores if raced is None else raced[1].result(scores, progress)
+
+
+@dataclass(frozen=True, eq=False)
+class _Change:
+    """How heads are changed.
+
+    Attributes:
+        intervention: the change.
+        answered: look-alikes with the model's answers, on which the same change is subtracted; None for nothing.
+        last_tokens: how many last tokens are changed; None for all.
+        known_by: how a ledger knows the intervention, if not by itself.
+    """
+
+    intervention: Intervention
+    answered: Prompts | None = None
+    last_tokens: int | None = None
+    known_by: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _from_look_alikes(model: Model, harmful: Prompts, harmless: Prompts, budget: Budget, progress: bool) -> _Change:
+    """The z of the last tokens comes from the look-alike."""
+    n = shared_end(harmful.tokens(model), harmless.tokens(model))
+    other = HeadCache.run(model, harmless, sites=("z",), budget=budget, progress=progress)
+    intervention = FromOther(other, n)
+    known_by = {"intervention": (repr(intervention), other.tokens.fingerprint())}
+    return _Change(intervention, last_tokens=n, known_by=known_by)
+
+
+def _warn_of_few_refusals(model: Model, refusal: Float[np.ndarray, " prompt"]) -> None:
     if (share := float(np.exp(refusal).mean())) < LEAST_REFUSAL:
         warn(
             f"{model.name} begins {share:.1%} of its answers to harmful requests as a refusal: there is hardly any "
             "refusal that a head could contribute to, so the scores are mostly noise"
         )
-    if by == "patch":
-        n, answered = shared_end(harmful.tokens(model), harmless.tokens(model)), None
-        way, other = (
-            {"group": group, **groups.about()},
-            HeadCache.run(model, harmless, sites=("z",), budget=budget, progress=progress),
-        )
-        intervention = FromOther(other, n)
-        known_by = {"intervention": (repr(intervention), other.tokens.fingerprint())}
-    else:
-        ablation = Ablation(by, epsilon, group=group, seed=seed)
-        n, answered = None, with_answer(model, sides.harmless, metric.reads - 1)
-        way, intervention, known_by = ablation.about(model), ablation.intervention, {}
-    limits = Limits.of(budget, workers)
-    with Store(store, analysis="refusal_contribution", group=group, **known_by) as kept:
-        asked = RefusalLoss(model, harmful, answered, intervention, metric, groups, limits, seed, progress, kept)
-        raced = None if race is None else asked.race(heads, race)
-        found = asked.measure(heads) if raced is None else raced[0]
+
+
+def _scores(found: Lost, refusal: Float[np.ndarray, " prompt"], about: Mapping[str, Any], seed: int) -> HeadScores:
     low, high = clustered_interval(found.direct, found.cluster)
-    scores = HeadScores.from_values(
+    return HeadScores.from_values(
         found.lost,
-        name=f"Refusal Contribution, {by}",
+        name=f"Refusal Contribution, {about['by']}",
         kind="refusal_contribution",
         cluster=found.cluster,
         seed=seed,
-        provenance=make_provenance(
-            found.about,
-            way,
-            heads="all" if heads is None else every,
-            by=by,
-            template=sides.template,
-            opening=metric.opening,
-            last_tokens=n,
-        ),
+        provenance=make_provenance(found.about, about),
         variables={
             "direct": (("layer", "head"), mean_over_prompts(found.direct)),
             "direct_low": (("layer", "head"), low),
@@ -190,4 +216,3 @@ def refusal_contribution(
             "refusal": (("prompt",), refusal),
         },
     )
-    return scores if raced is None else raced[1].result(scores, progress)
