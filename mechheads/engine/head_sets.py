@@ -18,7 +18,7 @@ from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.memory import tokens_in_flight
-from mechheads.engine.mlps import check_mlps, new_output
+from mechheads.engine.mlps import new_output
 from mechheads.engine.report import describe_intervention
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
@@ -101,7 +101,6 @@ class SetRuns:
     """
 
     def __init__(self, model: Model, spec: Spec, *, runs: CachedRuns | None = None, progress: bool = True) -> None:
-        check_mlps(model, spec)
         self.job = make_ready(model, spec, runs=runs, progress=progress)
         self.evaluator = Evaluator.of(self.job)
         warn_of_answers(self.job)
@@ -185,11 +184,9 @@ def head_set(heads: Iterable[HeadLike], model: Model, name: str) -> tuple[HeadId
     Raises:
         ValueError: if it is not a list, or contains a head that the model does not have or the same head twice.
     """
-    if isinstance(heads, (str, HeadId)) or not isinstance(heads, Iterable):
-        raise ValueError(f'{name} is {heads!r}; give a list of heads, such as ["L9H6", "L10H0"]')
+    _check_list(heads, name)
     parsed = sorted(check_head(head, model.n_layers, model.n_heads) for head in heads)
-    if twice := [head for head, after in pairwise(parsed) if head == after]:
-        raise ValueError(f"{name} contains {twice[0]} twice; name each head once")
+    _check_each_once(parsed, name)
     return tuple(parsed)
 
 
@@ -199,14 +196,22 @@ def node_set(nodes: Iterable[NodeLike], model: Model, name: str, among: Nodes) -
     Raises:
         ValueError: as ``head_set`` does.
     """
-    if isinstance(nodes, (str, HeadId, Mlp)) or not isinstance(nodes, Iterable):
-        raise ValueError(f'{name} is {nodes!r}; give a list of heads, such as ["L9H6", "L10H0"]')
+    _check_list(nodes, name)
     parsed = in_order(check_node(node, model.n_layers, model.n_heads) for node in nodes)
-    if twice := [node for node, after in pairwise(parsed) if node == after]:
-        raise ValueError(f"{name} contains {twice[0]} twice; name each node once")
+    _check_each_once(parsed, name)
     if among == "heads" and (mlps := [node for node in parsed if isinstance(node, Mlp)]):
         raise ValueError(f'{name} contains {mlps[0]}; for circuits that leave out MLPs too, give nodes="all"')
     return parsed
+
+
+def _check_list(nodes: object, name: str) -> None:
+    if isinstance(nodes, (str, HeadId, Mlp)) or not isinstance(nodes, Iterable):
+        raise ValueError(f'{name} is {nodes!r}; give a list of heads, such as ["L9H6", "L10H0"]')
+
+
+def _check_each_once(parsed: Sequence[Node], name: str) -> None:
+    if twice := [node for node, after in pairwise(parsed) if node == after]:
+        raise ValueError(f"{name} contains {twice[0]} twice; name each once")
 
 
 def set_bar(total: int, what: str, progress: bool) -> Bar:

@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, other_side
+from mechheads.engine.check_mlps import check_mlps
 from mechheads.engine.memory import Chunks
 from mechheads.engine.packing import Packing
 from mechheads.engine.places import Place, Positions, find_places
@@ -87,6 +88,10 @@ class Spec:
             raise ValueError(
                 f"intervention is {self.intervention!r}; give a function or an instance, such as mh.Zero()"
             )
+        if self.nodes not in ("heads", "all"):
+            raise ValueError(f'nodes is {self.nodes!r}; choose "heads", or "all" for heads and MLPs')
+        if self.nodes == "all":
+            check_mlps(model, self.intervention, self.race is not None)
         if (site := site_of(self.intervention)) in model.backend.read_only:
             raise ValueError(
                 f"site {site!r} of model {model.name!r} can be read but not changed: its attention ignores what a "

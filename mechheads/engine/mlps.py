@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mechheads.engine.batches import Batch, Kind, Values
 from mechheads.engine.evaluate import Evaluator
-from mechheads.engine.job import Job, Spec
+from mechheads.engine.job import Job
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.plan import BATCHES_A_WORKER
 from mechheads.engine.row_layout import layout_of
@@ -21,16 +21,11 @@ from mechheads.engine.run import Measured, warn_of_undefined
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import finish
 from mechheads.heads import HeadId, Mlp, in_order
-from mechheads.interventions.base import Context, site_of
-from mechheads.interventions.basic import Mean, Patch, Resample, Scale, Zero
+from mechheads.interventions.base import Context
+from mechheads.interventions.basic import Patch
 from mechheads.interventions.new_z import apply
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
-from mechheads.metrics.base import name_of
-from mechheads.model.model import Model
-
-_ALLOWED = (Patch, Zero, Mean, Resample, Scale)
-"""The interventions whose rule does not need a head."""
 
 MlpUnit = tuple[Mlp, int]
 """An MLP and the index of the place where it is changed."""
@@ -135,26 +130,3 @@ def run_mlps(
         warn(interrupted_after(f"{len(found.values)} of {values[..., 0].size} MLPs", "the rest are NaN"))
     scale = evaluator.distance() if job.spec.normalize else 1.0
     return values / scale
-
-
-def check_mlps(model: Model, spec: Spec) -> None:
-    """Check that a request for MLPs beside the heads can be met.
-
-    Raises:
-        ValueError: if it cannot.
-    """
-    if spec.nodes not in ("heads", "all"):
-        raise ValueError(f'nodes is {spec.nodes!r}; choose "heads", or "all" for heads and MLPs')
-    if spec.nodes == "heads":
-        return
-    if model.hook_name("mlp_out", 0) not in model.backend.hook_points or not model.backend.d_mlp:
-        raise ValueError(f'nodes="all": model {model.name!r} has no MLPs; leave nodes out')
-    if spec.race is not None:
-        raise ValueError('top and nodes="all" are both given, but a race ranks heads alone; leave one of them out')
-    if (site := site_of(spec.intervention)) != "z":
-        raise ValueError(f'nodes="all": an MLP has no {site}; use site="z", or leave nodes out')
-    if not isinstance(spec.intervention, _ALLOWED):
-        raise ValueError(
-            f'nodes="all": intervention {name_of(spec.intervention)} is a rule for heads; for MLPs use mh.Patch(), '
-            "mh.Zero(), mh.Mean(), mh.patching.Resample() or mh.patching.Scale(...)"
-        )

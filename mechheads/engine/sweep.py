@@ -19,7 +19,7 @@ from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.memory import UNSEEN, PeakBytes
-from mechheads.engine.mlps import check_mlps, run_mlps
+from mechheads.engine.mlps import run_mlps
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import Plan
 from mechheads.engine.racing import Race
@@ -124,7 +124,6 @@ def run_spec(
     progress: bool = True,
 ) -> HeadScores:
     """Run a sweep from its request to its result."""
-    check_mlps(model, spec)
     with Store(store) as kept:
         job = make_ready(model, spec, runs=runs, store=kept, progress=progress)
         evaluator = Evaluator.of(job)

@@ -27,7 +27,6 @@ from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, given, make_ready
-from mechheads.engine.mlps import check_mlps
 from mechheads.engine.places import Positions, by_place, where_reached
 from mechheads.engine.report import About, describe_heads, describe_positions, report
 from mechheads.engine.run import alter, passes
@@ -125,7 +124,6 @@ def attribution_patch(
         _check_grad_drop(model, steps, nodes)
     limits, measured = Limits.of(budget), as_metric(metric)
     spec = Spec(asked, Patch(site), measured, heads, positions, base, seed=seed, limits=limits, nodes=nodes)
-    check_mlps(model, spec)
     found = estimate(model, spec, runs=cached, progress=progress, steps=steps, grad_drop=grad_drop)
     warn_of_answers(found.job)
     more = {

@@ -22,18 +22,17 @@ from support import oracles
 from support.architectures import architectures
 from support.ctrl_c import stopped_at
 from support.micro import DENOISING, NOISING, micro, pair  # noqa: F401
+from support.texts import CAPITALS_CLEAN, CAPITALS_CORRUPTED, CAPITALS_PAIRS
 
 pytestmark = pytest.mark.transformerlens
 
 ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
 SITES = ("z", "q", "k", "v", "pattern")
-CLEAN = [" The capital of France is", " The capital of Spain is the big"]
-CORRUPTED = [" The capital of Italy is", " The capital of Germany is the small"]
 
 
 @pytest.fixture(scope="module")
 def pairs() -> mh.PromptPairs:
-    return mh.PromptPairs(CLEAN, CORRUPTED, answer=[" Paris", " Madrid"], wrong=[" Rome", " Berlin"])
+    return CAPITALS_PAIRS
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +227,7 @@ def test_transformerlens_own_attribution_is_the_same(tiny, pairs):
     from transformer_lens.tools.analysis import attribution_patch as theirs
 
     model = mh.load(tiny("llama"), backend="bridge")
-    one = mh.PromptPairs(CLEAN[:1], CORRUPTED[:1], answer=[" Paris"], wrong=[" Rome"])
+    one = mh.PromptPairs(CAPITALS_CLEAN[:1], CAPITALS_CORRUPTED[:1], answer=[" Paris"], wrong=[" Rome"])
     clean, corrupted = one.tokens(model)
     answer, wrong = int(clean.answer[0]), int(clean.wrong[0])
     found = theirs(
@@ -352,7 +351,7 @@ def test_what_does_not_fit_is_one_clear_error_before_anything_runs(llama, pairs,
 
 def test_no_pairs_and_a_flat_or_infinite_gradient(llama, pairs):
     with pytest.raises(ValueError, match=r"needs mh\.PromptPairs"):
-        attribution_patch(llama, CLEAN)
+        attribution_patch(llama, CAPITALS_CLEAN)
 
     def saturated(logits, context):
         return mh.logit_diff(logits, context).clamp(-1e-9, 1e-9) * 1e9
@@ -410,7 +409,9 @@ def test_the_size_of_a_head_is_by_hand():
 
 
 def test_q_values_count_the_heads_not_run(llama):
-    many = mh.PromptPairs(CLEAN[:1] * 6, CORRUPTED[:1] * 6, answer=[" Paris"] * 6, wrong=[" Rome"] * 6)
+    many = mh.PromptPairs(
+        CAPITALS_CLEAN[:1] * 6, CAPITALS_CORRUPTED[:1] * 6, answer=[" Paris"] * 6, wrong=[" Rome"] * 6
+    )
     some = mh.activation_patch(llama, many, screen=Screen(2, sample=1), progress=False)
     p, q = some.dataset["p_value"].values, some.dataset["q_value"].values
     assert np.isfinite(p).sum() == np.isfinite(q).sum() == 3
@@ -550,7 +551,7 @@ def test_a_sample_that_does_not_fit(sample):
 
 
 def test_attribution_of_zero_cannot_screen(llama):
-    same = mh.PromptPairs(CLEAN, CLEAN, answer=[" Paris", " Madrid"], wrong=[" Rome", " Berlin"])
+    same = mh.PromptPairs(CAPITALS_CLEAN, CAPITALS_CLEAN, answer=[" Paris", " Madrid"], wrong=[" Rome", " Berlin"])
     with pytest.raises(ValueError, match="attribution of every head is 0, so it cannot rank them"):
         mh.activation_patch(llama, same, screen=0.5, progress=False)
     np.testing.assert_array_equal(attribution_patch(llama, same, progress=False).values, 0)

@@ -22,18 +22,17 @@ from support.blank import Blank
 from support.ctrl_c import stopped_at
 from support.interrupts import changes_on
 from support.releases import only_on_3, only_on_4
+from support.texts import CAPITALS_PAIRS
 
 pytestmark = pytest.mark.transformerlens
 
 SITES = ("z", "q", "k", "v", "pattern")
-CLEAN = [" The capital of France is", " The capital of Spain is the big"]
-CORRUPTED = [" The capital of Italy is", " The capital of Germany is the small"]
 QUIET = {"progress": False}
 
 
 @pytest.fixture(scope="module")
 def pairs() -> mh.PromptPairs:
-    return mh.PromptPairs(CLEAN, CORRUPTED, answer=[" Paris", " Madrid"], wrong=[" Rome", " Berlin"])
+    return CAPITALS_PAIRS
 
 
 @pytest.fixture(scope="module")
