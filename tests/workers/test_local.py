@@ -146,7 +146,8 @@ def test_bad_numbers_and_devices_are_refused(given, message):
 
 
 @pytest.mark.slow
-def test_25_random_kills_change_nothing_and_compute_nothing_twice(small, tmp_path: Path):
+def test_25_random_kills_change_nothing_and_compute_nothing_twice(small, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("mechheads.engine.dispatch._LIVES", 26)  # three kills may hit one unit by chance
     log = tmp_path / "log"
     log.touch()
 

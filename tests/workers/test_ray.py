@@ -194,7 +194,10 @@ def test_real_actors_give_the_numbers_of_one_process_and_with_the_same_cuts_its_
 
 @needs_ray
 @pytest.mark.slow
-def test_real_actors_that_are_killed_lose_nothing_and_repeat_only_what_was_in_flight(small, cluster, tmp_path: Path):
+def test_real_actors_that_are_killed_lose_nothing_and_repeat_only_what_was_in_flight(
+    small, cluster, tmp_path: Path, monkeypatch
+):
+    monkeypatch.setattr("mechheads.engine.dispatch._LIVES", 4)  # three kills may hit one unit by chance
     (log := tmp_path / "log").touch()
 
     def noting(z, context):
