@@ -58,10 +58,11 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64, help="tokens of a prompt that are computed")
     parser.add_argument("--teraflops", type=float, default=300.0, help="what a GPU does in a second")
+    parser.add_argument("--pairs", type=int, default=8, help="pairs of the activation patching")
     parser.add_argument("--repeats", type=int, default=3)
     asked = parser.parse_args()
     model = mh.load()
-    pairs = capitals(model, 8)
+    pairs = capitals(model, asked.pairs)
     job = mh.prepare(model, pairs, progress=False)
     round_trip, driver = overhead(job, asked.batches, asked.units, asked.prompts)
     print(f"a batch of {asked.units} units and {asked.prompts} prompts: {1e3 * round_trip:.2f} ms round trip, ", end="")
@@ -107,7 +108,7 @@ def side_by_side(model: mh.Model, pairs: mh.PromptPairs, repeats: int) -> None:
                 times[name].append(time.perf_counter() - start)
     one, several = (statistics.median(taken) for taken in times.values())
     best = " and ".join(f"{min(taken):.2f}" for taken in times.values())
-    print(f"activation patching, 8 pairs: one process with {cores} threads {one:.2f} s, {cores} processes ", end="")
+    print(f"activation patching, {len(pairs)} pairs: one process with {cores} threads {one:.2f} s, {cores} processes ", end="")
     print(f"{several:.2f} s (medians of {repeats}, taking turns; best {best})")
 
 

@@ -1,7 +1,7 @@
 """The first run of path patching: all other heads are frozen, so a change travels through MLPs only.
 
-If every other head's z is frozen, attention does not react and positions do not mix. So only the wanted positions
-are computed, and in each block everything except the attention.
+The sender is a head or an MLP. If every other head's z is frozen, attention does not react and positions do not mix.
+So only the wanted positions are computed, and in each block everything except the attention.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.heads import HeadId, kv_head
+from mechheads.heads import HeadId, Mlp, kv_head
 from mechheads.model.backends.base import Blocks, Hook
 from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.runs.head_cache import HeadCache
 
 MLPs = Literal["recomputed", "frozen"]
+
+Sender = tuple[HeadId | Mlp, Float[Tensor, "prompt position d"]]
+"""A head with its new z at the computed positions, or an MLP with its new output."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class Frozen:
 
     def run(
         self,
-        senders: Sequence[tuple[HeadId, Float[Tensor, "prompt position z"]]],
+        senders: Sequence[Sender],
         receivers: Sequence[Receiver] = (),
         *,
         final: bool = False,
@@ -80,40 +83,43 @@ class Frozen:
         """Change one sender at a time and return what reaches the receivers and the final states.
 
         Args:
-            senders: heads in layer order, each with its new z at the positions. A z of several times d_head is that of
-                the head and of the heads after it, which are one sender.
+            senders: heads and MLPs in the order of ``heads.in_order``. A z of several times d_head is that of the head
+                and of the heads after it, which are one sender.
         """
         n_layers = self.model.n_layers
         end = n_layers if final else max(receiver.layer for receiver in receivers) + 1
         with torch.no_grad():
             carry = self._carry_whole if self.mlps == "recomputed" else self._carry_change
-            inputs, stream = carry(senders, receivers, min(head.layer for head, _ in senders), end)
+            inputs, stream = carry(senders, receivers, min(node.layer for node, _ in senders), end)
             if not final:
                 return Arrived(inputs, None)
             states = self.model.backend.finish(stream.flatten(0, 1))
             return Arrived(inputs, states.view(stream.shape))
 
     def _carry_whole(
-        self, senders: Sequence[tuple[HeadId, Tensor]], receivers: Sequence[Receiver], begin: int, end: int
+        self, senders: Sequence[Sender], receivers: Sequence[Receiver], begin: int, end: int
     ) -> tuple[dict[Receiver, Tensor], Tensor]:
         """Run every sender's residual stream through the blocks, MLPs included."""
         inputs: dict[Receiver, Tensor] = {}
         stream = self._residual(begin)[None][:0]
         for layer in range(begin, end):
             inputs |= self._head_inputs(layer, stream, receivers)
-            joining = [sender for sender in senders if sender[0].layer == layer]
-            new = self._residual(layer).expand(len(joining), *stream.shape[1:])
-            stream = torch.cat([stream, new])
-            attention = self._attention(layer).expand(stream.shape)
-            if joining:
-                attention = torch.cat([attention[: -len(joining)], attention[0] + self._difference(joining)])
-            stream, mlp_out = self._block(layer, stream, attention, see_mlp=Receiver(layer, "mlp_out") in receivers)
-            if mlp_out is not None:
-                inputs[Receiver(layer, "mlp_out")] = mlp_out
+            heads, of_mlp = _joining(senders, layer)
+            residual, attention = self._residual(layer)[None], self._attention(layer)[None]
+            if len(stream) or heads:
+                there = attention.expand(len(stream), *attention.shape[1:])
+                there = torch.cat([there, attention + self._difference(heads)]) if heads else there
+                stream = torch.cat([stream, residual.expand(len(heads), *residual.shape[1:])])
+                stream, mlp_out = self._block(layer, stream, there, see_mlp=Receiver(layer, "mlp_out") in receivers)
+                if mlp_out is not None:
+                    inputs[Receiver(layer, "mlp_out")] = mlp_out
+            if of_mlp is not None:
+                new, _ = self._block(layer, residual, attention, see_mlp=False, give_mlp=of_mlp[None])
+                stream = torch.cat([stream, new])
         return inputs, stream
 
     def _carry_change(
-        self, senders: Sequence[tuple[HeadId, Tensor]], receivers: Sequence[Receiver], begin: int, end: int
+        self, senders: Sequence[Sender], receivers: Sequence[Receiver], begin: int, end: int
     ) -> tuple[dict[Receiver, Tensor], Tensor]:
         """With the MLPs frozen too, a sender's change stays the same in later layers, so their blocks are skipped."""
         inputs: dict[Receiver, Tensor] = {}
@@ -122,16 +128,16 @@ class Frozen:
         for layer in range(begin, end):
             residual = self._residual(layer)
             inputs |= self._head_inputs(layer, residual + change, receivers)
-            joining = [sender for sender in senders if sender[0].layer == layer]
+            heads, of_mlp = _joining(senders, layer)
             here = Receiver(layer, "mlp_out") in receivers
-            if not joining and not here and layer < end - 1:
+            if not heads and of_mlp is None and not here and layer < end - 1:
                 continue
             attention = self._attention(layer)
             after, mlp_out = self._block(layer, residual[None], attention[None], see_mlp=True)
             changed: list[Tensor] = []
             new: list[Tensor] = []
-            if joining:
-                made = attention + self._difference(joining)
+            if heads:
+                made = attention + self._difference(heads)
                 stream = residual.expand(made.shape)
                 out, seen = self._block(layer, stream, made, see_mlp=here, give_mlp=mlp_out)
                 changed = [out - after]
@@ -141,6 +147,9 @@ class Frozen:
                 new = new if seen is None else [seen, *new]
             if here and new:
                 inputs[Receiver(layer, "mlp_out")] = torch.cat(new)
+            if of_mlp is not None:
+                out, _ = self._block(layer, residual[None], attention[None], see_mlp=False, give_mlp=of_mlp[None])
+                changed.append(out - after)
             change, after = torch.cat([change, *changed]), after[0]
         return inputs, after + change
 
@@ -229,6 +238,13 @@ class Frozen:
             old = self._take(self.base.z.layer(head.layer)[:, changed].transpose(1, 2)).flatten(-2)
             written.append((new - old) @ self.model.W_O[head.layer][changed].flatten(0, 1))
         return torch.stack(written)
+
+
+def _joining(senders: Sequence[Sender], layer: int) -> tuple[list[tuple[HeadId, Tensor]], Tensor | None]:
+    """The senders of a layer: its heads, and what its MLP gives if that is a sender."""
+    heads = [(node, new) for node, new in senders if isinstance(node, HeadId) and node.layer == layer]
+    mlps = [new for node, new in senders if node == Mlp(layer)]
+    return heads, mlps[0] if mlps else None
 
 
 def check_frozen(base: HeadCache, at: Int[Tensor, "prompt position"]) -> None:

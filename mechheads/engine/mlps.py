@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,7 +16,7 @@ from mechheads.engine.batches import Batch, Kind, Values
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job
 from mechheads.engine.memory import tokens_in_flight
-from mechheads.engine.plan import BATCHES_A_WORKER
+from mechheads.engine.plan import BATCHES_A_WORKER, Plan, with_mlps
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.engine.run import Measured, warn_of_undefined
@@ -65,6 +67,20 @@ class MlpWork:
         for batch in batches:
             yield batch.units, self.evaluator(self.job.chunks.run(self._finals, batch.units)[0])
 
+    def plan(self) -> Plan:
+        """The job's plan, whose time is known, with the MLPs beside its heads."""
+        job, windows = self.job, [self._window(place) for place in range(len(self.job.places))]
+        plan = with_mlps(job.plan, job.model, windows, len(self.batches()))
+        return replace(plan, seconds=(plan.seconds or 0) + self.probe() * (plan.blocks - job.plan.blocks))
+
+    def probe(self) -> float:
+        """How many seconds a block takes for one MLP's copies of the prompts, from running the middle wave."""
+        batches = self.batches()
+        batch = batches[len(batches) // 2]
+        start = time.perf_counter()
+        list(self.compute([batch]))
+        return (time.perf_counter() - start) / sum(map(self.job.cost, batch.units))
+
     def _window(self, place: int, rows: slice = slice(None)) -> Window:
         job = self.job
         return Window.from_start(job.starts[place][rows], job.at[rows], layout_of(job.model), job.tokens.ids.shape[1])
@@ -109,24 +125,26 @@ def new_output(job: Job, layer: int, place: int) -> Float[Tensor, "prompt pos d_
 
 
 def run_mlps(
-    job: Job, evaluator: Evaluator, heads: Measured, *, progress: bool = True
-) -> Float[np.ndarray, "layer place prompt"]:
+    work: MlpWork, heads: Measured, *, groups: int = 1, progress: bool = True
+) -> Float[np.ndarray, "layer group place prompt"]:
     """The change of the metric for every MLP; NaN for those that were not reached.
 
     Args:
         heads: what was measured of the heads before; if Ctrl-C stopped that, no MLP is measured. It is noted there if
             Ctrl-C stops this work.
+        groups: how many values the work gives for each MLP and prompt.
     """
-    values = np.full((job.model.n_layers, len(job.places), len(job.tokens)), np.nan)
+    job = work.job
+    values = np.full((job.model.n_layers, groups, len(job.places), len(job.tokens)), np.nan)
     if heads.interrupted:
         return values
-    found = finish(MlpWork(job, evaluator), what=f"{job.model.n_layers} MLPs", progress=progress)
+    found = finish(work, what=f"{job.model.n_layers} MLPs", progress=progress)
     for (mlp, place), change in found.values.items():
-        values[mlp.layer, place] = change
+        values[mlp.layer, :, place] = change
     heads.interrupted = found.interrupted
     undefined = [mlp for (mlp, _), change in found.values.items() if np.isnan(change).any()]
     warn_of_undefined(job.spec.metric, list(in_order(set(undefined))))
     if found.interrupted:
-        warn(interrupted_after(f"{len(found.values)} of {values[..., 0].size} MLPs", "the rest are NaN"))
-    scale = evaluator.distance() if job.spec.normalize else 1.0
-    return values / scale
+        number = job.model.n_layers * len(job.places)
+        warn(interrupted_after(f"{len(found.values)} of {number} MLPs", "the rest are NaN"))
+    return values / (work.evaluator.distance() if job.spec.normalize else 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mechheads.engine.memory import logit_bytes, token_bytes, tokens_in_flight
@@ -36,7 +36,7 @@ class Plan:
     """The cost of a sweep.
 
     Attributes:
-        units: the number of units, heads times places.
+        units: the number of units, heads (and MLPs) times places.
         blocks: how many times a block runs, summed over units; a unit starts at its head's layer.
         heads, places: the heads, and the number of places.
         prompts, pos: the number of prompts and of positions.
@@ -50,6 +50,7 @@ class Plan:
         on_disk: whether the cached runs are kept on disk.
         seconds: the estimated time; None until it is measured.
         budget: the memory that was allowed; if ``bytes`` is larger, the sweep cannot run with less.
+        mlps: the number of MLPs that are measured beside the heads, in ``mlp_waves`` more waves.
     """
 
     units: int
@@ -71,6 +72,8 @@ class Plan:
     joined: int = 1
     seconds: float | None = None
     budget: int | None = None
+    mlps: int = 0
+    mlp_waves: int = 0
 
     @property
     def packed(self) -> bool:
@@ -88,7 +91,10 @@ class Plan:
         places = "1 place" if self.places == 1 else f"{self.places} places"
         prompts = "1 prompt" if self.prompts == 1 else f"{self.prompts} prompts"
         kept = "on disk" if self.on_disk else "in memory"
-        waves = math.ceil(self.units / self.stack)
+        waves = math.ceil(len(self.heads) * self.places / self.stack)
+        heads = "1 head" if len(self.heads) == 1 else f"{len(self.heads)} heads"
+        nodes = heads + (f" and {self.mlps} MLPs" if self.mlps else "")
+        more = f"; {self.mlp_waves} more for MLPs" if self.mlps else ""
         rows = "" if self.rows >= self.prompts else f", {self.rows} prompts at a time"
         computed = (
             f"rows of up to {self.width} tokens hold up to {self.rows} prompts, their shared first tokens only once"
@@ -96,10 +102,10 @@ class Plan:
             else f"{self.width} of {self.pos} positions computed, from the first that changes to the last that is read"
         )
         lines = [
-            f"{self.units} units ({len(self.heads)} heads x {places}, {prompts} of up to {self.pos} tokens)",
+            f"{self.units} units ({nodes} x {places}, {prompts} of up to {self.pos} tokens)",
             f"{self.forwards:.3g} full forward passes, {self.flops / 1e12:.3g} TFLOP; {computed}",
             f"{waves} {'wave' if waves == 1 else 'waves'} of up to {self.stack} units that join at their own layer"
-            f"{rows}; {_WHY[self.layout]}",
+            f"{rows}{more}; {_WHY[self.layout]}",
             f"memory {show_bytes(self.bytes)} besides the model{self.over_budget}, cached runs {kept}",
         ]
         if self.seconds is not None:
@@ -177,6 +183,27 @@ def make_plan(
         on_disk=on_disk,
         groups=None if packing is None else packing.groups,
         joined=joined,
+    )
+
+
+def with_mlps(plan: Plan, model: ModelCore, windows: Sequence[Window], waves: int) -> Plan:
+    """The plan of a sweep over heads, with each layer's MLP measured too, in so many more waves.
+
+    Args:
+        windows: the window of each place, in which MLPs are changed.
+    """
+    blocks, n_read = sum(range(1, model.n_layers + 1)), windows[0].at.shape[1]
+    a_token = 2 * (model.backend.block_parameters() + 2 * model.n_heads * model.d_head * plan.pos)
+    read = 2.0 * model.d_model * model.d_vocab * n_read * model.n_layers * plan.places
+    flops = plan.prompts * (sum(window.width for window in windows) * blocks * a_token + read)
+    return replace(
+        plan,
+        units=plan.units + model.n_layers * plan.places,
+        blocks=plan.blocks + blocks * plan.places,
+        forwards=plan.forwards * (1 + flops / plan.flops),
+        flops=plan.flops + flops,
+        mlps=model.n_layers,
+        mlp_waves=waves,
     )
 
 

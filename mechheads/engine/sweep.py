@@ -19,7 +19,7 @@ from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.memory import UNSEEN, PeakBytes
-from mechheads.engine.mlps import run_mlps
+from mechheads.engine.mlps import MlpWork, run_mlps
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import Plan
 from mechheads.engine.racing import Race
@@ -130,7 +130,7 @@ def run_spec(
         warn_of_answers(job)
         raced = None if spec.race is None else _race(job, evaluator, spec.race, progress)
         measured = raced or run(job, evaluator, progress=progress)
-        mlps = run_mlps(job, evaluator, measured, progress=progress) if spec.nodes == "all" else None
+        mlps = run_mlps(MlpWork(job, evaluator), measured, progress=progress)[:, 0] if spec.nodes == "all" else None
     warn_of_undefined(spec.metric, measured.undefined)
     more = {
         "intervention": describe_intervention(spec.intervention),
@@ -172,6 +172,7 @@ def plan(
     positions: Positions = "all",
     base: Literal["clean", "corrupted"] = "clean",
     budget: Budget = None,
+    nodes: Nodes = "heads",
 ) -> Plan:
     """Estimate what a sweep with these arguments would cost, before running it.
 
@@ -184,13 +185,18 @@ def plan(
     ...
     """
     model, asked, runs = given(model, prompts)
-    spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, limits=Limits.of(budget))
+    limits = Limits.of(budget)
+    spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, limits=limits, nodes=nodes)
     with PeakBytes() as memory:
         job = make_ready(model, spec, runs=runs, progress=False)
         evaluator = Evaluator.of(job)
         evaluator.value(job.base.final_at(job.at).expand(job.plan.stack, -1, -1, -1))  # this memory stays between waves
         _probe(job, evaluator)
-    return replace(job.plan, seconds=_probe(job, evaluator), bytes=memory.peak + UNSEEN)
+        if nodes == "all":
+            MlpWork(job, evaluator).probe()
+    job = replace(job, plan=replace(job.plan, seconds=_probe(job, evaluator)))
+    planned = MlpWork(job, evaluator).plan() if nodes == "all" else job.plan
+    return replace(planned, bytes=memory.peak + UNSEEN)
 
 
 @alone

@@ -14,27 +14,23 @@ from os import PathLike
 from typing import Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.batches import Batch, Kind, Values
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.evaluate import Evaluator
-from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, check_frozen
+from mechheads.engine.frozen_heads import MLPs, check_frozen
 from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, Unit, given, make_ready
+from mechheads.engine.mlps import run_mlps
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, describe_positions, report
-from mechheads.engine.row_layout import layout_of
-from mechheads.engine.rows import Window
-from mechheads.engine.run import Measured, new_z, warn_of_undefined, waves
+from mechheads.engine.run import Measured, warn_of_undefined, waves
 from mechheads.engine.run_race import Raced, Racing, in_half_precision, run_race
-from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import finish
-from mechheads.heads import HeadId, HeadLike
+from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.basic import Patch
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import Budget, Limits, Workers
@@ -44,11 +40,13 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.patching.mlp_paths import MlpPathWork
 from mechheads.patching.pairs import base_of, check_pairs
+from mechheads.patching.path_runs import Paths
 from mechheads.patching.receivers import FINAL, Group, check_reached, parse_receivers
 from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
-from mechheads.runs.head_cache import states_at
 
 
 @alone
@@ -69,6 +67,7 @@ def path_patch(
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
     top: int | Race | None = None,
+    nodes: Nodes = "heads",
 ) -> HeadScores:
     """Patch the paths from one head to the receivers, sender by sender.
 
@@ -85,6 +84,7 @@ def path_patch(
         mlps: ``"recomputed"``: paths may go through MLPs; ``"frozen"``: direct edges only.
         positions: where the sender's z changes, as in ``mh.sweep``.
         normalize, budget, seed, progress, workers, store, top: as in ``mh.sweep``.
+        nodes: ``"all"`` takes each layer's MLP as a sender too: a column of the result, ``.mlps``.
 
     Returns:
         metric(patched) - metric(base) of each sender [layer, head(, pos), prompt], in the metric's unit. With
@@ -113,7 +113,7 @@ def path_patch(
     groups = [tuple(receiver for receiver in group if receiver is not None) or None]
     limits = Limits.of(budget, workers)
     base, race = base_of(direction), Race.of(top)
-    spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base, normalize, seed, limits, race)
+    spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base, normalize, seed, limits, race, nodes)
     question = _Question(f"path patching to {', '.join(names)}, {direction}", "path_patch", names, groups, mlps)
     return _run(model, spec, question, runs=cached, store=store, progress=progress)
 
@@ -134,12 +134,14 @@ def path_matrix(
     progress: bool = True,
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
+    nodes: Nodes = "heads",
 ) -> HeadScores:
     """Patch the path from every sender to every receiver, one receiver at a time.
 
     Args:
         receivers: names as in ``mh.path_patch``; ``"final"`` can be one of them.
-        senders, metric, direction, mlps, normalize, budget, seed, progress, workers, store: as in ``mh.path_patch``.
+        senders, metric, direction, mlps, normalize, budget, seed, progress, workers, store, nodes: as in
+            ``mh.path_patch``.
 
     Returns:
         As ``mh.path_patch``, with the further dimension ``receiver``; 0 if there is no path. ``mh.plots.path_matrix``
@@ -159,7 +161,8 @@ def path_matrix(
     names = [receivers] if isinstance(receivers, str) else list(receivers)
     groups = [None if receiver is None else (receiver,) for receiver in parse_receivers(names, model)]
     limits = Limits.of(budget, workers)
-    spec = Spec(asked, Patch(), as_metric(metric), senders, "all", base_of(direction), normalize, seed, limits)
+    measured, base = as_metric(metric), base_of(direction)
+    spec = Spec(asked, Patch(), measured, senders, "all", base, normalize, seed, limits, nodes=nodes)
     question = _Question(f"paths from heads to receivers, {direction}", "path_matrix", names, groups, mlps)
     return _run(model, spec, question, runs=cached, store=store, progress=progress)
 
@@ -203,40 +206,60 @@ def _run(
         evaluator = Evaluator.of(job)
         warn_of_answers(job)
         check_frozen(job.base, job.at)
-        raced = None
-        if spec.race is None:
-            scale = evaluator.distance() if spec.normalize else 1.0
-            values, reached, interrupted = _PathWork(job, evaluator, question).measure(progress)
-            if interrupted:
-                warn(interrupted_after(f"{len(reached)} of {len(job.units)} senders", "the rest are NaN"))
-            values /= scale
-            undefined = sorted({head for head, at in reached if np.isnan(values[head.layer, head.head, :, at]).any()})
-        else:
-            raced = _race(job, evaluator, question, spec.race, progress)
-            values, interrupted, undefined = raced.values[:, :, None], raced.interrupted, raced.undefined
-    warn_of_undefined(spec.metric, undefined)
-    values, places = by_place(job.places, values)
-    more = {
-        "direction": "noising" if spec.base == "clean" else "denoising",
-        "mlps": question.mlps,
-        "positions": describe_positions(job),
-        "senders": describe_heads(job),
-        "interrupted": interrupted,
-        "receivers": question.receivers,
-        "normalize": spec.normalize,
-    }
-    one = question.kind == "path_patch"
-    extra = places if one else {"receiver": question.receivers}
-    about = About(question.name, question.kind, share="share of the difference", extra=extra, more=more)
-    result = report(job, values[:, :, 0] if one else values, evaluator, about)
-    if raced is not None:
-        result = raced.result(result, progress)
+        measured = _measured(job, evaluator, question, progress)
+        of_mlps = None
+        if spec.nodes == "all":
+            paths = MlpPathWork(job, evaluator, groups=question.groups, mlps=question.mlps)
+            of_mlps = run_mlps(paths, measured, groups=len(groups), progress=progress)
+    warn_of_undefined(spec.metric, measured.undefined)
+    result = _told(job, evaluator, question, measured)
+    if isinstance(measured, Raced):
+        result = measured.result(result, progress)
+    if of_mlps is not None:
+        result = HeadScores(with_mlps(result.dataset, _by_label(job, question, of_mlps)))
 
     def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
-        alone = replace(spec, heads=sample, race=None, limits=spec.limits.in_one_process)
+        alone = replace(spec, heads=sample, race=None, nodes="heads", limits=spec.limits.in_one_process)
         return _run(other, alone, question, progress=False)
 
     return with_precision(model, result, again)
+
+
+def _told(job: Job, evaluator: Evaluator, question: _Question, measured: Measured) -> HeadScores:
+    """The result for heads."""
+    one = question.kind == "path_patch"
+    values = measured.values[:, :, None] if isinstance(measured, Raced) else measured.values
+    more = {
+        "direction": "noising" if job.spec.base == "clean" else "denoising",
+        "mlps": question.mlps,
+        "positions": describe_positions(job),
+        "senders": describe_heads(job),
+        "interrupted": measured.interrupted,
+        "receivers": question.receivers,
+        "normalize": job.spec.normalize,
+        "nodes": job.spec.nodes,
+    }
+    extra = by_place(job.places, values)[1] if one else {"receiver": question.receivers}
+    about = About(question.name, question.kind, share="share of the difference", extra=extra, more=more)
+    return report(job, _by_label(job, question, values), evaluator, about)
+
+
+def _by_label(
+    job: Job, question: _Question, values: Float[np.ndarray, "*node group place prompt"]
+) -> Float[np.ndarray, "*found prompt"]:
+    """The values in the shape of a result: by place for one group of receivers, else by receiver."""
+    if question.kind == "path_patch":
+        return by_place(job.places, values[..., 0, :, :])[0]
+    return values[..., 0, :]
+
+
+@dataclass
+class _MeasuredPaths(Measured):
+    """What was measured so far [layer, head, group, place, row]."""
+
+    @property
+    def undefined(self) -> list[HeadId]:
+        return sorted({head for head, at in self.reached if np.isnan(self.values[head.layer, head.head, :, at]).any()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,18 +297,29 @@ class _PathWork:
             yield batch.units, np.stack([self.evaluator(final) for final in finals], axis=1)
 
     @cached_property
-    def _paths(self) -> _Paths:
-        return _Paths(self.job, self.question.groups, self.question.mlps)
+    def _paths(self) -> Paths:
+        return Paths(self.job, self.question.groups, self.question.mlps)
 
-    def measure(self, progress: bool) -> tuple[Float[np.ndarray, "layer head group place row"], set[Unit], bool]:
-        """The changes, the units that were reached, and whether Ctrl-C stopped the work."""
+    def measure(self, progress: bool) -> _MeasuredPaths:
+        """The changes of all units."""
         job = self.job
         shape = (job.model.n_layers, job.model.n_heads, len(self.question.groups), len(job.places), len(job.rows))
         values = np.full(shape, np.nan)
         found = finish(self, what=f"paths from {len(job.heads)} heads", progress=progress)
         for (head, place), change in found.values.items():
             values[head.layer, head.head, :, place] = change
-        return values, set(found.values), found.interrupted
+        return _MeasuredPaths(values, set(found.values), found.interrupted)
+
+
+def _measured(job: Job, evaluator: Evaluator, question: _Question, progress: bool) -> Measured:
+    """The effects of all heads, normalised if that was asked for."""
+    if job.spec.race is not None:
+        return _race(job, evaluator, question, job.spec.race, progress)
+    measured = _PathWork(job, evaluator, question).measure(progress)
+    if measured.interrupted:
+        warn(interrupted_after(f"{len(measured.reached)} of {len(job.units)} senders", "the rest are NaN"))
+    measured.values /= evaluator.distance() if job.spec.normalize else 1.0
+    return measured
 
 
 def _race(job: Job, evaluator: Evaluator, question: _Question, race: Race, progress: bool) -> Raced:
@@ -296,56 +330,5 @@ def _race(job: Job, evaluator: Evaluator, question: _Question, race: Race, progr
 
 def _to_one_group(work: _PathWork, progress: bool) -> Measured:
     """The effects through the only group of receivers."""
-    values, reached, interrupted = work.measure(progress)
-    return Measured(values[:, :, 0], reached, interrupted)
-
-
-class _Paths:
-    """Does both runs of path patching, for some senders at a time."""
-
-    def __init__(self, job: Job, groups: Sequence[Group], mlps: MLPs) -> None:
-        self.job, self.groups = job, groups
-        self.mlps: MLPs = mlps
-        self.receivers = sorted({r for group in groups if group for r in group}, key=str)
-
-    def run(self, units: Sequence[Unit]) -> list[Float[Tensor, "sender prompt position d_model"]]:
-        """The final states of the second run, for each group of receivers."""
-        news, starts = zip(*(new_z(self.job, head, place, None) for head, place in units), strict=True)
-        first = torch.stack(starts).amin(0)
-        parts = []
-        for rows in self.job.rows.split(self.job.plan.rows):
-            senders = [(head, new[rows]) for (head, _), new in zip(units, news, strict=True)]
-            parts.append(self._some_prompts(rows, senders, first[rows]))
-        return [torch.cat(of_group, dim=1) for of_group in zip(*parts, strict=True)]
-
-    def _some_prompts(self, rows: Tensor, senders: Sequence[tuple[HeadId, Tensor]], start: Tensor) -> list[Tensor]:
-        job, at = self.job, self.job.at[rows]
-        pos = job.tokens.ids.shape[1]
-        finals: dict[Group, Tensor] = {}
-        if None in self.groups:
-            read = [(head, states_at(new, at)) for head, new in senders]
-            arrived = Frozen(job.base, rows, at, self.mlps).run(read, final=True)
-            finals[None] = arrived.final  # type: ignore[assignment]
-        if self.receivers:
-            window = Window.from_start(start, at, layout_of(job.model), pos)
-            taken = [(head, window.take(new)) for head, new in senders]
-            inputs = Frozen(job.base, rows, window.positions, self.mlps).run(taken, self.receivers).inputs
-            wave, unchanged = Wave(job.base, rows, window), job.base.final_at(job.at)[rows]
-            for group in self.groups:
-                if group is not None:
-                    finals[group] = _second_run(wave, unchanged, len(senders), group, inputs)
-        return [finals[group] for group in self.groups]
-
-
-def _second_run(
-    wave: Wave, unchanged: Tensor, senders: int, group: tuple[Receiver, ...], inputs: dict[Receiver, Tensor]
-) -> Float[Tensor, "sender prompt position d_model"]:
-    """Final states of the base run with the inputs of a group of receivers replaced; unchanged without a path."""
-    copies = [
-        [Edit(r.layer, r.site, r.head, inputs[r][i]) for r in group if r in inputs and i < len(inputs[r])]
-        for i in range(senders)
-    ]
-    final = unchanged.expand(senders, *unchanged.shape).clone()
-    if reached := [i for i, copy in enumerate(copies) if copy]:
-        final[reached] = wave.run([copies[i] for i in reached])
-    return final
+    found = work.measure(progress)
+    return Measured(found.values[:, :, 0], found.reached, found.interrupted)

@@ -251,3 +251,16 @@ def test_what_mlps_cannot_do_is_said_before_any_run(llama, arguments, message, m
 def test_an_intervention_of_ones_own_is_refused(llama):
     with pytest.raises(ValueError, match="is a rule for heads"):
         mh.sweep(llama, CLEAN, intervention=lambda z, context: -z, nodes="all", **QUIET)
+
+
+def test_the_plan_counts_mlps(small):
+    given = {"intervention": mh.Zero(), "heads": ["L2H1"]}
+    heads, plan = mh.plan(small, CLEAN, **given), mh.plan(small, CLEAN, nodes="all", **given)
+    n, d, pos = len(CLEAN), small.d_model, plan.pos
+    assert (plan.units, plan.mlps, plan.mlp_waves) == (1 + small.n_layers, small.n_layers, 1)
+    assert plan.blocks == heads.blocks + 3 + 2 + 1
+    block = 2 * n * pos * (small.backend.block_parameters() + 2 * small.n_heads * small.d_head * pos)
+    assert plan.flops == pytest.approx(heads.flops + (3 + 2 + 1) * block + 3 * 2 * n * d * small.d_vocab)
+    assert plan.forwards / heads.forwards == pytest.approx(plan.flops / heads.flops)
+    assert plan.seconds is not None and plan.seconds > 0
+    assert f"(1 head and {small.n_layers} MLPs x 1 place" in str(plan) and "; 1 more for MLPs" in str(plan)
