@@ -33,19 +33,22 @@ class Measured:
     """What a sweep has measured so far.
 
     Attributes:
-        values: metric(changed) - metric(base) on the job's prompts; NaN for units that were not reached.
+        values: metric(changed) - metric(base) on the job's prompts; NaN for units that were not reached. Paths have an
+            axis for the groups of receivers.
         reached: the units that were reached.
         interrupted: whether Ctrl-C stopped the sweep.
     """
 
-    values: Float[np.ndarray, "layer head place row"]
+    values: Float[np.ndarray, "layer head *group place row"]
     reached: set[Unit] = field(default_factory=set)
     interrupted: bool = False
 
     @property
     def undefined(self) -> list[HeadId]:
         """Heads for which the metric was not finite."""
-        return sorted({head for head, at in self.reached if np.isnan(self.values[head.layer, head.head, at]).any()})
+        return sorted(
+            {head for head, at in self.reached if np.isnan(self.values[head.layer, head.head, ..., at, :]).any()}
+        )
 
     def add(self, unit: Unit, change: Float[np.ndarray, " prompt"]) -> None:
         self.values[unit[0].layer, unit[0].head, unit[1]] = change

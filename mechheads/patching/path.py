@@ -253,15 +253,6 @@ def _by_label(
     return values[..., 0, :]
 
 
-@dataclass
-class _MeasuredPaths(Measured):
-    """What was measured so far [layer, head, group, place, row]."""
-
-    @property
-    def undefined(self) -> list[HeadId]:
-        return sorted({head for head, at in self.reached if np.isnan(self.values[head.layer, head.head, :, at]).any()})
-
-
 @dataclass(frozen=True, eq=False)
 class _PathWork:
     """The change of the metric along every path, for some senders at a time [group, row]."""
@@ -300,7 +291,7 @@ class _PathWork:
     def _paths(self) -> Paths:
         return Paths(self.job, self.question.groups, self.question.mlps)
 
-    def measure(self, progress: bool) -> _MeasuredPaths:
+    def measure(self, progress: bool) -> Measured:
         """The changes of all units."""
         job = self.job
         shape = (job.model.n_layers, job.model.n_heads, len(self.question.groups), len(job.places), len(job.rows))
@@ -308,7 +299,7 @@ class _PathWork:
         found = finish(self, what=f"paths from {len(job.heads)} heads", progress=progress)
         for (head, place), change in found.values.items():
             values[head.layer, head.head, :, place] = change
-        return _MeasuredPaths(values, set(found.values), found.interrupted)
+        return Measured(values, set(found.values), found.interrupted)
 
 
 def _measured(job: Job, evaluator: Evaluator, question: _Question, progress: bool) -> Measured:
