@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from functools import partial
@@ -149,7 +150,7 @@ def test_the_graph_has_the_edges_of_mibs_graph():
 def test_means_and_intervals_are_over_clusters(llama: mh.Model, found: EdgeScores):
     assert found.values is not None
     values = found.values[found.senders.index("L0.mlp"), found.receivers.index("L2H1.v")].astype(np.float64)
-    low, high = clustered_interval(values)
+    low, high = map(float, clustered_interval(values))
     row = found.table.query("sender == 'L0.mlp' and receiver == 'L2H1' and input == 'v'").iloc[0]
     assert row[["score", "ci_low", "ci_high"]].tolist() == pytest.approx([values.mean(), low, high])
     together = mh.PromptPairs(
@@ -220,13 +221,53 @@ def test_half_precision_ranks_the_edges_alike(tiny: Callable[[str], Path], found
     assert np.corrcoef(half.score[edges], found.score[edges])[0, 1] > 0.9
 
 
+def test_edges_come_back_from_a_file_of_mib(small: mh.Model, tmp_path: Path):
+    scores = attribute_edges(small, CAPITALS_PAIRS, **QUIET)
+    path = mh.patching.save_mib(scores, small, tmp_path / "importances.json")
+    written = json.loads(path.read_text())
+    assert written["cfg"] == {
+        "n_layers": 3,
+        "n_heads": 4,
+        "parallel_attn_mlp": small.parallel_mlps,
+        "d_model": 32,
+    }
+    assert len(written["edges"]) == scores.n_edges and written["nodes"]["a2.h3"] == {"in_graph": True}
+    for name, sender, receiver in (
+        ("input->a0.h1<k>", "input", "L0H1.k"),
+        ("a0.h3->a2.h0<v>", "L0H3", "L2H0.v"),
+        ("m0->m1", "L0.mlp", "L1.mlp"),
+        ("a2.h1->logits", "L2H1", "logits"),
+    ):
+        value = scores.score[scores.senders.index(sender), scores.receivers.index(receiver)]
+        assert written["edges"][name] == {"score": -value, "in_graph": True}
+    assert ("a1.h0->m1" in written["edges"]) != small.parallel_mlps
+    back = mh.patching.load_mib_edges(path)
+    np.testing.assert_array_equal(back.score, scores.score)
+    assert (back.senders, back.receivers) == (scores.senders, scores.receivers)
+
+
+def test_files_and_models_that_do_not_match_are_one_clear_error(
+    found: EdgeScores, llama: mh.Model, micro: mh.Model, tmp_path: Path
+):
+    with pytest.raises(ValueError, match=r"scores are of 16 senders and 40 receivers, but .* has 11 and 27"):
+        mh.patching.save_mib(found, micro, tmp_path / "importances.json")
+    path = mh.patching.save_mib(found, llama, tmp_path / "importances.json")
+    with pytest.raises(ValueError, match=r"use mh\.patching\.load_mib_edges"):
+        mh.patching.load_mib(path)
+    cut = json.loads(path.read_text())
+    del cut["edges"]["m0->m1"]
+    path.write_text(json.dumps(cut))
+    with pytest.raises(ValueError, match=r"has no scores of edges .*: it has no edge 'm0->m1'"):
+        mh.patching.load_mib_edges(path)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"metric": mh.patching.accuracy}, "metric accuracy has no gradient"),
         ({"metric": mh.kl_divergence}, "metric kl_divergence is a distance from the base run"),
         ({"steps": 0}, "steps is 0"),
-        ({"budget": 1000}, "budget is 1000 B, but the scores of 262 edges for 3 prompts take"),
+        ({"budget": 900}, "budget is 900 B, but the scores of 262 edges for 3 prompts take"),
         ({"pairs": [" The capital"]}, "edge attribution patching needs mh.PromptPairs"),
     ],
 )

@@ -122,7 +122,7 @@ class PlainEdges:
     def at_mlp(self, layer: int) -> Tensor:
         eps, changed = self.eps()
         z_name, n = oracles.name(layer, "z"), len(self.delta)
-        fixed: Hooks = [(z_name, give(self.here[z_name].expand(n, -1, -1, -1)))]
+        fixed: Hooks = [(z_name, give(self.here[z_name].repeat(n, 1, 1, 1)))]
         out = self.run([(resid(layer), changed), *fixed], n, oracles.mlp(layer))
         return self.slopes(eps, [(oracles.mlp(layer), give(out))])
 

@@ -77,7 +77,7 @@ class EdgeScores(TableResult):
         heads = [HeadId.parse(name) for name in self.senders if "H" in name]
         grid = np.full((heads[-1].layer + 1, max(head.head for head in heads) + 1), np.nan)
         for head in heads:
-            grid[head] = sizes[str(head)]
+            grid[head.layer, head.head] = sizes[str(head)]
         about = make_provenance(self.provenance, summary="sum of the absolute scores of outgoing edges")
         scores = HeadScores.from_scores(
             grid, name=f"size of outgoing edges, {self.name}", unit=self.unit, kind="edge_nodes", provenance=about
