@@ -32,7 +32,7 @@ from mechheads.model.model import Model
 from mechheads.patching.edges.edge_scores import EdgeScores
 from mechheads.patching.edges.gradients import EdgeWork
 from mechheads.patching.edges.graph import EdgeGraph
-from mechheads.patching.edges.sender_changes import find_direct
+from mechheads.patching.edges.sender_changes import find_indirect
 from mechheads.patching.gradient_path import Path
 from mechheads.patching.gradients import check_gradient
 from mechheads.patching.pairs import check_pairs
@@ -65,7 +65,7 @@ def attribute_edges(
     The gradient is that at the receiver's input before its norm, so the norm is part of it. With grouped queries, each
     head has edges of its own to the key and the value that it shares. All edges out of a head add up to its estimate by
     ``mh.patching.attribution_patch(..., direction="noising")``. For models with a norm or a factor after attention
-    (Gemma 2 and 3, Granite), the change of a head's output passes through its derivative at the clean run.
+    (Gemma 2 and 3, Granite), the change of a head's output passes through the derivative of that norm or factor.
 
     Args:
         pairs: the two sides must be equally long.
@@ -90,14 +90,14 @@ def attribute_edges(
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
     >>> found = mh.patching.attribute_edges(model, pairs, progress=False)
     >>> found.top(1)[["sender", "receiver"]].values.tolist()
-    [['L29.mlp', 'logits']]
+    [['L23H4', 'logits']]
     """
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "edge attribution patching")
     if steps is not None:
         check_at_least(1, steps=steps)
     measured, limits = as_metric(metric), Limits.of(budget)
-    graph, direct = EdgeGraph.of(model), find_direct(model)
+    graph, indirect = EdgeGraph.of(model), find_indirect(model)
     runs = CachedRuns(model, asked) if cached is None else cached
     tokens = runs.sides("clean")[0]
     check_gradient(measured, tokens, model.d_vocab)
@@ -110,7 +110,7 @@ def attribute_edges(
     if job.source is None:
         raise RuntimeError("pairs have two runs")
     path = Path.between(job.base, job.source, steps or 1)
-    work = EdgeWork(job, graph, direct, path, integrate=steps is not None)
+    work = EdgeWork(job, graph, indirect, path, integrate=steps is not None)
     values = _measure(work, progress)
     low, high = _intervals(graph, values, job)
     about = make_provenance(

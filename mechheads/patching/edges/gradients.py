@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,9 +16,22 @@ from mechheads.metrics.base import MetricContext, check_value, name_of, read_pos
 from mechheads.model.backends.gradient import with_gradient
 from mechheads.patching.edges.block_gradients import CutBlock
 from mechheads.patching.edges.graph import EdgeGraph
-from mechheads.patching.edges.sender_changes import Direct, sender_changes
+from mechheads.patching.edges.sender_changes import sender_changes
 from mechheads.patching.gradient_path import Path
 from mechheads.runs.head_cache import states_at
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A run at which gradients are taken.
+
+    Attributes:
+        streams: the residual stream before each block, and after the last.
+        z: the z of the layers whose output is not added to the residual stream as it is.
+    """
+
+    streams: list[Float[Tensor, "prompt pos d_model"]]
+    z: dict[int, Float[Tensor, "prompt pos head d_head"]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,14 +40,15 @@ class EdgeWork:
 
     Attributes:
         job: the prepared runs, with the clean run as the base.
-        graph, direct: the edges, and how senders write to the residual stream.
+        graph: the edges.
+        indirect: the layers whose output is not added to the residual stream as it is.
         path: the points between the embeddings of the two runs.
         integrate: whether gradients are taken at the points of the path instead of at the base run.
     """
 
     job: Job
     graph: EdgeGraph
-    direct: Sequence[Direct]
+    indirect: Sequence[int]
     path: Path
     integrate: bool
 
@@ -53,15 +68,19 @@ class EdgeWork:
             ValueError: if the gradient of the metric is not finite.
         """
         model = self.job.model
-        base = self._streams(rows)
+        base = self._run(rows)
         with torch.no_grad():
-            before = model.unembed(states_at(model.backend.finish(base[-1]), self._at(rows)[0]))
+            before = model.unembed(states_at(model.backend.finish(base.streams[-1]), self._at(rows)[0]))
         embedding = (self.path.end[rows] - self.path.start[rows]).float()
-        changes = sender_changes(self.job, self.graph, self.direct, rows, base, embedding)
-        scores = torch.zeros(len(changes), *self.graph.edges.shape, dtype=torch.float32, device=changes.device)
-        between = (self._streams(rows, point) for point in self.path.points(rows)) if self.integrate else [base]
-        for streams in between:
-            self._add(scores, changes, streams, self._slope(rows, streams[-1], before), done)
+        scores, changes = None, None
+        for point in (self._run(rows, each) for each in self.path.points(rows)) if self.integrate else [base]:
+            if changes is None or point.z:
+                changes = sender_changes(self.job, self.graph, rows, embedding, point.streams, point.z)
+            if scores is None:
+                scores = changes.new_zeros(len(changes), *self.graph.edges.shape)
+            self._add(scores, changes, point.streams, self._slope(rows, point.streams[-1], before), done)
+        if scores is None:
+            raise RuntimeError("edges need at least one point")
         return scores / self.points
 
     def _add(
@@ -90,18 +109,21 @@ class EdgeWork:
     def _at(self, rows: slice) -> tuple[Tensor, Tensor]:
         return read_positions(self.job.spec.metric, self.job.tokens.rows(rows))
 
-    def _streams(
-        self, rows: slice, embedding: Float[Tensor, "prompt pos d_model"] | None = None
-    ) -> list[Float[Tensor, "prompt pos d_model"]]:
-        """The residual stream before each block and after the last, of the base run or from another embedding."""
-        model, streams = self.job.model, list[Tensor]()
+    def _run(self, rows: slice, embedding: Float[Tensor, "prompt pos d_model"] | None = None) -> Point:
+        """The base run, or a run from another embedding."""
+        model, point = self.job.model, Point([], {})
 
         def start(value: Tensor, hook: Any) -> Tensor:
-            streams.append(value if embedding is None else embedding)
-            return streams[0]
+            point.streams.append(value if embedding is None else embedding)
+            return point.streams[0]
 
-        model.backend.run(self.job.tokens.rows(rows).ids, [(model.hook_name("resid_pre", 0), start)], streams=streams)
-        return streams
+        def note(value: Tensor, hook: Any, layer: int) -> None:
+            point.z[layer] = value.clone()
+
+        hooks: list[Any] = [(model.hook_name("resid_pre", 0), start)]
+        hooks += [(model.hook_name("z", layer), partial(note, layer=layer)) for layer in self.indirect]
+        model.backend.run(self.job.tokens.rows(rows).ids, hooks, streams=point.streams)
+        return point
 
     def _slope(
         self, rows: slice, last: Float[Tensor, "prompt pos d_model"], before: Float[Tensor, "prompt position d_vocab"]

@@ -2,13 +2,13 @@
 
 Most blocks add a head's output z W_O and their MLP's output to the residual stream as they are. Others put a norm or a
 factor in between (Gemma 2 and 3, OLMo 2, Granite). A norm of the sum of all heads has no exact share for each of them.
-There, the change of a head's output passes through the derivative of the norm at the base run, as it does in a gradient
-with respect to z.
+There, a change passes through the derivative of the norm at the run where the gradient is taken, as it does in a
+gradient with respect to z.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,14 +22,6 @@ from mechheads.model.backends.base import Blocks
 from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.core import ModelCore
 from mechheads.patching.edges.graph import EdgeGraph
-
-
-@dataclass(frozen=True)
-class Direct:
-    """Whether what the heads and the MLP of a layer give is added to the residual stream as it is."""
-
-    heads: bool
-    mlp: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +45,7 @@ class Joined:
         blocks: Blocks,
         layer: int,
         before: Float[Tensor, "prompt pos d_model"],
-        z: Float[Tensor, "prompt head pos d_head"],
+        z: Float[Tensor, "prompt pos head d_head"],
     ) -> Joined:
         """Run the end of a block on the residual stream before it and the z of its heads."""
         cut: list[Tensor] = []
@@ -62,7 +54,7 @@ class Joined:
             cut.append(value.detach().requires_grad_())
             return cut[-1]
 
-        written = torch.einsum("bhpd,hdm->bpm", z, model.W_O[layer].to(z.dtype))
+        written = torch.einsum("bphd,hdm->bpm", z, model.W_O[layer].to(z.dtype))
         if (bias := model.b_O(layer)) is not None:
             written = written + bias
         before, written = before.detach().requires_grad_(), written.detach().requires_grad_()
@@ -86,28 +78,29 @@ class Joined:
         return torch.stack(each, 1).to(changes.dtype)
 
 
-def find_direct(model: ModelCore) -> list[Direct]:
-    """For each layer, what is added to the residual stream as it is, found by running its end on a few tokens.
+def find_indirect(model: ModelCore) -> list[int]:
+    """The layers whose heads or MLP are not added to the residual stream as they are, from a run on a few tokens.
 
     Raises:
         ValueError: if a block does more to the residual stream than add to it, so that there are no edges.
     """
     backend = model.backend
-    ids = backend.trial_tokens(1, 4)
-    streams, z = list[Tensor](), dict[int, Tensor]()
+    ids, z = backend.trial_tokens(1, 4), dict[int, Tensor]()
 
     def note(value: Tensor, hook: Any, layer: int) -> None:
-        z[layer] = value.transpose(1, 2).clone()
+        z[layer] = value.clone()
 
     hooks = [(model.hook_name("z", layer), partial(note, layer=layer)) for layer in range(model.n_layers)]
-    streams.append(backend.embed(ids)[0].detach())
-    backend.run(ids, hooks, streams=streams)
-    blocks, found = backend.blocks_for(*ids.shape), []
+    with torch.no_grad():
+        streams = [backend.embed(ids)[0]]
+        backend.run(ids, hooks, streams=streams)
+        blocks = backend.blocks_for(*ids.shape)
+    found = []
     for layer in range(model.n_layers):
         end = Joined.run(model, blocks, layer, streams[layer], z[layer])
         probe = torch.randn(end.after.shape, generator=torch.Generator().manual_seed(0)).to(end.after)
         parts = [end.before, end.attention, *([] if end.mlp is None else [end.mlp])]
-        kept, heads, *mlp = (
+        kept, *added = (
             each is not None and torch.equal(each, probe)
             for each in torch.autograd.grad(end.after, parts, probe, allow_unused=True)
         )
@@ -116,45 +109,47 @@ def find_direct(model: ModelCore) -> list[Direct]:
                 f"model: layer {layer} of {model.name!r} does more to the residual stream than add to it, so edges "
                 "between its heads and MLPs are not defined; use mh.patching.attribution_patch"
             )
-        found.append(Direct(heads, all(mlp)))
+        if not all(added):
+            found.append(layer)
     return found
 
 
 def sender_changes(
     job: Job,
     graph: EdgeGraph,
-    direct: Sequence[Direct],
     rows: slice,
-    streams: Sequence[Float[Tensor, "prompt pos d_model"]],
     embedding: Float[Tensor, "prompt pos d_model"],
+    streams: Sequence[Float[Tensor, "prompt pos d_model"]],
+    indirect: Mapping[int, Float[Tensor, "prompt pos head d_head"]],
 ) -> Float[Tensor, "prompt sender pos d_model"]:
     """What each sender adds to the residual stream in the source run minus in the base run, 0 at padding.
 
     Args:
         rows: the prompts.
-        streams: the residual stream before each block, in the base run.
         embedding: the change of the embedding.
+        streams: the residual stream before each block, in the run where the gradient is taken.
+        indirect: z in that run, of the layers that ``find_indirect`` names.
     """
     model, base, source = job.model, job.base, job.source
     if source is None:
         raise RuntimeError("edges need the source run of pairs")
-    blocks = None if all(each.heads and each.mlp for each in direct) else model.backend.blocks_for(*embedding.shape[:2])
+    blocks = model.backend.blocks_for(*embedding.shape[:2]) if indirect else None
     shape = (len(embedding), len(graph.senders), *embedding.shape[1:])
     changes = torch.empty(shape, dtype=torch.float32, device=embedding.device)
     changes[:, 0] = embedding
     for layer in range(model.n_layers):
-        z, heads = base.z.layer(layer)[rows], graph.heads_of(layer)
-        by_z = (source.z.layer(layer)[rows] - z).float()
+        by_z = (source.z.layer(layer)[rows] - base.z.layer(layer)[rows]).float()
         of_heads = torch.einsum("bhpd,hdm->bhpm", by_z, model.W_O[layer].float())
         of_mlp = None
         if graph.mlps:
             new, old = (run.stores["mlp_out"][layer][rows] for run in (source, base))
             of_mlp = (new - old).float()[:, None]
-        if blocks is not None and not (direct[layer].heads and direct[layer].mlp):
-            end = Joined.run(model, blocks, layer, streams[layer], z)
+        if blocks is not None and layer in indirect:
+            end = Joined.run(model, blocks, layer, streams[layer], indirect[layer])
             of_heads = end.through(end.attention, of_heads)
             if of_mlp is not None and end.mlp is not None:
                 of_mlp = end.through(end.mlp, of_mlp)
+        heads = graph.heads_of(layer)
         changes[:, heads] = of_heads
         if of_mlp is not None:
             changes[:, heads.stop] = of_mlp[:, 0]
