@@ -108,9 +108,8 @@ class EdgeScores(TableResult):
         )
 
     def __repr__(self) -> str:
-        first = " ".join(
-            f"{row.sender}->{row.receiver}{row.input and '.'}{row.input}" for row in self.top(3).itertuples()
-        )
+        ends = zip(*np.unravel_index(self._order("absolute")[:3], self.score.shape), strict=True)
+        first = " ".join(f"{self.senders[sender]}->{self.receivers[receiver]}" for sender, receiver in ends)
         return f"<EdgeScores {self.name!r} in {self.unit}: {self.n_edges} edges, the largest are {first}>"
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
