@@ -276,11 +276,21 @@ def test_what_gives_no_edges_is_one_clear_error(tiny: Callable[[str], Path], mon
         attribute_edges(model, PAIRS, **QUIET)
 
 
+def steep(logits: Tensor, context: Any) -> Tensor:
+    return (logits - context.base_logits)[:, -1, 0].abs().sqrt()
+
+
+def flat(logits: Tensor, context: Any) -> Tensor:
+    return logits[:, -1, 0].clamp(min=1e6)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"metric": mh.patching.accuracy}, "metric accuracy has no gradient"),
         ({"metric": mh.kl_divergence}, "metric kl_divergence is a distance from the base run"),
+        ({"metric": steep}, "metric steep has a gradient that is not finite"),
+        ({"metric": flat}, "metric flat has a gradient of 0"),
         ({"steps": 0}, "steps is 0"),
         ({"budget": 900}, "budget is 900 B, but the scores of 262 edges for 3 prompts take"),
         ({"pairs": [" The capital"]}, "edge attribution patching needs mh.PromptPairs"),

@@ -107,10 +107,10 @@ def attribute_edges(
         model, Spec(asked, Patch(), measured, base="clean", limits=limits, nodes=nodes), runs=runs, progress=progress
     )
     warn_of_answers(job)
-    if job.source is None:
+    if (source := job.source) is None:
         raise RuntimeError("pairs have two runs")
-    path = Path.between(job.base, job.source, steps or 1)
-    work = EdgeWork(job, graph, indirect, path, integrate=steps is not None)
+    path = Path.between(job.base, source, steps or 1)
+    work = EdgeWork(job, source, graph, indirect, path, integrate=steps is not None)
     values = _measure(work, progress)
     low, high = _intervals(graph, values, job)
     about = make_provenance(

@@ -16,22 +16,9 @@ from mechheads.metrics.base import MetricContext, check_value, name_of, read_pos
 from mechheads.model.backends.gradient import with_gradient
 from mechheads.patching.edges.block_gradients import CutBlock
 from mechheads.patching.edges.graph import EdgeGraph
-from mechheads.patching.edges.sender_changes import sender_changes
+from mechheads.patching.edges.sender_changes import Point, sender_changes
 from mechheads.patching.gradient_path import Path
-from mechheads.runs.head_cache import states_at
-
-
-@dataclass(frozen=True, eq=False)
-class Point:
-    """A run at which gradients are taken.
-
-    Attributes:
-        streams: the residual stream before each block, and after the last.
-        z: the z of the layers whose output is not added to the residual stream as it is.
-    """
-
-    streams: list[Float[Tensor, "prompt pos d_model"]]
-    z: dict[int, Float[Tensor, "prompt pos head d_head"]]
+from mechheads.runs.head_cache import HeadCache, states_at
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +26,8 @@ class EdgeWork:
     """What the estimate of edges is computed from.
 
     Attributes:
-        job: the prepared runs, with the clean run as the base.
+        job: the prepared clean run.
+        source: the corrupted run.
         graph: the edges.
         indirect: the layers whose output is not added to the residual stream as it is.
         path: the points between the embeddings of the two runs.
@@ -47,6 +35,7 @@ class EdgeWork:
     """
 
     job: Job
+    source: HeadCache
     graph: EdgeGraph
     indirect: Sequence[int]
     path: Path
@@ -72,15 +61,16 @@ class EdgeWork:
         with torch.no_grad():
             before = model.unembed(states_at(model.backend.finish(base.streams[-1]), self._at(rows)[0]))
         embedding = (self.path.end[rows] - self.path.start[rows]).float()
-        scores, changes = None, None
+        scores = torch.zeros(len(embedding), *self.graph.edges.shape, device=embedding.device)
+        changes = None
         for point in (self._run(rows, each) for each in self.path.points(rows)) if self.integrate else [base]:
             if changes is None or point.z:
-                changes = sender_changes(self.job, self.graph, rows, embedding, point.streams, point.z)
-            if scores is None:
-                scores = changes.new_zeros(len(changes), *self.graph.edges.shape)
+                changes = sender_changes(self.job.base, self.source, self.graph, rows, embedding, point)
             self._add(scores, changes, point.streams, self._slope(rows, point.streams[-1], before), done)
-        if scores is None:
-            raise RuntimeError("edges need at least one point")
+        if not scores.isfinite().all():
+            raise ValueError(
+                f"metric {name_of(self.job.spec.metric)} has a gradient that is not finite at the unchanged run"
+            )
         return scores / self.points
 
     def _add(
@@ -135,10 +125,7 @@ class EdgeWork:
             last = last.detach().requires_grad_()
             logits = model.unembed(states_at(model.backend.finish(last), at))
             value = check_value(metric, metric(logits, MetricContext(before, tokens, mask)), len(tokens))
-            slope = torch.autograd.grad(value.sum(), last)[0]
-        if not slope.isfinite().all():
-            raise ValueError(f"metric {name_of(metric)} has a gradient that is not finite at the unchanged run")
-        return slope
+            return torch.autograd.grad(value.sum(), last)[0]
 
 
 def _along(

@@ -8,7 +8,6 @@ gradient with respect to z.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,11 +16,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.job import Job
 from mechheads.model.backends.base import Blocks
 from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.core import ModelCore
 from mechheads.patching.edges.graph import EdgeGraph
+from mechheads.runs.head_cache import HeadCache
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A run at which gradients are taken.
+
+    Attributes:
+        streams: the residual stream before each block, and after the last.
+        z: the z of the layers whose output is not added to the residual stream as it is.
+    """
+
+    streams: list[Float[Tensor, "prompt pos d_model"]]
+    z: dict[int, Float[Tensor, "prompt pos head d_head"]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,25 +127,22 @@ def find_indirect(model: ModelCore) -> list[int]:
 
 
 def sender_changes(
-    job: Job,
+    base: HeadCache,
+    source: HeadCache,
     graph: EdgeGraph,
     rows: slice,
     embedding: Float[Tensor, "prompt pos d_model"],
-    streams: Sequence[Float[Tensor, "prompt pos d_model"]],
-    indirect: Mapping[int, Float[Tensor, "prompt pos head d_head"]],
+    point: Point,
 ) -> Float[Tensor, "prompt sender pos d_model"]:
     """What each sender adds to the residual stream in the source run minus in the base run, 0 at padding.
 
     Args:
         rows: the prompts.
         embedding: the change of the embedding.
-        streams: the residual stream before each block, in the run where the gradient is taken.
-        indirect: z in that run, of the layers that ``find_indirect`` names.
+        point: the run where the gradient is taken.
     """
-    model, base, source = job.model, job.base, job.source
-    if source is None:
-        raise RuntimeError("edges need the source run of pairs")
-    blocks = model.backend.blocks_for(*embedding.shape[:2]) if indirect else None
+    model = base.need_model()
+    blocks = model.backend.blocks_for(*embedding.shape[:2]) if point.z else None
     shape = (len(embedding), len(graph.senders), *embedding.shape[1:])
     changes = torch.empty(shape, dtype=torch.float32, device=embedding.device)
     changes[:, 0] = embedding
@@ -144,8 +153,8 @@ def sender_changes(
         if graph.mlps:
             new, old = (run.stores["mlp_out"][layer][rows] for run in (source, base))
             of_mlp = (new - old).float()[:, None]
-        if blocks is not None and layer in indirect:
-            end = Joined.run(model, blocks, layer, streams[layer], indirect[layer])
+        if blocks is not None and layer in point.z:
+            end = Joined.run(model, blocks, layer, point.streams[layer], point.z[layer])
             of_heads = end.through(end.attention, of_heads)
             if of_mlp is not None and end.mlp is not None:
                 of_mlp = end.through(end.mlp, of_mlp)
@@ -153,4 +162,4 @@ def sender_changes(
         changes[:, heads] = of_heads
         if of_mlp is not None:
             changes[:, heads.stop] = of_mlp[:, 0]
-    return changes.masked_fill_(~job.tokens.mask[rows, None, :, None], 0)
+    return changes.masked_fill_(~base.tokens.mask[rows, None, :, None], 0)
