@@ -14,8 +14,10 @@ from mechheads.patching.activation import activation_patch
 from mechheads.patching.attribution import attribution_patch
 from mechheads.patching.circuit_curve import CircuitCurve, circuit_curve
 from mechheads.patching.circuits import Completeness, Faithfulness, completeness, faithfulness
+from mechheads.patching.edges.attribution import attribute_edges
+from mechheads.patching.edges.edge_scores import EdgeScores
 from mechheads.patching.head_sets import SetScores, patch_sets
-from mechheads.patching.mib_files import load_mib, save_mib
+from mechheads.patching.mib_files import load_mib, load_mib_edges, save_mib
 from mechheads.patching.minimal import Circuit, minimal_circuit
 from mechheads.patching.path import path_matrix, path_patch
 from mechheads.patching.screen import Screen
@@ -30,6 +32,7 @@ __all__ = [
     "CircuitTask",
     "Completeness",
     "Context",
+    "EdgeScores",
     "Faithfulness",
     "HeadCache",
     "Job",
@@ -48,6 +51,7 @@ __all__ = [
     "ablate",
     "accuracy",
     "activation_patch",
+    "attribute_edges",
     "attribution_patch",
     "circuit_curve",
     "circuit_task",
@@ -55,6 +59,7 @@ __all__ = [
     "faithfulness",
     "kl_divergence",
     "load_mib",
+    "load_mib_edges",
     "log_prob",
     "logit_diff",
     "metric",

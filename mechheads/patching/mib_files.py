@@ -1,9 +1,12 @@
-"""Scores of nodes in the files of MIB's circuit track, which its evaluation and its leaderboard read.
+"""Scores of nodes or edges in the files of MIB's circuit track, which its evaluation and its leaderboard read.
 
 Such a file is JSON: ``cfg`` with the sizes of the model, ``nodes`` with a score for each, and ``edges``. Heads are
-called ``a3.h2``, MLPs ``m3``. A node without a score always belongs to the circuit: in our files ``input`` and, if MLPs
-were not measured, the MLPs. So MIB's evaluation at the level of nodes measures the same circuits as
-``mh.patching.circuit_curve``: with ``nodes="all"`` if MLPs have scores, and otherwise with ``nodes="heads"``.
+called ``a3.h2``, MLPs ``m3``, and edges ``a3.h2->a5.h1<q>``, ``input->m0`` or ``m3->logits``. MIB's scores of edges say
+how much the metric falls, so ours are written with the opposite sign.
+
+A node without a score always belongs to the circuit: in our files ``input`` and, if MLPs were not measured, the MLPs.
+So MIB's evaluation at the level of nodes measures the same circuits as ``mh.patching.circuit_curve``: with
+``nodes="all"`` if MLPs have scores, and otherwise with ``nodes="heads"``.
 """
 
 from __future__ import annotations
@@ -19,17 +22,20 @@ from mechheads.files.replacing import replacing
 from mechheads.files.text import read_json
 from mechheads.heads import Mlp, every_node
 from mechheads.model.model import Model
+from mechheads.patching.edges.edge_scores import EdgeScores
+from mechheads.patching.edges.graph import EdgeGraph
 from mechheads.results.mlps import has_mlps
 from mechheads.results.scores import HeadScores
 
 _NODE = re.compile(r"a(\d+)\.h(\d+)|m(\d+)")
 
 
-def save_mib(scores: HeadScores, model: Model, path: str | Path) -> Path:
-    """Write the scores of nodes to a file of MIB's circuit track.
+def save_mib(scores: HeadScores | EdgeScores, model: Model, path: str | Path) -> Path:
+    """Write the scores of nodes or edges to a file of MIB's circuit track.
 
     Args:
-        scores: a score for every head, and for every MLP if they were measured with ``nodes="all"``.
+        scores: a score for every head, and for every MLP if they were measured with ``nodes="all"``; or scores of
+            edges, from ``mh.patching.attribute_edges``.
         model: the model of the scores.
         path: the JSON file, such as ``"ioi_gpt2/importances.json"``; its folder must exist.
 
@@ -47,6 +53,27 @@ def save_mib(scores: HeadScores, model: Model, path: str | Path) -> Path:
     >>> mh.patching.load_mib(mh.patching.save_mib(effect, model, path)).heads(1)
     (HeadId(layer=0, head=0),)
     """
+    if isinstance(scores, EdgeScores):
+        content = _edge_content(scores, model)
+    else:
+        content = {"nodes": _scored_nodes(scores, model), "edges": {}}
+    config = {
+        "n_layers": model.n_layers,
+        "n_heads": model.n_heads,
+        "parallel_attn_mlp": model.parallel_mlps,
+        "d_model": model.d_model,
+    }
+    with replacing(Path(path)) as unfinished:
+        Path(unfinished).write_text(json.dumps({"cfg": config, **content}), "utf-8")
+    return Path(path)
+
+
+def _scored_nodes(scores: HeadScores, model: Model) -> dict[str, Any]:
+    """The nodes of a file, with their scores.
+
+    Raises:
+        ValueError: if the scores are of another model, have further dimensions, or some are missing.
+    """
     if (scores.n_layers, scores.n_heads) != (model.n_layers, model.n_heads):
         raise ValueError(
             f"scores are of {scores.n_layers} layers of {scores.n_heads} heads, but {model.name} has {model.n_layers} "
@@ -61,23 +88,43 @@ def save_mib(scores: HeadScores, model: Model, path: str | Path) -> Path:
     for node in every_node(model.n_layers, model.n_heads):
         if isinstance(node, Mlp):
             score = None if of_mlps is None else of_mlps[node.layer]
-            name = f"m{node.layer}"
         else:
-            score, name = scores.scores.values[node.layer, node.head], f"a{node.layer}.h{node.head}"
-        nodes[name] = {"in_graph": True} | ({} if score is None else {"score": float(score)})
-    written = {
-        "cfg": {
-            "n_layers": model.n_layers,
-            "n_heads": model.n_heads,
-            "parallel_attn_mlp": bool(getattr(model.model.cfg, "parallel_attn_mlp", False)),
-            "d_model": model.d_model,
-        },
-        "nodes": nodes | {"logits": {"in_graph": True}},
-        "edges": {},
+            score = scores.scores.values[node.layer, node.head]
+        nodes[_mib_name(str(node))] = {"in_graph": True} | ({} if score is None else {"score": float(score)})
+    return nodes | {"logits": {"in_graph": True}}
+
+
+def _edge_content(scores: EdgeScores, model: Model) -> dict[str, Any]:
+    """The nodes and the edges of a file, with the scores of edges.
+
+    Raises:
+        ValueError: if the scores are of another model, or some are not finite.
+    """
+    graph = EdgeGraph.of(model)
+    if (scores.senders, scores.receivers) != (graph.senders, graph.receivers):
+        raise ValueError(
+            f"scores are of {len(scores.senders)} senders and {len(scores.receivers)} receivers, but {model.name} has "
+            f"{len(graph.senders)} and {len(graph.receivers)}; give scores of the same model"
+        )
+    if not np.isfinite(scores.score[graph.edges]).all():
+        raise ValueError("scores: some edges have none; measure all of them")
+    senders, receivers = list(map(_mib_name, graph.senders)), list(map(_mib_name, graph.receivers))
+    edges = {
+        f"{senders[one]}->{receivers[other]}": {"score": -float(scores.score[one, other]), "in_graph": True}
+        for one, other in np.argwhere(graph.edges)
     }
-    with replacing(Path(path)) as unfinished:
-        Path(unfinished).write_text(json.dumps(written), "utf-8")
-    return Path(path)
+    return {"nodes": {name: {"in_graph": True} for name in (*senders, "logits")}, "edges": edges}
+
+
+def _mib_name(name: str) -> str:
+    """MIB's name of a head, an MLP or an input of a head.
+
+    >>> _mib_name("L3H2"), _mib_name("L5H1.q"), _mib_name("L3.mlp"), _mib_name("logits")
+    ('a3.h2', 'a5.h1<q>', 'm3', 'logits')
+    """
+    for pattern, theirs in ((r"L(\d+)H(\d+)", r"a\1.h\2"), (r"L(\d+)\.mlp", r"m\1"), (r"\.([qkv])$", r"<\1>")):
+        name = re.sub(pattern, theirs, name)
+    return name
 
 
 def load_mib(path: str | Path) -> HeadScores:
@@ -101,8 +148,46 @@ def load_mib(path: str | Path) -> HeadScores:
     except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} is not a file of MIB's circuit track ({type(error).__name__}: {error})") from error
     if np.isnan(heads).all():
-        raise ValueError(f"{path} has no scores of heads; files with scores of edges only cannot be read")
+        raise ValueError(f"{path} has no scores of heads; for scores of edges, use mh.patching.load_mib_edges")
     scores = HeadScores.from_scores(heads, name=Path(path).stem, kind="mib")
     if np.isnan(mlps).all():
         return scores
     return HeadScores(scores.dataset.assign(mlp_score=("layer", mlps)))
+
+
+def load_mib_edges(path: str | Path) -> EdgeScores:
+    """Read the scores of edges from a JSON file of MIB's circuit track.
+
+    Returns:
+        The scores, without intervals. MIB's scores say how much the metric falls; these say how it changes.
+
+    Raises:
+        ValueError: if the file is not such a file, or some of its edges have no score.
+
+    >>> import tempfile
+    >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
+    >>> found = mh.patching.attribute_edges(model, pairs, progress=False)
+    >>> path = mh.patching.save_mib(found, model, Path(tempfile.mkdtemp()) / "importances.json")
+    >>> bool(mh.patching.load_mib_edges(path).top(9).equals(found.top(9)))
+    True
+    """
+    found = read_json(Path(path))
+    try:
+        config, mlps = found["cfg"], "m0" in found["nodes"]
+        graph = EdgeGraph(
+            int(config["n_layers"]), int(config["n_heads"]), mlps, bool(config.get("parallel_attn_mlp", False))
+        )
+        senders, receivers = list(map(_mib_name, graph.senders)), list(map(_mib_name, graph.receivers))
+        score = np.full(graph.edges.shape, np.nan)
+        for one, other in np.argwhere(graph.edges):
+            name = f"{senders[one]}->{receivers[other]}"
+            if name not in found["edges"]:
+                raise ValueError(f"it has no edge {name!r}")
+            score[one, other] = -float(found["edges"][name]["score"])
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} has no scores of edges of MIB's circuit track: {error}") from error
+    nothing = np.full_like(score, np.nan)
+    about: dict[str, Any] = {"source": Path(path).name}
+    return EdgeScores(
+        graph.senders, graph.receivers, score, nothing, nothing, None, Path(path).stem, "importance", about
+    )

@@ -39,6 +39,7 @@ class Kind:
 
 _MAPS, _SHIPS, _GATING = ("elhelo2024maps",), ("zhou2025ships",), ("nam2025chg",)
 _PATCHING, _IOI, _PATHS = ("zhang2024patching",), ("wang2023ioi",), ("wang2023ioi", "goldowsky2023paths")
+_EDGES = ("syed2023attribution", "hanna2024faithfulness")
 _LABELS: dict[str, Any] = {
     "plot": "mechheads.plots.category_map:category_map",
     "dims": ("category",),
@@ -54,6 +55,7 @@ KINDS: dict[str, Kind] = {
     "path_matrix": Kind(_PATHS, **_MATRIX),
     "attribution": Kind(("syed2023attribution",)),
     "grad_drop": Kind(("kramar2024atp",), null=None),
+    "edge_nodes": Kind(_EDGES, null=None),
     "mib": Kind(("mueller2025mib",), "importance", null=None),
     "ablate": Kind(("michel2019sixteen",)),
     "profile": Kind(("elhage2021framework", "olsson2022induction"), "share of attention", null=None),
@@ -82,6 +84,7 @@ KINDS: dict[str, Kind] = {
     "head_weights": Kind(("elhage2021framework", "elhelo2024maps"), "share of the norms"),
     "indirect_object": Kind(_PATHS, "logits", null=None),
     "set_scores": Kind(_PATCHING),
+    "edge_scores": Kind(_EDGES),
     "faithfulness": Kind(_IOI, "share"),
     "faithfulness_curve": Kind(_IOI, "share"),
     "circuit_curve": Kind(("mueller2025mib",), "share"),

@@ -62,6 +62,7 @@ MADE: dict[str, Callable[[mh.Model], TableResult]] = {
     "SetScores": lambda model: mh.patching.patch_sets(model, PAIRS, [CIRCUIT, ["L0H0"]], **QUICK),
     "Faithfulness": lambda model: mh.patching.faithfulness(model, PAIRS, CIRCUIT, **QUICK),
     "CircuitCurve": lambda model: mh.patching.circuit_curve(model, PAIRS, CIRCUIT, sizes=(0.2, 1), draws=1, **QUICK),
+    "EdgeScores": lambda model: mh.patching.attribute_edges(model, PAIRS, by_prompt=True, **QUICK),
     "Completeness": lambda model: mh.patching.completeness(model, PAIRS, CIRCUIT, subsets=2, **QUICK),
     "Circuit": lambda model: mh.patching.minimal_circuit(model, PAIRS, threshold=0.5, **QUICK),
     "HeadExamples": lambda model: mh.behaviour.head_examples(model, [[1, *range(20)], [*range(30)]], **QUICK),

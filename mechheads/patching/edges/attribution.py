@@ -1,0 +1,192 @@
+"""Edge attribution patching: an estimate of path patching for every edge at once.
+
+| paper | here |
+|---|---|
+| nodes u and v, with v after u | senders and receivers; q, k and v of a head are receivers of their own |
+| (z'_u - z_u) . grad_v L (Hanna et al. 2024, equation 2) | ``score``, summed over positions |
+| EAP-IG, equation 4 | ``steps``, points between the embeddings of the two runs |
+
+The clean run is the base, and senders change to their output in the corrupted run. Gradients at the inputs of single
+heads come from blocks that run in pieces (``block_gradients``), so neither split inputs nor a graph through all layers
+is needed. Memory grows with senders x d_model for each token, and prompts run in parts that fit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from mechheads.engine.answer_check import warn_of_answers
+from mechheads.engine.cached_runs import CachedRuns
+from mechheads.engine.job import Job, Spec, given, make_ready
+from mechheads.engine.memory import token_bytes, tokens_in_flight
+from mechheads.interventions.basic import Patch
+from mechheads.limits import Budget, Limits
+from mechheads.messages.arguments import check_at_least
+from mechheads.messages.progress import Bar
+from mechheads.metrics.base import Metric, MetricInfo, name_of
+from mechheads.metrics.basic import as_metric, logit_diff
+from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.model import Model
+from mechheads.patching.edges.edge_scores import EdgeScores
+from mechheads.patching.edges.gradients import EdgeWork
+from mechheads.patching.edges.graph import EdgeGraph
+from mechheads.patching.edges.sender_changes import find_indirect
+from mechheads.patching.gradient_path import Path
+from mechheads.patching.gradients import check_gradient
+from mechheads.patching.pairs import check_pairs
+from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.provenance import make_provenance
+from mechheads.results.stats import clustered_interval
+from mechheads.runs.head_cache import HeadCache
+from mechheads.units import show_bytes
+
+
+@alone
+@torch.inference_mode(False)
+def attribute_edges(
+    model: Model | Job,
+    pairs: PromptPairs | Job | None = None,
+    *,
+    metric: Metric | str = logit_diff,
+    steps: int | None = None,
+    by_prompt: bool = False,
+    budget: Budget = None,
+    progress: bool = True,
+) -> EdgeScores:
+    """Estimate what every edge does, from one forward and one backward pass, or a few.
+
+    An edge leads from what writes to the residual stream (the embedding, a head, an MLP) to what reads it: the query,
+    key or value input of a head, the input of an MLP, or the logits. Its score estimates what the metric of the clean
+    run changes by if the receiver alone sees the sender's output of the corrupted run: (change of the output) .
+    (gradient at the receiver's input), summed over positions. A negative score means that the edge supports the answer.
+
+    The gradient is that at the receiver's input before its norm, so the norm is part of it. With grouped queries, each
+    head has edges of its own to the key and the value that it shares. All edges out of a head add up to its estimate by
+    ``mh.patching.attribution_patch(..., direction="noising")``. For models with a norm or a factor after attention
+    (Gemma 2 and 3, Granite), the change of a head's output passes through the derivative of that norm or factor.
+
+    Args:
+        pairs: the two sides must be equally long.
+        metric: a metric with a gradient at the clean run, as in ``mh.patching.attribution_patch``.
+        steps: the number of points between the embeddings of the two runs whose gradients are averaged (EAP-IG), for
+            effects that saturate; ``None`` for the gradient at the clean run. The points are the middles of equal
+            parts, (k - 1/2) / steps of the way. The cost is that of ``steps`` gradients.
+        by_prompt: keep the scores of each prompt too, 4 bytes for each sender, receiver and prompt.
+        budget: memory, in bytes or as text such as "2 GB" (default 4 GB); prompts are run in parts that fit.
+        progress: show a progress bar.
+
+    Returns:
+        A score for every edge, with intervals over clusters of prompts, in the metric's unit.
+
+    Raises:
+        ValueError: if the pairs do not align, the metric has no gradient, an argument is not valid, the scores do not
+            fit into the budget, or the model's blocks do more to the residual stream than add to it.
+
+    Syed et al. 2023, "Attribution Patching Outperforms Automated Circuit Discovery" (arXiv 2310.10348); Hanna et al.
+    2024, "Have Faith in Faithfulness" (EAP-IG, arXiv 2403.17806), equations 2 and 4.
+
+    >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
+    >>> found = mh.patching.attribute_edges(model, pairs, progress=False)
+    >>> found.top(1)[["sender", "receiver"]].values.tolist()
+    [['L23H4', 'logits']]
+    """
+    model, asked, cached = given(model, pairs, "pairs")
+    check_pairs(asked, "edge attribution patching")
+    if steps is not None:
+        check_at_least(1, steps=steps)
+    measured, limits = as_metric(metric), Limits.of(budget)
+    graph, indirect = EdgeGraph.of(model), find_indirect(model)
+    runs = CachedRuns(model, asked) if cached is None else cached
+    tokens = runs.sides("clean")[0]
+    check_gradient(measured, tokens, model.d_vocab)
+    _check_room(graph, len(tokens), limits)
+    nodes = "all" if graph.mlps else "heads"
+    job = make_ready(
+        model, Spec(asked, Patch(), measured, base="clean", limits=limits, nodes=nodes), runs=runs, progress=progress
+    )
+    warn_of_answers(job)
+    if (source := job.source) is None:
+        raise RuntimeError("pairs have two runs")
+    path = Path.between(job.base, source, steps or 1)
+    work = EdgeWork(job, source, graph, indirect, path, integrate=steps is not None)
+    values = _measure(work, progress)
+    low, high = _intervals(graph, values, job)
+    about = make_provenance(
+        model,
+        metric=name_of(measured),
+        prompts=job,
+        n_prompts=len(tokens),
+        intervention=repr(job.intervention),
+        base="clean",
+        steps=steps,
+    )
+    return EdgeScores(
+        graph.senders,
+        graph.receivers,
+        values.mean(-1, dtype=np.float64),
+        low,
+        high,
+        values if by_prompt else None,
+        "edge attribution, noising" + (f", {steps} steps" if steps else ""),
+        MetricInfo.of(measured).unit,
+        about,
+    )
+
+
+def _measure(work: EdgeWork, progress: bool) -> Float[np.ndarray, "sender receiver prompt"]:
+    """The score of every edge and prompt; NaN where there is no edge."""
+    job, edges = work.job, work.graph.edges
+    values = np.full((*edges.shape, len(job.tokens)), np.nan, dtype=np.float32)
+    starts = range(0, len(job.tokens), rows := _rows(job, work.graph))
+    total = len(starts) * work.points * job.model.n_layers
+    with Bar(total=total, desc="edges", disable=not progress, leave=False) as bar:
+        for start in starts:
+            part = slice(start, start + rows)
+            values[..., part] = work.scores(part, bar.update).permute(1, 2, 0).cpu().numpy()
+    if not values[edges].any():
+        raise ValueError(
+            f"metric {name_of(job.spec.metric)} has a gradient of 0 at the unchanged run; use mh.logit_diff, "
+            "mh.log_prob or another metric that has one"
+        )
+    values[~edges] = np.nan
+    return values
+
+
+def _intervals(
+    graph: EdgeGraph, values: Float[np.ndarray, "sender receiver prompt"], job: Job
+) -> tuple[Float[np.ndarray, "sender receiver"], Float[np.ndarray, "sender receiver"]]:
+    """The ends of each edge's interval, receiver by receiver to save memory."""
+    low, high = (np.full(graph.edges.shape, np.nan) for _ in range(2))
+    for receiver, before in enumerate(graph.edges.sum(0).tolist()):
+        here = slice(0, before), receiver
+        low[here], high[here] = clustered_interval(values[here], job.tokens.cluster)
+    return low, high
+
+
+def _rows(job: Job, graph: EdgeGraph) -> int:
+    """How many prompts run at once, so that their changes and gradients fit into memory beside the cached runs."""
+    model, pos, limits = job.model, job.tokens.ids.shape[1], job.spec.limits
+    runs = [run for run in (job.base, job.source) if run is not None]
+    kept = sum(HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)).total for run in runs)
+    room = max(limits.memory // 4, limits.memory - kept)
+    if model.device.type == "cuda":
+        room = min(room, torch.cuda.mem_get_info(model.device)[0] // 2)
+    states = 4 * model.d_model * (len(graph.senders) + 2 * (3 * graph.n_heads + 1) + model.n_layers)
+    tokens = min(tokens_in_flight(model, room, pos, limits), room // (states + 3 * token_bytes(model, pos)))
+    return max(1, min(tokens // pos, limits.logits // (job.at.shape[1] * model.d_vocab)))
+
+
+def _check_room(graph: EdgeGraph, prompts: int, limits: Limits) -> None:
+    """Check that the scores of all prompts fit into memory.
+
+    Raises:
+        ValueError: if they do not.
+    """
+    needed = 4 * graph.edges.size * prompts
+    if needed > limits.memory:
+        raise ValueError(
+            f"budget is {show_bytes(limits.memory)}, but the scores of {graph.n_edges} edges for {prompts} prompts "
+            f"take {show_bytes(needed)}; give fewer prompts or a larger budget"
+        )
