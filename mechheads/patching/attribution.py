@@ -107,7 +107,8 @@ def attribution_patch(
         grad_drop: add up the absolute estimates without one layer at a time. The cost is one forward pass and up to
             n_layers backward passes, which are half as long on average. Not together with ``steps``.
         gim: change the backward pass as GIM does. The cost is one gradient. Not together with ``steps`` or
-            ``grad_drop``, and not for models with experts, attention sinks or a gate on z.
+            ``grad_drop``, and not for models with experts, attention sinks, a gate on z or patterns that cannot be
+            changed.
         nodes: ``"all"`` estimates the effects of MLPs too, from the same backward pass; see ``mh.sweep``. Not together
             with ``grad_drop``.
         budget: memory, in bytes or as text such as "2 GB" (default 4 GB); prompts are run in parts that fit.

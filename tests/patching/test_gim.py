@@ -10,11 +10,13 @@ import mechheads as mh
 from benchmarks.tiny_families import build
 from mechheads.limits import Limits
 from mechheads.model.backends.frozen_norms import find_norms
+from mechheads.model.backends.temporary_changes import Forward
 from mechheads.patching import gim
 from mechheads.patching.attribution import attribution_patch
 from mechheads.patching.gim import Gim, tempered
 from mechheads.patching.gradients import AtBase
 from mechheads.runs.head_cache import HeadCache
+from mechheads.testing import compiled_model
 from support import oracles
 from support.architectures import architectures
 from support.ctrl_c import stopped_at
@@ -120,6 +122,20 @@ def test_every_norm_is_found(tiny, architecture, count):
     assert len(norms) == count
     assert {norm.centred for norm in norms} == {layer_norms}
     assert {norm.bias is not None for norm in norms} == {layer_norms}
+
+
+def test_it_finds_a_head_that_works_through_a_saturated_softmax():
+    """The norms of compiled models also show that one whose scale hardly changes is a norm."""
+    made = compiled_model("induction")
+    usual, found = (attribution_patch(made.model, made.pairs(3), gim=each, **QUIET).scores for each in (False, True))
+    assert [at for at, score in np.ndenumerate(found) if abs(score) > 0.01] == sorted(made.heads)
+    assert float(found[0, 2]) > 50 * float(usual[0, 2]) > 0
+
+
+def test_a_norm_that_does_not_divide_by_a_scale_is_refused(llama):
+    odd = Forward(find_norms(llama.backend)[0].module, torch.exp)
+    with pytest.raises(ValueError, match=r"^gim: model: .* has a \w*RMSNorm that is not a norm: .* so leave gim out$"):
+        llama.backend.changes.during([odd], lambda: Gim.of(llama))
 
 
 def test_the_forward_pass_is_the_same(tiny):

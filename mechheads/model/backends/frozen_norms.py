@@ -104,13 +104,14 @@ def _measured(
     module: nn.Module, call: Callable[[Tensor], Tensor], like: Float[Tensor, "*rows n"], backend: Backend
 ) -> Norm:
     """What a norm does, from its values for 0, for a random input, for twice this input and for the input plus 3."""
-    shape = like[:1].shape
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(like)
+    x = torch.randn(like[:1].shape, generator=torch.Generator().manual_seed(0)).to(like)
     zero, usual, twice, shifted = (call(each) for each in (torch.zeros_like(x), x, 2 * x, x + _SHIFT))
-    flat = zero.reshape(-1, zero.shape[-1])
-    size = _SAME * (usual - zero).abs().max()
-    if (twice - usual).abs().max() > size or not torch.equal(flat, flat[:1].expand_as(flat)):
+    biases = zero.reshape(-1, zero.shape[-1])
+    one, other = ((each - zero).float() for each in (usual, twice))
+    apart = one * other.norm(dim=-1, keepdim=True) - other * one.norm(dim=-1, keepdim=True)
+    if apart.norm() > _SAME * (one.norm(dim=-1) * other.norm(dim=-1)).norm() or (biases != biases[0]).any():
         raise ValueError(
-            f"{backend.about} has a {type(module).__name__} that is not a norm: twice its input gives something else"
+            f"{backend.about} has a {type(module).__name__} that is not a norm: twice its input gives another direction"
         )
-    return Norm(module, flat[0] if flat.any() else None, bool((shifted - usual).abs().max() <= size))
+    centred = (shifted - usual).abs().max() <= _SAME * one.abs().max()
+    return Norm(module, biases[0] if biases.any() else None, bool(centred))
