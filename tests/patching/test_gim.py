@@ -66,7 +66,8 @@ def test_it_is_the_gradient_of_plain_transformers_with_the_changes_written_out(t
         found = attribution_patch(model, PAIRS, direction=direction, gim=True, **QUIET)
         close(found.values, wanted(model, plain, direction)[0])
     usual = attribution_patch(model, PAIRS, direction="noising", **QUIET)
-    assert np.abs(usual.values - found.values).max() > 0.1 * np.abs(usual.values).max()
+    old, new = (np.asarray(each.values) for each in (usual, found))
+    assert np.abs(old - new).max() > 0.1 * np.abs(old).max()
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama"])
@@ -128,7 +129,7 @@ def test_it_finds_a_head_that_works_through_a_saturated_softmax():
     """The norms of compiled models also show that one whose scale hardly changes is a norm."""
     made = compiled_model("induction")
     usual, found = (attribution_patch(made.model, made.pairs(3), gim=each, **QUIET).scores for each in (False, True))
-    assert [at for at, score in np.ndenumerate(found) if abs(score) > 0.01] == sorted(made.heads)
+    assert [at for at, score in np.ndenumerate(found) if abs(score) > 0.01] == [(0, 2), (1, 3)]
     assert float(found[0, 2]) > 50 * float(usual[0, 2]) > 0
 
 

@@ -58,7 +58,7 @@ def frozen_norm(norm: Any, x: Tensor) -> Tensor:
     if isinstance(norm, nn.LayerNorm):
         centred = x - x.mean(-1, keepdim=True)
         return centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt().detach() * norm.weight + norm.bias
-    eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+    eps = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
     scale = 1 + norm.weight if type(norm).__name__.startswith("Gemma") else norm.weight
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt().detach() * scale
 
