@@ -32,6 +32,9 @@ RANKINGS: dict[str, Ranked] = {
     "attribution, 5 steps": lambda model, pairs, **nodes: mh.patching.attribution_patch(
         model, pairs, steps=5, **nodes, **QUIET
     ),
+    "attribution, GIM": lambda model, pairs, **nodes: mh.patching.attribution_patch(
+        model, pairs, gim=True, **nodes, **QUIET
+    ),
     "mean ablation": lambda model, pairs, **nodes: (
         mh.ablate(model, _clean(pairs), kind="mean", metric="logit_diff", **nodes, **QUIET) * -1
     ),

@@ -100,6 +100,9 @@ METHODS: dict[str, Callable[[Known], np.ndarray]] = {
     "attribution, GradDrop": lambda known: (
         mh.patching.attribution_patch(known.model, known.pairs, grad_drop=True, **QUIET).scores.values
     ),
+    "attribution, GIM": lambda known: (
+        mh.patching.attribution_patch(known.model, known.pairs, gim=True, **QUIET).scores.values
+    ),
     "zero ablation": _ablated("zero"),
     "mean ablation": _ablated("mean"),
     "resample ablation": _ablated("resample"),

@@ -4,7 +4,8 @@ The effect of a new z is approximated as linear: (new z - old z) . d metric / d 
 One forward and one backward pass serve every head. With ``steps``, it is the mean gradient at points between the two
 runs (integrated gradients), for effects that saturate. How a new q, k, v or pattern changes the head's own z is
 computed exactly; only the effect of z is linear (the "QK fix" of Kramár et al. 2024). With ``grad_drop``, absolute
-estimates without one layer at a time are added up, for effects that cancel.
+estimates without one layer at a time are added up, for effects that cancel. With ``gim``, the backward pass is changed
+where softmax, norms and products hide effects.
 
 ``transformer_lens.tools.analysis.attribution_patch`` gives the same numbers for z, and the tests compare ours with it.
 It is not used here for several reasons. It takes only bridges, and only pairs of one length, one by one. It keeps a
@@ -40,6 +41,7 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.patching.gim import Gim
 from mechheads.patching.grad_drop import GradDrop
 from mechheads.patching.gradient_path import Path
 from mechheads.patching.gradients import AtBase, Size, Watch, Way, check_gradient, gradients_of
@@ -63,6 +65,7 @@ def attribution_patch(
     positions: Positions = "all",
     steps: int | None = None,
     grad_drop: bool = False,
+    gim: bool = False,
     nodes: Nodes = "heads",
     budget: Budget = None,
     seed: int = 0,
@@ -83,8 +86,15 @@ def attribution_patch(
     has no sign, and no p values, because noise alone makes it larger than 0. It says which heads to look at, not what
     patching them does: where effects cancel in the model too, patching does nothing.
 
-    ``mh.activation_patch(..., screen=0.2)`` patches exactly the heads with the largest estimates, without ``steps`` and
-    ``grad_drop``. For other estimates, give their heads: ``mh.activation_patch(..., heads=found.heads(20))``.
+    ``gim`` helps where attention repairs itself: if several tokens give a head the same, its softmax moves the weight
+    among them, and the gradient at each is small. Only the backward pass is changed (GIM): softmax has its gradient at
+    temperature 2, the scales of norms are constant, and the gradient of a product is divided by the number of its
+    factors, so that 1/2 of it passes to v, 1/4 to q and k each, and 1/2 to each factor of a gated MLP. Such an estimate
+    says which heads matter more than others. It is no longer the linear part of what patching does.
+
+    ``mh.activation_patch(..., screen=0.2)`` patches exactly the heads with the largest estimates, without ``steps``,
+    ``grad_drop`` and ``gim``. For other estimates, give their heads:
+    ``mh.activation_patch(..., heads=found.heads(20))``.
 
     Args:
         pairs, site, direction: as in ``mh.activation_patch``. How a new q, k, v or pattern changes z is computed
@@ -96,6 +106,9 @@ def attribution_patch(
             equal parts, (k - 1/2) / steps of the way. The cost is that of ``steps`` gradients.
         grad_drop: add up the absolute estimates without one layer at a time. The cost is one forward pass and up to
             n_layers backward passes, which are half as long on average. Not together with ``steps``.
+        gim: change the backward pass as GIM does. The cost is one gradient. Not together with ``steps`` or
+            ``grad_drop``, and not for models with experts, attention sinks, a gate on z or patterns that cannot be
+            changed.
         nodes: ``"all"`` estimates the effects of MLPs too, from the same backward pass; see ``mh.sweep``. Not together
             with ``grad_drop``.
         budget: memory, in bytes or as text such as "2 GB" (default 4 GB); prompts are run in parts that fit.
@@ -105,11 +118,12 @@ def attribution_patch(
         ``grad_drop``, its size.
 
     Raises:
-        ValueError: if the pairs do not align, the metric has no gradient, an argument is not valid, or ``grad_drop`` is
-            asked of a model with one layer.
+        ValueError: if the pairs do not align, the metric has no gradient, an argument is not valid, ``grad_drop`` is
+            asked of a model with one layer, or ``gim`` of a model for which it is not defined.
 
     Nanda 2023 ("Attribution Patching"); Syed et al. 2023 (arXiv 2310.10348); Kramár et al. 2024 (arXiv 2403.00745);
-    Hanna et al. 2024, "Have Faith in Faithfulness" (EAP-IG, arXiv 2403.17806), equation 4.
+    Hanna et al. 2024, "Have Faith in Faithfulness" (EAP-IG, arXiv 2403.17806), equation 4;
+    Edin et al. 2025 (GIM, arXiv 2505.17630) and the authors' code.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
     >>> mh.patching.attribution_patch(model, pairs, progress=False).heads(1)
@@ -120,11 +134,12 @@ def attribution_patch(
     base = base_of(direction)
     if steps is not None:
         check_at_least(1, steps=steps)
+    _check_one_way(steps, grad_drop, gim)
     if grad_drop:
-        _check_grad_drop(model, steps, nodes)
+        _check_grad_drop(model, nodes)
     limits, measured = Limits.of(budget), as_metric(metric)
     spec = Spec(asked, Patch(site), measured, heads, positions, base, seed=seed, limits=limits, nodes=nodes)
-    found = estimate(model, spec, runs=cached, progress=progress, steps=steps, grad_drop=grad_drop)
+    found = estimate(model, spec, runs=cached, progress=progress, steps=steps, grad_drop=grad_drop, gim=gim)
     warn_of_answers(found.job)
     more = {
         "intervention": repr(spec.intervention),
@@ -133,6 +148,7 @@ def attribution_patch(
         "heads": describe_heads(found.job),
         "steps": steps,
         "grad_drop": grad_drop,
+        "gim": gim,
         "nodes": nodes,
     }
     values, extra = by_place(found.job.places, found.values)
@@ -140,17 +156,23 @@ def attribution_patch(
     about = About(name, "attribution", extra=extra, more=more)
     if grad_drop:
         about = replace(about, name=f"{name}, size by GradDrop", kind="grad_drop")
+    if gim:
+        about = replace(about, name=f"{name}, GIM", kind="gim")
     result = report(found.job, values, found.evaluator, about)
     if found.mlps is None:
         return result
     return HeadScores(with_mlps(result.dataset, by_place(found.job.places, found.mlps)[0]))
 
 
-def _check_grad_drop(model: Model, steps: int | None, nodes: Nodes) -> None:
+def _check_one_way(steps: int | None, grad_drop: bool, gim: bool) -> None:
+    ways = [name for name, used in (("grad_drop", grad_drop), ("gim", gim), ("steps", steps is not None)) if used]
+    if len(ways) > 1:
+        raise ValueError(f"{' and '.join(ways)} are given, but they are different ways to take gradients; keep one")
+
+
+def _check_grad_drop(model: Model, nodes: Nodes) -> None:
     if nodes != "heads":
         raise ValueError('grad_drop and nodes="all" are both given, but GradDrop is for heads; leave one out')
-    if steps is not None:
-        raise ValueError("grad_drop and steps are both given, but they are two ways to take gradients; leave one out")
     if model.n_layers < 2:
         raise ValueError(
             f"grad_drop: model {model.name!r} has one layer, so there is no other layer to drop; leave grad_drop out"
@@ -183,21 +205,23 @@ def estimate(
     progress: bool = True,
     steps: int | None = None,
     grad_drop: bool = False,
+    gim: bool = False,
 ) -> Estimate:
     """The linear estimate of what a sweep of the same spec measures.
 
     Args:
-        steps, grad_drop: as in ``attribution_patch``.
+        steps, grad_drop, gim: as in ``attribution_patch``.
 
     Raises:
-        ValueError: if the request is not valid, or the metric or the model has no gradient.
+        ValueError: if the request is not valid, or the metric or the model has no gradient of this kind.
     """
+    changed = Gim.of(model) if gim else None
     runs = CachedRuns(model, spec.prompts) if runs is None else runs
     check_gradient(spec.metric, runs.sides(spec.base)[0], model.d_vocab)
     job = make_ready(model, spec, runs=runs, progress=progress)
     evaluator = Evaluator.of(job)
     scale = evaluator.distance() if spec.normalize else 1.0
-    values, mlps = attribute(job, _way(job, steps, grad_drop), progress)
+    values, mlps = attribute(job, changed or _way(job, steps, grad_drop), progress)
     of_mlps = None if mlps is None else where_reached(job.places, mlps / scale)
     return Estimate(where_reached(job.places, values / scale), job, evaluator, of_mlps)
 

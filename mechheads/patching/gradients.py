@@ -15,6 +15,7 @@ from mechheads.engine.job import Job
 from mechheads.engine.memory import token_bytes, tokens_in_flight
 from mechheads.messages.progress import Bar
 from mechheads.metrics.base import Metric, MetricContext, check_value, name_of, read_positions
+from mechheads.model.backends.base import Hook
 from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.core import ModelCore
 from mechheads.prompts.tokens import Tokens
@@ -56,6 +57,7 @@ class Watched:
         embeddings: Float[Tensor, "prompt pos d_model"] | None = None,
         before: Float[Tensor, "prompt position d_vocab"] | None = None,
         streams: list[Tensor] | None = None,
+        hooks: Sequence[Hook] = (),
     ) -> tuple[Float[Tensor, ""], list[Float[Tensor, "prompt pos ..."]]]:
         """The sum of the metric over prompts, and what is watched, z before MLPs, with the graph between them.
 
@@ -63,6 +65,7 @@ class Watched:
             embeddings: the residual stream before the first block, in place of that of the tokens.
             before: the logits of the base run, if this is another one.
             streams: is given the residual stream after each block.
+            hooks: further hooks, by name.
         """
         seen: dict[tuple[str, int], Tensor] = {}
 
@@ -72,11 +75,11 @@ class Watched:
 
         keys = [("z", layer) for layer in self.watch.layers]
         keys += [("mlp_out", layer) for layer in range(self.model.n_layers)] if self.watch.mlps else []
-        hooks: list[Any] = [(self.model.hook_name(*key), partial(watch, key=key)) for key in keys]
+        every: list[Hook] = [(self.model.hook_name(*key), partial(watch, key=key)) for key in keys]
         if embeddings is not None:
-            hooks.insert(0, (self.model.hook_name("resid_pre", 0), lambda value, hook: embeddings))
+            every.insert(0, (self.model.hook_name("resid_pre", 0), lambda value, hook: embeddings))
         with with_gradient():
-            final = self.model.backend.run(self.tokens.ids, hooks, grad=True, streams=streams)
+            final = self.model.backend.run(self.tokens.ids, [*hooks, *every], grad=True, streams=streams)
             logits = self.model.unembed(states_at(final, self.at))
             base_logits = logits.detach().clone() if before is None else before
             value = self.metric(logits, MetricContext(base_logits, self.tokens, self.mask))

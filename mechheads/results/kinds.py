@@ -56,6 +56,7 @@ KINDS: dict[str, Kind] = {
     "attribution": Kind(("syed2023attribution",)),
     "grad_drop": Kind(("kramar2024atp",), null=None),
     "edge_nodes": Kind(_EDGES, null=None),
+    "gim": Kind(("edin2025gim",)),
     "mib": Kind(("mueller2025mib",), "importance", null=None),
     "ablate": Kind(("michel2019sixteen",)),
     "profile": Kind(("elhage2021framework", "olsson2022induction"), "share of attention", null=None),

@@ -265,7 +265,7 @@ def test_the_model_stays_as_it_is(tiny, pairs, monkeypatch):
 
 def test_steps_and_grad_drop_exclude_each_other(llama, pairs, monkeypatch):
     monkeypatch.setattr(HeadCache, "run", None)
-    with pytest.raises(ValueError, match="grad_drop and steps are both given"):
+    with pytest.raises(ValueError, match="grad_drop and steps are given, but they are different ways"):
         attribution_patch(llama, pairs, grad_drop=True, steps=2, **QUIET)
 
 
