@@ -108,8 +108,8 @@ def side_by_side(model: mh.Model, pairs: mh.PromptPairs, repeats: int) -> None:
                 times[name].append(time.perf_counter() - start)
     one, several = (statistics.median(taken) for taken in times.values())
     best = " and ".join(f"{min(taken):.2f}" for taken in times.values())
-    print(f"activation patching, {len(pairs)} pairs: one process with {cores} threads {one:.2f} s, {cores} processes ", end="")
-    print(f"{several:.2f} s (medians of {repeats}, taking turns; best {best})")
+    print(f"activation patching, {len(pairs)} pairs: one process with {cores} threads {one:.2f} s, ", end="")
+    print(f"{cores} processes {several:.2f} s (medians of {repeats}, taking turns; best {best})")
 
 
 if __name__ == "__main__":
