@@ -17,6 +17,7 @@ from mechheads.patching.circuits import Completeness, Faithfulness, completeness
 from mechheads.patching.edges.attribution import attribute_edges
 from mechheads.patching.edges.edge_scores import EdgeScores
 from mechheads.patching.head_sets import SetScores, patch_sets
+from mechheads.patching.learned_ranking import learn_ranking
 from mechheads.patching.mib_files import load_mib, load_mib_edges, save_mib
 from mechheads.patching.minimal import Circuit, minimal_circuit
 from mechheads.patching.path import path_matrix, path_patch
@@ -58,6 +59,7 @@ __all__ = [
     "completeness",
     "faithfulness",
     "kl_divergence",
+    "learn_ranking",
     "load_mib",
     "load_mib_edges",
     "log_prob",

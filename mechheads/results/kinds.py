@@ -58,6 +58,7 @@ KINDS: dict[str, Kind] = {
     "edge_nodes": Kind(_EDGES, null=None),
     "gim": Kind(("edin2025gim",)),
     "mib": Kind(("mueller2025mib",), "importance", null=None),
+    "learned_ranking": Kind(("mueller2025mib",), "logit of a gate", null=None),
     "ablate": Kind(("michel2019sixteen",)),
     "profile": Kind(("elhage2021framework", "olsson2022induction"), "share of attention", null=None),
     "copying": Kind(("elhage2021framework",), "share of the eigenvalues"),

@@ -1,0 +1,143 @@
+"""Learned rankings: gates against plain runs with hooks, and rankings that are better than where they started."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads as mh
+from mechheads.engine.job import make_ready
+from mechheads.heads import HeadId, Mlp, every_node
+from mechheads.limits import Limits
+from mechheads.metrics.basic import logit_diff
+from mechheads.patching.circuits import CircuitRuns, circuit_spec
+from mechheads.patching.learned_ranking import _Gated
+from support import oracles
+from support.architectures import architectures
+from support.ctrl_c import stopped_at
+from support.texts import PAIRS
+
+pytestmark = pytest.mark.transformerlens
+
+QUIET = {"progress": False}
+
+
+@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
+def small(request, tiny) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def gated(model: mh.Model, nodes: str, budget: Limits | None = None) -> _Gated:
+    spec = circuit_spec(PAIRS, logit_diff, mh.Patch(), budget or Limits.of(None), nodes)
+    return _Gated(make_ready(model, spec, progress=False))
+
+
+def plain(model: mh.Model, gates: np.ndarray, prompt: int) -> float:
+    """The logit difference of a prompt with gates, from one forward pass of TransformerLens."""
+    clean, corrupted = PAIRS.tokens(model)
+    ids, there = oracles.ids_of(clean, prompt), oracles.activations(model, oracles.ids_of(corrupted, prompt))
+    hooks = []
+
+    def mix(value, hook, other, gate):
+        return gate * value + (1 - gate) * other
+
+    n = model.n_layers * model.n_heads
+    for layer in range(model.n_layers):
+        of_heads = torch.tensor(gates[:n].reshape(model.n_layers, -1)[layer], dtype=torch.float32)[:, None]
+        z = oracles.name(layer, "z")
+        hooks.append((z, partial(mix, other=there[z], gate=of_heads)))
+        at = oracles.mlp(layer)
+        hooks.append((at, partial(mix, other=there[at], gate=float(gates[n + layer]))))
+    return oracles.logit_diff(oracles.forward(model, ids, hooks)[0], clean, prompt)
+
+
+def test_gates_equal_runs_with_hooks_and_their_slopes(small):
+    ready, n = gated(small, "all"), small.n_layers * (small.n_heads + 1)
+    gates = np.random.default_rng(0).uniform(size=n)
+    rows = torch.arange(len(PAIRS))
+    value, slope = ready(torch.tensor(gates, dtype=torch.float32), rows)
+    assert value == pytest.approx(np.mean([plain(small, gates, prompt) for prompt in rows.tolist()]), abs=1e-4)
+    step = 0.02
+    for node in (1, n - 2):
+        more, less = gates.copy(), gates.copy()
+        more[node] += step
+        less[node] -= step
+        ends = [np.mean([plain(small, each, prompt) for prompt in rows.tolist()]) for each in (more, less)]
+        assert float(slope[node]) == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=0.03, abs=0.02)
+
+
+def test_gates_of_0_and_1_are_circuits(small):
+    nodes = every_node(small.n_layers, small.n_heads)
+    inside = frozenset(np.random.default_rng(1).permutation(np.array(nodes, dtype=object))[:8].tolist())
+    in_order = [node for kind in (HeadId, Mlp) for node in nodes if isinstance(node, kind)]
+    gates = torch.tensor([float(node in inside) for node in in_order])
+    spec = circuit_spec(PAIRS, logit_diff, mh.Patch(), Limits.of(None), "all")
+    expected = CircuitRuns(small, spec, None, False).values([inside])[0].mean()
+    assert gated(small, "all")(gates, torch.arange(len(PAIRS)))[0] == pytest.approx(expected, abs=1e-4)
+
+
+def test_prompts_in_parts_change_nothing(llama):
+    gates, rows = torch.full((llama.n_layers * llama.n_heads,), 0.4), torch.arange(len(PAIRS))
+    whole, parts = gated(llama, "heads")(gates, rows), gated(llama, "heads", Limits(tokens=1))(gates, rows)
+    assert parts[0] == pytest.approx(whole[0], abs=1e-5)
+    np.testing.assert_allclose(parts[1], whole[1], rtol=1e-3, atol=1e-5)
+
+
+def area(model: mh.Model, ranking: mh.HeadScores, measure: str, nodes: str) -> float:
+    curve = mh.patching.circuit_curve(model, PAIRS, ranking, nodes=nodes, draws=1, **QUIET)
+    return float(curve.areas.set_index("ranking").loc[ranking.name, measure])
+
+
+@pytest.mark.parametrize(("measure", "better"), [("cpr", 1), ("cmd", -1)])
+@pytest.mark.parametrize("nodes", ["heads", "all"])
+def test_a_learned_ranking_is_better_than_its_start(llama, measure, better, nodes):
+    """At a rate that is next to nothing, the order stays that of attribution patching."""
+    given = {"measure": measure, "nodes": nodes, **QUIET}
+    start = mh.patching.learn_ranking(llama, PAIRS, updates=1, lr=1e-9, **given)
+    found = mh.patching.learn_ranking(llama, PAIRS, updates=60, lr=0.2, **given)
+    by_steps = mh.patching.attribution_patch(llama, PAIRS, direction="noising", steps=5, nodes=nodes, **QUIET) * -1
+    assert start.heads(12) == by_steps.heads(12)
+    assert better * area(llama, found, measure, nodes) > better * area(llama, start, measure, nodes)
+    assert (found.mlps is not None) == (nodes == "all")
+    assert len(found.provenance["faithfulness"]) == 60
+
+
+def test_other_ablations_and_seeds(llama):
+    given = {"ablation": mh.Mean(), "updates": 5, **QUIET}
+    one, again, other = (mh.patching.learn_ranking(llama, PAIRS, seed=seed, **given) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one.scores, again.scores)
+    assert (one.scores != other.scores).any()
+
+
+def test_ctrl_c_keeps_the_ranking_so_far(llama, monkeypatch):
+    whole = _Gated.__call__
+    monkeypatch.setattr(_Gated, "__call__", stopped_at(3, whole))
+    with pytest.warns(UserWarning, match="interrupted after 2 of 9 updates; this is the ranking so far"):
+        found = mh.patching.learn_ranking(llama, PAIRS, updates=9, **QUIET)
+    assert found.provenance["interrupted"] and np.isfinite(found.scores).all()
+    monkeypatch.setattr(_Gated, "__call__", stopped_at(1, whole))
+    with pytest.raises(KeyboardInterrupt):
+        mh.patching.learn_ranking(llama, PAIRS, updates=9, **QUIET)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"measure": "f"}, "measure is 'f'; choose one of 'cpr', 'cmd'"),
+        ({"updates": 0}, "updates is 0; it must be at least 1"),
+        ({"batch": 0}, "batch is 0; it must be at least 1"),
+        ({"lr": 0}, "lr is 0; give a learning rate above 0"),
+        ({"metric": "accuracy"}, "metric accuracy has no gradient"),
+    ],
+)
+def test_bad_arguments_are_refused(llama, given, message):
+    with pytest.raises(ValueError, match=message):
+        mh.patching.learn_ranking(llama, PAIRS, **given, **QUIET)
