@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mechheads.engine.memory import logit_bytes, token_bytes, tokens_in_flight
+from mechheads.engine.disk_reads import bytes_on_disk, bytes_read_by_waves
+from mechheads.engine.memory import logit_bytes, tokens_in_flight
 from mechheads.engine.row_layout import layout_of
 from mechheads.limits import Limits
 from mechheads.runs.head_cache import HeadCache
+from mechheads.runs.memory import token_bytes, tokens_in_run
 from mechheads.runs.sites import KEY_SITES
 from mechheads.units import show_bytes, show_seconds
 
@@ -50,6 +52,8 @@ class Plan:
         on_disk: whether the cached runs are kept on disk.
         seconds: the estimated time; None until it is measured.
         budget: the memory that was allowed; if ``bytes`` is larger, the sweep cannot run with less.
+        weights_on_disk: the bytes of the model's weights that are on disk.
+        bytes_read: the bytes of weights that the sweep and its cached runs read from disk.
     """
 
     units: int
@@ -71,6 +75,19 @@ class Plan:
     joined: int = 1
     seconds: float | None = None
     budget: int | None = None
+    weights_on_disk: int = 0
+    bytes_read: int = 0
+
+    @property
+    def reads(self) -> float:
+        """How many times all weights that are on disk are read."""
+        return self.bytes_read / self.weights_on_disk if self.weights_on_disk else 0.0
+
+    @property
+    def passes(self) -> int:
+        """How many times the waves of all heads run: for each place, and for each part of the prompts."""
+        parts = math.ceil(self.prompts / self.rows) if self.groups is None else len(self.groups)
+        return self.places * parts
 
     @property
     def packed(self) -> bool:
@@ -102,6 +119,11 @@ class Plan:
             f"{rows}; {_WHY[self.layout]}",
             f"memory {show_bytes(self.bytes)} besides the model{self.over_budget}, cached runs {kept}",
         ]
+        if self.weights_on_disk:
+            lines.append(
+                f"{show_bytes(self.weights_on_disk)} of weights on disk, read {self.reads:.3g} times: "
+                f"{show_bytes(self.bytes_read)}"
+            )
         if self.seconds is not None:
             lines.append(f"about {show_seconds(self.seconds)}")
         return "\n".join(lines)
@@ -158,7 +180,7 @@ def make_plan(
     flops = computed * sum(model.n_layers - head.layer for head in heads) * 2 * (block + key_flops * keys) + prompts * (
         units * n_read * unembed + extra_runs * model.n_layers * pos * token_flops
     )
-    return Plan(
+    plan = Plan(
         units=units,
         blocks=blocks,
         heads=heads,
@@ -177,7 +199,11 @@ def make_plan(
         on_disk=on_disk,
         groups=None if packing is None else packing.groups,
         joined=joined,
+        weights_on_disk=bytes_on_disk(model),
     )
+    runs = extra_runs * math.ceil(prompts / max(1, tokens_in_run(model, limits, pos) // pos))
+    by_waves = plan.passes * bytes_read_by_waves(model, heads, stack)
+    return replace(plan, bytes_read=runs * plan.weights_on_disk + by_waves)
 
 
 def _in_flight(model: ModelCore, tokens: int, keys: int, rows: int, n_read: int, limits: Limits) -> int:
