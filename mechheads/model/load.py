@@ -15,6 +15,7 @@ import torch
 from mechheads.engine.row_layout import layout_of
 from mechheads.limits import budget_bytes
 from mechheads.model.backends.base import AttnImplementation, Backend
+from mechheads.model.backends.on_disk import on_disk_of
 from mechheads.model.backends.readable import first_sentence
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL, Source, load_pretrained
@@ -167,13 +168,18 @@ def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name
     """The TransformerLens object for a transformers model.
 
     Raises:
-        ValueError: if TransformerLens does not support the model, or fails.
+        ValueError: if TransformerLens does not support the model, cannot leave its weights on disk, or fails.
     """
     try:
         return boot(model, copy.deepcopy(tokenizer), name)
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:  # TransformerLens raises errors of any type for architectures that it does not know
+        if on_disk_of(model) is not None:
+            raise ValueError(
+                f"max_memory: the weights of {name!r} (architecture {type(model).__name__}) cannot stay on disk, because "
+                f"TransformerLens needs them when it loads the model; leave max_memory out: {first_sentence(error)}"
+            ) from error
         raise ValueError(
             f"model: {name!r} (architecture {type(model).__name__}) cannot be read: TransformerLens "
             f"{importlib.metadata.version('transformer-lens')} does not support it: {first_sentence(error)}"
