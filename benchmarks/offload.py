@@ -6,9 +6,11 @@ A random Llama is saved to a folder. Three processes then cache, sweep and profi
 2. with a limit, all weights in memory: it must die, or the limit would not bind;
 3. with the same limit and ``max_memory``: the same numbers, and the reads and seconds beside those of the plan.
 
-The limit is RLIMIT_DATA, which Linux checks at each request for private memory. It is set once all libraries are
-loaded, to what the process uses then plus half of the weights. Before each analysis the files are dropped from the
-system's cache of pages, so that they are read from the disk.
+The limit is RLIMIT_DATA, which Linux checks at each request for private memory: what the process uses after it has
+analysed a tiny model, so that all libraries are loaded, plus half of the weights. It also counts mapped files, though the system may drop their pages at
+any time, and transformers maps all files while it loads a model. So while the model loads, the limit is higher by the
+size of the files. Before each analysis the files are dropped from the system's cache of pages, so that they are read
+from the disk.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from mechheads.units import show_bytes, show_seconds
 
 BUDGET = "96 MB"
 SHARD = "64MB"
-"""A file of weights is mapped as a whole, and RLIMIT_DATA counts the map, so the files are small."""
+"""A file is mapped as a whole when one of its weights is read, and the limit counts that, so the files are small."""
 QUIET: dict[str, Any] = {"progress": False}
 
 
@@ -44,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--heads", type=int, default=64, help="how many heads are swept")
+    parser.add_argument("--heads", type=int, default=12, help="how many heads are swept")
     parser.add_argument("--folder", type=Path, help="where the model is saved; a temporary folder by default")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -53,6 +55,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = asked.folder or Path(temporary)
+        make_model(folder / "tiny", 1, 64)
         size = make_model(folder / "model", asked.layers, asked.width)
         print(f"a Llama of {asked.layers} layers, {show_bytes(size)} of weights in float32")
         for way, limit in (("memory", "0"), ("memory", str(size // 2)), ("disk", str(size // 2))):
@@ -94,19 +97,23 @@ def start(folder: Path, heads: int, way: str, limit: str) -> str:
 
 def child(folder: Path, heads: int, way: str, limit: str) -> None:
     """Load the model in one way, under a limit, and run every analysis."""
+    mh.ablate(mh.load(folder / "tiny", backend="bridge"), [f" {WORDS[0]} {WORDS[1]}"], progress=False)
     base, resident = account("VmData"), account("VmRSS")
-    if int(limit):
-        resource.setrlimit(resource.RLIMIT_DATA, (base + int(limit),) * 2)
+    files = sum(file.stat().st_size for file in (folder / "model").glob("*.safetensors"))
+    allow(base + int(limit) + files if int(limit) else resource.RLIM_INFINITY)
     begin = time.perf_counter()
-    limited = {"max_memory": int(limit) // 3} if way == "disk" else {"backend": "bridge"}
+    limited: dict[str, Any] = {"max_memory": int(limit) // 3} if way == "disk" else {"backend": "bridge"}
     model = mh.load(folder / "model", **limited)
+    allow(base + int(limit) if int(limit) else resource.RLIM_INFINITY)
     print(f"loaded in {show_seconds(time.perf_counter() - begin)}{read_so_far(model)}")
-    found = {name: run(name, analysis, model, folder) for name, analysis in analyses(model, heads).items()}
+    found: dict[str, Any] = {
+        name: run(name, analysis, model, folder) for name, analysis in analyses(model, heads).items()
+    }
     np.savez(folder / f"{way}-{limit}.npz", **found)
     print(f"peak of resident memory: {show_bytes(account('VmHWM') - resident)} more than the libraries")
 
 
-def analyses(model: mh.Model, heads: int) -> dict[str, Callable[[], np.ndarray]]:
+def analyses(model: mh.Model, heads: int) -> dict[str, Callable[[], Any]]:
     """Every analysis; each returns its numbers."""
     generator = torch.Generator().manual_seed(1)
     rows = [[WORDS[i] for i in torch.randint(len(WORDS), (16,), generator=generator)] for _ in range(8)]
@@ -117,7 +124,7 @@ def analyses(model: mh.Model, heads: int) -> dict[str, Callable[[], np.ndarray]]
     every = [mh.HeadId(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)]
     some = every[:: max(1, len(every) // heads)]
     shared: dict[str, Any] = {"heads": some, "budget": BUDGET, "progress": False}
-    texts = [torch.randint(10, model.d_vocab, (2048,), generator=generator).tolist()]
+    texts = [torch.randint(10, model.d_vocab, (512,), generator=generator).tolist()]
 
     def cache() -> np.ndarray:
         run = model.cache(prompts, budget=BUDGET, **QUIET)
@@ -137,7 +144,7 @@ def analyses(model: mh.Model, heads: int) -> dict[str, Callable[[], np.ndarray]]
     }
 
 
-def run(name: str, analysis: Callable[[], np.ndarray], model: mh.Model, folder: Path) -> np.ndarray:
+def run(name: str, analysis: Callable[[], Any], model: mh.Model, folder: Path) -> np.ndarray:
     """Run an analysis and print how long it took and what it read."""
     for file in (folder / "model").glob("*.safetensors"):
         with open(file, "rb") as opened:
@@ -157,6 +164,11 @@ def read_so_far(model: mh.Model, before: int = 0) -> str:
         return ""
     size = on_disk.bytes_read - before
     return f", {show_bytes(size)} read ({size / sum(on_disk.layer_bytes.values()):.3g} times what is on disk)"
+
+
+def allow(size: int) -> None:
+    """Limit the private memory of this process."""
+    resource.setrlimit(resource.RLIMIT_DATA, (size, resource.RLIM_INFINITY))
 
 
 def account(what: str) -> int:
