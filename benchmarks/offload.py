@@ -6,11 +6,11 @@ A random Llama is saved to a folder. Three processes then cache, sweep and profi
 2. with a limit, all weights in memory: it must die, or the limit would not bind;
 3. with the same limit and ``max_memory``: the same numbers, and the reads and seconds beside those of the plan.
 
-The limit is RLIMIT_DATA, which Linux checks at each request for private memory: what the process uses after it has
-analysed a tiny model, so that all libraries are loaded, plus half of the weights. It also counts mapped files, though the system may drop their pages at
-any time, and transformers maps all files while it loads a model. So while the model loads, the limit is higher by the
-size of the files. Before each analysis the files are dropped from the system's cache of pages, so that they are read
-from the disk.
+The limit is RLIMIT_DATA, which Linux checks at each request for private memory. It is what the process uses after it
+has analysed a tiny model, so that all libraries are loaded, plus half of the weights. It also counts mapped files,
+though the system may drop their pages at any time, and transformers maps all files while it loads a model. So while
+the model loads, the limit is higher by the size of the files. Before each analysis the files are dropped from the
+system's cache of pages, so that they are read from the disk.
 """
 
 from __future__ import annotations
