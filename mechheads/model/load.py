@@ -177,7 +177,7 @@ def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name
     except Exception as error:  # TransformerLens raises errors of any type for architectures that it does not know
         if on_disk_of(model) is not None:
             raise ValueError(
-                f"max_memory: the weights of {name!r} (architecture {type(model).__name__}) cannot stay on disk, because "
+                f"max_memory: the weights of {name!r} (architecture {type(model).__name__}) cannot stay on disk: "
                 f"TransformerLens needs them when it loads the model; leave max_memory out: {first_sentence(error)}"
             ) from error
         raise ValueError(
