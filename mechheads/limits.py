@@ -10,8 +10,11 @@ DEFAULT_BUDGET = 4 * 2**30
 _UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 
 
-def budget_bytes(budget: int | str | None) -> int:
+def budget_bytes(budget: int | str | None, name: str = "budget") -> int:
     """A memory budget in bytes, from a number, ``"2 GB"``, or None for the default of 4 GB.
+
+    Args:
+        name: the argument's name, for messages.
 
     Raises:
         ValueError: if it is less than one byte, infinite, or cannot be read.
@@ -25,7 +28,7 @@ def budget_bytes(budget: int | str | None) -> int:
     else:
         size = budget
     if not 1 <= size < float("inf"):
-        raise ValueError(f'budget is {budget!r}; give a number of bytes or a text such as "2 GB"')
+        raise ValueError(f'{name} is {budget!r}; give a number of bytes or a text such as "2 GB"')
     return int(size)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from mechheads.behaviour.head_profile import HeadProfile
 from mechheads.behaviour.measure import MEASURES, measure
 from mechheads.behaviour.totals import Totals, Work
-from mechheads.behaviour.windows import AT_ONCE, Texts, WindowIds, Windows, check_window, windows_of
+from mechheads.behaviour.windows import Texts, WindowIds, Windows, check_window, tokens_in_batch, windows_of
 from mechheads.engine.each import Each, flops_of, in_order
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.ledger.fingerprints import model_fingerprint
@@ -105,7 +105,7 @@ def profile_heads(
         bar.update(windows.ids.numel())
 
     with until_interrupted() as work, bar:
-        stop_if(_measure(model, done.rest(batches), limits, see))
+        stop_if(_measure(model, done.rest(batches), limits, window, see))
     work.stop_unless(done.totals.windows > 1)
     totals = done.totals
     work.warn(f"{totals.tokens} tokens", "the profile is of these")
@@ -125,9 +125,17 @@ def profile_heads(
 
 
 def _measure(
-    model: Model, batches: Iterator[Windows], limits: Limits, see: Callable[[Windows, Tensor, Tensor], object]
+    model: Model,
+    batches: Iterator[Windows],
+    limits: Limits,
+    window: int,
+    see: Callable[[Windows, Tensor, Tensor], object],
 ) -> bool:
-    """Measure batches of windows, each as a whole, here or by workers; ``see`` gets them in their order.
+    """Measure batches of windows, each as a whole, here or by workers.
+
+    Args:
+        window: the length of most windows.
+        see: gets the batches in their order.
 
     Returns:
         Whether Ctrl-C stopped workers.
@@ -136,7 +144,7 @@ def _measure(
         for windows in batches:
             see(windows, *measure(model, windows.ids))
         return False
-    each = Each(model, _measures, limits, flops=flops_of(model, AT_ONCE))
+    each = Each(model, _measures, limits, flops=flops_of(model, tokens_in_batch(model, window)))
     while some := list(islice(batches, _BATCHES_A_WORKER * limits.workers.replicas)):
         units = [WindowIds(windows.ids.tolist()) for windows in some]
         if each(units, in_order(partial(_see_measures, model, some, see))):

@@ -14,9 +14,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechheads.data import folder
+from mechheads.limits import DEFAULT_BUDGET
 from mechheads.messages.arguments import check_at_least
 from mechheads.model.model import Model
 from mechheads.prompts.tokens import begin_tokens, shorten
+from mechheads.runs.memory import token_bytes
 
 Texts = str | Path | Iterable[str | list[int]] | None
 """Where text comes from: a file, texts or token ids one after the other, or None for the package's own corpus."""
@@ -24,7 +26,9 @@ Texts = str | Path | Iterable[str | list[int]] | None
 _LEAST = 16
 """Shorter ends of a text are left out: they have too few earlier tokens to attend to."""
 AT_ONCE = 1024
-"""Tokens in a batch of windows."""
+"""Tokens in a batch of windows, if all weights are in memory."""
+_COPIES = 3
+"""Measuring takes about so many times as much memory as the blocks alone."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,13 @@ def check_window(model: Model, window: int) -> int:
     return window
 
 
+def tokens_in_batch(model: Model, length: int) -> int:
+    """How many tokens of windows are measured at a time; as many as fit into 4 GB if weights are on disk."""
+    if model.backend.on_disk is None:
+        return AT_ONCE
+    return max(AT_ONCE, DEFAULT_BUDGET // (_COPIES * token_bytes(model, length)))
+
+
 def default_texts() -> Iterator[str]:
     """The package's own prose, a text of each kind in turn, and then the help texts that come with Python.
 
@@ -92,7 +103,7 @@ def windows_of(model: Model, texts: Texts, length: int, most: int | None) -> Ite
     for window, text in _single_windows(model, texts, length, most):
         alike = waiting.setdefault(len(window), [])
         alike.append((window, text))
-        if len(alike) == max(1, AT_ONCE // len(window)):
+        if len(alike) == max(1, tokens_in_batch(model, length) // len(window)):
             yield _together(waiting.pop(len(window)), model)
     for alike in waiting.values():
         yield _together(alike, model)

@@ -75,6 +75,8 @@ def for_early_rounds(model: Model, race: Race) -> Model | None:
 
 def _copy(model: Model, dtype: torch.dtype) -> Model | None:
     """A copy of the model in another dtype, if there is room for it."""
+    if model.backend.on_disk is not None:
+        return None
     parameters = list(model.model.parameters())
     needed = sum(parameter.numel() for parameter in parameters) * (dtype.itemsize + parameters[0].itemsize)
     free = torch.cuda.mem_get_info(model.device)[0] if model.device.type == "cuda" else _free_memory()

@@ -312,11 +312,15 @@ def _plan(
     starts: Sequence[Int[Tensor, " row"]],
     rows: Int[Tensor, " row"],
 ) -> Plan:
-    """The plan for some heads on some prompts; ``starts``: for each place, the first position that changes in these."""
+    """The plan for some heads on some prompts; ``starts``: for each place, the first position that changes in these.
+
+    Prompts do not share rows if weights are on disk: each group of them would read the weights again.
+    """
     ids, layout = base.tokens.ids[rows], layout_of(base.need_model())
     at = read_positions(spec.metric, base.tokens)[0][rows]
     windows = [Window.from_start(first, at, layout, ids.shape[1]) for first in starts]
-    packing = Packing.find(ids, windows[0]) if layout == "queries" and len(starts) == 1 else None
+    may_pack = layout == "queries" and len(starts) == 1 and base.need_model().backend.on_disk is None
+    packing = Packing.find(ids, windows[0]) if may_pack else None
     return make_plan(base, source, site_of(spec.intervention), heads, windows, spec.limits, packing)
 
 

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from mechheads.limits import Limits
+from mechheads.runs.memory import token_bytes
 
 if TYPE_CHECKING:
     from mechheads.model.core import ModelCore
@@ -69,16 +70,16 @@ _FAST_ON_A_CPU = 1536
 
 
 def tokens_in_flight(model: ModelCore, room: int, pos: int, limits: Limits) -> int:
-    """How many tokens to compute at once: as many as the device needs to be fast, if the memory allows it."""
+    """How many tokens to compute at once: as many as the device needs to be fast, if the memory allows it.
+
+    If weights are on disk, as many as fit: each wave reads the weights once.
+    """
     wanted = limits.tokens or _FAST_ON_A_CPU
-    if limits.tokens is None and model.device.type == "cuda":
+    if limits.tokens is None and model.backend.on_disk is not None:
+        wanted = room // token_bytes(model, pos)
+    elif limits.tokens is None and model.device.type == "cuda":
         wanted = torch.cuda.mem_get_info(model.device)[0] // (2 * token_bytes(model, pos))
     return max(1, min(wanted, room // token_bytes(model, pos)))
-
-
-def token_bytes(model: ModelCore, pos: int) -> int:
-    """Memory that one token needs inside a block, in bytes."""
-    return model.dtype.itemsize * (6 * model.d_model + 4 * model.backend.d_mlp + 3 * model.n_heads * pos)
 
 
 class Chunks:

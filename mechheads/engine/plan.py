@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mechheads.engine.memory import logit_bytes, token_bytes, tokens_in_flight
+from mechheads.engine.disk_reads import bytes_on_disk, bytes_read_by_waves
+from mechheads.engine.memory import logit_bytes, tokens_in_flight
 from mechheads.engine.row_layout import layout_of
+from mechheads.heads import HeadId, Mlp
 from mechheads.limits import Limits
 from mechheads.runs.head_cache import HeadCache
+from mechheads.runs.memory import token_bytes, tokens_in_run
 from mechheads.runs.sites import KEY_SITES
 from mechheads.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
     from mechheads.engine.packing import Packing
     from mechheads.engine.rows import Window
-    from mechheads.heads import HeadId
     from mechheads.model.core import ModelCore
     from mechheads.prompts.tokens import Tokens
 
@@ -51,6 +53,8 @@ class Plan:
         seconds: the estimated time; None until it is measured.
         budget: the memory that was allowed; if ``bytes`` is larger, the sweep cannot run with less.
         mlps: the number of MLPs that are measured beside the heads, in ``mlp_waves`` more waves.
+        weights_on_disk: the bytes of the model's weights that are on disk.
+        bytes_read: the bytes of weights that the sweep and its cached runs read from disk.
     """
 
     units: int
@@ -74,6 +78,19 @@ class Plan:
     budget: int | None = None
     mlps: int = 0
     mlp_waves: int = 0
+    weights_on_disk: int = 0
+    bytes_read: int = 0
+
+    @property
+    def reads(self) -> float:
+        """How many times all weights that are on disk are read."""
+        return self.bytes_read / self.weights_on_disk if self.weights_on_disk else 0.0
+
+    @property
+    def passes(self) -> int:
+        """How many times the waves of all heads run: for each place, and for each part of the prompts."""
+        parts = math.ceil(self.prompts / self.rows) if self.groups is None else len(self.groups)
+        return self.places * parts
 
     @property
     def packed(self) -> bool:
@@ -108,6 +125,11 @@ class Plan:
             f"{rows}{more}; {_WHY[self.layout]}",
             f"memory {show_bytes(self.bytes)} besides the model{self.over_budget}, cached runs {kept}",
         ]
+        if self.weights_on_disk:
+            lines.append(
+                f"{show_bytes(self.weights_on_disk)} of weights on disk, read {self.reads:.3g} times: "
+                f"{show_bytes(self.bytes_read)}"
+            )
         if self.seconds is not None:
             lines.append(f"about {show_seconds(self.seconds)}")
         return "\n".join(lines)
@@ -164,7 +186,7 @@ def make_plan(
     flops = computed * sum(model.n_layers - head.layer for head in heads) * 2 * (block + key_flops * keys) + prompts * (
         units * n_read * unembed + extra_runs * model.n_layers * pos * token_flops
     )
-    return Plan(
+    plan = Plan(
         units=units,
         blocks=blocks,
         heads=heads,
@@ -183,7 +205,11 @@ def make_plan(
         on_disk=on_disk,
         groups=None if packing is None else packing.groups,
         joined=joined,
+        weights_on_disk=bytes_on_disk(model),
     )
+    runs = extra_runs * math.ceil(prompts / max(1, tokens_in_run(model, limits, pos) // pos))
+    by_waves = plan.passes * bytes_read_by_waves(model, heads, stack)
+    return replace(plan, bytes_read=runs * plan.weights_on_disk + by_waves)
 
 
 def with_mlps(plan: Plan, model: ModelCore, windows: Sequence[Window], waves: int) -> Plan:
@@ -192,7 +218,8 @@ def with_mlps(plan: Plan, model: ModelCore, windows: Sequence[Window], waves: in
     Args:
         windows: the window of each place, in which MLPs are changed.
     """
-    blocks, n_read = sum(range(1, model.n_layers + 1)), windows[0].at.shape[1]
+    every, n_read = [Mlp(layer) for layer in range(model.n_layers)], windows[0].at.shape[1]
+    blocks, at_once = sum(model.n_layers - mlp.layer for mlp in every), math.ceil(len(every) * plan.places / waves)
     a_token = 2 * (model.backend.block_parameters() + 2 * model.n_heads * model.d_head * plan.pos)
     read = 2.0 * model.d_model * model.d_vocab * n_read * model.n_layers * plan.places
     flops = plan.prompts * (sum(window.width for window in windows) * blocks * a_token + read)
@@ -204,6 +231,7 @@ def with_mlps(plan: Plan, model: ModelCore, windows: Sequence[Window], waves: in
         flops=plan.flops + flops,
         mlps=model.n_layers,
         mlp_waves=waves,
+        bytes_read=plan.bytes_read + plan.places * bytes_read_by_waves(model, every, at_once),
     )
 
 

@@ -17,6 +17,7 @@ from mechheads.model.core import ModelCore
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.layer_store import LayerStore
+from mechheads.runs.memory import tokens_in_run
 
 _PROMPTS_AT_ONCE = 256
 
@@ -38,7 +39,7 @@ def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits, progr
         return HeadCache.run(model, tokens, sites=("z",), budget=limits, progress=progress)
     store = LayerStore(model.n_layers, len(tokens), base.stores["z"].on_disk)
     final = base.final.clone()
-    step = max(1, limits.run_tokens // window.width)
+    step = max(1, tokens_in_run(model, limits, ids.shape[1]) // window.width)
     with torch.no_grad():
         for begin in range(0, len(tokens), step):
             rows = slice(begin, begin + step)

@@ -7,6 +7,7 @@ positions that the metric reads.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Literal
 
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
+from mechheads.engine.disk_reads import bytes_read_by_waves, reading_seconds
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, given, make_ready
@@ -37,6 +39,9 @@ from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
+
+_TRIED_ON_DISK = 16
+"""How many units of a wave are run for a plan at most, if weights are on disk."""
 
 
 @alone
@@ -194,9 +199,10 @@ def plan(
         _probe(job, evaluator)
         if nodes == "all":
             MlpWork(job, evaluator).probe()
-    job = replace(job, plan=replace(job.plan, seconds=_probe(job, evaluator)))
-    planned = MlpWork(job, evaluator).plan() if nodes == "all" else job.plan
-    return replace(planned, bytes=memory.peak + UNSEEN)
+    on_disk = job.model.backend.on_disk is not None  # then only a part of a wave was run
+    counted = max(memory.peak + UNSEEN, job.plan.bytes if on_disk else 0)
+    job = replace(job, plan=replace(job.plan, seconds=_probe(job, evaluator), bytes=counted))
+    return MlpWork(job, evaluator).plan() if nodes == "all" else job.plan
 
 
 @alone
@@ -207,14 +213,21 @@ def timed_plan(model: Model, prompts: AnyPrompts, *, intervention: Intervention)
 
 
 def _probe(job: Job, evaluator: Evaluator) -> float:
-    """The estimated seconds of the sweep, from running its setup and one wave of the middle layers."""
+    """The estimated seconds of the sweep, from running its setup and one wave of the middle layers.
+
+    If weights are on disk, a wave may hold all units, so only a few of them run.
+    """
     start = time.perf_counter()
     altered = alter(job, passes(job)[0])
     altering = (time.perf_counter() - start) * len(passes(job))
     every = list(waves(job, passes(job)[0]))
-    units = every[len(every) // 2]
-    start = time.perf_counter()
+    plan, on_disk, units = job.plan, job.model.backend.on_disk, every[len(every) // 2]
+    if on_disk is not None:
+        units = units[:: math.ceil(len(units) / _TRIED_ON_DISK)]
+    start, read = time.perf_counter(), 0.0 if on_disk is None else on_disk.seconds
     evaluator(carry(job, units, altered))
     spent = time.perf_counter() - start
+    reading = reading_seconds(job.model, plan.passes * bytes_read_by_waves(job.model, plan.heads, plan.stack))
+    computing = spent if on_disk is None else spent - (on_disk.seconds - read)
     done = sum(job.model.n_layers - head.layer for head, _ in units)
-    return job.seconds + altering + spent * job.plan.blocks / done
+    return job.seconds + altering + reading + computing * plan.blocks / done

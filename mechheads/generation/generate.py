@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechheads.engine.memory import token_bytes
 from mechheads.engine.row_layout import layout_of
 from mechheads.generation.batch import Batch, Choice, Choose
 from mechheads.generation.changed import Off, Steer, changed_by, check_change
@@ -32,6 +31,7 @@ from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
+from mechheads.runs.memory import token_bytes
 
 _NOTHING: Steer = MappingProxyType({})
 

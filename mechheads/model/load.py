@@ -13,7 +13,9 @@ from typing import Any, Literal
 import torch
 
 from mechheads.engine.row_layout import layout_of
+from mechheads.limits import budget_bytes
 from mechheads.model.backends.base import AttnImplementation, Backend
+from mechheads.model.backends.on_disk import on_disk_of
 from mechheads.model.backends.readable import first_sentence
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL, Source, load_pretrained
@@ -28,6 +30,7 @@ def load(
     backend: Literal["bridge", "hooked"] | None = None,
     trust_remote_code: bool = False,
     attn_implementation: AttnImplementation = "sdpa",
+    max_memory: int | str | None = None,
 ) -> Model:
     """Load a model: the default one, a hub name, a local Hugging Face folder, or a GGUF file.
 
@@ -44,17 +47,30 @@ def load(
         trust_remote_code: whether code that comes with a hub model may run.
         attn_implementation: ``"sdpa"`` computes attention by torch's fused kernels wherever no pattern is asked for or
             changed, if a trial run gives the same numbers; ``"eager"`` never does.
+        max_memory: the memory that the weights may take on the device, in bytes or as text such as "8 GB". Blocks that
+            do not fit stay on disk in the model's own safetensors files, and are read one at a time when they run. The
+            numbers are the same. By default, all weights are in memory. Uses the bridge.
 
     Raises:
-        ValueError: if there is no such model or device, the model is damaged, or it has no attention heads.
+        ValueError: if there is no such model or device, the model is damaged, it has no attention heads, or its
+            weights cannot stay on disk.
 
     >>> mh.load()
     Model('smollm2-135m-instruct': 30 layers x 9 heads (3 key/value), d_model 576, TransformerBridge)
     """
-    chosen = _choose_backend(backend)
+    chosen = _choose_backend("bridge" if backend is None and max_memory is not None else backend)
     _check_attention(attn_implementation)
+    if max_memory is not None and chosen == "hooked":
+        raise ValueError(
+            'max_memory: HookedTransformer keeps all weights in memory; leave backend out or give backend="bridge"'
+        )
     found = load_pretrained(
-        name_or_path, revision=revision, dtype=dtype, device=_find_device(device), trust_remote_code=trust_remote_code
+        name_or_path,
+        revision=revision,
+        dtype=dtype,
+        device=_find_device(device),
+        trust_remote_code=trust_remote_code,
+        max_memory=None if max_memory is None else budget_bytes(max_memory, "max_memory"),
     )
     model = from_transformers(
         found.model,
@@ -67,7 +83,13 @@ def load(
     path = Path(name_or_path or DEFAULT_MODEL).expanduser()
     where = str(path.absolute()) if os.path.exists(path) else found.name
     model.source = Source(
-        where, found.commit, dtype, backend, trust_remote_code, attn_implementation=attn_implementation
+        where,
+        found.commit,
+        dtype,
+        backend,
+        trust_remote_code,
+        attn_implementation=attn_implementation,
+        max_memory=max_memory,
     )
     return model
 
@@ -87,12 +109,19 @@ def load_again(source: Source, device: str | torch.device) -> Model:
         backend=source.backend,
         trust_remote_code=source.trust_remote_code,
         attn_implementation=source.attn_implementation,
+        max_memory=source.max_memory,
     )
     return model if source.cast is None else in_dtype(model, source.cast)
 
 
 def in_dtype(model: Model, dtype: torch.dtype) -> Model:
-    """A copy of the model with the same weights in another dtype."""
+    """A copy of the model with the same weights in another dtype.
+
+    Raises:
+        ValueError: if its weights are on disk.
+    """
+    if model.backend.on_disk is not None:
+        raise ValueError(f"model {model.name!r} has weights on disk and cannot be copied; load it in {dtype}")
     copied = wrap(model.backend.in_dtype(dtype), model.tokenizer, attn_implementation=model.attn_implementation)
     copied.source = model.source and replace(model.source, cast=dtype)
     copied.original = model  # hooks of TransformerLens in the copy refer to it weakly
@@ -139,13 +168,18 @@ def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name
     """The TransformerLens object for a transformers model.
 
     Raises:
-        ValueError: if TransformerLens does not support the model, or fails.
+        ValueError: if TransformerLens does not support the model, cannot leave its weights on disk, or fails.
     """
     try:
         return boot(model, copy.deepcopy(tokenizer), name)
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:  # TransformerLens raises errors of any type for architectures that it does not know
+        if on_disk_of(model) is not None:
+            raise ValueError(
+                f"max_memory: the weights of {name!r} (architecture {type(model).__name__}) cannot stay on disk: "
+                f"TransformerLens needs them when it loads the model; leave max_memory out: {first_sentence(error)}"
+            ) from error
         raise ValueError(
             f"model: {name!r} (architecture {type(model).__name__}) cannot be read: TransformerLens "
             f"{importlib.metadata.version('transformer-lens')} does not support it: {first_sentence(error)}"
@@ -216,4 +250,6 @@ def _ready(model: Model, attn_implementation: AttnImplementation) -> Model:
         if attn_implementation == "sdpa":
             model.backend.fuse_attention()
         layout_of(model)
+    if model.backend.on_disk is not None:
+        model.backend.on_disk.drop()
     return model

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.engine.job import Job
-from mechheads.engine.memory import token_bytes, tokens_in_flight
+from mechheads.engine.memory import tokens_in_flight
 from mechheads.messages.progress import Bar
 from mechheads.metrics.base import Metric, MetricContext, check_value, name_of, read_positions
 from mechheads.model.backends.base import Hook
@@ -21,6 +21,7 @@ from mechheads.model.core import ModelCore
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache, states_at
 from mechheads.runs.layer_store import LayerStore
+from mechheads.runs.memory import token_bytes
 
 _INSTEAD = "use mh.logit_diff, mh.log_prob or another metric that has one"
 

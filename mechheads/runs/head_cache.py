@@ -19,6 +19,7 @@ from mechheads.messages.suggest import did_you_mean
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.layer_store import LayerStore
+from mechheads.runs.memory import tokens_in_run
 from mechheads.units import show_bytes
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class HeadCache:
         on_disk = cls.estimate(model, tokens, sites=sites).total > limits.memory
         stores = {site: LayerStore(model.n_layers, len(tokens), on_disk) for site in sites}
         mask = tokens.mask
-        step = max(1, limits.run_tokens // tokens.ids.shape[1])
+        step = max(1, tokens_in_run(model, limits, tokens.ids.shape[1]) // tokens.ids.shape[1])
         starts = range(0, len(tokens), step)
         finals = []
         for start in Bar(starts, desc="caching heads", disable=not progress or len(starts) == 1, leave=False):

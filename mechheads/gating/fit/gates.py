@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from mechheads.engine.memory import token_bytes, tokens_in_flight
+from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.row_layout import layout_of
 from mechheads.gating.fit.arguments import Reduce, check_reduce
 from mechheads.gating.tasks.task import Task, TaskTokens
@@ -34,6 +34,7 @@ from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.backends.partial_block import Noted, mask_of, until_stopped
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.runs.memory import token_bytes
 
 _KEPT = 1.2
 """Memory per token that a block with frozen weights keeps for the backward pass, in units of ``token_bytes``.

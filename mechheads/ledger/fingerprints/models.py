@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _BOOTED_BY = {"torch", "transformers", "transformer_lens", "accelerate"}
 """Libraries whose own hooks and forwards belong to a model as they load it."""
+_READS_WEIGHTS = "mechheads.model.backends.on_disk"
+"""The hook of this module reads weights that are on disk."""
 _HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
 _PATHS = {"_name_or_path", "name_or_path", "model_name", "tokenizer_name", "transformers_version"}
 """Settings that only say where a model came from."""
@@ -59,12 +61,14 @@ def weights_fingerprint(module: torch.nn.Module) -> str:
     >>> len(weights_fingerprint(model.model))
     64
     """
+    from mechheads.model.backends.on_disk import stored_weight
+
     walk = Walk(["weights"])
     weights = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
     sums: dict[int, tuple[Any, ...]] = {}
     for name, weight in sorted(weights.items()):
         if id(weight) not in sums:
-            sums[id(weight)] = checksum(weight, walk)
+            sums[id(weight)] = checksum(stored_weight(module, weight), walk)
         walk.add((name, *sums[id(weight)]))
     return walk.hash.hexdigest()
 
@@ -133,7 +137,7 @@ def _is_booted(thing: Any) -> bool:
     written = getattr(thing, "__globals__", {}).get("__name__") or (
         thing.__module__ if isinstance(thing, (type, types.BuiltinFunctionType)) else type(thing).__module__
     )
-    return str(written).partition(".")[0] in _BOOTED_BY
+    return str(written).partition(".")[0] in _BOOTED_BY or written == _READS_WEIGHTS
 
 
 def _inner(thing: Any) -> Any:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mechheads.model.backends.on_disk import in_memory, on_disk_of
 from mechheads.model.backends.points import Point, find_points, has_user_hooks
 from mechheads.model.backends.temporary_changes import HookOn, NoGradient, changes_of
 
@@ -89,6 +90,9 @@ class Backend(ABC):
     def __init__(self, module: Any) -> None:
         self.module = module
         self.changes = changes_of(module)
+        self.on_disk = on_disk_of(module)
+        if self.on_disk is not None:
+            self.changes.at_end = self.on_disk.drop
         self.layout: Layout | None = None  # see engine/row_layout.layout_of
         self.read_only: frozenset[str] = frozenset()  # sites whose hooks fire but change nothing; see ``readable``
         cfg = module.cfg
@@ -324,12 +328,15 @@ class Backend(ABC):
 
     def weight(self, kind: Weight, layer: int) -> Float[Tensor, "head rows columns"]:
         """W_Q, W_K, W_V [head, d_model, d_head] or W_O [head, d_head, d_model], one for each query head."""
-        weight = getattr(self.module.blocks[layer].attn, f"W_{kind}").detach()
-        return self._for_query_heads(weight)
+        attention = self.module.blocks[layer].attn
+        with in_memory(self.on_disk, layer, attention):
+            return self._for_query_heads(getattr(attention, f"W_{kind}").detach())
 
     def bias(self, kind: Weight, layer: int) -> Float[Tensor, "*shape"] | None:
         """b_Q, b_K, b_V [head, d_head] for each query head, or b_O [d_model]; None if there is none."""
-        bias = getattr(self.module.blocks[layer].attn, f"b_{kind}", None)
+        attention = self.module.blocks[layer].attn
+        with in_memory(self.on_disk, layer, attention):
+            bias = getattr(attention, f"b_{kind}", None)
         if bias is None or kind == "O":
             return None if bias is None else bias.detach()
         return self._for_query_heads(bias.detach().reshape(-1, self.sizes.d_head))
@@ -370,7 +377,7 @@ class Backend(ABC):
         if module is None:
             return ones
         x = balanced(d_model, ones.device)
-        with torch.no_grad():
+        with torch.no_grad(), in_memory(self.on_disk, layer, module):
             rows = (1e3 * torch.stack([x, -x])).to(self.parameter.dtype)[None]
             up, down = module(rows)[0].float()
         return (up - down) / (2 * x)

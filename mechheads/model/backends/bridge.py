@@ -45,6 +45,8 @@ class BridgeBackend(Backend):
         super().__init__(module)
         self._fused: Sequence[FusedAttention | None] = [None] * self.sizes.n_layers
         self._visible: dict[int, list[Tensor]] = {}
+        if self.on_disk is not None:
+            self.on_disk.check(module)
         if not hasattr(module.original_model, "base_model"):
             raise ValueError(
                 f"model: {module.cfg.model_name!r} is a bridge around a {type(module.original_model).__name__}; "

@@ -139,9 +139,14 @@ class Turn:
 
 
 class Changes:
-    """The changes in effect on one model, and the analysis that has the model to itself."""
+    """The changes in effect on one model, and the analysis that has the model to itself.
+
+    Attributes:
+        at_end: called when an analysis ends.
+    """
 
     def __init__(self) -> None:
+        self.at_end: Callable[[], None] = _nothing
         self._made: list[Change] = []
         self._turn = Turn(sys._getframe())
         self._turn.end()
@@ -190,9 +195,14 @@ class Changes:
         if turn.ended:
             return  # what is on the model now was put there by another thread
         self._restore()
+        self.at_end()
         if torch.is_grad_enabled() != turn.grad:
             torch.set_grad_enabled(turn.grad)
         turn.end()
+
+
+def _nothing() -> None:
+    """What happens at the end of an analysis of most models."""
 
 
 _OF_MODULES: weakref.WeakKeyDictionary[nn.Module, Changes] = weakref.WeakKeyDictionary()

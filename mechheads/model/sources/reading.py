@@ -12,43 +12,80 @@ import transformers
 from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
+from mechheads.model.backends.on_disk import take_over
 from mechheads.model.sources.errors import ModelSourceError
+from mechheads.model.sources.placing import Room, no_warning_of_disk, place
 from mechheads.model.sources.sizes import no_larger_than
 
 
-def read_model(folder: Path, *, numbers: int, dtype: torch.dtype, **options: Any) -> tuple[Any, Any]:
+def read_model(
+    folder: Path, *, numbers: int, dtype: torch.dtype, room: Room | None = None, **options: Any
+) -> tuple[Any, Any]:
     """A model and its tokenizer from a folder, or from a ``gguf_file`` in it.
 
     Args:
         numbers: how many numbers the files hold; a config that asks for more is an error.
+        room: where the weights go; by default, all into the CPU's memory.
 
     Raises:
         ModelSourceError: if they cannot be read.
     """
     where = str(folder / options.get("gguf_file", ""))
+    options |= {"local_files_only": True}
     try:
-        with no_progress_bars(), no_larger_than(numbers, where):
-            return read(str(folder), dtype=dtype, local_files_only=True, **options)
+        with no_progress_bars():
+            with no_larger_than(numbers, where):
+                places = find_places(str(folder), room, dtype=dtype, **options)
+            with no_larger_than(numbers, where):
+                return read(str(folder), dtype=dtype, places=places, **options)
     except Exception as error:
         raise own_error(where, error) or ModelSourceError(
             f"name_or_path {where!r} cannot be read as a model: {error}"
         ) from error
 
 
-def read(source: str, *, dtype: torch.dtype, trust_remote_code: bool = False, **options: Any) -> tuple[Any, Any]:
-    """A model with eager attention and its tokenizer, with the options of ``from_pretrained``."""
+def find_places(
+    source: str, room: Room | None, *, dtype: torch.dtype, trust_remote_code: bool = False, **options: Any
+) -> dict[str, str] | None:
+    """The device or ``"disk"`` for each part of a model; None if all of it fits into memory."""
+    if room is None:
+        return None
+    config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
+    _check_config(config, source)
+    return place(config, source, room, dtype=dtype, trust_remote_code=trust_remote_code)
+
+
+def read(
+    source: str,
+    *,
+    dtype: torch.dtype,
+    trust_remote_code: bool = False,
+    places: dict[str, str] | None = None,
+    **options: Any,
+) -> tuple[Any, Any]:
+    """A model with eager attention and its tokenizer, with the options of ``from_pretrained``.
+
+    Args:
+        places: the device or ``"disk"`` for each part of the model; None for the CPU.
+    """
     options["trust_remote_code"] = trust_remote_code
     config = transformers.AutoConfig.from_pretrained(source, **options)
     _check_config(config, source)
-    loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-        source, config=config, dtype=dtype, attn_implementation="eager", output_loading_info=True, **options
-    )
+    how: dict[str, Any] = {"attn_implementation": "eager", "output_loading_info": True}
+    if places is not None:
+        how["device_map"] = places
+    with no_warning_of_disk():
+        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            source, config=config, dtype=dtype, **how, **options
+        )
     model, report = loaded
     if missing := sorted(report["missing_keys"]):
         raise ModelSourceError(
             f"model {source!r} is incomplete: {len(missing)} of its weights are missing from its files, the first is "
             f"{missing[0]}, and would be random numbers; download the model again"
         )
+    if places is not None:
+        take_over(model)
     if "gguf_file" in options:
         _forget_quantisation(model)
     return model, transformers.AutoTokenizer.from_pretrained(source, **options)
@@ -89,6 +126,12 @@ def own_error(source: str, error: BaseException) -> ModelSourceError | None:
         return ModelSourceError(
             f"model {source!r} needs its own Python code, and trust_remote_code is off. Read that code; if you trust "
             "it, load with trust_remote_code=True"
+        )
+    if "offload_folder" in str(error):
+        return ModelSourceError(
+            f"max_memory: the weights of model {source!r} cannot be read from where they are, because they are not in "
+            "safetensors or transformers changes them when it loads them (as it does with mixtures of experts). Save "
+            "the model with save_pretrained in safetensors, or leave max_memory out"
         )
     if "Weights only load failed" in str(error):
         return ModelSourceError(

@@ -1,0 +1,186 @@
+"""Weights that stay on disk: those of one block at a time are in memory.
+
+transformers and accelerate leave weights on disk if a device map says so, and know in which file each of them is. Their
+own hooks read the weights of a layer whenever its ``forward`` is called, and forget them at once. The engine calls a
+block several times before it goes on to the next, and analyses read W_O beside it. So these hooks are removed, and
+here the weights of a block are read when the block is first called, and kept until another block is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate.hooks import AlignDevicesHook, remove_hook_from_module
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, eq=False)
+class _Slot:
+    """The place of a weight in a module, and the files that it is read from."""
+
+    owner: nn.Module
+    name: str
+    empty: nn.Parameter
+    files: Mapping[str, Tensor]
+
+    def read(self) -> Tensor:
+        """The weight, in memory of its own: pages of a mapped file would be read piece by piece in each product."""
+        stored = self.files[self.name]
+        return stored.clone() if stored.device.type == "cpu" else stored
+
+    def fill(self) -> None:
+        self.owner._parameters[self.name] = nn.Parameter(self.read(), requires_grad=False)
+
+    def clear(self) -> None:
+        self.owner._parameters[self.name] = self.empty
+
+    @property
+    def bytes(self) -> int:
+        return self.empty.numel() * self.empty.itemsize
+
+
+class WeightsOnDisk:
+    """The weights of some blocks of a transformers model, on disk but for those of the block that ran last.
+
+    Attributes:
+        layer_bytes: the bytes that each layer on disk takes in memory.
+        bytes_read, seconds: how many bytes were read so far, and how long that took.
+
+    Args:
+        blocks: the blocks by their layers, with the hooks of accelerate that read their weights.
+    """
+
+    def __init__(self, blocks: Mapping[int, nn.Module]) -> None:
+        self._slots = {layer: list(_slots(block)) for layer, block in blocks.items()}
+        self.layer_bytes = {layer: sum(slot.bytes for slot in slots) for layer, slots in self._slots.items()}
+        self.bytes_read, self.seconds = 0, 0.0
+        self._held: int | None = None
+        self._filled: list[_Slot] = []
+        for layer, block in blocks.items():
+            block.register_forward_pre_hook(_Hold(self, layer))
+
+    def hold(self, layer: int) -> None:
+        """Read the weights of a layer, and drop those of the layer before."""
+        if self._held == layer:
+            return
+        self.drop()
+        self._fill(self._slots[layer], self._filled)
+        self._held = layer
+
+    def drop(self) -> None:
+        """Keep no weights of these layers in memory."""
+        self._held = None
+        _clear(self._filled)
+
+    @contextlib.contextmanager
+    def present(self, layer: int, part: nn.Module) -> Iterator[None]:
+        """In the ``with`` block, the weights of a part of a layer are in memory."""
+        inside = set(part.modules())
+        missing = [
+            slot
+            for slot in self._slots.get(layer, ())
+            if slot.owner in inside and slot.owner._parameters[slot.name] is slot.empty
+        ]
+        filled: list[_Slot] = []
+        try:
+            self._fill(missing, filled)
+            yield
+        finally:
+            _clear(filled)
+
+    def read(self, weight: Tensor) -> Tensor:
+        """A weight that is on disk; any other one is returned as it is."""
+        found = (slot for slots in self._slots.values() for slot in slots if slot.empty is weight)
+        slot = next(found, None)
+        return weight if slot is None else slot.read()
+
+    def check(self, module: nn.Module) -> None:
+        """Check that TransformerLens uses these weights themselves, and has made no others from them.
+
+        Raises:
+            ValueError: if it has.
+        """
+        known = {id(slot.empty) for slots in self._slots.values() for slot in slots}
+        for name, weight in module.named_parameters():
+            if weight.is_meta and id(weight) not in known:
+                raise ValueError(
+                    f"max_memory: TransformerLens makes {name} from other weights of this architecture when it loads "
+                    "them, so they cannot stay on disk; leave max_memory out"
+                )
+
+    def _fill(self, slots: list[_Slot], filled: list[_Slot]) -> None:
+        start = time.perf_counter()
+        for slot in slots:
+            filled.append(slot)
+            slot.fill()
+            self.bytes_read += slot.bytes
+        self.seconds += time.perf_counter() - start
+
+
+def in_memory(
+    on_disk: WeightsOnDisk | None, layer: int | None, part: nn.Module
+) -> contextlib.AbstractContextManager[None]:
+    """While the ``with`` block runs, the weights of a part of a layer are in memory; ``layer``: None for the others."""
+    return contextlib.nullcontext() if on_disk is None or layer is None else on_disk.present(layer, part)
+
+
+class _Hold:
+    """A torch hook before a block: reads the block's weights."""
+
+    def __init__(self, on_disk: WeightsOnDisk, layer: int) -> None:
+        self._on_disk, self._layer = on_disk, layer
+
+    def __call__(self, block: nn.Module, inputs: Any) -> None:
+        self._on_disk.hold(self._layer)
+
+
+def _clear(filled: list[_Slot]) -> None:
+    while filled:
+        filled[-1].clear()
+        filled.pop()
+
+
+def _slots(block: nn.Module) -> Iterator[_Slot]:
+    for module in block.modules():
+        for name, weight in module._parameters.items():
+            if weight is not None and weight.is_meta:
+                hook: Any = getattr(module, "_hf_hook", None)
+                if not isinstance(hook, AlignDevicesHook) or hook.weights_map is None:
+                    raise ValueError(
+                        f"max_memory: accelerate does not say where {name} of a {type(module).__name__} is stored, so "
+                        "this architecture's weights cannot stay on disk; leave max_memory out"
+                    )
+                weight.requires_grad_(False)
+                yield _Slot(module, name, weight, hook.weights_map)
+
+
+_OF_MODELS: weakref.WeakKeyDictionary[nn.Module, WeightsOnDisk] = weakref.WeakKeyDictionary()
+
+
+def take_over(hf_model: Any) -> None:
+    """Make a transformers model that was loaded with blocks on disk keep them there, without accelerate's hooks."""
+    places: dict[str, Any] = hf_model.hf_device_map
+    on_disk = {name: hf_model.get_submodule(name) for name, place in places.items() if place == "disk"}
+    _OF_MODELS[hf_model] = WeightsOnDisk({int(name.rpartition(".")[2]): part for name, part in on_disk.items()})
+    remove_hook_from_module(hf_model, recurse=True)
+    for module in hf_model.modules():
+        if getattr(vars(module).get("forward"), "__func__", None) is type(module).forward:
+            del module.forward  # accelerate puts the method back as an attribute of the module
+    del hf_model.hf_device_map
+
+
+def on_disk_of(module: nn.Module) -> WeightsOnDisk | None:
+    """The weights on disk of a TransformerLens model; None if all are in memory."""
+    return _OF_MODELS.get(getattr(module, "original_model", module))
+
+
+def stored_weight(module: nn.Module, weight: torch.Tensor) -> torch.Tensor:
+    """A weight of a TransformerLens model, read if it is on disk."""
+    on_disk = on_disk_of(module)
+    return weight if on_disk is None else on_disk.read(weight)

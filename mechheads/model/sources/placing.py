@@ -1,0 +1,100 @@
+"""Which blocks of a model are kept in memory, and which stay on disk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from mechheads.model.sources.errors import ModelSourceError
+from mechheads.units import show_bytes
+
+
+@dataclass(frozen=True)
+class Room:
+    """How much memory the weights of a model may take, in bytes, and on which device."""
+
+    memory: int
+    device: torch.device
+
+
+def place(
+    config: transformers.PreTrainedConfig, source: str, room: Room, *, dtype: torch.dtype, trust_remote_code: bool
+) -> dict[str, str] | None:
+    """A device map for ``from_pretrained`` that leaves blocks on disk if the weights need more memory than there is.
+
+    Embedding, unembedding and norms are in memory, with room for one block that is read. Of the blocks as many are in
+    memory as fit besides. These are the last ones: a change in a layer goes through the later layers.
+
+    Args:
+        config: the model's configuration; ``source``: where it comes from, for messages.
+
+    Returns:
+        the device or ``"disk"`` for each part of the model; None if everything fits.
+
+    Raises:
+        ModelSourceError: if there is not enough memory for any run, or the model's blocks are not found.
+    """
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
+    name, blocks = _blocks(model, config, source)
+    sizes = [_bytes(block.parameters()) for block in blocks]
+    others = _bytes(model.parameters()) - sum(sizes)
+    if dtype.itemsize < 4:  # the unembedding is kept in float32 too
+        others += 4 * model.get_output_embeddings().weight.numel()
+    if others + sum(sizes) <= room.memory:
+        return None
+    least = others + max(sizes)
+    if room.memory < least:
+        raise ModelSourceError(
+            f"max_memory is {show_bytes(room.memory)}, but model {source!r} needs at least {show_bytes(least)}: "
+            f"{show_bytes(others)} for its embeddings and {show_bytes(max(sizes))} for its largest block"
+        )
+    first = len(sizes)
+    while least + sum(sizes[first - 1 :]) <= room.memory:
+        first -= 1
+    layers = {f"{name}.{layer}": "disk" if layer < first else str(room.device) for layer in range(len(sizes))}
+    return {part: str(room.device) for part in _beside(model, name)} | layers
+
+
+def _blocks(model: nn.Module, config: Any, source: str) -> tuple[str, nn.ModuleList]:
+    """The list of a model's blocks and its name."""
+    n_layers = config.get_text_config(decoder=True).num_hidden_layers
+    for name, part in model.named_modules():
+        if isinstance(part, nn.ModuleList) and len(part) == n_layers:
+            return name, part
+    raise ModelSourceError(
+        f"max_memory: model {source!r} has no list of {n_layers} blocks to leave on disk; leave max_memory out"
+    )
+
+
+def _beside(module: nn.Module, blocks: str, name: str = "") -> Iterator[str]:
+    """The names of the largest parts of a model that do not contain its blocks."""
+    for child, part in module.named_children():
+        full = f"{name}{child}"
+        if blocks.startswith(f"{full}."):
+            yield from _beside(part, blocks, f"{full}.")
+        elif full != blocks:
+            yield full
+
+
+def _bytes(weights: Iterator[nn.Parameter]) -> int:
+    return sum(weight.numel() * weight.itemsize for weight in weights)
+
+
+@contextmanager
+def no_warning_of_disk() -> Iterator[None]:
+    """Hide accelerate's warning that weights are on disk."""
+    logger = logging.getLogger("accelerate.big_modeling")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

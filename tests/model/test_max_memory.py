@@ -1,0 +1,250 @@
+"""Models whose weights do not fit into memory: the same numbers, and one block in memory at a time."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import warnings
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import mechheads as mh
+from mechheads.engine.sweep import plan
+from mechheads.ledger.fingerprints import model_fingerprint
+from mechheads.limits import Limits
+from mechheads.model.backends.on_disk import WeightsOnDisk
+from mechheads.model.load import in_dtype, load_again
+from mechheads.model.sources import ModelSourceError
+from support.architectures import architectures
+from support.releases import only_on_4
+from support.texts import CLEAN, PAIRS
+
+pytestmark = pytest.mark.transformerlens
+
+TINY = [*architectures("llama", "qwen", "gemma"), *(pytest.param(name, marks=[only_on_4]) for name in ("gemma3",))]
+QUIET: dict[str, Any] = {"progress": False}
+IDS = torch.tensor([[5, 9, 7, 30, 12, 80]])
+
+
+def sizes(folder: Path) -> tuple[int, int]:
+    """The bytes of the weights beside the blocks, and of one block, counted from the file."""
+    stored = safetensors.torch.load_file(folder / "model.safetensors")
+    blocks = [weight.nbytes for name, weight in stored.items() if ".layers." in name]
+    return sum(weight.nbytes for weight in stored.values()) - sum(blocks), sum(blocks) // 3
+
+
+def load_with(folder: Path, blocks: int) -> mh.Model:
+    """The model with room for its embeddings and so many blocks."""
+    others, block = sizes(folder)
+    return mh.load(folder, max_memory=others + blocks * block)
+
+
+def disk(model: mh.Model) -> WeightsOnDisk:
+    assert model.backend.on_disk is not None
+    return model.backend.on_disk
+
+
+def blocks_in_memory(model: mh.Model) -> list[int]:
+    """The layers of which any weight is in memory."""
+    blocks = [block.original_component for block in model.model.blocks]
+    return [layer for layer, block in enumerate(blocks) if not all(weight.is_meta for weight in block.parameters())]
+
+
+@pytest.fixture(scope="module", params=TINY)
+def folder(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> Path:
+    return tiny(request.param)
+
+
+@pytest.fixture(scope="module")
+def both(folder: Path) -> tuple[mh.Model, mh.Model]:
+    """The model in memory, and with all its blocks on disk."""
+    return mh.load(folder, backend="bridge"), load_with(folder, 1)
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return load_with(tiny("llama"), 1)
+
+
+ANALYSES: dict[str, Callable[[mh.Model], Any]] = {
+    "cache": lambda model: torch.cat([run_of(model).z.layer(2).flatten(), run_of(model).logits.flatten()]).numpy(),
+    "ablate": lambda model: mh.ablate(model, CLEAN, kind="mean", metric="kl_divergence", **QUIET).scores,
+    "patch z": lambda model: mh.activation_patch(model, PAIRS, site="z", metric=mh.logit_diff, **QUIET).scores,
+    "patch k": lambda model: mh.activation_patch(model, PAIRS, site="k", positions="each", **QUIET).scores,
+    "paths": lambda model: mh.path_patch(model, PAIRS, receivers=["L2H1.q"], metric=mh.logit_diff, **QUIET).scores,
+    "mlps": lambda model: mh.activation_patch(model, PAIRS, nodes="all", **QUIET).dataset["mlp_values"],
+    "edges": lambda model: mh.patching.attribute_edges(model, PAIRS, **QUIET).score,
+    "gim": lambda model: mh.patching.attribution_patch(model, PAIRS, gim=True, **QUIET).scores,
+    "learned": lambda model: mh.patching.learn_ranking(model, PAIRS, updates=2, **QUIET).scores,
+    "ships": lambda model: mh.ships(model, CLEAN, template="bare", **QUIET).scores,
+    "angle": lambda model: mh.safety.generalized_ships(model, CLEAN, r=1, template="bare", **QUIET).scores,
+    "profile": lambda model: mh.profile_heads(model, [list(range(3, 60))], window=16, **QUIET).values,
+    "written": lambda model: torch.cat([model.W_O[layer].flatten() for layer in range(3)]).numpy(),
+    "read": lambda model: torch.cat([model.W_Q[1].flatten(), model.W_K[1].flatten(), model.W_V[1].flatten()]).numpy(),
+    "scales": lambda model: torch.cat([model.attention_scale(0), model.final_scale()]).numpy(),
+    "generate": lambda model: mh.generate(model, CLEAN, 3, **QUIET).texts,
+}
+
+
+def run_of(model: mh.Model) -> mh.patching.HeadCache:
+    return model.cache(CLEAN, **QUIET)
+
+
+@pytest.mark.parametrize("analysis", ANALYSES)
+def test_every_analysis_gives_the_same_and_leaves_no_block_in_memory(
+    analysis: str, both: tuple[mh.Model, mh.Model]
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted, found = (ANALYSES[analysis](model) for model in both)
+    if analysis == "generate":
+        assert [str(one) for one in found] == [str(one) for one in wanted]
+    else:
+        np.testing.assert_allclose(found, wanted, atol=2e-5, rtol=1e-4)
+    assert blocks_in_memory(both[1]) == []
+
+
+def test_one_block_is_in_memory_at_a_time(llama: mh.Model) -> None:
+    seen = {}
+
+    def note(value: Any, hook: Any) -> None:
+        seen[hook.layer()] = blocks_in_memory(llama)
+
+    llama.backend.run(IDS, [(llama.hook_name("z", layer), note) for layer in range(3)])
+    assert seen == {0: [0], 1: [1], 2: [2]}
+    disk(llama).drop()
+
+
+def test_blocks_that_fit_stay_in_memory(tiny: Callable[[str], Path]) -> None:
+    model = load_with(tiny("llama"), 2)
+    assert blocks_in_memory(model) == [2] and set(disk(model).layer_bytes) == {0, 1}
+    run_of(model)
+    assert blocks_in_memory(model) == [2]
+
+
+def test_a_model_that_fits_has_nothing_on_disk(tiny: Callable[[str], Path]) -> None:
+    model = load_with(tiny("llama"), 3)
+    assert model.backend.on_disk is None and blocks_in_memory(model) == [0, 1, 2]
+
+
+def test_a_plan_counts_what_is_read(llama: mh.Model) -> None:
+    on_disk = disk(llama)
+    whole = sum(on_disk.layer_bytes.values())
+    planned = plan(llama, PAIRS.clean, intervention=mh.Zero())
+    before = on_disk.bytes_read
+    mh.ablate(llama, PAIRS.clean, kind="zero", **QUIET)
+    assert planned.bytes_read == on_disk.bytes_read - before == 2 * whole  # one cached run, one wave of all heads
+    assert planned.weights_on_disk == whole and "read 2 times" in str(planned)
+
+
+def test_small_waves_read_the_later_layers_again(llama: mh.Model) -> None:
+    on_disk = disk(llama)
+    block = on_disk.layer_bytes[0]
+    limits = Limits(tokens=36)
+    planned = plan(llama, PAIRS.clean, intervention=mh.Zero(), budget=limits)
+    before = on_disk.bytes_read
+    mh.ablate(llama, PAIRS.clean, kind="zero", budget=limits, **QUIET)
+    assert planned.bytes_read > 6 * block
+    assert 0 <= planned.bytes_read - (on_disk.bytes_read - before) <= planned.units * block
+
+
+def test_in_memory_a_plan_reads_nothing(tiny: Callable[[str], Path]) -> None:
+    planned = plan(mh.load(tiny("llama")), CLEAN, intervention=mh.Zero())
+    assert planned.bytes_read == planned.reads == 0 and "weights on disk" not in str(planned)
+
+
+def test_parts_of_the_model_run_too(both: tuple[mh.Model, mh.Model]) -> None:
+    for run in (lambda model: model.model(IDS), lambda model: model.first_mlp(model.W_E[:4])):
+        here, there = map(run, both)
+        torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-5)
+        disk(both[1]).drop()
+
+
+def test_its_fingerprint_is_that_of_the_model_in_memory(both: tuple[mh.Model, mh.Model], tmp_path: Path) -> None:
+    assert model_fingerprint(both[0].model, "store") == model_fingerprint(both[1].model, "store")
+    stored = [mh.ablate(model, CLEAN, store=tmp_path / "sweep.ledger", **QUIET) for model in both]
+    assert np.array_equal(*(one.values for one in stored))
+    assert blocks_in_memory(both[1]) == []
+
+
+def test_it_is_loaded_again_in_the_same_way(llama: mh.Model) -> None:
+    assert llama.source is not None
+    again = load_again(llama.source, "cpu")
+    assert blocks_in_memory(again) == [] and disk(again).layer_bytes == disk(llama).layer_bytes
+
+
+def test_half_precision_is_read_as_such(tiny: Callable[[str], Path]) -> None:
+    wanted = mh.load(tiny("llama"), dtype=torch.bfloat16, backend="bridge")
+    others, block = sizes(tiny("llama"))
+    model = mh.load(tiny("llama"), dtype=torch.bfloat16, max_memory=others + block // 2)
+    assert model.W_O[1].dtype == torch.bfloat16 and torch.equal(model.W_O[1], wanted.W_O[1])
+    effect = mh.ablate(model, CLEAN, **QUIET)
+    assert effect.provenance["precision"] == "not measured: no room for the model in float32"
+    with pytest.raises(ValueError, match=r"has weights on disk and cannot be copied; load it in torch\.float32"):
+        in_dtype(model, torch.float32)
+
+
+def test_an_interrupt_while_weights_are_read_leaves_the_model_whole(
+    both: tuple[mh.Model, mh.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, slots = both[1], disk(both[1])._slots[1]
+    kind, read = type(slots[0]), type(slots[0]).read
+
+    def stop(slot: Any) -> torch.Tensor:
+        if slot is slots[2]:
+            raise KeyboardInterrupt
+        return read(slot)
+
+    wanted = run_of(model).final
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "read", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_of(model)
+    assert blocks_in_memory(model) == []
+    assert torch.equal(run_of(model).final, wanted)
+
+
+def test_a_model_is_forgotten(tiny: Callable[[str], Path]) -> None:
+    model = load_with(tiny("llama"), 1)
+    gone = weakref.ref(model.model.original_model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_memory_too_small_says_what_is_needed(tiny: Callable[[str], Path]) -> None:
+    with pytest.raises(ModelSourceError, match=r"max_memory is 1 KB, but model .* needs at least .* KB: .* embeddings"):
+        mh.load(tiny("llama"), max_memory="1 KB")
+
+
+@pytest.mark.parametrize("memory", ["much", -1, 0])
+def test_what_is_no_memory_is_refused(memory: Any, tiny: Callable[[str], Path]) -> None:
+    with pytest.raises(ValueError, match=r'max_memory is .*; give a number of bytes or a text such as "2 GB"'):
+        mh.load(tiny("llama"), max_memory=memory)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "neox"])
+def test_weights_that_transformerlens_splits_are_refused(name: str, tiny: Callable[[str], Path]) -> None:
+    with pytest.raises(ValueError, match="max_memory"):
+        mh.load(tiny(name), max_memory="150 KB")
+
+
+def test_weights_in_a_pickle_are_refused(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny("llama"), tmp_path / "pickled")
+    torch.save(safetensors.torch.load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    others, block = sizes(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelSourceError, match=r"max_memory: the weights of model .* not in safetensors"):
+        mh.load(folder, max_memory=others + block)
+
+
+def test_a_model_that_is_changed_in_memory_is_refused() -> None:
+    with pytest.raises(ModelSourceError, match="max_memory: the weights of 'smollm2-135m-refusal' are changed"):
+        mh.load("smollm2-135m-refusal", max_memory="200 MB")
