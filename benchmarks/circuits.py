@@ -35,6 +35,10 @@ RANKINGS: dict[str, Ranked] = {
     "attribution, GIM": lambda model, pairs, **nodes: mh.patching.attribution_patch(
         model, pairs, gim=True, **nodes, **QUIET
     ),
+    "learned for CPR": lambda model, pairs, **nodes: mh.patching.learn_ranking(model, pairs, **nodes, **QUIET),
+    "learned for CMD": lambda model, pairs, **nodes: mh.patching.learn_ranking(
+        model, pairs, measure="cmd", **nodes, **QUIET
+    ),
     "mean ablation": lambda model, pairs, **nodes: (
         mh.ablate(model, _clean(pairs), kind="mean", metric="logit_diff", **nodes, **QUIET) * -1
     ),
