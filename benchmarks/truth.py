@@ -1,7 +1,8 @@
 """Methods that find heads, on models whose heads are known: ``python -m benchmarks.truth``.
 
 Nine models were compiled from programs: the heads that the program needs are known, and all others attend at random and
-write where nothing reads. In three planted models, the heads that hold a relation are known. Every method scores all
+write where nothing reads. In three planted models, the heads that hold a relation are known. Three models were trained
+to known circuits: other heads do what training left them with, but no answer depends on it. Every method scores all
 heads on the same pairs; AUROC says how often a head that is needed has a larger absolute score than one that is not.
 Intervals are over the models, resampled together for all methods.
 """
@@ -19,7 +20,8 @@ from typing import Any
 import numpy as np
 
 import mechheads as mh
-from mechheads.testing import compiled_model, planted_model
+from mechheads.testing import compiled_model, planted_model, trained_model
+from mechheads.testing.causal_programs import CAUSAL_PROGRAMS
 from mechheads.testing.programs import PROGRAMS
 
 PLACE = Path(__file__).with_name("truth.json")
@@ -61,6 +63,12 @@ def planted(relation: str, seed: int) -> Known:
     pairs = mh.PromptPairs(clean, corrupted, [f" {word}" for word in answer], [f" {word}" for word in wrong])
     held = [head for head, of in made.heads.items() if relation in of.relations and of.kind != "unattended"]
     return Known(f"planted {relation}", made.model, pairs, _marked(made.model, held))
+
+
+def trained(name: str) -> Known:
+    """A model that was trained to a known circuit."""
+    made = trained_model(name)
+    return Known(f"trained {name}", made.model, made.pairs(N_PAIRS), _marked(made.model, made.heads))
 
 
 def _marked(model: mh.Model, heads: Any) -> np.ndarray:
@@ -120,6 +128,7 @@ def main() -> None:
     options = parser.parse_args()
     known = [compiled(name, options.seed) for name in PROGRAMS]
     known += [planted(relation, options.seed + i) for i, relation in enumerate(RELATIONS)]
+    known += [trained(name) for name in CAUSAL_PROGRAMS]
     found: dict[str, list[float]] = {name: [] for name in (*METHODS, COMBINED)}
     seconds = dict.fromkeys(METHODS, 0.0)
     for each in known:
