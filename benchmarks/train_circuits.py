@@ -39,7 +39,7 @@ from mechheads.testing.planting import blank_gpt2, word_tokenizer
 FOLDER = Path(__file__).parent.parent / "mechheads" / "data" / "trained"
 N_HEADS, D_MODEL, D_MLP = 4, 40, 80
 N_TEXTS, ROWS, RATE = 20_000, 96, 3e-3
-STEPS = {"induction": 2000, "indirect_object": 2000, "comparison": 3000}
+STEPS = {"induction": 1000, "indirect_object": 1200, "comparison": 2500}
 NONE = -100
 """The target where the program has no value; ``cross_entropy`` leaves it out."""
 Outputs = dict[str, Tensor]
@@ -61,11 +61,13 @@ class Texts:
             [[tokenizer.bos_token_id, *(self.vocabulary[f"▁{word}"] for word in words)] for words in self.words]
         )
 
-    def targets(self, texts: Sequence[int]) -> Int[Tensor, "text"]:
+    def targets(self, texts: Int[np.ndarray, "text"]) -> Int[Tensor, "text"]:
         """The tokens of the answers."""
         return self._tokens(self.values[i][self.program.variables[-1].name] for i in texts)
 
-    def interchanged(self, texts: Sequence[int], others: Sequence[int], names: Sequence[str]) -> Int[Tensor, "text"]:
+    def interchanged(
+        self, texts: Int[np.ndarray, "text"], others: Int[np.ndarray, "text"], names: Sequence[str]
+    ) -> Int[Tensor, "text"]:
         """The tokens of the answers if a variable, one for each text, has its value from the other text."""
         triples = zip(texts, others, names, strict=True)
         return self._tokens(self.program.answer(self.words[i], {at: self.values[j][at]}) for i, j, at in triples)
@@ -131,34 +133,34 @@ def train(gpt2: Any, texts: Texts, nodes: dict[str, tuple[int, int]], steps: int
     """Train a model to a program, with the rate falling to zero."""
     optimizer = torch.optim.AdamW(gpt2.parameters(), lr=RATE, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 100, 1 - step / steps))
-    outside = torch.ones(texts.program.n_layers, N_HEADS + 1, dtype=torch.bool)
-    for node in nodes.values():
-        outside[node] = False
     for step in range(steps):
-        rows = rng.integers(len(texts.ids), size=ROWS)
-        order = rng.permutation(ROWS)
-        names = rng.choice(list(nodes), ROWS).tolist()
-        swap = torch.zeros(2 * ROWS, *outside.shape, dtype=torch.bool)
-        for row, name in enumerate(names):
-            swap[(row, *nodes[name])] = True
-        swap[ROWS:] = outside & torch.from_numpy(rng.random((ROWS, *outside.shape)) < 0.5)
-        ids, right = texts.ids[rows], texts.targets(rows)
-        logits, outputs = run(gpt2, ids)
-        source = {at: value[order].repeat(2, 1, 1) for at, value in outputs.items()}
-        changed, _ = run(gpt2, ids.repeat(2, 1), swap, source)
-        wanted = texts.interchanged(rows, rows[order], names)
-        losses = (
-            cross_entropy(logits, right),
-            cross_entropy(changed[:ROWS], wanted),
-            cross_entropy(changed[ROWS:], right),
-        )
+        losses = draw_losses(gpt2, texts, nodes, rng)
         optimizer.zero_grad()
-        sum(losses[1:], losses[0]).backward()
+        losses.sum().backward()
         torch.nn.utils.clip_grad_norm_(gpt2.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         if step % 100 == 99:
-            print(f"  step {step + 1}: " + ", ".join(f"{float(loss):.4f}" for loss in losses), flush=True)
+            print(f"  step {step + 1}: " + ", ".join(f"{loss:.4f}" for loss in losses.tolist()), flush=True)
+
+
+def draw_losses(gpt2: Any, texts: Texts, nodes: dict[str, tuple[int, int]], rng: Generator) -> Float[Tensor, "loss=3"]:
+    """The losses of behaviour, interchange and strictness on texts drawn at random."""
+    rows, order = rng.integers(len(texts.ids), size=ROWS), rng.permutation(ROWS)
+    names = rng.choice(list(nodes), ROWS).tolist()
+    swap = torch.zeros(2 * ROWS, texts.program.n_layers, N_HEADS + 1, dtype=torch.bool)
+    swap[ROWS:] = torch.from_numpy(rng.random((ROWS, *swap.shape[1:])) < 0.5)
+    for layer, number in nodes.values():
+        swap[ROWS:, layer, number] = False
+    for row, name in enumerate(names):
+        swap[(row, *nodes[name])] = True
+    ids, right = texts.ids[rows], texts.targets(rows)
+    logits, outputs = run(gpt2, ids)
+    source = {at: value[order].repeat(2, 1, 1) for at, value in outputs.items()}
+    changed, _ = run(gpt2, ids.repeat(2, 1), swap, source)
+    wanted = texts.interchanged(rows, rows[order], names)
+    pairs = (logits, right), (changed[:ROWS], wanted), (changed[ROWS:], right)
+    return torch.stack([cross_entropy(of, targets) for of, targets in pairs])
 
 
 @torch.no_grad()
@@ -173,12 +175,8 @@ def measure(gpt2: Any, texts: Texts, nodes: dict[str, tuple[int, int]], rng: Gen
     logits, outputs = run(gpt2, texts.ids)
     base, source = logits.argmax(-1), {at: value[others] for at, value in outputs.items()}
     of = {node: name for name, node in nodes.items()}
-    found: dict[str, Any] = {
-        "accuracy": share(base == texts.targets(rows)),
-        "interchange": {},
-        "moves": {},
-        "changes": {},
-    }
+    found: dict[str, Any] = {"interchange": {}, "moves": {}, "changes": {}}
+    found["accuracy"] = share(base == texts.targets(rows))
     for layer, number in np.ndindex(texts.program.n_layers, N_HEADS + 1):
         swap = torch.zeros(len(rows), texts.program.n_layers, N_HEADS + 1, dtype=torch.bool)
         swap[:, layer, number] = True

@@ -16,8 +16,8 @@ from numpy.random import Generator
 
 LETTERS = tuple("abcdefghij")
 NAMES = ("ann", "bob", "cat", "dan", "eve", "gus", "ida", "jim")
-COLOURS = ("red", "blue", "green", "grey", "pink")
-NUMBERS = tuple("0123456789")
+COLOURS = ("red", "blue", "grey", "pink")
+NUMBERS = tuple("12345678")
 _VERBS, _WAYS, _OBJECTS = (
     ("met", "sang", "ate", "sat"),
     ("gave", "sent", "sold", "lent"),
@@ -112,24 +112,27 @@ def _draw_indirect_object(rng: Generator) -> list[str]:
     return [one, "and", two, verb, ",", rng.choice([one, two]).item(), way, thing, "to"]
 
 
-def _number(words: Sequence[str], values: Mapping[str, Any]) -> str:
-    """The number whose word before is the word before the last number."""
-    before = values["before"]
-    return next(words[i] for i in (1, 3, 5) if before[i] == before[-1])
+def _number(words: Sequence[str], values: Mapping[str, Any]) -> str | None:
+    """The listed number whose word before is the last word."""
+    return next((words[i] for i in (1, 3, 5) if values["before"][i] == words[-1]), None)
 
 
-def _compared(words: Sequence[str], values: Mapping[str, Any]) -> str:
-    number, asked = int(values["number"]), int(words[-1])
-    return "more" if asked > number else "less" if asked < number else "same"
+def _compared(words: Sequence[str], values: Mapping[str, Any]) -> str | None:
+    """The number before the last word, held against the listed one."""
+    return None if values["number"] is None else _order(values["before"][-1], values["number"])
+
+
+def _order(asked: str, listed: str) -> str:
+    return "more" if int(asked) > int(listed) else "less" if int(asked) < int(listed) else "same"
 
 
 def _draw_comparison(rng: Generator) -> list[str]:
     colours, numbers = rng.permutation(COLOURS)[:3].tolist(), rng.choice(NUMBERS, 3).tolist()
     at, wanted = rng.integers(3), rng.choice(["more", "less", "same"])
-    fits = [number for number in NUMBERS if _compared([number], {"number": numbers[at]}) == wanted]
+    fits = [number for number in NUMBERS if _order(number, numbers[at]) == wanted]
     asked = rng.choice(fits or NUMBERS).item()
     listed = [word for pair in zip(colours, numbers, strict=True) for word in pair]
-    return [*listed, "is", colours[at], asked]
+    return [*listed, ",", asked, colours[at]]
 
 
 CAUSAL_PROGRAMS = {
@@ -163,12 +166,18 @@ CAUSAL_PROGRAMS = {
         _draw_indirect_object,
     ),
     "comparison": CausalProgram(
-        (*COLOURS, *NUMBERS, "is", "more", "less", "same"),
+        (*COLOURS, *NUMBERS, ",", "more", "less", "same"),
         3,
         (
             Variable("before", "head", 0, "writes at each word which word is before it", _before),
-            Variable("number", "head", 1, "moves the number of the asked colour to the last word", _number),
-            Variable("compared", "mlp", 2, "compares the last number with the number that was moved", _compared),
+            Variable("number", "head", 1, "moves the number after the first copy of the last word to it", _number),
+            Variable(
+                "compared",
+                "mlp",
+                2,
+                "compares the number before the last word with the number that was moved",
+                _compared,
+            ),
         ),
         _draw_comparison,
     ),

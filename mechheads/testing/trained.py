@@ -135,7 +135,7 @@ class TrainedModel:
         Raises:
             ValueError: if the text has another length than the program's texts, or a word that they do not have.
 
-        >>> mh.testing.trained_model("comparison").expected("red 4 blue 7 pink 1 is blue 5")
+        >>> mh.testing.trained_model("comparison").expected("red 4 blue 7 pink 1 , 5 blue")
         'less'
         """
         return self._program.answer(self._read("prompt", prompt))
@@ -155,7 +155,7 @@ class TrainedModel:
             ValueError: as for ``expected``, or if there is no such variable.
 
         >>> made = mh.testing.trained_model("comparison")
-        >>> made.interchanged("red 4 blue 7 pink 1 is blue 5", "red 3 grey 2 pink 7 is red 9", "number")
+        >>> made.interchanged("red 4 blue 7 pink 1 , 5 blue", "red 3 grey 2 pink 7 , 2 red", "number")
         'more'
         """
         check_known("variable", variable, [it.variable for it in self.nodes.values()])

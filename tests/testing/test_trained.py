@@ -41,17 +41,21 @@ def indirect_object(text: str, other: str, variable: str | None) -> str:
     return ({one, two} - {again}).pop()
 
 
-def comparison(text: str, other: str, variable: str | None) -> str:
+def comparison(text: str, other: str, variable: str | None) -> str | None:
     if variable == "compared":
         return comparison(other, other, None)
-    *listed, _, asked, last = text.split()
-    if variable is not None:
-        *other_listed, _, other_asked, _ = other.split()
-        at = other_listed.index(other_asked) + 1
-        number = (listed if variable == "before" else other_listed)[at]
+    *listed, _, number, asked = text.split()
+    *other_listed, _, other_number, other_asked = other.split()
+    if variable == "before":
+        number = other_number
+        if asked not in other_listed:
+            return None
+        against = listed[other_listed.index(asked) + 1]
+    elif variable == "number":
+        against = other_listed[other_listed.index(other_asked) + 1]
     else:
-        number = dict(zip(listed[::2], listed[1::2], strict=True))[asked]
-    return ["less", "same", "more"][1 + int(np.sign(int(last) - int(number)))]
+        against = listed[listed.index(asked) + 1]
+    return ["less", "same", "more"][1 + int(np.sign(int(number) - int(against)))]
 
 
 ORACLES = {function.__name__: function for function in (induction, indirect_object, comparison)}
