@@ -197,15 +197,15 @@ def show(layer: int, number: int) -> str:
     return f"L{layer}.mlp" if number == N_HEADS else f"L{layer}H{number}"
 
 
-def make_file(name: str, seed: int, steps: int, folder: Path) -> None:
+def make_file(name: str, seed: int, steps: int, folder: Path, n_texts: int = N_TEXTS) -> None:
     """Train and measure one model, and write its file."""
     start, program, rng = time.perf_counter(), CAUSAL_PROGRAMS[name], default_rng(seed)
     length = len(program.draw(default_rng(0)))
     tokenizer = word_tokenizer(program.words, name, length + 1)
     gpt2 = make(program, tokenizer, torch.Generator().manual_seed(seed))
     nodes = place(program, rng)
-    train(gpt2, Texts(program, tokenizer, N_TEXTS, rng, held_out=False), nodes, steps, rng)
-    found = measure(gpt2, Texts(program, tokenizer, 4000, rng, held_out=True), nodes, rng)
+    train(gpt2, Texts(program, tokenizer, n_texts, rng, held_out=False), nodes, steps, rng)
+    found = measure(gpt2, Texts(program, tokenizer, n_texts // 5, rng, held_out=True), nodes, rng)
     about = {
         "nodes": {variable: show(*node) for variable, node in nodes.items()},
         "sizes": {

@@ -182,7 +182,7 @@ def test_texts(name: str) -> None:
 
 
 def test_the_script_makes_such_files(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    train_circuits.make_file("induction", 0, 2, tmp_path)
+    train_circuits.make_file("induction", 0, 2, tmp_path, n_texts=100)
     assert "induction: " in capsys.readouterr().out
     shapes, nodes = [], []
     for path in (tmp_path / "induction.safetensors", str(folder("trained") / "induction.safetensors")):
