@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from numpy.random import default_rng
 from safetensors import safe_open
+from torch.nn.functional import pad
 
 from mechheads.data import folder
 from mechheads.heads import HeadId, Mlp, Node, check_node, every_node, in_order
@@ -35,6 +36,9 @@ from mechheads.prompts.prompts import PromptPairs
 from mechheads.testing.causal_programs import CAUSAL_PROGRAMS, CausalProgram
 from mechheads.testing.planting import blank_gpt2, word_tokenizer
 from mechheads.testing.programs import draw_pairs
+
+_POSITIONS = "transformer.wpe.weight"
+"""Trained for ``<bos>`` and a text; one more, of zeros, makes room for an answer after the text."""
 
 
 @dataclass(frozen=True)
@@ -204,8 +208,9 @@ def trained_model(name: str) -> TrainedModel:
     with safe_open(Path(str(folder("trained") / f"{name}.safetensors")), "pt") as file:
         about = json.loads(file.metadata()["about"])
         weights = {at: file.get_tensor(at) for at in file.keys()}  # noqa: SIM118
+    weights[_POSITIONS] = pad(weights[_POSITIONS], (0, 0, 0, 1))
     sizes = about["sizes"]
-    n_layers, n_heads, n_positions = program.n_layers, sizes["n_heads"], sizes["length"] + 1
+    n_layers, n_heads, n_positions = program.n_layers, sizes["n_heads"], sizes["length"] + 2
     tokenizer = word_tokenizer(program.words, name, n_positions)
     with torch.random.fork_rng(devices=[]):
         options = {"vocab_size": len(tokenizer), "n_positions": n_positions, "n_inner": sizes["d_mlp"]}
