@@ -1,7 +1,8 @@
 """Methods that find heads, on models whose heads are known: ``python -m benchmarks.truth``.
 
 Nine models were compiled from programs: the heads that the program needs are known, and all others attend at random and
-write where nothing reads. In three planted models, the heads that hold a relation are known. Every method scores all
+write where nothing reads. In three planted models, the heads that hold a relation are known. Three models were trained
+to known circuits: other heads do what training left them with, but no answer depends on it. Every method scores all
 heads on the same pairs; AUROC says how often a head that is needed has a larger absolute score than one that is not.
 Intervals are over the models, resampled together for all methods.
 """
@@ -19,7 +20,8 @@ from typing import Any
 import numpy as np
 
 import mechheads as mh
-from mechheads.testing import compiled_model, planted_model
+from mechheads.testing import compiled_model, planted_model, trained_model
+from mechheads.testing.causal_programs import CAUSAL_PROGRAMS
 from mechheads.testing.programs import PROGRAMS
 
 PLACE = Path(__file__).with_name("truth.json")
@@ -36,10 +38,12 @@ class Known:
     """A model, pairs for it, and which of its heads are needed.
 
     Attributes:
+        kind: compiled, planted or trained.
         needed: [layer, head].
     """
 
     name: str
+    kind: str
     model: mh.Model
     pairs: mh.PromptPairs
     needed: np.ndarray
@@ -48,7 +52,7 @@ class Known:
 def compiled(name: str, seed: int) -> Known:
     """A compiled program."""
     made = compiled_model(name, seed=seed)
-    return Known(name, made.model, made.pairs(N_PAIRS), _marked(made.model, made.heads))
+    return Known(name, "compiled", made.model, made.pairs(N_PAIRS), _marked(made.model, made.heads))
 
 
 def planted(relation: str, seed: int) -> Known:
@@ -60,7 +64,13 @@ def planted(relation: str, seed: int) -> Known:
     clean, answer, corrupted, wrong = columns
     pairs = mh.PromptPairs(clean, corrupted, [f" {word}" for word in answer], [f" {word}" for word in wrong])
     held = [head for head, of in made.heads.items() if relation in of.relations and of.kind != "unattended"]
-    return Known(f"planted {relation}", made.model, pairs, _marked(made.model, held))
+    return Known(f"planted {relation}", "planted", made.model, pairs, _marked(made.model, held))
+
+
+def trained(name: str) -> Known:
+    """A model that was trained to a known circuit."""
+    made = trained_model(name)
+    return Known(f"trained {name}", "trained", made.model, made.pairs(N_PAIRS), _marked(made.model, made.heads))
 
 
 def _marked(model: mh.Model, heads: Any) -> np.ndarray:
@@ -123,6 +133,7 @@ def main() -> None:
     options = parser.parse_args()
     known = [compiled(name, options.seed) for name in PROGRAMS]
     known += [planted(relation, options.seed + i) for i, relation in enumerate(RELATIONS)]
+    known += [trained(name) for name in CAUSAL_PROGRAMS]
     found: dict[str, list[float]] = {name: [] for name in (*METHODS, COMBINED)}
     seconds = dict.fromkeys(METHODS, 0.0)
     for each in known:
@@ -136,10 +147,12 @@ def main() -> None:
         ranks = [np.argsort(np.argsort(scores[name].ravel())) for name in _PARTS]
         found[COMBINED].append(auroc(np.mean(ranks, axis=0).reshape(each.needed.shape), each.needed))
         print(each.name, {name: round(of[-1], 3) for name, of in found.items()}, flush=True)
+    sizes = [{"heads": each.needed.size, "needed": int(each.needed.sum())} for each in known]
     result = {
-        "models": [{"name": each.name, "heads": each.needed.size, "needed": int(each.needed.sum())} for each in known],
+        "models": [{"name": each.name, "kind": each.kind, **size} for each, size in zip(known, sizes, strict=True)],
         "auroc": found,
         "table": table(found, options.seed),
+        "kinds": kinds(found, [each.kind for each in known], options.seed),
         "seconds": seconds,
     }
     options.out.write_text(json.dumps(result, indent=1) + "\n")
@@ -177,6 +190,23 @@ def table(found: dict[str, list[float]], seed: int) -> list[dict[str, Any]]:
             }
         )
     return sorted(rows, key=lambda row: -row["auroc"])
+
+
+def kinds(found: dict[str, list[float]], of: list[str], seed: int) -> list[dict[str, Any]]:
+    """The mean of each method over each kind of models, and how much higher it is on trained than on compiled ones.
+
+    The interval of the difference is over models, which are resampled within their kind.
+    """
+    rows = []
+    for name, values in found.items():
+        groups = {kind: np.array([value for value, its in zip(values, of, strict=True) if its == kind]) for kind in of}
+        rng = np.random.default_rng(seed)
+        drawn = {kind: rng.choice(each, (RESAMPLES, len(each))).mean(1) for kind, each in groups.items()}
+        means = {kind: float(each.mean()) for kind, each in groups.items()}
+        above = np.quantile(drawn["trained"] - drawn["compiled"], (0.025, 0.975)).tolist()
+        difference = {"trained - compiled": means["trained"] - means["compiled"], "interval": above}
+        rows.append({"method": name, **means, **difference})
+    return rows
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from mechheads.testing.compiled import CompiledModel, compiled_model
 from mechheads.testing.exercises import check_answer
 from mechheads.testing.planted import PlantedHead, PlantedModel, planted_model
 from mechheads.testing.programs import CompiledHead
+from mechheads.testing.trained import TrainedModel, TrainedNode, trained_model
 
 __all__ = [
     "BehavingModel",
@@ -23,10 +24,13 @@ __all__ = [
     "PlantedHead",
     "PlantedModel",
     "Report",
+    "TrainedModel",
+    "TrainedNode",
     "behaving_model",
     "check_answer",
     "check_intervention",
     "check_metric",
     "compiled_model",
     "planted_model",
+    "trained_model",
 ]

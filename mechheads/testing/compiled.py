@@ -33,7 +33,7 @@ from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.testing.compiled_weights import Compiled, as_gpt2, as_phi3
 from mechheads.testing.planting import word_tokenizer
-from mechheads.testing.programs import LONGEST, PROGRAMS, CompiledHead
+from mechheads.testing.programs import LONGEST, PROGRAMS, CompiledHead, draw_pairs
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -116,16 +116,7 @@ class CompiledModel:
         """
         check_at_least(1, n=n)
         check_at_least(0, seed=seed)
-        rng, run = default_rng(seed), PROGRAMS[self.name].run
-        columns: tuple[list[str], ...] = [], [], [], []
-        for _ in range(n):
-            clean, corrupted = self._draw(rng), self._draw(rng)
-            while len(clean) != len(corrupted) or run(clean)[-1] == run(corrupted)[-1]:
-                clean, corrupted = self._draw(rng), self._draw(rng)
-            values = (f" {run(words)[-1]}" for words in (clean, corrupted))
-            for column, text in zip(columns, (" ".join(clean), " ".join(corrupted), *values), strict=True):
-                column.append(text)
-        return PromptPairs(*columns)
+        return draw_pairs(self._draw, lambda words: PROGRAMS[self.name].run(words)[-1], n, seed)
 
     def _draw(self, rng: Generator) -> list[str]:
         return PROGRAMS[self.name].draw(rng)

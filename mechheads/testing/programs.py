@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from numpy.random import Generator
+from numpy.random import Generator, default_rng
+
+from mechheads.prompts.prompts import PromptPairs
 
 LETTERS = tuple("abcdefgh")
 LONGEST = 15
@@ -111,6 +113,22 @@ def indirect_object(words: Sequence[str]) -> list[str | None]:
         is_asked = word == "to" and sorted(times.values()) == [1, 2]
         values.append(min(times, key=lambda name: times[name]) if is_asked else None)
     return values
+
+
+def draw_pairs(
+    draw: Callable[[Generator], list[str]], answer: Callable[[Sequence[str]], str | None], n: int, seed: int
+) -> PromptPairs:
+    """Pairs of texts of the same length with different answers."""
+    rng = default_rng(seed)
+    columns: tuple[list[str], ...] = [], [], [], []
+    for _ in range(n):
+        clean, corrupted = draw(rng), draw(rng)
+        while len(clean) != len(corrupted) or answer(clean) == answer(corrupted):
+            clean, corrupted = draw(rng), draw(rng)
+        answers = (f" {answer(words)}" for words in (clean, corrupted))
+        for column, text in zip(columns, (" ".join(clean), " ".join(corrupted), *answers), strict=True):
+            column.append(text)
+    return PromptPairs(*columns)
 
 
 def _some(rng: Generator, words: Sequence[str], least: int = 3) -> list[str]:

@@ -13,6 +13,7 @@ import transformers
 from torch import Tensor
 
 import mechheads as mh
+from mechheads.model.load import from_transformers
 from support.architectures import architectures
 from support.releases import TRANSFORMERLENS_4, only_on_3, only_on_4
 
@@ -219,6 +220,15 @@ def test_both_backends_of_the_last_release_that_has_both(small):
     same(small.W_K[1], bridge.W_K[1])
     effects = [mh.ablate(m, TEXTS, kind="uniform", progress=False).values for m in (small, bridge)]
     same(*(torch.as_tensor(effect.to_numpy()) for effect in effects), 1e-4)
+
+
+def test_a_gpt2_whose_mlps_have_a_width_of_their_own(tiny):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny("gpt2"))
+    sizes = {"vocab_size": len(tokenizer), "n_positions": 16, "n_embd": 16, "n_inner": 24, "n_layer": 2, "n_head": 2}
+    gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).eval()
+    loaded = from_transformers(gpt2, tokenizer, "narrow")
+    with torch.no_grad():
+        same(loaded.cache([[1, 2, 3, 4]]).logits[0], gpt2(torch.tensor([[1, 2, 3, 4]])).logits[0], 1e-4)
 
 
 @pytest.mark.parametrize("name", ["", "Bridge", "vllm"])

@@ -42,6 +42,7 @@ def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
         )
         if known_by == _GEMMA_2:
             _resize_gemma_2(cfg, config)
+        cfg.d_mlp = getattr(config, "n_inner", None) or cfg.d_mlp  # TransformerLens takes GPT-2's to be 4 d_model
         state = get_pretrained_state_dict(known_by, cfg, hf_model, dtype=hf_model.dtype)
     cfg.model_name = name
     with warnings.catch_warnings():
