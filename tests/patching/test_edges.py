@@ -105,6 +105,36 @@ def test_edges_of_a_model_worked_out_by_hand(micro: mh.Model, pair: mh.PromptPai
         assert edge("input", unused) == pytest.approx(0, abs=1e-3)
 
 
+@only_on_4
+@pytest.mark.parametrize("architecture", ["gpt2", "neox"])
+def test_transformerlens_own_edges_are_the_same(tiny: Callable[[str], Path], architecture: str):
+    """Its gradients are those of the run it calls corrupt, for each position; it takes no grouped queries."""
+    from transformer_lens.tools.analysis import attribution_patching as theirs
+
+    model = mh.load(tiny(architecture))
+    scores = attribute_edges(model, CAPITALS_PAIRS, by_prompt=True, **QUIET)
+    clean, corrupted = CAPITALS_PAIRS.tokens(model)
+    assert clean.answer is not None and clean.wrong is not None and scores.values is not None
+    measure = partial(difference, answer=int(clean.answer[0]), wrong=int(clean.wrong[0]))
+    config = theirs.EdgeAttributionConfig(granularity="edge")
+    one, other = (oracles.ids_of(side, 0) for side in (corrupted, clean))
+    found = theirs.attribution_patch(model.model, one, other, lambda logits: measure(logits)[0], config)
+    expected = np.where(EdgeGraph.of(model).edges, 0, np.nan)
+    for (writer, reader), score in found.edge_scores.items():
+        expected[scores.senders.index(named(writer)), scores.receivers.index(named(reader))] += score
+    np.testing.assert_allclose(scores.values[..., 0], expected, rtol=1e-3, atol=1e-3)
+
+
+def named(node: Any) -> str:
+    """Our name of a node of TransformerLens' graph."""
+    if node.kind in ("embed", "logits"):
+        return {"embed": "input"}.get(node.kind, node.kind)
+    if node.kind.startswith("mlp"):
+        return f"L{node.layer}.mlp"
+    site = node.kind[0]
+    return f"L{node.layer}H{node.head}" + (f".{site}" if site in "qkv" else "")
+
+
 @only_on_3
 @pytest.mark.parametrize("architecture", ["gpt2", "llama", "neox"])
 def test_it_equals_the_gradients_at_split_inputs(tiny: Callable[[str], Path], architecture: str):

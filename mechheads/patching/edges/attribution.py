@@ -9,6 +9,10 @@
 The clean run is the base, and senders change to their output in the corrupted run. Gradients at the inputs of single
 heads come from blocks that run in pieces (``block_gradients``), so neither split inputs nor a graph through all layers
 is needed. Memory grows with senders x d_model for each token, and prompts run in parts that fit.
+
+``transformer_lens.tools.analysis.attribution_patch`` (4.3) gives the same numbers for edges, and the tests compare ours
+with it. It is not used here because it takes no grouped queries, no norms after attention and no points between the
+runs, and pairs of one length only, one by one, without an interval.
 """
 
 from __future__ import annotations
