@@ -337,8 +337,8 @@ matrix.plot()
 # ### All edges at once
 #
 # We chose these receivers by hand. `mh.patching.attribute_edges` *estimates* every edge of the model at once: from the
-# embedding, each head and each MLP to every q, k and v, every MLP and the logits. `steps=5` averages gradients over five
-# points between the two runs. Which edges between heads are the strongest?
+# embedding, each head and each MLP to every q, k and v, every MLP and the logits. `steps=5` averages gradients over
+# five points between the two runs. Which edges between heads are the strongest?
 
 # %%
 edges = mh.patching.attribute_edges(job, steps=5, progress=False)
@@ -357,8 +357,8 @@ into_L23H3 = edges.table.query("receiver == 'L23H3'").head(3)
 into_L23H3[columns].round(2)
 
 # %% [markdown]
-# By far the strongest edge into it leads from the first MLP to its v. What the first MLP gives depends on little more than
-# the token itself: L23H3 moves the name that it attends to, whoever that is.
+# By far the strongest edge into it leads from the first MLP to its v. What the first MLP gives depends on little more
+# than the token itself: L23H3 moves the name that it attends to, whoever that is.
 #
 # ## Part 3: is it a circuit?
 #
