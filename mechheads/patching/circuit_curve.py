@@ -244,7 +244,10 @@ def circuit_curve(
     check_at_least(0, draws=draws)
     shares = check_sizes(sizes)
     rng, every = np.random.default_rng(seed), _Every(model, nodes)
-    order = {name: _full_order(f"rankings[{name!r}]", each, every, by, rng) for name, each in named_rankings(rankings).items()}
+    order = {
+        name: _full_order(f"rankings[{name!r}]", each, every, by, rng)
+        for name, each in named_rankings(rankings).items()
+    }
     order |= {f"random {i + 1}": _full_order("", (), every, by, rng) for i in range(draws)}
     spec = circuit_spec(asked, metric, ablation, Limits.of(budget, workers), nodes)
     runs = CircuitRuns(model, spec, cached, progress)

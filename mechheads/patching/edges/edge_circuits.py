@@ -79,7 +79,7 @@ class EdgeCircuits:
             heads, reads = graph.heads_of(layer), graph.reads_of(layer)
             block = SplitBlock(model, layer, self._rows_of_a_block(changes.shape[2]))
             stream = runs["resid_pre"][layer][rows]
-            alive = edges[heads].any(1)
+            alive = np.asarray(edges[heads].any(1))
             if alive.any():
                 inputs, taken = self._inputs(edges[: heads.start, reads], alive, stream, changes)
                 change = block.z(inputs, taken).transpose(1, 2) - runs["z"][layer][rows]

@@ -3,12 +3,12 @@
 | MIB | here |
 |---|---|
 | the first ``int(share * n_edges)`` edges of a ranking (``apply_topn``) | a circuit, ``k`` in the table |
-| edges on no path from the input to the logits are removed (``prune``) | they change nothing, and their parts do not run |
+| edges on no path from the input to the logits are removed (``prune``) | they change nothing; their parts do not run |
 | edges outside carry the corrupted run's output (``evaluate_graph``, "patching") | ``edge_circuits`` |
 | f, CPR and CMD | ``CircuitCurve``, as for circuits of heads |
 
-Mueller et al. 2025, "MIB: A Mechanistic Interpretability Benchmark" (arXiv 2504.13151), section 3; Hanna et al. 2024, "Have
-Faith in Faithfulness" (arXiv 2403.17806), section 2.
+Mueller et al. 2025, "MIB: A Mechanistic Interpretability Benchmark" (arXiv 2504.13151), section 3; Hanna et al. 2024,
+"Have Faith in Faithfulness" (arXiv 2403.17806), section 2.
 """
 
 from __future__ import annotations
@@ -63,31 +63,31 @@ def edge_curve(
     """How faithful the first edges of a ranking are at every size, with the areas CPR and CMD, beside random orders.
 
     A circuit has the first ``int(share * n_edges)`` edges. What a receiver reads is the sum of what its senders write:
-    through an edge of the circuit, their output when the circuit runs on the clean prompts; through any other edge, their
-    output in the corrupted run. f = (m(C) - m(no edges)) / (m(all edges) - m(no edges)), where m is the metric.
+    through an edge of the circuit, their output when the circuit runs on the clean prompts; through any other edge,
+    their output in the corrupted run. f = (m(C) - m(no edges)) / (m(all edges) - m(no edges)), where m is the metric.
 
-    As in MIB, edges on no path from the embedding to the logits count for the size, though they change nothing. MIB ranks
-    by the absolute or by the signed score; see ``by``.
+    As in MIB, edges on no path from the embedding to the logits count for the size, though they change nothing. MIB
+    ranks by the absolute or by the signed score; see ``by``.
 
     Args:
         pairs: the two sides must be equally long.
         rankings: scores of all edges, or several of these by name, which are compared on the same prompts.
         metric: what is measured, as in ``mh.sweep``.
         sizes: shares of all edges, from small to large; by default MIB's.
-        by: ``"absolute"`` ranks by absolute score, so that large edges of both signs come first. ``"support"`` starts with
-            the most negative scores: the edges without which the metric falls most.
-        draws: the number of random orders for comparison. Their circuits take the longest, because they touch all heads.
+        by: ``"absolute"`` ranks by absolute score, so that large edges of both signs come first. ``"support"`` starts
+            with the most negative scores: the edges without which the metric falls most.
+        draws: the number of random orders for comparison. Their circuits take the longest, as they touch all heads.
         seed: for random orders and for resampling prompts.
         budget: memory, in bytes or as text such as "2 GB" (default 4 GB); prompts are run in parts that fit.
         progress: show a progress bar.
 
     Returns:
-        f of every ranking and size, with intervals; ``areas`` and ``compare`` give CPR and CMD. After Ctrl-C, rankings that
-        were not reached are NaN.
+        f of every ranking and size, with intervals; ``areas`` and ``compare`` give CPR and CMD. After Ctrl-C, rankings
+        that were not reached are NaN.
 
     Raises:
-        ValueError: if an argument is not valid, the metric is the same with all edges and with none, or the model puts a
-            norm or a factor between a head and the residual stream (Gemma 2 and 3, Granite).
+        ValueError: if an argument is not valid, the metric is the same with all edges and with none, or the model puts
+            a norm or a factor between a head and the residual stream (Gemma 2 and 3, Granite).
         KeyboardInterrupt: if Ctrl-C came before the first ranking was done.
 
     Mueller et al. 2025, "MIB: A Mechanistic Interpretability Benchmark" (arXiv 2504.13151), section 3.

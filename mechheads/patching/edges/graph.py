@@ -104,7 +104,11 @@ class EdgeGraph:
         if sender == 0:
             return []
         first = self.reads_of(layer).start
-        return [first + (read * self.n_heads) + place for read in range(3)] if place < self.n_heads else [first + 3 * place]
+        return (
+            [first + (read * self.n_heads) + place for read in range(3)]
+            if place < self.n_heads
+            else [first + 3 * place]
+        )
 
     def connected(self, edges: Bool[np.ndarray, "sender receiver"]) -> Bool[np.ndarray, "sender receiver"]:
         """The edges on paths from the embedding to the logits; the others change nothing in a circuit.

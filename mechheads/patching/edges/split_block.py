@@ -1,8 +1,8 @@
 """A block in which the query, key and value of each head, and the MLP, each read an input of their own.
 
-The block runs once on all inputs, up to its queries, keys and values. Each head then takes its query from one input, its
-key from another and its value from a third. With grouped queries, several query heads share a key and a value. There,
-attention runs once for each member of a group, with the keys and values of that member.
+The block runs once on all inputs, up to its queries, keys and values. Each head then takes its query from one input,
+its key from another and its value from a third. With grouped queries, several query heads share a key and a value.
+There, attention runs once for each member of a group, with the keys and values of that member.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SplitBlock:
             taken: which of them the query, the key and the value of each head read.
         """
         q, k, v = self._reads(inputs)
-        n_kv, (_, n, pos, _) = k.shape[3], inputs.shape
+        n_kv, n = k.shape[3], inputs.shape[1]
         group = taken.shape[1] // n_kv
         heads, kv = (torch.arange(size, device=inputs.device) for size in (taken.shape[1], n_kv))
         given = {"q": q[taken[0], :, :, heads].movedim(0, 2).repeat(group, 1, 1, 1)}
