@@ -15,6 +15,7 @@ from mechheads.patching.attribution import attribution_patch
 from mechheads.patching.circuit_curve import CircuitCurve, circuit_curve
 from mechheads.patching.circuits import Completeness, Faithfulness, completeness, faithfulness
 from mechheads.patching.edges.attribution import attribute_edges
+from mechheads.patching.edges.edge_curve import edge_curve
 from mechheads.patching.edges.edge_scores import EdgeScores
 from mechheads.patching.head_sets import SetScores, patch_sets
 from mechheads.patching.learned_ranking import learn_ranking
@@ -57,6 +58,7 @@ __all__ = [
     "circuit_curve",
     "circuit_task",
     "completeness",
+    "edge_curve",
     "faithfulness",
     "kl_divergence",
     "learn_ranking",

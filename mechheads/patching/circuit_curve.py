@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -50,24 +50,26 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""MIB's sizes, as shares of all heads."""
+"""MIB's sizes, as shares of all components."""
 _RESAMPLES = 1000
 _ENDS = 0.025, 0.975
 
 Ranking = HeadScores | Sequence[NodeLike]
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, eq=False)
 class CircuitCurve(TableResult):
-    """The faithfulness of the first heads of one or several rankings, at every size.
+    """The faithfulness of the first heads, nodes or edges of one or several rankings, at every size.
 
     Attributes:
-        sizes: the shares of all nodes.
-        order: for each ranking, and for each random one, all nodes in order.
-        values: the metric of each circuit, with all other nodes ablated.
-        full, empty: the metric with all nodes and with none.
+        sizes: the shares of all components.
+        order: for each ranking, and for each random one, all components in order; an edge is a text such as
+            ``"L3H2->L5H1.q"``.
+        values: the metric of each circuit, with all other components ablated.
+        full, empty: the metric with all components and with none.
         cluster: the cluster of each prompt.
-        metric, ablation: what was measured, and how the other heads were ablated.
+        metric, ablation: what was measured, and how the other components were ablated.
         seed: for random orders and resampling.
         provenance: what is needed to repeat it.
     """
@@ -76,7 +78,7 @@ class CircuitCurve(TableResult):
     name, unit = "faithfulness by size", KINDS[KIND].unit
 
     sizes: tuple[float, ...]
-    order: dict[str, tuple[Node, ...]]
+    order: dict[str, tuple[Node, ...]] | dict[str, tuple[str, ...]]
     values: Float[np.ndarray, "ranking size prompt"]
     full: Float[np.ndarray, " prompt"]
     empty: Float[np.ndarray, " prompt"]
@@ -88,7 +90,7 @@ class CircuitCurve(TableResult):
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row for each ranking and size: ``k`` nodes, the ``score`` f(C_k) and its 95% interval over prompts."""
+        """A row for each ranking and size: ``k`` components, the ``score`` f(C_k) and its 95% interval over prompts."""
         score, (low, high) = self._shares(None), self._interval(self._shares(self._draws))
         n = len(next(iter(self.order.values())))
         return pd.DataFrame(
@@ -101,6 +103,12 @@ class CircuitCurve(TableResult):
                 "ci_high": high.ravel(),
             }
         )
+
+    @property
+    def components(self) -> str:
+        """What the circuits consist of: heads, heads and MLPs, or edges."""
+        nodes = self.provenance.get("nodes", "heads")
+        return "heads and MLPs" if nodes == "all" else nodes
 
     @property
     def areas(self) -> pd.DataFrame:
@@ -137,7 +145,8 @@ class CircuitCurve(TableResult):
         """Faithfulness over the size, a line for each ranking; see ``mechheads.plots.circuit_curve``."""
         from mechheads.plots.circuit_curve import circuit_curve as draw
 
-        return draw(self.table, self.areas, **{"title": f"Faithfulness of circuits by size, {self.metric}", **options})
+        title = f"Faithfulness of circuits by size, {self.metric}"
+        return draw(self.table, self.areas, **{"title": title, "of": self.components, **options})
 
     def _rows(self, name: str) -> list[int]:
         names = list(self.order)
@@ -179,7 +188,7 @@ class CircuitCurve(TableResult):
         return f"<CircuitCurve of {self.metric}, {n_random} random orders; {said}>"
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
-        return self.areas, (f"{self.metric}, other heads ablated by {self.ablation}",)
+        return self.areas, (f"{self.metric}, other {self.components} ablated by {self.ablation}",)
 
 
 @alone
@@ -233,9 +242,12 @@ def circuit_curve(
     model, asked, cached = given(model, prompts)
     check_known("by", by, ("score", "absolute"))
     check_at_least(0, draws=draws)
-    shares = _checked(sizes)
+    shares = check_sizes(sizes)
     rng, every = np.random.default_rng(seed), _Every(model, nodes)
-    order = {name: _full_order(f"rankings[{name!r}]", each, every, by, rng) for name, each in _named(rankings).items()}
+    order = {
+        name: _full_order(f"rankings[{name!r}]", each, every, by, rng)
+        for name, each in named_rankings(rankings).items()
+    }
     order |= {f"random {i + 1}": _full_order("", (), every, by, rng) for i in range(draws)}
     spec = circuit_spec(asked, metric, ablation, Limits.of(budget, workers), nodes)
     runs = CircuitRuns(model, spec, cached, progress)
@@ -292,16 +304,18 @@ def _is_random(name: str) -> bool:
     return name.startswith("random ")
 
 
-def _named(rankings: Ranking | Mapping[str, Ranking] | None) -> dict[str, Ranking]:
+def named_rankings(
+    rankings: _R | Mapping[str, _R] | None, wanted: str = "scores of heads, heads in order,"
+) -> dict[str, _R]:
     """Rankings by name; a single one has the name "ranking", or its own.
 
     Raises:
         ValueError: if there is none, or a name is taken.
     """
-    if rankings is None or (not isinstance(rankings, HeadScores) and not len(rankings)):
-        raise ValueError('rankings is missing; give scores of heads, heads in order, or {"name": scores, ...}')
+    if rankings is None or (isinstance(rankings, (Mapping, Sequence)) and not len(rankings)):
+        raise ValueError(f'rankings is missing; give {wanted} or {{"name": scores, ...}}')
     if not isinstance(rankings, Mapping):
-        return {rankings.name if isinstance(rankings, HeadScores) else "ranking": rankings}
+        return {getattr(rankings, "name", "ranking"): rankings}
     if taken := [name for name in rankings if name == "random" or _is_random(str(name))]:
         raise ValueError(f"rankings has the name {taken[0]!r}, which is for random orders; give it another name")
     return {str(name): each for name, each in rankings.items()}
@@ -352,11 +366,16 @@ def _ranked(scores: HeadScores, by: Literal["score", "absolute"], nodes: Nodes) 
     return sorted(found, key=lambda node: -abs(found[node]) if by == "absolute" else -found[node])
 
 
-def _checked(sizes: Sequence[float]) -> tuple[float, ...]:
+def check_sizes(sizes: Sequence[float], of: str = "heads") -> tuple[float, ...]:
+    """The sizes of circuits as numbers.
+
+    Raises:
+        ValueError: if there are fewer than two, or they are not shares from small to large.
+    """
     shares = tuple(map(float, sizes))
     if len(shares) < 2 or list(shares) != sorted(set(shares)) or not 0 <= shares[0] < shares[-1] <= 1:
         raise ValueError(
-            f"sizes is {tuple(sizes)}; give at least two shares of all heads from 0 to 1, from small to large, such as "
+            f"sizes is {tuple(sizes)}; give at least two shares of all {of} from 0 to 1, from small to large, such as "
             "(0.01, 0.1, 1)"
         )
     return shares

@@ -269,8 +269,7 @@ class CircuitRuns:
     ) -> Float[np.ndarray, "circuit prompt"]:
         """The metric of each circuit."""
         values = self._runs.values([self.all - circuit for circuit in circuits], done)
-        if np.isnan(values).any():
-            warn(f"metric {name_of(self.metric)} gave values that are not finite; their scores are NaN")
+        warn_of_nan(self.metric, values)
         return values
 
     def share(self, values: Float[np.ndarray, "*circuit prompt"]) -> Float[np.ndarray, "*circuit"]:
@@ -279,13 +278,7 @@ class CircuitRuns:
         Raises:
             ValueError: if it is not defined, because the metric is the same with all heads and with none.
         """
-        full, empty = self.full.mean(), self.empty.mean()
-        gap = full - empty
-        if not abs(gap) > 1e-6:
-            raise ValueError(
-                f"metric {name_of(self.metric)} is {full:.3g} with all heads and {empty:.3g} with none, so the share "
-                "that a circuit keeps is not defined; choose another metric or ablation"
-            )
+        gap = check_gap(self.metric, self.full, self.empty)
         return np.asarray((values - self.empty).mean(-1) / gap)
 
     def faithfulness(self, heads: tuple[Node, ...], values: Float[np.ndarray, " prompt"]) -> Faithfulness:
@@ -301,6 +294,29 @@ class CircuitRuns:
     def provenance(self) -> dict[str, Any]:
         """The provenance that all results of these runs share."""
         return self._runs.provenance()
+
+
+def check_gap(
+    metric: Metric, full: Float[np.ndarray, " prompt"], empty: Float[np.ndarray, " prompt"], of: str = "heads"
+) -> float:
+    """How much larger the metric is with all components than with none.
+
+    Raises:
+        ValueError: if it is the same, so that no faithfulness is defined.
+    """
+    most, least = full.mean(), empty.mean()
+    if not abs(most - least) > 1e-6:
+        raise ValueError(
+            f"metric {name_of(metric)} is {most:.3g} with all {of} and {least:.3g} with none, so the share that a "
+            "circuit keeps is not defined; choose another metric or ablation"
+        )
+    return float(most - least)
+
+
+def warn_of_nan(metric: Metric, values: Float[np.ndarray, "*circuit prompt"]) -> None:
+    """Warn if the metric of a circuit is not finite."""
+    if np.isnan(values).any():
+        warn(f"metric {name_of(metric)} gave values that are not finite; their scores are NaN")
 
 
 def _subsets(

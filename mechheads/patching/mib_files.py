@@ -22,7 +22,7 @@ from mechheads.files.replacing import replacing
 from mechheads.files.text import read_json
 from mechheads.heads import Mlp, every_node
 from mechheads.model.model import Model
-from mechheads.patching.edges.edge_scores import EdgeScores
+from mechheads.patching.edges.edge_scores import EdgeScores, graph_of
 from mechheads.patching.edges.graph import EdgeGraph
 from mechheads.results.mlps import has_mlps
 from mechheads.results.scores import HeadScores
@@ -100,14 +100,7 @@ def _edge_content(scores: EdgeScores, model: Model) -> dict[str, Any]:
     Raises:
         ValueError: if the scores are of another model, or some are not finite.
     """
-    graph = EdgeGraph.of(model)
-    if (scores.senders, scores.receivers) != (graph.senders, graph.receivers):
-        raise ValueError(
-            f"scores are of {len(scores.senders)} senders and {len(scores.receivers)} receivers, but {model.name} has "
-            f"{len(graph.senders)} and {len(graph.receivers)}; give scores of the same model"
-        )
-    if not np.isfinite(scores.score[graph.edges]).all():
-        raise ValueError("scores: some edges have none; measure all of them")
+    graph = graph_of(scores, model)
     senders, receivers = list(map(_mib_name, graph.senders)), list(map(_mib_name, graph.receivers))
     edges = {
         f"{senders[one]}->{receivers[other]}": {"score": -float(scores.score[one, other]), "in_graph": True}

@@ -37,20 +37,22 @@ def circuit_curve(
     table: pd.DataFrame,
     areas: pd.DataFrame,
     *,
+    of: str = "heads",
     title: str | None = None,
     width: float | None = None,
     height: float | None = None,
     font: Font | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
-    """Faithfulness of the first heads of each ranking against the share of all heads; ``CircuitCurve.plot`` draws it.
+    """Faithfulness of the first heads of each ranking against their share of all; ``CircuitCurve.plot`` draws it.
 
     Each ranking is a line with its interval as a band; the hover text gives its CPR and CMD. Random orders are drawn as
     their mean, with a band from the lowest to the highest. The thin line is 1: what the whole model does. Circuits
-    without any head are left out, because the axis is logarithmic.
+    without any component are left out, because the axis is logarithmic.
 
     Args:
         table, areas: those of a ``CircuitCurve``.
+        of: what the circuits consist of, such as "edges".
         title: the title; by default a general one.
         width, height, font, theme: the look, as in ``mh.plots.heatmap``.
 
@@ -77,7 +79,7 @@ def circuit_curve(
         name = f"random orders, {len(random)} draw{'s' * (len(random) != 1)}"
         draws = table[table["ranking"].isin(random)].groupby("share")["score"].agg(["mean", "min", "max"])
         texts = [
-            f"<b>{share:.3g}% of heads, random</b><br>faithfulness {mean:.2f}, {low:.2f} to {high:.2f} over draws"
+            f"<b>{share:.3g}% of {of}, random</b><br>faithfulness {mean:.2f}, {low:.2f} to {high:.2f} over draws"
             for share, mean, low, high in zip(100 * draws.index, draws["mean"], draws["min"], draws["max"], strict=True)
         ]
         traces.append(band_trace(100 * draws.index, draws["min"], draws["max"], RANDOM_BAND, name))
@@ -90,7 +92,7 @@ def circuit_curve(
             100 * rows["share"],
             rows["score"],
             said,
-            _texts(said, rows, areas.loc[name].to_dict()),
+            _texts(said, of, rows, areas.loc[name].to_dict()),
             {"color": colour, "width": 3},
         )
         traces.append(line.update(line_dash=dash))
@@ -102,7 +104,7 @@ def circuit_curve(
         range=ends,
         tickvals=_TICKS,
         ticksuffix="%",
-        title_text="heads in the circuit, share of all",
+        title_text=f"{of} in the circuit, share of all",
     )
     figure.update_yaxes(**FRAME, title_text="faithfulness", gridcolor="#e8e8e8", zeroline=False)
     figure.add_hline(y=1, line={"color": RANDOM, "width": 1})
@@ -118,13 +120,13 @@ def circuit_curve(
     return finish(figure, width=width, height=height, font=font, theme=theme)
 
 
-def _texts(name: str, rows: pd.DataFrame, areas: dict[str, float]) -> list[str]:
+def _texts(name: str, of: str, rows: pd.DataFrame, areas: dict[str, float]) -> list[str]:
     both = "<br>".join(
         f"{measure.upper()} {_number(areas[measure], areas[f'{measure}_low'], areas[f'{measure}_high'])}"
         for measure in ("cpr", "cmd")
     )
     return [
-        f"<b>{name}, {row['k']} head{'s' * (row['k'] != 1)}</b><br>"
+        f"<b>{name}, {row['k']} of all {of}</b><br>"
         f"faithfulness {_number(row['score'], row['ci_low'], row['ci_high'])}<br>{both}"
         for row in rows.to_dict("records")
     ]

@@ -1,0 +1,165 @@
+"""Runs of circuits of edges: a receiver sees the circuit's own run through the edges inside, and the corrupted run
+through all others.
+
+The residual stream is a sum of what the senders write. So the input of a receiver is that of the corrupted run plus,
+for each edge of the circuit, what its sender writes in the circuit more than in the corrupted run. The layers run in
+order, and each notes these changes for the later ones. Receivers that read the same edges share an input, and heads
+and MLPs that lead nowhere do not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.job import Job
+from mechheads.engine.memory import token_bytes, tokens_in_flight
+from mechheads.patching.edges.graph import READS, EdgeGraph
+from mechheads.patching.edges.split_block import SplitBlock
+from mechheads.patching.gradient_path import Path
+from mechheads.runs.head_cache import HeadCache, states_at
+
+Circuit = Bool[np.ndarray, "sender receiver"]
+
+
+class EdgeCircuits:
+    """Computes the metric of circuits of edges.
+
+    Args:
+        job: the prepared corrupted run, with the clean run as its source.
+        graph: the edges of the model, all of which write to the residual stream as they are.
+
+    Attributes:
+        full, empty: the metric of the clean run and of the corrupted run [prompt].
+    """
+
+    def __init__(self, job: Job, graph: EdgeGraph) -> None:
+        self.job, self.graph, self.model = job, graph, job.model
+        self._corrupted = job.base
+        self._path = Path.between(job.base, job.clean, 1)
+        self._evaluator = Evaluator(job.spec.metric, job.clean, job.base, job.spec.limits)
+        self.full: Float[np.ndarray, " prompt"] = self._evaluator.base_value.cpu().numpy()
+        self.empty: Float[np.ndarray, " prompt"] = self._measure(job.base.final_at(self._evaluator.at))
+
+    @torch.no_grad()
+    def values(
+        self, circuits: Sequence[Circuit], done: Callable[[int], object] = lambda n: None
+    ) -> Float[np.ndarray, "circuit prompt"]:
+        """The metric of each circuit.
+
+        Args:
+            done: called with 1 after each circuit.
+        """
+        values = []
+        for circuit in circuits:
+            edges = self.graph.connected(circuit)
+            if not edges.any():
+                values.append(self.empty)
+            elif edges.sum() == self.graph.n_edges:
+                values.append(self.full)
+            else:
+                starts = range(0, len(self.job.tokens), step := self._rows())
+                values.append(self._measure(torch.cat([self._final(edges, slice(at, at + step)) for at in starts])))
+            done(1)
+        return np.stack(values)
+
+    def _measure(self, final: Float[Tensor, "prompt position d_model"]) -> Float[np.ndarray, " prompt"]:
+        return self._evaluator.value(final[None])[0].cpu().numpy()
+
+    def _final(self, edges: Circuit, rows: slice) -> Float[Tensor, "prompt position d_model"]:
+        """The states of some prompts after the final norm, where the metric reads them."""
+        graph, model, runs = self.graph, self.model, self._corrupted.stores
+        changes = self._changes(rows)
+        for layer in range(model.n_layers):
+            heads, reads = graph.heads_of(layer), graph.reads_of(layer)
+            block = SplitBlock(model, layer, self._rows_of_a_block(changes.shape[2]))
+            stream = runs["resid_pre"][layer][rows]
+            alive = np.asarray(edges[heads].any(1))
+            if alive.any():
+                inputs, taken = self._inputs(edges[: heads.start, reads], alive, stream, changes)
+                change = block.z(inputs, taken).transpose(1, 2) - runs["z"][layer][rows]
+                written = torch.einsum("bhpd,hdm->bhpm", change.to(changes.dtype), self._output(layer))
+                changes[:, heads] = written * torch.from_numpy(alive).to(written)[:, None, None]
+            if graph.mlps and edges[heads.stop].any():
+                before = _received(edges[:, reads.stop, None], stream, changes)[0]
+                change = block.mlp(before, self._attention(layer, rows)) - runs["mlp_out"][layer][rows]
+                changes[:, heads.stop] = change.to(changes.dtype)
+        last = _received(edges[:, -1:], self._end(rows), changes)[0]
+        return states_at(model.backend.finish(last), self._evaluator.at[rows])
+
+    def _changes(self, rows: slice) -> Float[Tensor, "prompt sender pos d_model"]:
+        """Room for what each sender writes more than in the corrupted run; that of the embedding is filled in."""
+        of_input = self._path.end[rows] - self._path.start[rows]
+        wide = torch.promote_types(of_input.dtype, torch.float32)
+        n, pos, width = of_input.shape
+        changes = torch.zeros(n, len(self.graph.senders), pos, width, dtype=wide, device=of_input.device)
+        changes[:, 0] = of_input
+        return changes
+
+    def _inputs(
+        self,
+        edges: Bool[np.ndarray, "sender read_of_head"],
+        alive: Bool[np.ndarray, " head"],
+        stream: Float[Tensor, "prompt pos d_model"],
+        changes: Float[Tensor, "prompt sender pos d_model"],
+    ) -> tuple[Float[Tensor, "input prompt pos d_model"], Tensor]:
+        """The different inputs of a layer's heads, and which of them each query, key and value reads."""
+        needed = np.tile(alive, len(READS))
+        kinds, which = np.unique(edges[:, needed], axis=1, return_inverse=True)
+        taken = np.zeros(len(needed), dtype=np.int64)
+        taken[needed] = which.ravel()
+        inputs = _received(kinds, stream, changes)
+        return inputs, torch.from_numpy(taken).to(inputs.device).view(len(READS), -1)
+
+    def _output(self, layer: int) -> Float[Tensor, "head d_head d_model"]:
+        weight = self.model.W_O[layer]
+        return weight.to(torch.promote_types(weight.dtype, torch.float32))
+
+    def _attention(self, layer: int, rows: slice) -> Float[Tensor, "prompt pos d_model"]:
+        """The attention output of a layer in the corrupted run, with its bias."""
+        z, bias = self._corrupted.stores["z"][layer][rows], self.model.b_O(layer)
+        out = torch.einsum("bhpd,hdm->bpm", z, self.model.W_O[layer].to(z.dtype))
+        return out if bias is None else out + bias
+
+    def _end(self, rows: slice) -> Float[Tensor, "prompt pos d_model"]:
+        """The residual stream after the last block in the corrupted run."""
+        layer = self.model.n_layers - 1
+        stream = self._corrupted.stores["resid_pre"][layer][rows]
+        return self.model.backend.blocks_for(*stream.shape[:2])(layer, stream)
+
+    def _rows_of_a_block(self, pos: int) -> int:
+        limits = self.job.spec.limits
+        return max(1, tokens_in_flight(self.model, limits.memory // 4, pos, limits) // pos)
+
+    def _rows(self) -> int:
+        """How many prompts run at once, so that their changes and inputs fit into memory beside the cached runs."""
+        model, pos, limits = self.model, self.job.tokens.ids.shape[1], self.job.spec.limits
+        runs = (self.job.base, self.job.clean)
+        kept = sum(HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)).total for run in runs)
+        room = max(limits.memory // 4, limits.memory - kept)
+        if model.device.type == "cuda":
+            room = min(room, torch.cuda.mem_get_info(model.device)[0] // 2)
+        inputs = len(READS) * model.n_heads
+        states = 4 * model.d_model * (2 * len(self.graph.senders) + 3 * inputs) + token_bytes(model, pos)
+        return max(1, room // (2 * states * pos))
+
+
+def _received(
+    edges: Bool[np.ndarray, "sender receiver"],
+    stream: Float[Tensor, "prompt pos d_model"],
+    changes: Float[Tensor, "prompt all_senders pos d_model"],
+) -> Float[Tensor, "receiver prompt pos d_model"]:
+    """The inputs of receivers: that of the corrupted run, and the changes along the edges of the circuit.
+
+    Args:
+        edges: for each receiver, which of the first senders reach it.
+        stream: the residual stream of the corrupted run there.
+    """
+    inside = torch.from_numpy(edges.T.copy()).to(changes)
+    change = (inside @ changes[:, : len(edges)].flatten(2)).transpose(0, 1)
+    return (stream.flatten(1) + change).to(stream.dtype).unflatten(2, stream.shape[1:])
