@@ -41,12 +41,13 @@ class SetWork:
 
     Attributes:
         at_once: how many sets go through the layers together.
+        z: what replaced heads give, by layer [prompt, head, pos, d_head].
     """
 
     def __init__(self, job: Job, evaluator: Evaluator | None = None) -> None:
         self.job, spec, plan = job, job.spec, job.plan
         self.evaluator = evaluator or Evaluator.of(job)
-        self._z, self._first = replaced_z(job)
+        self.z, self._first = replaced_z(job)
         self._ready: tuple[int, Wave, dict[Node, Edit]] | None = None
         tokens = tokens_in_flight(job.model, spec.limits.memory // 4, plan.pos, spec.limits)
         self.at_once = max(1, tokens // (plan.rows * plan.width))
@@ -83,7 +84,7 @@ class SetWork:
             pos = job.tokens.ids.shape[1]
             window = Window.from_start(self._first[rows], job.at[rows], layout_of(job.model), pos)
             edits: dict[Node, Edit] = {
-                head: Edit(head.layer, "z", head.head, window.take(self._z[head.layer][rows, head.head]))
+                head: Edit(head.layer, "z", head.head, window.take(self.z[head.layer][rows, head.head]))
                 for head in job.heads
             }
             for mlp in map(Mlp, range(job.model.n_layers) if job.spec.nodes == "all" else ()):
@@ -111,6 +112,11 @@ class SetRuns:
     def at_once(self) -> int:
         """How many sets go through the layers together."""
         return self._work.at_once
+
+    @property
+    def z(self) -> LayerStore:
+        """What replaced heads give, by layer [prompt, head, pos, d_head]."""
+        return self._work.z
 
     def values(
         self, replaced: Sequence[Set[Node]], done: Callable[[int], object] = lambda n: None

@@ -253,14 +253,15 @@ class CircuitRuns:
     """Computes the metric of circuits, with all nodes outside each circuit ablated.
 
     Attributes:
+        runs: what computes sets of nodes.
         all: every node; ``full`` and ``empty``: the metric with all of them and with none [prompt].
         cluster: the cluster of each prompt.
     """
 
     def __init__(self, model: Model, spec: Spec, cached: CachedRuns | None, progress: bool) -> None:
-        self._runs = SetRuns(model, spec, runs=cached, progress=progress)
-        self.metric, self.ablation, self.at_once = spec.metric, spec.intervention, self._runs.at_once
-        self.nodes, self.cluster = spec.nodes, self._runs.job.tokens.cluster
+        self.runs = SetRuns(model, spec, runs=cached, progress=progress)
+        self.metric, self.ablation, self.at_once = spec.metric, spec.intervention, self.runs.at_once
+        self.nodes, self.cluster = spec.nodes, self.runs.job.tokens.cluster
         self.all = frozenset(every_node(model.n_layers, model.n_heads, spec.nodes))
         self.full, self.empty = self.values([self.all, frozenset()])
 
@@ -268,7 +269,7 @@ class CircuitRuns:
         self, circuits: Sequence[Set[Node]], done: Callable[[int], object] = lambda n: None
     ) -> Float[np.ndarray, "circuit prompt"]:
         """The metric of each circuit."""
-        values = self._runs.values([self.all - circuit for circuit in circuits], done)
+        values = self.runs.values([self.all - circuit for circuit in circuits], done)
         warn_of_nan(self.metric, values)
         return values
 
@@ -293,7 +294,7 @@ class CircuitRuns:
 
     def provenance(self) -> dict[str, Any]:
         """The provenance that all results of these runs share."""
-        return self._runs.provenance()
+        return self.runs.provenance()
 
 
 def check_gap(

@@ -27,8 +27,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
-from mechheads.engine.head_sets import replaced_z
-from mechheads.engine.job import Job, Spec, given, make_ready
+from mechheads.engine.head_sets import SetRuns
+from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.mlps import new_output
 from mechheads.engine.report import describe_intervention
 from mechheads.heads import Nodes
@@ -118,7 +118,7 @@ def learn_ranking(
     check_gradient(spec.metric, runs.sides("clean")[0], model.d_vocab)
     whole = CircuitRuns(model, spec, runs, progress)
     whole.share(whole.full)
-    gated = _Gated(make_ready(model, spec, runs=runs, progress=progress))
+    gated = _Gated(whole.runs)
     scale = _Scale(float(whole.empty.mean()), float(whole.full.mean()), measure)
     descent = _Descent(gated, scale, updates, batch, lr, seed)
     logits, reached = _start(model, spec, runs, progress), list[float]()
@@ -142,12 +142,15 @@ def learn_ranking(
         interrupted=work.interrupted,
         faithfulness=reached,
     )
-    name = f"learned ranking for {measure.upper()}, {name_of(spec.metric)}"
-    of_heads = logits[: model.n_layers * model.n_heads].reshape(model.n_layers, model.n_heads)
-    scores = HeadScores.from_scores(of_heads, name=name, kind="learned_ranking", provenance=about)
-    if nodes == "heads":
-        return scores
-    return HeadScores(scores.dataset.assign(mlp_score=("layer", logits[of_heads.size :])))
+    return _as_scores(model, logits, f"learned ranking for {measure.upper()}, {name_of(spec.metric)}", about)
+
+
+def _as_scores(model: Model, logits: Float[np.ndarray, " node"], name: str, provenance: dict[str, Any]) -> HeadScores:
+    """Logits as scores: those of heads by layer, and behind them those of MLPs if there are any."""
+    n = model.n_layers * model.n_heads
+    of_heads, of_mlps = logits[:n].reshape(model.n_layers, model.n_heads), logits[n:]
+    scores = HeadScores.from_scores(of_heads, name=name, kind="learned_ranking", provenance=provenance)
+    return HeadScores(scores.dataset.assign(mlp_score=("layer", of_mlps))) if len(of_mlps) else scores
 
 
 def _start(model: Model, spec: Spec, runs: CachedRuns, progress: bool) -> Float[np.ndarray, " node"]:
@@ -178,11 +181,11 @@ class _Scale:
 
 
 class _Gated:
-    """A job's model with a gate for each node: 1 leaves it as it is, 0 replaces its output as the job says."""
+    """The model with a gate for each node: 1 leaves it as it is, 0 replaces its output as in circuits without it."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self._z = replaced_z(job)[0]
+    def __init__(self, runs: SetRuns) -> None:
+        job = self.job = runs.job
+        self._z = runs.z
         self._mask = read_positions(job.spec.metric, job.tokens)[1]
         self._at_once = Size.of(job, [job.model.n_layers]).rows
 

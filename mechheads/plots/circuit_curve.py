@@ -103,7 +103,7 @@ def circuit_curve(
         type="log",
         range=ends,
         tickvals=_TICKS,
-        ticksuffix="%",
+        ticktext=[f"{tick:g}%" for tick in _TICKS],
         title_text=f"{of} in the circuit, share of all",
     )
     figure.update_yaxes(**FRAME, title_text="faithfulness", gridcolor="#e8e8e8", zeroline=False)

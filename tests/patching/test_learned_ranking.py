@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads.engine.job import make_ready
+from mechheads.engine.head_sets import SetRuns
 from mechheads.heads import HeadId, Mlp, every_node
 from mechheads.limits import Limits
 from mechheads.metrics.basic import logit_diff
@@ -37,7 +37,7 @@ def llama(tiny) -> mh.Model:
 
 def gated(model: mh.Model, nodes: str, budget: Limits | None = None) -> _Gated:
     spec = circuit_spec(PAIRS, logit_diff, mh.Patch(), budget or Limits.of(None), nodes)
-    return _Gated(make_ready(model, spec, progress=False))
+    return _Gated(SetRuns(model, spec, progress=False))
 
 
 def plain(model: mh.Model, gates: np.ndarray, prompt: int) -> float:
