@@ -20,7 +20,7 @@ def check_mlps(model: Model, intervention: Intervention, races: bool) -> None:
     Raises:
         ValueError: if it has none, or the request cannot be met.
     """
-    if model.hook_name("mlp_out", 0) not in model.backend.hook_points or not model.backend.d_mlp:
+    if not model.has_mlps:
         raise ValueError(f'nodes="all": model {model.name!r} has no MLPs; leave nodes out')
     if races:
         raise ValueError('top and nodes="all" are both given, but a race ranks heads alone; leave one of them out')

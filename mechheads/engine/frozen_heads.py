@@ -223,10 +223,7 @@ class Frozen:
 
     def _attention(self, layer: int) -> Float[Tensor, "prompt position d_model"]:
         """The attention output of a layer in the base run, b_O included."""
-        z = self._take(self.base.z.layer(layer).transpose(1, 2))
-        out = z.flatten(-2) @ self.model.W_O[layer].flatten(0, 1)
-        bias = self.model.b_O(layer)
-        return out if bias is None else out + bias
+        return self.model.attention_out(layer, self._take(self.base.z.layer(layer).transpose(1, 2)))
 
     def _difference(
         self, senders: Sequence[tuple[HeadId, Float[Tensor, "prompt position z"]]]

@@ -60,6 +60,11 @@ class ModelCore:
         return bool(getattr(self.model.cfg, "parallel_attn_mlp", False))
 
     @property
+    def has_mlps(self) -> bool:
+        """Whether blocks have MLPs whose output can be read and changed."""
+        return bool(self.backend.d_mlp) and self.hook_name("mlp_out", 0) in self.backend.hook_points
+
+    @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
         return self.backend.W_E
 
@@ -90,6 +95,11 @@ class ModelCore:
     def b_O(self, layer: int) -> Float[Tensor, " d_model"] | None:
         """The bias added to a layer's attention output after the heads; None if there is none."""
         return self.backend.bias("O", layer)
+
+    def attention_out(self, layer: int, z: Float[Tensor, "*batch head d_head"]) -> Float[Tensor, "*batch d_model"]:
+        """What the heads of a layer write together: z W_O, summed over heads, and b_O."""
+        out, bias = z.flatten(-2) @ self.W_O[layer].to(z.dtype).flatten(0, 1), self.b_O(layer)
+        return out if bias is None else out + bias
 
     def _weights(self, kind: Weight) -> LayerWeights:
         return LayerWeights(lambda layer: self.backend.weight(kind, layer), self.n_layers)

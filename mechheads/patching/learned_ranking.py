@@ -48,6 +48,7 @@ from mechheads.patching.attribution import estimate
 from mechheads.patching.circuits import CircuitRuns, circuit_spec
 from mechheads.patching.gradients import Size, check_gradient
 from mechheads.patching.head_sets import PATCH
+from mechheads.results.mlps import with_mlp_scores
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.runs.head_cache import states_at
@@ -150,7 +151,7 @@ def _as_scores(model: Model, logits: Float[np.ndarray, " node"], name: str, prov
     n = model.n_layers * model.n_heads
     of_heads, of_mlps = logits[:n].reshape(model.n_layers, model.n_heads), logits[n:]
     scores = HeadScores.from_scores(of_heads, name=name, kind="learned_ranking", provenance=provenance)
-    return HeadScores(scores.dataset.assign(mlp_score=("layer", of_mlps))) if len(of_mlps) else scores
+    return HeadScores(with_mlp_scores(scores.dataset, of_mlps)) if len(of_mlps) else scores
 
 
 def _start(model: Model, spec: Spec, runs: CachedRuns, progress: bool) -> Float[np.ndarray, " node"]:

@@ -24,7 +24,7 @@ from mechheads.heads import Mlp, every_node
 from mechheads.model.model import Model
 from mechheads.patching.edges.edge_scores import EdgeScores, graph_of
 from mechheads.patching.edges.graph import EdgeGraph
-from mechheads.results.mlps import has_mlps
+from mechheads.results.mlps import has_mlps, with_mlp_scores
 from mechheads.results.scores import HeadScores
 
 _NODE = re.compile(r"a(\d+)\.h(\d+)|m(\d+)")
@@ -145,7 +145,7 @@ def load_mib(path: str | Path) -> HeadScores:
     scores = HeadScores.from_scores(heads, name=Path(path).stem, kind="mib")
     if np.isnan(mlps).all():
         return scores
-    return HeadScores(scores.dataset.assign(mlp_score=("layer", mlps)))
+    return HeadScores(with_mlp_scores(scores.dataset, mlps))
 
 
 def load_mib_edges(path: str | Path) -> EdgeScores:

@@ -41,6 +41,11 @@ def with_mlps(heads: xr.Dataset, values: Float[np.ndarray, "layer *extra prompt"
     return heads.assign(new | {f"{_PREFIX}values": ((*dims, "prompt"), values)})
 
 
+def with_mlp_scores(heads: xr.Dataset, scores: Float[np.ndarray, " layer"]) -> xr.Dataset:
+    """The scores of heads and those of MLPs, which are no means over prompts and have no statistics."""
+    return heads.assign({f"{_PREFIX}score": ("layer", scores)})
+
+
 def combine_mlps(left: Side, right: Side, symbol: str) -> Float[np.ndarray, "layer *extra prompt"] | None:
     """The values of MLPs when two scores, or scores and a number, are combined; None if some scores have no MLPs."""
     if not all(has_mlps(side) for side in (left, right) if isinstance(side, xr.Dataset)):

@@ -122,9 +122,7 @@ class EdgeCircuits:
 
     def _attention(self, layer: int, rows: slice) -> Float[Tensor, "prompt pos d_model"]:
         """The attention output of a layer in the corrupted run, with its bias."""
-        z, bias = self._corrupted.stores["z"][layer][rows], self.model.b_O(layer)
-        out = torch.einsum("bhpd,hdm->bpm", z, self.model.W_O[layer].to(z.dtype))
-        return out if bias is None else out + bias
+        return self.model.attention_out(layer, self._corrupted.stores["z"][layer][rows].transpose(1, 2))
 
     def _end(self, rows: slice) -> Float[Tensor, "prompt pos d_model"]:
         """The residual stream after the last block in the corrupted run."""

@@ -14,6 +14,7 @@ from mechheads.heads import HeadId
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.model.model import Model
 from mechheads.patching.edges.graph import EdgeGraph
+from mechheads.results.mlps import with_mlp_scores
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
@@ -85,7 +86,7 @@ class EdgeScores(TableResult):
             grid, name=f"size of outgoing edges, {self.name}", unit=self.unit, kind="edge_nodes", provenance=about
         )
         mlps = np.array([sizes[name] for name in self.senders if name.endswith(".mlp")])
-        return HeadScores(scores.dataset.assign(mlp_score=("layer", mlps))) if len(mlps) else scores
+        return HeadScores(with_mlp_scores(scores.dataset, mlps)) if len(mlps) else scores
 
     def _order(self, by: str) -> np.ndarray:
         """The flat indices of the edges, the largest first; equal ones stay in the order of computation."""

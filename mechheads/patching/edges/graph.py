@@ -42,8 +42,7 @@ class EdgeGraph:
     @classmethod
     def of(cls, model: Model) -> EdgeGraph:
         """The graph of a model."""
-        mlps = bool(model.backend.d_mlp) and model.hook_name("mlp_out", 0) in model.backend.hook_points
-        return cls(model.n_layers, model.n_heads, mlps, model.parallel_mlps)
+        return cls(model.n_layers, model.n_heads, model.has_mlps, model.parallel_mlps)
 
     @cached_property
     def senders(self) -> tuple[str, ...]:

@@ -66,10 +66,8 @@ class Joined:
             cut.append(value.detach().requires_grad_())
             return cut[-1]
 
-        written = torch.einsum("bphd,hdm->bpm", z, model.W_O[layer].to(z.dtype))
-        if (bias := model.b_O(layer)) is not None:
-            written = written + bias
-        before, written = before.detach().requires_grad_(), written.detach().requires_grad_()
+        before = before.detach().requires_grad_()
+        written = model.attention_out(layer, z).detach().requires_grad_()
         name, backend = model.hook_name("mlp_out", layer), model.backend
         hooks = [(name, sever)] if name in backend.hook_points else []
         with with_gradient():
