@@ -25,6 +25,7 @@ from mechheads.interventions.new_z import Altered, altered_z, changed_z
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, name_of
+from mechheads.model.backends.devices import moved
 from mechheads.runs.sites import KEY_SITES
 
 
@@ -218,7 +219,7 @@ def _carry_at_once(job: Job, units: list[list[tuple[HeadId, Tensor, Tensor]]]) -
         window = _rows(job, rows, first[rows], [(head, new[rows]) for unit in units for head, new, _ in unit])
         copies = [[Edit(head.layer, "z", head.head, window.take(new[rows])) for head, new, _ in unit] for unit in units]
         parts.append(Wave(job.base, rows, window).run(copies))
-    return torch.cat(parts, dim=1)[:, torch.cat(groups).argsort()]
+    return torch.cat(parts, dim=1)[:, moved(torch.cat(groups).argsort(), parts[0].device)]
 
 
 def _rows(

@@ -26,8 +26,8 @@ BETWEEN_DEVICES = {"copy_", "_to_copy"}
 INDEXED = {"index", "index_put", "index_put_", "_unsafe_index", "_index_put_impl_"}
 
 
-class MixedDevices(RuntimeError):
-    """An operation got tensors of several devices."""
+class MixedDevices(AssertionError):
+    """An operation got tensors of several devices. Not a RuntimeError: the package tries other ways after some."""
 
 
 class Simulated(Tensor):
@@ -51,6 +51,9 @@ class Simulated(Tensor):
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"Simulated({self.inner!r}, {self.device})"
+
+    def tolist(self) -> list[Any]:
+        return self.cpu().tolist()
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
