@@ -99,7 +99,7 @@ class Frozen:
             inputs = {receiver: moved(value, home) for receiver, value in inputs.items()}
             if not final:
                 return Arrived(inputs, None)
-            states = moved(self.model.backend.finish(stream.flatten(0, 1)), home)
+            states = self.model.backend.finish(stream.flatten(0, 1))
             return Arrived(inputs, states.view(stream.shape))
 
     def _carry_whole(

@@ -144,7 +144,7 @@ class Wave:
 
             block = partial(self._block, layer, stream, [])
             stream = backend.under([(self.model.hook_name(site, layer), note)], block)
-        return moved(backend.finish(stream[0]), self._devices.home)
+        return backend.finish(stream[0])
 
     def _run(self, copies: list[Copy]) -> Tensor:
         model = self.model
@@ -183,7 +183,7 @@ class Wave:
         n_read = self.window.inside.shape[1]
         if stream.shape[2] != n_read or n_read == self.window.width:
             stream = self._read(stream)
-        flat = moved(self.model.backend.finish(stream.flatten(0, 1)), self._devices.end)
+        flat = moved(self.model.backend.finish_there(stream.flatten(0, 1)), self._devices.end)
         final, window = flat.view(len(stream), *self._old_final.shape), self._on(self._devices.end)
         unchanged = (window.at < window.start[:, None])[..., None]
         return torch.where(unchanged, self._old_final, final)

@@ -55,6 +55,9 @@ class Simulated(Tensor):
     def tolist(self) -> list[Any]:
         return self.cpu().tolist()
 
+    def data_ptr(self) -> int:
+        return self.inner.data_ptr()
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _call(func, args, kwargs or {}, lambda wait: None)

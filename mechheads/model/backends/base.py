@@ -64,7 +64,7 @@ class Keys(Protocol):
 
 @runtime_checkable
 class Blocks(Protocol):
-    """The blocks of a model, prepared for rows at certain positions."""
+    """The blocks of a model, prepared for rows at certain positions; what they give is where the residual was."""
 
     def __call__(
         self,
@@ -180,8 +180,12 @@ class Backend(ABC):
         """Call ``run`` with the attention output of ``layer``, including b_O, replaced by ``out``; no head attends."""
 
     @abstractmethod
+    def finish_there(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
+        """Apply what comes after the last block, the final norm, on the device where that is."""
+
     def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
         """Apply what comes after the last block: the final norm."""
+        return moved(self.finish_there(residual), self.devices.home)
 
     def run(
         self,
@@ -201,10 +205,12 @@ class Backend(ABC):
         def run() -> Tensor:
             residual, blocks = self.embed(ids)
             for layer in range(self.sizes.n_layers):
+                if streams is None:
+                    residual = moved(residual, self.devices.blocks[layer])
                 residual = blocks(layer, residual, keys)
                 if streams is not None:
                     streams.append(residual)
-            return moved(self.finish(residual), self.devices.home)
+            return self.finish(residual)
 
         with torch.set_grad_enabled(grad):
             return self.under(hooks, run)
@@ -217,8 +223,8 @@ class Backend(ABC):
         def run() -> Tensor:
             blocks, stream = self.blocks_for(*residual.shape[:2]), residual
             for later in range(layer, self.sizes.n_layers):
-                stream = blocks(later, stream)
-            return moved(self.finish(stream), self.devices.home)
+                stream = blocks(later, moved(stream, self.devices.blocks[later]))
+            return self.finish(stream)
 
         with torch.no_grad():
             return self.under(hooks, run)

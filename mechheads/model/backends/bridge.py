@@ -137,15 +137,15 @@ class BridgeBackend(Backend):
                 arguments["attention_mask"] = mask
             stream = moved(residual, self.devices.blocks[layer]).contiguous()
             out = self._briefly(layer, lambda: self.module.blocks[layer](stream, **arguments))
-            return out[0] if isinstance(out, (tuple, list)) else out
+            return moved(out[0] if isinstance(out, (tuple, list)) else out, residual.device)
 
         return entered[0], named, call
 
-    def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
+    def finish_there(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
         if not self._end_has_its_own_shape:
             return self._end(residual, self._blank(1, 1)).reshape(residual.shape)
         rows = residual.reshape(-1, 1, self.sizes.d_model)
-        return self._end(rows, torch.zeros_like(rows)).reshape(residual.shape)
+        return self._end(rows, torch.zeros_like(rows, device=self.devices.home)).reshape(residual.shape)
 
     def _end(self, residual: Tensor, called_with: Tensor) -> Tensor:
         """What the trunk computes from our residual stream after the last block, if called with other embeddings."""

@@ -164,7 +164,7 @@ def _check_outputs(backend: Backend, seen: dict[tuple[str, int], Tensor]) -> Non
         out = backend.with_attention(layer, written, partial(blocks, layer, before))
         if layer == backend.sizes.n_layers - 1:
             out, before = backend.finish(out), torch.zeros_like(before)
-        if not _same(moved(out, wanted.device), wanted, (wanted - before).float().std(), backend):
+        if not _same(out, wanted, (wanted - before).float().std(), backend):
             raise _Unreadable(
                 f"{_layer(backend, layer)} does more with its heads' output, or with other tokens, than add z W_O + b_O"
             )
