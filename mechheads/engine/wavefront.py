@@ -162,17 +162,16 @@ class Wave:
         return self._finish(stream)
 
     def _residual(self, layer: int) -> Float[Tensor, "prompt width d_model"]:
-        return self._take(self._cached("resid_pre", layer))
+        return self.take(self.base.stores["resid_pre"].there(layer))
 
-    def _cached(self, site: str, layer: int) -> Float[Tensor, "prompt *rest"]:
-        """What the base run kept of these prompts, on the device of the layer."""
-        values = self.base.stores[site].there(layer)
+    def take(self, values: Float[Tensor, "all_prompts pos *rest"]) -> Float[Tensor, "row width *rest"]:
+        """The values of these prompts at the positions that are computed."""
+        return self._on(values.device).take(self._of_prompts(values))
+
+    def _of_prompts(self, values: Float[Tensor, "all_prompts *rest"]) -> Float[Tensor, "prompt *rest"]:
         if values.device not in self._chosen:
             self._chosen[values.device] = self.rows if isinstance(self.rows, slice) else moved(self.rows, values.device)
         return values[self._chosen[values.device]]
-
-    def _take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "row width *rest"]:
-        return self._on(values.device).take(values)
 
     def _on(self, device: torch.device) -> Rows:
         if device not in self._windows:
@@ -266,7 +265,7 @@ class Wave:
 
     def past(self, layer: int) -> tuple[Tensor, Tensor]:
         """Cached keys and values before the window [row, kv, past, d_head]."""
-        k, v = (self._cached(name, layer) for name in ("keys", "values"))
+        k, v = (self._of_prompts(self.base.stores[name].there(layer)) for name in ("keys", "values"))
         window = self._on(k.device)
         return window.past(k), window.past(v)
 

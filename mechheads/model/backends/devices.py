@@ -41,11 +41,11 @@ class Devices:
         """Whether there is more than one."""
         return len(self.each) > 1
 
-    @cached_property
-    def cuts(self) -> tuple[int, ...]:
-        """The layers whose block is on another device than the block before."""
-        pairs = zip(self.blocks, self.blocks[1:], strict=False)
-        return tuple(layer for layer, (before, here) in enumerate(pairs, 1) if before != here)
+    @property
+    def free(self) -> int | None:
+        """The free memory of the CUDA device that has least; None without CUDA."""
+        each = [size for device in self.each if (size := free_bytes(device)) is not None]
+        return min(each, default=None)
 
 
 def devices_of(blocks: Iterable[nn.Module], embedding: Tensor, unembedding: Tensor) -> Devices:
