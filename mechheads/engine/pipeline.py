@@ -20,21 +20,27 @@ WAVES_A_DEVICE = 10
 """How many waves are launched together for each device, if there are enough heads: at both ends, devices wait."""
 
 
-def spread(heads: Sequence[HeadId], waves: int) -> list[list[HeadId]]:
-    """The heads of so many waves, each with heads of all layers, in layer order.
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def spread(heads: Sequence[HeadId], size: int) -> list[list[HeadId]]:
+    """The heads of waves of this size, each in layer order. Each wave, and each few that follow, has heads of all layers.
+
+    Multiples of the golden ratio, without their whole parts, are spread evenly over [0, 1], however many are taken.
 
     >>> from mechheads.heads import HeadId
     >>> [[str(head) for head in wave] for wave in spread([HeadId(layer, 0) for layer in range(5)], 2)]
-    [['L0H0', 'L2H0', 'L4H0'], ['L1H0', 'L3H0']]
+    [['L0H0', 'L2H0'], ['L1H0', 'L4H0'], ['L3H0']]
     """
     ordered = sorted(heads)
-    return [ordered[first::waves] for first in range(waves)]
+    ordered = [ordered[i] for i in sorted(range(len(ordered)), key=lambda i: i * _GOLDEN % 1)]
+    return [sorted(ordered[start : start + size]) for start in range(0, len(ordered), size)]
 
 
 def idle_share(waves: Sequence[Sequence[int]], blocks: Sequence[torch.device], at_once: int | None = None) -> float:
     """The share of their time that devices wait, if a layer takes as long as it carries copies.
 
-    Each device runs the waves in order, and a wave goes on when the device before has finished it.
+    Each device does what it is given in order, wave by wave, and a wave goes on when the device before has finished it.
 
     Args:
         waves: the layers of each wave's heads.

@@ -268,7 +268,7 @@ def _idle(
     """The share of their time that devices wait during the waves of a sweep, each of which runs in so many parts."""
     if not cuts_of(blocks):
         return 0.0
-    waves = [[head.layer for head in wave] for wave in spread(heads, math.ceil(len(heads) / stack)) for _ in range(parts)]
+    waves = [[head.layer for head in wave] for wave in spread(heads, stack) for _ in range(parts)]
     return idle_share(waves, blocks, joined * parts)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -172,7 +171,7 @@ def waves(job: Job, places: Iterable[int], stack: int | None = None) -> Iterator
     """The units of each wave: heads in layer order at one place, ``stack`` of them, by default as many as planned."""
     heads, step = sorted(job.heads), stack or job.plan.stack
     if job.model.backend.devices.several:
-        some = spread(heads, math.ceil(len(heads) / step))
+        some = spread(heads, step)
     else:
         some = [heads[start : start + step] for start in range(0, len(heads), step)]
     for place in places:
