@@ -205,7 +205,7 @@ def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name
     """The TransformerLens object for a transformers model.
 
     Raises:
-        ValueError: if TransformerLens does not support the model, cannot leave its weights on disk, or fails.
+        ValueError: if TransformerLens does not support the model, cannot leave its weights where they are, or fails.
     """
     try:
         return boot(model, copy.deepcopy(tokenizer), name)
@@ -216,6 +216,11 @@ def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name
             raise ValueError(
                 f"max_memory: the weights of {name!r} (architecture {type(model).__name__}) cannot stay on disk: "
                 f"TransformerLens needs them when it loads the model; leave max_memory out: {first_sentence(error)}"
+            ) from error
+        if hasattr(model, "hf_device_map"):
+            raise ValueError(
+                f"device_map: {name!r} (architecture {type(model).__name__}) cannot be read in these places: "
+                f'{first_sentence(error)}. Give device_map="auto", or other places'
             ) from error
         raise ValueError(
             f"model: {name!r} (architecture {type(model).__name__}) cannot be read: TransformerLens "

@@ -36,7 +36,9 @@ class Simulated(Tensor):
     inner: Tensor
 
     @staticmethod
-    def __new__(cls, inner: Tensor, device: torch.device) -> Simulated:
+    def __new__(cls, inner: Tensor, device: torch.device | None = None, requires_grad: bool = False) -> Simulated:
+        if isinstance(inner, Simulated):  # accelerate copies a weight by calling its class
+            return inner
         made = Tensor._make_wrapper_subclass(
             cls,
             inner.size(),
@@ -60,7 +62,7 @@ class Simulated(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _call(func, args, kwargs or {}, lambda wait: None)
+        return _call(func, args, kwargs or {}, None)
 
 
 class Simulation(TorchDispatchMode):
@@ -68,17 +70,19 @@ class Simulation(TorchDispatchMode):
 
     Attributes:
         waits: the operations so far for which the CPU would wait, and the devices it would wait for.
+        copies: the devices of each copy so far, from and to.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: list[tuple[str, str]] = []
+        self.copies: list[tuple[str, str]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _call(func, args, kwargs or {}, self.waits.append)
+        return _call(func, args, kwargs or {}, self)
 
 
-def _call(func: Any, args: Any, kwargs: dict[str, Any], waited: Callable[[str], object]) -> Any:
+def _call(func: Any, args: Any, kwargs: dict[str, Any], notes: Simulation | None) -> Any:
     name = func.overloadpacket.__name__
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     simulated = [tensor for tensor in tensors if isinstance(tensor, Simulated)]
@@ -88,10 +92,8 @@ def _call(func: Any, args: Any, kwargs: dict[str, Any], waited: Callable[[str], 
         return func(*args, **kwargs)
     _check(func, name, args, tensors, simulated)
     device = asked or simulated[0].device
-    if name in WAITS or (name in INDEXED and any(_is_mask(index) for index in args[1])):
-        waited((name, str(simulated[0].device)))
-    if name in BETWEEN_DEVICES and not kwargs.get("non_blocking") and "cpu" in {device.type, tensors[-1].device.type}:
-        waited((name, str(next(one for one in (device, tensors[-1].device) if one.type == NAME))))
+    if notes is not None:
+        _note(notes, name, args, kwargs, tensors, device)
     if asked is not None:
         kwargs = kwargs | {"device": torch.device("cpu")}
     if kwargs.get("pin_memory"):
@@ -105,6 +107,19 @@ def _call(func: Any, args: Any, kwargs: dict[str, Any], waited: Callable[[str], 
     return return_and_correct_aliasing(func, args, kwargs, out) if simulated and name != "_to_copy" else out
 
 
+def _note(notes: Simulation, name: str, args: Any, kwargs: Any, tensors: list[Tensor], device: torch.device) -> None:
+    on = next((tensor.device for tensor in tensors if isinstance(tensor, Simulated)), device)
+    if name in WAITS or (name in INDEXED and any(_is_mask(index) for index in args[1])):
+        notes.waits.append((name, str(on)))
+    if name not in BETWEEN_DEVICES:
+        return
+    source, to = tensors[-1].device, tensors[0].device if name == "copy_" else device
+    if source != to:
+        notes.copies.append((str(source), str(to)))
+        if not (kwargs.get("non_blocking") or args[-1] is True) and "cpu" in (source.type, to.type):
+            notes.waits.append((name, str(on)))
+
+
 def _check(func: Any, name: str, args: Any, tensors: list[Tensor], simulated: list[Simulated]) -> None:
     if name in BETWEEN_DEVICES:
         return
@@ -115,7 +130,7 @@ def _check(func: Any, name: str, args: Any, tensors: list[Tensor], simulated: li
         alone = [tensor for tensor in alone if id(tensor) not in indices]
     devices |= {tensor.device for tensor in alone}
     if len(devices) > 1:
-        raise MixedDevices(f"{func}: expected all tensors to be on the same device, but found {sorted(map(str, devices))}")
+        raise MixedDevices(f"{func}: all tensors should be on the same device, but they are on {sorted(map(str, devices))}")
 
 
 def _numbered(device: torch.device) -> torch.device:

@@ -20,7 +20,7 @@ from transformer_lens.model_bridge.generalized_components import NormalizationBr
 
 from mechheads.model.backends.base import Backend, Blocks, Keys, R
 from mechheads.model.backends.devices import There, bring_inputs, moved
-from mechheads.model.backends.fused_attention import FusedAttention, fused_attentions
+from mechheads.model.backends.fused_attention import NEVER, FusedAttention, fused_attentions
 from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.backends.temporary_changes import Forward
 
@@ -90,6 +90,9 @@ class BridgeBackend(Backend):
             return self.run(ids)
 
         self._fused = fused_attentions(self.module.blocks, self.changes, run, self.tolerance)
+        if self.devices.several:
+            for attention in filter(None, self._fused):
+                attention.long = NEVER  # reading a mask would wait for its device
 
     def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:
         residual, _, blocks = self._prepare(input_ids=ids)
