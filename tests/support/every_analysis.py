@@ -57,7 +57,7 @@ MORE: dict[str, Callable[[mh.Model], Any]] = {
     "frozen MLPs": lambda model: mh.path_patch(model, PAIRS, mlps="frozen", **QUIET).scores,
     "self-repair": lambda model: mh.patching.self_repair(model, PAIRS, **QUIET).values,
     "attribution": lambda model: mh.patching.attribution_patch(model, PAIRS, steps=2, **QUIET).scores,
-    "logits": lambda model: mh.behaviour.logit_attribution(model, PAIRS, **QUIET).dataset["heads"].values,
+    "logits": lambda model: mh.behaviour.logit_attribution(model, PAIRS, **QUIET).values,
     "composition": lambda model: mh.behaviour.composition_scores(model, "K", **QUIET).scores.values,
     "copying": lambda model: mh.behaviour.copying_scores(model, **QUIET).scores.values,
     "relation": lambda model: mh.relation_scores(model, _WORDS, k=2, min_pairs=1, **QUIET).scores.values,

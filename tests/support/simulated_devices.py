@@ -54,6 +54,14 @@ class Simulated(Tensor):
     def __repr__(self) -> str:  # type: ignore[override]
         return f"Simulated({self.inner!r}, {self.device})"
 
+    def __tensor_flatten__(self) -> tuple[list[str], torch.device]:
+        """Makes torch replace a weight that is converted, in place of writing into it."""
+        return ["inner"], self.device
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Tensor], device: torch.device, *_: Any) -> Simulated:
+        return Simulated(inner["inner"], device)
+
     def tolist(self) -> list[Any]:
         return self.cpu().tolist()
 

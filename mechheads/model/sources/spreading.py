@@ -88,7 +88,20 @@ class Spread:
             check_device_map(model, {name: str(at) for name, at in places.items()})
         except ValueError as error:
             raise ModelSourceError(f"device_map: {error}") from error
+        _check_tied(model, places)
         return {name: str(at) for name, at in places.items()}
+
+
+def _check_tied(model: nn.Module, places: Mapping[str, torch.device]) -> None:
+    seen: dict[int, tuple[str, torch.device]] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        parts = [part for part in places if f"{name}.".startswith(f"{part}." if part else "")]
+        first, there = seen.setdefault(id(weight), (name, places[max(parts, key=len)]))
+        if there != (at := places[max(parts, key=len)]):
+            raise ModelSourceError(
+                f"device_map puts {first} on {there} and {name} on {at}, but these are the same weights; put both on "
+                "one device"
+            )
 
 
 def _cut(
