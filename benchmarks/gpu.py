@@ -162,7 +162,9 @@ def memory(model: mh.Model, pairs: mh.PromptPairs) -> str:
 
 def early_rounds(model: mh.Model, pairs: mh.PromptPairs) -> str:
     """A race for the five first heads whose early rounds are in bfloat16."""
-    races: Mapping[str, Any] = {name: mh.patching.Race(5, early=early) for name, early in (("", None), ("b", "bfloat16"))}
+    races: Mapping[str, Any] = {
+        name: mh.patching.Race(5, early=early) for name, early in (("", None), ("b", "bfloat16"))
+    }
     found = {name: set(map(str, patch(model, pairs, top=race).top(5))) for name, race in races.items()}
     took = {name: seconds(partial(patch, model, pairs, top=race)) for name, race in races.items()}
     return (

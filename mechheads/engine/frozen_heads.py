@@ -16,9 +16,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.heads import HeadId, Mlp, kv_head
-from mechheads.model.backends.base import Blocks, Hook
+from mechheads.model.backends.base import Hook
 from mechheads.model.backends.devices import There, moved
 from mechheads.model.backends.partial_block import Stopped, until_stopped
+from mechheads.model.backends.protocols import Blocks
 from mechheads.runs.head_cache import HeadCache
 
 MLPs = Literal["recomputed", "frozen"]

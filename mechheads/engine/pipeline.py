@@ -1,9 +1,9 @@
 """Several devices that work at the same time: the waves of a sweep follow each other through them.
 
-Device d works on one wave while device d + 1 works on the wave before. All are busy if every wave gives every device the
-same work. A wave of neighbouring heads does not: heads of the last layers skip the first devices. So a wave holds heads
-that are spread over all layers. Then layer l carries l + 1 times as many copies as layer 0, and the blocks are cut by
-that work; see ``model/sources/cuts.py``.
+Device d works on one wave while device d + 1 works on the wave before. All are busy if every wave gives every device
+the same work. A wave of neighbouring heads does not: heads of the last layers skip the first devices. So a wave holds
+heads that are spread over all layers. Then layer l carries l + 1 times as many copies as layer 0, and the blocks are
+cut by that work; see ``model/sources/cuts.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 def spread(heads: Sequence[HeadId], size: int) -> list[list[HeadId]]:
-    """The heads of waves of this size, each in layer order. Each wave, and each few that follow, has heads of all layers.
+    """The heads of waves of this size, each in layer order. Each wave, or a few in a row, has heads of all layers.
 
     Multiples of the golden ratio, without their whole parts, are spread evenly over [0, 1], however many are taken.
 

@@ -262,9 +262,7 @@ def least_in_flight(model: ModelCore, tokens: Tokens, n_read: int, limits: Limit
     return prompts * n_read * model.d_vocab * 4 + _in_flight(model, pos, pos, prompts, n_read, limits)
 
 
-def _idle(
-    heads: Sequence[HeadId], blocks: Sequence[torch.device], stack: int, joined: int, parts: int
-) -> float:
+def _idle(heads: Sequence[HeadId], blocks: Sequence[torch.device], stack: int, joined: int, parts: int) -> float:
     """The share of their time that devices wait during the waves of a sweep, each of which runs in so many parts."""
     if not cuts_of(blocks):
         return 0.0

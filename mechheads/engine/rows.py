@@ -105,13 +105,19 @@ class Window:
     def n(self) -> int:
         return len(self.start)
 
-    @cached_property
+    @property
     def n_past(self) -> int:
-        return int(self.start.amax())
+        return self._starts[1]
+
+    @property
+    def alike(self) -> bool:
+        return self._starts[0] == self._starts[1]
 
     @cached_property
-    def alike(self) -> bool:
-        return bool((self.start == self.start[0]).all())
+    def _starts(self) -> tuple[int, int]:
+        """The earliest and the latest start; the CPU waits for them once."""
+        first, last = self.start.aminmax()
+        return int(first), int(last)
 
     @property
     def positions(self) -> Int[Tensor, "prompt width"]:
@@ -146,7 +152,7 @@ class Window:
 
     def on(self, device: torch.device) -> Window:
         there = replace(self, start=moved(self.start, device), at=moved(self.at, device))
-        vars(there).update(n_past=self.n_past, alike=self.alike)  # so that no other device is asked
+        vars(there).update(_starts=self._starts)  # so that the CPU does not wait for the other device
         return there
 
     def rows(self, rows: slice) -> Window:

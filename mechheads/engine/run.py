@@ -245,7 +245,11 @@ def _rows(
     first: Int[Tensor, " prompt"],
     new: Sequence[tuple[HeadId, Float[Tensor, "prompt pos d_head"]]],
 ) -> Rows:
-    """The rows of some prompts, from the new z of all; packed prompts share their first positions while tokens and new z are equal."""
+    """The rows of some prompts; packed prompts share their first positions while tokens and new z are equal.
+
+    Args:
+        new: the new z of all prompts.
+    """
     ids, at = job.tokens.ids[rows], job.at[rows]
     if not job.plan.packed:
         return Window.from_start(first, at, layout_of(job.model), ids.shape[1])

@@ -22,9 +22,10 @@ from torch import Tensor
 from mechheads.engine.rows import Rows
 from mechheads.heads import kv_head
 from mechheads.interventions.head_change import HeadChange, Region, change_hooks, region
-from mechheads.model.backends.base import Blocks, Hook, Keys
+from mechheads.model.backends.base import Hook
 from mechheads.model.backends.devices import There, moved
 from mechheads.model.backends.partial_block import Noted, Stopped, mask_of, until_stopped
+from mechheads.model.backends.protocols import Blocks, Keys
 from mechheads.runs.head_cache import HeadCache, states_at
 from mechheads.runs.sites import KEY_SITES
 

@@ -20,9 +20,9 @@ from mechheads.engine.packing import shared_start
 from mechheads.engine.row_layout import layout_of
 from mechheads.limits import Limits
 from mechheads.messages.progress import Bar
-from mechheads.model.backends.base import Blocks
 from mechheads.model.backends.devices import moved
 from mechheads.model.backends.partial_block import mask_of
+from mechheads.model.backends.protocols import Blocks
 from mechheads.model.model import Model
 from mechheads.prompts.tokens import Tokens
 

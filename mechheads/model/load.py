@@ -33,7 +33,7 @@ def load(
     trust_remote_code: bool = False,
     attn_implementation: AttnImplementation = "sdpa",
     max_memory: int | str | Mapping[str | int, int | str] | None = None,
-    device_map: Literal["auto"] | Mapping[str, int | str] | None = None,
+    device_map: str | Mapping[str, int | str] | None = None,
 ) -> Model:
     """Load a model: the default one, a hub name, a local Hugging Face folder, or a GGUF file.
 
@@ -105,29 +105,37 @@ def load(
     return model
 
 
-def _find_room(device: str | torch.device, max_memory: Any, device_map: Any) -> Room | Spread | None:
+def _find_room(
+    device: str | torch.device, max_memory: int | str | Mapping[str | int, int | str] | None, device_map: Any
+) -> Room | Spread | None:
     """Where the weights go, if not all of them go to one device.
 
     Raises:
         ValueError: if the arguments are not valid, or contradict each other.
     """
-    if isinstance(max_memory, Mapping):
-        each = {_find_device(at if isinstance(at, str) else f"cuda:{at}"): size for at, size in max_memory.items()}
-        memory = {at: budget_bytes(size, f"max_memory of {at}") for at, size in each.items()}
-    else:
-        memory = None
     if device_map is None:
-        if memory is not None:
+        if isinstance(max_memory, Mapping):
             raise ValueError(
-                "max_memory gives the memory of each device, which needs device_map=\"auto\"; to leave blocks on disk, "
+                'max_memory gives the memory of each device, which needs device_map="auto"; to leave blocks on disk, '
                 'give one number, such as "8 GB"'
             )
         if max_memory is None:
             return None
         return Room(budget_bytes(max_memory, "max_memory"), _find_device(device))
     if str(device) != "cpu":
-        raise ValueError(f"device is {str(device)!r} with device_map, which says where the weights go; leave device out")
-    return Spread.of(device_map, max_memory, memory)
+        raise ValueError(
+            f"device is {str(device)!r} with device_map, which says where the weights go; leave device out"
+        )
+    if max_memory is not None and not isinstance(max_memory, Mapping):
+        raise ValueError(
+            f"max_memory is {max_memory!r} with device_map; give the memory of each device, such as "
+            '{"cuda:0": "70 GB", "cuda:1": "70 GB"}. One number leaves blocks on disk, which device_map cannot'
+        )
+    memory: dict[torch.device, int] = {}
+    for name, size in (max_memory or {}).items():
+        at = _find_device(name if isinstance(name, str) else f"cuda:{name}")
+        memory[at] = budget_bytes(size, f"max_memory of {at}")
+    return Spread.of(device_map, memory or None)
 
 
 def load_again(source: Source, device: str | torch.device) -> Model:

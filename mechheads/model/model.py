@@ -60,9 +60,9 @@ def source_of(model: Model) -> Source:
     """
     if model.backend.devices.several:
         raise ValueError(
-            f"workers: model {model.name!r} is on {len(model.backend.devices.each)} devices, and each worker would load "
-            "it onto all of them. Leave workers out: its devices work at the same time already; or load it without "
-            "device_map, so that each worker has it on one device"
+            f"workers: model {model.name!r} is on {len(model.backend.devices.each)} devices, and each worker would "
+            "load it onto all of them. Leave workers out: its devices work at the same time already; or load it "
+            "without device_map, so that each worker has it on one device"
         )
     if model.source is None:
         raise ValueError(

@@ -139,7 +139,9 @@ def _direct(job: Job, heads: Sequence[HeadId], z: LayerStore) -> Float[Tensor, "
         rows = slice(begin, begin + job.plan.rows)
         at = job.at[rows]
         row = torch.arange(len(at), device=at.device)[:, None]
-        senders = [(head, _new_z(z, head, job.together, rows)[row, at].flatten(-2)) for head in map(heads.__getitem__, order)]
+        senders = [
+            (head, _new_z(z, head, job.together, rows)[row, at].flatten(-2)) for head in map(heads.__getitem__, order)
+        ]
         parts.append(Frozen(job.base, rows, at, "frozen").run(senders, final=True).final)
     found = torch.cat(parts, dim=1)
     return found[torch.tensor(order, device=found.device).argsort()]

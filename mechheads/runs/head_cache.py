@@ -156,7 +156,10 @@ class HeadCache:
         for start in Bar(starts, desc="caching heads", disable=not progress or len(starts) == 1, leave=False):
             rows = slice(start, start + step)
             hooks = [
-                (model.hook_name(site, layer), There(_keep(stores[site], layer, site, masks[devices.blocks[layer]][rows])))
+                (
+                    model.hook_name(site, layer),
+                    There(_keep(stores[site], layer, site, masks[devices.blocks[layer]][rows])),
+                )
                 for layer in range(model.n_layers)
                 for site in sites
                 if site not in ("keys", "values")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ def on(*parts: int) -> list[torch.device]:
 def between(cuts: Sequence[int]) -> list[torch.device]:
     """80 blocks on devices that begin at these layers."""
     bounds = [0, *cuts, 80]
-    return on(*(end - begin for begin, end in zip(bounds, bounds[1:], strict=False)))
+    return on(*(end - begin for begin, end in pairwise(bounds)))
 
 
 def layers_of(waves: Sequence[Sequence[HeadId]]) -> list[list[int]]:
@@ -42,9 +43,7 @@ def idle_by_ticks(waves: Sequence[Sequence[int]], blocks: Sequence[torch.device]
         now = [
             next((n for n, wave in enumerate(left) if wave[place]), None) for place in range(len(devices))
         ]  # the first wave that is not done on each device
-        able = [
-            (wave, place) for place, wave in enumerate(now) if wave is not None and not any(left[wave][:place])
-        ]
+        able = [(wave, place) for place, wave in enumerate(now) if wave is not None and not any(left[wave][:place])]
         for wave, place in able:
             left[wave][place] -= 1
         busy, ticks = busy + len(able), ticks + 1

@@ -1,4 +1,4 @@
-"""One model over several devices, which are simulated: the same numbers, and no operation with tensors of two devices."""
+"""One model over several simulated devices: the same numbers, and no operation with tensors of two devices."""
 
 from __future__ import annotations
 
@@ -181,11 +181,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "one in the map": ({"device_map": dict.fromkeys(PARTS, "lazy:0")}, r"names one device only \(lazy:0\)"),
     "other text": ({"device_map": "balanced"}, r"device_map is 'balanced'; choose \"auto\", or give the device"),
     "disk": ({"device_map": dict.fromkeys(PARTS, "disk")}, r"'model.embed_tokens' on 'disk'; parts .* go to GPUs"),
-    "disk too": ({"device_map": "auto", "max_memory": "1 GB"}, r"max_memory is '1 GB' with device_map; give the memory"),
+    "disk too": (
+        {"device_map": "auto", "max_memory": "1 GB"},
+        r"max_memory is '1 GB' with device_map; give the memory",
+    ),
     "memory only": ({"max_memory": ROOM}, r'max_memory gives the memory of each device, which needs device_map="auto"'),
     "map and memory": ({"device_map": {"": "lazy:0"}, "max_memory": ROOM}, r"says where each part goes; leave max"),
     "device": ({"device_map": "auto", "device": "lazy:0"}, r"device is 'lazy:0' with device_map, .* leave device out"),
-    "missing": ({"device_map": {"lm_head": "lazy:0", "model.norm": "lazy:1"}}, r"device_map: .*not give any device for"),
+    "missing": (
+        {"device_map": {"lm_head": "lazy:0", "model.norm": "lazy:1"}},
+        r"device_map: .*not give any device for",
+    ),
     "bytes": ({"device_map": "auto", "max_memory": {"lazy:0": "much"}}, r"max_memory of lazy:0 is 'much'; give"),
 }
 
@@ -199,7 +205,9 @@ def test_what_cannot_be_is_refused(case: str, tiny: Callable[[str], Path]) -> No
 
 @pytest.mark.skipif(TRANSFORMERLENS_4, reason="TransformerLens 4 has no HookedTransformer")
 def test_a_hooked_transformer_is_refused(tiny: Callable[[str], Path]) -> None:
-    with pytest.raises(ValueError, match=r"device_map: HookedTransformer keeps all weights in the memory of one device"):
+    with pytest.raises(
+        ValueError, match=r"device_map: HookedTransformer keeps all weights in the memory of one device"
+    ):
         mh.load(tiny("llama"), backend="hooked", device_map="auto", max_memory=ROOM)
 
 

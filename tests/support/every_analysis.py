@@ -61,9 +61,9 @@ MORE: dict[str, Callable[[mh.Model], Any]] = {
     "composition": lambda model: mh.behaviour.composition_scores(model, "K", **QUIET).scores.values,
     "copying": lambda model: mh.behaviour.copying_scores(model, **QUIET).scores.values,
     "relation": lambda model: mh.relation_scores(model, _WORDS, k=2, min_pairs=1, **QUIET).scores.values,
-    "contribution": lambda model: mh.safety.refusal_contribution(
-        model, CLEAN[:2], CORRUPTED[:2], template="bare", **QUIET
-    ).values,
+    "contribution": lambda model: (
+        mh.safety.refusal_contribution(model, CLEAN[:2], CORRUPTED[:2], template="bare", **QUIET).values
+    ),
     "sahara": lambda model: repr(mh.safety.sahara(model, CLEAN, 2, template="bare", **QUIET)),
     "result": lambda model: _read(_run(model).result["L2H1"]),
     "first MLP": lambda model: _read(model.first_mlp(model.W_E[:4])),

@@ -138,7 +138,9 @@ def _check(func: Any, name: str, args: Any, tensors: list[Tensor], simulated: li
         alone = [tensor for tensor in alone if id(tensor) not in indices]
     devices |= {tensor.device for tensor in alone}
     if len(devices) > 1:
-        raise MixedDevices(f"{func}: all tensors should be on the same device, but they are on {sorted(map(str, devices))}")
+        raise MixedDevices(
+            f"{func}: all tensors should be on the same device, but they are on {sorted(map(str, devices))}"
+        )
 
 
 def _numbered(device: torch.device) -> torch.device:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, TypeVar
 
 import einops
 import torch
@@ -18,6 +18,7 @@ from mechheads.model.backends.devices import AtHome, Devices, There, devices_of,
 from mechheads.model.backends.norm_scales import scale_of
 from mechheads.model.backends.on_disk import in_memory, on_disk_of
 from mechheads.model.backends.points import Point, find_points, has_user_hooks
+from mechheads.model.backends.protocols import Blocks, Keys
 from mechheads.model.backends.temporary_changes import HookOn, NoGradient, changes_of
 
 Hook = tuple[str, Callable[..., Any] | There]
@@ -51,28 +52,6 @@ class Sizes:
     d_model: int
     d_vocab: int
     n_ctx: int
-
-
-@runtime_checkable
-class Keys(Protocol):
-    """An object between a block's keys and values and its attention. It may record them, add to them, or stop there."""
-
-    def update(
-        self, k: Float[Tensor, "row kv pos d_head"], v: Float[Tensor, "row kv pos d_head"], layer: int, /, *_: Any
-    ) -> tuple[Float[Tensor, "row kv key d_head"], Float[Tensor, "row kv key d_head"]]: ...
-
-
-@runtime_checkable
-class Blocks(Protocol):
-    """The blocks of a model, prepared for rows at certain positions; what they give is where the residual was."""
-
-    def __call__(
-        self,
-        layer: int,
-        residual: Float[Tensor, "row pos d_model"],
-        keys: Keys | None = None,
-        mask: Float[Tensor, "row 1 pos key"] | None = None,
-    ) -> Float[Tensor, "row pos d_model"]: ...
 
 
 class Backend(ABC):
@@ -383,7 +362,7 @@ class Backend(ABC):
         return (out[0] if isinstance(out, tuple) else out).reshape(x.shape)
 
     def scale(self, layer: int | None, norm: Literal["ln1", "ln1_post"] = "ln1") -> Float[Tensor, " d_model"]:
-        """The scale of a layer's norm before or after attention, or of the final norm if ``layer`` is None; else ones."""
+        """The scale of a layer's norm before or after attention, or of the final norm if ``layer`` is None."""
         if layer is None:
             module = getattr(self.module, "ln_final", None)
         else:

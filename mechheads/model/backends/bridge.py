@@ -18,10 +18,11 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components import NormalizationBridge
 
-from mechheads.model.backends.base import Backend, Blocks, Keys, R
+from mechheads.model.backends.base import Backend, R
 from mechheads.model.backends.devices import There, bring_inputs, moved
 from mechheads.model.backends.fused_attention import NEVER, FusedAttention, fused_attentions
 from mechheads.model.backends.partial_block import Stopped, until_stopped
+from mechheads.model.backends.protocols import Blocks, Keys
 from mechheads.model.backends.temporary_changes import Forward
 
 _TRIAL = 24

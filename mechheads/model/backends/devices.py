@@ -58,8 +58,8 @@ def devices_of(blocks: Iterable[nn.Module], embedding: Tensor, unembedding: Tens
 def moved(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor on a device, without waiting for any device; the same tensor if it is there already.
 
-    From the CPU a CUDA device copies pinned memory. Between two CUDA devices torch's own copy would wait until both have
-    done all that was launched on them, so the copy goes to a stream of its own on the device that receives it.
+    From the CPU a CUDA device copies pinned memory. Between two CUDA devices torch's own copy would wait until both
+    have done all that was launched on them, so it goes to a stream of its own on the device that receives it.
     """
     if tensor.device == device:
         return tensor

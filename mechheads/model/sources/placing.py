@@ -78,9 +78,7 @@ def find_blocks(model: nn.Module, config: Any, source: str, argument: str) -> tu
     for name, part in model.named_modules():
         if isinstance(part, nn.ModuleList) and len(part) == n_layers:
             return name, part
-    raise ModelSourceError(
-        f"{argument}: model {source!r} has no list of {n_layers} blocks; leave {argument} out"
-    )
+    raise ModelSourceError(f"{argument}: model {source!r} has no list of {n_layers} blocks; leave {argument} out")
 
 
 def beside(module: nn.Module, blocks: str, name: str = "") -> Iterator[str]:

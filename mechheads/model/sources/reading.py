@@ -15,8 +15,8 @@ from transformers.utils import logging as transformers_logging
 from mechheads.model.backends.on_disk import take_over, without_hooks
 from mechheads.model.sources.errors import ModelSourceError
 from mechheads.model.sources.placing import Room, no_warning_of_disk, place
-from mechheads.model.sources.spreading import Spread
 from mechheads.model.sources.sizes import no_larger_than
+from mechheads.model.sources.spreading import Spread
 
 
 def read_model(

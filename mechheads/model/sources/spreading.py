@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,20 +35,15 @@ class Spread:
     memory: Mapping[torch.device, int] | None
 
     @classmethod
-    def of(cls, device_map: Any, max_memory: Any, memory: Mapping[torch.device, int] | None) -> Spread:
+    def of(cls, device_map: Any, memory: Mapping[torch.device, int] | None) -> Spread:
         """What ``mh.load`` was asked for.
 
         Args:
-            memory: ``max_memory`` in bytes, if it says how much each device may hold.
+            memory: ``max_memory`` in bytes.
 
         Raises:
             ValueError: if this is not a device map, or it leaves parts outside of GPUs.
         """
-        if max_memory is not None and memory is None:
-            raise ValueError(
-                f"max_memory is {max_memory!r} with device_map; give the memory of each device, such as "
-                '{"cuda:0": "70 GB", "cuda:1": "70 GB"}. One number leaves blocks on disk, which device_map cannot'
-            )
         if device_map == "auto":
             return cls(None, memory)
         if not isinstance(device_map, Mapping):
@@ -73,23 +69,22 @@ class Spread:
         memory = self.memory if self.memory is not None else _free_memory()
         if len(memory) < 2:
             raise ModelSourceError(
-                f'device_map="auto" spreads a model over several GPUs, and there {_are(len(memory))}. With one GPU, give '
-                'device="cuda"; if the model does not fit, also max_memory="20 GB": the other blocks stay on disk'
+                f'device_map="auto" spreads a model over several GPUs, and there {_are(len(memory))}. With one GPU, '
+                'give device="cuda"; if the model does not fit, also max_memory="20 GB": the other blocks stay on disk'
             )
         return _cut(model, config, source, memory, dtype)
 
     def _checked(self, places: Mapping[str, torch.device], model: nn.Module) -> dict[str, str]:
-        if len(set(places.values())) < 2:
-            raise ModelSourceError(
-                f"device_map names one device only ({', '.join({str(at) for at in places.values()})}); leave it out and "
-                "give device="
-            )
+        named: dict[str, Any] = {name: str(at) for name, at in places.items()}
+        if len(set(named.values())) < 2:
+            only = next(iter(named.values()), "none")
+            raise ModelSourceError(f"device_map names one device only ({only}); leave it out and give device=")
         try:
-            check_device_map(model, {name: str(at) for name, at in places.items()})
+            check_device_map(model, named)
         except ValueError as error:
             raise ModelSourceError(f"device_map: {error}") from error
         _check_tied(model, places)
-        return {name: str(at) for name, at in places.items()}
+        return named
 
 
 def _check_tied(model: nn.Module, places: Mapping[str, torch.device]) -> None:
@@ -158,14 +153,12 @@ def _needed(model: Any, parts: list[str], dtype: torch.dtype) -> int:
 
 
 def _device(name: str, at: Any) -> torch.device:
-    device = torch.device("cuda", at) if isinstance(at, int) else None
-    try:
-        device = device or torch.device(at)
-    except (RuntimeError, TypeError):
-        pass
+    device = None
+    with suppress(RuntimeError, TypeError):
+        device = torch.device("cuda", at) if isinstance(at, int) else torch.device(at)
     if device is None or device.type in ("cpu", "meta"):
         raise ValueError(
-            f"device_map puts {name!r} on {at!r}; parts of a model go to GPUs, such as 0 or \"cuda:0\". To leave blocks "
+            f'device_map puts {name!r} on {at!r}; parts of a model go to GPUs, such as 0 or "cuda:0". To leave blocks '
             'on disk, give max_memory="20 GB" without device_map'
         )
     return device
