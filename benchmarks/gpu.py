@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -162,9 +162,7 @@ def memory(model: mh.Model, pairs: mh.PromptPairs) -> str:
 
 def early_rounds(model: mh.Model, pairs: mh.PromptPairs) -> str:
     """A race for the five first heads whose early rounds are in bfloat16."""
-    races: Mapping[str, Any] = {
-        name: mh.patching.Race(5, early=early) for name, early in (("", None), ("b", "bfloat16"))
-    }
+    races = {"": mh.patching.Race(5), "b": mh.patching.Race(5, early="bfloat16")}
     found = {name: set(map(str, patch(model, pairs, top=race).top(5))) for name, race in races.items()}
     took = {name: seconds(partial(patch, model, pairs, top=race)) for name, race in races.items()}
     return (

@@ -21,7 +21,7 @@ from mechheads.model.backends.points import Point, find_points, has_user_hooks
 from mechheads.model.backends.protocols import Blocks, Keys
 from mechheads.model.backends.temporary_changes import HookOn, NoGradient, changes_of
 
-Hook = tuple[str, Callable[..., Any] | There]
+Hook = tuple[str, Callable[..., Any]]
 R = TypeVar("R")
 Weight = Literal["Q", "K", "V", "O"]
 AttnImplementation = Literal["sdpa", "eager"]
@@ -107,15 +107,13 @@ class Backend(ABC):
         """
         return self.changes.during((self._hook_on(name, hook) for name, hook in hooks), run)
 
-    def _hook_on(self, name: str, hook: Callable[..., Any] | There) -> HookOn:
-        if isinstance(hook, There):
-            call = hook.function
-        else:
-            call = AtHome(hook, self.devices.home) if self.devices.several else hook
+    def _hook_on(self, name: str, hook: Callable[..., Any]) -> HookOn:
+        if self.devices.several and not isinstance(hook, There):
+            hook = AtHome(hook, self.devices.home)
         if "_found_points" in self.__dict__ and name in self._adapted:
             point, heads = self._adapted[name]
-            call = point.adapt(call, heads)
-        return HookOn(self.hook_points[name], call)
+            hook = point.adapt(hook, heads)
+        return HookOn(self.hook_points[name], hook)
 
     def with_frozen_weights(self, run: Callable[[], R]) -> R:
         """Call ``run`` while no weight requires a gradient; afterwards the same weights do as before."""

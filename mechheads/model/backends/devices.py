@@ -91,6 +91,9 @@ class There:
 
     function: Callable[..., Any]
 
+    def __call__(self, value: Tensor, hook: Any) -> Any:
+        return self.function(value, hook=hook)
+
 
 @dataclass(frozen=True)
 class AtHome:
