@@ -16,6 +16,7 @@ from mechheads.engine import run as engine_run
 from mechheads.engine.job import Spec, make_ready
 from mechheads.engine.run import Altering, batches, finals
 from mechheads.engine.wavefront import Wave
+from mechheads.ledger.fingerprints import model_fingerprint
 from mechheads.limits import Limits
 from mechheads.model.load import in_dtype, load_again
 from support.every_analysis import ANALYSES, MORE
@@ -154,6 +155,15 @@ def test_memory_moves_the_cut(tiny: Callable[[str], Path]) -> None:
     assert model.backend.devices.blocks == (FIRST, SECOND, SECOND)
     with pytest.raises(ValueError, match=r"does not fit, block by block, into .* on lazy:0, .* on lazy:1"):
         mh.load(tiny("llama"), device_map="auto", max_memory=room | {"lazy:1": "10 KB"})
+
+
+def test_its_fingerprint_is_that_of_the_model_on_any_device(
+    llama: mh.Model, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    others = [mh.load(tiny("llama"), backend="bridge", device=device) for device in ("lazy:0", "lazy:1", "cpu")]
+    assert len({model_fingerprint(model.model, "store") for model in (llama, *others)}) == 1
+    stored = [mh.ablate(llama, CLEAN, store=tmp_path / "sweep.ledger", **QUIET) for _ in range(2)]
+    np.testing.assert_array_equal(*(one.values for one in stored))
 
 
 def test_copies_of_it(llama: mh.Model) -> None:
