@@ -130,15 +130,15 @@ def finals(
     keep_freed_memory()
     for batch in batches:
         new = altering.of(batch.places)
-        changed = (_changed(job, wave, new) for wave in batch.waves)
+        changes = (changed(job, wave, new) for wave in batch.waves)
         units: list[Unit] = []
         carried: list[Tensor] = []
         stopped = None
         try:
             if job.model.backend.devices.several:
-                changed = list(changed)
-            for wave, changes in zip(batch.waves, changed, strict=True):
-                carried.append(_carry(job, changes))
+                changes = list(changes)
+            for wave, of_wave in zip(batch.waves, changes, strict=True):
+                carried.append(carry(job, of_wave))
                 units += wave
         except KeyboardInterrupt as interrupt:
             stopped = interrupt
@@ -204,16 +204,12 @@ def alter(job: Job, places: Sequence[int]) -> Altered | None:
     return altered_z(job.model, job.base, job.source, job.intervention, at, layers, job.plan.rows)
 
 
-def carry(job: Job, units: Sequence[Unit], altered: Altered | None) -> Float[Tensor, "unit row position d_model"]:
-    """The final states of some units at the read positions."""
-    return _carry(job, _changed(job, units, altered))
-
-
 Changes = list[tuple[HeadId, Tensor, Tensor]]
 """The heads that a unit changes, each with its new z, on its layer's device, and the first position that changes."""
 
 
-def _changed(job: Job, units: Sequence[Unit], altered: Altered | None) -> list[Changes]:
+def changed(job: Job, units: Sequence[Unit], altered: Altered | None) -> list[Changes]:
+    """What each of some units changes."""
     blocks, found = job.model.backend.devices.blocks, []
     for head, place in units:
         new = [(member, *new_z(job, member, place, altered)) for member in job.members(head)]
@@ -221,7 +217,8 @@ def _changed(job: Job, units: Sequence[Unit], altered: Altered | None) -> list[C
     return found
 
 
-def _carry(job: Job, units: Sequence[Changes]) -> Float[Tensor, "unit row position d_model"]:
+def carry(job: Job, units: Sequence[Changes]) -> Float[Tensor, "unit row position d_model"]:
+    """The final states at the read positions, of units that change this."""
     return job.chunks.run(lambda some: [_carry_at_once(job, some)], units)[0]
 
 

@@ -26,7 +26,7 @@ from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import Plan
 from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
-from mechheads.engine.run import alter, carry, passes, run, warn_of_undefined, waves
+from mechheads.engine.run import alter, carry, changed, passes, run, warn_of_undefined, waves
 from mechheads.engine.run_race import Raced, Racing, in_half_precision, run_race
 from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.base import Intervention
@@ -225,7 +225,7 @@ def _probe(job: Job, evaluator: Evaluator) -> float:
     if on_disk is not None:
         units = units[:: math.ceil(len(units) / _TRIED_ON_DISK)]
     start, read = time.perf_counter(), 0.0 if on_disk is None else on_disk.seconds
-    evaluator(carry(job, units, altered))
+    evaluator(carry(job, changed(job, units, altered)))
     spent = time.perf_counter() - start
     reading = reading_seconds(job.model, plan.passes * bytes_read_by_waves(job.model, plan.heads, plan.stack))
     computing = spent if on_disk is None else spent - (on_disk.seconds - read)
