@@ -175,7 +175,6 @@ def test_copies_of_it(llama: mh.Model) -> None:
     assert scores.provenance["precision"]["largest_difference"] < 0.1
 
 
-@pytest.mark.skipif(not TRANSFORMERLENS_4, reason="TransformerLens 3.9 loads bridges in another way")
 def test_a_bridge_that_accelerate_has_spread(tiny: Callable[[str], Path]) -> None:
     from transformer_lens.model_bridge import TransformerBridge
 
@@ -219,6 +218,14 @@ def test_a_hooked_transformer_is_refused(tiny: Callable[[str], Path]) -> None:
         ValueError, match=r"device_map: HookedTransformer keeps all weights in the memory of one device"
     ):
         mh.load(tiny("llama"), backend="hooked", device_map="auto", max_memory=ROOM)
+
+
+@pytest.mark.skipif(TRANSFORMERLENS_4, reason="TransformerLens 4 has no HookedTransformer")
+def test_a_hooked_transformer_on_several_devices_is_refused(tiny: Callable[[str], Path]) -> None:
+    hooked = mh.load(tiny("llama"), backend="hooked").model
+    hooked.blocks[2].to(FIRST)
+    with pytest.raises(ValueError, match=r"is a HookedTransformer on 2 devices; load it with mh\.load"):
+        mh.wrap(hooked)
 
 
 def test_tied_weights_in_two_places_are_refused(tiny: Callable[[str], Path]) -> None:

@@ -80,6 +80,14 @@ class HookedBackend(Backend):
 
     layouts = ("rows", "whole")
 
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        if self.devices.several:
+            raise ValueError(
+                f"model: {module.cfg.model_name!r} is a HookedTransformer on {len(self.devices.each)} devices; load it "
+                'with mh.load(..., device_map="auto"), which uses TransformerBridge'
+            )
+
     @property
     def tokenizer(self) -> Any:
         return self.module.tokenizer
