@@ -20,7 +20,7 @@ from mechheads.ledger.fingerprints import model_fingerprint
 from mechheads.limits import Limits
 from mechheads.model.load import in_dtype, load_again
 from support.every_analysis import ANALYSES, MORE
-from support.releases import TRANSFORMERLENS_4
+from support.releases import only_on_3
 from support.simulated_devices import MixedDevices, Simulation, simulation
 from support.texts import CLEAN, PAIRS
 
@@ -212,7 +212,7 @@ def test_what_cannot_be_is_refused(case: str, tiny: Callable[[str], Path]) -> No
         mh.load(tiny("llama"), **given)
 
 
-@pytest.mark.skipif(TRANSFORMERLENS_4, reason="TransformerLens 4 has no HookedTransformer")
+@only_on_3
 def test_a_hooked_transformer_is_refused(tiny: Callable[[str], Path]) -> None:
     with pytest.raises(
         ValueError, match=r"device_map: HookedTransformer keeps all weights in the memory of one device"
@@ -220,7 +220,7 @@ def test_a_hooked_transformer_is_refused(tiny: Callable[[str], Path]) -> None:
         mh.load(tiny("llama"), backend="hooked", device_map="auto", max_memory=ROOM)
 
 
-@pytest.mark.skipif(TRANSFORMERLENS_4, reason="TransformerLens 4 has no HookedTransformer")
+@only_on_3
 def test_a_hooked_transformer_on_several_devices_is_refused(tiny: Callable[[str], Path]) -> None:
     hooked = mh.load(tiny("llama"), backend="hooked").model
     hooked.blocks[2].to(FIRST)

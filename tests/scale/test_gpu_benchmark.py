@@ -45,7 +45,7 @@ def test_the_spread_model_runs_over_simulated_devices(folder: Path) -> None:
     assert "spread over 2 devices, cut at layers (1,)" in said and float(said.rsplit(" ", 1)[1]) < 1e-4
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+@pytest.mark.needs(not torch.cuda.is_available(), "no GPU")
 def test_without_a_gpu_it_says_so() -> None:
     ended = subprocess.run([sys.executable, "-m", "benchmarks.gpu"], capture_output=True, text=True)
     assert ended.returncode == 1 and ended.stdout == ""
