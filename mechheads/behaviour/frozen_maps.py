@@ -13,7 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.model.backends.base import Backend, Blocks, Hook, balanced
+from mechheads.model.backends.base import Backend, Hook
+from mechheads.model.backends.norm_scales import balanced
+from mechheads.model.backends.protocols import Blocks
 
 _LOUD = 1e3
 """The size of a probe: so large that the epsilon of a norm does not matter."""

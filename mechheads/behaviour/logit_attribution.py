@@ -18,6 +18,7 @@ from mechheads.limits import Budget, Limits
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.model.backends.base import Backend, Hook
+from mechheads.model.backends.devices import moved
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.prompts.tokens import Tokens
@@ -224,7 +225,7 @@ def _inexact(backend: Backend, what: str) -> ValueError:
 def _top(backend: Backend, state: Float[Tensor, "prompt d_model"], limits: Limits) -> Int[Tensor, " prompt"]:
     """The most likely next tokens."""
     at_once = max(1, limits.logits // backend.sizes.d_vocab)
-    return torch.cat([backend.unembed(some).argmax(-1) for some in state.split(at_once)])
+    return torch.cat([moved(backend.unembed(some).argmax(-1), state.device) for some in state.split(at_once)])
 
 
 class _Readout:
@@ -246,7 +247,8 @@ class _Readout:
     ) -> None:
         self._backend, self._answers = backend, [answer] if wrong is None else [answer, wrong]
         state = final(end.double())
-        columns = [backend.W_U[:, ids].T.double() for ids in self._answers]
+        weight, at = backend.module.W_U.detach(), backend.devices.end
+        columns = [moved(weight[:, moved(ids, at)].T, state.device).double() for ids in self._answers]
         biases = [torch.zeros(()) if backend.b_U is None else backend.b_U[ids].double() for ids in self._answers]
         biases = [bias.to(state) for bias in biases]
         logits = [(state * column).sum(-1) + bias for column, bias in zip(columns, biases, strict=True)]
@@ -267,7 +269,7 @@ class _Readout:
         """The model's logit of each answer, minus that of the wrong one."""
         row = torch.arange(len(state), device=state.device)
         vocab = torch.cat(self._answers).unique()
-        logits = self._backend.unembed(state, tokens=vocab).double()
+        logits = moved(self._backend.unembed(state, tokens=vocab), state.device).double()
         own = [logits[row, torch.searchsorted(vocab, ids)] for ids in self._answers]
         return own[0] if len(own) == 1 else own[0] - own[1]
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from mechheads.engine.job import Job
 from mechheads.limits import DEFAULT_LIMITS, Limits
 from mechheads.metrics.base import Metric, MetricContext, MetricInfo, check_value, name_of, read_positions
+from mechheads.model.backends.devices import moved
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache
 
@@ -32,11 +33,14 @@ class Evaluator:
     ) -> None:
         self.metric, self.base, self.source, self._logits_at_once = metric, base, source, limits.logits
         self.model = base.need_model()
-        self.at, self.mask = read_positions(metric, base.tokens)
-        self._tokens, self._vocab = _answer_vocab(base.tokens) if _needs_answers(metric) else (base.tokens, None)
+        self.at, mask = read_positions(metric, base.tokens)
+        tokens, vocab = _answer_vocab(base.tokens) if _needs_answers(metric) else (base.tokens, None)
+        self._end = self.model.backend.devices.end
+        self.mask, self._tokens = moved(mask, self._end), tokens.on(self._end)
+        self._vocab = None if vocab is None else moved(vocab, self._end)
         self._logits_a_prompt = self.at.shape[1] * (self.model.d_vocab if self._vocab is None else len(self._vocab))
         self._memory: Tensor | None = None
-        self._base_final = base.final_at(self.at)
+        self._base_final = moved(base.final_at(self.at), self._end)
         self._divide()
         self.base_value = self._finite(self.value(self._base_final[None])[0], "the unchanged run")
 
@@ -55,7 +59,8 @@ class Evaluator:
     def some(self, rows: Int[Tensor, " row"]) -> Evaluator:
         """An evaluator for some of the prompts."""
         part = copy.copy(self)
-        part.at, part.mask, part._tokens = self.at[rows], self.mask[rows], self._tokens.rows(rows)
+        part.at, rows = self.at[rows], moved(rows, self._end)
+        part.mask, part._tokens = self.mask[rows], self._tokens.rows(rows)
         part._base_final, part.base_value = self._base_final[rows], self.base_value[rows]
         part._divide()
         return part
@@ -65,6 +70,7 @@ class Evaluator:
 
         If the metric is not finite for one prompt of a copy, the whole copy is NaN.
         """
+        final = moved(final, self._end)
         change = torch.zeros(len(final), len(self.mask), dtype=torch.float64, device=final.device)
         changed = (final != self._base_final).flatten(1).any(1)
         if changed.any():
@@ -73,7 +79,7 @@ class Evaluator:
 
     def value(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[Tensor, "copy prompt"]:
         """The metric of each copy and prompt."""
-        parts = []
+        final, parts = moved(final, self._end), []
         for rows in self._rows:
             base = self._base_logits(rows) if self._kept is None else self._kept
             tokens, mask = self._tokens.rows(rows), self.mask[rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from mechheads.engine.answer_check import AnswerWarning
 from mechheads.engine.racing import Race
 from mechheads.heads import HeadId
+from mechheads.model.backends.devices import free_bytes
 from mechheads.model.load import in_dtype
 from mechheads.model.model import Model
 from mechheads.results.scores import HeadScores
@@ -77,11 +79,13 @@ def _copy(model: Model, dtype: torch.dtype) -> Model | None:
     """A copy of the model in another dtype, if there is room for it."""
     if model.backend.on_disk is not None:
         return None
-    parameters = list(model.model.parameters())
-    needed = sum(parameter.numel() for parameter in parameters) * (dtype.itemsize + parameters[0].itemsize)
-    free = torch.cuda.mem_get_info(model.device)[0] if model.device.type == "cuda" else _free_memory()
-    if needed > free:
-        return None
+    needed: Counter[torch.device] = Counter()
+    for weight in model.model.parameters():
+        needed[weight.device] += weight.numel() * (dtype.itemsize + weight.itemsize)
+    for device, size in needed.items():
+        free = free_bytes(device)
+        if size > (_free_memory() if free is None else free):
+            return None
     return in_dtype(model, dtype)
 
 

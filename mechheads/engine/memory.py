@@ -77,8 +77,8 @@ def tokens_in_flight(model: ModelCore, room: int, pos: int, limits: Limits) -> i
     wanted = limits.tokens or _FAST_ON_A_CPU
     if limits.tokens is None and model.backend.on_disk is not None:
         wanted = room // token_bytes(model, pos)
-    elif limits.tokens is None and model.device.type == "cuda":
-        wanted = torch.cuda.mem_get_info(model.device)[0] // (2 * token_bytes(model, pos))
+    elif limits.tokens is None and (free := model.backend.devices.free) is not None:
+        wanted = free // (2 * token_bytes(model, pos))
     return max(1, min(wanted, room // token_bytes(model, pos)))
 
 

@@ -7,6 +7,7 @@ row: their shared first tokens, such as those of a chat template, are there once
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -14,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.model.backends.base import Layout
+from mechheads.model.backends.devices import moved
 
 
 @runtime_checkable
@@ -51,6 +53,10 @@ class Rows(Protocol):
     def inside(self) -> Int[Tensor, "row read"]: ...
     @property
     def read_positions(self) -> Int[Tensor, "row read"]: ...
+
+    def on(self, device: torch.device) -> Rows:
+        """The same rows with their tensors on another device."""
+        ...
 
     def take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "row width *rest"]:
         """The values at the positions that are computed."""
@@ -101,11 +107,17 @@ class Window:
 
     @property
     def n_past(self) -> int:
-        return int(self.start.amax())
+        return self._starts[1]
 
     @property
     def alike(self) -> bool:
-        return bool((self.start == self.start[0]).all())
+        return self._starts[0] == self._starts[1]
+
+    @cached_property
+    def _starts(self) -> tuple[int, int]:
+        """The earliest and the latest start; the CPU waits for them once."""
+        first, last = self.start.aminmax()
+        return int(first), int(last)
 
     @property
     def positions(self) -> Int[Tensor, "prompt width"]:
@@ -137,6 +149,11 @@ class Window:
         ahead = torch.ones(self.width, self.width, dtype=torch.bool, device=where.device).tril()
         own = visible[where[:, :, None], where[:, None, :]] & ahead
         return past, own | torch.eye(self.width, dtype=torch.bool, device=where.device)
+
+    def on(self, device: torch.device) -> Window:
+        there = replace(self, start=moved(self.start, device), at=moved(self.at, device))
+        vars(there).update(_starts=self._starts)  # so that the CPU does not wait for the other device
+        return there
 
     def rows(self, rows: slice) -> Window:
         """The same window for some of the prompts."""

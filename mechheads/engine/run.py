@@ -15,6 +15,7 @@ from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Unit
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.engine.packing import Packed, shared_start
+from mechheads.engine.pipeline import spread
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Rows, Window
 from mechheads.engine.wavefront import Edit, Wave
@@ -25,6 +26,7 @@ from mechheads.interventions.new_z import Altered, altered_z, changed_z
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, name_of
+from mechheads.model.backends.devices import moved
 from mechheads.runs.sites import KEY_SITES
 
 
@@ -122,17 +124,21 @@ def finals(
     """Run batches wave by wave, and yield the units of each with their final states at the read positions.
 
     If Ctrl-C stops a batch, the waves before it are yielded too, but not if they are stored: whole batches give the
-    same bits when a sweep is resumed.
+    same bits when a sweep is resumed. On several devices, the new z of a batch are computed first: then nothing waits
+    until its last wave is launched, and the devices work at the same time.
     """
     keep_freed_memory()
     for batch in batches:
         new = altering.of(batch.places)
+        changes = (changed(job, wave, new) for wave in batch.waves)
         units: list[Unit] = []
         carried: list[Tensor] = []
         stopped = None
         try:
-            for wave in batch.waves:
-                carried.append(carry(job, wave, new))
+            if job.model.backend.devices.several:
+                changes = list(changes)
+            for wave, of_wave in zip(batch.waves, changes, strict=True):
+                carried.append(carry(job, of_wave))
                 units += wave
         except KeyboardInterrupt as interrupt:
             stopped = interrupt
@@ -164,9 +170,13 @@ def batches(job: Job, stack: int | None = None) -> list[Batch]:
 def waves(job: Job, places: Iterable[int], stack: int | None = None) -> Iterator[list[Unit]]:
     """The units of each wave: heads in layer order at one place, ``stack`` of them, by default as many as planned."""
     heads, step = sorted(job.heads), stack or job.plan.stack
+    if job.model.backend.devices.several:
+        some = spread(heads, step)
+    else:
+        some = [heads[start : start + step] for start in range(0, len(heads), step)]
     for place in places:
-        for start in range(0, len(heads), step):
-            yield [(head, place) for head in heads[start : start + step]]
+        for wave in some:
+            yield [(head, place) for head in wave]
 
 
 class Altering:
@@ -194,31 +204,36 @@ def alter(job: Job, places: Sequence[int]) -> Altered | None:
     return altered_z(job.model, job.base, job.source, job.intervention, at, layers, job.plan.rows)
 
 
-def carry(job: Job, units: Sequence[Unit], altered: Altered | None) -> Float[Tensor, "unit row position d_model"]:
-    """The final states of some units at the read positions."""
-
-    def carry(some: Sequence[Unit]) -> list[Tensor]:
-        return [_carry_at_once(job, [_changed_heads(job, head, place, altered) for head, place in some])]
-
-    return job.chunks.run(carry, units)[0]
+Changes = list[tuple[HeadId, Tensor, Tensor]]
+"""The heads that a unit changes, each with its new z, on its layer's device, and the first position that changes."""
 
 
-def _changed_heads(job: Job, head: HeadId, place: int, altered: Altered | None) -> list[tuple[HeadId, Tensor, Tensor]]:
-    """The heads that a unit changes, each with its new z and the first position that changes."""
-    return [(member, *new_z(job, member, place, altered)) for member in job.members(head)]
+def changed(job: Job, units: Sequence[Unit], altered: Altered | None) -> list[Changes]:
+    """What each of some units changes."""
+    blocks, found = job.model.backend.devices.blocks, []
+    for head, place in units:
+        new = [(member, *new_z(job, member, place, altered)) for member in job.members(head)]
+        found.append([(member, moved(z, blocks[member.layer]), start) for member, z, start in new])
+    return found
 
 
-def _carry_at_once(job: Job, units: list[list[tuple[HeadId, Tensor, Tensor]]]) -> Tensor:
+def carry(job: Job, units: Sequence[Changes]) -> Float[Tensor, "unit row position d_model"]:
+    """The final states at the read positions, of units that change this."""
+    return job.chunks.run(lambda some: [_carry_at_once(job, some)], units)[0]
+
+
+def _carry_at_once(job: Job, units: Sequence[Changes]) -> Tensor:
     first = torch.stack([start for unit in units for _, _, start in unit]).amin(0)
     groups = torch.arange(len(job.rows), device=first.device).split(job.plan.rows)
     if job.plan.groups is not None:
         groups = tuple(torch.tensor(group, device=first.device) for group in job.plan.groups)
     parts = []
     for rows in (job.rows[group] for group in groups):
-        window = _rows(job, rows, first[rows], [(head, new[rows]) for unit in units for head, new, _ in unit])
-        copies = [[Edit(head.layer, "z", head.head, window.take(new[rows])) for head, new, _ in unit] for unit in units]
-        parts.append(Wave(job.base, rows, window).run(copies))
-    return torch.cat(parts, dim=1)[:, torch.cat(groups).argsort()]
+        window = _rows(job, rows, first[rows], [(head, new) for unit in units for head, new, _ in unit])
+        wave = Wave(job.base, rows, window)
+        copies = [[Edit(head.layer, "z", head.head, wave.take(new)) for head, new, _ in unit] for unit in units]
+        parts.append(wave.run(copies))
+    return torch.cat(parts, dim=1)[:, moved(torch.cat(groups).argsort(), parts[0].device)]
 
 
 def _rows(
@@ -227,13 +242,17 @@ def _rows(
     first: Int[Tensor, " prompt"],
     new: Sequence[tuple[HeadId, Float[Tensor, "prompt pos d_head"]]],
 ) -> Rows:
-    """The rows of some prompts; packed prompts share their first positions while tokens and new z are equal."""
+    """The rows of some prompts; packed prompts share their first positions while tokens and new z are equal.
+
+    Args:
+        new: the new z of all prompts.
+    """
     ids, at = job.tokens.ids[rows], job.at[rows]
     if not job.plan.packed:
         return Window.from_start(first, at, layout_of(job.model), ids.shape[1])
     shared = shared_start(ids)
     for head, z in new:
-        shared = shared_start(z[:, :shared], _rounding(job.base.z[head][rows, :shared]))
+        shared = shared_start(z[rows, :shared], _rounding(job.base.z[head][rows, :shared]))
     return Packed.of(int(first.amin()), shared, at)
 
 

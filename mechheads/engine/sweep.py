@@ -26,7 +26,7 @@ from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import Plan
 from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
-from mechheads.engine.run import alter, carry, passes, run, warn_of_undefined, waves
+from mechheads.engine.run import alter, carry, changed, passes, run, warn_of_undefined, waves
 from mechheads.engine.run_race import Raced, Racing, in_half_precision, run_race
 from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.base import Intervention
@@ -215,7 +215,8 @@ def timed_plan(model: Model, prompts: AnyPrompts, *, intervention: Intervention)
 def _probe(job: Job, evaluator: Evaluator) -> float:
     """The estimated seconds of the sweep, from running its setup and one wave of the middle layers.
 
-    If weights are on disk, a wave may hold all units, so only a few of them run.
+    If weights are on disk, a wave may hold all units, so only a few of them run. One wave keeps one device busy at a
+    time; the waves of a sweep keep all of them busy, but for the share of time that they are expected to wait.
     """
     start = time.perf_counter()
     altered = alter(job, passes(job)[0])
@@ -225,9 +226,10 @@ def _probe(job: Job, evaluator: Evaluator) -> float:
     if on_disk is not None:
         units = units[:: math.ceil(len(units) / _TRIED_ON_DISK)]
     start, read = time.perf_counter(), 0.0 if on_disk is None else on_disk.seconds
-    evaluator(carry(job, units, altered))
+    evaluator(carry(job, changed(job, units, altered)))
     spent = time.perf_counter() - start
     reading = reading_seconds(job.model, plan.passes * bytes_read_by_waves(job.model, plan.heads, plan.stack))
     computing = spent if on_disk is None else spent - (on_disk.seconds - read)
     done = sum(job.model.n_layers - head.layer for head, _ in units)
-    return job.seconds + altering + reading + computing * plan.blocks / done
+    busy = len(set(job.model.backend.devices.blocks)) * (1 - plan.idle)
+    return job.seconds + altering + reading + computing * plan.blocks / done / busy

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mechheads._version import __version__
 from mechheads.model.backends.base import AttnImplementation, Backend, Sizes, Weight
+from mechheads.model.backends.devices import moved
 from mechheads.model.backends.readable import check_readable
 
 if TYPE_CHECKING:
@@ -98,8 +99,9 @@ class ModelCore:
 
     def attention_out(self, layer: int, z: Float[Tensor, "*batch head d_head"]) -> Float[Tensor, "*batch d_model"]:
         """What the heads of a layer write together: z W_O, summed over heads, and b_O."""
-        out, bias = z.flatten(-2) @ self.W_O[layer].to(z.dtype).flatten(0, 1), self.b_O(layer)
-        return out if bias is None else out + bias
+        weight, bias = self.backend.weight("O", layer, there=True), self.b_O(layer)
+        out = moved(moved(z, weight.device).flatten(-2) @ weight.to(z.dtype).flatten(0, 1), z.device)
+        return out if bias is None else out + moved(bias, z.device)
 
     def _weights(self, kind: Weight) -> LayerWeights:
         return LayerWeights(lambda layer: self.backend.weight(kind, layer), self.n_layers)
@@ -110,7 +112,8 @@ class ModelCore:
 
     @property
     def device(self) -> torch.device:
-        return self.backend.parameter.device
+        """The device of the embedding, and of everything that an analysis reads or gives."""
+        return self.backend.devices.home
 
     @property
     def alike_up_to(self) -> int:
@@ -131,7 +134,7 @@ class ModelCore:
 
     def unembedding(self, start: int, stop: int) -> Float[Tensor, "d_model columns"]:
         """The columns start..stop of W_U in float32."""
-        return self.W_U[:, start:stop].float()
+        return moved(self.model.W_U.detach()[:, start:stop], self.device).float()
 
     def attention_scale(self, layer: int) -> Float[Tensor, " d_model"]:
         """The scale of the norm before a layer's attention; ones if it is folded into the weights."""
@@ -147,7 +150,7 @@ class ModelCore:
 
     def unembed(self, final: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
         """The logits of states after the final norm."""
-        return self.backend.unembed(final)
+        return moved(self.backend.unembed(final), self.device)
 
     @property
     def chat_template(self) -> str | None:

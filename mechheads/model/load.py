@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.metadata
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,8 @@ from mechheads.model.backends.on_disk import on_disk_of
 from mechheads.model.backends.readable import first_sentence
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL, Source, load_pretrained
+from mechheads.model.sources.placing import Room
+from mechheads.model.sources.spreading import Spread
 
 
 def load(
@@ -30,7 +32,8 @@ def load(
     backend: Literal["bridge", "hooked"] | None = None,
     trust_remote_code: bool = False,
     attn_implementation: AttnImplementation = "sdpa",
-    max_memory: int | str | None = None,
+    max_memory: int | str | Mapping[str | int, int | str] | None = None,
+    device_map: str | Mapping[str, int | str] | None = None,
 ) -> Model:
     """Load a model: the default one, a hub name, a local Hugging Face folder, or a GGUF file.
 
@@ -49,20 +52,27 @@ def load(
             changed, if a trial run gives the same numbers; ``"eager"`` never does.
         max_memory: the memory that the weights may take on the device, in bytes or as text such as "8 GB". Blocks that
             do not fit stay on disk in the model's own safetensors files, and are read one at a time when they run. The
-            numbers are the same. By default, all weights are in memory. Uses the bridge.
+            numbers are the same. By default, all weights are in memory. Uses the bridge. With ``device_map="auto"``,
+            the devices to use and the memory of each, such as ``{"cuda:0": "70 GB", "cuda:1": "70 GB"}``.
+        device_map: spread the blocks over several GPUs, in place of ``device``. ``"auto"`` cuts them so that a sweep
+            gives each GPU the same work, within ``max_memory``, by default within nine tenths of what is free. Or the
+            GPU of each part by its name in transformers. The numbers are the same up to rounding. Uses the bridge.
 
     Raises:
         ValueError: if there is no such model or device, the model is damaged, it has no attention heads, or its
-            weights cannot stay on disk.
+            weights cannot stay on disk or do not fit into the devices.
 
     >>> mh.load()
     Model('smollm2-135m-instruct': 30 layers x 9 heads (3 key/value), d_model 576, TransformerBridge)
     """
-    chosen = _choose_backend("bridge" if backend is None and max_memory is not None else backend)
+    room = _find_room(device, max_memory, device_map)
+    chosen = _choose_backend("bridge" if backend is None and room is not None else backend)
     _check_attention(attn_implementation)
-    if max_memory is not None and chosen == "hooked":
+    if room is not None and chosen == "hooked":
+        argument = "max_memory" if device_map is None else "device_map"
         raise ValueError(
-            'max_memory: HookedTransformer keeps all weights in memory; leave backend out or give backend="bridge"'
+            f"{argument}: HookedTransformer keeps all weights in the memory of one device; leave backend out or give "
+            'backend="bridge"'
         )
     found = load_pretrained(
         name_or_path,
@@ -70,7 +80,7 @@ def load(
         dtype=dtype,
         device=_find_device(device),
         trust_remote_code=trust_remote_code,
-        max_memory=None if max_memory is None else budget_bytes(max_memory, "max_memory"),
+        room=room,
     )
     model = from_transformers(
         found.model,
@@ -90,8 +100,42 @@ def load(
         trust_remote_code,
         attn_implementation=attn_implementation,
         max_memory=max_memory,
+        device_map=device_map,
     )
     return model
+
+
+def _find_room(
+    device: str | torch.device, max_memory: int | str | Mapping[str | int, int | str] | None, device_map: Any
+) -> Room | Spread | None:
+    """Where the weights go, if not all of them go to one device.
+
+    Raises:
+        ValueError: if the arguments are not valid, or contradict each other.
+    """
+    if device_map is None:
+        if isinstance(max_memory, Mapping):
+            raise ValueError(
+                'max_memory gives the memory of each device, which needs device_map="auto"; to leave blocks on disk, '
+                'give one number, such as "8 GB"'
+            )
+        if max_memory is None:
+            return None
+        return Room(budget_bytes(max_memory, "max_memory"), _find_device(device))
+    if str(device) != "cpu":
+        raise ValueError(
+            f"device is {str(device)!r} with device_map, which says where the weights go; leave device out"
+        )
+    if max_memory is not None and not isinstance(max_memory, Mapping):
+        raise ValueError(
+            f"max_memory is {max_memory!r} with device_map; give the memory of each device, such as "
+            '{"cuda:0": "70 GB", "cuda:1": "70 GB"}. One number leaves blocks on disk, which device_map cannot'
+        )
+    memory: dict[torch.device, int] = {}
+    for name, size in (max_memory or {}).items():
+        at = _find_device(name if isinstance(name, str) else f"cuda:{name}")
+        memory[at] = budget_bytes(size, f"max_memory of {at}")
+    return Spread.of(device_map, memory or None)
 
 
 def load_again(source: Source, device: str | torch.device) -> Model:
@@ -110,6 +154,7 @@ def load_again(source: Source, device: str | torch.device) -> Model:
         trust_remote_code=source.trust_remote_code,
         attn_implementation=source.attn_implementation,
         max_memory=source.max_memory,
+        device_map=source.device_map,
     )
     return model if source.cast is None else in_dtype(model, source.cast)
 
@@ -168,7 +213,7 @@ def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name
     """The TransformerLens object for a transformers model.
 
     Raises:
-        ValueError: if TransformerLens does not support the model, cannot leave its weights on disk, or fails.
+        ValueError: if TransformerLens does not support the model, cannot leave its weights where they are, or fails.
     """
     try:
         return boot(model, copy.deepcopy(tokenizer), name)
@@ -179,6 +224,11 @@ def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name
             raise ValueError(
                 f"max_memory: the weights of {name!r} (architecture {type(model).__name__}) cannot stay on disk: "
                 f"TransformerLens needs them when it loads the model; leave max_memory out: {first_sentence(error)}"
+            ) from error
+        if hasattr(model, "hf_device_map"):
+            raise ValueError(
+                f"device_map: {name!r} (architecture {type(model).__name__}) cannot be read in these places: "
+                f'{first_sentence(error)}. Give device_map="auto", or other places'
             ) from error
         raise ValueError(
             f"model: {name!r} (architecture {type(model).__name__}) cannot be read: TransformerLens "

@@ -56,8 +56,14 @@ def source_of(model: Model) -> Source:
     """What loads the model in another process.
 
     Raises:
-        ValueError: if the model did not come from ``mh.load``.
+        ValueError: if the model did not come from ``mh.load``, or is on several devices.
     """
+    if model.backend.devices.several:
+        raise ValueError(
+            f"workers: model {model.name!r} is on {len(model.backend.devices.each)} devices, and each worker would "
+            "load it onto all of them. Leave workers out: its devices work at the same time already; or load it "
+            "without device_map, so that each worker has it on one device"
+        )
     if model.source is None:
         raise ValueError(
             f"workers: model {model.name!r} was made by mh.wrap, so workers cannot load it; save it with "

@@ -208,8 +208,8 @@ class Size:
         if job.spec.nodes == "all":
             kept += HeadCache.estimate(model, job.tokens, sites=("mlp_out",)).sites["mlp_out"]
         room = max(limit // 4, 0 if job.plan.on_disk else limit - kept)
-        if model.device.type == "cuda":
-            room = min(room, torch.cuda.mem_get_info(model.device)[0] // 2)
+        if (free := model.backend.devices.free) is not None:
+            room = min(room, free // 2)
         a_token = 1.5 * model.n_layers * token_bytes(model, pos)
         tokens = min(tokens_in_flight(model, room, pos, job.spec.limits), int(room // a_token))
         rows = max(1, min(tokens // pos, job.spec.limits.logits // (job.at.shape[1] * model.d_vocab)))

@@ -75,12 +75,12 @@ class Carried:
         self.units, self.end, self.error = 0, -1, Killed
         carry = engine.carry
 
-        def counted(job: Any, units: Any, altered: Any) -> Any:
+        def counted(job: Any, units: Any) -> Any:
             if self.units == self.end:
                 self.end = -1
                 raise self.error
             self.units += len(units)
-            return carry(job, units, altered)
+            return carry(job, units)
 
         monkeypatch.setattr(engine, "carry", counted)
 

@@ -203,8 +203,8 @@ def rows_at_once(model: Model, tokens: TaskTokens, budget: Budget, *, gradient: 
     """
     limits = Limits.of(budget)
     limit = limits.memory
-    if model.device.type == "cuda":
-        limit = min(limit, torch.cuda.mem_get_info(model.device)[0] // 2)
+    if (free := model.backend.devices.free) is not None:
+        limit = min(limit, free // 2)
     pos = max(1, tokens.ids.shape[1] - 1)
     block = token_bytes(model, pos)
     wanted, recompute = tokens_in_flight(model, limit, pos, limits), False

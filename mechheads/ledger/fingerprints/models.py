@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 
 _BOOTED_BY = {"torch", "transformers", "transformer_lens", "accelerate"}
 """Libraries whose own hooks and forwards belong to a model as they load it."""
-_READS_WEIGHTS = "mechheads.model.backends.on_disk"
-"""The hook of this module reads weights that are on disk."""
+_OWN = {"mechheads.model.backends.on_disk", "mechheads.model.backends.devices"}
+"""The hooks of these modules read weights that are on disk, and move inputs to their device."""
 _HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
-_PATHS = {"_name_or_path", "name_or_path", "model_name", "tokenizer_name", "transformers_version"}
-"""Settings that only say where a model came from."""
+_WHERE = {
+    *("_name_or_path", "name_or_path", "model_name", "tokenizer_name", "transformers_version"),
+    *("device", "n_devices", "hf_device_map"),
+}
+"""Settings that only say where a model came from and where it is."""
 
 
 def model_fingerprint(module: torch.nn.Module, what: str) -> str:
@@ -137,7 +140,7 @@ def _is_booted(thing: Any) -> bool:
     written = getattr(thing, "__globals__", {}).get("__name__") or (
         thing.__module__ if isinstance(thing, (type, types.BuiltinFunctionType)) else type(thing).__module__
     )
-    return str(written).partition(".")[0] in _BOOTED_BY or written == _READS_WEIGHTS
+    return str(written).partition(".")[0] in _BOOTED_BY or written in _OWN
 
 
 def _inner(thing: Any) -> Any:
@@ -173,7 +176,7 @@ class _Structure:
             self.class_(type(part))
             if not hasattr(part, "fwd_hooks"):  # a hook point without hooks does nothing
                 for key, value in sorted(vars(part).items()):
-                    if key not in self.usual and key not in _PATHS:
+                    if key not in self.usual and key not in _WHERE:
                         self.value(key, value, own=is_walked(type(part).__module__))
             self.walk.path.pop()
 
@@ -212,7 +215,7 @@ class _Structure:
                 for i, part in value.items() if isinstance(value, dict) else enumerate(value):
                     self.value(f"{key}[{i}]", part, own)
         elif callable(getattr(value, "to_dict", None)):
-            known = {k: v for k, v in value.to_dict().items() if k not in _PATHS}
+            known = {k: v for k, v in value.to_dict().items() if k not in _WHERE}
             known["_attn_implementation"] = getattr(value, "_attn_implementation", None)
             self.walk.put("configuration", key, json.dumps(known, sort_keys=True, default=_class_of))
         elif isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)):

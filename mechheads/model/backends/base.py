@@ -7,15 +7,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, TypeVar
 
 import einops
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mechheads.model.backends.devices import AtHome, Devices, There, devices_of, moved
+from mechheads.model.backends.norm_scales import scale_of
 from mechheads.model.backends.on_disk import in_memory, on_disk_of
 from mechheads.model.backends.points import Point, find_points, has_user_hooks
+from mechheads.model.backends.protocols import Blocks, Keys
 from mechheads.model.backends.temporary_changes import HookOn, NoGradient, changes_of
 
 Hook = tuple[str, Callable[..., Any]]
@@ -49,36 +52,6 @@ class Sizes:
     d_model: int
     d_vocab: int
     n_ctx: int
-
-
-@runtime_checkable
-class Keys(Protocol):
-    """An object between a block's keys and values and its attention. It may record them, add to them, or stop there."""
-
-    def update(
-        self, k: Float[Tensor, "row kv pos d_head"], v: Float[Tensor, "row kv pos d_head"], layer: int, /, *_: Any
-    ) -> tuple[Float[Tensor, "row kv key d_head"], Float[Tensor, "row kv key d_head"]]: ...
-
-
-@runtime_checkable
-class Blocks(Protocol):
-    """The blocks of a model, prepared for rows at certain positions."""
-
-    def __call__(
-        self,
-        layer: int,
-        residual: Float[Tensor, "row pos d_model"],
-        keys: Keys | None = None,
-        mask: Float[Tensor, "row 1 pos key"] | None = None,
-    ) -> Float[Tensor, "row pos d_model"]: ...
-
-
-def balanced(d_model: int, device: torch.device) -> Float[Tensor, " d_model"]:
-    """A vector of mean 0 and mean square 1 without zeros, which every norm leaves unchanged except for its scale."""
-    x = 1 - 2.0 * (torch.arange(d_model, device=device) % 2)
-    if d_model % 2:
-        x[-3:] = torch.tensor([1.0, 1.0, -2.0])
-    return x / x.square().mean().sqrt()
 
 
 class Backend(ABC):
@@ -135,6 +108,8 @@ class Backend(ABC):
         return self.changes.during((self._hook_on(name, hook) for name, hook in hooks), run)
 
     def _hook_on(self, name: str, hook: Callable[..., Any]) -> HookOn:
+        if self.devices.several and not isinstance(hook, There):
+            hook = AtHome(hook, self.devices.home)
         if "_found_points" in self.__dict__ and name in self._adapted:
             point, heads = self._adapted[name]
             hook = point.adapt(hook, heads)
@@ -182,8 +157,12 @@ class Backend(ABC):
         """Call ``run`` with the attention output of ``layer``, including b_O, replaced by ``out``; no head attends."""
 
     @abstractmethod
+    def finish_there(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
+        """Apply what comes after the last block, the final norm, on the device where that is."""
+
     def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
         """Apply what comes after the last block: the final norm."""
+        return moved(self.finish_there(residual), self.devices.home)
 
     def run(
         self,
@@ -203,6 +182,8 @@ class Backend(ABC):
         def run() -> Tensor:
             residual, blocks = self.embed(ids)
             for layer in range(self.sizes.n_layers):
+                if streams is None:
+                    residual = moved(residual, self.devices.blocks[layer])
                 residual = blocks(layer, residual, keys)
                 if streams is not None:
                     streams.append(residual)
@@ -219,7 +200,7 @@ class Backend(ABC):
         def run() -> Tensor:
             blocks, stream = self.blocks_for(*residual.shape[:2]), residual
             for later in range(layer, self.sizes.n_layers):
-                stream = blocks(later, stream)
+                stream = blocks(later, moved(stream, self.devices.blocks[later]))
             return self.finish(stream)
 
         with torch.no_grad():
@@ -251,8 +232,8 @@ class Backend(ABC):
         Many vocabularies begin with control tokens. Some of these give activations so large that two exact ways to
         compute a run differ visibly in float32.
         """
-        first = self.sizes.d_vocab // 2 + pos * torch.arange(rows, device=self.parameter.device)
-        return (first[:, None] + torch.arange(pos, device=self.parameter.device)) % self.sizes.d_vocab
+        first = self.sizes.d_vocab // 2 + pos * torch.arange(rows, device=self.devices.home)
+        return (first[:, None] + torch.arange(pos, device=self.devices.home)) % self.sizes.d_vocab
 
     @property
     def carries_hooks(self) -> bool:
@@ -272,8 +253,13 @@ class Backend(ABC):
         return self.sizes.n_ctx
 
     @cached_property
+    def devices(self) -> Devices:
+        """Where the parts of the model are."""
+        return devices_of(self.module.blocks, self.module.W_E, self.module.W_U)
+
+    @cached_property
     def parameter(self) -> Tensor:
-        """Any one of the weights, to read dtype and device from."""
+        """Any one of the weights, to read the dtype from."""
         return next(self.module.parameters())
 
     @property
@@ -284,9 +270,9 @@ class Backend(ABC):
     @cached_property
     def _unembedding(self) -> tuple[Tensor, Tensor | None]:
         """W_U and b_U in float32 or wider; None for a bias that is all zero."""
-        bias = self.module.b_U.detach()
-        wide = torch.promote_types(self.W_U.dtype, torch.float32)
-        return self.W_U.to(wide), bias.to(wide) if bias.any() else None
+        weight, bias = self.module.W_U.detach(), self.module.b_U.detach()
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        return weight.to(wide), bias.to(wide) if bias.any() else None
 
     def unembed(
         self,
@@ -296,6 +282,8 @@ class Backend(ABC):
     ) -> Float[Tensor, "*batch d_vocab"]:
         """The logits of states after the final norm, in float32 even if the model is in half precision.
 
+        They are on the device of the unembedding.
+
         Args:
             into: memory to write the logits to, with at least as many rows; on a CPU, allocating that much memory
                 takes half as long as the product.
@@ -303,8 +291,9 @@ class Backend(ABC):
         """
         weight, bias = self._unembedding
         if tokens is not None:
+            tokens = moved(tokens, weight.device)
             weight, bias = weight[:, tokens], None if bias is None else bias[tokens]
-        flat = final.reshape(-1, final.shape[-1]).to(weight.dtype)
+        flat = moved(final.reshape(-1, final.shape[-1]), weight.device).to(weight.dtype)
         logits = torch.mm(flat, weight, out=None if into is None else into[: len(flat)])
         logits = logits.view(*final.shape[:-1], -1)
         return self.transform_logits(logits if bias is None else logits + bias)
@@ -320,26 +309,33 @@ class Backend(ABC):
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
-        return self.module.W_U.detach()
+        return moved(self.module.W_U.detach(), self.devices.home)
 
     @property
     def b_U(self) -> Float[Tensor, " d_vocab"] | None:
-        return self._unembedding[1]
+        bias = self._unembedding[1]
+        return None if bias is None else moved(bias, self.devices.home)
 
-    def weight(self, kind: Weight, layer: int) -> Float[Tensor, "head rows columns"]:
-        """W_Q, W_K, W_V [head, d_model, d_head] or W_O [head, d_head, d_model], one for each query head."""
+    def weight(self, kind: Weight, layer: int, *, there: bool = False) -> Float[Tensor, "head rows columns"]:
+        """W_Q, W_K, W_V [head, d_model, d_head] or W_O [head, d_head, d_model], one for each query head.
+
+        Args:
+            there: give it on the device of its layer.
+        """
         attention = self.module.blocks[layer].attn
         with in_memory(self.on_disk, layer, attention):
-            return self._for_query_heads(getattr(attention, f"W_{kind}").detach())
+            weight = self._for_query_heads(getattr(attention, f"W_{kind}").detach())
+        return weight if there else moved(weight, self.devices.home)
 
     def bias(self, kind: Weight, layer: int) -> Float[Tensor, "*shape"] | None:
         """b_Q, b_K, b_V [head, d_head] for each query head, or b_O [d_model]; None if there is none."""
         attention = self.module.blocks[layer].attn
         with in_memory(self.on_disk, layer, attention):
             bias = getattr(attention, f"b_{kind}", None)
-        if bias is None or kind == "O":
-            return None if bias is None else bias.detach()
-        return self._for_query_heads(bias.detach().reshape(-1, self.sizes.d_head))
+        if bias is None:
+            return None
+        bias = moved(bias.detach(), self.devices.home)
+        return bias if kind == "O" else self._for_query_heads(bias.reshape(-1, self.sizes.d_head))
 
     def _for_query_heads(self, stored: Float[Tensor, "stored *rest"]) -> Float[Tensor, "head *rest"]:
         """One entry for each query head, from weights stored for each key/value head or for each query head."""
@@ -364,23 +360,15 @@ class Backend(ABC):
         return (out[0] if isinstance(out, tuple) else out).reshape(x.shape)
 
     def scale(self, layer: int | None, norm: Literal["ln1", "ln1_post"] = "ln1") -> Float[Tensor, " d_model"]:
-        """The scale of a layer's norm before or after attention, or of the final norm if ``layer`` is None; else ones.
-
-        It is measured on a vector of mean 0 and mean square 1, which every norm leaves unchanged except for its scale.
-        """
-        d_model = self.sizes.d_model
+        """The scale of a layer's norm before or after attention, or of the final norm if ``layer`` is None."""
         if layer is None:
             module = getattr(self.module, "ln_final", None)
         else:
             module = getattr(self.module.blocks[layer], norm, None)
-        ones = torch.ones(d_model, dtype=torch.float32, device=self.parameter.device)
         if module is None:
-            return ones
-        x = balanced(d_model, ones.device)
-        with torch.no_grad(), in_memory(self.on_disk, layer, module):
-            rows = (1e3 * torch.stack([x, -x])).to(self.parameter.dtype)[None]
-            up, down = module(rows)[0].float()
-        return (up - down) / (2 * x)
+            return torch.ones(self.sizes.d_model, dtype=torch.float32, device=self.devices.home)
+        with in_memory(self.on_disk, layer, module):
+            return scale_of(module, self.sizes.d_model, self.parameter.dtype, self.devices.home)
 
     @property
     def d_mlp(self) -> int:

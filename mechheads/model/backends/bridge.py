@@ -18,9 +18,11 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components import NormalizationBridge
 
-from mechheads.model.backends.base import Backend, Blocks, Keys, R
-from mechheads.model.backends.fused_attention import FusedAttention, fused_attentions
+from mechheads.model.backends.base import Backend, R
+from mechheads.model.backends.devices import There, bring_inputs, moved
+from mechheads.model.backends.fused_attention import NEVER, FusedAttention, fused_attentions
 from mechheads.model.backends.partial_block import Stopped, until_stopped
+from mechheads.model.backends.protocols import Blocks, Keys
 from mechheads.model.backends.temporary_changes import Forward
 
 _TRIAL = 24
@@ -31,9 +33,13 @@ def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
     """A bridge for a loaded transformers model; the weights are not processed."""
     from transformer_lens.model_bridge import TransformerBridge
 
-    return TransformerBridge.boot_transformers(
-        name, hf_model=hf_model, tokenizer=tokenizer, device=hf_model.device, dtype=hf_model.dtype
+    on_one = None if hasattr(hf_model, "hf_device_map") else hf_model.device
+    bridge = TransformerBridge.boot_transformers(
+        name, hf_model=hf_model, tokenizer=tokenizer, device=on_one, dtype=hf_model.dtype
     )
+    if on_one is None:
+        bring_inputs(bridge.original_model, [block.original_component for block in bridge.blocks])
+    return bridge
 
 
 class BridgeBackend(Backend):
@@ -71,7 +77,8 @@ class BridgeBackend(Backend):
 
     def own_logits(self, ids: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vocab"]:
         with torch.no_grad():
-            return self.module.original_model(input_ids=ids, use_cache=False).logits
+            logits = self.module.original_model(input_ids=ids, use_cache=False).logits
+        return moved(logits, self.devices.home)
 
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
         return self.module.adapter.apply_output_logits_transform(logits)
@@ -84,6 +91,9 @@ class BridgeBackend(Backend):
             return self.run(ids)
 
         self._fused = fused_attentions(self.module.blocks, self.changes, run, self.tolerance)
+        if self.devices.several:
+            for attention in filter(None, self._fused):
+                attention.long = NEVER  # reading a mask would wait for its device
 
     def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:
         residual, _, blocks = self._prepare(input_ids=ids)
@@ -101,13 +111,13 @@ class BridgeBackend(Backend):
     def visible(self, layer: int, pos: int) -> Bool[Tensor, "query key"]:
         if pos not in self._visible:
             masks = [named.get("attention_mask") for named in self._prepare(inputs_embeds=self._blank(1, pos))[1]]
-            causal = torch.ones(pos, pos, dtype=torch.bool, device=self.parameter.device).tril()
+            causal = torch.ones(pos, pos, dtype=torch.bool, device=self.devices.home).tril()
             seen = {id(mask): causal if mask is None else _as_seen(mask[0, 0]) for mask in masks}
             self._visible[pos] = [seen[id(mask)] for mask in masks]
         return self._visible[pos][layer]
 
     def _blank(self, rows: int, pos: int) -> Tensor:
-        return torch.zeros(rows, pos, self.sizes.d_model, dtype=self.parameter.dtype, device=self.parameter.device)
+        return torch.zeros(rows, pos, self.sizes.d_model, dtype=self.parameter.dtype, device=self.devices.home)
 
     def _prepare(self, **given: Any) -> tuple[Tensor, list[dict[str, Any]], Blocks]:
         """The residual stream before the first block, the other arguments of each block, and the blocks."""
@@ -129,16 +139,17 @@ class BridgeBackend(Backend):
                 arguments[self._keys_name] = keys
             if mask is not None:
                 arguments["attention_mask"] = mask
-            out = self._briefly(layer, lambda: self.module.blocks[layer](residual.contiguous(), **arguments))
-            return out[0] if isinstance(out, (tuple, list)) else out
+            stream = moved(residual, self.devices.blocks[layer]).contiguous()
+            out = self._briefly(layer, lambda: self.module.blocks[layer](stream, **arguments))
+            return moved(out[0] if isinstance(out, (tuple, list)) else out, residual.device)
 
         return entered[0], named, call
 
-    def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
+    def finish_there(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
         if not self._end_has_its_own_shape:
             return self._end(residual, self._blank(1, 1)).reshape(residual.shape)
         rows = residual.reshape(-1, 1, self.sizes.d_model)
-        return self._end(rows, torch.zeros_like(rows)).reshape(residual.shape)
+        return self._end(rows, torch.zeros_like(rows, device=self.devices.home)).reshape(residual.shape)
 
     def _end(self, residual: Tensor, called_with: Tensor) -> Tensor:
         """What the trunk computes from our residual stream after the last block, if called with other embeddings."""
@@ -159,9 +170,9 @@ class BridgeBackend(Backend):
                 return True
 
     def with_attention(self, layer: int, out: Float[Tensor, "row pos d_model"], run: Callable[[], R]) -> R:
-        attention = self.module.blocks[layer].attn
+        attention, out = self.module.blocks[layer].attn, moved(out, self.devices.blocks[layer])
         if "residual" in inspect.signature(attention.original_component.forward).parameters:
-            return self.under([(f"blocks.{layer}.attn.o.hook_out", lambda _value, hook: out)], run)
+            return self.under([(f"blocks.{layer}.attn.o.hook_out", There(lambda _value, hook: out))], run)
         return self._instead([attention], lambda *_args, **_kwargs: (out, None), run)
 
     def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
@@ -205,7 +216,7 @@ class BridgeBackend(Backend):
 
     def _given_at_1(self, last: int) -> list[Tensor]:
         """The arguments of the blocks for position 1, besides the residual stream, in a call with one later token."""
-        positions = torch.tensor([[1, last]], device=self.parameter.device)
+        positions = torch.tensor([[1, last]], device=self.devices.home)
         given = self._prepare(inputs_embeds=self._blank(1, 2), position_ids=positions)[1]
         return [
             tensor[:, 0].clone()

@@ -35,6 +35,8 @@ _NOT_FUSED = ("attn_logit_softcapping", "sinks")
 """What torch's scaled dot product does not compute: a soft cap of the scores, and a logit beside the keys."""
 _LONG = 256
 """From so many tokens on, it is worth the time to look whether a mask is causal."""
+NEVER = 2**62
+"""So many tokens that no mask is read."""
 _STEPS = ("use_split_qkv_input", "use_attn_in", "use_attn_result")
 """Settings of the bridge that ask for more hook points inside attention."""
 _SPLIT = "_reconstruct_attention"

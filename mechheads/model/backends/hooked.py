@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.model.backends.base import Backend, Blocks, Keys, R
+from mechheads.model.backends.base import Backend, R
+from mechheads.model.backends.protocols import Blocks, Keys
 from mechheads.model.backends.temporary_changes import Forward
 
 _GEMMA_2 = "google/gemma-2-2b"
@@ -78,6 +79,14 @@ class HookedBackend(Backend):
     """A ``HookedTransformer``."""
 
     layouts = ("rows", "whole")
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        if self.devices.several:
+            raise ValueError(
+                f"model: {module.cfg.model_name!r} is a HookedTransformer on {len(self.devices.each)} devices; load it "
+                'with mh.load(..., device_map="auto"), which uses TransformerBridge'
+            )
 
     @property
     def tokenizer(self) -> Any:
@@ -165,7 +174,7 @@ class HookedBackend(Backend):
     def with_attention(self, layer: int, out: Float[Tensor, "row pos d_model"], run: Callable[[], R]) -> R:
         return self.changes.during([Forward(self.module.blocks[layer].attn, lambda **_kwargs: out)], run)
 
-    def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
+    def finish_there(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
         return residual if self.module.cfg.normalization_type is None else self.module.ln_final(residual)
 
 

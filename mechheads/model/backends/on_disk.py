@@ -168,11 +168,16 @@ def take_over(hf_model: Any) -> None:
     places: dict[str, Any] = hf_model.hf_device_map
     on_disk = {name: hf_model.get_submodule(name) for name, place in places.items() if place == "disk"}
     _OF_MODELS[hf_model] = WeightsOnDisk({int(name.rpartition(".")[2]): part for name, part in on_disk.items()})
+    without_hooks(hf_model)
+    del hf_model.hf_device_map
+
+
+def without_hooks(hf_model: Any) -> None:
+    """Remove accelerate's hooks from a transformers model."""
     remove_hook_from_module(hf_model, recurse=True)
     for module in hf_model.modules():
         if getattr(vars(module).get("forward"), "__func__", None) is type(module).forward:
             del module.forward  # accelerate puts the method back as an attribute of the module
-    del hf_model.hf_device_map
 
 
 def on_disk_of(module: nn.Module) -> WeightsOnDisk | None:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechheads.model.backends.base import Keys
+from mechheads.model.backends.protocols import Keys
 
 
 class Stopped(Exception):

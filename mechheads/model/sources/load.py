@@ -23,6 +23,7 @@ from mechheads.model.sources.gguf import converted_folder
 from mechheads.model.sources.placing import Room
 from mechheads.model.sources.reading import find_places, own_error, read, read_model
 from mechheads.model.sources.sizes import count_stored
+from mechheads.model.sources.spreading import Spread
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -53,7 +54,7 @@ def load_pretrained(
     dtype: torch.dtype,
     device: str | torch.device,
     trust_remote_code: bool,
-    max_memory: int | None = None,
+    room: Room | Spread | None = None,
 ) -> Pretrained:
     """Load a causal language model and its tokenizer from any source.
 
@@ -63,13 +64,14 @@ def load_pretrained(
             the hub.
         revision: a branch, tag or commit; for names on the hub only.
         dtype: the dtype of the weights.
-        device: where the weights go.
+        device: where the weights go without ``room``.
         trust_remote_code: whether code that comes with a model may run.
-        max_memory: the bytes of memory that the weights may take; blocks that do not fit stay on disk. None for all.
+        room: the memory that the weights may take, if blocks that do not fit stay on disk, or the devices that they are
+            spread over.
 
     Raises:
         ModelSourceError: if there is no such model, it is damaged, it cannot be downloaded, it has no attention heads,
-            or its weights cannot stay on disk.
+            or its weights cannot stay on disk or be spread over devices.
 
     >>> import torch
     >>> from mechheads.model.sources import load_pretrained
@@ -79,7 +81,6 @@ def load_pretrained(
     >>> source.name, source.model.config.num_hidden_layers
     ('smollm2-135m-instruct', 30)
     """
-    room = None if max_memory is None else Room(max_memory, torch.device(device))
     if name_or_path is None or name_or_path == DEFAULT_MODEL:
         _refuse_revision(revision, DEFAULT_MODEL)
         model, tokenizer = _read_folder(default_folder(), dtype=dtype, room=room)
@@ -89,7 +90,8 @@ def load_pretrained(
     if name in REFUSING_MODELS and (delta := shipped(name)) is not None:
         _refuse_revision(revision, name)
         if room is not None:
-            raise ModelSourceError(f"max_memory: the weights of {name!r} are changed in memory; leave max_memory out")
+            argument = "max_memory" if isinstance(room, Room) else "device_map"
+            raise ModelSourceError(f"{argument}: the weights of {name!r} are changed in memory; leave {argument} out")
         model, tokenizer = _read_folder(default_folder(), dtype=torch.float32)
         Delta.load(delta).add_to(model)
         return Pretrained(model.to(device, dtype), tokenizer, name, WHEEL.requirement)
@@ -115,8 +117,8 @@ def load_pretrained(
 
 
 def _moved(model: Any, device: str | torch.device) -> Any:
-    """A model on a device; with weights on disk it is there already."""
-    return model.to(device) if on_disk_of(model) is None else model
+    """A model on a device; with weights on disk or on several devices it is where it should be."""
+    return model if on_disk_of(model) is not None or hasattr(model, "hf_device_map") else model.to(device)
 
 
 def _refuse_revision(revision: str | None, name: str) -> None:
@@ -127,7 +129,7 @@ def _refuse_revision(revision: str | None, name: str) -> None:
 
 
 def _read_folder(
-    folder: Path, *, dtype: torch.dtype, room: Room | None = None, trust_remote_code: bool = False
+    folder: Path, *, dtype: torch.dtype, room: Room | Spread | None = None, trust_remote_code: bool = False
 ) -> tuple[Any, Any]:
     numbers = count_stored(folder)
     return read_model(folder, numbers=numbers, dtype=dtype, room=room, trust_remote_code=trust_remote_code)

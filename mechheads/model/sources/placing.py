@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -41,11 +41,10 @@ def place(
     Raises:
         ModelSourceError: if there is not enough memory for any run, or the model's blocks are not found.
     """
-    with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
-    name, blocks = _blocks(model, config, source)
-    sizes = [_bytes(block.parameters()) for block in blocks]
-    others = _bytes(model.parameters()) - sum(sizes)
+    model = without_weights(config, dtype=dtype, trust_remote_code=trust_remote_code)
+    name, blocks = find_blocks(model, config, source, "max_memory")
+    sizes = [bytes_of(block.parameters()) for block in blocks]
+    others = bytes_of(model.parameters()) - sum(sizes)
     if dtype.itemsize < 4:  # the unembedding is kept in float32 too
         others += 4 * model.get_output_embeddings().weight.numel()
     if others + sum(sizes) <= room.memory:
@@ -60,31 +59,40 @@ def place(
     while least + sum(sizes[first - 1 :]) <= room.memory:
         first -= 1
     layers = {f"{name}.{layer}": "disk" if layer < first else str(room.device) for layer in range(len(sizes))}
-    return {part: str(room.device) for part in _beside(model, name)} | layers
+    return {part: str(room.device) for part in beside(model, name)} | layers
 
 
-def _blocks(model: nn.Module, config: Any, source: str) -> tuple[str, nn.ModuleList]:
-    """The list of a model's blocks and its name."""
+def without_weights(config: transformers.PreTrainedConfig, *, dtype: torch.dtype, trust_remote_code: bool) -> Any:
+    """The model of a configuration, with weights that have sizes and no values."""
+    with torch.device("meta"):
+        return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
+
+
+def find_blocks(model: nn.Module, config: Any, source: str, argument: str) -> tuple[str, nn.ModuleList]:
+    """The list of a model's blocks and its name.
+
+    Raises:
+        ModelSourceError: if there is none; ``argument`` is what needs it.
+    """
     n_layers = config.get_text_config(decoder=True).num_hidden_layers
     for name, part in model.named_modules():
         if isinstance(part, nn.ModuleList) and len(part) == n_layers:
             return name, part
-    raise ModelSourceError(
-        f"max_memory: model {source!r} has no list of {n_layers} blocks to leave on disk; leave max_memory out"
-    )
+    raise ModelSourceError(f"{argument}: model {source!r} has no list of {n_layers} blocks; leave {argument} out")
 
 
-def _beside(module: nn.Module, blocks: str, name: str = "") -> Iterator[str]:
+def beside(module: nn.Module, blocks: str, name: str = "") -> Iterator[str]:
     """The names of the largest parts of a model that do not contain its blocks."""
     for child, part in module.named_children():
         full = f"{name}{child}"
         if blocks.startswith(f"{full}."):
-            yield from _beside(part, blocks, f"{full}.")
+            yield from beside(part, blocks, f"{full}.")
         elif full != blocks:
             yield full
 
 
-def _bytes(weights: Iterator[nn.Parameter]) -> int:
+def bytes_of(weights: Iterable[nn.Parameter]) -> int:
+    """The bytes of some weights."""
     return sum(weight.numel() * weight.itemsize for weight in weights)
 
 

@@ -12,14 +12,15 @@ import transformers
 from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
-from mechheads.model.backends.on_disk import take_over
+from mechheads.model.backends.on_disk import take_over, without_hooks
 from mechheads.model.sources.errors import ModelSourceError
 from mechheads.model.sources.placing import Room, no_warning_of_disk, place
 from mechheads.model.sources.sizes import no_larger_than
+from mechheads.model.sources.spreading import Spread
 
 
 def read_model(
-    folder: Path, *, numbers: int, dtype: torch.dtype, room: Room | None = None, **options: Any
+    folder: Path, *, numbers: int, dtype: torch.dtype, room: Room | Spread | None = None, **options: Any
 ) -> tuple[Any, Any]:
     """A model and its tokenizer from a folder, or from a ``gguf_file`` in it.
 
@@ -45,13 +46,15 @@ def read_model(
 
 
 def find_places(
-    source: str, room: Room | None, *, dtype: torch.dtype, trust_remote_code: bool = False, **options: Any
+    source: str, room: Room | Spread | None, *, dtype: torch.dtype, trust_remote_code: bool = False, **options: Any
 ) -> dict[str, str] | None:
     """The device or ``"disk"`` for each part of a model; None if all of it fits into memory."""
     if room is None:
         return None
     config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
     _check_config(config, source)
+    if isinstance(room, Spread):
+        return room.find(config, source, dtype=dtype, trust_remote_code=trust_remote_code)
     return place(config, source, room, dtype=dtype, trust_remote_code=trust_remote_code)
 
 
@@ -84,8 +87,10 @@ def read(
             f"model {source!r} is incomplete: {len(missing)} of its weights are missing from its files, the first is "
             f"{missing[0]}, and would be random numbers; download the model again"
         )
-    if places is not None:
+    if places is not None and "disk" in places.values():
         take_over(model)
+    elif places is not None:
+        without_hooks(model)
     if "gguf_file" in options:
         _forget_quantisation(model)
     return model, transformers.AutoTokenizer.from_pretrained(source, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +19,7 @@ class Source:
         name_or_path: a name, or the absolute path of a folder or a file.
         revision: the commit, for names on the hub.
         dtype: the dtype in which the weights are loaded; ``cast``: the dtype that they then get, None for the same.
-        backend, trust_remote_code, attn_implementation, max_memory: as in ``mh.load``.
+        backend, trust_remote_code, attn_implementation, max_memory, device_map: as in ``mh.load``.
     """
 
     name_or_path: str
@@ -28,4 +29,5 @@ class Source:
     trust_remote_code: bool = False
     cast: torch.dtype | None = None
     attn_implementation: AttnImplementation = "sdpa"
-    max_memory: int | str | None = None
+    max_memory: int | str | Mapping[str | int, int | str] | None = None
+    device_map: str | Mapping[str, int | str] | None = None

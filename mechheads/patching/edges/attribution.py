@@ -175,8 +175,8 @@ def _rows(job: Job, graph: EdgeGraph) -> int:
     runs = [run for run in (job.base, job.source) if run is not None]
     kept = sum(HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)).total for run in runs)
     room = max(limits.memory // 4, limits.memory - kept)
-    if model.device.type == "cuda":
-        room = min(room, torch.cuda.mem_get_info(model.device)[0] // 2)
+    if (free := model.backend.devices.free) is not None:
+        room = min(room, free // 2)
     states = 4 * model.d_model * (len(graph.senders) + 2 * (3 * graph.n_heads + 1) + model.n_layers)
     tokens = min(tokens_in_flight(model, room, pos, limits), room // (states + 3 * token_bytes(model, pos)))
     return max(1, min(tokens // pos, limits.logits // (job.at.shape[1] * model.d_vocab)))

@@ -140,8 +140,8 @@ class EdgeCircuits:
         runs = (self.job.base, self.job.clean)
         kept = sum(HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)).total for run in runs)
         room = max(limits.memory // 4, limits.memory - kept)
-        if model.device.type == "cuda":
-            room = min(room, torch.cuda.mem_get_info(model.device)[0] // 2)
+        if (free := model.backend.devices.free) is not None:
+            room = min(room, free // 2)
         inputs = len(READS) * model.n_heads
         states = 4 * model.d_model * (2 * len(self.graph.senders) + 3 * inputs) + token_bytes(model, pos)
         return max(1, room // (2 * states * pos))

@@ -1,0 +1,259 @@
+"""One model over several simulated devices: the same numbers, and no operation with tensors of two devices."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads as mh
+from mechheads.engine import run as engine_run
+from mechheads.engine.job import Spec, make_ready
+from mechheads.engine.run import Altering, batches, finals
+from mechheads.engine.wavefront import Wave
+from mechheads.ledger.fingerprints import model_fingerprint
+from mechheads.limits import Limits
+from mechheads.model.load import in_dtype, load_again
+from support.every_analysis import ANALYSES, MORE
+from support.releases import only_on_3
+from support.simulated_devices import MixedDevices, Simulation, simulation
+from support.texts import CLEAN, PAIRS
+
+pytestmark = pytest.mark.transformerlens
+
+QUIET: dict[str, Any] = {"progress": False}
+ROOM = {"lazy:0": "1 GB", "lazy:1": "1 GB"}
+FIRST, SECOND, THIRD = (torch.device("lazy", number) for number in range(3))
+PARTS = ("model.embed_tokens", "model.layers.0", "model.layers.1", "model.layers.2", "model.norm", "lm_head")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def devices() -> Iterator[Simulation]:
+    with simulation() as simulated:
+        yield simulated
+
+
+@pytest.fixture(scope="module", params=[pytest.param("llama"), pytest.param("gpt2", marks=pytest.mark.slow)])
+def both(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> tuple[mh.Model, mh.Model]:
+    """The model on the CPU, and over two devices."""
+    given: dict[str, Any] = {"dtype": torch.float64}
+    folder = tiny(request.param)
+    return mh.load(folder, backend="bridge", **given), mh.load(folder, device_map="auto", max_memory=ROOM, **given)
+
+
+@pytest.fixture(scope="module")
+def llama(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"), device_map="auto", max_memory=ROOM)
+
+
+LONG = [pytest.param(name, marks=pytest.mark.slow) for name in ("patch k", *MORE)]
+
+
+@pytest.mark.parametrize("analysis", [*(name for name in ANALYSES if name != "patch k"), *LONG])
+def test_every_analysis_gives_the_same(analysis: str, both: tuple[mh.Model, mh.Model]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted, found = ((ANALYSES | MORE)[analysis](model) for model in both)
+    if isinstance(wanted, (str, list)):
+        assert found == wanted
+    else:
+        np.testing.assert_allclose(found, wanted, atol=1e-6, rtol=1e-6)
+
+
+def test_gates_are_fitted_the_same(tiny: Callable[[str], Path], llama: mh.Model) -> None:
+    task = mh.Task(CLEAN[:2], [" Paris", " Madrid"])
+    one, two = (
+        mh.fit_gates(model, task, seeds=1, updates=2, **QUIET).losses["loss"]
+        for model in (mh.load(tiny("llama"), backend="bridge"), llama)
+    )
+    np.testing.assert_allclose(two, one, rtol=1e-4)
+
+
+def test_each_part_is_on_its_device(llama: mh.Model) -> None:
+    on = llama.backend.devices
+    assert (on.home, on.blocks, on.end) == (FIRST, (FIRST, FIRST, SECOND), SECOND)
+    for layer, block in enumerate(llama.model.blocks):
+        assert {weight.device for weight in block.parameters()} == {on.blocks[layer]}
+    run = llama.cache(CLEAN, **QUIET)
+    assert [run.stores["z"].there(layer).device for layer in range(3)] == list(on.blocks)
+    assert {run.z.layer(2).device, run.logits.device, llama.W_O[2].device, llama.W_U.device} == {FIRST}
+
+
+def test_tied_weights_stay_with_the_embedding(tiny: Callable[[str], Path]) -> None:
+    model = mh.load(tiny("gpt2"), device_map="auto", max_memory=ROOM)
+    assert model.backend.devices.end == FIRST and model.backend.devices.blocks[-1] == SECOND
+
+
+def test_its_own_run_and_the_users_hooks(llama: mh.Model, tiny: Callable[[str], Path]) -> None:
+    ids = torch.tensor([[5, 9, 7, 30]], device=FIRST)
+    wanted = mh.load(tiny("llama"), backend="bridge").model(ids.cpu())
+    torch.testing.assert_close(llama.model(ids).cpu(), wanted)
+    seen: list[torch.device] = []
+
+    def half(value: torch.Tensor, hook: Any) -> torch.Tensor:
+        seen.append(value.device)
+        return value * torch.full_like(ids, 0.5, dtype=value.dtype)[..., None, None]
+
+    llama.backend.run(ids, [(llama.hook_name("z", layer), half) for layer in range(3)])
+    assert seen == [FIRST] * 3
+
+
+@pytest.mark.parametrize("site", ["z", "v"])
+def test_the_waves_of_a_batch_keep_the_devices_busy(
+    site: Any, llama: mh.Model, devices: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing between the first and the last wave waits for a later device, or copies from it to an earlier one."""
+    job = make_ready(llama, Spec(PAIRS, mh.Patch(site), mh.logit_diff), progress=False)
+    (batch,) = batches(job)
+    assert len(batch.waves) == 12
+    marks: list[tuple[int, int]] = []
+    run = Wave.run
+
+    def marked(wave: Wave, copies: Any) -> torch.Tensor:
+        marks.append((len(devices.waits), len(devices.copies)))
+        return run(wave, copies)
+
+    monkeypatch.setattr(engine_run.Wave, "run", marked)
+    list(finals(job, [batch], Altering(job)))
+    (waits, copies), (last_waits, last_copies) = marks[0], marks[-1]
+    assert {device for _, device in devices.waits[waits:last_waits]} <= {"lazy:0"}
+    assert set(devices.copies[copies:last_copies]) <= {("lazy:0", "lazy:1"), ("cpu", "lazy:0"), ("cpu", "lazy:1")}
+
+
+def test_the_plan_tells_the_cut(llama: mh.Model, tiny: Callable[[str], Path]) -> None:
+    planned = mh.plan(llama, CLEAN, intervention=mh.Zero())
+    assert planned.cuts == (2,) and 0 < planned.idle < 0.5 and planned.stack == 1 and planned.joined >= 12
+    assert "blocks cut by device at layers 2; devices are expected to wait" in repr(planned)
+    alone = mh.plan(mh.load(tiny("llama")), CLEAN, intervention=mh.Zero())
+    assert alone.cuts == () and alone.idle == 0 and "cut by device" not in repr(alone)
+
+
+def test_runs_kept_on_disk_come_back_to_their_device(llama: mh.Model) -> None:
+    run, kept = (llama.cache(CLEAN, budget=budget, **QUIET) for budget in ("1 GB", "1 KB"))
+    assert kept.stores["z"].on_disk and kept.stores["z"].there(2).device == SECOND
+    assert torch.equal(kept.z.layer(2), run.z.layer(2))
+
+
+def test_a_map_of_ones_own(tiny: Callable[[str], Path]) -> None:
+    where = dict(zip(PARTS, ("lazy:0", "lazy:0", "lazy:1", "lazy:1", "lazy:2", "lazy:2"), strict=True))
+    model = mh.load(tiny("llama"), device_map=where)
+    assert model.backend.devices.each == (FIRST, SECOND, THIRD) and model.backend.devices.end == THIRD
+    wanted = mh.ablate(mh.load(tiny("llama"), backend="bridge"), CLEAN, **QUIET).scores
+    np.testing.assert_allclose(mh.ablate(model, CLEAN, **QUIET).scores, wanted, atol=1e-5)
+
+
+def test_memory_moves_the_cut(tiny: Callable[[str], Path]) -> None:
+    whole = mh.load(tiny("llama"), backend="bridge").model
+    block, embedding = (sum(w.nbytes for w in part.parameters()) for part in (whole.blocks[0], whole.embed))
+    room = {"lazy:0": embedding + block, "lazy:1": "1 GB"}
+    model = mh.load(tiny("llama"), device_map="auto", max_memory=room)
+    assert model.backend.devices.blocks == (FIRST, SECOND, SECOND)
+    with pytest.raises(ValueError, match=r"does not fit, block by block, into .* on lazy:0, .* on lazy:1"):
+        mh.load(tiny("llama"), device_map="auto", max_memory=room | {"lazy:1": "10 KB"})
+
+
+def test_its_fingerprint_is_that_of_the_model_on_any_device(
+    llama: mh.Model, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    others = [mh.load(tiny("llama"), backend="bridge", device=device) for device in ("lazy:0", "lazy:1", "cpu")]
+    assert len({model_fingerprint(model.model, "store") for model in (llama, *others)}) == 1
+    stored = [mh.ablate(llama, CLEAN, store=tmp_path / "sweep.ledger", **QUIET) for _ in range(2)]
+    np.testing.assert_array_equal(*(one.values for one in stored))
+
+
+def test_copies_of_it(llama: mh.Model) -> None:
+    assert llama.source is not None
+    again, half = load_again(llama.source, "cpu"), in_dtype(llama, torch.bfloat16)
+    assert again.backend.devices == llama.backend.devices == half.backend.devices
+    np.testing.assert_array_equal(*(mh.ablate(model, CLEAN, **QUIET).scores for model in (llama, again)))
+    scores = mh.ablate(half, CLEAN, **QUIET)
+    assert scores.provenance["precision"]["largest_difference"] < 0.1
+
+
+def test_a_bridge_that_accelerate_has_spread(tiny: Callable[[str], Path]) -> None:
+    from transformer_lens.model_bridge import TransformerBridge
+
+    where = dict(zip(PARTS, ("lazy:0", "lazy:0", "lazy:1", "lazy:1", "lazy:1", "lazy:1"), strict=True))
+    model = mh.wrap(TransformerBridge.boot_transformers(str(tiny("llama")), device_map=where))
+    wanted = mh.ablate(mh.load(tiny("llama"), backend="bridge"), CLEAN, **QUIET).scores
+    np.testing.assert_allclose(mh.ablate(model, CLEAN, **QUIET).scores, wanted, atol=1e-5)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no GPU": ({"device_map": "auto"}, r'device_map="auto" spreads a model over several GPUs, and there is none'),
+    "one device": ({"device_map": "auto", "max_memory": {"lazy:0": "1 GB"}}, r"and there is one\. With one GPU, give"),
+    "one in the map": ({"device_map": dict.fromkeys(PARTS, "lazy:0")}, r"names one device only \(lazy:0\)"),
+    "other text": ({"device_map": "balanced"}, r"device_map is 'balanced'; choose \"auto\", or give the device"),
+    "disk": ({"device_map": dict.fromkeys(PARTS, "disk")}, r"'model.embed_tokens' on 'disk'; parts .* go to GPUs"),
+    "disk too": (
+        {"device_map": "auto", "max_memory": "1 GB"},
+        r"max_memory is '1 GB' with device_map; give the memory",
+    ),
+    "memory only": ({"max_memory": ROOM}, r'max_memory gives the memory of each device, which needs device_map="auto"'),
+    "map and memory": ({"device_map": {"": "lazy:0"}, "max_memory": ROOM}, r"says where each part goes; leave max"),
+    "device": ({"device_map": "auto", "device": "lazy:0"}, r"device is 'lazy:0' with device_map, .* leave device out"),
+    "missing": (
+        {"device_map": {"lm_head": "lazy:0", "model.norm": "lazy:1"}},
+        r"device_map: .*not give any device for",
+    ),
+    "bytes": ({"device_map": "auto", "max_memory": {"lazy:0": "much"}}, r"max_memory of lazy:0 is 'much'; give"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_refused(case: str, tiny: Callable[[str], Path]) -> None:
+    given, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        mh.load(tiny("llama"), **given)
+
+
+@only_on_3
+def test_a_hooked_transformer_is_refused(tiny: Callable[[str], Path]) -> None:
+    with pytest.raises(
+        ValueError, match=r"device_map: HookedTransformer keeps all weights in the memory of one device"
+    ):
+        mh.load(tiny("llama"), backend="hooked", device_map="auto", max_memory=ROOM)
+
+
+@only_on_3
+def test_a_hooked_transformer_on_several_devices_is_refused(tiny: Callable[[str], Path]) -> None:
+    hooked = mh.load(tiny("llama"), backend="hooked").model
+    hooked.blocks[2].to(FIRST)
+    with pytest.raises(ValueError, match=r"is a HookedTransformer on 2 devices; load it with mh\.load"):
+        mh.wrap(hooked)
+
+
+def test_tied_weights_in_two_places_are_refused(tiny: Callable[[str], Path]) -> None:
+    parts = ("transformer.wte", "transformer.wpe", *(f"transformer.h.{layer}" for layer in range(3)))
+    where = dict.fromkeys(parts, "lazy:0") | {"transformer.ln_f": "lazy:1", "lm_head": "lazy:1"}
+    with pytest.raises(ValueError, match=r"wte.weight on lazy:0 and lm_head.weight on lazy:1, but these are the same"):
+        mh.load(tiny("gpt2"), device_map=where)
+
+
+def test_workers_are_refused(llama: mh.Model) -> None:
+    with pytest.raises(ValueError, match=r"workers: model .* is on 2 devices, and each worker would load it onto all"):
+        mh.ablate(llama, CLEAN, budget=Limits(workers=mh.scale.Local(2)), **QUIET)
+
+
+def test_the_simulation_refuses_tensors_of_two_devices_and_notes_what_waits(devices: Simulation) -> None:
+    here, there = torch.ones(2, device=FIRST), torch.ones(2, device=SECOND)
+    for other in (there, torch.ones(2)):
+        with pytest.raises(MixedDevices, match="all tensors should be on the same device"):
+            here + other
+    with pytest.raises(MixedDevices):
+        here[torch.tensor([0], device=SECOND)]
+    assert (here + torch.tensor(1.0)).device == here[torch.tensor([1])].device == FIRST
+    for wait in (lambda: float(there.sum()), lambda: there[there > 0], lambda: there.tolist(), lambda: there.to("cpu")):
+        before = len(devices.waits)
+        wait()
+        assert {device for _, device in devices.waits[before:]} == {"lazy:1"}
+    before = len(devices.waits)
+    here.to(SECOND), torch.ones(2).to(FIRST, non_blocking=True)
+    assert len(devices.waits) == before
+    with pytest.raises((TypeError, RuntimeError)):
+        here.numpy()
