@@ -1,17 +1,24 @@
 """A ranking of heads that is learned: each node has a logit, and circuits of every size are made better at once.
 
-In each update, a size k and some prompts are drawn. The circuit C_k of the k largest logits is run, with all other
-nodes ablated, as ``mh.patching.circuit_curve`` does it. Its faithfulness f(C_k) and the gradient of f with respect to
-the gates g_i (1 in the circuit, 0 outside) give the gradient for the logits t_i:
+In each update, a size k and some prompts are drawn. The circuit of the k largest logits is run, with all other nodes
+ablated, as ``mh.patching.circuit_curve`` does it. Its edge is soft: the output of each node is mixed with the one that
+replaces it, and the share of its own is the gate g_i = s((t_i - c) / T). Here t_i is the logit, s the sigmoid, and c
+lies between the logits in the circuit and those outside. From the faithfulness f and its gradient for the gates comes
+the gradient for the logits:
 
-    d f / d t_i  =  w_i (d f / d g_i  -  mean of d f / d g, weighted by w),    w_i = s(t_i - c) (1 - s(t_i - c)),
+    d f / d t_i  =  w_i (d f / d g_i  -  mean of d f / d g, weighted by w),    w_i = g_i (1 - g_i) / T.
 
-where s is the sigmoid and c lies between the logits in the circuit and those outside. So a gate counts as the sigmoid
-in the backward pass (Bengio et al. 2013, "Estimating or Propagating Gradients Through Stochastic Neurons"), and the
-mean keeps the size of the circuit. ``"cpr"`` makes f larger, and ``"cmd"`` makes the distance of f from 1 smaller.
+The mean keeps the size of the circuit. ``"cpr"`` makes f larger, and ``"cmd"`` makes the distance of f from 1 smaller.
 
-Masks that are learned for one size each are known as edge pruning (Bhaskar et al. 2024, arXiv 2406.16778). Here one
-ranking serves all sizes, because sizes change from update to update.
+Two things depend on the soft edge. T is small against the spread of the logits, so a circuit moves only nodes near its
+edge: otherwise large circuits that do too much push down the node that all others need, and small ones lose it. And
+while a node passes the edge, its gate takes all values from 0 to 1, so that the gradients add up to its whole effect.
+The gradients at 0 and 1 alone can say nothing about it, or have the wrong sign: without the first MLP of the default
+model nothing works, but a bit of it is no better than none.
+
+Gates between 0 and 1 are from Louizos et al. 2018, "Learning Sparse Neural Networks through L0 Regularization" (arXiv
+1712.01312). Masks that are learned for one size each are known as edge pruning (Bhaskar et al. 2024, arXiv 2406.16778).
+Here one ranking serves all sizes, because sizes change from update to update.
 """
 
 from __future__ import annotations
@@ -24,6 +31,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.special import expit
 from torch import Tensor
 
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
@@ -56,6 +64,8 @@ from mechheads.runs.head_cache import states_at
 _START_STEPS = 5
 _SPREAD = 2.0
 """The first logits lie between minus and plus this number."""
+_EDGE = 0.1
+"""How soft the edge of a circuit is: T, in logits."""
 _MOMENTA = 0.9, 0.99
 _LONGEST = 1.0
 """The largest norm of the gradient of one update."""
@@ -93,7 +103,7 @@ def learn_ranking(
         batch: prompts of each update.
         lr: the learning rate of Adam at the start; it falls to 0.
         seed: for the sizes and the order of the prompts.
-        progress: show a progress bar, with the mean faithfulness of the last circuits.
+        progress: show a progress bar, with the mean faithfulness of the last circuits, whose edges are soft.
 
     Returns:
         The logit of each head, and with ``nodes="all"`` of each MLP: their order is what was learned. They have no
@@ -256,13 +266,13 @@ class _Descent:
     def _slope(
         self, logits: Float[np.ndarray, " node"], k: int, rows: Int[np.ndarray, " row"]
     ) -> tuple[float, Float[np.ndarray, " node"]]:
-        """The faithfulness of the circuit of k nodes, and the gradient for the logits."""
+        """The faithfulness of the circuit of k nodes, with its soft edge, and the gradient for the logits."""
         falling = np.sort(logits)[::-1]
-        offset = logits - (falling[k - 1] + falling[k]) / 2
-        job = self.gated.job
-        gates = torch.from_numpy(offset > 0).to(job.rows.device, torch.float32)
-        value, of_gates = self.gated(gates, torch.from_numpy(rows).to(job.rows.device))
+        gates = expit((logits - (falling[k - 1] + falling[k]) / 2) / _EDGE)
+        device = self.gated.job.rows.device
+        value, of_gates = self.gated(torch.from_numpy(gates).to(device, torch.float32), torch.from_numpy(rows).to(device))
         share = self.scale.share(value)
-        near = 0.25 / np.cosh(offset / 2) ** 2
+        near = gates * (1 - gates) / _EDGE
         of_gates = of_gates.double().cpu().numpy() * self.scale.slope(share)
-        return share, near * (of_gates - (near * of_gates).sum() / near.sum())
+        mean = (near * of_gates).sum() / max(near.sum(), np.finfo(float).tiny)
+        return share, near * (of_gates - mean)
