@@ -41,8 +41,11 @@ class Path(AtBase):
 
     def gradients(self, watched: Watched, rows: slice) -> Iterator[Sequence[Float[Tensor, "prompt pos ..."]]]:
         before = watched.logits()
-        each = [torch.autograd.grad(*watched.run(point, before)) for point in self.points(rows)]
-        yield [torch.stack(some).mean(0) for some in zip(*each, strict=True)]
+        total: Sequence[Tensor] = ()
+        for point in self.points(rows):
+            found = watched.slopes(point, before)
+            total = [one.add_(other) for one, other in zip(total, found, strict=True)] if total else found
+        yield [each / self.steps for each in total]
 
 
 def _embeddings(run: HeadCache) -> Float[Tensor, "prompt pos d_model"]:

@@ -53,6 +53,7 @@ from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.attribution import estimate
+from mechheads.patching.block_by_block import BlockByBlock
 from mechheads.patching.circuits import CircuitRuns, circuit_spec
 from mechheads.patching.gradients import Size, check_gradient
 from mechheads.patching.head_sets import PATCH
@@ -198,23 +199,43 @@ class _Gated:
         job = self.job = runs.job
         self._z = runs.z
         self._mask = read_positions(job.spec.metric, job.tokens)[1]
-        self._at_once = Size.of(job, [job.model.n_layers]).rows
+        self._size = Size.of(job, [job.model.n_layers])
 
     def __call__(
         self, gates: Float[Tensor, " node"], rows: Int[Tensor, " row"]
     ) -> tuple[float, Float[Tensor, " node"]]:
         """The mean metric on some prompts, and its gradient with respect to the gates."""
-        job, total, slope = self.job, 0.0, torch.zeros_like(gates)
-        for part in rows.split(self._at_once):
-            tokens, leaf = job.tokens.rows(part), gates.clone().requires_grad_()
-            with with_gradient():
-                final = job.model.backend.run(tokens.ids, self._hooks(leaf, part), grad=True)
-                logits = job.model.unembed(states_at(final, job.at[part]))
-                base = job.model.unembed(job.base.final_at(job.at)[part])
-                value = job.spec.metric(logits, MetricContext(base, tokens, self._mask[part])).sum() / len(rows)
-                slope += torch.autograd.grad(value, leaf)[0]
-            total += float(value.detach())
+        total, slope = 0.0, torch.zeros_like(gates)
+        for part in rows.split(self._size.rows):
+            leaf = gates.clone().requires_grad_()
+            value, each = (self._by_block if self._size.by_block else self._at_once)(leaf, part)
+            slope += each / len(rows)
+            total += value / len(rows)
         return total, slope
+
+    def _at_once(self, leaf: Float[Tensor, " node"], rows: Int[Tensor, " row"]) -> tuple[float, Float[Tensor, " node"]]:
+        """The sum of the metric over prompts, and its gradient."""
+        ids = self.job.tokens.rows(rows).ids
+        with with_gradient():
+            value = self._value(self.job.model.backend.run(ids, self._hooks(leaf, rows), grad=True), rows)
+            return float(value.detach()), torch.autograd.grad(value, leaf)[0]
+
+    def _by_block(
+        self, leaf: Float[Tensor, " node"], rows: Int[Tensor, " row"]
+    ) -> tuple[float, Float[Tensor, " node"]]:
+        """The same with one block's graph in memory at a time."""
+        model, ids = self.job.model, self.job.tokens.rows(rows).ids
+        with with_gradient():
+            run = BlockByBlock.run(model, ids, self._hooks(leaf, rows))
+        value, slope = run.measured(partial(self._value, rows=rows))
+        found = run.back(slope, range(model.n_layers), leaf=leaf)
+        return value, torch.zeros_like(leaf) if found.leaf is None else found.leaf
+
+    def _value(self, final: Float[Tensor, "row pos d_model"], rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
+        job = self.job
+        logits = job.model.unembed(states_at(final, job.at[rows]))
+        base = job.model.unembed(job.base.final_at(job.at)[rows])
+        return job.spec.metric(logits, MetricContext(base, job.tokens.rows(rows), self._mask[rows])).sum()
 
     def _hooks(self, gates: Float[Tensor, " node"], rows: Int[Tensor, " row"]) -> list[Hook]:
         job, model = self.job, self.job.model
@@ -270,7 +291,9 @@ class _Descent:
         falling = np.sort(logits)[::-1]
         gates = expit((logits - (falling[k - 1] + falling[k]) / 2) / _EDGE)
         device = self.gated.job.rows.device
-        value, of_gates = self.gated(torch.from_numpy(gates).to(device, torch.float32), torch.from_numpy(rows).to(device))
+        value, of_gates = self.gated(
+            torch.from_numpy(gates).to(device, torch.float32), torch.from_numpy(rows).to(device)
+        )
         share = self.scale.share(value)
         near = gates * (1 - gates) / _EDGE
         of_gates = of_gates.double().cpu().numpy() * self.scale.slope(share)
