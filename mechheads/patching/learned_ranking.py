@@ -10,11 +10,10 @@ the gradient for the logits:
 
 The mean keeps the size of the circuit. ``"cpr"`` makes f larger, and ``"cmd"`` makes the distance of f from 1 smaller.
 
-Two things depend on the soft edge. T is small against the spread of the logits, so a circuit moves only nodes near its
-edge: otherwise large circuits that do too much push down the node that all others need, and small ones lose it. And
-while a node passes the edge, its gate takes all values from 0 to 1, so that the gradients add up to its whole effect.
+While a node passes a soft edge, its gate takes all values from 0 to 1, so the gradients add up to its whole effect.
 The gradients at 0 and 1 alone can say nothing about it, or have the wrong sign: without the first MLP of the default
-model nothing works, but a bit of it is no better than none.
+model nothing works, but a bit of it is no better than none. T falls from update to update. At first, circuits move all
+nodes. At last they are almost those that are measured, and move only nodes near their edge.
 
 Gates between 0 and 1 are from Louizos et al. 2018, "Learning Sparse Neural Networks through L0 Regularization" (arXiv
 1712.01312). Masks that are learned for one size each are known as edge pruning (Bhaskar et al. 2024, arXiv 2406.16778).
@@ -65,8 +64,8 @@ from mechheads.runs.head_cache import states_at
 _START_STEPS = 5
 _SPREAD = 2.0
 """The first logits lie between minus and plus this number."""
-_EDGE = 0.1
-"""How soft the edge of a circuit is: T, in logits."""
+_EDGE = 1.0, 0.05
+"""How soft the edge of a circuit is, T, in the first update and the last."""
 _MOMENTA = 0.9, 0.99
 _LONGEST = 1.0
 """The largest norm of the gradient of one update."""
@@ -275,7 +274,8 @@ class _Descent:
             if len(order) < min(self.batch, prompts):
                 order = rng.permutation(prompts)
             rows, order = order[: self.batch], order[self.batch :]
-            share, slope = self._slope(logits, max(1, round((len(logits) - 1) * rng.uniform() ** 2)), rows)
+            k = max(1, round((len(logits) - 1) * rng.uniform() ** 2))
+            share, slope = self._slope(logits, k, rows, float(np.geomspace(*_EDGE, max(2, self.updates))[update - 1]))
             slope /= max(1.0, float(np.linalg.norm(slope)) / _LONGEST)
             keep, keep_square = _MOMENTA
             first = keep * first + (1 - keep) * slope
@@ -285,17 +285,17 @@ class _Descent:
             yield logits, share
 
     def _slope(
-        self, logits: Float[np.ndarray, " node"], k: int, rows: Int[np.ndarray, " row"]
+        self, logits: Float[np.ndarray, " node"], k: int, rows: Int[np.ndarray, " row"], edge: float
     ) -> tuple[float, Float[np.ndarray, " node"]]:
-        """The faithfulness of the circuit of k nodes, with its soft edge, and the gradient for the logits."""
+        """The faithfulness of the circuit of k nodes with so soft an edge, and the gradient for the logits."""
         falling = np.sort(logits)[::-1]
-        gates = expit((logits - (falling[k - 1] + falling[k]) / 2) / _EDGE)
+        gates = expit((logits - (falling[k - 1] + falling[k]) / 2) / edge)
         device = self.gated.job.rows.device
         value, of_gates = self.gated(
             torch.from_numpy(gates).to(device, torch.float32), torch.from_numpy(rows).to(device)
         )
         share = self.scale.share(value)
-        near = gates * (1 - gates) / _EDGE
+        near = gates * (1 - gates) / edge
         of_gates = of_gates.double().cpu().numpy() * self.scale.slope(share)
         mean = (near * of_gates).sum() / max(near.sum(), np.finfo(float).tiny)
         return share, near * (of_gates - mean)
