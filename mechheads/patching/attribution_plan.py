@@ -20,7 +20,7 @@ from mechheads.model.model import Model
 from mechheads.patching.attribution import check_way
 from mechheads.patching.block_by_block import BlockByBlock
 from mechheads.patching.edges.attribution import ready_edges
-from mechheads.patching.gradients import Size
+from mechheads.patching.gradients import Size, check_gradient
 from mechheads.patching.pairs import check_pairs
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.units import show_bytes, show_seconds
@@ -87,7 +87,7 @@ def plan_attribution(
         pairs, metric, steps, grad_drop, gim, budget: as in these functions.
 
     Raises:
-        ValueError: if an argument is not valid.
+        ValueError: if an argument is not valid, for example a metric without a gradient.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
     >>> print(mh.patching.plan_attribution(model, pairs, steps=5))  # doctest: +ELLIPSIS
@@ -105,6 +105,7 @@ def plan_attribution(
     check_way(model, steps, grad_drop, gim, nodes)
     spec = Spec(asked, Patch(), as_metric(metric), base="corrupted", limits=Limits.of(budget), nodes=nodes)
     job = make_ready(model, spec, runs=cached, progress=False)
+    check_gradient(spec.metric, job.tokens, model.d_vocab)
     n = model.n_layers
     counts = [n, *reversed(range(1, n))] if grad_drop else [n]
     size, gradients = Size.of(job, counts), steps or len(counts)

@@ -166,6 +166,7 @@ def test_plans_for_little_memory_run_block_by_block(llama):
         ({"nodes": "mlps"}, "nodes is 'mlps'; choose one of 'heads', 'all', 'edges'"),
         ({"nodes": "edges", "gim": True}, "grad_drop and gim are for heads and MLPs; leave them out"),
         ({"steps": 2, "gim": True}, "gim and steps are given"),
+        ({"metric": "accuracy"}, "metric accuracy has no gradient"),
         ({"steps": 0}, "steps is 0; it must be at least 1"),
     ],
 )
