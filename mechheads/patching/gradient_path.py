@@ -41,10 +41,11 @@ class Path(AtBase):
 
     def gradients(self, watched: Watched, rows: slice) -> Iterator[Sequence[Float[Tensor, "prompt pos ..."]]]:
         before = watched.logits()
-        total: Sequence[Tensor] = ()
-        for point in self.points(rows):
-            found = watched.slopes(point, before)
-            total = [one.add_(other) for one, other in zip(total, found, strict=True)] if total else found
+        first, *others = self.points(rows)
+        total = list(watched.slopes(first, before))
+        for point in others:
+            for i, slope in enumerate(watched.slopes(point, before)):
+                total[i] = total[i] + slope
         yield [each / self.steps for each in total]
 
 
