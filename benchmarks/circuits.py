@@ -1,7 +1,9 @@
 """Circuits by size on the default model, for several rankings of heads: ``python -m benchmarks.circuits``.
 
 Two tasks: capitals and indirect objects. Heads, and then heads and MLPs, are ranked on one half of the prompts, and
-circuits are measured on the other half, so that no ranking profits from its own noise.
+circuits are measured on the other half, so that no ranking profits from its own noise. ``learned.json`` is from
+``python -m benchmarks.circuits --out benchmarks/learned.json --rankings "attribution patching" "attribution, 5 steps"
+"learned for CPR" "learned for CMD"``.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=PLACE)
     parser.add_argument("--model", help="a name or a path; by default, the default model")
     parser.add_argument("--figures", type=Path, help="a folder for the figures")
+    parser.add_argument("--rankings", nargs="+", choices=[*RANKINGS, *OF_HEADS], help="only these")
     given = parser.parse_args()
     model = mh.load(given.model)
     tasks = {"capitals": capital_pairs(model, N), "indirect object": mh.behaviour.indirect_object_pairs(model, N)}
@@ -63,23 +66,26 @@ def main() -> None:
             raise SystemExit(f"{model.name} has too few items for the task {task}")
         kinds: dict[str, Nodes] = {task: "heads", f"{task}, heads and MLPs": "all"}
         for name, nodes in kinds.items():
-            found[name] = measured(model, pairs, name, nodes, given.figures)
+            found[name] = measured(model, pairs, name, nodes, given)
             print(name, json.dumps(found[name], indent=1), flush=True)
             given.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def measured(model: mh.Model, pairs: mh.PromptPairs, task: str, nodes: Nodes, figures: Path | None) -> dict[str, Any]:
+def measured(
+    model: mh.Model, pairs: mh.PromptPairs, task: str, nodes: Nodes, given: argparse.Namespace
+) -> dict[str, Any]:
     """The areas of each ranking and of random orders, their differences, and how long each ranking took."""
     seen, held = half(pairs, 0), half(pairs, 1)
     rankings, seconds = {}, {}
-    for name, rank in (RANKINGS | (OF_HEADS if nodes == "heads" else {})).items():
+    ways = RANKINGS | (OF_HEADS if nodes == "heads" else {})
+    for name in [name for name in ways if name in (given.rankings or ways)]:
         start = time.perf_counter()
-        rankings[name] = rank(model, seen, nodes=nodes)
+        rankings[name] = ways[name](model, seen, nodes=nodes)
         seconds[name] = time.perf_counter() - start
     start = time.perf_counter()
     curve = mh.patching.circuit_curve(model, held, rankings, nodes=nodes, **QUIET)
-    if figures is not None:
-        mh.plots.save(curve.plot(title=task), figures / f"{task}.svg")
+    if given.figures is not None:
+        mh.plots.save(curve.plot(title=task), given.figures / f"{task}.svg")
     differences = {
         f"{one} - {other}": curve.compare(one, other).to_dict("index")
         for one, other in [*combinations(rankings, 2), *((name, "random") for name in rankings)]

@@ -12,6 +12,7 @@ from mechheads.metrics.basic import accuracy, kl_divergence, log_prob, logit_dif
 from mechheads.patching.ablate import ablate
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.attribution import attribution_patch
+from mechheads.patching.attribution_plan import AttributionPlan, plan_attribution
 from mechheads.patching.circuit_curve import CircuitCurve, circuit_curve
 from mechheads.patching.circuits import Completeness, Faithfulness, completeness, faithfulness
 from mechheads.patching.edges.attribution import attribute_edges
@@ -29,6 +30,7 @@ from mechheads.runs.head_cache import HeadCache
 
 __all__ = [
     "CIRCUIT_TASKS",
+    "AttributionPlan",
     "Circuit",
     "CircuitCurve",
     "CircuitTask",
@@ -72,6 +74,7 @@ __all__ = [
     "path_matrix",
     "path_patch",
     "plan",
+    "plan_attribution",
     "prepare",
     "save_mib",
     "self_repair",

@@ -44,7 +44,7 @@ from mechheads.model.model import Model
 from mechheads.patching.gim import Gim
 from mechheads.patching.grad_drop import GradDrop
 from mechheads.patching.gradient_path import Path
-from mechheads.patching.gradients import AtBase, Size, Watch, Way, check_gradient, gradients_of
+from mechheads.patching.gradients import AtBase, Size, Watch, Way, check_gradient, gradients_of, warn_of_memory
 from mechheads.patching.mlp_attribution import attribute_mlps
 from mechheads.patching.pairs import base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
@@ -111,7 +111,9 @@ def attribution_patch(
             changed.
         nodes: ``"all"`` estimates the effects of MLPs too, from the same backward pass; see ``mh.sweep``. Not together
             with ``grad_drop``.
-        budget: memory, in bytes or as text such as "2 GB" (default 4 GB); prompts are run in parts that fit.
+        budget: memory, in bytes or as text such as "2 GB" (default 4 GB); prompts run in parts that fit. If one prompt
+            does not fit, the graph of one block at a time is kept, for one more forward pass.
+            ``mh.patching.plan_attribution`` says what it takes.
 
     Returns:
         The estimate of metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit; with
@@ -132,11 +134,7 @@ def attribution_patch(
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "activation patching")
     base = base_of(direction)
-    if steps is not None:
-        check_at_least(1, steps=steps)
-    _check_one_way(steps, grad_drop, gim)
-    if grad_drop:
-        _check_grad_drop(model, nodes)
+    check_way(model, steps, grad_drop, gim, nodes)
     limits, measured = Limits.of(budget), as_metric(metric)
     spec = Spec(asked, Patch(site), measured, heads, positions, base, seed=seed, limits=limits, nodes=nodes)
     found = estimate(model, spec, runs=cached, progress=progress, steps=steps, grad_drop=grad_drop, gim=gim)
@@ -164,10 +162,19 @@ def attribution_patch(
     return HeadScores(with_mlps(result.dataset, by_place(found.job.places, found.mlps)[0]))
 
 
-def _check_one_way(steps: int | None, grad_drop: bool, gim: bool) -> None:
+def check_way(model: Model, steps: int | None, grad_drop: bool, gim: bool, nodes: Nodes) -> None:
+    """Check how gradients are to be taken.
+
+    Raises:
+        ValueError: if it is not valid, or not for this model or these nodes.
+    """
+    if steps is not None:
+        check_at_least(1, steps=steps)
     ways = [name for name, used in (("grad_drop", grad_drop), ("gim", gim), ("steps", steps is not None)) if used]
     if len(ways) > 1:
         raise ValueError(f"{' and '.join(ways)} are given, but they are different ways to take gradients; keep one")
+    if grad_drop:
+        _check_grad_drop(model, nodes)
 
 
 def _check_grad_drop(model: Model, nodes: Nodes) -> None:
@@ -241,6 +248,7 @@ def attribute(
     model, base, site = job.model, job.base, site_of(job.intervention)
     layers = sorted({head.layer for head in job.heads})
     watch, size = Watch(tuple(layers), job.spec.nodes == "all"), Size.of(job, way.counts(layers))
+    warn_of_memory(size.bytes, job.spec.limits)
     gradients = gradients_of(base, job.spec.metric, watch, size, way, progress)
     values = np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan)
     of_keys = site in KEY_SITES  # a new key or value at one place changes z at every later token

@@ -76,7 +76,7 @@ class Gim(AtBase):
         ]
         changes: list[Change] = [norm.frozen() for norm in self.norms]
         changes += [Forward(mlp, partial(_with_share, mlp.forward)) for mlp in self.gated]
-        yield backend.changes.during(changes, lambda: torch.autograd.grad(*watched.run(hooks=hooks)))
+        yield backend.changes.during(changes, lambda: watched.slopes(hooks=hooks))
 
 
 def tempered(pattern: Float[Tensor, "*rows key"], slope: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows key"]:

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.patching.block_by_block import BlockByBlock
 from mechheads.patching.gradients import Watched
 
 
@@ -35,13 +36,25 @@ class GradDrop:
 
     def gradients(self, watched: Watched, rows: slice) -> Iterator[Sequence[Float[Tensor, "prompt pos head d_head"]]]:
         layers, streams = watched.watch.layers, list[Tensor]()
-        value, z = watched.run(streams=streams)
         dropped = self._dropped(layers)
+        if watched.by_block:
+            yield from self._by_block(watched)
+            return
+        value, z = watched.run(streams=streams)
         slopes = torch.autograd.grad(value, [*z, *(streams[layer] for layer in dropped)], retain_graph=True)
         yield slopes[: len(z)]
         for layer, slope in zip(dropped, slopes[len(z) :], strict=True):
             below = [each for each, at in zip(z, layers, strict=True) if at < layer]
             yield torch.autograd.grad(streams[layer - 1], below, slope, retain_graph=True)
+
+    def _by_block(self, watched: Watched) -> Iterator[Sequence[Float[Tensor, "prompt pos head d_head"]]]:
+        run, first, keys = BlockByBlock.run(watched.model, watched.tokens.ids), watched.layers.start, watched.keys
+        found = run.back(run.measured(watched.measure)[1], watched.layers, keys)
+        yield [found.of[key] for key in keys]
+        for dropped in self._dropped(watched.watch.layers):
+            below = [key for key in keys if key[1] < dropped]
+            each = run.back(found.after[dropped], range(first, dropped), below).of
+            yield [each[key] for key in below]
 
     def total(self, effects: Float[Tensor, "gradient prompt head"], layer: int) -> Float[Tensor, "prompt head"]:
         """The first effect counts once for each layer below, the others are those with a layer above dropped."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,16 +12,20 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.engine.job import Job
-from mechheads.engine.memory import tokens_in_flight
+from mechheads.engine.memory import logit_bytes, tokens_in_flight
+from mechheads.limits import Limits
 from mechheads.messages.progress import Bar
+from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricContext, check_value, name_of, read_positions
 from mechheads.model.backends.base import Hook
 from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.core import ModelCore
+from mechheads.patching.block_by_block import BlockByBlock, Key
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache, states_at
 from mechheads.runs.layer_store import LayerStore
 from mechheads.runs.memory import token_bytes
+from mechheads.units import show_bytes
 
 _INSTEAD = "use mh.logit_diff, mh.log_prob or another metric that has one"
 
@@ -44,6 +48,9 @@ class Watched:
     """A batch of prompts whose metric is differentiated with respect to z of some layers, and to MLP outputs.
 
     No other gradient is computed: the weights keep their ``requires_grad`` and ``grad``.
+
+    Attributes:
+        by_block: whether only the graph of one block at a time fits into memory.
     """
 
     model: ModelCore
@@ -52,6 +59,32 @@ class Watched:
     mask: Bool[Tensor, "prompt position"]
     metric: Metric
     watch: Watch
+    by_block: bool = False
+
+    @property
+    def keys(self) -> list[Key]:
+        """What is watched, z before MLPs."""
+        keys = [("z", layer) for layer in self.watch.layers]
+        return keys + ([("mlp_out", layer) for layer in range(self.model.n_layers)] if self.watch.mlps else [])
+
+    def slopes(
+        self,
+        embeddings: Float[Tensor, "prompt pos d_model"] | None = None,
+        before: Float[Tensor, "prompt position d_vocab"] | None = None,
+        hooks: Sequence[Hook] = (),
+    ) -> Sequence[Float[Tensor, "prompt pos ..."]]:
+        """The gradient of the metric with respect to what is watched; arguments as in ``run``."""
+        if not self.by_block:
+            return torch.autograd.grad(*self.run(embeddings, before, hooks=hooks))
+        run = BlockByBlock.run(self.model, self.tokens.ids, hooks, embeddings)
+        _, slope = run.measured(partial(self.measure, before=before))
+        found = run.back(slope, self.layers, self.keys)
+        return [found.of[key] for key in self.keys]
+
+    @property
+    def layers(self) -> range:
+        """The layers that gradients pass through."""
+        return range(0 if self.watch.mlps else self.watch.layers[0], self.model.n_layers)
 
     def run(
         self,
@@ -60,7 +93,7 @@ class Watched:
         streams: list[Tensor] | None = None,
         hooks: Sequence[Hook] = (),
     ) -> tuple[Float[Tensor, ""], list[Float[Tensor, "prompt pos ..."]]]:
-        """The sum of the metric over prompts, and what is watched, z before MLPs, with the graph between them.
+        """The sum of the metric over prompts, and what is watched, with the graph between them.
 
         Args:
             embeddings: the residual stream before the first block, in place of that of the tokens.
@@ -68,23 +101,29 @@ class Watched:
             streams: is given the residual stream after each block.
             hooks: further hooks, by name.
         """
-        seen: dict[tuple[str, int], Tensor] = {}
+        seen: dict[Key, Tensor] = {}
 
-        def watch(value: Tensor, hook: Any, key: tuple[str, int]) -> Tensor:
+        def watch(value: Tensor, hook: Any, key: Key) -> Tensor:
             seen[key] = value if seen and value.requires_grad else value.detach().requires_grad_()
             return seen[key]
 
-        keys = [("z", layer) for layer in self.watch.layers]
-        keys += [("mlp_out", layer) for layer in range(self.model.n_layers)] if self.watch.mlps else []
-        every: list[Hook] = [(self.model.hook_name(*key), partial(watch, key=key)) for key in keys]
+        every: list[Hook] = [(self.model.hook_name(*key), partial(watch, key=key)) for key in self.keys]
         if embeddings is not None:
             every.insert(0, (self.model.hook_name("resid_pre", 0), lambda value, hook: embeddings))
         with with_gradient():
             final = self.model.backend.run(self.tokens.ids, [*hooks, *every], grad=True, streams=streams)
-            logits = self.model.unembed(states_at(final, self.at))
-            base_logits = logits.detach().clone() if before is None else before
-            value = self.metric(logits, MetricContext(base_logits, self.tokens, self.mask))
-            return check_value(self.metric, value, len(self.tokens)).sum(), [seen[key] for key in keys]
+            return self.measure(final, before), [seen[key] for key in self.keys]
+
+    def measure(
+        self,
+        final: Float[Tensor, "prompt pos d_model"],
+        before: Float[Tensor, "prompt position d_vocab"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """The sum of the metric over prompts, from the states after the final norm."""
+        logits = self.model.unembed(states_at(final, self.at))
+        base_logits = logits.detach().clone() if before is None else before
+        value = self.metric(logits, MetricContext(base_logits, self.tokens, self.mask))
+        return check_value(self.metric, value, len(self.tokens)).sum()
 
     def logits(self) -> Float[Tensor, "prompt position d_vocab"]:
         """The logits of the run itself, without a gradient."""
@@ -116,7 +155,7 @@ class AtBase:
         return [len(layers)]
 
     def gradients(self, watched: Watched, rows: slice) -> Iterator[Sequence[Float[Tensor, "prompt pos ..."]]]:
-        yield torch.autograd.grad(*watched.run())
+        yield watched.slopes()
 
     def total(self, effects: Float[Tensor, "gradient prompt head"], layer: int) -> Float[Tensor, "prompt head"]:
         return effects[0]
@@ -163,7 +202,7 @@ def gradients_of(
     with Bar(total=steps, desc="gradients", disable=not progress or steps == 1, leave=False) as bar:
         for start in starts:
             part = slice(start, start + size.rows)
-            watched = Watched(model, tokens.rows(part), at[part], mask[part], metric, watch)
+            watched = Watched(model, tokens.rows(part), at[part], mask[part], metric, watch, size.by_block)
             for store, found in zip(stores, way.gradients(watched, part), strict=True):
                 for gradient in found:
                     if not gradient.isfinite().all():
@@ -189,18 +228,19 @@ class Size:
     Attributes:
         rows: how many prompts to run at once.
         on_disk: whether to keep the gradients on disk.
+        by_block: whether only the graph of one block at a time is in memory.
+        bytes: the memory that this takes besides the model, cached runs included.
     """
 
     rows: int
     on_disk: bool = False
+    by_block: bool = False
+    bytes: int = 0
 
     @classmethod
     def of(cls, job: Job, counts: Sequence[int]) -> Size:
-        """For gradients of so many layers each.
-
-        Each layer keeps 1.5 times its working memory until the last backward pass.
-        """
-        model, pos, limit = job.model, job.tokens.ids.shape[1], job.spec.limits.memory
+        """For gradients of so many layers each."""
+        model, limit = job.model, job.spec.limits.memory
         runs = [run for run in (job.base, job.source) if run is not None]
         kept = sum(HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)).total for run in runs)
         z = HeadCache.estimate(model, job.tokens, sites=("z",)).sites["z"]
@@ -210,10 +250,40 @@ class Size:
         room = max(limit // 4, 0 if job.plan.on_disk else limit - kept)
         if (free := model.backend.devices.free) is not None:
             room = min(room, free // 2)
-        a_token = 1.5 * model.n_layers * token_bytes(model, pos)
-        tokens = min(tokens_in_flight(model, room, pos, job.spec.limits), int(room // a_token))
-        rows = max(1, min(tokens // pos, job.spec.limits.logits // (job.at.shape[1] * model.d_vocab)))
-        return cls(rows, job.base.stores["z"].on_disk or kept > limit)
+        on_disk = job.base.stores["z"].on_disk or kept > limit
+        prompts, pos = job.tokens.ids.shape
+        found = cls.that_fits(model, (prompts, pos, job.at.shape[1]), room, job.spec.limits)
+        return replace(found, on_disk=on_disk, bytes=found.bytes + (kept // model.n_layers if on_disk else kept))
+
+    @classmethod
+    def that_fits(cls, model: ModelCore, shape: tuple[int, int, int], room: int, limits: Limits) -> Size:
+        """The graphs of as many prompts as fit, or of one block at a time if no whole prompt fits.
+
+        Each layer keeps 1.5 times its working memory until the gradient has passed. Block by block, all layers keep the
+        stream, its gradient, and those of z and MLPs, twice if they are averaged. If weights are on disk, gradients are
+        taken block by block too, because a graph through all blocks holds all weights.
+
+        Args:
+            shape: the numbers of prompts, of positions, and of positions that the metric reads.
+        """
+        prompts, pos, n_read = shape
+        block = 1.5 * token_bytes(model, pos)
+        whole, streams = block * model.n_layers, 6 * (model.n_layers + 1) * model.d_model * model.dtype.itemsize
+        by_block = model.backend.on_disk is not None or whole * pos > room
+        a_token = block + streams if by_block else whole
+        tokens = min(tokens_in_flight(model, room, pos, limits), int(room // a_token))
+        rows = max(1, min(prompts, tokens // pos, limits.logits // (n_read * model.d_vocab)))
+        return cls(rows, by_block=by_block, bytes=int(rows * pos * a_token) + logit_bytes(model, rows, n_read, limits))
+
+
+def warn_of_memory(needed: int, limits: Limits) -> None:
+    """Warn if gradients need more memory than the budget, also in the smallest parts."""
+    if needed > limits.memory:
+        warn(
+            f"budget is {show_bytes(limits.memory)}, but these gradients need about {show_bytes(needed)} besides the "
+            "model, even in the smallest parts. They are computed anyway; give fewer or shorter prompts to use less "
+            "memory"
+        )
 
 
 def check_gradient(metric: Metric, tokens: Tokens, d_vocab: int) -> None:

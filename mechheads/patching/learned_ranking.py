@@ -1,17 +1,23 @@
 """A ranking of heads that is learned: each node has a logit, and circuits of every size are made better at once.
 
-In each update, a size k and some prompts are drawn. The circuit C_k of the k largest logits is run, with all other
-nodes ablated, as ``mh.patching.circuit_curve`` does it. Its faithfulness f(C_k) and the gradient of f with respect to
-the gates g_i (1 in the circuit, 0 outside) give the gradient for the logits t_i:
+In each update, a size k and some prompts are drawn. The circuit of the k largest logits is run, with all other nodes
+ablated, as ``mh.patching.circuit_curve`` does it. Its edge is soft: the output of each node is mixed with the one that
+replaces it, and the share of its own is the gate g_i = s((t_i - c) / T). Here t_i is the logit, s the sigmoid, and c
+lies between the logits in the circuit and those outside. From the faithfulness f and its gradient for the gates comes
+the gradient for the logits:
 
-    d f / d t_i  =  w_i (d f / d g_i  -  mean of d f / d g, weighted by w),    w_i = s(t_i - c) (1 - s(t_i - c)),
+    d f / d t_i  =  w_i (d f / d g_i  -  mean of d f / d g, weighted by w),    w_i = g_i (1 - g_i) / T.
 
-where s is the sigmoid and c lies between the logits in the circuit and those outside. So a gate counts as the sigmoid
-in the backward pass (Bengio et al. 2013, "Estimating or Propagating Gradients Through Stochastic Neurons"), and the
-mean keeps the size of the circuit. ``"cpr"`` makes f larger, and ``"cmd"`` makes the distance of f from 1 smaller.
+The mean keeps the size of the circuit. ``"cpr"`` makes f larger, and ``"cmd"`` makes the distance of f from 1 smaller.
 
-Masks that are learned for one size each are known as edge pruning (Bhaskar et al. 2024, arXiv 2406.16778). Here one
-ranking serves all sizes, because sizes change from update to update.
+While a node passes a soft edge, its gate takes all values from 0 to 1, so the gradients add up to its whole effect.
+The gradients at 0 and 1 alone can say nothing about it, or have the wrong sign: without the first MLP of the default
+model nothing works, but a bit of it is no better than none. T falls from update to update. At first, circuits move all
+nodes. At last they are almost those that are measured, and move only nodes near their edge.
+
+Gates between 0 and 1 are from Louizos et al. 2018, "Learning Sparse Neural Networks through L0 Regularization" (arXiv
+1712.01312). Masks that are learned for one size each are known as edge pruning (Bhaskar et al. 2024, arXiv 2406.16778).
+Here one ranking serves all sizes, because sizes change from update to update.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.special import expit
 from torch import Tensor
 
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
@@ -45,6 +52,7 @@ from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.attribution import estimate
+from mechheads.patching.block_by_block import BlockByBlock
 from mechheads.patching.circuits import CircuitRuns, circuit_spec
 from mechheads.patching.gradients import Size, check_gradient
 from mechheads.patching.head_sets import PATCH
@@ -56,6 +64,8 @@ from mechheads.runs.head_cache import states_at
 _START_STEPS = 5
 _SPREAD = 2.0
 """The first logits lie between minus and plus this number."""
+_EDGE = 1.0, 0.05
+"""How soft the edge of a circuit is, T, in the first update and the last."""
 _MOMENTA = 0.9, 0.99
 _LONGEST = 1.0
 """The largest norm of the gradient of one update."""
@@ -93,7 +103,7 @@ def learn_ranking(
         batch: prompts of each update.
         lr: the learning rate of Adam at the start; it falls to 0.
         seed: for the sizes and the order of the prompts.
-        progress: show a progress bar, with the mean faithfulness of the last circuits.
+        progress: show a progress bar, with the mean faithfulness of the last circuits, whose edges are soft.
 
     Returns:
         The logit of each head, and with ``nodes="all"`` of each MLP: their order is what was learned. They have no
@@ -188,23 +198,43 @@ class _Gated:
         job = self.job = runs.job
         self._z = runs.z
         self._mask = read_positions(job.spec.metric, job.tokens)[1]
-        self._at_once = Size.of(job, [job.model.n_layers]).rows
+        self._size = Size.of(job, [job.model.n_layers])
 
     def __call__(
         self, gates: Float[Tensor, " node"], rows: Int[Tensor, " row"]
     ) -> tuple[float, Float[Tensor, " node"]]:
         """The mean metric on some prompts, and its gradient with respect to the gates."""
-        job, total, slope = self.job, 0.0, torch.zeros_like(gates)
-        for part in rows.split(self._at_once):
-            tokens, leaf = job.tokens.rows(part), gates.clone().requires_grad_()
-            with with_gradient():
-                final = job.model.backend.run(tokens.ids, self._hooks(leaf, part), grad=True)
-                logits = job.model.unembed(states_at(final, job.at[part]))
-                base = job.model.unembed(job.base.final_at(job.at)[part])
-                value = job.spec.metric(logits, MetricContext(base, tokens, self._mask[part])).sum() / len(rows)
-                slope += torch.autograd.grad(value, leaf)[0]
-            total += float(value.detach())
+        total, slope = 0.0, torch.zeros_like(gates)
+        for part in rows.split(self._size.rows):
+            leaf = gates.clone().requires_grad_()
+            value, each = (self._by_block if self._size.by_block else self._at_once)(leaf, part)
+            slope += each / len(rows)
+            total += value / len(rows)
         return total, slope
+
+    def _at_once(self, leaf: Float[Tensor, " node"], rows: Int[Tensor, " row"]) -> tuple[float, Float[Tensor, " node"]]:
+        """The sum of the metric over prompts, and its gradient."""
+        ids = self.job.tokens.rows(rows).ids
+        with with_gradient():
+            value = self._value(self.job.model.backend.run(ids, self._hooks(leaf, rows), grad=True), rows)
+            return float(value.detach()), torch.autograd.grad(value, leaf)[0]
+
+    def _by_block(
+        self, leaf: Float[Tensor, " node"], rows: Int[Tensor, " row"]
+    ) -> tuple[float, Float[Tensor, " node"]]:
+        """The same with one block's graph in memory at a time."""
+        model, ids = self.job.model, self.job.tokens.rows(rows).ids
+        with with_gradient():
+            run = BlockByBlock.run(model, ids, self._hooks(leaf, rows))
+        value, slope = run.measured(partial(self._value, rows=rows))
+        found = run.back(slope, range(model.n_layers), leaf=leaf)
+        return value, torch.zeros_like(leaf) if found.leaf is None else found.leaf
+
+    def _value(self, final: Float[Tensor, "row pos d_model"], rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
+        job = self.job
+        logits = job.model.unembed(states_at(final, job.at[rows]))
+        base = job.model.unembed(job.base.final_at(job.at)[rows])
+        return job.spec.metric(logits, MetricContext(base, job.tokens.rows(rows), self._mask[rows])).sum()
 
     def _hooks(self, gates: Float[Tensor, " node"], rows: Int[Tensor, " row"]) -> list[Hook]:
         job, model = self.job, self.job.model
@@ -244,7 +274,8 @@ class _Descent:
             if len(order) < min(self.batch, prompts):
                 order = rng.permutation(prompts)
             rows, order = order[: self.batch], order[self.batch :]
-            share, slope = self._slope(logits, max(1, round((len(logits) - 1) * rng.uniform() ** 2)), rows)
+            k = max(1, round((len(logits) - 1) * rng.uniform() ** 2))
+            share, slope = self._slope(logits, k, rows, float(np.geomspace(*_EDGE, max(2, self.updates))[update - 1]))
             slope /= max(1.0, float(np.linalg.norm(slope)) / _LONGEST)
             keep, keep_square = _MOMENTA
             first = keep * first + (1 - keep) * slope
@@ -254,15 +285,17 @@ class _Descent:
             yield logits, share
 
     def _slope(
-        self, logits: Float[np.ndarray, " node"], k: int, rows: Int[np.ndarray, " row"]
+        self, logits: Float[np.ndarray, " node"], k: int, rows: Int[np.ndarray, " row"], edge: float
     ) -> tuple[float, Float[np.ndarray, " node"]]:
-        """The faithfulness of the circuit of k nodes, and the gradient for the logits."""
+        """The faithfulness of the circuit of k nodes with so soft an edge, and the gradient for the logits."""
         falling = np.sort(logits)[::-1]
-        offset = logits - (falling[k - 1] + falling[k]) / 2
-        job = self.gated.job
-        gates = torch.from_numpy(offset > 0).to(job.rows.device, torch.float32)
-        value, of_gates = self.gated(gates, torch.from_numpy(rows).to(job.rows.device))
+        gates = expit((logits - (falling[k - 1] + falling[k]) / 2) / edge)
+        device = self.gated.job.rows.device
+        value, of_gates = self.gated(
+            torch.from_numpy(gates).to(device, torch.float32), torch.from_numpy(rows).to(device)
+        )
         share = self.scale.share(value)
-        near = 0.25 / np.cosh(offset / 2) ** 2
+        near = gates * (1 - gates) / edge
         of_gates = of_gates.double().cpu().numpy() * self.scale.slope(share)
-        return share, near * (of_gates - (near * of_gates).sum() / near.sum())
+        mean = (near * of_gates).sum() / max(near.sum(), np.finfo(float).tiny)
+        return share, near * (of_gates - mean)

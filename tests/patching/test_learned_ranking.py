@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from mechheads.engine.head_sets import SetRuns
 from mechheads.heads import HeadId, Mlp, every_node
 from mechheads.limits import Limits
 from mechheads.metrics.basic import logit_diff
+from mechheads.patching.circuit_curve import SIZES, areas, heads_at
 from mechheads.patching.circuits import CircuitRuns, circuit_spec
-from mechheads.patching.learned_ranking import _Gated
+from mechheads.patching.learned_ranking import _Descent, _Gated, _Scale
 from support import oracles
 from support.architectures import architectures
 from support.ctrl_c import stopped_at
@@ -89,6 +91,48 @@ def test_prompts_in_parts_change_nothing(llama):
     whole, parts = gated(llama, "heads")(gates, rows), gated(llama, "heads", Limits(tokens=1))(gates, rows)
     assert parts[0] == pytest.approx(whole[0], abs=1e-5)
     np.testing.assert_allclose(parts[1], whole[1], rtol=1e-3, atol=1e-5)
+
+
+class Switch:
+    """A metric that the first node turns on, by a smooth step that is flat at 0 and 1; the others push it."""
+
+    def __init__(self, n: int, seed: int) -> None:
+        pushes = np.random.default_rng(seed).standard_t(3, n)
+        pushes[0] = 0
+        up = pushes > 0
+        pushes[up] *= 2.5 / pushes[up].sum()
+        pushes[~up] *= 1.5 / -pushes[~up].sum()
+        self.pushes = torch.tensor(pushes)
+        self.job = SimpleNamespace(tokens=range(4), rows=torch.arange(4))
+
+    def __call__(self, gates: torch.Tensor, rows: torch.Tensor) -> tuple[float, torch.Tensor]:
+        gate, pushed = float(gates[0]), float(self.pushes @ gates.double())
+        slope = gate**2 * (3 - 2 * gate) * self.pushes
+        slope[0] = 6 * gate * (1 - gate) * pushed
+        return gate**2 * (3 - 2 * gate) * pushed, slope
+
+    def areas(self, logits: np.ndarray) -> tuple[float, float]:
+        order, shares = np.argsort(-logits), []
+        for size in SIZES:
+            gates = torch.zeros(len(logits))
+            gates[order[: heads_at(size, len(logits))].copy()] = 1
+            shares.append(self(gates, self.job.rows)[0])
+        cpr, cmd = areas(SIZES, np.array(shares))
+        return float(cpr), float(cmd)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_node_that_all_others_need_stays_first_though_large_circuits_do_too_much(seed):
+    """At 0 and 1 the gate of this node has no gradient, so gradients of circuits with a sharp edge lose it."""
+    switch = Switch(300, seed)
+    start = np.linspace(-2, 2, 300)[np.concatenate([[299], switch.pushes[1:].argsort().argsort().numpy()])]
+    found = {}
+    for measure in ("cpr", "cmd"):
+        for logits, _ in _Descent(switch, _Scale(0, 1, measure), 150, 2, 0.1, seed).run(start):
+            found[measure] = logits
+        assert (found[measure] > found[measure][0]).sum() <= 3
+    assert switch.areas(start)[0] > 1.5 and switch.areas(found["cpr"])[0] > 0.99 * switch.areas(start)[0]
+    assert switch.areas(found["cmd"])[1] < 0.35 * switch.areas(start)[1]
 
 
 def area(model: mh.Model, ranking: mh.HeadScores, measure: str, nodes: str) -> float:

@@ -24,7 +24,6 @@ from jaxtyping import Float
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Job, Spec, given, make_ready
-from mechheads.engine.memory import token_bytes, tokens_in_flight
 from mechheads.interventions.basic import Patch
 from mechheads.limits import Budget, Limits
 from mechheads.messages.arguments import check_at_least
@@ -34,16 +33,16 @@ from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.edges.edge_scores import EdgeScores
+from mechheads.patching.edges.edge_size import EdgeSize
 from mechheads.patching.edges.gradients import EdgeWork
 from mechheads.patching.edges.graph import EdgeGraph
 from mechheads.patching.edges.sender_changes import find_indirect
 from mechheads.patching.gradient_path import Path
-from mechheads.patching.gradients import check_gradient
+from mechheads.patching.gradients import check_gradient, warn_of_memory
 from mechheads.patching.pairs import check_pairs
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import clustered_interval
-from mechheads.runs.head_cache import HeadCache
 from mechheads.units import show_bytes
 
 
@@ -78,7 +77,9 @@ def attribute_edges(
             effects that saturate; ``None`` for the gradient at the clean run. The points are the middles of equal
             parts, (k - 1/2) / steps of the way. The cost is that of ``steps`` gradients.
         by_prompt: keep the scores of each prompt too, 4 bytes for each sender, receiver and prompt.
-        budget: memory, in bytes or as text such as "2 GB" (default 4 GB); prompts are run in parts that fit.
+        budget: memory, in bytes or as text such as "2 GB" (default 4 GB); prompts run in parts that fit. If one prompt
+            does not fit, senders run in parts too, and each part takes the gradients again.
+            ``mh.patching.plan_attribution`` says what it takes.
         progress: show a progress bar.
 
     Returns:
@@ -96,32 +97,17 @@ def attribute_edges(
     >>> found.top(1)[["sender", "receiver"]].values.tolist()
     [['L23H4', 'logits']]
     """
-    model, asked, cached = given(model, pairs, "pairs")
-    check_pairs(asked, "edge attribution patching")
-    if steps is not None:
-        check_at_least(1, steps=steps)
-    measured, limits = as_metric(metric), Limits.of(budget)
-    graph, indirect = EdgeGraph.of(model), find_indirect(model)
-    runs = CachedRuns(model, asked) if cached is None else cached
-    tokens = runs.sides("clean")[0]
-    check_gradient(measured, tokens, model.d_vocab)
-    _check_room(graph, len(tokens), limits)
-    nodes = "all" if graph.mlps else "heads"
-    job = make_ready(
-        model, Spec(asked, Patch(), measured, base="clean", limits=limits, nodes=nodes), runs=runs, progress=progress
-    )
+    work, size = ready_edges(model, pairs, metric, steps, budget, progress)
+    job, graph, measured = work.job, work.graph, work.job.spec.metric
     warn_of_answers(job)
-    if (source := job.source) is None:
-        raise RuntimeError("pairs have two runs")
-    path = Path.between(job.base, source, steps or 1)
-    work = EdgeWork(job, source, graph, indirect, path, integrate=steps is not None)
-    values = _measure(work, progress)
+    warn_of_memory(size.bytes, job.spec.limits)
+    values = _measure(work, size.rows, progress)
     low, high = _intervals(graph, values, job)
     about = make_provenance(
-        model,
+        job.model,
         metric=name_of(measured),
         prompts=job,
-        n_prompts=len(tokens),
+        n_prompts=len(job.tokens),
         intervention=repr(job.intervention),
         base="clean",
         steps=steps,
@@ -139,13 +125,46 @@ def attribute_edges(
     )
 
 
-def _measure(work: EdgeWork, progress: bool) -> Float[np.ndarray, "sender receiver prompt"]:
+def ready_edges(
+    model: Model | Job,
+    pairs: PromptPairs | Job | None,
+    metric: Metric | str,
+    steps: int | None,
+    budget: Budget,
+    progress: bool,
+) -> tuple[EdgeWork, EdgeSize]:
+    """What the estimate of edges is computed from, and how it fits into memory.
+
+    Raises:
+        ValueError: as ``attribute_edges``.
+    """
+    model, asked, cached = given(model, pairs, "pairs")
+    check_pairs(asked, "edge attribution patching")
+    if steps is not None:
+        check_at_least(1, steps=steps)
+    measured, limits = as_metric(metric), Limits.of(budget)
+    graph, indirect = EdgeGraph.of(model), find_indirect(model)
+    runs = CachedRuns(model, asked) if cached is None else cached
+    tokens = runs.sides("clean")[0]
+    check_gradient(measured, tokens, model.d_vocab)
+    _check_room(graph, len(tokens), limits)
+    nodes = "all" if graph.mlps else "heads"
+    job = make_ready(
+        model, Spec(asked, Patch(), measured, base="clean", limits=limits, nodes=nodes), runs=runs, progress=progress
+    )
+    if (source := job.source) is None:
+        raise RuntimeError("pairs have two runs")
+    path = Path.between(job.base, source, steps or 1)
+    size = EdgeSize.of(job, graph)
+    return EdgeWork(job, source, graph, indirect, path, integrate=steps is not None, at_once=size.layers), size
+
+
+def _measure(work: EdgeWork, rows: int, progress: bool) -> Float[np.ndarray, "sender receiver prompt"]:
     """The score of every edge and prompt; NaN where there is no edge."""
     job, edges = work.job, work.graph.edges
     values = np.full((*edges.shape, len(job.tokens)), np.nan, dtype=np.float32)
-    starts = range(0, len(job.tokens), rows := _rows(job, work.graph))
-    total = len(starts) * work.points * job.model.n_layers
-    with Bar(total=total, desc="edges", disable=not progress, leave=False) as bar:
+    starts = range(0, len(job.tokens), rows)
+    with Bar(total=len(starts) * work.steps, desc="edges", disable=not progress, leave=False) as bar:
         for start in starts:
             part = slice(start, start + rows)
             values[..., part] = work.scores(part, bar.update).permute(1, 2, 0).cpu().numpy()
@@ -167,19 +186,6 @@ def _intervals(
         here = slice(0, before), receiver
         low[here], high[here] = clustered_interval(values[here], job.tokens.cluster)
     return low, high
-
-
-def _rows(job: Job, graph: EdgeGraph) -> int:
-    """How many prompts run at once, so that their changes and gradients fit into memory beside the cached runs."""
-    model, pos, limits = job.model, job.tokens.ids.shape[1], job.spec.limits
-    runs = [run for run in (job.base, job.source) if run is not None]
-    kept = sum(HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)).total for run in runs)
-    room = max(limits.memory // 4, limits.memory - kept)
-    if (free := model.backend.devices.free) is not None:
-        room = min(room, free // 2)
-    states = 4 * model.d_model * (len(graph.senders) + 2 * (3 * graph.n_heads + 1) + model.n_layers)
-    tokens = min(tokens_in_flight(model, room, pos, limits), room // (states + 3 * token_bytes(model, pos)))
-    return max(1, min(tokens // pos, limits.logits // (job.at.shape[1] * model.d_vocab)))
 
 
 def _check_room(graph: EdgeGraph, prompts: int, limits: Limits) -> None:

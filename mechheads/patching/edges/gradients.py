@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,8 @@ class EdgeWork:
         indirect: the layers whose output is not added to the residual stream as it is.
         path: the points between the embeddings of the two runs.
         integrate: whether gradients are taken at the points of the path instead of at the base run.
+        at_once: of how many layers the changes of senders are in memory together. Gradients are computed again for
+            each such part of the layers.
     """
 
     job: Job
@@ -40,6 +43,18 @@ class EdgeWork:
     indirect: Sequence[int]
     path: Path
     integrate: bool
+    at_once: int
+
+    @property
+    def parts(self) -> list[range]:
+        """The layers of senders whose changes are in memory together."""
+        n = self.job.model.n_layers
+        return [range(first, min(n, first + self.at_once)) for first in range(0, n, self.at_once)]
+
+    @property
+    def steps(self) -> int:
+        """How often gradients pass back through a block."""
+        return self.points * sum(self.job.model.n_layers - part.start for part in self.parts)
 
     @property
     def points(self) -> int:
@@ -62,11 +77,13 @@ class EdgeWork:
             before = model.unembed(states_at(model.backend.finish(base.streams[-1]), self._at(rows)[0]))
         embedding = (self.path.end[rows] - self.path.start[rows]).float()
         scores = torch.zeros(len(embedding), *self.graph.edges.shape, device=embedding.device)
-        changes = None
-        for point in (self._run(rows, each) for each in self.path.points(rows)) if self.integrate else [base]:
-            if changes is None or point.z:
-                changes = sender_changes(self.job.base, self.source, self.graph, rows, embedding, point)
-            self._add(scores, changes, point.streams, self._slope(rows, point.streams[-1], before), done)
+        for part in self.parts:
+            changes = None
+            for point in (self._run(rows, each) for each in self.path.points(rows)) if self.integrate else [base]:
+                if changes is None or point.z:
+                    changes = sender_changes(self.job.base, self.source, self.graph, rows, embedding, point, part)
+                slope = self._slope(rows, point.streams[-1], before)
+                self._add(scores[:, self.graph.senders_of(part)], changes, point.streams, slope, part, done)
         if not scores.isfinite().all():
             raise ValueError(
                 f"metric {name_of(self.job.spec.metric)} has a gradient that is not finite at the unchanged run"
@@ -79,22 +96,52 @@ class EdgeWork:
         changes: Float[Tensor, "prompt sender pos d_model"],
         streams: Sequence[Float[Tensor, "prompt pos d_model"]],
         slope: Float[Tensor, "prompt pos d_model"],
+        part: range,
         done: Callable[[], object],
     ) -> None:
-        """Add the estimates at one point, from the logits back to the first block."""
-        graph, model = self.graph, self.job.model
-        blocks = model.backend.blocks_for(*slope.shape[:2])
+        """Add the estimates of the senders in some layers at one point, from the logits back to the first of these."""
         scores[:, :, -1:] += _along(changes, slope[:, None])
-        for layer in reversed(range(model.n_layers)):
-            found = CutBlock.run(model, blocks, layer, streams[layer], graph.mlps).back(slope)
-            reads = graph.reads_of(layer)
-            if found.mlp is not None:
-                n = graph.before_mlp(layer)
-                scores[:, :n, reads.stop : reads.stop + 1] += _along(changes[:, :n], found.mlp[:, None])
-            n = graph.before_heads(layer)
-            scores[:, :n, reads] += _along(changes[:, :n], found.heads)
-            slope = found.before
+        for layer in reversed(range(part.start, self.job.model.n_layers)):
+            slope = self._add_block(scores, changes, streams[layer], slope, part.start, layer)
             done()
+
+    def _add_block(
+        self,
+        scores: Float[Tensor, "prompt sender receiver"],
+        changes: Float[Tensor, "prompt sender pos d_model"],
+        stream: Float[Tensor, "prompt pos d_model"],
+        slope: Float[Tensor, "prompt pos d_model"],
+        lowest: int,
+        layer: int,
+    ) -> Float[Tensor, "prompt pos d_model"]:
+        """Add the estimates of edges into one block, and return the gradient before it.
+
+        Args:
+            lowest: the first layer of the senders.
+        """
+        graph, model = self.graph, self.job.model
+        first, reads = graph.senders_of(range(lowest, model.n_layers)).start, graph.reads_of(layer)
+        blocks = model.backend.blocks_for(*slope.shape[:2])
+        found = CutBlock.run(model, blocks, layer, stream, graph.mlps).back(slope)
+        if found.mlp is not None:
+            n = graph.before_mlp(layer) - first
+            scores[:, :n, reads.stop : reads.stop + 1] += _along(changes[:, :n], found.mlp[:, None])
+        n = max(0, graph.before_heads(layer) - first)
+        scores[:, :n, reads] += _along(changes[:, :n], found.heads)
+        return found.before
+
+    def seconds(self, rows: slice) -> float:
+        """About how long the scores of some prompts take, from the time of a block in the middle."""
+        layer, part, start = self.job.model.n_layers // 2, self.parts[0], time.perf_counter()
+        base = self._run(rows)
+        embedding = (self.path.end[rows] - self.path.start[rows]).float()
+        changes = sender_changes(self.job.base, self.source, self.graph, rows, embedding, base, part)
+        slope = torch.ones_like(base.streams[layer])
+        between = time.perf_counter()
+        scores = torch.zeros(*changes.shape[:2], len(self.graph.receivers), device=changes.device)
+        self._add_block(scores, changes, base.streams[layer], slope, part.start, layer)
+        once = (between - start) * len(self.parts) * (self.points if self.integrate else 1)
+        return once + (time.perf_counter() - between) * self.steps
 
     def _at(self, rows: slice) -> tuple[Tensor, Tensor]:
         return read_positions(self.job.spec.metric, self.job.tokens.rows(rows))

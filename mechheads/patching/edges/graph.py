@@ -67,6 +67,11 @@ class EdgeGraph:
         first = 1 + layer * (self.n_heads + self.mlps)
         return slice(first, first + self.n_heads)
 
+    def senders_of(self, layers: range) -> slice:
+        """Where the heads and MLPs of some layers are among the senders; the embedding belongs to layer 0."""
+        first, last = self.heads_of(layers.start), self.heads_of(layers.stop)
+        return slice(first.start if layers.start else 0, last.start)
+
     def reads_of(self, layer: int) -> slice:
         """Where the inputs of a layer's heads are among the receivers; its MLP follows them."""
         first = layer * (3 * self.n_heads + self.mlps)

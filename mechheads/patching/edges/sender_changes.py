@@ -131,20 +131,24 @@ def sender_changes(
     rows: slice,
     embedding: Float[Tensor, "prompt pos d_model"],
     point: Point,
+    layers: range,
 ) -> Float[Tensor, "prompt sender pos d_model"]:
-    """What each sender adds to the residual stream in the source run minus in the base run, 0 at padding.
+    """What the senders of some layers add to the residual stream in the source run minus in the base run.
+
+    The embedding belongs to layer 0. Changes are 0 at padding.
 
     Args:
         rows: the prompts.
         embedding: the change of the embedding.
         point: the run where the gradient is taken.
     """
-    model = base.need_model()
+    model, senders = base.need_model(), graph.senders_of(layers)
     blocks = model.backend.blocks_for(*embedding.shape[:2]) if point.z else None
-    shape = (len(embedding), len(graph.senders), *embedding.shape[1:])
+    shape = (len(embedding), senders.stop - senders.start, *embedding.shape[1:])
     changes = torch.empty(shape, dtype=torch.float32, device=embedding.device)
-    changes[:, 0] = embedding
-    for layer in range(model.n_layers):
+    if senders.start == 0:
+        changes[:, 0] = embedding
+    for layer in layers:
         by_z = (source.z.layer(layer)[rows] - base.z.layer(layer)[rows]).float()
         of_heads = torch.einsum("bhpd,hdm->bhpm", by_z, model.W_O[layer].float())
         of_mlp = None
@@ -157,7 +161,7 @@ def sender_changes(
             if of_mlp is not None and end.mlp is not None:
                 of_mlp = end.through(end.mlp, of_mlp)
         heads = graph.heads_of(layer)
-        changes[:, heads] = of_heads
+        changes[:, heads.start - senders.start : heads.stop - senders.start] = of_heads
         if of_mlp is not None:
-            changes[:, heads.stop] = of_mlp[:, 0]
+            changes[:, heads.stop - senders.start] = of_mlp[:, 0]
     return changes.masked_fill_(~base.tokens.mask[rows, None, :, None], 0)

@@ -1,0 +1,175 @@
+"""Gradients with one block's graph at a time equal those through the whole graph; plans say when they are taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads as mh
+from mechheads.engine.head_sets import SetRuns
+from mechheads.engine.memory import PeakBytes
+from mechheads.limits import Limits
+from mechheads.metrics.basic import logit_diff
+from mechheads.patching.circuits import circuit_spec
+from mechheads.patching.edges.attribution import ready_edges
+from mechheads.patching.edges.edge_size import EdgeSize
+from mechheads.patching.edges.graph import EdgeGraph
+from mechheads.patching.gim import Gim
+from mechheads.patching.grad_drop import GradDrop
+from mechheads.patching.gradient_path import Path
+from mechheads.patching.gradients import AtBase, Size, Watch, gradients_of
+from mechheads.patching.learned_ranking import _Gated
+from support.architectures import architectures
+from support.texts import CAPITALS_PAIRS, PAIRS
+
+pytestmark = pytest.mark.transformerlens
+
+QUIET = {"progress": False}
+GB = 2**30
+
+
+@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
+def small(request, tiny) -> mh.Model:
+    return mh.load(tiny(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+WAYS = {
+    "base": lambda model, clean, corrupted: AtBase(),
+    "steps": lambda model, clean, corrupted: Path.between(clean, corrupted, 3),
+    "grad_drop": lambda model, clean, corrupted: GradDrop(model.n_layers),
+    "gim": lambda model, clean, corrupted: Gim.of(model),
+}
+
+
+@pytest.mark.parametrize("kind", WAYS)
+@pytest.mark.parametrize("first", [0, 1])
+def test_gradients_equal_those_through_the_whole_graph(small, kind, first):
+    clean, corrupted = (small.cache(CAPITALS_PAIRS.side(side), **QUIET) for side in ("clean", "corrupted"))
+    way = WAYS[kind](small, clean, corrupted)
+    watch = Watch(tuple(range(first, small.n_layers)), mlps=first == 0 and kind != "grad_drop")
+    whole, parts = (
+        gradients_of(clean, logit_diff, watch, Size(2, by_block=by_block), way, progress=False)
+        for by_block in (False, True)
+    )
+    for layer in watch.layers:
+        for one, other in zip(whole[layer], parts[layer], strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
+    if watch.mlps:
+        for layer in range(small.n_layers):
+            torch.testing.assert_close(parts.mlps[layer], whole.mlps[layer], rtol=1e-4, atol=1e-6)
+
+
+def test_less_memory_is_used(llama):
+    clean = llama.cache([list(range(3, 40))], **QUIET)
+    answer = mh.metric(reads="last")(lambda logits, context: logits[:, -1, 5])
+    peaks = []
+    for by_block in (False, True):
+        with PeakBytes() as memory:
+            gradients_of(clean, answer, Watch((0,)), Size(1, by_block=by_block), AtBase(), progress=False)
+        peaks.append(memory.peak)
+    assert peaks[1] < peaks[0]
+
+
+def test_gates_equal_those_through_the_whole_graph(small):
+    spec = circuit_spec(PAIRS, logit_diff, mh.Patch(), Limits.of(None), "all")
+    ready = _Gated(SetRuns(small, spec, progress=False))
+    gates = torch.rand(small.n_layers * (small.n_heads + 1), generator=torch.Generator().manual_seed(0))
+    rows = torch.arange(len(PAIRS))
+    value, slope = ready(gates, rows)
+    ready._size = replace(ready._size, by_block=True)
+    other, found = ready(gates, rows)
+    assert other == pytest.approx(value, abs=1e-5)
+    torch.testing.assert_close(found, slope, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [None, 2])
+def test_edges_equal_those_of_all_senders_together(small, steps):
+    work, size = ready_edges(small, CAPITALS_PAIRS, logit_diff, steps, None, False)
+    assert size.layers == small.n_layers and work.parts == [range(small.n_layers)]
+    whole = work.scores(slice(0, 3), lambda: None)
+    for part in (replace(work, at_once=at_once) for at_once in (1, 2)):
+        done: list[int] = []
+        found = part.scores(slice(0, 3), partial(done.append, 1))
+        torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-6)
+        assert len(done) == part.steps
+
+
+def seven_billion() -> SimpleNamespace:
+    """The sizes of a model with seven billion parameters."""
+    backend = SimpleNamespace(d_mlp=11008, on_disk=None)
+    sizes = {"n_layers": 32, "n_heads": 32, "d_model": 4096, "d_vocab": 32000}
+    return SimpleNamespace(**sizes, dtype=torch.float32, device=torch.device("cpu"), backend=backend)
+
+
+def test_a_long_prompt_of_a_large_model_is_planned_block_by_block():
+    """A token takes 4 (6 d_model + 4 d_mlp + 3 n_heads pos) = 389,632 bytes in a block, 1.5 times that in its graph."""
+    model, limits = seven_billion(), Limits()
+    found = Size.that_fits(model, (10, 300, 1), 4 * GB, limits)
+    a_token = 1.5 * 389_632 + 6 * 33 * 4096 * 4
+    assert found.by_block and found.rows == int(4 * GB / a_token) // 300 == 3
+    assert found.bytes == int(3 * 300 * a_token) + 3 * 3 * 4 * 32000 < 4 * GB
+    least = Size.that_fits(model, (10, 300, 1), GB // 2, limits)
+    assert (least.rows, least.by_block) == (1, True) and GB // 2 < least.bytes < 4 * GB / 3
+    short = Size.that_fits(model, (10, 20, 1), 4 * GB, limits)
+    assert not short.by_block and short.bytes < 4 * GB
+
+
+def test_edges_of_a_large_model_are_planned_in_parts():
+    model, graph = seven_billion(), EdgeGraph(32, 32, mlps=True, parallel=False)
+    found = EdgeSize.that_fits(model, graph, (10, 300, 1), 3 * GB, Limits())
+    assert found.rows == 1 and 1 < found.layers < 32 and found.bytes < 3 * GB
+    more = EdgeSize.that_fits(model, graph, (10, 300, 1), 8 * GB, Limits())
+    assert (more.rows, more.layers) == (1, 32) and found.bytes < more.bytes < 8 * GB
+
+
+@pytest.mark.parametrize(("given", "gradients"), [({}, 1), ({"steps": 5}, 5), ({"grad_drop": True}, "layers")])
+def test_plans_say_what_will_run(llama, given, gradients):
+    plan = mh.patching.plan_attribution(llama, CAPITALS_PAIRS, **given)
+    assert plan.gradients == (llama.n_layers if gradients == "layers" else gradients)
+    assert (plan.rows, plan.by_block, plan.parts) == (len(CAPITALS_PAIRS), False, 1)
+    assert plan.seconds > 0 and plan.bytes < plan.budget == 4 * GB
+
+
+def test_plans_for_little_memory_run_block_by_block(llama):
+    whole = mh.patching.attribution_patch(llama, CAPITALS_PAIRS, nodes="all", **QUIET)
+    edges = mh.patching.attribute_edges(llama, CAPITALS_PAIRS, **QUIET)
+    with pytest.warns(UserWarning, match="budget is 20 KB, but"):
+        plan = mh.patching.plan_attribution(llama, CAPITALS_PAIRS, nodes="all", budget="20 KB")
+    assert plan.by_block and plan.rows == 1 and plan.bytes > plan.budget
+    assert "with the graph of one block at a time" in repr(plan) and "the least possible" in repr(plan)
+    with pytest.warns(UserWarning, match="these gradients need about"):
+        parts = mh.patching.attribution_patch(llama, CAPITALS_PAIRS, nodes="all", budget="20 KB", **QUIET)
+    np.testing.assert_allclose(parts.scores, whole.scores, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(parts.mlps["score"], whole.mlps["score"], rtol=1e-4, atol=1e-6)
+    enough = 4 * EdgeGraph.of(llama).edges.size * len(CAPITALS_PAIRS)
+    with pytest.warns(UserWarning, match="budget is"):
+        plan = mh.patching.plan_attribution(llama, CAPITALS_PAIRS, nodes="edges", budget=enough)
+    assert plan.rows == 1 and plan.parts == llama.n_layers
+    with pytest.warns(UserWarning, match="these gradients need about"):
+        few = mh.patching.attribute_edges(llama, CAPITALS_PAIRS, budget=enough, **QUIET)
+    np.testing.assert_allclose(few.score, edges.score, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"nodes": "mlps"}, "nodes is 'mlps'; choose one of 'heads', 'all', 'edges'"),
+        ({"nodes": "edges", "gim": True}, "grad_drop and gim are for heads and MLPs; leave them out"),
+        ({"steps": 2, "gim": True}, "gim and steps are given"),
+        ({"metric": "accuracy"}, "metric accuracy has no gradient"),
+        ({"steps": 0}, "steps is 0; it must be at least 1"),
+    ],
+)
+def test_bad_plans_are_refused(llama, given, message):
+    with pytest.raises(ValueError, match=message):
+        mh.patching.plan_attribution(llama, CAPITALS_PAIRS, **given)
