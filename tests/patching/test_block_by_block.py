@@ -106,7 +106,7 @@ def test_edges_equal_those_of_all_senders_together(small, steps):
 
 def seven_billion() -> SimpleNamespace:
     """The sizes of a model with seven billion parameters."""
-    backend = SimpleNamespace(d_mlp=11008, on_disk=None)
+    backend = SimpleNamespace(d_mlp=11008, on_disk=None, devices=SimpleNamespace(free=None))
     sizes = {"n_layers": 32, "n_heads": 32, "d_model": 4096, "d_vocab": 32000}
     return SimpleNamespace(**sizes, dtype=torch.float32, device=torch.device("cpu"), backend=backend)
 
