@@ -16,7 +16,7 @@ from mechheads.engine import run as engine
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety import compare_ablations, generalized_ships, refusal_contribution
+from mechheads.safety import compare_ablations, generalized_ships, refusal_contribution, sahara
 from mechheads.scale import write_analysis
 from support.made_workers import MadeWorkers
 
@@ -48,6 +48,10 @@ ANALYSES: dict[str, Callable[..., Any]] = {
     "all scores": lambda model, **given: mh.safety_heads(
         model, HARMFUL, 2, harmless=HARMLESS, **{"budget": ONE_BY_ONE, "progress": False} | given
     ),
+    "groups": lambda model, **given: {"trace": sahara(model, REQUESTS, 3, r=2, **BARE | given).trace},
+    "groups of means": lambda model, **given: {
+        "trace": sahara(model, REQUESTS, 2, ablation="mean", score="ships", group="kv", **BARE | given).trace
+    },
     "race": lambda model, **given: compare_ablations(model, REQUESTS * 2, 2, top=RACE, **BARE | given),
     "race of contribution": lambda model, **given: refusal_contribution(
         model, HARMFUL * 3, HARMLESS * 3, **{"top": RACE} | BEGUN | given
@@ -109,7 +113,7 @@ def test_killed_twice_it_computes_only_what_is_missing_and_gives_the_same_bits(s
         assert carried.units == units, "a unit was computed twice, or one was not"
 
 
-@pytest.mark.parametrize("name", ["ships", "angles", "comparison", "race"])
+@pytest.mark.parametrize("name", ["ships", "angles", "comparison", "groups", "race"])
 def test_after_ctrl_c_the_same_call_completes(small, carried, tmp_path, name):
     analysis, store = ANALYSES[name], tmp_path / "store"
     undisturbed, units = analysis(small), carried.units
@@ -149,7 +153,7 @@ def test_ctrl_c_on_the_side_of_the_look_alikes_is_said_and_the_same_call_complet
     assert carried.units == units
 
 
-@pytest.mark.parametrize("name", ["comparison", "contribution", "patch", "race of contribution"])
+@pytest.mark.parametrize("name", ["comparison", "contribution", "patch", "groups", "race of contribution"])
 def test_workers_go_on_where_one_process_was_killed(small, carried, tmp_path, name):
     analysis, store = ANALYSES[name], tmp_path / "store"
     undisturbed, units = analysis(small), carried.units
@@ -193,6 +197,24 @@ def test_whatever_changes_ships_is_another_sweep(small, carried, tmp_path):
         assert same(ships(store=tmp_path / "store", **change), alone), change
     ships(store=tmp_path / "store", seed=9, budget="1 GB")
     assert carried.units == before
+
+
+def test_a_longer_search_for_a_group_computes_its_last_step_only(small, carried, tmp_path):
+    def search(size: int, **given: Any) -> tuple[Any, int]:
+        before = carried.units
+        return sahara(small, REQUESTS, size, r=2, store=tmp_path / "store", **BARE | given), carried.units - before
+
+    heads = small.n_layers * small.n_heads
+    assert search(2)[1] == heads + heads - 1
+    longer, computed = search(3)
+    assert computed == heads - 2
+    assert same(longer.trace, sahara(small, REQUESTS, 3, r=2, **BARE).trace)
+    before = carried.units
+    single = generalized_ships(small, REQUESTS, r=2, epsilon=1e-5, store=tmp_path / "store", **BARE)
+    np.testing.assert_array_equal(single.scores, longer.trace.scores[..., 0])
+    assert carried.units == before, "the first step is generalized_ships"
+    assert search(3, draws=1, seed=4)[1] == 0
+    assert search(3, epsilon=0.5)[1] == 3 * heads - 3
 
 
 def test_what_is_measured_of_a_head_is_another_sweep_and_how_many_are_shown_is_not(small, carried, tmp_path):

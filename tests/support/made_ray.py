@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
+
+needs_ray = pytest.mark.needs(find_spec("ray") is not None, "ray")
 
 
 class RayError(Exception):

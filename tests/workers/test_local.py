@@ -21,6 +21,7 @@ from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.workers.messages import Answer, Lost
 from mechheads.workers.replica import Replica
+from support.made_ray import needs_ray
 from support.texts import CLEAN, PAIRS
 
 pytestmark = pytest.mark.transformerlens
@@ -190,7 +191,6 @@ def test_25_random_kills_change_nothing_and_compute_nothing_twice(small, tmp_pat
 
 DRIVER = """
 import json, os, signal, sys, time
-import mechheads as mh
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.workers.messages import Request
@@ -208,7 +208,7 @@ def lines():
         return file.read().count("\\n")
 
 
-class Noting(mh.scale.Local):
+class Noting(KIND):
     def submit(self, replica, request):
         if isinstance(request, Request):
             note("sent", [f"{head} {place}" for head, place in request.batch.units])
@@ -232,7 +232,7 @@ def half(z, context):
 
 def sweep():
     given = dict(intervention=half, positions="each", budget=Limits(tokens=1, logit_rows=1), progress=False)
-    with Noting(2) as workers:
+    with Noting(**GIVEN) as workers:
         return mh.sweep(model, PROMPTS, workers=workers, store=f"{folder}/ledger", **given)
 
 
@@ -254,13 +254,17 @@ sweep().save(f"{folder}/result.nc")
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [("mh.scale.Local", {"n": 2}), pytest.param("mh.scale.Ray", {"replicas": 2}, marks=needs_ray)],
+)
 def test_a_driver_killed_at_10_random_moments_goes_on_from_its_ledger_and_sends_nothing_twice(
-    small, tiny, tmp_path: Path
+    small, tiny, tmp_path: Path, kind, given
 ):
     draw = random.Random(2)
     wanted = [max(0, draw.randrange(-6, 18)) for _ in range(10)]
     moments = [(lines, draw.uniform(0, 0.1 if lines else 3)) for lines in wanted]  # lines of the log, seconds
-    code = f"PROMPTS = {PLACES}\n{DRIVER}"
+    code = f"import mechheads as mh\nPROMPTS, KIND, GIVEN = {PLACES}, {kind}, {given}\n{DRIVER}"
     subprocess.run([sys.executable, "-c", code, tmp_path, tiny("llama"), json.dumps(moments)], check=True)
 
     def half(z, context):

@@ -32,11 +32,15 @@ class BesideOthers(ShipsKind):
         return self.of(super().__call__(job), job.heads, progress=False)
 
     def of(self, intact: ShipsWork, heads: Sequence[HeadId], *, progress: bool) -> BesideWork:
-        """The work for some heads, from work whose base run is intact; the model runs once without the others."""
+        """The work for some heads, from work whose base run is intact; the model runs once without the others.
+
+        What is measured goes into the ledger of that work, under the names of the others.
+        """
         job, model = intact.job, intact.job.model
         hooks = self.way.hooks(model, self.way.groups(model).members(self.others), job.base)
         ready = partial(make_ready, model, replace(job.spec, heads=heads), progress=progress)
-        without = replace(model.backend.under(hooks, ready), together=job.together)
+        without = replace(model.backend.under(hooks, ready), together=job.together, ledger=job.ledger)
+        without = without.some(without.heads, without.rows, f", beside {' '.join(map(str, sorted(self.others)))}")
         beside = self.way.beside_others(job.base)
         altering = Altering(without.intervening(beside))
         return BesideWork(without, self, intact.judge, intact.turn, altering, beside, hooks)

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from os import PathLike
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from mechheads.heads import HeadId, HeadLike
+from mechheads.ledger.sweep_key import Store
 from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -88,6 +90,7 @@ def sahara(
     seed: int = 0,
     progress: bool = True,
     workers: Workers | None = None,
+    store: str | PathLike[str] | None = None,
 ) -> HeadGroup:
     """A group of heads, found greedily: each step is a sweep over all other heads with the group so far ablated.
 
@@ -97,9 +100,10 @@ def sahara(
         epsilon: the factor on the head's q or z; the paper's code uses 1e-5 here.
         draws: the number of random groups to compare with, of the same size and layers.
         heads: the heads to choose from; every head if left out.
-        requests, ablation, group, template, r, budget, progress, workers: as in ``mh.safety_heads``. ``"resample"`` is
-            not defined for a group, and ``"mean"`` is the mean of the intact run at every step. Workers compute the
-            steps; this process compares the group with others.
+        requests, ablation, group, template, r, budget, progress, workers, store: as in ``mh.safety_heads``.
+            ``"resample"`` is not defined for a group, and ``"mean"`` is the mean of the intact run at every step.
+            Workers compute the steps, and the heads of each step are stored; this process compares the group with
+            others.
         seed: for the random groups.
 
     Returns:
@@ -126,14 +130,19 @@ def sahara(
             f"size is {size}, but only {others} other heads are left for random groups; give a smaller one, or draws=0"
         )
     limits = Limits.of(budget, workers)
+    if limits.part is not None:
+        raise ValueError("part: each step of sahara needs all heads of the step before; leave part out")
     asked = Pass.of(model, requests, template, heads=None, budget=limits, progress=progress)
     if score == "generalized_ships":
         check_r(r, asked.prompts.tokens(model), model)
     elif score != "ships":
         raise ValueError(f"score is {score!r}; choose 'generalized_ships' or 'ships'")
-    search = _Search(asked, way, score, r)
-    chosen, steps = search.grow(candidates, size)
-    table = search.compare(chosen, steps, draws, seed)
+    angle = score == "generalized_ships"
+    kind = ShipsKind(with_kl=not angle, r=r if angle else None)
+    with kind.stored_in(store, group) as kept:
+        search = _Search(asked, way, kind, kept)
+        chosen, steps = search.grow(candidates, size)
+        table = search.compare(chosen, steps, draws, seed)
     about = make_provenance(
         model,
         way.about(model),
@@ -151,7 +160,7 @@ def sahara(
         HeadScores.from_scores(
             trace,
             name=f"Sahara, {ablation}",
-            unit="degrees" if score == "generalized_ships" else "nats",
+            unit="degrees" if angle else "nats",
             kind="sahara",
             extra={"step": list(range(1, trace.shape[-1] + 1))},
             provenance=about,
@@ -164,14 +173,12 @@ def sahara(
 class _Search:
     """The intact run, and the score of any group of heads against it."""
 
-    def __init__(self, asked: Pass, way: Ablation, score: str, r: int) -> None:
-        self.asked, self.model, self.way, self.score = asked, asked.model, way, score
+    def __init__(self, asked: Pass, way: Ablation, kind: ShipsKind, store: Store) -> None:
+        self.asked, self.model, self.way, self.kind = asked, asked.model, way, kind
         self.groups = way.groups(asked.model)
         self.interrupted = False
-        self.intact = asked.jobs([way])[0]
-        angle = score == "generalized_ships"
-        self.measured: dict[str, Any] = {"with_kl": not angle, "r": r if angle else None}
-        self.ships = ShipsKind(**self.measured)(self.intact)
+        self.intact = asked.jobs([way], store=store)[0]
+        self.ships = kind(self.intact)
 
     def grow(self, candidates: Sequence[HeadId], size: int) -> tuple[tuple[HeadId, ...], list[np.ndarray]]:
         """The heads in the order in which they are added, and the scores of each step [layer, head]."""
@@ -182,7 +189,8 @@ class _Search:
                 left = [head for head in candidates if head not in chosen]
                 scores = self._step(left, chosen)
                 if not np.isfinite(scores).any():
-                    raise ValueError(f"score is {self.score!r}, which is not defined for any head at this step")
+                    name = "ships" if self.kind.with_kl else "generalized_ships"
+                    raise ValueError(f"score is {name!r}, which is not defined for any head at this step")
                 steps.append(scores)
                 chosen.append(self._head(np.nanargmax(scores)))
         self.interrupted |= work.interrupted
@@ -197,7 +205,7 @@ class _Search:
         """The score of every remaining head together with the chosen heads [layer, head]."""
         work = self.ships.some(replace(self.intact, heads=tuple(left)))
         if chosen:
-            step = BesideOthers(**self.measured, way=self.way, others=tuple(chosen))
+            step = BesideOthers(self.kind.with_kl, self.kind.r, way=self.way, others=tuple(chosen))
             work = step.of(self.ships, left, progress=self.asked.progress)
         found = empty(work.job, {}, 0)
         stop_if(fill(work, found, self.asked.progress).interrupted)

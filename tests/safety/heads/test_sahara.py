@@ -14,6 +14,7 @@ from scipy.linalg import subspace_angles
 
 import mechheads as mh
 from mechheads.heads import HeadId, matched_heads
+from mechheads.limits import Limits
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import Ablation, generalized_ships, sahara, ships
 from mechheads.safety.heads import groups
@@ -275,6 +276,7 @@ def test_ctrl_c_while_random_groups_are_compared_keeps_the_group(llama: mh.Model
         ({"r": 5}, "r is 5, but the number of different prompts is 5"),
         ({"requests": [" no", " no"]}, "all 2 prompts are identical"),
         ({"requests": []}, "requests is empty"),
+        ({"budget": Limits(part=(1, 2))}, "part: each step of sahara needs all heads of the step before"),
     ],
 )
 def test_bad_input_is_named_before_any_head_is_ablated(
