@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from mechheads.engine.run import Altering, batches, finals
 from mechheads.engine.wavefront import Wave
 from mechheads.ledger.fingerprints import model_fingerprint
 from mechheads.limits import Limits
+from mechheads.model.backends.devices import _copies_to, moved
 from mechheads.model.load import in_dtype, load_again
 from support.every_analysis import ANALYSES, MORE
 from support.releases import only_on_3
@@ -123,6 +125,69 @@ def test_the_waves_of_a_batch_keep_the_devices_busy(
     (waits, copies), (last_waits, last_copies) = marks[0], marks[-1]
     assert {device for _, device in devices.waits[waits:last_waits]} <= {"lazy:0"}
     assert set(devices.copies[copies:last_copies]) <= {("lazy:0", "lazy:1"), ("cpu", "lazy:0"), ("cpu", "lazy:1")}
+
+
+class OnCuda:
+    """Stands for a CUDA tensor, and notes what is asked of it."""
+
+    def __init__(self, at: str, done: list[str]) -> None:
+        self.device, self.is_cuda, self._done = torch.device(at), at != "cpu", done
+
+    def pin_memory(self) -> OnCuda:
+        self._done.append("pin")
+        return self
+
+    def to(self, device: torch.device, non_blocking: bool) -> OnCuda:
+        self._done.append(f"{self.device} to {device}{'' if non_blocking else ', waiting'}")
+        return OnCuda(str(device), self._done)
+
+    def record_stream(self, stream: str) -> None:
+        self._done.append(f"kept for {stream}")
+
+
+def test_copies_between_cuda_devices_use_a_stream_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which calls are made, in which order; what a GPU does with them cannot be seen here."""
+    done: list[str] = []
+
+    class Stream:
+        def __init__(self, device: torch.device) -> None:
+            self.device = device
+
+        def wait_stream(self, other: Stream) -> None:
+            done.append(f"{self} waits for {other}")
+
+        def __str__(self) -> str:
+            return f"a stream of {self.device}"
+
+    class Computing(Stream):
+        def __str__(self) -> str:
+            return f"computing on {self.device}"
+
+    @contextmanager
+    def stream(one: Stream) -> Iterator[None]:
+        done.append(f"on {one}")
+        yield
+        done.append("off")
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", Computing)
+    given: Any = OnCuda("cuda:0", done)
+    assert moved(given, torch.device("cuda:0")) is given and done == []
+    assert moved(given, torch.device("cuda:7")).device == torch.device("cuda:7")
+    assert done == [
+        "on a stream of cuda:7",
+        "cuda:0 to cuda:7",
+        "off",
+        "computing on cuda:7 waits for a stream of cuda:7",
+        "kept for computing on cuda:7",
+    ]
+    done.clear()
+    for at, to in (("cpu", "cuda:7"), ("cuda:7", "cpu"), ("cpu", "mps:0")):
+        given = OnCuda(at, done)
+        moved(given, torch.device(to))
+    assert done == ["pin", "cpu to cuda:7", "cuda:7 to cpu, waiting", "cpu to mps:0, waiting"]
+    _copies_to.cache_clear()
 
 
 def test_the_plan_tells_the_cut(llama: mh.Model, tiny: Callable[[str], Path]) -> None:

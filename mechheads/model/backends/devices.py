@@ -59,13 +59,14 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor on a device, without waiting for any device; the same tensor if it is there already.
 
     From the CPU a CUDA device copies pinned memory. Between two CUDA devices torch's own copy would wait until both
-    have done all that was launched on them, so it goes to a stream of its own on the device that receives it.
+    have done all that was launched on them, so it goes to a stream of its own on the device that receives it. Copies to
+    the CPU are waited for, and those to an Apple GPU, which would read memory that is free by then.
     """
     if tensor.device == device:
         return tensor
     if device.type != "cuda" or not tensor.is_cuda:
         from_memory = tensor.pin_memory() if device.type == "cuda" else tensor
-        return from_memory.to(device, non_blocking=device.type != "cpu")
+        return from_memory.to(device, non_blocking=device.type not in ("cpu", "mps"))
     with torch.cuda.stream(_copies_to(device)):
         there = tensor.to(device, non_blocking=True)
     computing = torch.cuda.current_stream(device)
