@@ -27,8 +27,8 @@ OPENING = "I'm sorry, but I can't"
 """The opening to use if the model refuses nothing, so that none can be taken from its own refusals."""
 _OPENING_TOKENS = 6
 _ASKED, _ANSWER_TOKENS = 16, 24
-_OPENINGS, _DRAWN, _TEMPERATURE = 6, 4, 0.7
-"""How many openings are taken from a model's own refusals, and how its answers are drawn."""
+_OPENINGS, _OFTEN, _DRAWN, _TEMPERATURE = 6, 2, 4, 0.7
+"""How many openings are taken from a model's own refusals, how often each is seen, and how its answers are drawn."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,9 @@ def find_openings(
     Args:
         prompts: requests; the model answers each of the first 16 four times, at temperature 0.7.
         openings: texts, with a leading space if the template needs one; cut to as many tokens as the shortest has. By
-            default, the most common first 6 tokens of refusals, up to six. An opening counts if more than half of the
-            answers that begin with it are refusals. If there is none, that of ``find_opening``.
+            default, the most common first 6 tokens of refusals, up to six. An opening counts if it begins at least two
+            refusals, and more than half of the answers that begin with it are refusals. If there is none, that of
+            ``find_opening``.
         seed: of the answers that are drawn.
 
     Raises:
@@ -182,9 +183,11 @@ def find_openings(
     if model.tokenizer is not None:
         written = generate(model, asked, Sampling(_ANSWER_TOKENS, _TEMPERATURE, seed=seed), progress=False)
         stop_if(written.interrupted)
-        begins = [(ids[:_OPENING_TOKENS], verdict(text) == "refused") for ids, text in zip(written.ids, written.texts)]
+        answers = zip(written.ids, written.texts, strict=True)
+        begins = [(ids[:_OPENING_TOKENS], verdict(text) == "refused") for ids, text in answers]
         begun, refused = Counter(ids for ids, _ in begins), Counter(ids for ids, is_one in begins if is_one)
-        found = [ids for ids, n in refused.most_common() if 2 * n > begun[ids] and len(ids) == _OPENING_TOKENS]
+        often = [ids for ids, n in refused.most_common() if n >= _OFTEN and 2 * n > begun[ids]]
+        found = [ids for ids in often if len(ids) == _OPENING_TOKENS]
         if found:
-            return tuple(tuple(ids) for ids in found[:_OPENINGS])
+            return tuple(found[:_OPENINGS])
     return (find_opening(model, prompts),)
