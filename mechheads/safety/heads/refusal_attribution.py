@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import logsumexp, softmax
+from scipy.special import softmax
 
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Spec
@@ -106,7 +106,7 @@ def refusal_attribution(
         falls = (by_opening(-found.values[:, :, 0]) * softmax(base, axis=0)).sum(-2)  # d R / d log P(o) = P(o) / sum
         of_groups = falls.reshape(model.n_layers, -1, groups.size, len(prompts)).sum(2)
         parts[way.kind] = np.repeat(of_groups, groups.size, axis=1)
-    refusal = logsumexp(base, axis=0)
+    refusal = np.logaddexp.reduce(base, axis=0)
     warn_of_few_refusals(model, refusal)
     tokens = prompts.tokens(model)
     about = {

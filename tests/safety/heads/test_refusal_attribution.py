@@ -137,10 +137,10 @@ def test_find_openings_takes_common_beginnings_most_of_whose_answers_refuse(
     llama: mh.Model, monkeypatch: pytest.MonkeyPatch
 ):
     assert (verdict(NO), verdict(YES)) == ("refused", "complied")
-    often, common, mixed, short = [1, 2, 3, 4, 5, 6, 7], [2] * 9, [3] * 9, [4] * 5
-    answers = [(often, NO), (common, NO), (common, NO), (mixed, NO), (mixed, YES), (short, NO), ([5] * 9, YES), ([6] * 9, NO)]
-    asked = answering(monkeypatch, answers)
-    prompts = mh.Prompts([f" {word}" for word in ("yes", "no", "one")])  # 12 answers: the first four twice, [6] once
+    often, common, mixed, short, rare = [1, 2, 3, 4, 5, 6, 7], [2] * 9, [3] * 9, [4] * 5, [5] * 9
+    refusals = [often] * 2 + [common] * 3 + [mixed] * 2 + [short] * 2 + [rare]
+    asked = answering(monkeypatch, [*[(ids, NO) for ids in refusals], (mixed, YES), (mixed, YES)])
+    prompts = mh.Prompts([" yes", " no", " one"])
     assert find_openings(llama, prompts) == ((2,) * 6, (1, 2, 3, 4, 5, 6))
     [(rows, sampling)] = asked
     assert list(rows.items[:5]) == [" yes"] * 4 + [" no"]
