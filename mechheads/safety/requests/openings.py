@@ -172,6 +172,11 @@ def find_openings(
 
     Raises:
         ValueError: if the openings are not texts, one is empty, or the model has no tokenizer.
+
+    >>> from mechheads.safety import find_openings
+    >>> found = find_openings(model, mh.Prompts(["Hello"]), ["I'm sorry, but", "I can't"])
+    >>> [model.tokenizer.decode(opening) for opening in found]
+    ["I'm sorry", "I can't"]
     """
     if openings is not None:
         if isinstance(openings, str) or not len(openings):
