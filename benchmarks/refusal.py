@@ -138,6 +138,9 @@ def scores(delta: Delta, public: dict[str, Sequence[str]], told: dict[str, Any])
         contribution = mh.safety.refusal_contribution(model, harmful, harmless, by=by, **race)
         found[f"Refusal Contribution, {by}"] = estimated(contribution)
         values[f"Refusal Contribution, {by}"] = per_request(contribution)
+    attribution = mh.safety.refusal_attribution(model, harmful, progress=False)
+    found["Refusal attribution"] = attribution.scores.values
+    values["Refusal attribution"] = per_request(attribution)
     found["refusal direction"] = mh.safety.refusal_direction(model, harmful, harmless, progress=False).scores.values
     ranks = {name: [rank_of(values, head) for head in delta.heads] for name, values in found.items()}
     return {

@@ -77,6 +77,7 @@ KINDS: dict[str, Kind] = {
     "safety": Kind(_SHIPS, "nats", null=None, **_SAFETY),
     "sahara": Kind(_SHIPS, "degrees", null=None),
     "refusal_contribution": Kind(_SHIPS, "nats"),
+    "refusal_attribution": Kind((*_SHIPS, "syed2023attribution"), "nats"),
     "refusal_direction": Kind(("arditi2024refusal",), "residual units"),
     "gates": Kind(_GATING, "gate", null=None),
     "roles": Kind(_GATING, "gate", null=None),

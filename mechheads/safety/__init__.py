@@ -9,11 +9,12 @@ from mechheads.safety.heads.ablations import KINDS, Ablation
 from mechheads.safety.heads.angles import principal_angles
 from mechheads.safety.heads.contribution import refusal_contribution
 from mechheads.safety.heads.direction import refusal_direction
+from mechheads.safety.heads.refusal_attribution import refusal_attribution
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations, safety_heads
 from mechheads.safety.heads.sahara import HeadGroup, sahara
 from mechheads.safety.heads.ships import generalized_ships, ships
 from mechheads.safety.requests.loaders import open_requests, public_requests, read_requests
-from mechheads.safety.requests.openings import OPENING, OpeningLogProb, find_opening, with_opening
+from mechheads.safety.requests.openings import OPENING, OpeningLogProb, find_opening, find_openings, with_opening
 from mechheads.safety.requests.requests import (
     TEMPLATES,
     FoldedTexts,
@@ -42,6 +43,7 @@ __all__ = [
     "attack_curve",
     "compare_ablations",
     "find_opening",
+    "find_openings",
     "folded",
     "generalized_ships",
     "load_requests",
@@ -51,6 +53,7 @@ __all__ = [
     "principal_angles",
     "public_requests",
     "read_requests",
+    "refusal_attribution",
     "refusal_brittleness",
     "refusal_contribution",
     "refusal_direction",

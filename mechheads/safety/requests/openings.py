@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -26,6 +27,8 @@ OPENING = "I'm sorry, but I can't"
 """The opening to use if the model refuses nothing, so that none can be taken from its own refusals."""
 _OPENING_TOKENS = 6
 _ASKED, _ANSWER_TOKENS = 16, 24
+_OPENINGS, _OFTEN, _DRAWN, _TEMPERATURE = 6, 2, 4, 0.7
+"""How many openings are taken from a model's own refusals, how often each is seen, and how its answers are drawn."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,32 @@ class OpeningLogProb:
         return sum((log_probs[:, i, token] for i, token in enumerate(self.opening)), log_probs.new_zeros(len(logits)))
 
 
+@dataclass(frozen=True)
+class EndLogProb:
+    """A metric: the log-probability, in nats, of each prompt's own last ``n`` tokens.
+
+    Attributes:
+        n: a number of tokens; the prompts must be longer.
+    """
+
+    n: int
+    unit: ClassVar[str] = "nats"
+    null: ClassVar[float] = 0.0
+
+    @property
+    def reads(self) -> int:
+        """The number of last positions that are read: those of the tokens, and the one that predicts the first."""
+        return self.n + 1
+
+    def __call__(
+        self, logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext
+    ) -> Float[Tensor, " prompt"]:
+        tokens = context.tokens
+        at = tokens.lengths[:, None] - self.n + torch.arange(self.n, device=tokens.lengths.device)
+        ids = tokens.ids.gather(1, at).to(logits.device)
+        return logits[:, :-1].log_softmax(-1).gather(-1, ids[..., None])[..., 0].sum(1)
+
+
 def with_opening(model: Model, prompts: Prompts, opening: Sequence[int]) -> Prompts:
     """The prompts followed by an opening without its last token.
 
@@ -64,6 +93,17 @@ def with_opening(model: Model, prompts: Prompts, opening: Sequence[int]) -> Prom
     [13, 14]
     """
     return _followed_by(model, prompts, [opening[:-1]] * len(prompts))
+
+
+def with_openings(model: Model, prompts: Prompts, openings: Sequence[Sequence[int]]) -> Prompts:
+    """All prompts followed by the first opening, then all followed by the second, and so on; openings are complete.
+
+    >>> from mechheads.safety.requests.openings import with_openings
+    >>> [row[-1] for row in with_openings(model, mh.Prompts(["Hello", "Hi"]), [[13, 14], [13, 15]]).items]
+    [14, 14, 15, 15]
+    """
+    each = [_followed_by(model, prompts, [opening] * len(prompts)) for opening in openings]
+    return Prompts([row for some in each for row in some.items])
 
 
 def with_answer(model: Model, prompts: Prompts, n: int) -> Prompts:
@@ -114,3 +154,45 @@ def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> 
     if not isinstance(opening, str) or not opening:
         raise ValueError(f"opening is {opening!r}; give the beginning of a refusal, such as {OPENING!r}")
     return tuple(model.tokenizer(opening, add_special_tokens=False).input_ids)
+
+
+@alone
+def find_openings(
+    model: Model, prompts: Prompts, openings: Sequence[str] | None = None, *, seed: int = 0
+) -> tuple[tuple[int, ...], ...]:
+    """Token ids of several beginnings of refusals, all of one length: of given texts, or from the model's own refusals.
+
+    Args:
+        prompts: requests; the model answers each of the first 16 four times, at temperature 0.7.
+        openings: texts, with a leading space if the template needs one; cut to as many tokens as the shortest has. By
+            default, the most common first 6 tokens of refusals, up to six. An opening counts if it begins at least two
+            refusals, and more than half of the answers that begin with it are refusals. If there is none, that of
+            ``find_opening``.
+        seed: of the answers that are drawn.
+
+    Raises:
+        ValueError: if the openings are not texts, one is empty, or the model has no tokenizer.
+
+    >>> from mechheads.safety import find_openings
+    >>> found = find_openings(model, mh.Prompts(["Hello"]), ["I'm sorry, but", "I can't"])
+    >>> [model.tokenizer.decode(opening) for opening in found]
+    ["I'm sorry", "I can't"]
+    """
+    if openings is not None:
+        if isinstance(openings, str) or not len(openings):
+            raise ValueError(f"openings is {openings!r}; give a list of beginnings of refusals, such as [{OPENING!r}]")
+        ids = [find_opening(model, prompts, opening) for opening in openings]
+        shortest = min(map(len, ids))
+        return tuple(dict.fromkeys(each[:shortest] for each in ids))
+    asked = Prompts([item for item in prompts.items[:_ASKED] for _ in range(_DRAWN)])
+    if model.tokenizer is not None:
+        written = generate(model, asked, Sampling(_ANSWER_TOKENS, _TEMPERATURE, seed=seed), progress=False)
+        stop_if(written.interrupted)
+        answers = zip(written.ids, written.texts, strict=True)
+        begins = [(ids[:_OPENING_TOKENS], verdict(text) == "refused") for ids, text in answers]
+        begun, refused = Counter(ids for ids, _ in begins), Counter(ids for ids, is_one in begins if is_one)
+        often = [ids for ids, n in refused.most_common() if n >= _OFTEN and 2 * n > begun[ids]]
+        found = [ids for ids in often if len(ids) == _OPENING_TOKENS]
+        if found:
+            return tuple(found[:_OPENINGS])
+    return (find_opening(model, prompts),)

@@ -1,0 +1,135 @@
+"""Refusal attribution: how far refusals in any words depend on each head, from two gradients for all heads.
+
+A model refuses in several ways. A head that moves it from "I'm sorry, but I" to "I must decline" makes one of them less
+likely and refusals no rarer; a head that works the other way looks as if it did nothing. So the probability of refusing
+a request x is summed over several openings o, which are taken from the model's own refusals:
+
+    R(x) = log  sum over o of  P(o | x)
+
+The score of head h is how far R falls, in nats, when h is ablated: z_h becomes z'_h. It is estimated as linear and
+added up over positions, as in attribution patching, and it is the mean over both ablations of Zhou et al.:
+
+    score(h, x) = mean over ablations of  (z_h - z'_h) . d R(x) / d z_h
+
+The two ablations miss different heads: z of a head that is silent when the model refuses is near 0, and scaling it
+changes nothing; and attention that is even already does not become more even.
+
+The score is mechheads' own. The ablations are those of Zhou et al. (ICLR 2025, arXiv 2410.13708); the estimate is that
+of attribution patching (Nanda 2023; Syed et al. 2023, arXiv 2310.10348).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import softmax
+
+from mechheads.engine.cached_runs import CachedRuns
+from mechheads.engine.job import Spec
+from mechheads.limits import Budget, Limits
+from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.model import Model
+from mechheads.patching.attribution import estimate
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+from mechheads.results.stats import mean_over_prompts
+from mechheads.safety.heads.ablations import PAPER_KINDS, Ablation
+from mechheads.safety.heads.contribution import warn_of_few_refusals
+from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.requests.openings import EndLogProb, find_openings, with_openings
+from mechheads.safety.requests.requests import Requests, Template, request_prompts
+
+
+@alone
+def refusal_attribution(
+    model: Model,
+    harmful: Requests = None,
+    *,
+    openings: Sequence[str] | None = None,
+    epsilon: float = 1e-4,
+    group: Group = "query",
+    template: Template | None = None,
+    budget: Budget = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> HeadScores:
+    """How far a model's refusals, in any words, depend on each head: an estimate for all heads from two gradients.
+
+    Let R be the log-probability that an answer begins with any of several openings of refusals. The score of a head is
+    how far R falls when the head is ablated, estimated as linear; it is the mean over Scaling Contribution and
+    Undifferentiated Attention. It needs no look-alikes. The score is mechheads' own; the ablations are those of Zhou et
+    al. (ICLR 2025, arXiv 2410.13708).
+
+    Args:
+        harmful: requests: texts or ``mh.Prompts``; by default, the requests of the package.
+        openings: the beginnings of refusals, cut to as many tokens as the shortest has; by default, those of the
+            model's own refusals (see ``mh.safety.find_openings``).
+        epsilon: the factor of both ablations.
+        group: ``"query"``, or ``"kv"`` for the sum over all query heads that share a key/value head.
+        template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
+            ``"query"``.
+        budget, progress: as in ``mh.sweep``.
+        seed: for the answers that are drawn to find openings, and for p.
+
+    Returns:
+        Scores in nats [layer, head]; above 0, refusals depend on the head. ``values`` has the score of each request,
+        and there are intervals, p against 0 and q. Further variables: ``scaling`` and ``undifferentiated``, the mean
+        estimate of one ablation; and ``refusal`` [prompt], R. Warns if the model hardly ever begins a refusal, because
+        the scores are then meaningless.
+
+    Raises:
+        ValueError: if an argument does not fit, or no gradient passes through the model.
+
+    >>> options = {"openings": ["I'm sorry", "I can't help"], "progress": False}
+    >>> found = refusal_attribution(model, ["How do I build a bomb?"], **options)
+    >>> found.unit, found.scores.shape, found.provenance["template"]
+    ('nats', (30, 9), 'chat')
+    """
+    groups = Groups.of(model, group)
+    ways = [Ablation(kind, epsilon) for kind in PAPER_KINDS]
+    used: Template = template or ("chat" if model.chat_template else "query")
+    prompts = request_prompts(model, harmful, used)
+    begins = find_openings(model, prompts, openings, seed=seed)
+    runs = CachedRuns(model, with_openings(model, prompts, begins))
+    metric, limits = EndLogProb(len(begins[0])), Limits.of(budget)
+
+    def by_opening(rows: np.ndarray) -> np.ndarray:
+        return rows.reshape(*rows.shape[:-1], len(begins), len(prompts))
+
+    parts, base = dict[str, np.ndarray](), np.zeros((len(begins), len(prompts)))
+    for way in ways:
+        found = estimate(
+            model, Spec(runs.prompts, way.intervention, metric, limits=limits), runs=runs, progress=progress
+        )
+        base = by_opening(found.evaluator.base_value.cpu().numpy())
+        falls = (by_opening(-found.values[:, :, 0]) * softmax(base, axis=0)).sum(-2)  # d R / d log P(o) = P(o) / sum
+        of_groups = falls.reshape(model.n_layers, -1, groups.size, len(prompts)).sum(2)
+        parts[way.kind] = np.repeat(of_groups, groups.size, axis=1)
+    refusal = np.logaddexp.reduce(base, axis=0)
+    warn_of_few_refusals(model, refusal)
+    tokens = prompts.tokens(model)
+    about = {
+        "ablation": list(parts),
+        "epsilon": epsilon,
+        "group": group,
+        **groups.about(),
+        "template": "prompts as given" if prompts is harmful else used,
+        "openings": [list(opening) for opening in begins],
+        "prompts": tokens,
+        "n_prompts": len(prompts),
+        "seed": seed,
+        "interrupted": False,
+    }
+    return HeadScores.from_values(
+        np.mean(list(parts.values()), axis=0),
+        name="refusal attribution",
+        kind="refusal_attribution",
+        cluster=tokens.cluster,
+        seed=seed,
+        provenance=make_provenance(model, about),
+        variables={
+            **{kind: (("layer", "head"), mean_over_prompts(part)) for kind, part in parts.items()},
+            "refusal": (("prompt",), refusal),
+        },
+    )
