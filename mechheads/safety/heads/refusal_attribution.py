@@ -27,6 +27,7 @@ from scipy.special import softmax
 
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Spec
+from mechheads.heads import HeadLike
 from mechheads.limits import Budget, Limits
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
@@ -50,6 +51,7 @@ def refusal_attribution(
     epsilon: float = 1e-4,
     group: Group = "query",
     template: Template | None = None,
+    heads: Sequence[HeadLike] | HeadLike | None = None,
     budget: Budget = None,
     seed: int = 0,
     progress: bool = True,
@@ -69,7 +71,7 @@ def refusal_attribution(
         group: ``"query"``, or ``"kv"`` for the sum over all query heads that share a key/value head.
         template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
             ``"query"``.
-        budget, progress: as in ``mh.sweep``.
+        heads, budget, progress: as in ``mh.sweep``.
         seed: for the answers that are drawn to find openings, and for p.
 
     Returns:
@@ -87,6 +89,7 @@ def refusal_attribution(
     ('nats', (30, 9), 'chat')
     """
     groups = Groups.of(model, group)
+    every = groups.members(groups.units(heads))
     ways = [Ablation(kind, epsilon) for kind in PAPER_KINDS]
     used: Template = template or ("chat" if model.chat_template else "query")
     prompts = request_prompts(model, harmful, used)
@@ -99,9 +102,8 @@ def refusal_attribution(
 
     parts, base = dict[str, np.ndarray](), np.zeros((len(begins), len(prompts)))
     for way in ways:
-        found = estimate(
-            model, Spec(runs.prompts, way.intervention, metric, limits=limits), runs=runs, progress=progress
-        )
+        spec = Spec(runs.prompts, way.intervention, metric, every, limits=limits)
+        found = estimate(model, spec, runs=runs, progress=progress)
         base = by_opening(found.evaluator.base_value.cpu().numpy())
         falls = (by_opening(-found.values[:, :, 0]) * softmax(base, axis=0)).sum(-2)  # d R / d log P(o) = P(o) / sum
         of_groups = falls.reshape(model.n_layers, -1, groups.size, len(prompts)).sum(2)

@@ -1,8 +1,9 @@
-"""A model's safety heads: the first heads by Refusal Contribution, or by the paper's Ships or Generalized Ships.
+"""A model's safety heads: the first heads by Refusal Contribution, Refusal attribution, or the paper's two Ships.
 
 "On the Role of Attention Heads in Large Language Model Safety" (Zhou et al., ICLR 2025, arXiv 2410.13708). Both of its
 scores come with every ranking: the paper's figure is coloured by Generalized Ships. Where it is known which heads
-refuse, Refusal Contribution finds more of them (see the page on safety heads), so it is the default.
+refuse, Refusal Contribution and Refusal attribution find more of them (see the page on safety heads). The first is the
+default, because the second was made while looking at the models that both were tried on.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -32,11 +33,12 @@ from mechheads.safety.heads.contribution import refusal_contribution
 from mechheads.safety.heads.groups import Group
 from mechheads.safety.heads.measure_ships import Measured, Pass, check_r, measure
 from mechheads.safety.heads.race_ships import race_ships
+from mechheads.safety.heads.refusal_attribution import refusal_attribution
 from mechheads.safety.requests.requests import Requests, Template
 from mechheads.safety.requests.sides import Sides
 
 ShipsScore = Literal["ships", "generalized_ships"]
-Score = Literal["ships", "generalized_ships", "refusal_contribution"]
+Score = Literal["ships", "generalized_ships", "refusal_contribution", "refusal_attribution"]
 _RESAMPLES = {"ships": 1000, "generalized_ships": 100}
 _SHIPS = ("ships", "ships_low", "ships_high")
 _ANGLES = ("generalized_ships", "generalized_ships_low", "generalized_ships_high")
@@ -70,24 +72,26 @@ def safety_heads(
         k: how many heads to report and draw; with ``group="kv"``, how many groups.
         harmless: a harmless look-alike of each request, for ``"refusal_contribution"``. The package's requests have
             theirs.
-        score: what ranks the heads. ``"refusal_contribution"`` finds most of the heads that are known to refuse;
-            ``"ships"`` and ``"generalized_ships"`` are the paper's. By default, ``"refusal_contribution"`` if there are
-            look-alikes, and ``"ships"`` for requests of your own without them.
-        ablation: as in ``mh.ships``; by default that of ``mh.ships`` for the paper's scores, and that of
-            ``mh.safety.refusal_contribution``, ``"scaling"``, for it.
-        template: as in ``mh.ships``; by default the model's chat template for ``"refusal_contribution"``, if it has
-            one, and the paper's, ``"query"``, for the paper's scores.
+        score: what ranks the heads. ``"refusal_contribution"`` and ``"refusal_attribution"`` find most of the heads
+            that are known to refuse; ``"ships"`` and ``"generalized_ships"`` are the paper's. By default,
+            ``"refusal_contribution"`` if there are look-alikes, and ``"ships"`` for requests of your own without them.
+        ablation: as in ``mh.ships``; by default that of ``mh.ships`` for the paper's scores, and ``"scaling"`` for the
+            others. ``"refusal_attribution"`` ranks by two ablations, and takes this one for Ships alone.
+        template: as in ``mh.ships``; by default the paper's, ``"query"``, for the paper's scores, and the model's chat
+            template, if it has one, for the others.
         requests, epsilon, through, group, r, heads, budget, seed, progress, workers, store: as in ``mh.ships`` and
             ``mh.safety.generalized_ships``.
         top: find the heads with the largest score by racing, as in ``mh.ships``; at least ``k``. Heads that a race
-            drops have no Generalized Ships and no ``in_top``. ``"generalized_ships"`` cannot race.
+            drops have no Generalized Ships and no ``in_top``. ``"generalized_ships"`` and ``"refusal_attribution"``
+            cannot race.
 
     Returns:
         The scores, and ``in_top``: the share of resamples of the prompts in which a head is among the top k.
 
     Raises:
-        ValueError: as in ``mh.ships``, ``mh.safety.generalized_ships`` and ``mh.safety.refusal_contribution``; if the
-            race is for fewer than ``k`` heads; or if look-alikes are missing or not used.
+        ValueError: as in ``mh.ships``, ``mh.safety.generalized_ships``, ``mh.safety.refusal_contribution`` and
+            ``mh.safety.refusal_attribution``; if the race is for fewer than ``k`` heads; or if look-alikes are missing
+            or not used.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
     >>> safety = mh.safety_heads(model, requests, k=2, heads=["L0H0", "L0H1", "L23H4"], progress=False)
@@ -114,6 +118,10 @@ def safety_heads(
             f'harmless is given, but score="{ranking.score}" has no use for it; leave it out, or choose '
             'score="refusal_contribution"'
         )
+    if ranking.score == "refusal_attribution":
+        way = Ablation(ablation or "scaling", epsilon, _through(through, ablation or "scaling"), group, seed)
+        used: Template = template or ("chat" if model.chat_template else "query")
+        return _by_attribution(Pass.of(model, requests, used, **options), way, ranking)
     kind: Kind = ablation or "undifferentiated"
     way = Ablation(kind, epsilon, _through(through, kind), group, seed)
     return _rank(Pass.of(model, requests, template or "query", **options), [way], ranking)[kind]
@@ -184,9 +192,14 @@ class Ranking:
 
     def __post_init__(self) -> None:
         check_at_least(1, k=self.k)
-        check_known("score", self.score, (*_RESAMPLES, "refusal_contribution"))
+        check_known("score", self.score, get_args(Score))
         if self.race is None:
             return
+        if self.score == "refusal_attribution":
+            raise ValueError(
+                'top and score="refusal_attribution" are both given, but two gradients give the scores of all heads at '
+                "once, so there is nothing to race for; leave top out"
+            )
         if self.score == "generalized_ships":
             raise ValueError(
                 'top and score="generalized_ships" are both given, but Generalized Ships cannot race: an angle belongs '
@@ -221,22 +234,39 @@ def _by_contribution(model: Model, sides: Sides, way: Ablation, by: Ranking, opt
     check_r(by.r, sides.harmful.tokens(model), model)
     asked: dict[str, Any] = {"epsilon": way.epsilon, "group": way.group, "seed": way.seed, "top": by.race}
     found = refusal_contribution(model, sides.harmful, sides.harmless, by=way.kind, **asked, **options)
+    about: dict[str, Any] = {"template": sides.template}
+    if found.provenance["interrupted"]:
+        return _beside_ships(found, None, by, about)
+    left: dict[str, Any] = {}
+    if by.race is not None:
+        known = np.isfinite(found.scores.values)
+        left["heads"] = way.groups(model).firsts(HeadId(*map(int, at)) for at in np.argwhere(known))
+    of_ships = Pass(model, sides.harmful, sides.template, **options | left)
+    return _beside_ships(found, measure(of_ships, [way], with_kl=True, r=by.r)[0], by, about)
+
+
+def _by_attribution(asked: Pass, way: Ablation, by: Ranking) -> SafetyHeads:
+    """The heads with the largest Refusal attribution, and both Ships of all heads under one ablation."""
+    check_r(by.r, asked.prompts.tokens(asked.model), asked.model)
+    given: dict[str, Any] = {"heads": asked.heads, "budget": asked.budget, "progress": asked.progress}
+    given |= {"epsilon": way.epsilon, "group": way.group, "seed": by.seed}
+    found = refusal_attribution(asked.model, asked.prompts, **given)
+    about = {"template": asked.template, "ablation": way.kind, "through": way.through}
+    return _beside_ships(found, measure(asked, [way], with_kl=True, r=by.r)[0], by, about)
+
+
+def _beside_ships(found: HeadScores, ships: Measured | None, by: Ranking, about: dict[str, Any]) -> SafetyHeads:
+    """The heads with the largest score, and both Ships of all heads that have one; None if these were not reached."""
     known = np.isfinite(found.scores.values)
     columns = {name: np.full(known.shape, np.nan) for name in (*_SHIPS, *_ANGLES)}
-    interrupted = found.provenance["interrupted"]
-    if not interrupted:
-        left: dict[str, Any] = {}
-        if by.race is not None:
-            left["heads"] = way.groups(model).firsts(HeadId(*map(int, at)) for at in np.argwhere(known))
-        of_ships = Pass(model, sides.harmful, sides.template, **options | left)
-        columns = _columns(measure(of_ships, [way], with_kl=True, r=by.r)[0])
-        interrupted = bool(np.isnan(columns["ships"][known]).any())
+    if ships is not None:
+        columns = _columns(ships)
+    interrupted = found.provenance["interrupted"] or bool(np.isnan(columns["ships"][known]).any())
     variables = {name: (("layer", "head"), values) for name, values in columns.items()}
     variables["in_top"] = (("layer", "head"), in_top(found, by.k, seed=by.seed))
-    data = found.dataset.assign(variables).assign_attrs(name=f"safety heads, {way.kind}", kind="safety")
-    return SafetyHeads(data).with_provenance(
-        template=sides.template, k=by.k, score=by.score, r=by.r, interrupted=interrupted
-    )
+    ablation = about.get("ablation", found.provenance["ablation"])
+    data = found.dataset.assign(variables).assign_attrs(name=f"safety heads, {ablation}", kind="safety")
+    return SafetyHeads(data).with_provenance(k=by.k, score=by.score, r=by.r, interrupted=interrupted, **about)
 
 
 def _columns(found: Measured) -> dict[str, Float[np.ndarray, "layer head"]]:

@@ -19,6 +19,7 @@ from mechheads.safety import (
     RequestSet,
     SafetyHeads,
     generalized_ships,
+    refusal_attribution,
     refusal_contribution,
     request_prompts,
     safety_heads,
@@ -72,6 +73,36 @@ def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(small: mh
         3,
     )
     assert found.heads() == alone.heads(3)
+
+
+@pytest.mark.parametrize(("given", "kind"), [({}, "scaling"), ({"ablation": "undifferentiated"}, "undifferentiated")])
+@pytest.mark.parametrize("group", ["query", "kv"])
+def test_refusal_attribution_with_both_ships(llama: mh.Model, given: dict[str, Any], kind: Kind, group: Group):
+    options: dict[str, Any] = {"heads": ["L0H1", "L1H2", "L2H3"], "group": group, "progress": False}
+    found = safety_heads(llama, HARMFUL, 2, score="refusal_attribution", r=2, **given, **options)
+    alone = refusal_attribution(llama, HARMFUL, **options)
+    every = refusal_attribution(llama, HARMFUL, group=group, progress=False)
+    known = np.isfinite(alone.scores.values)
+    assert known.sum() == (3 if group == "query" else 6)
+    np.testing.assert_allclose(alone.scores.values[known], every.scores.values[known], rtol=1e-5, atol=1e-9)
+    for name in ("score", "ci_low", "p_value", "scaling", "undifferentiated"):
+        np.testing.assert_array_equal(found.dataset[name], alone.dataset[name])
+    np.testing.assert_array_equal(found.dataset["in_top"], in_top(alone, 2))
+    prompts = request_prompts(llama, HARMFUL, "chat")
+    for name, expected in {
+        "ships": ships(llama, prompts, ablation=kind, **options),
+        "generalized_ships": generalized_ships(llama, prompts, ablation=kind, r=2, **options),
+    }.items():
+        np.testing.assert_allclose(found.dataset[name], expected.dataset["score"], rtol=1e-6, atol=1e-9)
+    told = found.provenance
+    assert [told[name] for name in ("score", "ablation", "template", "k", "interrupted")] == [
+        "refusal_attribution",
+        kind,
+        "chat",
+        2,
+        False,
+    ]
+    assert found.heads() == alone.heads(2)
 
 
 def test_the_default_is_contribution_where_there_are_look_alikes(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
@@ -141,6 +172,9 @@ def test_it_is_saved_and_drawn(llama: mh.Model, tmp_path: Path):
     [
         ({"score": "refusal_contribution"}, "harmless is missing"),
         ({"score": "ships", "harmless": HARMLESS}, "harmless is given, but score"),
+        ({"score": "refusal_attribution", "harmless": HARMLESS}, "harmless is given, but score"),
+        ({"score": "refusal_attribution", "top": 5}, 'top and score="refusal_attribution" are both given'),
+        ({"score": "refusal_attribution", "r": 4}, "r is 4"),
         ({"harmless": HARMLESS[:2]}, "give a look-alike for each request"),
         ({"harmless": HARMLESS, "through": "k"}, "through is 'k'"),
         ({"score": "shipz"}, "shipz"),
