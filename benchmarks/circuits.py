@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -59,11 +59,8 @@ def main() -> None:
     parser.add_argument("--rankings", nargs="+", choices=[*RANKINGS, *OF_HEADS], help="only these")
     given = parser.parse_args()
     model = mh.load(given.model)
-    tasks = {"capitals": capital_pairs(model, N), "indirect object": mh.behaviour.indirect_object_pairs(model, N)}
     found: dict[str, Any] = {"model": model.name}
-    for task, pairs in tasks.items():
-        if pairs is None:
-            raise SystemExit(f"{model.name} has too few items for the task {task}")
+    for task, pairs in tasks(model, N).items():
         kinds: dict[str, Nodes] = {task: "heads", f"{task}, heads and MLPs": "all"}
         for name, nodes in kinds.items():
             found[name] = measured(model, pairs, name, nodes, given)
@@ -86,17 +83,28 @@ def measured(
     curve = mh.patching.circuit_curve(model, held, rankings, nodes=nodes, **QUIET)
     if given.figures is not None:
         mh.plots.save(curve.plot(title=task), given.figures / f"{task}.svg")
-    differences = {
-        f"{one} - {other}": curve.compare(one, other).to_dict("index")
-        for one, other in [*combinations(rankings, 2), *((name, "random") for name in rankings)]
-    }
+    return results(curve, rankings) | {"seconds to rank": seconds, "seconds of the curves": time.perf_counter() - start}
+
+
+def tasks(model: mh.Model, n: int) -> dict[str, mh.PromptPairs]:
+    """So many pairs of each task."""
+    found = {"capitals": capital_pairs(model, n), "indirect object": mh.behaviour.indirect_object_pairs(model, n)}
+    if few := [task for task, pairs in found.items() if pairs is None]:
+        raise SystemExit(f"{model.name} has too few items for the task {few[0]}")
+    return {task: pairs for task, pairs in found.items() if pairs is not None}
+
+
+def results(curve: mh.patching.CircuitCurve, rankings: Iterable[str]) -> dict[str, Any]:
+    """The areas of each ranking and of random orders, and their differences."""
+    names = list(rankings)
     return {
-        "pairs": len(held),
+        "pairs": len(curve.full),
         "areas": curve.areas.to_dict("records"),
         "points": curve.table.to_dict("records"),
-        "differences": differences,
-        "seconds to rank": seconds,
-        "seconds of the curves": time.perf_counter() - start,
+        "differences": {
+            f"{one} - {other}": curve.compare(one, other).to_dict("index")
+            for one, other in [*combinations(names, 2), *((name, "random") for name in names)]
+        },
     }
 
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import mechheads as mh
-from benchmarks.circuits import QUIET, half
-from mechheads.studies.build import capital_pairs
+from benchmarks.circuits import QUIET, half, results, tasks
 
 PLACE = Path(__file__).with_name("edge_circuits.json")
 N = 16
@@ -30,11 +28,8 @@ def main() -> None:
     parser.add_argument("--model", help="a name or a path; by default, the default model")
     given = parser.parse_args()
     model = mh.load(given.model)
-    tasks = {"capitals": capital_pairs(model, N), "indirect object": mh.behaviour.indirect_object_pairs(model, N)}
     found: dict[str, Any] = {"model": model.name}
-    for task, pairs in tasks.items():
-        if pairs is None:
-            raise SystemExit(f"{model.name} has too few items for the task {task}")
+    for task, pairs in tasks(model, N).items():
         seen, held = half(pairs, 0), half(pairs, 1)
         ranked = {name: mh.patching.attribute_edges(model, seen, steps=steps, **QUIET) for name, steps in STEPS.items()}
         found[task] = measured(model, held, ranked)
@@ -46,16 +41,7 @@ def measured(model: mh.Model, pairs: mh.PromptPairs, ranked: dict[str, mh.patchi
     """The areas of each ranking and of a random order, and their differences."""
     start = time.perf_counter()
     curve = mh.patching.edge_curve(model, pairs, ranked, draws=1, **QUIET)
-    return {
-        "pairs": len(curve.full),
-        "areas": curve.areas.to_dict("records"),
-        "points": curve.table.to_dict("records"),
-        "differences": {
-            f"{one} - {other}": curve.compare(one, other).to_dict("index")
-            for one, other in [*combinations(ranked, 2), *((name, "random") for name in ranked)]
-        },
-        "seconds of the curves": time.perf_counter() - start,
-    }
+    return results(curve, ranked) | {"seconds of the curves": time.perf_counter() - start}
 
 
 if __name__ == "__main__":

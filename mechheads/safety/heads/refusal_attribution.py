@@ -39,7 +39,7 @@ from mechheads.safety.heads.ablations import PAPER_KINDS, Ablation
 from mechheads.safety.heads.contribution import warn_of_few_refusals
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.requests.openings import EndLogProb, find_openings, with_openings
-from mechheads.safety.requests.requests import Requests, Template, request_prompts
+from mechheads.safety.requests.requests import Requests, Template, request_prompts, template_or_chat
 
 
 @alone
@@ -91,7 +91,7 @@ def refusal_attribution(
     groups = Groups.of(model, group)
     every = groups.members(groups.units(heads))
     ways = [Ablation(kind, epsilon) for kind in PAPER_KINDS]
-    used: Template = template or ("chat" if model.chat_template else "query")
+    used = template_or_chat(model, template)
     prompts = request_prompts(model, harmful, used)
     begins = find_openings(model, prompts, openings, seed=seed)
     runs = CachedRuns(model, with_openings(model, prompts, begins))

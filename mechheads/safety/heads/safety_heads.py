@@ -34,7 +34,7 @@ from mechheads.safety.heads.groups import Group
 from mechheads.safety.heads.measure_ships import Measured, Pass, check_r, measure
 from mechheads.safety.heads.race_ships import race_ships
 from mechheads.safety.heads.refusal_attribution import refusal_attribution
-from mechheads.safety.requests.requests import Requests, Template
+from mechheads.safety.requests.requests import Requests, Template, template_or_chat
 from mechheads.safety.requests.sides import Sides
 
 ShipsScore = Literal["ships", "generalized_ships"]
@@ -120,7 +120,7 @@ def safety_heads(
         )
     if ranking.score == "refusal_attribution":
         way = Ablation(ablation or "scaling", epsilon, _through(through, ablation or "scaling"), group, seed)
-        used: Template = template or ("chat" if model.chat_template else "query")
+        used = template_or_chat(model, template)
         return _by_attribution(Pass.of(model, requests, used, **options), way, ranking)
     kind: Kind = ablation or "undifferentiated"
     way = Ablation(kind, epsilon, _through(through, kind), group, seed)

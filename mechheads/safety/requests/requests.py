@@ -182,6 +182,11 @@ def load_requests(name: str = "harmful", split: Split | None = None) -> RequestS
     return RequestSet(requests, _HARMFUL if harmful else _HARMLESS, harmful)
 
 
+def template_or_chat(model: Model, template: Template | None) -> Template:
+    """The template that was asked for; by default, the model's chat template if it has one, otherwise the paper's."""
+    return template or ("chat" if model.chat_template else "query")
+
+
 def request_prompts(model: Model, requests: Requests = None, template: Template = "query") -> Prompts:
     """Requests as prompts for a model, up to the beginning of its answer.
 

@@ -14,7 +14,7 @@ from mechheads.metrics.base import Metric
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.requests.requests import Requests, Template, load_requests, request_prompts
+from mechheads.safety.requests.requests import Requests, Template, load_requests, request_prompts, template_or_chat
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
@@ -42,7 +42,7 @@ class Sides:
         Raises:
             ValueError: if ``request_prompts`` rejects them.
         """
-        used: Template = template or ("chat" if model.chat_template else "query")
+        used = template_or_chat(model, template)
         raw = [
             [request.text for request in load_requests(name)] if some is None else some
             for name, some in (("harmful", harmful), ("harmless", harmless))
