@@ -78,8 +78,9 @@ def safety_map(
     """
     by_ablation = _by_ablation(list(scores) if isinstance(scores, Sequence) else [scores])
     model = next(iter(by_ablation.values())).provenance.get("model", "the model")
-    marks = {_NAMES[ablation]: mark for ablation, mark in zip(_NAMES, _MARKS, strict=True)}
-    series = [Series(_NAMES[a], _NAMES[a], one, _top(one, k)) for a, one in by_ablation.items()]
+    names = {ablation: _name(ablation, by_ablation.get(ablation)) for ablation in _NAMES}
+    marks = {names[ablation]: mark for ablation, mark in zip(_NAMES, _MARKS, strict=True)}
+    series = [Series(names[a], names[a], one, _top(one, k)) for a, one in by_ablation.items()]
     most = max(len(one.top) for one in series)
     heading = f"Top {most} safety {_unit([one.scores for one in series])}s of {model}"
     figure = _draw({"": series}, marks, heading if title is None else title)
@@ -162,6 +163,14 @@ def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
     if len(models) > 1:
         raise ValueError(f"the scores are of {len(models)} models; draw them with safety_grid")
     return series
+
+
+def _name(ablation: str, scores: HeadScores | None) -> str:
+    """What the legend says of an ablation; if heads are ranked by several, that it colours them only."""
+    ranking = "" if scores is None else scores.provenance.get("score", "")
+    if ranking != "refusal_attribution":
+        return _NAMES[ablation]
+    return f"{SCORES[ranking][0]}; colours by {_NAMES[ablation]}"
 
 
 def _check_panels(panels: Mapping[str, Mapping[str, HeadScores] | str]) -> dict[str, Mapping[str, HeadScores]]:

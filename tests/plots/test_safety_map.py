@@ -40,6 +40,22 @@ def marks(figure: Any) -> list[Any]:
     return [trace for trace in figure.data if trace.showlegend is False]
 
 
+def test_a_ranking_by_both_ablations_says_so_and_its_score_is_in_the_hover_text():
+    scores = safety("scaling").with_provenance(score="refusal_attribution")
+    figure = safety_map(scores)
+    (legend,) = [trace.name for trace in figure.data if trace.showlegend is None]
+    assert legend == "Refusal attribution; colours by Scaling Contribution"
+    (trace,) = marks(figure)
+    first = scores.top(1).iloc[0]
+    assert f"Refusal attribution {first['score']:.4g} nats" in "".join(trace.text)
+
+
+def test_every_width_can_be_drawn():
+    for width in range(400, 1200, 7):
+        assert safety_map(safety(), width=width).layout.width == width
+    assert safety_map(safety(), width=700).layout.xaxis.domain[1] == pytest.approx(1)
+
+
 def test_the_first_k_heads_lie_at_their_layer_and_head_in_the_colour_of_their_angle():
     scores = safety()
     figure = safety_map(scores)

@@ -59,7 +59,7 @@ def resize(figure: go.Figure, side: Side, pixels: float) -> None:
     for axis in axes:
         start, stop = map(moved, _domain(axis))
         if axis.domain:
-            axis.domain = [start, stop]
+            axis.domain = [start, min(stop, 1.0)]  # the sum of the sizes may round to more
         _thin(axis, now * (stop - start))
     _move_rest(figure, side, moved, ratio)
 

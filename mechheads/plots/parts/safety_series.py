@@ -18,6 +18,7 @@ SCORES = {
     "ships": ("Ships", "nats"),
     "generalized_ships": ("Generalized Ships", "degrees"),
     "refusal_contribution": ("Refusal Contribution", "nats"),
+    "refusal_attribution": ("Refusal attribution", "nats"),
 }
 """The name and the unit of each score."""
 
