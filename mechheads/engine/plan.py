@@ -13,6 +13,7 @@ from mechheads.engine.pipeline import cuts_of, idle_share, least_waves, spread
 from mechheads.engine.row_layout import layout_of
 from mechheads.heads import HeadId, Mlp
 from mechheads.limits import Limits
+from mechheads.model.sources.placing import bytes_of
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.memory import token_bytes, tokens_in_run
 from mechheads.runs.sites import KEY_SITES
@@ -60,6 +61,9 @@ class Plan:
         bytes_read: the bytes of weights that the sweep and its cached runs read from disk.
         cuts: the layers whose block is on another device than the block before.
         idle: the share of their time that devices are expected to wait; 0 for one device.
+        workers: the number of workers, each of which has a model of ``model_bytes`` and uses ``bytes`` besides it; 0 if
+            this process computes.
+        price: what an hour of this process, or of one worker, costs; None if it was not given.
     """
 
     units: int
@@ -87,6 +91,19 @@ class Plan:
     bytes_read: int = 0
     cuts: tuple[int, ...] = ()
     idle: float = 0.0
+    workers: int = 0
+    model_bytes: int = 0
+    price: float | None = None
+
+    @property
+    def hours(self) -> float | None:
+        """The hours to pay for: those of all workers together, or of this process; None without an estimate."""
+        return None if self.seconds is None else self.seconds * max(1, self.workers) / 3600
+
+    @property
+    def cost(self) -> float | None:
+        """What these hours cost, in the currency of ``price``; None without a price or an estimate."""
+        return None if self.price is None or self.hours is None else self.price * self.hours
 
     @property
     def reads(self) -> float:
@@ -125,12 +142,13 @@ class Plan:
             if self.packed
             else f"{self.width} of {self.pos} positions computed, from the first that changes to the last that is read"
         )
+        each = f" of {show_bytes(self.model_bytes)} in each of {self._workers}" if self.workers else ""
         lines = [
             f"{self.units} units ({nodes} x {places}, {prompts} of up to {self.pos} tokens)",
             f"{self.forwards:.3g} full forward passes, {self.flops / 1e12:.3g} TFLOP; {computed}",
             f"{waves} {'wave' if waves == 1 else 'waves'} of up to {self.stack} units that join at their own layer"
             f"{rows}{more}; {_WHY[self.layout]}",
-            f"memory {show_bytes(self.bytes)} besides the model{self.over_budget}, cached runs {kept}",
+            f"memory {show_bytes(self.bytes)} besides the model{self.over_budget}{each}, cached runs {kept}",
         ]
         if self.weights_on_disk:
             lines.append(
@@ -143,8 +161,20 @@ class Plan:
                 f"{self.idle:.0%} of the time (simulated)"
             )
         if self.seconds is not None:
-            lines.append(f"about {show_seconds(self.seconds)}")
+            lines.append(f"about {show_seconds(self.seconds)}{self._price}")
         return "\n".join(lines)
+
+    @property
+    def _workers(self) -> str:
+        return f"{self.workers} worker{'s' * (self.workers != 1)}"
+
+    @property
+    def _price(self) -> str:
+        """How long all workers compute together, and what that costs."""
+        together = f"{self.hours:.3g} hours" + (f" of {self._workers} together" if self.workers else "")
+        if self.cost is None:
+            return f"; {together}" if self.workers else ""
+        return f"; {together}, {self.cost:.2f} at {self.price:g} an hour"
 
 
 def make_plan(
@@ -249,6 +279,14 @@ def with_mlps(plan: Plan, model: ModelCore, windows: Sequence[Window], waves: in
         mlp_waves=waves,
         bytes_read=plan.bytes_read + plan.places * bytes_read_by_waves(model, every, at_once),
     )
+
+
+def with_workers(plan: Plan, model: ModelCore, workers: int, setup: float) -> Plan:
+    """The plan of a sweep whose units workers share, after each has cached the runs, which takes ``setup`` seconds."""
+    at_once = 1 if model.device.type == "cpu" else min(workers, plan.units)
+    seconds = None if plan.seconds is None else setup + (plan.seconds - setup) / at_once
+    weights = bytes_of(model.backend.module.parameters()) - plan.weights_on_disk
+    return replace(plan, workers=workers, model_bytes=weights, seconds=seconds)
 
 
 def _in_flight(model: ModelCore, tokens: int, keys: int, rows: int, n_read: int, limits: Limits) -> int:

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from os import PathLike
 from typing import Literal
 
@@ -23,7 +24,7 @@ from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.memory import UNSEEN, PeakBytes
 from mechheads.engine.mlps import MlpWork, run_mlps
 from mechheads.engine.places import Positions, by_place
-from mechheads.engine.plan import Plan
+from mechheads.engine.plan import Plan, with_workers
 from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
 from mechheads.engine.run import alter, carry, changed, passes, run, warn_of_undefined, waves
@@ -177,12 +178,28 @@ def plan(
     positions: Positions = "all",
     base: Literal["clean", "corrupted"] = "clean",
     budget: Budget = None,
+    workers: Workers | None = None,
     nodes: Nodes = "heads",
+    price: float | None = None,
 ) -> Plan:
     """Estimate what a sweep with these arguments would cost, before running it.
 
     Runs the prompts once and a wave of heads from the middle layers twice: once to count the memory, tensor by
-    tensor, and once to measure the time. The arguments are those of ``mh.sweep``.
+    tensor, and once to measure the time. Workers are not started.
+
+    Args:
+        model, prompts, intervention, metric, heads, positions, base, budget, nodes: as in ``mh.sweep``.
+        workers: as in ``mh.sweep``. Each is expected to be on a GPU of its own, as fast as this process is. On a CPU,
+            where workers divide the threads of this process, they are expected to take as long together as it does.
+            The time to start them, in which they load the model, is not included.
+        price: what an hour of one worker costs, or of this process without workers.
+
+    Returns:
+        The plan; printed, it says what is computed, how much memory it takes, in each worker, how long it takes, and
+        with a price how much money.
+
+    Raises:
+        ValueError: if the arguments are not valid, or the price is negative or not finite.
 
     >>> heads = ["L23H4", "L5H0"]
     >>> print(mh.plan(model, ["The capital of France is"], intervention=mh.Zero(), heads=heads))  # doctest: +ELLIPSIS
@@ -190,7 +207,9 @@ def plan(
     ...
     """
     model, asked, runs = given(model, prompts)
-    limits = Limits.of(budget)
+    limits = Limits.of(budget, workers)
+    if price is not None and not (isinstance(price, Real) and 0 <= price < math.inf):
+        raise ValueError(f"price is {price!r}; give what an hour costs, such as 2.5, or leave it out")
     spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, limits=limits, nodes=nodes)
     with PeakBytes() as memory:
         job = make_ready(model, spec, runs=runs, progress=False)
@@ -202,7 +221,10 @@ def plan(
     on_disk = job.model.backend.on_disk is not None  # then only a part of a wave was run
     counted = max(memory.peak + UNSEEN, job.plan.bytes if on_disk else 0)
     job = replace(job, plan=replace(job.plan, seconds=_probe(job, evaluator), bytes=counted))
-    return MlpWork(job, evaluator).plan() if nodes == "all" else job.plan
+    found = MlpWork(job, evaluator).plan() if nodes == "all" else job.plan
+    if limits.workers is not None:
+        found = with_workers(found, model, limits.workers.replicas, job.seconds)
+    return replace(found, price=price)
 
 
 @alone
