@@ -78,10 +78,10 @@ def test_money_is_the_hours_of_all_workers_times_the_price(model: mh.Model) -> N
 
 @pytest.mark.parametrize("price", [-1.0, float("inf"), float("nan"), "2"])
 def test_a_price_that_is_none_is_refused(model: mh.Model, price: Any) -> None:
-    with pytest.raises(ValueError, match="^price is .*; give what an hour costs, such as 2.5, or leave it out$"):
+    with pytest.raises(ValueError, match=r"^price is .*; give what an hour costs, such as 2.5, or leave it out$"):
         planned(model, price=price)
 
 
 def test_workers_that_are_none_are_refused(model: mh.Model) -> None:
-    with pytest.raises(ValueError, match="^workers is 3; give replicas of the model"):
+    with pytest.raises(ValueError, match=r"^workers is 3; give replicas of the model"):
         planned(model, workers=3)
