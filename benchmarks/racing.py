@@ -86,12 +86,17 @@ def trials(values: np.ndarray, n: int = 200) -> str:
 
 
 def race_over(
-    table: np.ndarray, race: Race, rng: np.random.Generator, quick: np.ndarray | None = None
+    table: np.ndarray,
+    race: Race,
+    rng: np.random.Generator,
+    quick: np.ndarray | None = None,
+    estimates: np.ndarray | None = None,
 ) -> tuple[set[int], float]:
     """The heads that a race over a table [head, prompt] finds, and its share of the measurements.
 
     Args:
         quick: the same table as early rounds in half precision measure it.
+        estimates: what is known of the same table before it is measured.
     """
     heads, prompts = table.shape
     order, alive, seen, spent, rounding = rng.permutation(prompts), np.arange(heads), 0, 0, None
@@ -103,7 +108,8 @@ def race_over(
         spent = both.size * race.first
     for look in race.looks(prompts)[: None if quick is None else -1]:
         spent, seen = spent + len(alive) * (look - seen), look
-        alive = alive[~race.dropped(seen_table[np.ix_(alive, order[:look])], prompts, rounding)]
+        known = None if estimates is None else estimates[np.ix_(alive, order)]
+        alive = alive[~race.dropped(seen_table[np.ix_(alive, order[:look])], prompts, rounding, known)]
         if len(alive) <= race.top:
             break
     spent += len(alive) * (prompts - (seen if quick is None else 0))

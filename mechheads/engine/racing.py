@@ -30,6 +30,14 @@ square of the relative errors of the first half. It does not shrink with more pr
 
 and every head that is left after these rounds is measured in the model's own dtype on all prompts.
 
+If a head's sum over every cluster can be estimated without running the head, such as by a gradient, only its difference
+from the estimate has to be learned from the clusters used: y_c becomes y_c - e_c + mean(e), where e_c is the estimate,
+and the mean is over all C clusters. This has the same mean over all clusters, and less variance if the estimate is good
+(the difference estimator of survey sampling; Särndal et al. 1992, "Model Assisted Survey Sampling"). Where estimates
+are large, they may also be wrong by more: s^2 is multiplied by how much more the estimates vary over all clusters than
+over those used, if they do, for the one of the two heads for which this is more. All this is done at a look if the
+heads in the lead then vary less against each other.
+
 The error is asymptotic; docs/uncertainty.md reports it in simulation. A score that comes from one prompt in ten or
 fewer is outside of what the first look can see: take ``first`` larger, or measure all.
 """
@@ -73,6 +81,11 @@ class Rounding:
 
     def of(self, mean: Float[np.ndarray, " head"]) -> Float[np.ndarray, " head"]:
         return np.hypot(self.floor, self.share * np.abs(mean))
+
+
+def _spread(sums: Float[np.ndarray, "head cluster"]) -> Float[np.ndarray, " head"]:
+    """How much each head's difference from the others varies from cluster to cluster."""
+    return (sums - sums.mean(0)).var(1)
 
 
 def _root_mean_square(values: Float[np.ndarray, " value"]) -> float:
@@ -155,21 +168,27 @@ class Race:
         return looks
 
     def dropped(
-        self, sums: Float[np.ndarray, "head cluster"], clusters: int, rounding: Rounding | None = None
+        self,
+        sums: Float[np.ndarray, "head cluster"],
+        clusters: int,
+        rounding: Rounding | None = None,
+        estimates: Float[np.ndarray, "head every_cluster"] | None = None,
     ) -> Bool[np.ndarray, " head"]:
         """Which heads can no longer be among the first, from their sums over the prompts of some of the clusters.
 
         Args:
             rounding: the error of a head's mean that comes from half precision, if there is one.
+            estimates: estimates of the sums over each cluster, in the order of ``sums`` and then those to come.
         """
         n = sums.shape[1]
         if n < 2 or n >= clusters:
             return np.zeros(len(sums), dtype=bool)
+        sums, wider = self._closer(sums, estimates)
         mean = sums.mean(1)
         off = sums - mean[:, None]
         products = off @ off.T
         own = np.diag(products)
-        most = np.maximum(own[:, None], own)
+        most, widest = np.maximum(own[:, None], own), np.maximum(wider[:, None], wider)
         sign = np.where(mean < 0, -1.0, 1.0) if self.by == "absolute" else np.ones_like(mean)
         lead = sign * mean
         level = 1 - self.error / (self.top * (len(self.looks(clusters)) - 1))
@@ -181,11 +200,29 @@ class Race:
         beaten = np.ones(len(sums), dtype=bool)
         for turned in (1.0, -1.0) if self.by == "absolute" else (1.0,):
             squares = own[:, None] + own - 2 * turned * sign[:, None] * products
-            spread = np.sqrt(np.maximum(squares, 0) + _PRIOR / (n - 1) * most)
+            spread = np.sqrt(widest * (np.maximum(squares, 0) + _PRIOR / (n - 1) * most))
             behind = lead[:, None] - turned * mean > np.hypot(reach * spread, off_by)
             np.fill_diagonal(behind, False)
             beaten &= behind.sum(0) >= self.top
         return beaten
+
+    def _closer(
+        self, sums: Float[np.ndarray, "head cluster"], estimates: Float[np.ndarray, "head every_cluster"] | None
+    ) -> tuple[Float[np.ndarray, "head cluster"], Float[np.ndarray, " head"]]:
+        """Sums with the same mean over all clusters and less variance, and by how much each variance may be too small.
+
+        The sums themselves, and ones, if the estimates do not help.
+        """
+        as_it_is = np.ones(len(sums))
+        if estimates is None:
+            return sums, as_it_is
+        n, off = sums.shape[1], estimates - estimates.mean(1, keepdims=True)
+        seen, whole = (off[:, :n] ** 2).mean(1), (off**2).mean(1)
+        less = sums - off[:, :n]
+        wider = np.where(whole > seen, whole / np.maximum(seen, np.finfo(float).tiny), as_it_is)
+        first = self.leaders(less.mean(1))
+        helps = (wider[first] * _spread(less[first])).sum() < _spread(sums[first]).sum()
+        return (less, wider) if helps else (sums, as_it_is)
 
     def leaders(self, mean: Float[np.ndarray, " head"]) -> Int[np.ndarray, " leader"]:
         """The heads at the top, twice as many as are wanted."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.engine.evaluate import Evaluator
@@ -24,6 +24,7 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts, q_values_of_some
 
 AnyScores = TypeVar("AnyScores", bound=HeadScores)
+Estimates = Float[np.ndarray, "layer head prompt"]
 
 
 @dataclass(kw_only=True)
@@ -38,6 +39,7 @@ class Raced(Measured):
         in_race: the heads that were not dropped.
         failed: heads for which the metric was not finite.
         looks: for each look, the number of prompts used so far, and of heads measured.
+        estimates: what was known of the values before they were measured.
         rounding: the error of a head's mean that comes from half precision, if there are early rounds.
         measurements: how often a head was measured on a prompt.
         stopped: why the race ended.
@@ -50,12 +52,13 @@ class Raced(Measured):
     in_race: list[HeadId]
     failed: list[HeadId] = field(default_factory=list)
     looks: list[tuple[int, int]] = field(default_factory=list)
+    estimates: Float[np.ndarray, "layer head prompt"] | None = None
     rounding: Rounding | None = None
     measurements: int = 0
     stopped: str = ""
 
     @classmethod
-    def start(cls, job: Job, race: Race) -> Raced:
+    def start(cls, job: Job, race: Race, estimates: Estimates | None = None) -> Raced:
         """A race in which nothing has been measured yet."""
         shape = job.model.n_layers, job.model.n_heads
         return cls(
@@ -65,6 +68,7 @@ class Raced(Measured):
             n_prompts=np.zeros(shape, dtype=int),
             estimate=np.full(shape, np.nan),
             in_race=list(job.heads),
+            estimates=estimates,
         )
 
     @property
@@ -87,8 +91,19 @@ class Raced(Measured):
 
     def sums(self, turn: Int[np.ndarray, " prompt"], used: int) -> Float[np.ndarray, "head cluster"]:
         """The sum of the values of each head in the race over the prompts of each cluster used so far."""
-        values = np.stack([self.values[head.layer, head.head, 0] for head in self.in_race])
-        return np.stack([values[:, turn == cluster].sum(1) for cluster in range(used)], axis=1)
+        return self._sums(self.values[:, :, 0], turn, used)
+
+    def gone(self, turn: Int[np.ndarray, " prompt"], used: int) -> Bool[np.ndarray, " head"]:
+        """Which heads in the race can no longer be among the first."""
+        clusters = int(turn.max()) + 1
+        estimates = None if self.estimates is None else self._sums(self.estimates, turn, clusters)
+        return self.race.dropped(self.sums(turn, used), clusters, self.rounding, estimates)
+
+    def _sums(
+        self, values: Float[np.ndarray, "layer head prompt"], turn: Int[np.ndarray, " prompt"], used: int
+    ) -> Float[np.ndarray, "head cluster"]:
+        of_heads = np.stack([values[head.layer, head.head] for head in self.in_race])
+        return np.stack([of_heads[:, turn == cluster].sum(1) for cluster in range(used)], axis=1)
 
     def leaders(self, turn: Int[np.ndarray, " prompt"], used: int) -> list[HeadId]:
         """The heads at the top so far, twice as many as are wanted."""
@@ -140,6 +155,8 @@ class Raced(Measured):
         }
         if self.rounding is not None:
             about["rounding"] = asdict(self.rounding)
+        if self.estimates is not None:
+            about["estimates"] = "attribution"
         return type(scores)(data.assign(variables)).with_provenance(race=about, interrupted=self.interrupted)
 
 
@@ -233,17 +250,25 @@ def in_half_precision(job: Job, race: Race, progress: bool) -> tuple[Job, Evalua
     return quick, Evaluator.of(quick)
 
 
-def run_race(racer: Racer, race: Race, *, early: Racer | None = None, progress: bool = True) -> Raced:
+def run_race(
+    racer: Racer,
+    race: Race,
+    *,
+    early: Racer | None = None,
+    estimates: Estimates | None = None,
+    progress: bool = True,
+) -> Raced:
     """Race the heads of a job; what is in the job's ledger does not run again.
 
     Args:
+        estimates: estimates of what is measured, if they are known already.
         early: measures the same heads on the same prompts in half precision, in all rounds but the last.
     """
     job, n = racer.job, len(racer.job.tokens)
     scale = racer.evaluator.distance() if job.spec.normalize else 1.0
     labels, clusters = np.unique(job.tokens.cluster, return_inverse=True)
     turn = np.random.default_rng(job.spec.seed).permutation(len(labels))[clusters]
-    found = Raced.start(job, race)
+    found = Raced.start(job, race, estimates)
     looks, used, of_early, again = race.looks(len(labels)), 0, "", False
     with until_interrupted() as work:
         while looks and found.in_race and not found.interrupted:
@@ -265,8 +290,8 @@ def run_race(racer: Racer, race: Race, *, early: Racer | None = None, progress: 
                 found.compare(racer.measure(found.leaders(turn, upto), at, part, progress), rows, turn)
             used = upto
             if found.in_race and not found.interrupted:
-                gone = race.dropped(found.sums(turn, used), len(labels), found.rounding)
-                found.in_race = [head for head, out in zip(found.in_race, gone, strict=True) if not out]
+                out = found.gone(turn, used)
+                found.in_race = [head for head, gone in zip(found.in_race, out, strict=True) if not gone]
     found.interrupted |= work.interrupted
     if found.interrupted:
         found.stopped = interrupted_after(f"{found.n_prompts.max()} of {n} prompts{of_early}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from numbers import Real
 from os import PathLike
@@ -28,7 +28,7 @@ from mechheads.engine.plan import Plan, with_workers
 from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
 from mechheads.engine.run import alter, carry, changed, passes, run, warn_of_undefined, waves
-from mechheads.engine.run_race import Raced, Racing, in_half_precision, run_race
+from mechheads.engine.run_race import Estimates, Raced, Racing, in_half_precision, run_race
 from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.base import Intervention
 from mechheads.ledger.sweep_key import Store
@@ -128,13 +128,18 @@ def run_spec(
     runs: CachedRuns | None = None,
     store: str | PathLike[str] | None = None,
     progress: bool = True,
+    estimated: Callable[[Job, bool], Estimates | None] = lambda job, progress: None,
 ) -> HeadScores:
-    """Run a sweep from its request to its result."""
+    """Run a sweep from its request to its result.
+
+    Args:
+        estimated: what a race is told of each head's effect before it is measured, if anything.
+    """
     with Store(store) as kept:
         job = make_ready(model, spec, runs=runs, store=kept, progress=progress)
         evaluator = Evaluator.of(job)
         warn_of_answers(job)
-        raced = None if spec.race is None else _race(job, evaluator, spec.race, progress)
+        raced = None if spec.race is None else _race(job, evaluator, spec.race, estimated(job, progress), progress)
         measured = raced or run(job, evaluator, progress=progress)
         mlps = run_mlps(MlpWork(job, evaluator), measured, progress=progress)[:, 0] if spec.nodes == "all" else None
     warn_of_undefined(spec.metric, measured.undefined)
@@ -161,10 +166,10 @@ def run_spec(
     return with_precision(model, result, again)
 
 
-def _race(job: Job, evaluator: Evaluator, race: Race, progress: bool) -> Raced:
+def _race(job: Job, evaluator: Evaluator, race: Race, estimates: Estimates | None, progress: bool) -> Raced:
     quick = in_half_precision(job, race, progress)
     early = None if quick is None else Racing.by_sweep(*quick)
-    return run_race(Racing.by_sweep(job, evaluator), race, early=early, progress=progress)
+    return run_race(Racing.by_sweep(job, evaluator), race, early=early, estimates=estimates, progress=progress)
 
 
 @alone

@@ -22,6 +22,7 @@ from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.pairs import base_of, check_pairs
+from mechheads.patching.race_estimates import race_estimates
 from mechheads.patching.screen import Screen, screen_heads
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.scores import HeadScores
@@ -58,7 +59,10 @@ def activation_patch(
             rotation) or ``pattern``. With grouped-query attention, k and v are replaced for this query head only.
         metric: what is measured, as in ``mh.sweep``; ``logit_diff`` needs ``answer`` and ``wrong``.
         direction: ``"denoising"`` or ``"noising"``.
-        heads, positions, normalize, budget, seed, progress, workers, store, top, nodes: as in ``mh.sweep``.
+        heads, positions, normalize, budget, seed, progress, workers, store, top, nodes: as in ``mh.sweep``. With
+            ``top``, if the metric has a gradient and the sweep is long enough for one to save time, the race also uses
+            what ``mh.patching.attribution_patch`` says of every head and prompt, and needs about half as many
+            measurements. The scores of the heads found do not depend on it.
         screen: run only the heads with the largest absolute attribution (see
             ``mh.patching.attribution_patch``): a share of
             the heads, such as 0.2, their number, or a ``Screen``. Attribution is averaged over prompts, like the
@@ -94,7 +98,7 @@ def activation_patch(
     spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, seed, limits, race, nodes)
     about = About(f"activation patching of {site}, {direction}", "activation_patch")
     if screen is None:
-        return run_spec(model, spec, about, runs=cached, store=store, progress=progress)
+        return run_spec(model, spec, about, runs=cached, store=store, progress=progress, estimated=race_estimates)
     cached = CachedRuns(model, asked) if cached is None else cached
     wanted = screen if isinstance(screen, Screen) else Screen(screen)
     screened = screen_heads(model, spec, wanted, runs=cached, store=store, progress=progress)

@@ -10,11 +10,13 @@ import torch
 
 import mechheads as mh
 import mechheads.engine.run_race
+import mechheads.patching.race_estimates
 from benchmarks.racing import race_over
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.racing import Race, Rounding
 from mechheads.limits import Limits
 from mechheads.metrics.basic import kl_divergence
+from mechheads.patching.gradients import Size
 
 COUNTRIES = ["France", "Italy", "Spain", "Germany", "Japan", "China", "Russia", "England"]
 PROMPTS = [f"{start} {country} is" for start in ("The capital of", "The king of", "A town in") for country in COUNTRIES]
@@ -74,6 +76,40 @@ def test_early_rounds_with_rounding_errors_lose_no_first_head(name, off):
         mean = table.mean(1)
         right.append(len(found) == 10 and mean[list(found)].min() >= np.sort(mean)[-10])
     assert np.mean(right) >= 0.95
+
+
+ESTIMATES: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
+    "good": lambda table, rng: table * rng.lognormal(0, 0.2, (len(table), 1)),
+    "with as much noise": lambda table, rng: table + 0.7 * table.std(1, keepdims=True) * rng.normal(0, 1, table.shape),
+    "far off at times": lambda table, rng: table + 0.3 * table.std() * rng.standard_t(2, table.shape),
+    "nothing but chance": lambda table, rng: rng.permuted(table, axis=1),
+}
+
+
+@pytest.mark.parametrize("estimates", list(ESTIMATES))
+@pytest.mark.parametrize("name", ["a KL", "near ties", "prompts that differ", "normal, with a sign"])
+def test_estimates_save_measurements_if_they_are_good_and_lose_no_first_head_if_not(name, estimates):
+    rng = np.random.default_rng(13)
+    right, share, without = [], [], []
+    for _ in range(40):
+        table = TABLES[name](rng)
+        known, order = ESTIMATES[estimates](table, rng), rng.integers(2**32)
+        found, spent = race_over(table, Race(10), np.random.default_rng(order), estimates=known)
+        without.append(race_over(table, Race(10), np.random.default_rng(order))[1])
+        mean = table.mean(1)
+        right.append(len(found) == 10 and mean[list(found)].min() >= np.sort(mean)[-10])
+        share.append(spent)
+    assert np.mean(right) >= 0.95
+    assert np.mean(share) < 1.2 * np.mean(without)
+    if estimates == "good":
+        assert np.mean(share) < 0.6 * np.mean(without)
+
+
+def test_exact_estimates_leave_nothing_to_measure():
+    table = np.random.default_rng(0).normal(0, 1, (50, 40)) + np.linspace(1, 0, 50)[:, None]
+    first = set(np.argsort(-table.mean(1))[:5].tolist())
+    gone = Race(5).dropped(table[:, :4], 40, estimates=table)
+    assert set(np.flatnonzero(~gone).tolist()) == first
 
 
 def test_rounding_keeps_heads_that_it_could_have_swapped():
@@ -237,6 +273,36 @@ def test_patching_of_pairs_races_too_and_normalises_by_all_prompts(site, llama, 
     np.testing.assert_allclose(race.scores.values[kept], whole.scores.values[kept], atol=1e-5)
 
 
+@pytest.mark.transformerlens
+@pytest.mark.parametrize("site", ["z", "k"])
+def test_patching_races_with_the_estimates_of_a_gradient(site, llama, pairs, monkeypatch, tmp_path):
+    def race(**more):
+        options = {"site": site, "normalize": True, "progress": False} | more
+        return mh.activation_patch(llama, pairs, top=mh.patching.Race(2, by="absolute"), **options)
+
+    plain = race()
+    assert "estimates" not in plain.provenance["race"], "the sweep is too short for a gradient to save time"
+    monkeypatch.setattr(mechheads.patching.race_estimates, "_WORTH", 0)
+    helped = race(store=tmp_path / "race.ledger")
+    assert helped.provenance["race"]["estimates"] == "attribution"
+    assert helped.heads(2, by="absolute") == plain.heads(2, by="absolute")
+    both = ~(helped.dataset["dropped"].values | plain.dataset["dropped"].values)
+    np.testing.assert_allclose(helped.scores.values[both], plain.scores.values[both], atol=1e-5)
+    assert helped.provenance["race"]["share"] <= plain.provenance["race"]["share"]
+    again = race(store=tmp_path / "race.ledger")
+    np.testing.assert_array_equal(again.values.values, helped.values.values)
+
+
+@pytest.mark.parametrize("why", ["no gradient", "a gradient of 0", "no memory"])
+def test_a_race_without_a_gradient_that_helps_is_the_race_without_it(why, llama, pairs, monkeypatch):
+    monkeypatch.setattr(mechheads.patching.race_estimates, "_WORTH", 0)
+    more = {"no gradient": {"metric": "accuracy"}, "a gradient of 0": {"metric": "kl_divergence"}}.get(why, {})
+    if why == "no memory":
+        monkeypatch.setattr(mechheads.patching.race_estimates.Size, "of", lambda job, counts: Size(1, bytes=2**60))
+    race = mh.activation_patch(llama, pairs, top=2, progress=False, **more)
+    assert "estimates" not in race.provenance["race"]
+
+
 def test_clusters_are_drawn_whole(llama):
     prompts = mh.Prompts(PROMPTS, cluster=[f"{i % 8}" for i in range(len(PROMPTS))])
     race = mh.ablate(llama, prompts, top=mh.patching.Race(2, first=2), progress=False)
@@ -284,7 +350,7 @@ def test_races_with_other_seeds_share_no_units_in_a_store(llama, tmp_path):
 
 
 def test_ctrl_c_between_two_looks_keeps_what_was_measured(llama, monkeypatch):
-    def stops(self, sums, clusters, rounding):
+    def stops(self, *args):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Race, "dropped", stops)
