@@ -191,8 +191,7 @@ def test_alone_and_together_are_the_same(small, short, monkeypatch):
     assert shared.loc[("Ships, undifferentiated", "Ships, scaling"), "shared"] == len(both)
 
 
-@pytest.mark.parametrize(("group", "critical"), [("query", 2), ("kv", 1)])
-def test_workers_give_the_study_of_one_process(small, short, monkeypatch, group, critical):
+def test_workers_give_the_study_of_one_process(small, short, monkeypatch):
     workers, computed = MadeWorkers(2), {}
     stage = study_module.SafetyStudy.stage
 
@@ -204,10 +203,10 @@ def test_workers_give_the_study_of_one_process(small, short, monkeypatch, group,
         computed[name] = len(workers.computed) - before
 
     with pytest.warns(UserWarning, match="hardly any refusal"):
-        alone = study_of(small, monkeypatch, judging("refused"), group, critical)
+        alone = study_of(small, monkeypatch, judging("refused"))
     monkeypatch.setattr(study_module.SafetyStudy, "stage", counted)
     with pytest.warns(UserWarning, match="hardly any refusal"):
-        ours = study_of(small, monkeypatch, judging("refused"), group, critical, workers)
+        ours = study_of(small, monkeypatch, judging("refused"), workers=workers)
     assert [name for name, batches in computed.items() if not batches] == ["refusal direction"], "two runs, no units"
     assert list(computed) == list(alone.seconds)
     assert list(ours.rankings) == list(alone.rankings)
