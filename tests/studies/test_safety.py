@@ -143,23 +143,27 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     assert page.index("&lt;b&gt;dog") > page.index("<details>")
 
 
-def test_heads_that_carry_refusals_are_named_with_how_sure_this_is(small, short, monkeypatch):
-    """Tests that say so are put in place of real ones: the report names the heads of the best ranking."""
+@pytest.mark.parametrize("carrying", [RANKINGS[1:2], RANKINGS[1:]])
+def test_heads_that_carry_refusals_are_named_with_how_sure_this_is(small, short, monkeypatch, carrying):
+    """Tests that say so are put in place of real ones: the report names the heads of the first of the best rankings."""
     real = study_module.refusal_tests
 
     def carried(*args: Any, **options: Any) -> dict[str, mh.safety.RefusalTest]:
         found = real(*args, **options)
-        test = found[RANKINGS[1]]
-        ablated = (test.answers["condition"] == "ablated") & (test.answers["kind"] == "harmful")
-        answers = test.answers.assign(verdict=test.answers["verdict"].where(~ablated, "complied"))
-        return found | {RANKINGS[1]: replace(test, critical=True, answers=answers, verdict="safety-critical: all")}
+        for name in carrying:
+            test = found[name]
+            ablated = (test.answers["condition"] == "ablated") & (test.answers["kind"] == "harmful")
+            answers = test.answers.assign(verdict=test.answers["verdict"].where(~ablated, "complied"))
+            found[name] = replace(test, critical=True, answers=answers, verdict="safety-critical: all")
+        return found
 
     monkeypatch.setattr(study_module, "refusal_tests", carried)
     with pytest.warns(UserWarning, match="hardly any refusal"):
         study = study_of(small, monkeypatch, judging("refused"))
-    assert list(study.carriers) == [RANKINGS[1]] and not study.spread
+    assert list(study.carriers) == carrying and not study.spread
     which = next(section.lines for section in study.sections() if section.title == QUESTIONS[2])
-    assert which[0] == "Refusals depend on the first 2 heads by Ships, scaling (tests in 4)."
+    assert which[0].startswith("Refusals depend on the first 2 heads by Ships, scaling")
+    assert which[1].startswith("By Ships, scaling, in nats")
     for head, line in zip(study.ships["scaling"].heads(2), which[2:4], strict=True):
         assert line.strip().startswith(str(head)) and "of 4 rankings" in line and "%" in line
     assert "That the model is safe as long as these heads work: refusing is not safety." in study.summary()
