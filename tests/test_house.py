@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 import mechheads
 
 ROOT = Path(__file__).parent.parent
@@ -29,6 +31,10 @@ CATCHES = {
     "mechheads/engine/run.py": "writes what is done to the ledger and raises again",
 }
 """Files that catch Ctrl-C, and what for."""
+
+
+STAMPS = {"mechheads/ledger/ledger.py": "when a sweep began, for people; nothing goes by it"}
+"""Files that read the wall clock, and what for."""
 
 
 def sources() -> list[Path]:
@@ -110,6 +116,42 @@ def test_ctrl_c_is_caught_in_few_places() -> None:
         and "KeyboardInterrupt" in ast.unparse(node.type)
     }
     assert catching == set(CATCHES)
+
+
+def reads_wall_clock(tree: ast.Module) -> bool:
+    """Whether code asks what time it is, which is no way to measure how long something takes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            if {alias.name for alias in node.names} - {"monotonic", "perf_counter", "process_time", "sleep"}:
+                return True
+        elif isinstance(node, ast.Import):
+            if any(alias.name in ("time", "datetime") and alias.asname for alias in node.names):
+                return True
+        elif isinstance(node, ast.Attribute):
+            name = ast.unparse(node)
+            if re.fullmatch(r"time\.(time|time_ns|localtime|gmtime|ctime|asctime|strftime|clock_\w+)", name):
+                return True
+            if node.attr in ("now", "utcnow", "today"):
+                return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("code", "reads"),
+    [
+        ("import time\nstart = time.time()", True),
+        ("from time import time", True),
+        ("import time as clock", True),
+        ("from datetime import datetime\nstart = datetime.now()", True),
+        ("import time\nstart = time.monotonic() + time.perf_counter()\ntime.sleep(1)", False),
+    ],
+)
+def test_whether_code_reads_the_wall_clock_is_found_out(code: str, reads: bool) -> None:
+    assert reads_wall_clock(ast.parse(code)) is reads
+
+
+def test_durations_are_measured_by_clocks_that_do_not_jump() -> None:
+    assert {where(path) for path in sources() if reads_wall_clock(parsed(path))} == set(STAMPS)
 
 
 def test_ruff_formats_every_line() -> None:

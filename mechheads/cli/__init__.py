@@ -154,6 +154,7 @@ def safety(
     ] = "query",
     quick: Annotated[bool, typer.Option(help="A few requests and short answers: a first look.")] = False,
     seed: Annotated[int, typer.Option(help="Seed for resampling, random heads and sampling.")] = 0,
+    workers: WorkersOption = "1",
 ) -> None:
     """Whether a model refuses, how brittle that is, which heads it depends on, and what else breaks without them."""
     from mechheads.model.load import load
@@ -161,9 +162,9 @@ def safety(
     from mechheads.studies.report import write_safety_page
     from mechheads.studies.safety import safety_study
 
-    with results_in(out) as results:
+    with results_in(out) as results, workers_for(workers) as replicas:
         loaded = load(model or REFUSING_MODEL, device=device)
-        study = safety_study(loaded, k, group=group, quick=quick, seed=seed)  # type: ignore[arg-type]
+        study = safety_study(loaded, k, group=group, quick=quick, seed=seed, workers=replicas)  # type: ignore[arg-type]
         results.take(study, write_safety_page)
 
 
@@ -237,11 +238,11 @@ def roles(
             gates = fit_gates(
                 loaded, fitted_on, seeds=seeds, updates=updates, batch=batch, checkpoint=checkpoint, workers=replicas
             )
-        results.files.append(gates.save(out / "gates.nc"))
-        if gates.interrupted:
-            raise KeyboardInterrupt(f"Interrupted; the same command continues from {checkpoint}.")
-        found = head_roles(gates)
-        curves = role_curve(loaded, tried_on, gates, found, most=most)
+            results.files.append(gates.save(out / "gates.nc"))
+            if gates.interrupted:
+                raise KeyboardInterrupt(f"Interrupted; the same command continues from {checkpoint}.")
+            found = head_roles(gates)
+            curves = role_curve(loaded, tried_on, gates, found, most=most, workers=replicas)
         results.interrupted = curves.interrupted
         results.table("heads", found.to_dataframe())
         results.table("curves", curves.table)

@@ -7,8 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from mechheads.cli.options import TASKS, Device, MinPairs, OnDisk, Out, Relations, Rule, Source
+from mechheads.cli.options import (
+    TASKS,
+    Device,
+    MinPairs,
+    OnDisk,
+    Out,
+    Relations,
+    Rule,
+    Source,
+    WorkersOfFigure,
+    WorkersOption,
+)
 from mechheads.cli.results import results_in
+from mechheads.cli.runs import workers_for
 from mechheads.data import names
 
 figure = typer.Typer(
@@ -76,12 +88,13 @@ def safety(
     quick: Annotated[bool, typer.Option(help="Eight requests of each set: a first look.")] = False,
     seed: Annotated[int, typer.Option(help="Seed for resampling.")] = 0,
     device: Device = "cpu",
+    workers: WorkersOption = "1",
 ) -> None:
     """The heads on which answers to requests depend: one panel for each model and set of requests."""
     from mechheads.studies import safety_figure
 
     chosen: dict[str, Any] = {"requests": requests, "ablations": ablations}
-    with results_in(out) as results:
+    with results_in(out) as results, workers_for(workers) as replicas:
         results.draw(
             safety_figure(
                 model or None,
@@ -92,6 +105,7 @@ def safety(
                 quick=quick,
                 seed=seed,
                 device=device,
+                workers=replicas,
             )
         )
 
@@ -111,12 +125,13 @@ def roles(
     most: Annotated[int, typer.Option(help="Largest number of heads to gate off.")] = 50,
     quick: Annotated[bool, typer.Option(help="Few items, seeds and updates: a first look.")] = False,
     device: Device = "cpu",
+    workers: WorkersOption = "1",
 ) -> None:
     """How tasks change as heads of each role are gated off: one row for each task, one column for each model."""
     from mechheads.studies import roles_figure
 
     chosen: dict[str, Any] = {"tasks": tasks} if tasks else {}
-    with results_in(out) as results:
+    with results_in(out) as results, workers_for(workers) as replicas:
         results.draw(
             roles_figure(
                 model or None,
@@ -129,6 +144,7 @@ def roles(
                 most=most,
                 quick=quick,
                 device=device,
+                workers=replicas,
             )
         )
 
@@ -140,12 +156,13 @@ def repeat(
         Path | None, typer.Option(help="Another folder. Default: the figure's own, whose finished panels are kept.")
     ] = None,
     device: Device = "cpu",
+    workers: WorkersOfFigure = "1",
 ) -> None:
     """Draw a figure again from its figure.json."""
     from mechheads.studies import repeat_figure
 
-    with results_in(out or file.parent) as results:
-        results.draw(repeat_figure(file, out, device=device))
+    with results_in(out or file.parent) as results, workers_for(workers) as replicas:
+        results.draw(repeat_figure(file, out, device=device, workers=replicas))
 
 
 def _known_recipe(name: str) -> str:
@@ -168,9 +185,12 @@ def recipe(
     out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: the name of the recipe.")] = None,
     quick: Annotated[bool, typer.Option(help="A first look, as in the command of the figure.")] = False,
     device: Device = "cpu",
+    workers: WorkersOfFigure = "1",
 ) -> None:
     """A paper's figure with the paper's models and settings, and its printed numbers next to these."""
     from mechheads.studies import recipe_figure
 
-    with results_in(out or Path(name)) as results:
-        results.draw(recipe_figure(name, model or None, data=data or None, out=out, quick=quick, device=device))
+    with results_in(out or Path(name)) as results, workers_for(workers) as replicas:
+        results.draw(
+            recipe_figure(name, model or None, data=data or None, out=out, quick=quick, device=device, workers=replicas)
+        )

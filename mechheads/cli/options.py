@@ -15,13 +15,13 @@ Device = Annotated[
     str, typer.Option(help='Device of the model: "cpu", "cuda", "mps" or "auto" (a GPU if there is one).')
 ]
 TASKS = "syntax, common_sense, math, aba_abb, a relation, or a file: prompts and targets, BLiMP, CommonsenseQA, GSM8K."
-WorkersOption = Annotated[
-    str,
-    typer.Option(
-        "--workers",
-        help="What computes: a number of processes, such as 4, which take several GPUs in turn; or ray:4, as many "
-        "actors of Ray on this machine.",
-    ),
+_WORKERS = (
+    "What computes: a number of processes, such as 4, which take several GPUs in turn; or ray:4, as many actors of Ray "
+    "on this machine."
+)
+WorkersOption = Annotated[str, typer.Option("--workers", help=_WORKERS)]
+WorkersOfFigure = Annotated[
+    str, typer.Option("--workers", help=f"{_WORKERS} Not for a figure of categories, which only reads weights.")
 ]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 Relations = Annotated[

@@ -7,18 +7,24 @@ bar of another thread would wait forever.
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 from tqdm.auto import tqdm
 
 
 class Bar(tqdm):
-    """A tqdm bar with its own lock, held in a ``with`` block, and without tqdm's monitor thread."""
+    """A tqdm bar with its own lock, held in a ``with`` block, and without tqdm's monitor thread.
+
+    It does not go by the wall clock: after a jump back, tqdm would not redraw a bar until the clock is there again.
+    """
 
     monitor_interval = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"miniters": 1} | kwargs)
+        self._time = time.monotonic
+        self.start_t = self.last_print_t = self._time()
 
     def refresh(self, nolock: bool = False, lock_args: Any = None) -> None:
         """Redraw the bar."""

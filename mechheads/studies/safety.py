@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +10,11 @@ import numpy as np
 import pandas as pd
 
 from mechheads.engine.racing import Race
-from mechheads.engine.sweep import timed_plan
-from mechheads.generation.generate import generate
 from mechheads.heads import HeadId
-from mechheads.interventions.basic import UniformAttention
+from mechheads.limits import Limits, Workers
 from mechheads.messages.arguments import check_at_least
 from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.model import source_of
 from mechheads.results.agreement import in_top, overlap
 from mechheads.results.dataset import RANGE
 from mechheads.results.html import head_names
@@ -30,14 +28,13 @@ from mechheads.safety.heads.contribution import refusal_contribution
 from mechheads.safety.heads.direction import refusal_direction
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
-from mechheads.safety.requests.requests import Split, load_requests, request_prompts
+from mechheads.safety.requests.requests import Split, load_requests
+from mechheads.studies.safety_cost import FULL, QUICK, Sizes, study_seconds
 from mechheads.studies.safety_text import Section, report_sections
-from mechheads.studies.study import Stages, save_parts, stop_if_partial, teller
-from mechheads.units import show_seconds
+from mechheads.studies.study import Stages, about_seconds, save_parts, stop_if_partial, teller
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
-    from mechheads.prompts.prompts import Prompts
 
 CONTRIBUTION = "refusal contribution"
 TOGETHER = "all rankings together"
@@ -45,32 +42,6 @@ _LEAST_LOST = 0.5
 """Heads carry a model's refusals only if at least this share of them turns into compliance without the heads."""
 _ALONE: Kind = "scaling"
 """The ablation of heads that no ablation has ranked: random heads, and the first heads of all rankings."""
-_RACED = 0.4
-"""The share of a sweep that a race usually takes, for the estimate of the time."""
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    """How much is measured: every n-th request, tokens of an answer, random draws, and points of the curve."""
-
-    ranked_every: int = 3
-    tested_every: int = 1
-    tokens: int = 20
-    draws: int = 2
-    draws_of_any: int = 3
-    curve: tuple[int, ...] = (1, 3)
-    draws_of_curve: int = 1
-
-    def answers(self, harmful: int, harmless: int, sets: int) -> int:
-        """How many answers are written, for so many requests of each kind and sets of heads."""
-        both, points = harmful + harmless, 1 + (1 + len(self.curve)) * (1 + self.draws_of_curve)
-        return (
-            both * (1 + self.draws_of_any) + both * (1 + sets * (1 + self.draws)) + (harmful + harmless // 4) * points
-        )
-
-
-_FULL = _Sizes()
-_QUICK = _Sizes(ranked_every=6, tested_every=3, tokens=12, draws=1, draws_of_any=2, curve=(1,), draws_of_curve=1)
 
 
 @dataclass
@@ -243,6 +214,7 @@ def safety_study(
     critical: int = 6,
     seed: int = 0,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> SafetyStudy:
     """Whether a model refuses, how brittle that is, which heads it depends on, and what else breaks without them.
 
@@ -256,6 +228,8 @@ def safety_study(
         critical: how many of each ranking's first heads are ablated together in the tests.
         seed: for resampling, random heads and sampling.
         progress: print the stages and an estimate of the time, and show progress bars, on stderr.
+        workers: what ranks heads and writes answers, as in ``mh.sweep`` and ``mh.safety.refusal_test``. The estimate is
+            for this process alone.
 
     Heads are ranked on the train part of the package's requests, and the answers are to the test part. Ships uses the
     paper's template. Everything about refusals uses the model's own chat template, if it has one. If the model refuses
@@ -269,8 +243,12 @@ def safety_study(
     check_at_least(1, k=k, critical=critical)
     if critical > (units := len(groups.units(None))) // 2:
         raise ValueError(f"critical is {critical}; the model has {units} {groups.unit}s, so give {units // 2} or fewer")
+    limits = Limits.of(None, workers)
+    if workers is not None:
+        source_of(model)
     study = SafetyStudy(model.name, k, critical, group, groups.unit)
-    work = _Work(model, study, groups, _QUICK if quick else _FULL, seed, progress)
+    options: dict[str, Any] = {"group": group, "seed": seed, "progress": progress, "budget": limits}
+    work = _Work(model, study, groups, QUICK if quick else FULL, options)
     teller(progress)(f"{model!r}")
     with study.interruptible():
         teller(progress)(f"{work.estimate()}; Ctrl-C keeps what is done")
@@ -284,27 +262,19 @@ def safety_study(
 class _Work:
     """The stages of a study, and what they have in common."""
 
-    def __init__(
-        self, model: Model, study: SafetyStudy, groups: Groups, sizes: _Sizes, seed: int, progress: bool
-    ) -> None:
-        self.model, self.study, self.groups, self.sizes, self.progress = model, study, groups, sizes, progress
+    def __init__(self, model: Model, study: SafetyStudy, groups: Groups, sizes: Sizes, options: dict[str, Any]) -> None:
+        self.model, self.study, self.groups, self.sizes, self.options = model, study, groups, sizes, options
+        self.progress, self.limits = options["progress"], options["budget"]
         self.ranked_on = _requests("train", sizes.ranked_every)
         self.tested_on = _requests("test", sizes.tested_every)
-        self.options: dict[str, Any] = {"group": study.group, "seed": seed, "progress": progress}
         first = max(study.k, study.critical)
         self.race = Race(first) if first < len(groups.units(None)) else None
 
     def estimate(self) -> str:
-        """How long the study will take, from a few heads and a few answers."""
-        harmful, harmless = self.tested_on
-        asked = request_prompts(self.model, self.ranked_on[0])
-        sweep = timed_plan(self.model, asked, intervention=UniformAttention()).seconds or 0.0
-        some = request_prompts(self.model, harmful[:_PROBED], "chat" if self.model.chat_template else "query")
-        one, several = (_seconds(self.model, some, tokens) for tokens in (1, 1 + _PROBED_TOKENS))
-        each = (one + max(several - one, 0.0) / _PROBED_TOKENS * (self.sizes.tokens - 1)) / len(harmful[:_PROBED])
-        answers = self.sizes.answers(len(harmful), len(harmless), len(PAPER_KINDS) + 3)
-        raced = (len(PAPER_KINDS) + 2) * sweep * (1 if self.race is None else _RACED) / self.groups.size
-        return f"about {show_seconds(raced + answers * each)}"
+        """About how long the study will take."""
+        raced = self.race is not None
+        seconds = study_seconds(self.model, self.sizes, self.ranked_on[0], self.tested_on, self.groups.size, raced)
+        return about_seconds(seconds, self.limits)
 
     def answer_first(self) -> None:
         """Whether the model refuses, and what is left of it without random heads."""
@@ -373,17 +343,6 @@ class _Work:
             f"answers have up to {sizes.tokens} tokens; over-refusal along the curve is on {len(harmless[::4])} "
             "look-alikes"
         )
-
-
-_PROBED, _PROBED_TOKENS = 20, 4
-"""Answers, and tokens after the first, that are written for the estimate."""
-
-
-def _seconds(model: Model, prompts: Prompts, tokens: int) -> float:
-    """How long it takes to write so many tokens after each prompt."""
-    start = time.perf_counter()
-    generate(model, prompts, tokens, progress=False)
-    return time.perf_counter() - start
 
 
 def _ablation(scores: HeadScores) -> Kind:

@@ -122,7 +122,8 @@ def _which(study: Reported) -> tuple[str, ...]:
     lines = [
         f"Refusals depend on the first {study.critical} {several} by {_listed(list(study.carriers))} (tests in 4)."
     ]
-    best = max(study.carriers.keys() & study.rankings.keys(), key=lambda name: study.carriers[name].lost, default=None)
+    ranked = [name for name in study.rankings if name in study.carriers]
+    best = max(ranked, key=lambda name: study.carriers[name].lost, default=None)
     if best is None:
         return (*lines, f"No ranking alone has them all, so no {study.unit} is named here.", *_agreement(study))
     scores = study.rankings[best]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mechheads.files.csv_tables import write_csv
+from mechheads.limits import Limits
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
@@ -27,6 +28,17 @@ QUICK_RELATIONS = ("country_to_capital", "adjective_to_comparative", "name_copyi
 def teller(progress: bool) -> Callable[[str], None]:
     """A function that prints a text on stderr, or does nothing without ``progress``."""
     return (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
+
+
+def about_seconds(seconds: float, limits: Limits) -> str:
+    """An estimate of the time in this process, as text.
+
+    >>> from mechheads.limits import Limits
+    >>> from mechheads.studies.study import about_seconds
+    >>> about_seconds(42, Limits())
+    'about 42 s'
+    """
+    return f"about {show_seconds(seconds)}{'' if limits.workers is None else ' without workers'}"
 
 
 @dataclass

@@ -7,6 +7,7 @@ import warnings
 
 import torch
 
+from mechheads.model.freeing import free_memory
 from mechheads.model.load import load_again
 from mechheads.model.model import Model
 from mechheads.model.sources.source import Source
@@ -42,12 +43,18 @@ class Replica:
     def _set_up(self, setup: Setup) -> Answer:
         device = self._device or self._turn(setup.device)
         if self._loaded is None or self._loaded[:2] != (setup.source, device):
-            self._loaded = self._ready = None  # two models may not fit
+            self._forget()
             self._loaded = setup.source, device, load_again(setup.source, device)
         if self._ready is None or self._ready[0] != setup.key:
             self._ready = None
             self._ready = setup.key, unpack(setup.recipe).ready(self._loaded[2])
         return Answer()
+
+    def _forget(self) -> None:
+        """Free the memory of the model before the next one is loaded: two may not fit."""
+        if self._loaded is not None:
+            self._loaded = self._ready = None
+            free_memory()
 
     def _turn(self, kind: str) -> str:
         return f"cuda:{self._number % max(1, torch.cuda.device_count())}" if kind == "cuda" else kind

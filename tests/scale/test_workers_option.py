@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
 
@@ -13,7 +14,10 @@ import mechheads as mh
 from mechheads.cli import main
 from mechheads.cli.runs import workers_for
 from mechheads.scale import write_analysis
+from mechheads.studies.figures.request import FigureRequest, write_request
 from mechheads.workers.local import Local
+from mechheads.workers.messages import Request
+from support.figure_requests import roles_request
 from support.made_ray import MadeRay
 from support.texts import CLEAN
 
@@ -23,8 +27,14 @@ COMMANDS = [
     ["atlas"],
     ["profile"],
     ["roles"],
+    ["safety"],
+    ["figure", "safety"],
+    ["figure", "roles"],
+    ["figure", "recipe", "ships"],
+    ["figure", "repeat", "figure.json"],
     ["run", "spec.json", "--store", "sweep.ledger"],
 ]
+every_command = pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 
 
 def refusal(words: list[str], asked: str, folder: Path) -> str:
@@ -42,7 +52,8 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_args: object, **_options: object) -> None:
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr("mechheads.model.load.load", never)
+    for home in ("model.load", "studies.figures.safety", "studies.figures.roles"):
+        monkeypatch.setattr(f"mechheads.{home}.load", never)
 
 
 def test_actors_of_ray_give_the_numbers_of_one_process(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -59,7 +70,23 @@ def test_actors_of_ray_give_the_numbers_of_one_process(tiny, tmp_path: Path, mon
     np.testing.assert_allclose(mh.HeadScores.load(tmp_path / "result.nc").values, alone.values, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+def test_roles_are_fitted_and_their_curves_measured_by_actors(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    computed: list[str] = []
+
+    def note(request: bytes) -> bool:
+        asked = pickle.loads(request)
+        computed.extend(str(unit) for unit in (asked.batch.units if isinstance(asked, Request) else ()))
+        return False
+
+    monkeypatch.setitem(sys.modules, "ray", MadeRay({"CPU": 4}, note))
+    asked = roles_request(tiny, tmp_path)
+    words = ["roles", "--task", asked["tasks"], "--model", tiny("llama"), "--out", asked["out"], "--workers", "ray:2"]
+    done = CliRunner().invoke(main, [str(word) for word in [*words, "--seeds", 1, "--updates", 1, "--most", 1]])
+    assert done.exit_code == 0, done.output
+    assert {"the fit none of seed 0", "the curve of facilitation", "the curve of random 5"} <= set(computed)
+
+
+@every_command
 @pytest.mark.parametrize("asked", ["x", "0", "-1", "1.5", "ray", "ray:", "ray:0", "ray:2:3", ""])
 @pytest.mark.usefixtures("unloaded")
 def test_what_is_neither_is_an_error_before_the_model_is_loaded(words: list[str], asked: str, tmp_path: Path):
@@ -67,7 +94,7 @@ def test_what_is_neither_is_an_error_before_the_model_is_loaded(words: list[str]
     assert message in refusal(words, asked, tmp_path)
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+@every_command
 @pytest.mark.usefixtures("unloaded")
 def test_without_ray_the_error_says_how_to_install_it(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -84,3 +111,38 @@ def test_one_is_this_process_and_more_are_processes():
     with workers_for("12") as several:
         assert isinstance(several, Local)
         assert several.replicas == 12
+
+
+FACES = {
+    "safety": ("mechheads.studies.safety.safety_study", ["safety"]),
+    "figure safety": ("mechheads.studies.safety_figure", ["figure", "safety"]),
+    "figure roles": ("mechheads.studies.roles_figure", ["figure", "roles"]),
+    "figure recipe": ("mechheads.studies.recipe_figure", ["figure", "recipe", "chg"]),
+    "figure repeat": ("mechheads.studies.repeat_figure", ["figure", "repeat", "figure.json"]),
+}
+
+
+@pytest.mark.parametrize("name", FACES)
+@pytest.mark.parametrize("asked", ["1", "3"])
+def test_commands_pass_the_workers_on(name: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    seen = []
+
+    def face(*_args: object, workers: mh.scale.Local | None, **_options: object) -> None:
+        seen.append(workers and workers.replicas)
+        raise ValueError("enough")
+
+    home, words = FACES[name]
+    monkeypatch.setattr(home, face)
+    monkeypatch.setattr("mechheads.model.load.load", lambda *_args, **_options: None)
+    done = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "out"), "--workers", asked])
+    assert done.exit_code == 1 and "Error: enough" in done.output
+    assert seen == [None if asked == "1" else 3]
+
+
+def test_a_figure_of_weights_says_that_it_takes_no_workers(tmp_path: Path):
+    file = tmp_path / "figure.json"
+    write_request(file, FigureRequest.of("categories", ["gpt2"], {}), [])
+    for words in (["recipe", "maps"], ["repeat", str(file)]):
+        done = CliRunner().invoke(main, ["figure", *words, "--out", str(tmp_path / "out"), "--workers", "2"])
+        assert done.exit_code == 1
+        assert done.output == "Error: workers is Local(2), but this figure only reads weights; leave workers out\n"

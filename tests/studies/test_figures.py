@@ -26,11 +26,11 @@ from mechheads.studies.figures import (
 )
 from mechheads.studies.figures.request import model_names, read_request, short_names
 from support import tiny as tiny_models
+from support.figure_requests import PAIRS, REQUESTS, roles_request, safety_request
 
 pytestmark = pytest.mark.transformerlens
 
 QUIET: dict[str, Any] = {"progress": False}
-PAIRS = [["France", "Paris"], ["Italy", "Rome"], ["Spain", "Madrid"], ["Germany", "Berlin"]]
 
 
 def refuse(*_: Any, **__: Any) -> Any:
@@ -70,7 +70,7 @@ def quick_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def quick_to_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models stay loaded here, so there is nothing to collect after each of them."""
-    monkeypatch.setattr(panels.gc, "collect", lambda: 0)
+    monkeypatch.setattr(panels, "free_memory", lambda: None)
 
 
 @pytest.fixture(autouse=True)
@@ -293,26 +293,9 @@ def test_the_command_ends_with_130_after_ctrl_c(asked, relation, monkeypatch):
     assert done.exit_code == 0 and "not reached" not in done.output
 
 
-REQUESTS = {
-    "mine": [" When John went", " Paris or Rome", " Mary gave a dog", " two big"],
-    "yours": [" a small cat gave", " The capital of France is", " one two three"],
-}
-
-
 @pytest.fixture
 def asked_safety(tiny, tmp_path: Path) -> dict[str, Any]:
-    """A request for two tiny models and two sets of requests."""
-    files = [tmp_path / f"{name}.txt" for name in REQUESTS]
-    for file, texts in zip(files, REQUESTS.values(), strict=True):
-        file.write_text("\n".join(texts))
-    return {
-        "models": [tiny("llama"), tiny("gpt2")],
-        "requests": files,
-        "k": 2,
-        "template": "bare",
-        "out": tmp_path / "out",
-        **QUIET,
-    }
+    return safety_request(tiny, tmp_path)
 
 
 def test_safety_panels_are_those_of_compare_ablations(asked_safety, tiny):
@@ -427,22 +410,7 @@ def test_a_file_that_is_not_of_a_figure_is_refused(tmp_path, content, message):
 
 @pytest.fixture
 def asked_roles(tiny, tmp_path: Path) -> dict[str, Any]:
-    """A request for two tiny models and a task of ten items."""
-    file = tmp_path / "capitals.jsonl"
-    rows = [{"prompt": f" The capital of {country} is", "target": f" {city}"} for country, city in PAIRS]
-    rows += [{"prompt": f" {city} is the capital of", "target": f" {country}"} for country, city in PAIRS]
-    rows += [{"prompt": " big bigger small", "target": " smaller"}, {"prompt": " one two", "target": " three"}]
-    file.write_text("\n".join(map(json.dumps, rows)))
-    return {
-        "models": [tiny("llama"), tiny("gpt2")],
-        "tasks": file,
-        "seeds": 2,
-        "updates": 2,
-        "batch": 4,
-        "most": 3,
-        "out": tmp_path / "out",
-        **QUIET,
-    }
+    return roles_request(tiny, tmp_path)
 
 
 def test_role_curves_are_those_of_role_curve(asked_roles, tiny):

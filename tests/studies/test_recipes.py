@@ -18,6 +18,7 @@ from mechheads.cli import main
 from mechheads.data import names
 from mechheads.studies import load_recipe, recipe_figure
 from mechheads.studies.figures import recipes
+from mechheads.studies.figures.by_name import KINDS
 from mechheads.studies.figures.output import PaperFigure
 from mechheads.studies.figures.recipe_costs import operations
 
@@ -30,8 +31,10 @@ ITEMS = "\n".join(
 @pytest.mark.parametrize("name", names("recipes"))
 def test_every_setting_is_an_argument_of_its_figure(name: str):
     recipe = load_recipe(name)
-    draw, data = recipes._FIGURES[recipe.figure]
-    assert {*recipe.settings, data, "out", "quick", "device", "progress"} <= set(inspect.signature(draw).parameters)
+    kind = KINDS[recipe.figure]
+    given = set(inspect.signature(kind.draw).parameters)
+    assert {*recipe.settings, kind.data, "out", "quick", "device", "progress"} <= given
+    assert ("workers" in given) == kind.runs
     assert len(recipe.models) in (2, 4) and recipe.differs
     needs = recipe.needs().splitlines()
     assert [line.split(":")[0] for line in needs[: len(recipe.models)]] == list(recipe.models)

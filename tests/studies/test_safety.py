@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -17,6 +22,8 @@ from mechheads.safety.requests import sides, texts
 from mechheads.safety.requests.requests import Request
 from mechheads.studies import safety as study_module
 from mechheads.studies.report import write_safety_page
+from support.made_ray import MadeRay
+from support.made_workers import MadeWorkers
 
 pytestmark = pytest.mark.transformerlens
 
@@ -51,12 +58,18 @@ def judging(verdict: str):
 
 
 def study_of(
-    small: mh.Model, monkeypatch: pytest.MonkeyPatch, judge: Any, group: Any = "query", critical: int = 2
+    small: mh.Model,
+    monkeypatch: pytest.MonkeyPatch,
+    judge: Any,
+    group: Any = "query",
+    critical: int = 2,
+    workers: Any = None,
 ) -> mh.studies.SafetyStudy:
     for name in ("refusal_brittleness", "refusal_tests", "attack_curve"):
         real = getattr(study_module, name)
         monkeypatch.setattr(study_module, name, partial(real, judge=judge))
-    return mh.studies.safety_study(small, 3, group=group, quick=True, critical=critical, progress=False)
+    given: dict[str, Any] = {"group": group, "quick": True, "critical": critical, "workers": workers}
+    return mh.studies.safety_study(small, 3, progress=False, **given)
 
 
 RANKINGS = ["Ships, undifferentiated", "Ships, scaling", "refusal contribution", "refusal direction"]
@@ -130,23 +143,27 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     assert page.index("&lt;b&gt;dog") > page.index("<details>")
 
 
-def test_heads_that_carry_refusals_are_named_with_how_sure_this_is(small, short, monkeypatch):
-    """Tests that say so are put in place of real ones: the report names the heads of the best ranking."""
+@pytest.mark.parametrize("carrying", [RANKINGS[1:2], RANKINGS[1:]])
+def test_heads_that_carry_refusals_are_named_with_how_sure_this_is(small, short, monkeypatch, carrying):
+    """Tests that say so are put in place of real ones: the report names the heads of the first of the best rankings."""
     real = study_module.refusal_tests
 
     def carried(*args: Any, **options: Any) -> dict[str, mh.safety.RefusalTest]:
         found = real(*args, **options)
-        test = found[RANKINGS[1]]
-        ablated = (test.answers["condition"] == "ablated") & (test.answers["kind"] == "harmful")
-        answers = test.answers.assign(verdict=test.answers["verdict"].where(~ablated, "complied"))
-        return found | {RANKINGS[1]: replace(test, critical=True, answers=answers, verdict="safety-critical: all")}
+        for name in carrying:
+            test = found[name]
+            ablated = (test.answers["condition"] == "ablated") & (test.answers["kind"] == "harmful")
+            answers = test.answers.assign(verdict=test.answers["verdict"].where(~ablated, "complied"))
+            found[name] = replace(test, critical=True, answers=answers, verdict="safety-critical: all")
+        return found
 
     monkeypatch.setattr(study_module, "refusal_tests", carried)
     with pytest.warns(UserWarning, match="hardly any refusal"):
         study = study_of(small, monkeypatch, judging("refused"))
-    assert list(study.carriers) == [RANKINGS[1]] and not study.spread
+    assert list(study.carriers) == carrying and not study.spread
     which = next(section.lines for section in study.sections() if section.title == QUESTIONS[2])
-    assert which[0] == "Refusals depend on the first 2 heads by Ships, scaling (tests in 4)."
+    assert which[0].startswith("Refusals depend on the first 2 heads by Ships, scaling")
+    assert which[1].startswith("By Ships, scaling, in nats")
     for head, line in zip(study.ships["scaling"].heads(2), which[2:4], strict=True):
         assert line.strip().startswith(str(head)) and "of 4 rankings" in line and "%" in line
     assert "That the model is safe as long as these heads work: refusing is not safety." in study.summary()
@@ -178,6 +195,44 @@ def test_alone_and_together_are_the_same(small, short, monkeypatch):
     assert shared.loc[("Ships, undifferentiated", "Ships, scaling"), "shared"] == len(both)
 
 
+def test_workers_give_the_study_of_one_process(small, short, monkeypatch):
+    workers, computed = MadeWorkers(2), {}
+    stage = study_module.SafetyStudy.stage
+
+    @contextmanager
+    def counted(study: mh.studies.SafetyStudy, name: str, progress: bool) -> Iterator[None]:
+        before = len(workers.computed)
+        with stage(study, name, progress):
+            yield
+        computed[name] = len(workers.computed) - before
+
+    with pytest.warns(UserWarning, match="hardly any refusal"):
+        alone = study_of(small, monkeypatch, judging("refused"))
+    monkeypatch.setattr(study_module.SafetyStudy, "stage", counted)
+    with pytest.warns(UserWarning, match="hardly any refusal"):
+        ours = study_of(small, monkeypatch, judging("refused"), workers=workers)
+    assert [name for name, batches in computed.items() if not batches] == ["refusal direction"], "two runs, no units"
+    assert list(computed) == list(alone.seconds)
+    assert list(ours.rankings) == list(alone.rankings)
+    for name, scores in ours.rankings.items():
+        assert scores.heads(3) == alone.rankings[name].heads(3)
+        np.testing.assert_allclose(scores.scores, alone.rankings[name].scores, rtol=1e-4, atol=1e-5)
+    for name, test in ours.tests.items():
+        pd.testing.assert_frame_equal(test.table, alone.tests[name].table, rtol=1e-4)
+        assert test.answers.equals(alone.tests[name].answers)
+    assert ours.brittleness is not None and ours.curve is not None
+    assert ours.brittleness.table.equals(alone.brittleness.table)
+    assert ours.curve.table.equals(alone.curve.table)
+    assert ours.summary().split("Time ")[0] == alone.summary().split("Time ")[0]
+
+
+def test_workers_that_cannot_load_the_model_are_refused_before_it_runs(small):
+    wrapped = mh.wrap(small.model, small.tokenizer)
+    wrapped.backend.run = None
+    with pytest.raises(ValueError, match=r"made by mh\.wrap, so workers cannot load it"):
+        mh.studies.safety_study(wrapped, critical=2, progress=False, workers=MadeWorkers(1))
+
+
 def test_ctrl_c_keeps_what_is_done(small, short, monkeypatch):
     def stop(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
@@ -203,7 +258,18 @@ def test_the_command_writes_a_page(tiny, short, monkeypatch, tmp_path: Path):
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 0, done.output
     assert (tmp_path / "index.html").is_file() and QUESTIONS[0] in done.output
-    assert "about " in done.output and "key/value group" in done.output
+    assert re.search(r"about \d.*s; Ctrl-C keeps what is done", done.output) and "key/value group" in done.output
+
+
+def test_the_command_takes_workers(tiny, short, monkeypatch, tmp_path: Path):
+    made = MadeRay({"CPU": 4})
+    monkeypatch.setitem(sys.modules, "ray", made)
+    monkeypatch.setattr(study_module, "safety_study", partial(mh.studies.safety.safety_study, critical=1))
+    command = ["safety", "--model", str(tiny("llama")), "--out", str(tmp_path), "--quick", "--workers", "ray:2"]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    assert (len(made.options), made.killed) == (2, [0, 1])
+    assert re.search(r"about \d.*s without workers; Ctrl-C keeps what is done", done.output)
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path):

@@ -8,26 +8,22 @@ curve of irrelevance stays near 0 (Nam et al. 2025, arXiv 2505.13737).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Float, Int
-from torch import Tensor
 
 from mechheads.gating.fit.arguments import Reduce, check_reduce
 from mechheads.gating.fit.fitted import Gates
-from mechheads.gating.fit.gates import under_gates
+from mechheads.gating.roles.measure_curves import Curve, MeasureCurve, measure_curves
 from mechheads.gating.roles.roles import ROLES, Roles, head_roles
 from mechheads.gating.tasks.task import Task
 from mechheads.heads import HeadId
-from mechheads.limits import Budget
+from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.messages.progress import Bar
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.kinds import KINDS
@@ -94,6 +90,7 @@ def role_curve(
     seed: int = 0,
     budget: Budget = None,
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> RoleCurves:
     """The change in a task's log-probability when the top k heads of each role are gated off, for growing k.
 
@@ -112,12 +109,15 @@ def role_curve(
         seed: for the random orders.
         budget: memory limit, in bytes or as ``"2 GB"`` (default 4 GB).
         progress: whether to show a progress bar.
+        workers: what measures the curves, as in ``mh.sweep``: each curve is a unit. Ctrl-C waits for the curves in
+            flight.
 
     Returns:
         The curves. After Ctrl-C, the curves so far; the rest is NaN.
 
     Raises:
         ValueError: if an argument does not fit, the gates belong to another model, or their fit was interrupted.
+        RuntimeError: if a curve ends every worker that tries it.
 
     >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
     >>> gates = mh.fit_gates(model, task, seeds=2, updates=1, progress=False)
@@ -136,16 +136,21 @@ def role_curve(
     for draw in range(draws):
         orders[f"random {draw + 1}"] = np.stack([rng.permutation(n_heads) for _ in keep])
     found = {which: np.full((len(keep), len(steps), len(tokens)), np.nan) for which in orders}
-    pairs = 2 * sum(k > 0 for k in steps) * len(keep) * len(orders)
+    curves = [
+        Curve(which, base, gate, order[base]) for which, order in orders.items() for base, gate in enumerate(keep)
+    ]
+    limits = Limits.of(budget, workers)
     done = 0
-    with Bar(total=pairs * len(tokens), desc="role curves", disable=not progress, leave=False) as bar:
-        run = partial(under_gates, model, tokens, reduce=reduce, budget=budget, bar=bar)
-        with until_interrupted() as work:
-            for which, order in orders.items():
-                for base, gate in enumerate(keep):
-                    found[which][base] = _changes(run, gate, order[base], steps)
-                    done += 1
-    work.warn(f"{done} of {len(keep) * len(orders)} curves")
+
+    def take(index: int, changes: Float[np.ndarray, "step item"]) -> None:
+        nonlocal done
+        found[curves[index].which][curves[index].base] = changes
+        done += 1
+
+    with until_interrupted() as work:
+        measure = MeasureCurve(tokens, tuple(steps), reduce, limits.in_one_process)
+        measure_curves(model, measure, curves, limits, take, progress=progress)
+    work.warn(f"{done} of {len(curves)} curves")
     values = np.concatenate([line[0] if over == "items" else line.mean(-1).T for line in found.values()])
     labels = tokens.cluster if over == "items" else [str(number) for number in gates.seeds]
     low, high = clustered_interval(values, labels)
@@ -214,25 +219,3 @@ def _ranked(roles: Roles, role: str, over: str) -> Int[np.ndarray, "base rank"]:
     """Flat indices of the heads, the highest score first; heads with equal scores in order of layer and head."""
     values = roles[role].scores.values[..., None] if over == "items" else roles[role].dataset["values"].values
     return np.argsort(-values.reshape(-1, values.shape[-1]).T, axis=1, kind="stable")
-
-
-def _changes(
-    run: Callable[[Tensor], Float[np.ndarray, "set item"]],
-    keep: Float[np.ndarray, "layer head"],
-    order: Int[np.ndarray, " rank"],
-    steps: Sequence[int],
-) -> Float[np.ndarray, "step item"]:
-    """log p with the first k heads of an order gated off minus log p with them gated on; 0 for no heads.
-
-    Args:
-        run: returns log p of every item under each set of gates [set, layer, head].
-    """
-    tried = [k for k in steps if k > 0]
-    sets = np.tile(keep.reshape(-1), (2, len(tried), 1))
-    for row, k in enumerate(tried):
-        sets[0, row, order[:k]], sets[1, row, order[:k]] = 0, 1
-    gates = torch.tensor(sets.reshape(-1, *keep.shape), dtype=torch.float32)
-    off, on = np.split(run(gates), 2)
-    changes = np.zeros((len(steps), off.shape[1]))
-    changes[len(steps) - len(tried) :] = off - on
-    return changes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import re
@@ -13,13 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import torch
-
 from mechheads.engine.memory import is_out_of_memory
+from mechheads.limits import DEFAULT_LIMITS, Limits
 from mechheads.messages.interrupted import until_interrupted
+from mechheads.model.freeing import free_memory
 from mechheads.studies.figures.request import FigureRequest, read_request, short_names, split_revision, write_request
-from mechheads.studies.study import teller
-from mechheads.units import show_seconds
+from mechheads.studies.study import about_seconds, teller
 
 M = TypeVar("M")
 R = TypeVar("R")
@@ -32,15 +30,18 @@ class Work(Generic[M, R]):
 
     Attributes:
         load: loads a model, by its name and revision.
-        estimate: the seconds that panels of a model will take, by the names of their data sets; None if not known.
+        estimate: the seconds that panels of a model will take in this process, by the names of their data sets; None
+            if not known.
         compute: computes the panel of a model and a data set, and saves it in a folder. Ctrl-C raises an exception.
         read: reads what ``compute`` saved.
+        limits: with the workers that ``compute`` uses, if it does.
     """
 
     load: Callable[[str, str | None], M]
     estimate: Callable[[M, Sequence[str]], float | None]
     compute: Callable[[M, str, Path], R]
     read: Callable[[Path], R]
+    limits: Limits = DEFAULT_LIMITS
 
 
 @dataclass
@@ -151,7 +152,7 @@ def compute_panels(folder: FigureFolder, work: Work[M, R], *, progress: bool) ->
             if todo:
                 say(f"Model {number} of {len(missing)}: {folder.names[model]}")
                 _compute_model(folder, work, (model, todo), panels, say)
-                _free_memory()
+                free_memory()
     panels.interrupted = stopped.interrupted
     done = [panel for panel, found in panels.results.items() if not isinstance(found, str)]
     if not done and stopped.interrupted:
@@ -190,7 +191,7 @@ def _compute_model(
         return
     try:
         seconds = work.estimate(model, todo)
-        about = "" if seconds is None else f", about {show_seconds(seconds)}"
+        about = "" if seconds is None else f", {about_seconds(seconds, work.limits)}"
     except (ValueError, MemoryError, RuntimeError) as error:
         _check_expected(error)
         about = ""
@@ -211,12 +212,6 @@ def _check_expected(error: Exception) -> None:
     """Raise an error again that is neither about a model nor about memory."""
     if not isinstance(error, ValueError) and not is_out_of_memory(error):
         raise error
-
-
-def _free_memory() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def _source(model: str) -> str | None:

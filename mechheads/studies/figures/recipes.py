@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,13 @@ import pandas as pd
 from mechheads.data import content, names
 from mechheads.files.csv_tables import write_csv
 from mechheads.labels.head_labels import HeadLabels
+from mechheads.limits import Workers
 from mechheads.messages.arguments import check_known
-from mechheads.studies.figures.categories import categories_figure
+from mechheads.studies.figures.by_name import KINDS
 from mechheads.studies.figures.output import PaperFigure
 from mechheads.studies.figures.recipe_costs import Shape, costs
 from mechheads.studies.figures.request import ModelNames
-from mechheads.studies.figures.roles import roles_figure
-from mechheads.studies.figures.safety import safety_figure
 
-_FIGURES: dict[str, tuple[Callable[..., PaperFigure], str]] = {
-    "categories": (categories_figure, "relations"),
-    "safety": (safety_figure, "requests"),
-    "roles": (roles_figure, "tasks"),
-}
-"""The function of each figure, and its argument for data sets."""
 _DIMENSIONS: dict[str, list[str]] = {
     "categories": ["model", "relation"],
     "safety": [],
@@ -120,6 +113,7 @@ def recipe_figure(
     quick: bool = False,
     device: str = "cpu",
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> PaperFigure:
     """A paper's figure with the paper's settings, and its printed numbers next to these.
 
@@ -132,18 +126,19 @@ def recipe_figure(
             ``printed.csv`` compares the numbers.
         quick: as in the function of the figure.
         device, progress: as in ``mh.studies.categories_figure``.
+        workers: as in the function of the figure; ``"maps"`` takes none, because it only reads weights.
 
     Raises:
         ValueError: if there is no such recipe, and as in the function of the figure.
         KeyboardInterrupt: after Ctrl-C, if no panel is finished.
     """
     asked = load_recipe(recipe)
-    draw, argument = _FIGURES[asked.figure]
-    settings = asked.settings | ({} if data is None else {argument: data})
+    kind = KINDS[asked.figure]
+    settings = asked.settings | ({} if data is None else {kind.data: data}) | kind.options(workers)
     folder = Path(recipe if out is None else out)
     if progress and models is None:
         print(f"{asked.paper}\n{asked.needs(device)}", file=sys.stderr)
-    made = draw(
+    made = kind.draw(
         list(asked.models) if models is None else models,
         **settings,
         out=folder,

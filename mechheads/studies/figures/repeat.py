@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mechheads.limits import Workers
 from mechheads.messages.warn import warn
 from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODELS
-from mechheads.studies.figures.categories import categories_figure
+from mechheads.studies.figures.by_name import KINDS
 from mechheads.studies.figures.output import PaperFigure
 from mechheads.studies.figures.request import FigureRequest, file_checksum, read_request
-from mechheads.studies.figures.roles import roles_figure
-from mechheads.studies.figures.safety import safety_figure
-
-_FIGURES: dict[str, Callable[..., PaperFigure]] = {
-    "categories": categories_figure,
-    "safety": safety_figure,
-    "roles": roles_figure,
-}
 
 
 def repeat_figure(
-    path: str | Path, out: str | Path | None = None, *, device: str = "cpu", progress: bool = True
+    path: str | Path,
+    out: str | Path | None = None,
+    *,
+    device: str = "cpu",
+    progress: bool = True,
+    workers: Workers | None = None,
 ) -> PaperFigure:
     """Draw a figure again: the same models, data and settings.
 
@@ -33,6 +30,8 @@ def repeat_figure(
             figure's own folder is refused, and another folder gives a warning.
         device: the device of the models.
         progress: as in ``mh.studies.categories_figure``.
+        workers: as in the function of the figure, whatever computed it the first time; a figure of categories takes
+            none, because it only reads weights.
 
     Raises:
         ValueError: if there is no such file or it is not of a figure, a file of data has changed or is gone, and as in
@@ -40,8 +39,10 @@ def repeat_figure(
     """
     path = Path(path)
     request, panels = read_request(path)
-    if request.figure not in _FIGURES:
-        raise ValueError(f"{path} is of a figure {request.figure!r}; known are {', '.join(_FIGURES)}")
+    if request.figure not in KINDS:
+        raise ValueError(f"{path} is of a figure {request.figure!r}; known are {', '.join(KINDS)}")
+    kind = KINDS[request.figure]
+    options = kind.options(workers)
     for name, checksum in request.checksums.items():
         if Path(name).is_absolute() and not (Path(name).is_file() and file_checksum(name) == checksum):
             raise ValueError(f"{path} needs the file {name}, which is gone or has changed since")
@@ -51,7 +52,7 @@ def repeat_figure(
         now = FigureRequest.of(request.figure, request.models, {}).versions
         if changed := [f"{name} {old}" for name, old in request.versions.items() if now.get(name) != old]:
             warn(f"{path} was made with {', '.join(changed)}, which are now other versions; numbers may differ")
-    return _FIGURES[request.figure](models, **request.settings, out=folder, device=device, progress=progress)
+    return kind.draw(models, **request.settings, out=folder, device=device, progress=progress, **options)
 
 
 def _as_they_were(request: FigureRequest, panels: list[dict[str, Any]]) -> list[str]:

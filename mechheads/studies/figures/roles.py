@@ -15,6 +15,7 @@ from mechheads.gating import Gates, RoleCurves, fit_gates, head_roles, role_curv
 from mechheads.gating.fit.arguments import check_seeds, check_updates
 from mechheads.gating.tasks.open_task import needs_model, open_task
 from mechheads.gating.tasks.task import Task
+from mechheads.limits import Limits, Workers
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.load import load
@@ -61,6 +62,7 @@ class _Settings:
     most: int
     quick: bool
     progress: bool
+    limits: Limits
 
     def task(self, name: str, model: Model | None) -> Task:
         """The items of a task."""
@@ -74,13 +76,14 @@ class _Settings:
         about: dict[str, Any] = {
             name: min(getattr(self, name), few.get(name, getattr(self, name))) for name in ("seeds", "updates", "batch")
         }
-        return fit_gates(model, task, **about | (_QUICK_RATES if self.quick else {}) | options)
+        about |= {"budget": self.limits} | (_QUICK_RATES if self.quick else {})
+        return fit_gates(model, task, **about | options)
 
     def seconds(self, model: Model, name: str) -> float:
-        """An estimate of the time for the fits, from one update."""
+        """An estimate of the time for the fits in this process, from one update."""
         fitted_on, _ = self.task(name, model).split(0.8)
         start = time.perf_counter()
-        self.fit(model, fitted_on, updates=1, progress=False)
+        self.fit(model, fitted_on, updates=1, progress=False, budget=self.limits.in_one_process)
         return (time.perf_counter() - start) * (min(self.updates, _QUICK["updates"]) if self.quick else self.updates)
 
     def compute(self, model: Model, name: str, place: Path) -> FittedRoles:
@@ -95,7 +98,8 @@ class _Settings:
         stop_if(gates.interrupted)
         most = min(self.most, _QUICK["most"]) if self.quick else self.most
         draws = _QUICK["draws"] if self.quick else 5
-        curves = role_curve(model, tried_on, gates, most=most, draws=draws, progress=self.progress)
+        options: dict[str, Any] = {"most": most, "draws": draws, "progress": self.progress, "budget": self.limits}
+        curves = role_curve(model, tried_on, gates, **options)
         stop_if(curves.interrupted)
         gates.save(place / "gates.nc")
         curves.save(place / "curves.nc")
@@ -116,6 +120,7 @@ def roles_figure(
     quick: bool = False,
     device: str = "cpu",
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> PaperFigure:
     """Curves that test the roles of heads, tasks by models, as in the causal head gating paper (arXiv 2505.13737).
 
@@ -134,6 +139,9 @@ def roles_figure(
         quick: at most 2 seeds, 20 larger updates of 8 items, 40 items and 20 heads, for a first look.
         device: the device of the models.
         progress: print what is done and an estimate of the time, on stderr, with progress bars.
+        workers: what fits gates (each seed is a unit) and measures curves (each curve is one), as in ``mh.sweep``; they
+            load each model in turn. ``figure.json`` does not hold them: a figure may go on with other workers, or
+            without.
 
     Raises:
         ValueError: if an argument does not fit or the folder holds another figure (raised before a model is loaded),
@@ -142,7 +150,7 @@ def roles_figure(
     """
     names = model_names(models, DEFAULT_MODEL)
     asked = data_names(tasks, "tasks")
-    settings = _Settings(seeds, updates, batch, n, most, quick, progress)
+    settings = _Settings(seeds, updates, batch, n, most, quick, progress, Limits.of(None, workers))
     _check(settings, asked)
     titles = short_names(asked)
     paths = {title: name for name, title in titles.items()}
@@ -160,6 +168,7 @@ def roles_figure(
         lambda model, todo: sum(settings.seconds(model, paths[title]) for title in todo),
         lambda model, title, place: settings.compute(model, paths[title], place),
         lambda place: FittedRoles(Gates.load(place / "gates.nc"), RoleCurves.load(place / "curves.nc")),
+        settings.limits,
     )
     panels = compute_panels(folder, work, progress=progress)
     return write_figure(folder, panels, _draw(folder, panels))

@@ -11,6 +11,7 @@ import pandas as pd
 
 from mechheads.engine.sweep import timed_plan
 from mechheads.interventions.basic import UniformAttention
+from mechheads.limits import Limits, Workers
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.model.load import load
 from mechheads.model.model import Model
@@ -60,6 +61,7 @@ def safety_figure(
     seed: int = 0,
     device: str = "cpu",
     progress: bool = True,
+    workers: Workers | None = None,
 ) -> PaperFigure:
     """The heads of several models on which answers to requests depend, as in the Ships paper (arXiv 2410.13708).
 
@@ -77,6 +79,8 @@ def safety_figure(
         seed: for resampling.
         device: the device of the models.
         progress: print what is done and an estimate of the time, on stderr, with progress bars.
+        workers: what computes Ships, as in ``mh.sweep``; they load each model in turn. ``figure.json`` does not hold
+            them: a figure may go on with other workers, or without.
 
     Raises:
         ValueError: if an argument does not fit or the folder holds another figure (raised before a model is loaded),
@@ -86,6 +90,7 @@ def safety_figure(
     names = model_names(models, REFUSING_MODEL)
     sets = data_names(requests, "requests")
     _check(ablations, k, template)
+    limits = Limits.of(None, workers)
     short = short_names(sets)
     texts = {short[name]: list(open_requests(name)) for name in sets}
     checksums = {name: _checksum(name, texts[short[name]]) for name in sets}
@@ -109,7 +114,7 @@ def safety_figure(
 
     def compute(model: Model, data: str, place: Path) -> dict[str, SafetyHeads]:
         found = compare_ablations(
-            model, texts[data], k, ablations=ablations, template=template, seed=seed, progress=progress
+            model, texts[data], k, ablations=ablations, template=template, seed=seed, progress=progress, budget=limits
         )
         for scores in found.values():
             stop_if_partial(scores)
@@ -122,6 +127,7 @@ def safety_figure(
         estimate,
         compute,
         lambda place: {ablation: SafetyHeads.load(place / f"{ablation}.nc") for ablation in ablations},
+        limits,
     )
     panels = compute_panels(folder, work, progress=progress)
     return write_figure(folder, panels, _draw(folder, panels))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,12 @@ import torch
 import mechheads as mh
 from mechheads.gating import ROLES, Task, head_roles, role_curve
 from mechheads.gating.fit.gates import log_probs
-from mechheads.gating.roles import role_curves as curves
+from mechheads.gating.roles import measure_curves
+from mechheads.workers.messages import Request
 from support import gated_micro
 from support.gated_micro import HURTS, NEEDED, capitals, log_p
 from support.made_gates import made_gates
+from support.made_workers import MadeWorkers
 
 pytestmark = pytest.mark.transformerlens
 
@@ -140,12 +144,41 @@ def test_interrupted_curves_keep_what_is_done(llama: mh.Model, monkeypatch: pyte
             raise KeyboardInterrupt
         return under(*args, **options)
 
-    under = curves.under_gates
-    monkeypatch.setattr(curves, "under_gates", stops)
+    under = measure_curves.under_gates
+    monkeypatch.setattr(measure_curves, "under_gates", stops)
     with pytest.warns(UserWarning, match="interrupted after 2 of 4 curves; the rest are NaN"):
         found = role_curve(llama, TEXTS, random_gates(llama), counts=[2], draws=1, **QUICK)
     assert found.table["change"].notna().tolist() == [True, True, False, False]
     assert found.provenance["interrupted"]
+
+
+@pytest.mark.parametrize("over", ["items", "seeds"])
+def test_workers_measure_the_curves_of_one_process_to_the_bit(llama: mh.Model, over: Any) -> None:
+    given: dict[str, Any] = {"counts": [0, 2, 5], "draws": 2, "over": over, **QUICK}
+    workers = MadeWorkers(2)
+    ours = role_curve(llama, TEXTS, random_gates(llama), workers=workers, **given)
+    alone = role_curve(llama, TEXTS, random_gates(llama), **given)
+    measured = [str(unit) for batch in workers.computed for unit in batch]
+    assert measured.count("the curve of random 2") == (1 if over == "items" else 3)
+    assert ours.table.equals(alone.table)
+    assert ours.values.tobytes() == alone.values.tobytes()
+    assert ours.provenance == alone.provenance
+
+
+def test_ctrl_c_finishes_the_curves_in_flight(llama: mh.Model) -> None:
+    def press(replica: int, request: Any) -> None:
+        if isinstance(request, Request) and not workers.computed:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    workers = MadeWorkers(2, press)
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.warns(UserWarning, match="interrupted after [12] of 4 curves; the rest are NaN"):
+            found = role_curve(llama, TEXTS, random_gates(llama), counts=[2], draws=1, workers=workers, **QUICK)
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert int(found.table["change"].notna().sum()) == len(workers.computed) < 4
+    assert found.interrupted
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""How much the study of refusals measures, and about how long it takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mechheads.engine.sweep import timed_plan
+from mechheads.generation.generate import generate
+from mechheads.interventions.basic import UniformAttention
+from mechheads.safety.heads.ablations import PAPER_KINDS
+from mechheads.safety.requests.requests import request_prompts
+
+if TYPE_CHECKING:
+    from mechheads.model.model import Model
+    from mechheads.prompts.prompts import Prompts
+
+_RACED = 0.4
+"""The share of a sweep that a race usually takes."""
+_PROBED, _PROBED_TOKENS = 20, 4
+"""Answers, and tokens after the first, that are written for the estimate."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured: every n-th request, tokens of an answer, random draws, and points of the curve."""
+
+    ranked_every: int = 3
+    tested_every: int = 1
+    tokens: int = 20
+    draws: int = 2
+    draws_of_any: int = 3
+    curve: tuple[int, ...] = (1, 3)
+    draws_of_curve: int = 1
+
+    def answers(self, harmful: int, harmless: int, sets: int) -> int:
+        """How many answers are written, for so many requests of each kind and sets of heads."""
+        both, points = harmful + harmless, 1 + (1 + len(self.curve)) * (1 + self.draws_of_curve)
+        return (
+            both * (1 + self.draws_of_any) + both * (1 + sets * (1 + self.draws)) + (harmful + harmless // 4) * points
+        )
+
+
+FULL = Sizes()
+QUICK = Sizes(ranked_every=6, tested_every=3, tokens=12, draws=1, draws_of_any=2, curve=(1,), draws_of_curve=1)
+
+
+def study_seconds(
+    model: Model,
+    sizes: Sizes,
+    ranked_on: Sequence[str],
+    tested_on: tuple[Sequence[str], Sequence[str]],
+    group_size: int,
+    raced: bool,
+) -> float:
+    """How many seconds the study takes in this process, from a few heads and a few answers.
+
+    Args:
+        ranked_on: the harmful requests that rank heads.
+        tested_on: the harmful and the harmless requests that are answered.
+        group_size: how many heads are ablated as one.
+        raced: whether heads race.
+    """
+    harmful, harmless = tested_on
+    asked = request_prompts(model, ranked_on)
+    sweep = timed_plan(model, asked, intervention=UniformAttention()).seconds or 0.0
+    some = request_prompts(model, harmful[:_PROBED], "chat" if model.chat_template else "query")
+    one, several = (_seconds(model, some, tokens) for tokens in (1, 1 + _PROBED_TOKENS))
+    each = (one + max(several - one, 0.0) / _PROBED_TOKENS * (sizes.tokens - 1)) / len(harmful[:_PROBED])
+    answers = sizes.answers(len(harmful), len(harmless), len(PAPER_KINDS) + 3)
+    return (len(PAPER_KINDS) + 2) * sweep * (_RACED if raced else 1) / group_size + answers * each
+
+
+def _seconds(model: Model, prompts: Prompts, tokens: int) -> float:
+    """How long it takes to write so many tokens after each prompt."""
+    start = time.perf_counter()
+    generate(model, prompts, tokens, progress=False)
+    return time.perf_counter() - start
