@@ -53,7 +53,8 @@ def ablate(
             every token so far).
         factor: for ``"scale"`` and ``"uniform"``.
         metric: what is measured; by default, KL(intact || ablated) at the last token.
-        heads, positions, budget, progress, workers, store, top, nodes: as in ``mh.sweep``.
+        heads, positions, budget, progress, workers, store, top, nodes: as in ``mh.sweep``. With ``top``, a gradient may
+            help, as in ``mh.activation_patch``.
         seed: for ``"resample"`` and the intervals.
 
     Returns:
@@ -72,7 +73,7 @@ def ablate(
         asked, ablation, as_metric(metric), heads, positions, seed=seed, limits=limits, race=Race.of(top), nodes=nodes
     )
     about = About(f"{kind} ablation", "ablate")
-    return run_spec(model, spec, about, runs=cached, store=store, progress=progress)
+    return run_spec(model, spec, about, runs=cached, store=store, progress=progress, estimated=race_estimates)
 
 
 def make_ablation(kind: str, factor: float = 0.0, seed: int = 0) -> Intervention:

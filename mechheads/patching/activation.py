@@ -61,8 +61,8 @@ def activation_patch(
         direction: ``"denoising"`` or ``"noising"``.
         heads, positions, normalize, budget, seed, progress, workers, store, top, nodes: as in ``mh.sweep``. With
             ``top``, if the metric has a gradient and the sweep is long enough for one to save time, the race also uses
-            what ``mh.patching.attribution_patch`` says of every head and prompt, and needs about half as many
-            measurements. The scores of the heads found do not depend on it.
+            what ``mh.patching.attribution_patch`` says of every head and prompt, and needs fewer measurements. The
+            scores of the heads found do not depend on it.
         screen: run only the heads with the largest absolute attribution (see
             ``mh.patching.attribution_patch``): a share of
             the heads, such as 0.2, their number, or a ``Screen``. Attribution is averaged over prompts, like the

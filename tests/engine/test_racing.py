@@ -293,6 +293,18 @@ def test_patching_races_with_the_estimates_of_a_gradient(site, llama, pairs, mon
     np.testing.assert_array_equal(again.values.values, helped.values.values)
 
 
+@pytest.mark.parametrize("kind", ["zero", "mean", "uniform"])
+def test_ablation_races_with_the_estimates_of_a_gradient(kind, llama, pairs, monkeypatch):
+    options = {"kind": kind, "metric": "logit_diff", "progress": False}
+    whole = mh.ablate(llama, pairs, **options)
+    monkeypatch.setattr(mechheads.patching.race_estimates, "_WORTH", 0)
+    race = mh.ablate(llama, pairs, top=2, **options)
+    assert race.provenance["race"]["estimates"] == "attribution"
+    assert race.heads(2) == whole.heads(2)
+    kept = ~race.dataset["dropped"].values
+    np.testing.assert_allclose(race.scores.values[kept], whole.scores.values[kept], atol=1e-5)
+
+
 @pytest.mark.parametrize("why", ["no gradient", "a gradient of 0", "no memory"])
 def test_a_race_without_a_gradient_that_helps_is_the_race_without_it(why, llama, pairs, monkeypatch):
     monkeypatch.setattr(mechheads.patching.race_estimates, "_WORTH", 0)
