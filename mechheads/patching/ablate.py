@@ -21,6 +21,7 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, kl_divergence
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.patching.race_estimates import race_estimates
 from mechheads.results.scores import HeadScores
 
 Ablation = Literal["zero", "mean", "resample", "scale", "uniform"]
