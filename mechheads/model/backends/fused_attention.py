@@ -10,6 +10,9 @@ the hook points of q, k, v and z are the same ones. Which code is replaced depen
   replaced (``OwnByHand``).
 - If one projection gives all three, the bridge splits it, and transformers' own attention would not call the parts. So
   the bridge's method from q, k and v on is replaced (``Split``).
+
+If a mask is causal, the kernel spares half of the products, but only for as many queries as keys. Where the first
+tokens have keys only, because they were computed before, empty queries are put in their place, and their z is dropped.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components import (
@@ -28,6 +31,7 @@ from transformer_lens.model_bridge.generalized_components import (
     JointQKVPositionEmbeddingsAttentionBridge,
     PositionEmbeddingsAttentionBridge,
 )
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from mechheads.model.backends.temporary_changes import Changes, Forward, Setting
 
@@ -39,6 +43,10 @@ NEVER = 2**62
 """So many tokens that no mask is read."""
 _STEPS = ("use_split_qkv_input", "use_attn_in", "use_attn_result")
 """Settings of the bridge that ask for more hook points inside attention."""
+_MOST_EMPTY = 4
+"""Empty queries are worth it if there are at least so many times as many keys."""
+_CAUSAL = "sdpa of the last queries"
+"""transformers' name for its fused kernel with empty queries, which is registered below."""
 _SPLIT = "_reconstruct_attention"
 """The bridge's method from split queries, keys and values to the output of attention."""
 _OWN = "_attn"
@@ -75,7 +83,8 @@ class FusedAttention(ABC):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
         """The z of each head, from q, k and v [row, head, pos, d_head] and a mask, boolean or added to the scores."""
         if is_causal(mask, self.long):
-            return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+            q, ahead = _with_empty(q, k)
+            return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)[..., ahead:, :]
         added = mask if mask.dtype == torch.bool else mask.to(q.dtype)
         return scaled_dot_product_attention(q, k, v, attn_mask=added, scale=scale)
 
@@ -87,10 +96,10 @@ class Own(FusedAttention):
         return Forward(self.attention, self._forward)
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
-        mask = kwargs.get("attention_mask")
+        mask, kernel = kwargs.get("attention_mask"), "sdpa"
         if mask is not None and is_causal(mask, self.long):
-            kwargs["attention_mask"] = None
-        fused = Setting(self._own.config, "_attn_implementation", "sdpa")
+            kwargs["attention_mask"], kernel = None, _CAUSAL
+        fused = Setting(self._own.config, "_attn_implementation", kernel)
         return self._changes.during([fused], lambda: self._own.forward(*args, **kwargs))
 
 
@@ -159,12 +168,28 @@ def fused_attention(block: Any, changes: Changes) -> FusedAttention | None:
 
 
 def is_causal(mask: Tensor, long: int = _LONG) -> bool:
-    """Whether a long mask lets each query see just the keys up to its own: then half of the products are spared."""
+    """Whether a long mask lets each query see just the keys up to its own; the queries are those of the last keys."""
     queries, keys = mask.shape[-2:]
-    if queries != keys or queries < long:
+    if queries < long or not 0 <= keys - queries <= keys // _MOST_EMPTY:
         return False
-    causal = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril()
+    causal = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril(keys - queries)
     return bool(((mask if mask.dtype == torch.bool else mask == 0) == causal).all())
+
+
+def _with_empty(q: Tensor, k: Tensor) -> tuple[Tensor, int]:
+    """Queries [row, head, pos, d_head] after empty ones for the keys before them, and the number of these."""
+    ahead = k.shape[-2] - q.shape[-2]
+    return torch.cat([q.new_zeros(*q.shape[:-2], ahead, q.shape[-1]), q], dim=-2) if ahead else q, ahead
+
+
+def _causal(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: None, **kwargs: Any) -> tuple[Tensor, None]:
+    """transformers' own fused attention, z [row, pos, head, d_head], with empty queries for the first keys."""
+    q, ahead = _with_empty(q, k)
+    z, none = ALL_ATTENTION_FUNCTIONS["sdpa"](module, q, k, v, mask, **kwargs)
+    return z[:, ahead:], none
+
+
+AttentionInterface.register(_CAUSAL, _causal)
 
 
 def fused_attentions(

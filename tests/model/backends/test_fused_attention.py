@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -14,6 +15,8 @@ from torch.utils._pytree import tree_iter
 
 import mechheads as mh
 from benchmarks.tiny_families import FAMILIES, build
+from mechheads.limits import Limits
+from mechheads.model.backends import fused_attention
 from mechheads.model.backends.fused_attention import is_causal
 from support.architectures import architectures
 from support.releases import only_on_4
@@ -194,7 +197,8 @@ def test_a_long_mask_is_known_to_be_causal() -> None:
     seen = torch.ones(300, 300, dtype=torch.bool).tril()
     added = torch.zeros(2, 1, 300, 300).masked_fill(~seen, torch.finfo(torch.float32).min)
     assert is_causal(seen[None, None]) and is_causal(added)
-    for mask in (seen & ~torch.eye(300, dtype=torch.bool), seen | seen.T, seen[:, 1:], seen[:200, :200]):
+    assert is_causal(seen[3:][None, None]) and is_causal(added[:, :, 40:])
+    for mask in (seen & ~torch.eye(300, dtype=torch.bool), seen | seen.T, seen[:, 1:], seen[:-1], seen[:200, :200]):
         assert not is_causal(mask[None, None])
     added[1, 0, 299, 0] = added.min()
     assert not is_causal(added)
@@ -207,6 +211,34 @@ def test_long_prompts_give_the_models_own_logits(tiny: Callable[[str], Path], na
     ids = model.backend.trial_tokens(1, 300)
     logits = model.backend.unembed(model.backend.run(ids)[0])
     torch.testing.assert_close(logits, model.backend.own_logits(ids)[0], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2", "neox"])
+def test_long_prompts_that_share_their_first_tokens_give_what_step_by_step_gives(
+    tiny: Callable[[str], Path], name: str, monkeypatch: Any
+) -> None:
+    ahead: list[int] = []
+    empty = fused_attention._with_empty
+
+    def noted(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, int]:
+        found = empty(q, k)
+        ahead.append(found[1])
+        return found
+
+    monkeypatch.setattr(fused_attention, "_with_empty", noted)
+    monkeypatch.setattr(fused_attention, "_LONG", 24)
+    shown: dict[str, np.ndarray] = {}
+    for choice in ("sdpa", "eager"):
+        model = mh.load(tiny(name), attn_implementation=choice)
+        ids = [model.backend.trial_tokens(1, 48)[0].tolist() for _ in range(2)]
+        ids[1][5:] = ids[1][5:][::-1]
+        pairs = mh.PromptPairs([ids[0]], [ids[1]])
+        options = {"metric": "kl_divergence", "budget": Limits(tokens=1), "progress": False}
+        shown[choice] = mh.activation_patch(model, pairs, **options).scores.values
+        assert (5 in ahead) == (choice == "sdpa")
+        ahead.clear()
+    assert np.abs(shown["eager"]).max() > 1e-6
+    np.testing.assert_allclose(shown["sdpa"], shown["eager"], atol=1e-3 * np.abs(shown["eager"]).max())
 
 
 @pytest.mark.parametrize("wrong", ["flash", None, ""])
