@@ -42,16 +42,13 @@ def main() -> None:
     asked = sets(given.unsafe, given.safe)
     found = json.loads(given.out.read_text()) if given.out.exists() else {}
     of_models = found.setdefault("independent", {})
-    deltas: dict[str, Delta] = {}
     for n in SIZES:
-        name = f"{n} heads"
-        told = of_models.setdefault(name, {"heads": list(map(str, drawn_heads(n)))})
-        deltas[name], told["answers"] = enough_refusals(given.deltas, n, asked, told.get("answers", {}))
+        told = of_models.setdefault(f"{n} heads", {"heads": list(map(str, drawn_heads(n)))})
+        delta, told["answers"] = enough_refusals(given.deltas, n, asked, told.get("answers", {}))
         write(given.out, found, told)
-    for name, delta in deltas.items():
-        if refused(of_models[name]["answers"]) >= ENOUGH and "scores" not in of_models[name]:
-            of_models[name]["scores"] = scores(delta, {}, {})
-            write(given.out, found, of_models[name])
+        if refused(told["answers"]) >= ENOUGH and "scores" not in told:
+            told["scores"] = scores(delta, {}, {})
+            write(given.out, found, told)
     if scored := [told["scores"] for told in of_models.values() if "scores" in told]:
         found["margin over Ships, independent"] = overall(scored)
         write(given.out, found, found["margin over Ships, independent"])
