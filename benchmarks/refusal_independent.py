@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import mechheads as mh
-from benchmarks.refusal import PLACE, count, draw, overall, scores
+from benchmarks.refusal import LOST, PLACE, count, draw, lost, overall, scores
 from benchmarks.taught import taught
 from mechheads.heads import HeadId
 from mechheads.model.deltas import Delta
@@ -44,10 +44,13 @@ def main() -> None:
     of_models = found.setdefault("independent", {})
     for n in SIZES:
         told = of_models.setdefault(f"{n} heads", {"heads": list(map(str, drawn_heads(n)))})
+        if LOST in told:
+            continue
         delta, told["answers"] = enough_refusals(given.deltas, n, asked, told.get("answers", {}))
         write(given.out, found, told)
-        if refused(told["answers"]) >= ENOUGH and "scores" not in told:
-            told["scores"] = scores(delta, {}, {})
+        if refused(told["answers"]) >= ENOUGH:
+            told["scores"] = told.get("scores") or scores(delta, {}, {})
+            told[LOST] = lost(delta, asked["harmful"])
             write(given.out, found, told)
     if scored := [told["scores"] for told in of_models.values() if "scores" in told]:
         found["margin over Ships, independent"] = overall(scored)
