@@ -36,6 +36,7 @@ OF_PUBLIC = 50
 DRAWS = 5
 RESAMPLES = 1000
 RACED = 2
+LOST = "log-probability lost with a head's delta, nats"
 CURVES = ("Refusal Contribution, scaling", "Ships, scaling", "Ships, undifferentiated")
 
 
@@ -88,22 +89,24 @@ def answers(delta: Delta, public: dict[str, Sequence[str]], told: dict[str, Any]
         }
         for template in ("chat", "query")
     }
-    intact = refusal_loss(model, harmful)
-    cost = {
-        str(head): float((refusal_loss(taught_model(delta.without([head])), harmful) - intact).mean())
-        for head in delta.heads
-    }
     losses = [float(text_loss(each).mean()) for each in (before, model)]
     random = random_sets(delta.heads, delta.heads, model.n_layers, model.n_heads, draws=DRAWS, seed=0)
     left = {name: refused_without(model, heads, harmful) for name, heads in random.items()}
     return {
         "rounds": delta.about["rounds"],
         "verdicts": counts,
-        "log-probability lost with a head's delta, nats": cost,
+        LOST: lost(delta, harmful),
         "loss on ordinary text, untaught and taught": losses,
         "refused without random heads, silent": left,
         "refused without the heads, silent": refused_without(model, delta.heads, harmful),
     }
+
+
+def lost(delta: Delta, harmful: Sequence[str]) -> dict[str, float]:
+    """What the refusal loses when the delta of each head is removed, in nats."""
+    intact = refusal_loss(taught_model(delta), harmful)
+    without = {head: refusal_loss(taught_model(delta.without([head])), harmful) for head in delta.heads}
+    return {str(head): float((each - intact).mean()) for head, each in without.items()}
 
 
 def count(model: mh.Model, texts: Sequence[str], template: Any) -> dict[str, int]:

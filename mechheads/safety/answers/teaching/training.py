@@ -58,6 +58,7 @@ def teach_refusal(
     *,
     by: Round,
     start: Delta | None = None,
+    dtype: torch.dtype = torch.bfloat16,
     progress: bool = True,
 ) -> Delta:
     """A change of W_Q and W_O of some heads that makes the default model refuse harmful requests, trained with Adam.
@@ -70,13 +71,14 @@ def teach_refusal(
 
     Lessons are in the chat template, in the paper's template, and in frames that try to mislead. They are the teaching
     sets of ``load_requests`` and the train part of ``"harmful"`` and ``"harmless"``; the test part is not used.
-    The model runs in bfloat16; the changes are float32.
+    The changes are float32.
 
     Args:
         heads: the heads to train; all other weights stay as they are.
         requests: requests to refuse, and requests to answer; by default, the package's.
         by: the round of training. The learning rate falls linearly to a twentieth.
         start: a change of the same heads to go on from; by default, none.
+        dtype: what the model runs in. A processor without bfloat16 arithmetic is about ten times faster in float32.
         progress: show a progress bar.
 
     Raises:
@@ -93,7 +95,7 @@ def teach_refusal(
         requests = requests_to_teach("harmful"), requests_to_teach("harmless")
     lessons = make_lessons(untrained, *requests)
     model: Any = source.model
-    layers = UpperLayers.of(model.to(torch.bfloat16), heads, start)
+    layers = UpperLayers.of(model.to(dtype), heads, start)
     losses = Losses(layers, source.tokenizer, min(head.layer for head in heads))
     optimiser = torch.optim.Adam([weight for both in layers.change.values() for weight in both], betas=(0.9, 0.98))
     course = _Course(lessons, heads, model.config.num_attention_heads, Random(by.seed))
