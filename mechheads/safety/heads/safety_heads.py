@@ -2,8 +2,7 @@
 
 "On the Role of Attention Heads in Large Language Model Safety" (Zhou et al., ICLR 2025, arXiv 2410.13708). Both of its
 scores come with every ranking: the paper's figure is coloured by Generalized Ships. Where it is known which heads
-refuse, Refusal Contribution and Refusal attribution find more of them (see the page on safety heads). The first is the
-default, because the second was made while looking at the models that both were tried on.
+refuse, Refusal Contribution and Refusal attribution find more of them, the second most (see the page on safety heads).
 """
 
 from __future__ import annotations
@@ -74,7 +73,8 @@ def safety_heads(
             theirs.
         score: what ranks the heads. ``"refusal_contribution"`` and ``"refusal_attribution"`` find most of the heads
             that are known to refuse; ``"ships"`` and ``"generalized_ships"`` are the paper's. By default,
-            ``"refusal_contribution"`` if there are look-alikes, and ``"ships"`` for requests of your own without them.
+            ``"refusal_attribution"`` for the package's requests, or ``"refusal_contribution"`` if they race (``top``);
+            ``"refusal_contribution"`` if you give look-alikes; and ``"ships"`` for requests of your own without them.
         ablation: as in ``mh.ships``; by default that of ``mh.ships`` for the paper's scores, and ``"scaling"`` for the
             others. ``"refusal_attribution"`` ranks by two ablations, and takes this one for Ships alone.
         template: as in ``mh.ships``; by default the paper's, ``"query"``, for the paper's scores, and the model's chat
@@ -98,12 +98,12 @@ def safety_heads(
     >>> len(safety.heads()), safety.provenance["score"], safety.generalized_ships.dims
     (2, 'ships', ('layer', 'head'))
     """
-    paired = requests is None or harmless is not None
-    ranking = Ranking(k, score or ("refusal_contribution" if paired else "ships"), r, seed, Race.of(top))
+    race = Race.of(top)
+    ranking = Ranking(k, score or _default_score(requests, harmless, race), r, seed, race)
     limits = Limits.of(budget, workers)
     options: dict[str, Any] = {"heads": heads, "budget": limits, "progress": progress, "store": store}
     if ranking.score == "refusal_contribution":
-        if not paired:
+        if requests is not None and harmless is None:
             raise ValueError(
                 'harmless is missing: score="refusal_contribution" compares each request with a harmless look-alike; '
                 'give one for each, or choose score="ships"'
@@ -207,6 +207,13 @@ class Ranking:
             )
         if self.race.top < self.k:
             raise ValueError(f"top is {self.race.top}, but k is {self.k}; give k, or more, as top")
+
+
+def _default_score(requests: Requests, harmless: Requests, race: Race | None) -> Score:
+    """The score that finds most of the heads that are known to refuse, of those that use everything that is given."""
+    if harmless is not None or (requests is None and race is not None):
+        return "refusal_contribution"
+    return "refusal_attribution" if requests is None else "ships"
 
 
 def _through(through: Through, ablation: Kind) -> Through:

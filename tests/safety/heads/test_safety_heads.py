@@ -1,4 +1,4 @@
-"""Safety heads by Refusal Contribution: its scores, with both Ships of the same requests."""
+"""Safety heads by Refusal Contribution and Refusal attribution: their scores, with both Ships of the same requests."""
 
 from __future__ import annotations
 
@@ -105,14 +105,19 @@ def test_refusal_attribution_with_both_ships(llama: mh.Model, given: dict[str, A
     assert found.heads() == alone.heads(2)
 
 
-def test_the_default_is_contribution_where_there_are_look_alikes(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+def test_the_default_score_uses_what_is_given(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     sets = {"harmful": HARMFUL, "harmless": HARMLESS}  # the package's requests are too long for a tiny model
     for module in (mechheads.safety.requests.sides, mechheads.safety.requests.requests):
         monkeypatch.setattr(module, "load_requests", lambda name="harmful": _requests(sets[name]))
     options: dict[str, Any] = {"heads": ["L0H1", "L2H3"], "progress": False}
     package = safety_heads(llama, **options)
-    assert package.provenance["score"] == "refusal_contribution"
-    np.testing.assert_array_equal(package.scores, safety_heads(llama, HARMFUL, harmless=HARMLESS, **options).scores)
+    assert package.provenance["score"] == "refusal_attribution"
+    np.testing.assert_array_equal(package.scores, refusal_attribution(llama, HARMFUL, **options).scores)
+    contribution = refusal_contribution(llama, HARMFUL, HARMLESS, by="scaling", **options).scores
+    for given in ({"requests": HARMFUL, "harmless": HARMLESS}, {"k": 2, "top": 2}):
+        found = safety_heads(llama, **given, **options)
+        assert found.provenance["score"] == "refusal_contribution"
+        np.testing.assert_allclose(found.scores, contribution, rtol=1e-6, atol=1e-9)
     without = safety_heads(llama, HARMFUL, **options)
     assert without.provenance["score"] == "ships"
     assert without.provenance["template"] == "query"
