@@ -114,10 +114,11 @@ def test_the_default_score_uses_what_is_given(llama: mh.Model, monkeypatch: pyte
     assert package.provenance["score"] == "refusal_attribution"
     np.testing.assert_array_equal(package.scores, refusal_attribution(llama, HARMFUL, **options).scores)
     contribution = refusal_contribution(llama, HARMFUL, HARMLESS, by="scaling", **options).scores
-    for given in ({"requests": HARMFUL, "harmless": HARMLESS}, {"k": 2, "top": 2}):
-        found = safety_heads(llama, **given, **options)
-        assert found.provenance["score"] == "refusal_contribution"
-        np.testing.assert_allclose(found.scores, contribution, rtol=1e-6, atol=1e-9)
+    with_look_alikes = safety_heads(llama, HARMFUL, harmless=HARMLESS, **options)
+    assert with_look_alikes.provenance["score"] == "refusal_contribution"
+    np.testing.assert_array_equal(with_look_alikes.scores, contribution)
+    raced = safety_heads(llama, k=2, top=2, **options | {"heads": ["L0H1", "L1H0", "L2H3"]})
+    assert raced.provenance["score"] == "refusal_contribution"
     without = safety_heads(llama, HARMFUL, **options)
     assert without.provenance["score"] == "ships"
     assert without.provenance["template"] == "query"
