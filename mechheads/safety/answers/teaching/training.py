@@ -78,7 +78,7 @@ def teach_refusal(
         requests: requests to refuse, and requests to answer; by default, the package's.
         by: the round of training. The learning rate falls linearly to a twentieth.
         start: a change of the same heads to go on from; by default, none.
-        dtype: what the model runs in. A processor without bfloat16 arithmetic is about ten times faster in float32.
+        dtype: what the model runs in. A processor without bfloat16 arithmetic is several times faster in float32.
         progress: show a progress bar.
 
     Raises:
