@@ -161,7 +161,7 @@ class Plan:
                 f"{self.idle:.0%} of the time (simulated)"
             )
         if self.seconds is not None:
-            lines.append(f"about {show_seconds(self.seconds)}{self._price}")
+            lines.append(f"about {show_seconds(self.seconds)}{self._to_pay}")
         return "\n".join(lines)
 
     @property
@@ -169,7 +169,7 @@ class Plan:
         return f"{self.workers} worker{'s' * (self.workers != 1)}"
 
     @property
-    def _price(self) -> str:
+    def _to_pay(self) -> str:
         """How long all workers compute together, and what that costs."""
         together = f"{self.hours:.3g} hours" + (f" of {self._workers} together" if self.workers else "")
         if self.cost is None:
