@@ -52,7 +52,7 @@ class Raced(Measured):
     in_race: list[HeadId]
     failed: list[HeadId] = field(default_factory=list)
     looks: list[tuple[int, int]] = field(default_factory=list)
-    estimates: Float[np.ndarray, "layer head prompt"] | None = None
+    estimates: Estimates | None = None
     rounding: Rounding | None = None
     measurements: int = 0
     stopped: str = ""
