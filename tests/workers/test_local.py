@@ -54,6 +54,29 @@ def test_two_processes_give_the_bits_of_one(small, two, tmp_path: Path):
     assert same(mh.activation_patch(small, PAIRS, site="k", budget=EVERY_UNIT, store=store, **QUIET), alone)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_any_number_of_processes_gives_the_numbers_of_one(small, n: int):
+    with mh.scale.Local(n) as workers:
+        for budget, off in ((EVERY_UNIT, 0.0), (None, 1e-6)):
+            for analysis in (mh.ablate, mh.ships):
+                ours, alone = (analysis(small, CLEAN, budget=budget, workers=some, **QUIET) for some in (workers, None))
+                assert np.abs(ours.values.values - alone.values.values).max() <= off
+        assert len(workers.pids) == n
+
+
+@pytest.mark.slow
+def test_a_worker_with_another_release_of_a_library_is_refused(small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.metadata as metadata\n"
+        "own = metadata.version\n"
+        "metadata.version = lambda name: '9.9' if name.replace('_', '-') == 'transformer-lens' else own(name)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    with mh.scale.Local(1) as workers, pytest.raises(ValueError, match="or the worker has other files or other librar"):
+        mh.ablate(small, CLEAN, workers=workers, **QUIET)
+
+
 def test_processes_stay_for_the_next_analysis(small, two):
     mh.ablate(small, CLEAN, workers=two, **QUIET)
     before = two.pids
