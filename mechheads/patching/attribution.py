@@ -44,7 +44,16 @@ from mechheads.model.model import Model
 from mechheads.patching.gim import Gim
 from mechheads.patching.grad_drop import GradDrop
 from mechheads.patching.gradient_path import Path
-from mechheads.patching.gradients import AtBase, Size, Watch, Way, check_gradient, gradients_of, warn_of_memory
+from mechheads.patching.gradients import (
+    AtBase,
+    Gradients,
+    Size,
+    Watch,
+    Way,
+    check_gradient,
+    gradients_of,
+    warn_of_memory,
+)
 from mechheads.patching.mlp_attribution import attribute_mlps
 from mechheads.patching.pairs import base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
@@ -233,6 +242,20 @@ def estimate(
     return Estimate(where_reached(job.places, values / scale), job, evaluator, of_mlps)
 
 
+@torch.inference_mode(False)
+def estimate_each(model: Model, specs: Sequence[Spec], *, runs: CachedRuns, progress: bool = True) -> list[Estimate]:
+    """The linear estimates of several sweeps that differ only in what they do to z, from one gradient.
+
+    Raises:
+        ValueError: as ``estimate``.
+    """
+    check_gradient(specs[0].metric, runs.sides(specs[0].base)[0], model.d_vocab)
+    jobs = [make_ready(model, spec, runs=runs, progress=progress) for spec in specs]
+    gradients = _gradients(jobs[0], AtBase(), progress)
+    values = [where_reached(job.places, _along(job, gradients, AtBase())) for job in jobs]
+    return [Estimate(value, job, Evaluator.of(job)) for value, job in zip(values, jobs, strict=True)]
+
+
 def _way(job: Job, steps: int | None, grad_drop: bool) -> Way:
     if grad_drop:
         return GradDrop(job.model.n_layers)
@@ -245,16 +268,26 @@ def attribute(
     job: Job, way: Way, progress: bool = True
 ) -> tuple[Float[np.ndarray, "layer head place prompt"], Float[np.ndarray, "layer place prompt"] | None]:
     """(new z - old z) . d metric / d z for the job's intervention, NaN for other heads; then that of MLPs."""
-    model, base, site = job.model, job.base, site_of(job.intervention)
+    gradients = _gradients(job, way, progress)
+    return _along(job, gradients, way), None if gradients.mlps is None else attribute_mlps(job, gradients.mlps)
+
+
+def _gradients(job: Job, way: Way, progress: bool) -> Gradients:
+    """The gradients with respect to z of the job's heads, and to the outputs of MLPs if these are asked for."""
     layers = sorted({head.layer for head in job.heads})
     watch, size = Watch(tuple(layers), job.spec.nodes == "all"), Size.of(job, way.counts(layers))
     warn_of_memory(size.bytes, job.spec.limits)
-    gradients = gradients_of(base, job.spec.metric, watch, size, way, progress)
+    return gradients_of(job.base, job.spec.metric, watch, size, way, progress)
+
+
+def _along(job: Job, gradients: Gradients, way: Way) -> Float[np.ndarray, "layer head place prompt"]:
+    """(new z - old z) . gradient for the job's intervention, NaN for other heads."""
+    model, base, site = job.model, job.base, site_of(job.intervention)
     values = np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan)
     of_keys = site in KEY_SITES  # a new key or value at one place changes z at every later token
     for places in passes(job):
         altered = alter(job, places)
-        for layer in layers:
+        for layer in gradients.layers:
             heads = [head.head for head in job.heads if head.layer == layer]
             old = base.z.layer(layer)[:, heads]
             new = _new_z(job, layer, heads) if altered is None else altered[layer][:, heads]
@@ -265,7 +298,7 @@ def attribute(
                 at = job.places[place].at
                 part = along if of_keys or at is None else along * at[:, None]
                 values[layer, heads, place] = way.total(part.sum(-1), layer).T.cpu().numpy()
-    return values, None if gradients.mlps is None else attribute_mlps(job, gradients.mlps)
+    return values
 
 
 def _new_z(job: Job, layer: int, heads: Sequence[int]) -> Float[Tensor, "prompt head pos d_head"]:

@@ -269,11 +269,12 @@ class Size:
         prompts, pos, n_read = shape
         block = 1.5 * token_bytes(model, pos)
         whole, streams = block * model.n_layers, 6 * (model.n_layers + 1) * model.d_model * model.dtype.itemsize
-        by_block = model.backend.on_disk is not None or whole * pos > room
-        a_token = block + streams if by_block else whole
-        tokens = min(tokens_in_flight(model, room, pos, limits), int(room // a_token))
-        rows = max(1, min(prompts, tokens // pos, limits.logits // (n_read * model.d_vocab)))
-        return cls(rows, by_block=by_block, bytes=int(rows * pos * a_token) + logit_bytes(model, rows, n_read, limits))
+        logits = logit_bytes(model, 1, n_read, limits)
+        by_block = model.backend.on_disk is not None or whole * pos + logits > room
+        a_row = pos * (block + streams if by_block else whole) + logits
+        together = min(tokens_in_flight(model, room, pos, limits) // pos, limits.logits // (n_read * model.d_vocab))
+        rows = max(1, min(prompts, together, int(room // a_row)))
+        return cls(rows, by_block=by_block, bytes=int(rows * a_row))
 
 
 def warn_of_memory(needed: int, limits: Limits) -> None:

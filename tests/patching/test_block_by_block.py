@@ -116,12 +116,24 @@ def test_a_long_prompt_of_a_large_model_is_planned_block_by_block():
     model, limits = seven_billion(), Limits()
     found = Size.that_fits(model, (10, 300, 1), 4 * GB, limits)
     a_token = 1.5 * 389_632 + 6 * 33 * 4096 * 4
-    assert found.by_block and found.rows == int(4 * GB / a_token) // 300 == 3
-    assert found.bytes == int(3 * 300 * a_token) + 3 * 3 * 4 * 32000 < 4 * GB
+    a_prompt = 300 * a_token + 3 * 4 * 32000
+    assert found.by_block and found.rows == int(4 * GB // a_prompt) == 3
+    assert found.bytes == int(3 * a_prompt) < 4 * GB
     least = Size.that_fits(model, (10, 300, 1), GB // 2, limits)
     assert (least.rows, least.by_block) == (1, True) and GB // 2 < least.bytes < 4 * GB / 3
     short = Size.that_fits(model, (10, 20, 1), 4 * GB, limits)
     assert not short.by_block and short.bytes < 4 * GB
+
+
+@pytest.mark.parametrize("n_read", [1, 7, 20])
+def test_prompts_run_together_only_if_their_logits_fit_too(n_read):
+    model, graph = seven_billion(), EdgeGraph(32, 32, mlps=True, parallel=False)
+    for room in range(GB // 2, 8 * GB, GB // 8):
+        for found in (
+            Size.that_fits(model, (100, 20, n_read), room, Limits()),
+            EdgeSize.that_fits(model, graph, (100, 20, n_read), room, Limits()),
+        ):
+            assert found.bytes <= room or found.rows == 1
 
 
 def test_edges_of_a_large_model_are_planned_in_parts():

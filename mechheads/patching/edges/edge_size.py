@@ -55,11 +55,12 @@ class EdgeSize:
         prompts, pos, n_read = shape
         sender, a_layer = 4 * model.d_model, graph.n_heads + graph.mlps
         gradients = sender * (2 * (3 * graph.n_heads + 1) + model.n_layers) + 3 * token_bytes(model, pos)
-        a_token = sender * len(graph.senders) + gradients
+        a_token, logits = sender * len(graph.senders) + gradients, logit_bytes(model, 1, n_read, limits)
         layers = model.n_layers
-        if a_token * pos > room:
-            layers = max(1, min(layers, (room // pos - gradients - sender) // (sender * a_layer)))
+        if a_token * pos + logits > room:
+            layers = max(1, min(layers, ((room - logits) // pos - gradients - sender) // (sender * a_layer)))
             a_token = sender * (1 + layers * a_layer) + gradients
-        tokens = min(tokens_in_flight(model, room, pos, limits), room // a_token)
-        rows = max(1, min(prompts, tokens // pos, limits.logits // (n_read * model.d_vocab)))
-        return cls(rows, layers, int(rows * pos * a_token) + logit_bytes(model, rows, n_read, limits))
+        a_row = a_token * pos + logits
+        together = min(tokens_in_flight(model, room, pos, limits) // pos, limits.logits // (n_read * model.d_vocab))
+        rows = max(1, min(prompts, together, room // a_row))
+        return cls(rows, layers, rows * a_row)

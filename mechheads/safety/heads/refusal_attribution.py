@@ -1,4 +1,4 @@
-"""Refusal attribution: how far refusals in any words depend on each head, from two gradients for all heads.
+"""Refusal attribution: how far refusals in any words depend on each head, from one gradient for all heads.
 
 A model refuses in several ways. A head that moves it from "I'm sorry, but I" to "I must decline" makes one of them less
 likely and refusals no rarer; a head that works the other way looks as if it did nothing. So the probability of refusing
@@ -31,7 +31,7 @@ from mechheads.heads import HeadLike
 from mechheads.limits import Budget, Limits
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.patching.attribution import estimate
+from mechheads.patching.attribution import estimate_each
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts
@@ -56,7 +56,7 @@ def refusal_attribution(
     seed: int = 0,
     progress: bool = True,
 ) -> HeadScores:
-    """How far a model's refusals, in any words, depend on each head: an estimate for all heads from two gradients.
+    """How far a model's refusals, in any words, depend on each head: an estimate for all heads from one gradient.
 
     Let R be the log-probability that an answer begins with any of several openings of refusals. The score of a head is
     how far R falls when the head is ablated, estimated as linear; it is the mean over Scaling Contribution and
@@ -100,11 +100,10 @@ def refusal_attribution(
     def by_opening(rows: np.ndarray) -> np.ndarray:
         return rows.reshape(*rows.shape[:-1], len(begins), len(prompts))
 
-    parts, base = dict[str, np.ndarray](), np.zeros((len(begins), len(prompts)))
-    for way in ways:
-        spec = Spec(runs.prompts, way.intervention, metric, every, limits=limits)
-        found = estimate(model, spec, runs=runs, progress=progress)
-        base = by_opening(found.evaluator.base_value.cpu().numpy())
+    specs = [Spec(runs.prompts, way.intervention, metric, every, limits=limits) for way in ways]
+    estimates = estimate_each(model, specs, runs=runs, progress=progress)
+    parts, base = dict[str, np.ndarray](), by_opening(estimates[0].evaluator.base_value.cpu().numpy())
+    for way, found in zip(ways, estimates, strict=True):
         falls = (by_opening(-found.values[:, :, 0]) * softmax(base, axis=0)).sum(-2)  # d R / d log P(o) = P(o) / sum
         of_groups = falls.reshape(model.n_layers, -1, groups.size, len(prompts)).sum(2)
         parts[way.kind] = np.repeat(of_groups, groups.size, axis=1)

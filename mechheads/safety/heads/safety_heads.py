@@ -197,7 +197,7 @@ class Ranking:
             return
         if self.score == "refusal_attribution":
             raise ValueError(
-                'top and score="refusal_attribution" are both given, but two gradients give the scores of all heads at '
+                'top and score="refusal_attribution" are both given, but one gradient gives the scores of all heads at '
                 "once, so there is nothing to race for; leave top out"
             )
         if self.score == "generalized_ships":

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 OPENING = "I'm sorry, but I can't"
 """The opening to use if the model refuses nothing, so that none can be taken from its own refusals."""
 _OPENING_TOKENS = 6
-_ASKED, _ANSWER_TOKENS = 16, 24
-_OPENINGS, _OFTEN, _DRAWN, _TEMPERATURE = 6, 2, 4, 0.7
+ASKED, DRAWN, ANSWER_TOKENS = 16, 4, 24
+"""How many requests a model answers, how many answers to each are drawn to find several openings, and their tokens."""
+_OPENINGS, _OFTEN, _TEMPERATURE = 6, 2, 0.7
 """How many openings are taken from a model's own refusals, how often each is seen, and how its answers are drawn."""
 
 
@@ -142,8 +143,8 @@ def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> 
     if model.tokenizer is None:
         raise ValueError("the model has no tokenizer for the opening; give one: mh.wrap(model, tokenizer=...)")
     if opening is None:
-        some = Prompts(prompts.items[:_ASKED])
-        written = generate(model, some, Sampling(_ANSWER_TOKENS), progress=False)
+        some = Prompts(prompts.items[:ASKED])
+        written = generate(model, some, Sampling(ANSWER_TOKENS), progress=False)
         stop_if(written.interrupted)
         answers = zip(written.ids, written.texts, strict=True)
         refused = [ids[:_OPENING_TOKENS] for ids, text in answers if verdict(text) == "refused"]
@@ -184,9 +185,9 @@ def find_openings(
         ids = [find_opening(model, prompts, opening) for opening in openings]
         shortest = min(map(len, ids))
         return tuple(dict.fromkeys(each[:shortest] for each in ids))
-    asked = Prompts([item for item in prompts.items[:_ASKED] for _ in range(_DRAWN)])
+    asked = Prompts([item for item in prompts.items[:ASKED] for _ in range(DRAWN)])
     if model.tokenizer is not None:
-        written = generate(model, asked, Sampling(_ANSWER_TOKENS, _TEMPERATURE, seed=seed), progress=False)
+        written = generate(model, asked, Sampling(ANSWER_TOKENS, _TEMPERATURE, seed=seed), progress=False)
         stop_if(written.interrupted)
         answers = zip(written.ids, written.texts, strict=True)
         begins = [(ids[:_OPENING_TOKENS], verdict(text) == "refused") for ids, text in answers]
