@@ -37,7 +37,7 @@ DRAWS = 5
 RESAMPLES = 1000
 RACED = 2
 LOST = "log-probability lost with a head's delta, nats"
-CURVES = ("Refusal Contribution, scaling", "Ships, scaling", "Ships, undifferentiated")
+CURVES = ("Refusal attribution", "Refusal Contribution, scaling", "Ships, scaling", "Ships, undifferentiated")
 
 
 def main() -> None:

@@ -248,6 +248,26 @@ first.assign(direct=direct, taught=first.index.isin(taught))[
 # head, not that the head was trained to refuse. Look at the intervals, too: they are wide, and five requests are few.
 # (With five requests no q value can be small: five signs that agree have p = 0.06.)
 #
+# ## Refusal attribution: refusing in any words
+#
+# R asks for one opening, and a model may refuse in several ways. A head that moves it from "I'm sorry" to "I must
+# decline" makes one opening less likely, and refusals no rarer. **Refusal attribution** asks for any of up to six
+# openings, taken from answers that are drawn from the model, and needs no look-alikes. It does not ablate the heads. It
+# estimates what both ablations would do from one gradient, which serves all heads at once. So it can be wrong about a
+# head whose effect is not linear.
+
+# %%
+attribution = mh.safety.refusal_attribution(model, pairs[0], **options)
+print("its refusals begin:", [model.tokenizer.decode(ids) for ids in attribution.provenance["openings"]])
+
+views["Refusal attribution"] = attribution.scores
+rank_table(views)
+
+# %% [markdown]
+# For the package's requests, `mh.safety_heads(model)` ranks heads by this score. Where the heads are known, it finds
+# more of them than the others: 4 of 4, 6 of 6 and 9 of 10 in the models that it was made with, and 4 of 5 and 5 of 8
+# in two others (see the page on safety heads).
+#
 # ## A view without any ablation
 #
 # The last-token residuals of harmful requests differ from those of their look-alikes. The difference of the two means
@@ -397,7 +417,7 @@ mh.testing.check_answer(
 # not_taught = next(head for head in ships["scaling"].heads(6) if str(head) not in taught)
 # ```
 #
-# It is needed to read any request. Which rank has it by Refusal Contribution?
+# It is needed to read any request. Which rank has it by Refusal Contribution, and by Refusal attribution?
 # </details>
 #
 # ### 3. Another ablation

@@ -190,7 +190,7 @@ def _safety_bodies(study: SafetyStudy) -> list[list[str]]:
     if study.curve is not None:
         text = (
             f"The share of harmful requests that the model answers when the {study.unit}s with the largest Refusal "
-            f"Contribution are ablated together, compared with as many random {study.unit}s of the same layers."
+            f"attribution are ablated together, compared with as many random {study.unit}s of the same layers."
         )
         breaks.append(_section("Attack success", text, _drawn(study.curve.plot())))
     breaks += [
@@ -231,11 +231,11 @@ def _test_table(study: SafetyStudy) -> pd.DataFrame:
 def _ranking_parts(study: SafetyStudy) -> list[_Part]:
     return [
         _Part(
-            study.contribution,
-            "Refusal Contribution",
-            f"How much less likely the opening of a refusal becomes when the {study.unit} is ablated on a harmful "
-            "request, minus Ships of the same ablation on its harmless look-alike; in nats. Above 0, it makes the "
-            "model refuse.",
+            study.attribution,
+            "Refusal attribution",
+            f"How much less likely a refusal becomes when the {study.unit} is ablated on a harmful request, in nats; "
+            "estimated from the gradient of the log-probability that the answer begins in one of the ways in which "
+            "the model's refusals begin. Above 0, it makes the model refuse.",
             plots.heatmap,
         ),
         _Part(

@@ -24,9 +24,9 @@ from mechheads.safety.answers.attack_curve import RefusalCurve, attack_curve
 from mechheads.safety.answers.brittleness import RefusalBrittleness, refusal_brittleness
 from mechheads.safety.answers.refusal import LEAST_REQUESTS, RefusalTest, refusal_tests
 from mechheads.safety.heads.ablations import PAPER_KINDS, Kind
-from mechheads.safety.heads.contribution import refusal_contribution
 from mechheads.safety.heads.direction import refusal_direction
 from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.heads.refusal_attribution import refusal_attribution
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
 from mechheads.safety.requests.requests import Split, load_requests
 from mechheads.studies.safety_cost import FULL, QUICK, Sizes, study_seconds
@@ -36,7 +36,7 @@ from mechheads.studies.study import Stages, about_seconds, save_parts, stop_if_p
 if TYPE_CHECKING:
     from mechheads.model.model import Model
 
-CONTRIBUTION = "refusal contribution"
+ATTRIBUTION = "refusal attribution"
 TOGETHER = "all rankings together"
 _LEAST_LOST = 0.5
 """Heads carry a model's refusals only if at least this share of them turns into compliance without the heads."""
@@ -55,12 +55,13 @@ class SafetyStudy(Stages):
         group: whether heads are ablated one at a time (``"query"``), or by key/value group (``"kv"``).
         unit: what is ablated as one: "head", or "key/value group".
         brittleness: whether the model refuses at all, and what is left of it without random heads.
+        openings: how the model's refusals begin, from drawn answers.
+        attribution: Refusal attribution: how far these openings depend on each head.
         ships: Ships, Generalized Ships and the stability of the first k heads, for each ablation.
-        contribution: Refusal Contribution, total and direct.
         direction: what each head writes along the refusal direction.
         tests: for each ranking, whether refusals depend on its first heads together; and for the first heads of all
             rankings together.
-        curve: attack success with more and more heads ablated, in the order of Refusal Contribution.
+        curve: attack success with more and more heads ablated, in the order of Refusal attribution.
         seconds: time that each stage took.
         notes: what was left out, and why.
         interrupted: whether Ctrl-C ended the work.
@@ -72,8 +73,9 @@ class SafetyStudy(Stages):
     group: Group = "query"
     unit: str = "head"
     brittleness: RefusalBrittleness | None = None
+    openings: tuple[str, ...] = ()
+    attribution: HeadScores | None = None
     ships: dict[str, SafetyHeads] = field(default_factory=dict)
-    contribution: HeadScores | None = None
     direction: HeadScores | None = None
     tests: dict[str, RefusalTest] = field(default_factory=dict)
     curve: RefusalCurve | None = None
@@ -106,9 +108,7 @@ class SafetyStudy(Stages):
     @property
     def head_scores(self) -> dict[str, HeadScores]:
         """The scores of heads, by the names of their files without ``.nc``."""
-        parts: dict[str, HeadScores | None] = {f"ships_{kind}": scores for kind, scores in self.ships.items()}
-        parts |= {"refusal_contribution": self.contribution, "refusal_direction": self.direction}
-        return {name: part for name, part in parts.items() if part is not None}
+        return {name.replace(", ", "_").replace(" ", "_").lower(): scores for name, scores in self.rankings.items()}
 
     @property
     def results(self) -> dict[str, HeadScores | TableResult]:
@@ -121,12 +121,9 @@ class SafetyStudy(Stages):
     @property
     def rankings(self) -> dict[str, HeadScores]:
         """The scores that rank heads, by name."""
-        ranked: dict[str, HeadScores] = {f"Ships, {kind}": scores for kind, scores in self.ships.items()}
-        if self.contribution is not None:
-            ranked[CONTRIBUTION] = self.contribution
-        if self.direction is not None:
-            ranked["refusal direction"] = self.direction
-        return ranked
+        ships: dict[str, HeadScores | None] = {f"Ships, {kind}": scores for kind, scores in self.ships.items()}
+        every = {ATTRIBUTION: self.attribution, **ships, "refusal direction": self.direction}
+        return {name: scores for name, scores in every.items() if scores is not None}
 
     def overlap(self) -> pd.DataFrame:
         """The heads that every two rankings share among their first ``k``; see ``mh.safety.overlap``."""
@@ -233,8 +230,8 @@ def safety_study(
 
     Heads are ranked on the train part of the package's requests, and the answers are to the test part. Ships uses the
     paper's template. Everything about refusals uses the model's own chat template, if it has one. If the model refuses
-    hardly any request, no heads are ranked. Heads race for the first places (``mh.patching.Race``), except along the
-    refusal direction: heads that cannot be among the first are dropped after a few requests.
+    hardly any request, no heads are ranked. By Ships, heads race for the first places (``mh.patching.Race``): those
+    that cannot be among the first are dropped after a few requests.
 
     Raises:
         ValueError: if an argument does not fit; before the model runs.
@@ -293,19 +290,20 @@ class _Work:
     def rank(self) -> None:
         """Every ranking of the heads."""
         study, race = self.study, self.race
+        with study.stage(ATTRIBUTION, self.progress):
+            study.attribution = refusal_attribution(self.model, self.ranked_on[0], **self.options)
+            openings = study.attribution.provenance["openings"]
+            study.openings = tuple(self.model.tokenizer.decode(opening).strip() for opening in openings)
         with study.stage("Ships", self.progress):
             asked: dict[str, Any] = {"ablations": PAPER_KINDS, **self.options, "top": race}
             study.ships = compare_ablations(self.model, self.ranked_on[0], study.k, **asked)
         for scores in study.ships.values():
             stop_if_partial(scores)
-        with study.stage("refusal contribution", self.progress):
-            study.contribution = refusal_contribution(self.model, *self.ranked_on, top=race, **self.options)
-        stop_if_partial(study.contribution)
         with study.stage("refusal direction", self.progress):
             study.direction = refusal_direction(self.model, *self.ranked_on, **self.options)
         if race is not None:
             study.notes.append(
-                f"{study.unit}s raced for the first {race.top} places: those that cannot be among them, at an "
+                f"{study.unit}s raced for the first {race.top} places by Ships: those that cannot be among them, at an "
                 f"error of {race.error:.0%}, have an estimate from a few requests and no interval"
             )
 
@@ -324,17 +322,17 @@ class _Work:
             study.tests = refusal_tests(self.model, sets, *self.tested_on, ablation=kinds, draws=sizes.draws, **options)
         for test in study.tests.values():
             stop_if_partial(test)
-        if study.contribution is None:
+        if study.attribution is None:
             return
         harmful, harmless = self.tested_on
         with study.stage("attack curve", self.progress):
             study.curve = attack_curve(
                 self.model,
-                study.contribution.heads(study.critical),
+                study.attribution.heads(study.critical),
                 harmful,
                 harmless[::4],
                 most=[*(k for k in sizes.curve if k < study.critical), study.critical],
-                ablation=_ablation(study.contribution),
+                ablation=_ALONE,
                 draws=sizes.draws_of_curve,
                 **options,
             )
@@ -346,8 +344,9 @@ class _Work:
 
 
 def _ablation(scores: HeadScores) -> Kind:
-    """The ablation that a ranking comes from; for one without, the paper's first."""
-    return scores.provenance.get("ablation") or PAPER_KINDS[0]
+    """The ablation that a ranking comes from; ``_ALONE`` for one that comes from several, or from none."""
+    by = scores.provenance.get("ablation")
+    return _ALONE if by is None or isinstance(by, list) else by
 
 
 def _requests(split: Split, every: int) -> tuple[list[str], list[str]]:

@@ -11,6 +11,7 @@ from mechheads.engine.sweep import timed_plan
 from mechheads.generation.generate import generate
 from mechheads.interventions.basic import UniformAttention
 from mechheads.safety.heads.ablations import PAPER_KINDS
+from mechheads.safety.requests.openings import ANSWER_TOKENS, ASKED, DRAWN
 from mechheads.safety.requests.requests import request_prompts
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _RACED = 0.4
 """The share of a sweep that a race usually takes."""
+_OPENINGS, _PASSES = 5, 6
+"""Openings that Refusal attribution usually asks for, and what it takes for each, in forward passes of the requests."""
 _PROBED, _PROBED_TOKENS = 20, 4
 """Answers, and tokens after the first, that are written for the estimate."""
 
@@ -67,10 +70,12 @@ def study_seconds(
     asked = request_prompts(model, ranked_on)
     sweep = timed_plan(model, asked, intervention=UniformAttention()).seconds or 0.0
     some = request_prompts(model, harmful[:_PROBED], "chat" if model.chat_template else "query")
-    one, several = (_seconds(model, some, tokens) for tokens in (1, 1 + _PROBED_TOKENS))
-    each = (one + max(several - one, 0.0) / _PROBED_TOKENS * (sizes.tokens - 1)) / len(harmful[:_PROBED])
+    one, several = (_seconds(model, some, tokens) / len(some) for tokens in (1, 1 + _PROBED_TOKENS))
+    each = max(several - one, 0.0) / _PROBED_TOKENS
+    attribution = _PASSES * _OPENINGS * len(ranked_on) * one + ASKED * DRAWN * (one + each * ANSWER_TOKENS)
+    ships = len(PAPER_KINDS) * sweep * (_RACED if raced else 1) / group_size
     answers = sizes.answers(len(harmful), len(harmless), len(PAPER_KINDS) + 3)
-    return (len(PAPER_KINDS) + 2) * sweep * (_RACED if raced else 1) / group_size + answers * each
+    return attribution + ships + answers * (one + each * (sizes.tokens - 1))
 
 
 def _seconds(model: Model, prompts: Prompts, tokens: int) -> float:

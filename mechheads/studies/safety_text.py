@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+import numpy as np
+
 from mechheads.results.dataset import shown_ends
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
 
@@ -37,6 +39,8 @@ class Reported(Protocol):
     critical: int
     unit: str
     brittleness: RefusalBrittleness | None
+    openings: tuple[str, ...]
+    attribution: HeadScores | None
     tests: dict[str, RefusalTest]
 
     @property
@@ -116,7 +120,7 @@ def _which(study: Reported) -> tuple[str, ...]:
         ]
         if broken := [name for name, test in study.tests.items() if not test.works]:
             lines.append(f"Without the first {several} by {_listed(broken)}, the model no longer works.")
-        return (*lines, *_agreement(study))
+        return (*lines, *_openings(study), *_agreement(study))
     if not study.carriers:
         return ("This is not known: the tests were not finished, or had too few requests to find anything.",)
     lines = [
@@ -125,7 +129,12 @@ def _which(study: Reported) -> tuple[str, ...]:
     ranked = [name for name in study.rankings if name in study.carriers]
     best = max(ranked, key=lambda name: study.carriers[name].lost, default=None)
     if best is None:
-        return (*lines, f"No ranking alone has them all, so no {study.unit} is named here.", *_agreement(study))
+        return (
+            *lines,
+            f"No ranking alone has them all, so no {study.unit} is named here.",
+            *_openings(study),
+            *_agreement(study),
+        )
     scores = study.rankings[best]
     table = study.first_heads().set_index("head")
     lines.append(
@@ -137,7 +146,18 @@ def _which(study: Reported) -> tuple[str, ...]:
             f"  {head!s:>7}  {row['score']:7.3f}{shown_ends(row)}  in {of[f'in_top by {best}']:.0%}; "
             f"among the first {study.k} by {of['rankings']} of {len(study.rankings)} rankings"
         )
-    return (*lines, *_agreement(study))
+    return (*lines, *_openings(study), *_agreement(study))
+
+
+def _openings(study: Reported) -> tuple[str, ...]:
+    """How the refusals begin that Refusal attribution asks for, and how often the model begins like this."""
+    if study.attribution is None:
+        return ()
+    share = float(np.exp(study.attribution.dataset["refusal"]).mean())
+    listed = ", ".join(f'"{opening}"' for opening in study.openings)
+    rarely = "" if share >= LEAST_REFUSAL else " These are too few: Refusal attribution is mostly noise."
+    asked = f"Refusal attribution asks for answers that begin with {listed}"
+    return (f"{asked}. Of the model's answers, {share:.0%} do.{rarely}",)
 
 
 def _why_not(study: Reported) -> str:

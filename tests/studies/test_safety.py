@@ -72,7 +72,9 @@ def study_of(
     return mh.studies.safety_study(small, 3, progress=False, **given)
 
 
-RANKINGS = ["Ships, undifferentiated", "Ships, scaling", "refusal contribution", "refusal direction"]
+RANKINGS = ["refusal attribution", "Ships, undifferentiated", "Ships, scaling", "refusal direction"]
+NOT_SHARED = ["refusal attribution", "refusal direction"]
+"""Stages of a few runs, which have no units for workers."""
 QUESTIONS = [
     "1. Does the model refuse at all?",
     "2. How brittle are its refusals?",
@@ -103,8 +105,13 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     assert [line for line in summary.splitlines() if line in QUESTIONS] == QUESTIONS
     assert "No few heads carry its refusals" in summary and "So none is named here" in summary
     assert "They hold. Without 2 random heads of any layer, 100%" in summary
+    assert study.attribution is not None and study.openings
+    begun = np.exp(study.attribution.dataset["refusal"].values).mean()
+    assert (
+        f'"{study.openings[0]}"' in summary and f"Of the model's answers, {begun:.0%} do. These are too few" in summary
+    )
     which = next(section for section in study.sections() if section.title == QUESTIONS[2])
-    assert not any(str(head) in line for line in which.lines for head in study.contribution.heads(3))
+    assert not any(str(head) in line for line in which.lines for head in study.attribution.heads(3))
     assert study.curve is not None and study.curve.table["k"].tolist() == [0, 1, 2] * 2
     assert study.curve.provenance["ablation"] == "scaling"
     assert all(scores.dataset.sizes["prompt"] == 5 for scores in study.rankings.values())
@@ -113,12 +120,11 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
         assert test.answers["condition"].tolist().count("intact") == 2 * 6, "tested on requests that ranked nothing"
         assert test.heads == tuple(sorted(study.rankings[name].heads(2)))
         assert not test.critical and "attack success does not rise" in test.verdict
-        by = "scaling" if name in ("Ships, scaling", "refusal contribution") else "undifferentiated"
+        by = "undifferentiated" if name == "Ships, undifferentiated" else "scaling"
         assert test.provenance["ablation"] == by
     table = study.to_dataframe()
-    first = table.loc[table["refusal_contribution_rank"] == 1].iloc[0]
-    assert study.contribution is not None
-    assert mh.HeadId(int(first["layer"]), int(first["head"])) == study.contribution.heads(1)[0]
+    first = table.loc[table["refusal_attribution_rank"] == 1].iloc[0]
+    assert mh.HeadId(int(first["layer"]), int(first["head"])) == study.attribution.heads(1)[0]
     listed = study.first_heads()
     ranked = {name: scores.heads(3) for name, scores in study.rankings.items()}
     for row in listed.to_dict("records"):
@@ -133,8 +139,8 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
         "overlap.csv",
         "brittleness.csv",
     }
-    again = mh.HeadScores.load(tmp_path / "refusal_contribution.nc")
-    np.testing.assert_array_equal(again.scores, study.contribution.scores)
+    again = mh.HeadScores.load(tmp_path / "refusal_attribution.nc")
+    np.testing.assert_array_equal(again.scores, study.attribution.scores)
     page = write_safety_page(study, tmp_path / "index.html").read_text("utf-8")
     assert [page.index(f"<h2>{question}</h2>") for question in QUESTIONS] == sorted(
         page.index(f"<h2>{question}</h2>") for question in QUESTIONS
@@ -143,7 +149,7 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     assert page.index("&lt;b&gt;dog") > page.index("<details>")
 
 
-@pytest.mark.parametrize("carrying", [RANKINGS[1:2], RANKINGS[1:]])
+@pytest.mark.parametrize("carrying", [RANKINGS[2:3], RANKINGS[2:]])
 def test_heads_that_carry_refusals_are_named_with_how_sure_this_is(small, short, monkeypatch, carrying):
     """Tests that say so are put in place of real ones: the report names the heads of the first of the best rankings."""
     real = study_module.refusal_tests
@@ -211,7 +217,7 @@ def test_workers_give_the_study_of_one_process(small, short, monkeypatch):
     monkeypatch.setattr(study_module.SafetyStudy, "stage", counted)
     with pytest.warns(UserWarning, match="hardly any refusal"):
         ours = study_of(small, monkeypatch, judging("refused"), workers=workers)
-    assert [name for name, batches in computed.items() if not batches] == ["refusal direction"], "two runs, no units"
+    assert [name for name, batches in computed.items() if not batches] == NOT_SHARED
     assert list(computed) == list(alone.seconds)
     assert list(ours.rankings) == list(alone.rankings)
     for name, scores in ours.rankings.items():
@@ -237,10 +243,11 @@ def test_ctrl_c_keeps_what_is_done(small, short, monkeypatch):
     def stop(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(study_module, "refusal_contribution", stop)
+    monkeypatch.setattr(study_module, "refusal_direction", stop)
     study = study_of(small, monkeypatch, judging("refused"))
     assert study.interrupted
-    assert set(study.results) == {"refusal_brittleness", "ships_undifferentiated", "ships_scaling"}
+    ranked = {"refusal_attribution", "ships_undifferentiated", "ships_scaling"}
+    assert set(study.results) == {"refusal_brittleness", *ranked}
     assert "interrupted" in study.summary() and QUESTIONS[1] in study.summary()
 
 
