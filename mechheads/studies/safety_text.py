@@ -155,7 +155,7 @@ def _openings(study: Reported) -> tuple[str, ...]:
         return ()
     share = float(np.exp(study.attribution.dataset["refusal"]).mean())
     listed = ", ".join(f'"{opening}"' for opening in study.openings)
-    rarely = "" if share >= LEAST_REFUSAL else " These are too few: Refusal attribution is mostly noise."
+    rarely = "" if share >= LEAST_REFUSAL else " These are few, and other refusals may depend on other heads."
     asked = f"Refusal attribution asks for answers that begin with {listed}"
     return (f"{asked}. Of the model's answers, {share:.0%} do.{rarely}",)
 

@@ -107,9 +107,7 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     assert "They hold. Without 2 random heads of any layer, 100%" in summary
     assert study.attribution is not None and study.openings
     begun = np.exp(study.attribution.dataset["refusal"].values).mean()
-    assert (
-        f'"{study.openings[0]}"' in summary and f"Of the model's answers, {begun:.0%} do. These are too few" in summary
-    )
+    assert f'"{study.openings[0]}"' in summary and f"Of the model's answers, {begun:.0%} do. These are few" in summary
     which = next(section for section in study.sections() if section.title == QUESTIONS[2])
     assert not any(str(head) in line for line in which.lines for head in study.attribution.heads(3))
     assert study.curve is not None and study.curve.table["k"].tolist() == [0, 1, 2] * 2

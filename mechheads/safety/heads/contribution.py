@@ -146,7 +146,7 @@ def refusal_contribution(
     metric = OpeningLogProb(find_opening(model, sides.harmful, opening))
     harmful, harmless = (with_opening(model, side, metric.opening) for side in (sides.harmful, sides.harmless))
     refusal = value_of(model, harmful, metric)
-    warn_of_few_refusals(model, refusal)
+    _warn_of_few_refusals(model, refusal)
     if by == "patch":
         change = _from_look_alikes(model, harmful, harmless, budget, progress)
         about: dict[str, Any] = {"group": group, **groups.about()}
@@ -192,7 +192,7 @@ def _from_look_alikes(model: Model, harmful: Prompts, harmless: Prompts, budget:
     return _Change(intervention, last_tokens=n, known_by=known_by)
 
 
-def warn_of_few_refusals(model: Model, refusal: Float[np.ndarray, " prompt"]) -> None:
+def _warn_of_few_refusals(model: Model, refusal: Float[np.ndarray, " prompt"]) -> None:
     """Warn if a model hardly ever refuses, by the log-probability of refusing each harmful request."""
     if (share := float(np.exp(refusal).mean())) < LEAST_REFUSAL:
         warn(

@@ -29,6 +29,7 @@ from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Spec
 from mechheads.heads import HeadLike
 from mechheads.limits import Budget, Limits
+from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.attribution import estimate_each
@@ -36,7 +37,7 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts
 from mechheads.safety.heads.ablations import PAPER_KINDS, Ablation
-from mechheads.safety.heads.contribution import warn_of_few_refusals
+from mechheads.safety.heads.contribution import LEAST_REFUSAL
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.requests.openings import EndLogProb, find_openings, with_openings
 from mechheads.safety.requests.requests import Requests, Template, request_prompts, template_or_chat
@@ -77,8 +78,8 @@ def refusal_attribution(
     Returns:
         Scores in nats [layer, head]; above 0, refusals depend on the head. ``values`` has the score of each request,
         and there are intervals, p against 0 and q. Further variables: ``scaling`` and ``undifferentiated``, the mean
-        estimate of one ablation; and ``refusal`` [prompt], R. Warns if the model hardly ever begins a refusal, because
-        the scores are then meaningless.
+        estimate of one ablation; and ``refusal`` [prompt], R. Warns if the model hardly ever begins an answer with
+        one of the openings.
 
     Raises:
         ValueError: if an argument does not fit, or no gradient passes through the model.
@@ -108,7 +109,12 @@ def refusal_attribution(
         of_groups = falls.reshape(model.n_layers, -1, groups.size, len(prompts)).sum(2)
         parts[way.kind] = np.repeat(of_groups, groups.size, axis=1)
     refusal = np.logaddexp.reduce(base, axis=0)
-    warn_of_few_refusals(model, refusal)
+    if (share := float(np.exp(refusal).mean())) < LEAST_REFUSAL:
+        warn(
+            f"{model.name} begins {share:.1%} of its answers to harmful requests in one of the {len(begins)} ways that "
+            "are asked for: hardly any refusal is counted, so the scores may be noise, and other refusals may depend "
+            "on other heads"
+        )
     tokens = prompts.tokens(model)
     about = {
         "ablation": list(parts),
