@@ -264,9 +264,11 @@ views["Refusal attribution"] = attribution.scores
 rank_table(views)
 
 # %% [markdown]
-# For the package's requests, `mh.safety_heads(model)` ranks heads by this score. Where the heads are known, it finds
-# more of them than the others: 4 of 4, 6 of 6 and 9 of 10 in the models that it was made with, and 4 of 5 and 5 of 8
-# in two others (see the page on safety heads).
+# Read the openings before you trust the score. Five requests are few: an opening may come from answers that the rules
+# call refusals and that hardly are. The last of the six heads is then not among the first. With all 20 requests that
+# the model was not taught with, it is. For the package's requests, `mh.safety_heads(model)` ranks heads by this score.
+# Where the heads are known, it finds more of them than the others: 4 of 4, 6 of 6 and 9 of 10 in the models that it was
+# made with, and 4 of 5 and 5 of 8 in two others (see the page on safety heads).
 #
 # ## A view without any ablation
 #
