@@ -21,6 +21,8 @@ from transformer_lens.model_bridge.generalized_components import NormalizationBr
 from mechheads.model.backends.base import Backend, R
 from mechheads.model.backends.devices import There, bring_inputs, moved
 from mechheads.model.backends.fused_attention import NEVER, FusedAttention, fused_attentions
+from mechheads.model.backends.fused_gelu import gelu_in_one_step, step_by_step_gelus
+from mechheads.model.backends.fused_norms import Norm, norm_in_one_step
 from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.backends.protocols import Blocks, Keys
 from mechheads.model.backends.temporary_changes import Forward
@@ -230,24 +232,40 @@ class BridgeBackend(Backend):
     def _briefly(self, layer: int, run: Callable[[], R]) -> R:
         """Call ``run`` while the block computes nothing that only hook points without hooks would see.
 
-        The bridge's norms compute everything a second time for their hook points, and its attention every pattern.
+        The bridge's norms compute everything a second time for their hook points, and its attention every pattern. Some
+        activations take several passes over memory.
         """
         changes = [
-            Forward(norm, norm.original_component.forward)
-            for norm, points in self._native_norms[layer]
+            Forward(norm, own.forward if in_one_step is None or "forward" in own.__dict__ else in_one_step)
+            for norm, own, in_one_step, points in self._native_norms[layer]
             if "forward" not in norm.__dict__ and not any(point.has_hooks() for point in points)
         ]
+        changes += [gelu_in_one_step(gelu) for gelu in self._gelus[layer] if "forward" not in gelu.__dict__]
         fused = self._fused[layer]
         if fused is not None and fused.serves:
             changes.append(fused.change())
         return self.changes.during(changes, run)
 
     @cached_property
-    def _native_norms(self) -> list[list[tuple[Any, list[Any]]]]:
-        """For each block, the norms whose result is that of transformers, and their hook points."""
+    def _gelus(self) -> list[list[Any]]:
+        """For each block, the activations that may run in one step."""
+        exact = self.parameter.dtype.itemsize >= 4
+        return [step_by_step_gelus(block) if exact else [] for block in self.module.blocks]
+
+    @cached_property
+    def _native_norms(self) -> list[list[tuple[Any, Any, Norm | None, list[Any]]]]:
+        """For each block, the norms whose result is that of transformers: the bridge's and transformers' own, the same
+        in one step where there is one, and their hook points.
+        """
+        here = self.on_disk is None and not self.devices.several
         return [
             [
-                (part, [point for point in part.modules() if isinstance(point, HookPoint)])
+                (
+                    part,
+                    part.original_component,
+                    norm_in_one_step(part.original_component) if here else None,
+                    [point for point in part.modules() if isinstance(point, HookPoint)],
+                )
                 for part in block.modules()
                 if isinstance(part, NormalizationBridge)
                 and (part.use_native_layernorm_autograd or getattr(part.config, "layer_norm_folding", False))
