@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from mechheads.model.model import Model
     from mechheads.prompts.prompts import Prompts
 
-_RACED = 0.4
-"""The share of a sweep that a race usually takes."""
+_RACED = 0.7
+"""The share of a sweep's time that a race on so few requests usually takes."""
 _OPENINGS, _PASSES = 5, 6
 """Openings that Refusal attribution usually asks for, and what it takes for each, in forward passes of the requests."""
-_PROBED, _PROBED_TOKENS = 20, 4
-"""Answers, and tokens after the first, that are written for the estimate."""
+_PROBED, _PROBED_TOKENS = 80, 4
+"""Answers, and tokens after the first, that are written for the estimate. Fewer answers at once take longer each."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def study_seconds(
     harmful, harmless = tested_on
     asked = request_prompts(model, ranked_on)
     sweep = timed_plan(model, asked, intervention=UniformAttention()).seconds or 0.0
-    some = request_prompts(model, harmful[:_PROBED], "chat" if model.chat_template else "query")
+    enough = [*harmful, *harmless] * _PROBED
+    some = request_prompts(model, enough[:_PROBED], "chat" if model.chat_template else "query")
     one, several = (_seconds(model, some, tokens) / len(some) for tokens in (1, 1 + _PROBED_TOKENS))
     each = max(several - one, 0.0) / _PROBED_TOKENS
     attribution = _PASSES * _OPENINGS * len(ranked_on) * one + ASKED * DRAWN * (one + each * ANSWER_TOKENS)

@@ -118,6 +118,12 @@ def _which(study: Reported) -> tuple[str, ...]:
             f"No few {several} carry its refusals. Taking away the first {study.critical} of a ranking, or those of "
             f"all rankings together, {_why_not(study)}. So none is named here; heads.csv has the rankings."
         ]
+        lines += [
+            f"Without the first {study.critical} {several} by {name}, {test.lost:.0%} of its refusals become "
+            "compliance: more than without random ones, and less than half."
+            for name, test in study.tests.items()
+            if test.critical
+        ]
         if broken := [name for name, test in study.tests.items() if not test.works]:
             lines.append(f"Without the first {several} by {_listed(broken)}, the model no longer works.")
         return (*lines, *_openings(study), *_agreement(study))

@@ -173,6 +173,21 @@ def test_heads_that_carry_refusals_are_named_with_how_sure_this_is(small, short,
     assert "That the model is safe as long as these heads work: refusing is not safety." in study.summary()
 
 
+def test_heads_that_carry_less_than_half_of_the_refusals_are_not_named(small, short, monkeypatch):
+    real = study_module.refusal_tests
+
+    def weak(*args: Any, **options: Any) -> dict[str, mh.safety.RefusalTest]:
+        found = real(*args, **options)
+        return found | {RANKINGS[0]: replace(found[RANKINGS[0]], critical=True)}
+
+    monkeypatch.setattr(study_module, "refusal_tests", weak)
+    with pytest.warns(UserWarning, match="hardly any refusal"):
+        study = study_of(small, monkeypatch, judging("refused"))
+    assert study.spread and not study.carriers
+    wanted = "Without the first 2 heads by refusal attribution, 0% of its refusals become compliance: more than without"
+    assert wanted in study.summary() and study.summary().count("and less than half") == 1
+
+
 def test_groups_are_ranked_and_named_as_groups(small, short, monkeypatch, tmp_path):
     with pytest.warns(UserWarning, match="hardly any refusal"):
         study = study_of(small, monkeypatch, judging("refused"), group="kv", critical=1)
