@@ -28,7 +28,9 @@ from mechheads.model.backends.protocols import Blocks, Keys
 from mechheads.model.backends.temporary_changes import Forward
 
 _TRIAL = 24
-"""The length of the prompts on which fused attention is tried."""
+"""The length of the prompts on which other ways to compute the same are tried."""
+_SAME = 0.01
+"""The part of the tolerance by which norms and activations in one step may change the final states."""
 
 
 def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
@@ -52,6 +54,7 @@ class BridgeBackend(Backend):
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         self._fused: Sequence[FusedAttention | None] = [None] * self.sizes.n_layers
+        self._in_one_step = False
         self._visible: dict[int, list[Tensor]] = {}
         if self.on_disk is not None:
             self.on_disk.check(module)
@@ -85,8 +88,13 @@ class BridgeBackend(Backend):
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
         return self.module.adapter.apply_output_logits_transform(logits)
 
-    def fuse_attention(self) -> None:
+    def fuse(self) -> None:
         ids = self.trial_tokens(2, min(_TRIAL, self.sizes.n_ctx))
+        if self._on_one_device:
+            steps = self.run(ids).float()
+            self._in_one_step = True
+            off = (self.run(ids).float() - steps).abs().max() / steps.std()
+            self._in_one_step = bool(off < self.tolerance * _SAME)
 
         def run(fused: Sequence[FusedAttention | None]) -> Tensor:
             self._fused = fused
@@ -236,15 +244,27 @@ class BridgeBackend(Backend):
         activations take several passes over memory.
         """
         changes = [
-            Forward(norm, own.forward if in_one_step is None or "forward" in own.__dict__ else in_one_step)
+            Forward(norm, self._forward_of(own, in_one_step))
             for norm, own, in_one_step, points in self._native_norms[layer]
             if "forward" not in norm.__dict__ and not any(point.has_hooks() for point in points)
         ]
-        changes += [gelu_in_one_step(gelu) for gelu in self._gelus[layer] if "forward" not in gelu.__dict__]
+        if self._in_one_step:
+            changes += [gelu_in_one_step(gelu) for gelu in self._gelus[layer] if "forward" not in gelu.__dict__]
         fused = self._fused[layer]
         if fused is not None and fused.serves:
             changes.append(fused.change())
         return self.changes.during(changes, run)
+
+    @property
+    def _on_one_device(self) -> bool:
+        """Whether all weights are there, on one device."""
+        return self.on_disk is None and not self.devices.several
+
+    def _forward_of(self, norm: Any, in_one_step: Norm | None) -> Norm:
+        """What one of transformers' own norms computes: in one step, unless a user replaced its steps."""
+        if in_one_step is not None and self._in_one_step and "forward" not in norm.__dict__:
+            return in_one_step
+        return norm.forward
 
     @cached_property
     def _gelus(self) -> list[list[Any]]:
@@ -257,13 +277,12 @@ class BridgeBackend(Backend):
         """For each block, the norms whose result is that of transformers: the bridge's and transformers' own, the same
         in one step where there is one, and their hook points.
         """
-        here = self.on_disk is None and not self.devices.several
         return [
             [
                 (
                     part,
                     part.original_component,
-                    norm_in_one_step(part.original_component) if here else None,
+                    norm_in_one_step(part.original_component) if self._on_one_device else None,
                     [point for point in part.modules() if isinstance(point, HookPoint)],
                 )
                 for part in block.modules()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from transformers.activations import FastGELUActivation, NewGELUActivation
 
 import mechheads as mh
 from benchmarks.tiny_families import build
+from mechheads.model.backends import bridge
 from mechheads.model.backends.fused_gelu import gelu_in_one_step, step_by_step_gelus
-from mechheads.model.backends.temporary_changes import Changes
+from mechheads.model.backends.temporary_changes import Changes, Forward
 from support.architectures import architectures
 from support.releases import only_on_4
 
@@ -57,7 +58,7 @@ def counts(model: mh.Model) -> Counter[str]:
 
 def step_by_step(model: mh.Model) -> mh.Model:
     backend: Any = model.backend
-    backend._gelus = [[] for _ in range(model.n_layers)]
+    backend._in_one_step = False
     return model
 
 
@@ -87,6 +88,18 @@ def test_models_compute_it_in_one_step_with_the_same_numbers(family: Callable[[s
     for analysis in analyses:
         np.testing.assert_allclose(analysis(model).scores, analysis(plain).scores, rtol=1e-3, atol=1e-5)
     assert not any("forward" in part.__dict__ for part in model.model.modules())
+
+
+def test_a_model_whose_states_change_too_much_keeps_its_own_steps(
+    family: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def more(own: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return 1.001 * own(x)
+
+    monkeypatch.setattr(bridge, "gelu_in_one_step", lambda part: Forward(part, partial(more, part.forward)))
+    model, plain = mh.load(family("gpt2")), step_by_step(mh.load(family("gpt2")))
+    found, wanted = (each.cache(TEXTS, sites=("z",)).final for each in (model, plain))
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=0)
 
 
 def test_in_half_precision_a_model_keeps_its_own_steps(family: Callable[[str], Path]) -> None:
