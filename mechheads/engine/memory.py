@@ -119,6 +119,18 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def rows_together(model: ModelCore, shape: tuple[int, int, int], row_bytes: float, room: int, limits: Limits) -> int:
+    """How many prompts run together: as many as fit into the room, and at least one.
+
+    Args:
+        shape: the numbers of prompts, of positions, and of positions that the metric reads.
+        row_bytes: what a prompt takes, with its logits.
+    """
+    prompts, pos, n_read = shape
+    fast = tokens_in_flight(model, room, pos, limits) // pos
+    return max(1, min(prompts, fast, limits.logits // (n_read * model.d_vocab), int(room // row_bytes)))
+
+
 def logit_bytes(model: ModelCore, rows: int, n_read: int, limits: Limits) -> int:
     """Memory for the logits and for what a metric computes from them, in bytes."""
     return 3 * 4 * min(max(limits.logits, n_read * model.d_vocab), rows * n_read * model.d_vocab)

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.engine.job import Job
-from mechheads.engine.memory import logit_bytes, tokens_in_flight
+from mechheads.engine.memory import logit_bytes, rows_together
 from mechheads.limits import Limits
 from mechheads.messages.progress import Bar
 from mechheads.messages.warn import warn
@@ -266,14 +266,13 @@ class Size:
         Args:
             shape: the numbers of prompts, of positions, and of positions that the metric reads.
         """
-        prompts, pos, n_read = shape
+        _, pos, n_read = shape
         block = 1.5 * token_bytes(model, pos)
         whole, streams = block * model.n_layers, 6 * (model.n_layers + 1) * model.d_model * model.dtype.itemsize
         logits = logit_bytes(model, 1, n_read, limits)
         by_block = model.backend.on_disk is not None or whole * pos + logits > room
         a_row = pos * (block + streams if by_block else whole) + logits
-        together = min(tokens_in_flight(model, room, pos, limits) // pos, limits.logits // (n_read * model.d_vocab))
-        rows = max(1, min(prompts, together, int(room // a_row)))
+        rows = rows_together(model, shape, a_row, room, limits)
         return cls(rows, by_block=by_block, bytes=int(rows * a_row))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
 from mechheads.engine.sweep import timed_plan
@@ -69,11 +70,12 @@ def study_seconds(
     harmful, harmless = tested_on
     asked = request_prompts(model, ranked_on)
     sweep = timed_plan(model, asked, intervention=UniformAttention()).seconds or 0.0
-    enough = [*harmful, *harmless] * _PROBED
-    some = request_prompts(model, enough[:_PROBED], "chat" if model.chat_template else "query")
+    asked_again = list(islice(cycle([*harmful, *harmless]), _PROBED))
+    some = request_prompts(model, asked_again, "chat" if model.chat_template else "query")
     one, several = (_seconds(model, some, tokens) / len(some) for tokens in (1, 1 + _PROBED_TOKENS))
     each = max(several - one, 0.0) / _PROBED_TOKENS
-    attribution = _PASSES * _OPENINGS * len(ranked_on) * one + ASKED * DRAWN * (one + each * ANSWER_TOKENS)
+    drawn = DRAWN * min(ASKED, len(ranked_on))
+    attribution = _PASSES * _OPENINGS * len(ranked_on) * one + drawn * (one + each * ANSWER_TOKENS)
     ships = len(PAPER_KINDS) * sweep * (_RACED if raced else 1) / group_size
     answers = sizes.answers(len(harmful), len(harmless), len(PAPER_KINDS) + 3)
     return attribution + ships + answers * (one + each * (sizes.tokens - 1))

@@ -112,7 +112,7 @@ def _brittle(study: Reported, found: RefusalBrittleness) -> tuple[str, ...]:
 
 
 def _which(study: Reported) -> tuple[str, ...]:
-    several = f"{study.unit}s"
+    several, beside = f"{study.unit}s", (*_openings(study), *_agreement(study))
     if study.spread:
         lines = [
             f"No few {several} carry its refusals. Taking away the first {study.critical} of a ranking, or those of "
@@ -126,7 +126,7 @@ def _which(study: Reported) -> tuple[str, ...]:
         ]
         if broken := [name for name, test in study.tests.items() if not test.works]:
             lines.append(f"Without the first {several} by {_listed(broken)}, the model no longer works.")
-        return (*lines, *_openings(study), *_agreement(study))
+        return (*lines, *beside)
     if not study.carriers:
         return ("This is not known: the tests were not finished, or had too few requests to find anything.",)
     lines = [
@@ -135,12 +135,7 @@ def _which(study: Reported) -> tuple[str, ...]:
     ranked = [name for name in study.rankings if name in study.carriers]
     best = max(ranked, key=lambda name: study.carriers[name].lost, default=None)
     if best is None:
-        return (
-            *lines,
-            f"No ranking alone has them all, so no {study.unit} is named here.",
-            *_openings(study),
-            *_agreement(study),
-        )
+        return (*lines, f"No ranking alone has them all, so no {study.unit} is named here.", *beside)
     scores = study.rankings[best]
     table = study.first_heads().set_index("head")
     lines.append(
@@ -152,7 +147,7 @@ def _which(study: Reported) -> tuple[str, ...]:
             f"  {head!s:>7}  {row['score']:7.3f}{shown_ends(row)}  in {of[f'in_top by {best}']:.0%}; "
             f"among the first {study.k} by {of['rankings']} of {len(study.rankings)} rankings"
         )
-    return (*lines, *_openings(study), *_agreement(study))
+    return (*lines, *beside)
 
 
 def _openings(study: Reported) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mechheads.engine.job import Job
-from mechheads.engine.memory import logit_bytes, tokens_in_flight
+from mechheads.engine.memory import logit_bytes, rows_together
 from mechheads.limits import Limits
 from mechheads.model.core import ModelCore
 from mechheads.patching.edges.graph import EdgeGraph
@@ -52,7 +52,7 @@ class EdgeSize:
         Args:
             shape: the numbers of prompts, of positions, and of positions that the metric reads.
         """
-        prompts, pos, n_read = shape
+        _, pos, n_read = shape
         sender, a_layer = 4 * model.d_model, graph.n_heads + graph.mlps
         gradients = sender * (2 * (3 * graph.n_heads + 1) + model.n_layers) + 3 * token_bytes(model, pos)
         a_token, logits = sender * len(graph.senders) + gradients, logit_bytes(model, 1, n_read, limits)
@@ -61,6 +61,5 @@ class EdgeSize:
             layers = max(1, min(layers, ((room - logits) // pos - gradients - sender) // (sender * a_layer)))
             a_token = sender * (1 + layers * a_layer) + gradients
         a_row = a_token * pos + logits
-        together = min(tokens_in_flight(model, room, pos, limits) // pos, limits.logits // (n_read * model.d_vocab))
-        rows = max(1, min(prompts, together, room // a_row))
+        rows = rows_together(model, shape, a_row, room, limits)
         return cls(rows, layers, rows * a_row)
