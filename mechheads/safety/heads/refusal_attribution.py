@@ -111,9 +111,8 @@ def refusal_attribution(
     refusal = np.logaddexp.reduce(base, axis=0)
     if (share := float(np.exp(refusal).mean())) < LEAST_REFUSAL:
         warn(
-            f"{model.name} begins {share:.1%} of its answers to harmful requests in one of the {len(begins)} ways that "
-            "are asked for: hardly any refusal is counted, so the scores may be noise, and other refusals may depend "
-            "on other heads"
+            f"{model.name} begins {share:.1%} of its answers to harmful requests with an opening that is asked for: "
+            "hardly any refusal is counted, so the scores may be noise, and other refusals may depend on other heads"
         )
     tokens = prompts.tokens(model)
     about = {
