@@ -20,13 +20,17 @@ from transformer_lens.model_bridge.generalized_components import NormalizationBr
 
 from mechheads.model.backends.base import Backend, R
 from mechheads.model.backends.devices import There, bring_inputs, moved
-from mechheads.model.backends.fused_attention import NEVER, FusedAttention, fused_attentions
+from mechheads.model.backends.fused_attention import NEVER, FusedAttention, apart, fused_attentions
+from mechheads.model.backends.fused_gelu import gelu_in_one_step, step_by_step_gelus
+from mechheads.model.backends.fused_norms import Norm, norm_in_one_step
 from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.backends.protocols import Blocks, Keys
 from mechheads.model.backends.temporary_changes import Forward
 
 _TRIAL = 24
-"""The length of the prompts on which fused attention is tried."""
+"""The length of the prompts on which other ways to compute the same are tried."""
+_SAME = 0.01
+"""The part of the tolerance by which norms and activations in one step may change the final states."""
 
 
 def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
@@ -50,6 +54,7 @@ class BridgeBackend(Backend):
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         self._fused: Sequence[FusedAttention | None] = [None] * self.sizes.n_layers
+        self._in_one_step = False
         self._visible: dict[int, list[Tensor]] = {}
         if self.on_disk is not None:
             self.on_disk.check(module)
@@ -83,14 +88,19 @@ class BridgeBackend(Backend):
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
         return self.module.adapter.apply_output_logits_transform(logits)
 
-    def fuse_attention(self) -> None:
+    def fuse(self) -> None:
         ids = self.trial_tokens(2, min(_TRIAL, self.sizes.n_ctx))
 
         def run(fused: Sequence[FusedAttention | None]) -> Tensor:
             self._fused = fused
             return self.run(ids)
 
-        self._fused = fused_attentions(self.module.blocks, self.changes, run, self.tolerance)
+        wanted = run(self._fused)
+        self._in_one_step = True
+        found = run(self._fused)
+        self._in_one_step = apart(found, wanted) < self.tolerance * _SAME
+        wanted = found if self._in_one_step else wanted
+        self._fused = fused_attentions(self.module.blocks, self.changes, run, wanted, self.tolerance)
         if self.devices.several:
             for attention in filter(None, self._fused):
                 attention.long = NEVER  # reading a mask would wait for its device
@@ -230,24 +240,46 @@ class BridgeBackend(Backend):
     def _briefly(self, layer: int, run: Callable[[], R]) -> R:
         """Call ``run`` while the block computes nothing that only hook points without hooks would see.
 
-        The bridge's norms compute everything a second time for their hook points, and its attention every pattern.
+        The bridge's norms compute everything a second time for their hook points, and its attention every pattern. Some
+        activations take several passes over memory.
         """
         changes = [
-            Forward(norm, norm.original_component.forward)
-            for norm, points in self._native_norms[layer]
+            Forward(norm, self._forward_of(own, in_one_step))
+            for norm, own, in_one_step, points in self._native_norms[layer]
             if "forward" not in norm.__dict__ and not any(point.has_hooks() for point in points)
         ]
+        if self._in_one_step:
+            changes += [gelu_in_one_step(gelu) for gelu in self._gelus[layer] if "forward" not in gelu.__dict__]
         fused = self._fused[layer]
         if fused is not None and fused.serves:
             changes.append(fused.change())
         return self.changes.during(changes, run)
 
+    def _forward_of(self, norm: Any, in_one_step: Norm | None) -> Norm:
+        """What one of transformers' own norms computes: in one step, unless a user replaced its steps."""
+        if in_one_step is not None and self._in_one_step and "forward" not in norm.__dict__:
+            return in_one_step
+        return norm.forward
+
     @cached_property
-    def _native_norms(self) -> list[list[tuple[Any, list[Any]]]]:
-        """For each block, the norms whose result is that of transformers, and their hook points."""
+    def _gelus(self) -> list[list[Any]]:
+        """For each block, the activations that may run in one step."""
+        exact = self.parameter.dtype.itemsize >= 4
+        return [step_by_step_gelus(block) if exact else [] for block in self.module.blocks]
+
+    @cached_property
+    def _native_norms(self) -> list[list[tuple[Any, Any, Norm | None, list[Any]]]]:
+        """For each block, the norms whose result is that of transformers: the bridge's and transformers' own, the same
+        in one step where there is one, and their hook points.
+        """
         return [
             [
-                (part, [point for point in part.modules() if isinstance(point, HookPoint)])
+                (
+                    part,
+                    part.original_component,
+                    norm_in_one_step(part.original_component),
+                    [point for point in part.modules() if isinstance(point, HookPoint)],
+                )
                 for part in block.modules()
                 if isinstance(part, NormalizationBridge)
                 and (part.use_native_layernorm_autograd or getattr(part.config, "layer_norm_folding", False))
