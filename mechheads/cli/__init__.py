@@ -67,9 +67,9 @@ def atlas(
     with results_in(out) as results:
         several = workers_for(workers)
         loaded = load(model, device=device)
-        show = partial(results.show, write_page=write_page)
+        grow = partial(results.grow, write_page=write_page)
         with several as replicas:
-            atlas = build_atlas(loaded, quick=quick, after_each=show, workers=replicas)
+            atlas = build_atlas(loaded, quick=quick, after_each=grow, workers=replicas)
         results.take(atlas, write_page)
 
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from mechheads.studies.figures.output import PaperFigure
     from mechheads.studies.safety import SafetyStudy
 
+_BETWEEN = 10
+"""A result that grows is saved again only after so many times as long as the last time took."""
+
 
 @dataclass
 class Results:
@@ -34,6 +37,7 @@ class Results:
     lines: list[str] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     interrupted: bool = False
+    _again: float = 0.0
 
     def take(self, found: Atlas | SafetyStudy, write_page: Callable[[Any, Path], Path]) -> None:
         """Save an atlas or a study, with its page.
@@ -43,12 +47,20 @@ class Results:
         """
         if not found.results:
             raise KeyboardInterrupt
-        self.show(found, write_page)
+        self._save(found, write_page)
         self.lines.append(found.summary())
         self.interrupted = found.interrupted
 
-    def show(self, found: Atlas | SafetyStudy, write_page: Callable[[Any, Path], Path]) -> None:
-        """Save what an atlas or a study has so far, with its page."""
+    def grow(self, found: Atlas, write_page: Callable[[Any, Path], Path]) -> None:
+        """Save what an atlas has so far, with its page; not if it was saved only shortly before."""
+        start = time.perf_counter()
+        if start < self._again:
+            return
+        self._save(found, write_page)
+        end = time.perf_counter()
+        self._again = end + _BETWEEN * (end - start)
+
+    def _save(self, found: Atlas | SafetyStudy, write_page: Callable[[Any, Path], Path]) -> None:
         self.files = [*found.save(self.out), write_page(found, self.out / "index.html")]
 
     def draw(self, made: PaperFigure) -> None:

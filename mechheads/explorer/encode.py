@@ -12,7 +12,7 @@ import numpy as np
 
 from mechheads.heads import HeadId
 
-_LEVEL = 6
+_LEVEL = 5
 _ESCAPED = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&"})
 
 

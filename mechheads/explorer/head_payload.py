@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import UInt8
+from jaxtyping import Bool, UInt8
 
 from mechheads.behaviour.head_examples import PARTS, HeadExamples
 from mechheads.explorer.columns import comparable
@@ -33,7 +34,7 @@ _MANY = 512
 """If a model has more heads, each part of the examples has one."""
 _ALIKE = 8
 _OF_EXAMPLES = ("window", "text", "activity", "query", "key", "weight")
-_EFFECTS = {
+_REPAIR = {
     "total": (
         "Total effect",
         "The change of the logit difference if its output comes from the corrupted run and everything after it reacts.",
@@ -88,8 +89,9 @@ class _Cards:
         self.atlas = atlas
         self._alike = _nearest(atlas.to_dataframe())
         self._each = 1 if atlas.sizes[0] * atlas.sizes[1] > _MANY else 2
-        self._texts = {} if atlas.examples is None else dict(iter(atlas.examples.table.groupby("head")))
+        self._texts = {} if atlas.examples is None else _by_head(atlas.examples)
         self._composed = None if atlas.weights is None else compositions(atlas.weights.table)
+        self._effects = _effects(atlas)
 
     def of(self, head: HeadId) -> dict[str, Any]:
         """The card of one head."""
@@ -101,7 +103,7 @@ class _Cards:
             "text": self._text(head),
             "pattern": None if atlas.patterns is None else pattern_pane(atlas.patterns, head),
             "weights": weights_pane(atlas, head),
-            "cause": _cause_pane(atlas, head),
+            "cause": self._cause(head),
             "paths": paths_pane(atlas, head, self._composed),
             "safety": _safety_pane(atlas, head),
             "roles": _roles_pane(atlas, head),
@@ -113,6 +115,10 @@ class _Cards:
         return (
             None if rows is None or self.atlas.examples is None else _text_pane(self.atlas.examples, rows, self._each)
         )
+
+    def _cause(self, head: HeadId) -> dict[str, Any] | None:
+        effects = [effect.of(head) for effect in self._effects if effect.has[head.layer, head.head]]
+        return {"effects": effects} if effects else None
 
 
 def attention(keys: np.ndarray, weights: np.ndarray, first: np.ndarray) -> dict[str, Any]:
@@ -145,10 +151,18 @@ def pattern_pane(patterns: HeadPatterns, head: HeadId) -> dict[str, Any]:
     return {"prompts": [{"prompt": i, "attention": each} for i, each in enumerate(found)]}
 
 
-def _text_pane(examples: HeadExamples, rows: pd.DataFrame, each: int) -> dict[str, Any]:
+def _by_head(examples: HeadExamples) -> dict[str, list[tuple[int, dict[str, Any]]]]:
+    """The examples of each head, each with its row in the table."""
+    found: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for at, row in enumerate(pd.DataFrame(examples.table[["head", "part", *_OF_EXAMPLES]]).to_dict("records")):
+        found.setdefault(row["head"], []).append((at, row))
+    return found
+
+
+def _text_pane(examples: HeadExamples, rows: list[tuple[int, dict[str, Any]]], each: int) -> dict[str, Any]:
     """The examples of a head; of each part the first few."""
     parts: dict[str, list[Any]] = {part: [] for part in PARTS}
-    for at, row in zip(rows.index.tolist(), rows.to_dict("records"), strict=True):
+    for at, row in rows:
         if len(parts[row["part"]]) < each:
             n = int((examples.tokens[row["window"]] >= 0).sum())
             one = {name: plain(row[name]) for name in _OF_EXAMPLES}
@@ -163,37 +177,44 @@ def _text_pane(examples: HeadExamples, rows: pd.DataFrame, each: int) -> dict[st
     return {"parts": found, "activity": ACTIVITY}
 
 
-def _effect(scores: HeadScores, head: HeadId, name: str, title: str, meaning: str) -> dict[str, Any]:
-    """One effect of one head, of scores without extra dimensions."""
-    at = head.layer, head.head
-    data = scores.dataset
-    return {
-        "name": name,
-        "title": title,
-        "unit": scores.unit,
-        "meaning": meaning,
-        **plain(
-            {
-                key: data[variable].values[at]
-                for key, variable in (("score", "score"), ("low", "ci_low"), ("high", "ci_high"), ("q", "q_value"))
-            }
-        ),
-        "values": [] if scores.values is None else plain(scores.values.values[at]),
-    }
+@dataclass(frozen=True)
+class _Effect:
+    """What patching says of heads: scores without extra dimensions, and which heads have one."""
+
+    scores: HeadScores
+    name: str
+    title: str
+    meaning: str
+    has: Bool[np.ndarray, "layer head"]
+
+    def of(self, head: HeadId) -> dict[str, Any]:
+        """The effect of one head."""
+        at = head.layer, head.head
+        data, values = self.scores.dataset.variables, self.scores.values
+        names = {"score": "score", "low": "ci_low", "high": "ci_high", "q": "q_value"}
+        return {
+            "name": self.name,
+            "title": self.title,
+            "unit": self.scores.unit,
+            "meaning": self.meaning,
+            **plain({key: data[variable].values[at] for key, variable in names.items()}),
+            "values": [] if values is None else plain(values.values[at]),
+        }
 
 
-def _cause_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
-    effects = []
+def _effects(atlas: Atlas) -> list[_Effect]:
+    """The effects of an atlas; those of self-repair were measured for some heads only."""
+    effects, every = [], np.ones(atlas.sizes, dtype=bool)
     if atlas.patching is not None:
         meaning = "The share of the logit difference that its output from the clean run restores in the corrupted one."
-        effects.append(_effect(atlas.patching, head, "patching", "Patching", meaning))
-    if atlas.repair is not None and np.isfinite(atlas.repair.scores.values[head.layer, head.head]).any():
-        for name, (title, meaning) in _EFFECTS.items():
-            effects.append(_effect(atlas.repair.select(effect=name), head, name, title, meaning))
+        effects.append(_Effect(atlas.patching, "patching", "Patching", meaning, every))
+    if atlas.repair is not None:
+        some = np.any(np.isfinite(atlas.repair.scores.values), axis=-1, keepdims=True)[..., 0]
+        effects += [_Effect(atlas.repair.select(effect=name), name, *about, some) for name, about in _REPAIR.items()]
     if atlas.direct is not None:
         meaning = "What the head itself adds to the logit of the right capital, minus that of the wrong one."
-        effects.append(_effect(atlas.direct, head, "attribution", "Direct part in the logits", meaning))
-    return {"effects": effects} if effects else None
+        effects.append(_Effect(atlas.direct, "attribution", "Direct part in the logits", meaning, every))
+    return effects
 
 
 def _safety_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
@@ -212,7 +233,7 @@ def _safety_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
     }
     found = []
     for ablation, scores in atlas.safety.items():
-        data = scores.dataset
+        data = scores.dataset.variables
         numbers = {key: data[name].values[at] if name in data else None for key, name in names.items()}
         dropped = bool(data["dropped"].values[at]) if "dropped" in data else False
         values = [] if scores.values is None else scores.values.values[at]
@@ -228,7 +249,7 @@ def _roles_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
     at = head.layer, head.head
     roles = []
     for role, scores in atlas.roles.items():
-        data = scores.dataset
+        data = scores.dataset.variables
         ranged = RANGE[0] in data and not np.isfinite(data["ci_low"].values[at])
         low, high = (data[name].values[at] for name in (RANGE if ranged else ("ci_low", "ci_high")))
         values = [] if scores.values is None else scores.values.values[at]

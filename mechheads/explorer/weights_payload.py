@@ -72,14 +72,14 @@ def _spectrum(weights: HeadWeights, circuit: int, head: HeadId) -> dict[str, Any
 
 
 def _copying(copying: HeadScores, head: HeadId) -> dict[str, Any]:
-    data, at = copying.dataset, (head.layer, head.head)
+    data, at = copying.dataset.variables, (head.layer, head.head)
     numbers = {key: data[name].values[at] for key, name in (("value", "score"), ("q", "q_value"), ("null", "null"))}
     return plain(numbers) | {"meaning": COPYING}
 
 
 def _relations(labels: HeadLabels, relations: HeadScores | None, head: HeadId) -> list[dict[str, Any]]:
     """The relations with most evidence of a head, and all that are evidence for a label."""
-    data, at = labels.dataset, (head.layer, head.head)
+    data, at = labels.dataset.variables, (head.layer, head.head)
     names = {"phi": "phi", "low": "phi_low", "high": "phi_high", "q": "q", "null": "null_phi"}
     columns = {key: data[name].values[at] for key, name in names.items() if name in data}
     evidence, below = data["is_evidence"].values[at], data["is_below_floor"].values[at]
@@ -109,7 +109,7 @@ def _pairs(relations: HeadScores, head: HeadId, relation: int) -> list[dict[str,
     if relations.values is None or "pair" not in relations.dataset:
         return None
     hits = relations.values.values[head.layer, head.head, relation]
-    pairs = relations.dataset["pair"].values[relation]
+    pairs = relations.dataset.variables["pair"].values[relation]
     found = []
     for pair, hit in zip(pairs, hits, strict=True):
         if np.isfinite(hit):
@@ -149,7 +149,7 @@ def compositions(table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
 
 def _paths(paths: HeadScores, head: HeadId) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The paths that end and that begin at a head, the largest effects first."""
-    data = paths.dataset
+    data = paths.dataset.variables
     names = {"score": "score", "low": "ci_low", "high": "ci_high", "q": "q_value"}
     senders, receivers = [], []
     for i, name in enumerate(data["receiver"].values.tolist()):

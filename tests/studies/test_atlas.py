@@ -16,7 +16,7 @@ import scipy.stats
 from typer.testing import CliRunner
 
 import mechheads as mh
-from mechheads.cli import main
+from mechheads.cli import main, results
 from mechheads.gating import ROLES, LossNotFinite, Roles, fit_gates, head_roles
 from mechheads.gating.fit import fit
 from mechheads.gating.tasks.shipped import relation_task
@@ -464,7 +464,9 @@ def test_roles_are_fitted_by_several_processes(tmp_path, tiny):
     pd.testing.assert_frame_equal(*tables, atol=1e-3, rtol=0)
 
 
-def test_the_page_grows_with_the_atlas(monkeypatch, tmp_path, tiny):
+@pytest.mark.parametrize(("between", "second"), [(0, True), (1000, False)])
+def test_the_page_grows_with_the_atlas_as_often_as_it_costs_little(between, second, monkeypatch, tmp_path, tiny):
+    monkeypatch.setattr(results, "_BETWEEN", between)
     sizes = []
 
     def built(model, *, after_each, **_):
@@ -480,7 +482,8 @@ def test_the_page_grows_with_the_atlas(monkeypatch, tmp_path, tiny):
     monkeypatch.setattr(build, "build_atlas", built)
     done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    assert sizes == [(False, True), (True, True)]
+    assert sizes == [(False, True), (second, second)]
+    assert '"name":"direct"' in (tmp_path / "index.html").read_text() and (tmp_path / "direct.nc").is_file()
 
 
 def test_roles_writes_tables_and_a_page_and_goes_on_after_ctrl_c(monkeypatch, tmp_path, tiny):
