@@ -7,10 +7,11 @@ Only the pairs that no sample rules out are decided on whole rows; the samples g
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import groupby, pairwise
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -26,6 +27,10 @@ HeadPath = tuple[Float[Tensor, "source d_head"], Float[Tensor, "d_head d_model"]
 _SAMPLES = (512, 2048, 8192)
 _STRIDE = 8
 _COLUMNS_AT_ONCE = 8192
+_WIDTH = 128
+"""The columns of a block of a row: the k largest entries are in the k blocks whose largest entries are largest."""
+_LONG_ROW = 2048
+"""Rows of so many entries are counted one by one."""
 _LARGE_VOCABULARY = 100_000
 
 
@@ -61,6 +66,10 @@ class Ranks:
         limit: the k of each pair.
         ties: how ties count.
         memory: the bytes that a block of entries may take.
+
+    Attributes:
+        own_columns: the columns of W_U of all targets.
+        samples: some of its columns, ever more.
     """
 
     def __init__(
@@ -77,10 +86,11 @@ class Ranks:
         self.source_of, self.target, self.limit = source_of, target, limit
         tokens, self._own_column = torch.unique(target, return_inverse=True)
         samples = [_spread(size, model.d_vocab, target.device) for size in _SAMPLES if 2 * size < model.d_vocab]
-        self._own, *self._samples = self._columns([tokens, *samples])
+        self.own_columns, *self.samples = self._columns([tokens, *samples])
         self._scratch: Tensor | None = None
         self._last: tuple[Tensor, int, Tensor] | None = None
-        self._longest = torch.stack([some.norm(dim=0).max() for some in (self._own, *self._samples)]).max()
+        self._head: _Head | None = None
+        self._longest = torch.stack([some.norm(dim=0).max() for some in (self.own_columns, *self.samples)]).max()
 
     def top(self, heads: Sequence[HeadPath]) -> tuple[Bool[Tensor, "head pair"], Bool[Tensor, "head pair"]]:
         """Which targets are among the k largest, and among the k smallest, entries of their sources' rows."""
@@ -106,19 +116,20 @@ class Ranks:
         relation of one pair is NaN.
         """
         values, W_O = path
-        columns, products = (W_O @ self._own).T, W_O @ self._covariance @ W_O.T
-        spread = ((values @ products) * values).sum(1).clamp_min(0).sqrt()
-        found = []
+        of_head = self._of_head(W_O)
+        columns = of_head.own.T
+        spread = ((values @ of_head.products) * values).sum(1).clamp_min(0).sqrt()
+        writes, found = _writes(values, W_O), []
         for pairs in relations:
             sources, targets = self.source_of[pairs], columns[self._own_column[pairs]]
             of_pairs, n = values[sources], len(targets)
             own, total = (of_pairs * targets).sum(1), of_pairs @ targets.sum(0)
             apart = own - (total - own) / (n - 1) if n > 1 else torch.full_like(own, torch.nan)
-            found.append(torch.where(_writes(of_pairs, W_O) | apart.isnan(), apart / spread[sources], 0.0).mean())
+            found.append(torch.where(writes[sources] | apart.isnan(), apart / spread[sources], 0.0).mean())
         return torch.stack(found)
 
     @cached_property
-    def _covariance(self) -> Float[Tensor, "d_model d_model"]:
+    def covariance(self) -> Float[Tensor, "d_model d_model"]:
         """The covariance of W_U's columns, from products in float32 and sums in float64."""
         size = self._model.d_model
         squares = torch.zeros(size, size, dtype=torch.float64, device=self.target.device)
@@ -136,9 +147,9 @@ class Ranks:
         """The pairs that samples of the columns do not rule out, without those for which the head writes nothing."""
         pairs = torch.arange(len(self.target), device=self.target.device)
         own, slack = self._own_entries(values, W_O), self._slack(values, W_O)
-        for sample in self._samples:
+        for i, sample in enumerate(self.samples):
             few = pairs.split(max(1, self._memory // (4 * sample.shape[1])))
-            pairs = torch.cat([pairs[:0], *(self._left_open(values, W_O, sample, own, slack, some) for some in few)])
+            pairs = torch.cat([pairs[:0], *(self._left_open(values, W_O, i, own, slack, some) for some in few)])
         return pairs[_writes(values[self.source_of[pairs]], W_O)]
 
     def hits(self, asked: Sequence[tuple[HeadPath, slice, Literal[1, -1]]]) -> Iterator[Bool[Tensor, "pair target"]]:
@@ -167,26 +178,22 @@ class Ranks:
     ) -> Iterator[Int[Tensor, " source"]]:
         """The sources that may have any target of the relation among their k largest entries, for one W_O.
 
-        The k-th largest of some entries is never larger than the k-th largest of all.
+        None is if k of some entries are larger than all targets.
         """
         W_O = asked[0][0][1]
-        own, samples = W_O @ self._own, [W_O @ sample for sample in self._samples]
+        of_head = self._of_head(W_O)
+        own, samples = of_head.own, [of_head.sample(i) for i in range(len(self.samples))]
         for (values, _), pairs, sign in asked:
             rows, targets = values[self.source_of[pairs]], own[:, self._own_column[pairs]]
             slack, k = self._slack(rows, W_O), int(self.limit[pairs][0])
+            most = ((sign * rows @ targets).amax(1) + slack)[:, None]
             left = _writes(rows, W_O).nonzero()[:, 0]
             for columns in samples:
                 few = left.split(max(1, self._memory // (4 * columns.shape[1])))
                 left = torch.cat(
                     [
                         left[:0],
-                        *(
-                            some[
-                                (sign * rows[some] @ targets).amax(1) + slack[some]
-                                >= (sign * rows[some] @ columns).topk(k, dim=1).values[:, -1]
-                            ]
-                            for some in few
-                        ),
+                        *(some[_count(sign * rows[some] @ columns, operator.gt, most[some]) < k] for some in few),
                     ]
                 )
             yield left
@@ -196,7 +203,7 @@ class Ranks:
     ) -> Bool[Tensor, "row target"]:
         """Which targets are among the k largest entries of each row."""
         wanted = entries[:, target]
-        edge = entries.topk(min(k, entries.shape[1]), dim=1).values[:, -1:]
+        edge = _kth_largest(entries, min(k, entries.shape[1]))
         found = wanted >= edge
         if self._ties == "index":
             for row, column in (wanted == edge).nonzero().tolist():
@@ -238,10 +245,10 @@ class Ranks:
         for start, block in self._blocks() if len(entries) else ():
             into = entries[:, start : start + block.shape[1]].split(lengths)
             for (left, W_O), out in zip(products, into, strict=True):
-                torch.mm(left, block if W_O is None else self._of_head(W_O, start, block), out=out)
+                torch.mm(left, block if W_O is None else self._times(W_O, start, block), out=out)
         return entries
 
-    def _of_head(self, W_O: Tensor, start: int, block: Tensor) -> Float[Tensor, "d_head columns"]:
+    def _times(self, W_O: Tensor, start: int, block: Tensor) -> Float[Tensor, "d_head columns"]:
         """W_O @ W_U's columns from ``start`` on; the last product is kept, as blocks of rows cut heads in two."""
         if self._last is None or self._last[0] is not W_O or self._last[1] != start:
             self._last = W_O, start, W_O @ block
@@ -271,8 +278,14 @@ class Ranks:
                 into[:, inside] = block[:, ids[inside] - start]
         return found
 
+    def _of_head(self, W_O: Tensor) -> _Head:
+        """What is known of a head; of the last one, as the readings of a head follow each other."""
+        if self._head is None or self._head.W_O is not W_O:
+            self._head = _Head(self, W_O)
+        return self._head
+
     def _own_entries(self, values: Tensor, W_O: Tensor) -> Float[Tensor, " pair"]:
-        columns = (W_O @ self._own).T
+        columns = self._of_head(W_O).own.T
         step = max(1, self._memory // (8 * values.shape[1]))
         pairs = torch.arange(len(self.target), device=values.device).split(step)
         return torch.cat([(values[self.source_of[some]] * columns[self._own_column[some]]).sum(1) for some in pairs])
@@ -284,24 +297,49 @@ class Ranks:
         )
 
     def _left_open(
-        self, values: Tensor, W_O: Tensor, sample: Tensor, own: Tensor, slack: Tensor, pairs: Tensor
+        self, values: Tensor, W_O: Tensor, sample: int, own: Tensor, slack: Tensor, pairs: Tensor
     ) -> Int[Tensor, " pair"]:
-        """The pairs that some columns alone do not rule out on both sides."""
+        """The pairs that a sample of the columns alone does not rule out on both sides."""
         sources, row = torch.unique(self.source_of[pairs], return_inverse=True)
         some = values[sources]
-        products = some @ (W_O @ sample) if _head_first(len(some), W_O) else (some @ W_O) @ sample
+        first = _head_first(len(some), W_O)
+        products = some @ self._of_head(W_O).sample(sample) if first else (some @ W_O) @ self.samples[sample]
         entries = products[row]
         mine, limit, near = own[pairs, None], self.limit[pairs], slack[self.source_of[pairs], None]
-        larger, smaller = _count(entries > mine + near), _count(entries < mine - near)
+        larger, smaller = _count(entries, operator.gt, mine + near), _count(entries, operator.lt, mine - near)
         return pairs[(larger < limit) | (smaller < limit)]
 
     def _ahead(self, entries: Tensor, own: Tensor, target: Tensor, sign: int = 1) -> Int[Tensor, " row"]:
         """How many entries of each row are ahead of the target's own."""
-        ahead = _count(entries > own) if sign > 0 else _count(entries < own)
+        ahead = _count(entries, operator.gt if sign > 0 else operator.lt, own)
         if self._ties == "index":
             behind = torch.arange(entries.shape[1], device=entries.device) > target
-            ahead = ahead + _count((entries == own) & behind)
+            ahead = ahead + ((entries == own) & behind).sum(1)
         return ahead
+
+
+class _Head:
+    """What several tests of one head need: its W_O times some columns of W_U."""
+
+    def __init__(self, ranks: Ranks, W_O: Float[Tensor, "d_head d_model"]) -> None:
+        self._ranks, self.W_O = ranks, W_O
+        self._of_samples: dict[int, Tensor] = {}
+
+    @cached_property
+    def own(self) -> Float[Tensor, "d_head token"]:
+        """W_O times the columns of all targets."""
+        return self.W_O @ self._ranks.own_columns
+
+    @cached_property
+    def products(self) -> Float[Tensor, "d_head d_head"]:
+        """W_O C W_O^T, with C the covariance of W_U's columns."""
+        return self.W_O @ self._ranks.covariance @ self.W_O.T
+
+    def sample(self, i: int) -> Float[Tensor, "d_head column"]:
+        """W_O times a sample of the columns."""
+        if i not in self._of_samples:
+            self._of_samples[i] = self.W_O @ self._ranks.samples[i]
+        return self._of_samples[i]
 
 
 def _writes(values: Float[Tensor, "row d_head"], W_O: Float[Tensor, "d_head d_model"]) -> Bool[Tensor, " row"]:
@@ -336,8 +374,29 @@ def _spread(size: int, of: int, device: torch.device) -> Int[Tensor, " column"]:
     return torch.unique((starts[:, None] + torch.arange(_STRIDE, device=device)).flatten())
 
 
-def _count(mask: Bool[Tensor, "row column"]) -> Int[Tensor, " row"]:
-    """The number of True entries in each row; on a CPU, NumPy counts them ten times faster than torch."""
-    if mask.device.type == "cpu":
-        return torch.from_numpy(np.count_nonzero(mask.numpy(), axis=1))
-    return mask.sum(1)
+def _count(
+    entries: Float[Tensor, "row column"],
+    compare: Callable[[Any, Any], Any],
+    own: Float[Tensor, "row 1"],
+) -> Int[Tensor, " row"]:
+    """In each row, the number of entries that are larger, or smaller, than its own one.
+
+    On a CPU, NumPy compares four times as fast as torch, and counts ten times as fast.
+    """
+    if entries.device.type != "cpu":
+        return compare(entries, own).sum(1)
+    found = compare(entries.numpy(), own.numpy())
+    if entries.shape[1] < _LONG_ROW:
+        return torch.from_numpy(np.count_nonzero(found, axis=1))
+    return torch.from_numpy(np.fromiter(map(np.count_nonzero, found), np.int64, len(found)))
+
+
+def _kth_largest(entries: Float[Tensor, "row column"], k: int) -> Float[Tensor, "row 1"]:
+    """The k-th largest entry of each row."""
+    n = entries.shape[1] // _WIDTH
+    if n > k:
+        whole, rest = entries.split([n * _WIDTH, entries.shape[1] - n * _WIDTH], dim=1)
+        blocks = whole.unflatten(1, (n, _WIDTH))
+        first = blocks.amax(-1).topk(k, dim=1).indices
+        entries = torch.cat([blocks.take_along_dim(first[..., None], dim=1).flatten(1), rest], dim=1)
+    return entries.topk(k, dim=1).values[:, -1:]
