@@ -68,19 +68,18 @@ def composition_scores(model: Model, way: Way = "K", *, progress: bool = True) -
     at_once = max(1, _KEPT // (4 * heads * d * model.d_head))
     blocks = [range(start, min(start + at_once, layers - 1)) for start in range(0, layers - 1, at_once)]
     steps = [(senders, receiver) for senders in blocks for receiver in range(senders.start + 1, layers)]
-    writing: dict[int, Side] = {}
+    writing: dict[int, _Thin] = {}
     for senders, receiver in Bar(steps, desc=f"{way}-composition", disable=not progress, leave=False):
         own = slice(receiver * heads, (receiver + 1) * heads)
         left, right = sides(model, receiver, "OV" if way == "V" else "QK")
-        reading = _thin(*((right, left) if way == "K" else (left, right)))
+        reading = _Thin(*((right, left) if way == "K" else (left, right)))
         if receiver == senders.start + 1:
             writing = {sender: _written(model, sender) for sender in senders}
         for sender in range(senders.start, min(senders.stop, receiver)):
             wrote = writing[sender]
-            met = torch.einsum("sdi,rdj->srij", wrote, reading).square().sum((-1, -2))
-            sizes = _sizes(wrote)[:, None] * _sizes(reading)
-            score[sender, :, own] = (met / sizes).double().cpu().numpy()
-            spread[sender, :, own] = _variance(_fourth(wrote)[:, None], _fourth(reading), d).cpu().numpy()
+            met = torch.einsum("sdi,rdj->srij", wrote.side, reading.side).square().sum((-1, -2))
+            score[sender, :, own] = (met / (wrote.size[:, None] * reading.size)).double().cpu().numpy()
+            spread[sender, :, own] = _variance(wrote.fourth[:, None], reading.fourth, d).cpu().numpy()
     if not np.isfinite(score[0, :, heads:]).all():
         raise ValueError(f"model: the weights of {model.name!r} give numbers that are not finite; load it again")
     shape = 1 / (d**2 * spread)  # of a gamma distribution with mean 1 / d
@@ -100,31 +99,32 @@ def composition_scores(model: Model, way: Way = "K", *, progress: bool = True) -
     )
 
 
-def _written(model: Model, layer: int) -> Side:
+def _written(model: Model, layer: int) -> _Thin:
     """What stands for W_V W_O of the heads of a layer."""
     W_V, W_O = sides(model, layer, "OV")
-    return _thin(W_O, W_V)
+    return _Thin(W_O, W_V)
 
 
-def _thin(near: Side, far: Side) -> Side:
-    """B such that far near^T X and B^T X have the same norm for every X: near times the root of far^T far."""
-    return near @ torch.linalg.qr(far, mode="r").R.mT
+class _Thin:
+    """Matrices of heads, as far as the norms of their products go.
 
+    Attributes:
+        side: B such that far near^T X and B^T X have the same norm for every X: near times the root of far^T far.
+        size: the square of the Frobenius norm.
+        fourth: the sum of squares of the squared singular values, which are taken to sum to 1.
+    """
 
-def _sizes(thin: Side) -> Float[Tensor, " head"]:
-    """The square of the Frobenius norm."""
-    return thin.square().sum((-1, -2))
-
-
-def _fourth(thin: Side) -> Float[Tensor, " head"]:
-    """The sum of squares of the squared singular values, which are taken to sum to 1."""
-    return ((thin.mT @ thin).square().sum((-1, -2)) / _sizes(thin) ** 2).double()
+    def __init__(self, near: Side, far: Side) -> None:
+        self.side = near @ torch.linalg.qr(far, mode="r").R.mT
+        self.size: Float[Tensor, " head"] = self.side.square().sum((-1, -2))
+        squares = (self.side.mT @ self.side).square().sum((-1, -2))
+        self.fourth: Float[Tensor, " head"] = (squares / self.size**2).double()
 
 
 def _variance(a: Tensor, b: Tensor, d: int) -> Tensor:
     """The variance of the squared norm of M Q N over random rotations Q.
 
-    M and N have norm 1; a and b are the results of ``_fourth`` for them.
+    M and N have norm 1; a and b are their ``_Thin.fourth``.
     """
     same = 3 * a * b + a * (1 - b) + (1 - a) * b
     apart = (1 - a) * (1 - b) * (d + 1) / (d - 1)
