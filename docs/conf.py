@@ -42,11 +42,12 @@ html_show_copyright = False
 html_show_sphinx = False
 
 
-# The tables and the figure of performance.md, from what the benchmark wrote
+# The tables and the figures of performance.md, from what the benchmark wrote
 (HERE / "_generated").mkdir(exist_ok=True)
-_results = json.loads((HERE.parent / "benchmarks" / "results.json").read_text(encoding="utf-8"))
-(HERE / "_generated" / "benchmarks.md").write_text(table.markdown(_results), encoding="utf-8")
-table.figure(_results).write_html(HERE / "_generated" / "benchmarks.html", config={"displaylogo": False})
+for _name in ("results", "results_gpt2"):
+    _results = json.loads((HERE.parent / "benchmarks" / f"{_name}.json").read_text(encoding="utf-8"))
+    (HERE / "_generated" / f"{_name}.md").write_text(table.markdown(_results), encoding="utf-8")
+    table.figure(_results).write_html(HERE / "_generated" / f"{_name}.html", config={"displaylogo": False})
 
 # the tables of uncertainty.md
 _coverage = json.loads((HERE.parent / "benchmarks" / "coverage.json").read_text(encoding="utf-8"))
