@@ -175,7 +175,7 @@ class Ranks:
     ) -> Iterator[Int[Tensor, " source"]]:
         """The sources that may have any target of the relation among their k largest entries, for one W_O.
 
-        None is if k of some entries are larger than all targets.
+        A source is left out if k entries of a sample are larger than those of all targets.
         """
         W_O = asked[0][0][1]
         of_head = self._of_head(W_O)
@@ -276,7 +276,7 @@ class Ranks:
         return found
 
     def _of_head(self, W_O: Tensor) -> _Head:
-        """What is known of a head; of the last one, as the readings of a head follow each other."""
+        """What tests of a head share; the last head's is kept, as its readings follow each other."""
         if self._head is None or self._head.W_O is not W_O:
             self._head = _Head(self, W_O)
         return self._head
