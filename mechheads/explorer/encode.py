@@ -13,6 +13,7 @@ import numpy as np
 from mechheads.heads import HeadId
 
 _LEVEL = 5
+"""Of compression: half of the time of 6, for 3% more bytes."""
 _ESCAPED = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&"})
 
 

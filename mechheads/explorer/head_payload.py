@@ -209,7 +209,7 @@ def _effects(atlas: Atlas) -> list[_Effect]:
         meaning = "The share of the logit difference that its output from the clean run restores in the corrupted one."
         effects.append(_Effect(atlas.patching, "patching", "Patching", meaning, every))
     if atlas.repair is not None:
-        some = np.any(np.isfinite(atlas.repair.scores.values), axis=-1, keepdims=True)[..., 0]
+        some = np.asarray(np.isfinite(atlas.repair.scores.values).any(-1))
         effects += [_Effect(atlas.repair.select(effect=name), name, *about, some) for name, about in _REPAIR.items()]
     if atlas.direct is not None:
         meaning = "What the head itself adds to the logit of the right capital, minus that of the wrong one."

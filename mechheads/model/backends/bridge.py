@@ -15,14 +15,13 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components import NormalizationBridge
 
 from mechheads.model.backends.base import Backend, R
 from mechheads.model.backends.devices import There, bring_inputs, moved
 from mechheads.model.backends.fused_attention import NEVER, FusedAttention, apart, fused_attentions
 from mechheads.model.backends.fused_gelu import gelu_in_one_step, step_by_step_gelus
-from mechheads.model.backends.fused_norms import Norm, norm_in_one_step
+from mechheads.model.backends.fused_norms import NativeNorm
 from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.backends.protocols import Blocks, Keys
 from mechheads.model.backends.temporary_changes import Forward
@@ -96,10 +95,11 @@ class BridgeBackend(Backend):
             return self.run(ids)
 
         wanted = run(self._fused)
-        self._in_one_step = True
-        found = run(self._fused)
-        self._in_one_step = apart(found, wanted) < self.tolerance * _SAME
-        wanted = found if self._in_one_step else wanted
+        if any(norm.one_step for norms in self._native_norms for norm in norms) or any(self._gelus):
+            self._in_one_step = True
+            found = run(self._fused)
+            self._in_one_step = apart(found, wanted) < self.tolerance * _SAME
+            wanted = found if self._in_one_step else wanted
         self._fused = fused_attentions(self.module.blocks, self.changes, run, wanted, self.tolerance)
         if self.devices.several:
             for attention in filter(None, self._fused):
@@ -243,23 +243,13 @@ class BridgeBackend(Backend):
         The bridge's norms compute everything a second time for their hook points, and its attention every pattern. Some
         activations take several passes over memory.
         """
-        changes = [
-            Forward(norm, self._forward_of(own, in_one_step))
-            for norm, own, in_one_step, points in self._native_norms[layer]
-            if "forward" not in norm.__dict__ and not any(point.has_hooks() for point in points)
-        ]
+        changes = [norm.change(self._in_one_step) for norm in self._native_norms[layer] if norm.serves]
         if self._in_one_step:
             changes += [gelu_in_one_step(gelu) for gelu in self._gelus[layer] if "forward" not in gelu.__dict__]
         fused = self._fused[layer]
         if fused is not None and fused.serves:
             changes.append(fused.change())
         return self.changes.during(changes, run)
-
-    def _forward_of(self, norm: Any, in_one_step: Norm | None) -> Norm:
-        """What one of transformers' own norms computes: in one step, unless a user replaced its steps."""
-        if in_one_step is not None and self._in_one_step and "forward" not in norm.__dict__:
-            return in_one_step
-        return norm.forward
 
     @cached_property
     def _gelus(self) -> list[list[Any]]:
@@ -268,18 +258,11 @@ class BridgeBackend(Backend):
         return [step_by_step_gelus(block) if exact else [] for block in self.module.blocks]
 
     @cached_property
-    def _native_norms(self) -> list[list[tuple[Any, Any, Norm | None, list[Any]]]]:
-        """For each block, the norms whose result is that of transformers: the bridge's and transformers' own, the same
-        in one step where there is one, and their hook points.
-        """
+    def _native_norms(self) -> list[list[NativeNorm]]:
+        """For each block, the norms whose result is that of transformers."""
         return [
             [
-                (
-                    part,
-                    part.original_component,
-                    norm_in_one_step(part.original_component),
-                    [point for point in part.modules() if isinstance(point, HookPoint)],
-                )
+                NativeNorm.of(part)
                 for part in block.modules()
                 if isinstance(part, NormalizationBridge)
                 and (part.use_native_layernorm_autograd or getattr(part.config, "layer_norm_folding", False))

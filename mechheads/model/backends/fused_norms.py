@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
+from transformer_lens.hook_points import HookPoint
+
+from mechheads.model.backends.temporary_changes import Forward
 
 _TRIAL = 8
 """Tokens of the trial."""
@@ -51,3 +55,35 @@ def norm_in_one_step(norm: Any) -> Norm | None:
         same = (way for way in ways if torch.allclose(way(trial, x), wanted, rtol=_CLOSE, atol=_CLOSE))
         way = next(same, None)
     return None if way is None else partial(way, norm)
+
+
+@dataclass(frozen=True)
+class NativeNorm:
+    """A norm of the bridge whose result is that of transformers' own norm.
+
+    Attributes:
+        part: the bridge's norm.
+        one_step: the same in one step, if there is that.
+        points: its hook points.
+    """
+
+    part: Any
+    one_step: Norm | None
+    points: Sequence[HookPoint]
+
+    @classmethod
+    def of(cls, part: Any) -> NativeNorm:
+        points = [point for point in part.modules() if isinstance(point, HookPoint)]
+        return cls(part, norm_in_one_step(part.original_component), points)
+
+    @property
+    def serves(self) -> bool:
+        """Whether nothing asks for what the bridge computes beside the result."""
+        return "forward" not in self.part.__dict__ and not any(point.has_hooks() for point in self.points)
+
+    def change(self, in_one_step: bool) -> Forward:
+        """The change that lets the bridge compute the result alone; a user's own ``forward`` stays."""
+        own = self.part.original_component
+        if in_one_step and self.one_step is not None and "forward" not in own.__dict__:
+            return Forward(self.part, self.one_step)
+        return Forward(self.part, own.forward)

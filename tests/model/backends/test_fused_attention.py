@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 import mechheads as mh
-from benchmarks.tiny_families import FAMILIES, build
+from benchmarks.tiny_families import FAMILIES
 from mechheads.limits import Limits
 from mechheads.model.backends import fused_attention
 from mechheads.model.backends.fused_attention import is_causal
@@ -29,19 +28,6 @@ MORE = ("falcon-7b", "gpt-j", "opt", "phi", "gpt-neo", "gpt-bigcode", "phi3", "c
 STEP_BY_STEP = ("gemma2", "gpt-oss", "bloom", "falcon-alibi", "mpt", "codegen", "xglm")
 """Soft caps, a logit beside the keys, biases for each head, and code of their own from q, k and v to z."""
 TEXTS = ["The capital of France is Paris and the capital of Italy is", "When John and Mary went to the store John gave"]
-
-
-@pytest.fixture(scope="module")
-def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a tiny model of ``benchmarks``, by name."""
-
-    @cache
-    def folder(name: str) -> Path:
-        made = tmp_path_factory.mktemp("family") / name
-        build(name, made)
-        return made
-
-    return folder
 
 
 def both(folder: Path) -> tuple[mh.Model, mh.Model]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.activations import FastGELUActivation, NewGELUActivation
 
 import mechheads as mh
-from benchmarks.tiny_families import build
 from mechheads.model.backends import bridge
 from mechheads.model.backends.fused_gelu import gelu_in_one_step, step_by_step_gelus
 from mechheads.model.backends.temporary_changes import Changes, Forward
@@ -25,17 +24,6 @@ from support.releases import only_on_4
 pytestmark = [pytest.mark.transformerlens, only_on_4]
 
 TEXTS = ["The capital of France is Paris", "When John and Mary went to the store"]
-
-
-@pytest.fixture(scope="module")
-def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    @cache
-    def folder(name: str) -> Path:
-        made = tmp_path_factory.mktemp("family") / name
-        build(name, made)
-        return made
-
-    return folder
 
 
 class Steps(TorchDispatchMode):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 import mechheads as mh
-from benchmarks.tiny_families import build
 from mechheads.model.backends.fused_norms import norm_in_one_step
 from support.architectures import architectures
 from support.releases import only_on_4
@@ -80,17 +78,6 @@ def test_a_norm_whose_weights_are_on_disk_is_tried_without_them() -> None:
     torch.testing.assert_close(found(x), norm(x), atol=1e-6, rtol=1e-6)
 
 
-@pytest.fixture(scope="module")
-def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    @cache
-    def folder(name: str) -> Path:
-        made = tmp_path_factory.mktemp("family") / name
-        build(name, made)
-        return made
-
-    return folder
-
-
 def norms_of(model: mh.Model) -> list[Any]:
     backend: Any = model.backend
     return [norm for block in backend._native_norms for norm in block]
@@ -99,7 +86,7 @@ def norms_of(model: mh.Model) -> list[Any]:
 @pytest.mark.parametrize("name", architectures("llama", "gemma3", "qwen3", "mistral", "phi3", "gemma2", "olmo2"))
 def test_models_compute_norms_in_one_step_with_the_same_numbers(family: Callable[[str], Path], name: str) -> None:
     model, plain = mh.load(family(name)), mh.load(family(name))
-    assert norms_of(model) and all(in_one_step is not None for _, _, in_one_step, _ in norms_of(model))
+    assert norms_of(model) and all(norm.one_step is not None for norm in norms_of(model))
     backend: Any = plain.backend
     backend._in_one_step = False
     final = [each.cache(TEXTS, sites=("z",)).final for each in (model, plain)]
