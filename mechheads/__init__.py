@@ -12,7 +12,6 @@ The verbs that most work begins with are here; everything else is in ``mh.patchi
 from __future__ import annotations
 
 import importlib
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from mechheads._version import __version__ as __version__
@@ -102,78 +101,6 @@ _HOME = {
 
 _FOLDERS = ("behaviour", "gating", "generation", "labels", "patching", "plots", "safety", "scale", "studies", "testing")
 
-_MOVED = {
-    "behaviour": ("logit_attribution",),
-    "patching": (
-        "Circuit",
-        "Completeness",
-        "Context",
-        "Faithfulness",
-        "HeadCache",
-        "Plan",
-        "Resample",
-        "Scale",
-        "Screen",
-        "SetScores",
-        "UniformAttention",
-        "accuracy",
-        "attribution_patch",
-        "completeness",
-        "faithfulness",
-        "minimal_circuit",
-        "patch_sets",
-        "self_repair",
-    ),
-    "labels": (
-        "CausalEvidence",
-        "HeadLabels",
-        "Removal",
-        "StoredWeights",
-        "WordList",
-        "cumulative_removal",
-        "dynamic_scores",
-        "few_shot_pairs",
-        "few_shot_prompts",
-        "open_weights",
-        "relation_evidence",
-        "salient_operations",
-        "score_correlations",
-    ),
-    "safety": (
-        "HeadGroup",
-        "RefusalCurve",
-        "RefusalTest",
-        "SafetyHeads",
-        "attack_curve",
-        "compare_ablations",
-        "generalized_ships",
-        "refusal_contribution",
-        "refusal_direction",
-        "refusal_test",
-        "sahara",
-    ),
-    "gating": (
-        "Gates",
-        "RoleCurves",
-        "Roles",
-        "ablation_effects",
-        "compare_roles",
-        "contrast_gates",
-        "load_task",
-        "read_task",
-        "role_curve",
-    ),
-    "studies": (
-        "Atlas",
-        "SafetyStudy",
-        "safety_study",
-    ),
-}
-"""Names that were here before version 0.2, by the folder they moved to."""
-
-_RENAMED = {"write_page": "explore"}
-"""Names that were here before version 0.2, and what does the same now."""
-
 __all__ = sorted([*_HOME, *_FOLDERS])
 
 
@@ -184,13 +111,6 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"mechheads.{_HOME[name]}"), name)
         globals()[name] = value
         return value
-    if name in _RENAMED:
-        warnings.warn(f"mh.{name} has a new name: use mh.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
-        return __getattr__(_RENAMED[name])
-    for folder, names in _MOVED.items():
-        if name in names:
-            warnings.warn(f"mh.{name} has moved: use mh.{folder}.{name}", DeprecationWarning, stacklevel=2)
-            return getattr(importlib.import_module(f"mechheads.{folder}"), name)
     raise AttributeError(f"module 'mechheads' has no attribute {name!r}")
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-import mechheads
-
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mechheads"
 
@@ -130,14 +128,6 @@ for folder in mh._FOLDERS:
     assert all(getattr(getattr(mh, folder), name) is not None for name in names), folder
 """
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.filterwarnings("default::DeprecationWarning")
-def test_a_moved_name_says_where_it_is_now() -> None:
-    with pytest.warns(DeprecationWarning, match=re.escape("use mh.patching.patch_sets")):
-        assert mechheads.patch_sets is mechheads.patching.patch_sets
-    with pytest.raises(AttributeError, match="has no attribute 'patch_set'"):
-        mechheads.patch_set  # noqa: B018
 
 
 def test_files_import_each_other_in_no_circle() -> None:
