@@ -43,7 +43,6 @@ def main() -> None:
         PASS: lambda: both_ways(model, clean),
         "attribution": lambda: mh.patching.attribution_patch(model, pairs, **given),
         "attribution, 5 steps": lambda: mh.patching.attribution_patch(model, pairs, steps=5, **given),
-        "attribution, GIM": lambda: mh.patching.attribution_patch(model, pairs, gim=True, **given),
         "edges": lambda: mh.patching.attribute_edges(model, pairs, budget=asked.budget, **QUIET),
         "edges, 5 steps": lambda: mh.patching.attribute_edges(model, pairs, steps=5, budget=asked.budget, **QUIET),
         "TransformerLens, attribution": lambda: theirs(model, clean, corrupted),

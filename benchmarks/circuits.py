@@ -34,9 +34,6 @@ RANKINGS: dict[str, Ranked] = {
     "attribution, 5 steps": lambda model, pairs, **nodes: mh.patching.attribution_patch(
         model, pairs, steps=5, **nodes, **QUIET
     ),
-    "attribution, GIM": lambda model, pairs, **nodes: mh.patching.attribution_patch(
-        model, pairs, gim=True, **nodes, **QUIET
-    ),
     "learned for CPR": lambda model, pairs, **nodes: mh.patching.learn_ranking(model, pairs, **nodes, **QUIET),
     "learned for CMD": lambda model, pairs, **nodes: mh.patching.learn_ranking(
         model, pairs, measure="cmd", **nodes, **QUIET

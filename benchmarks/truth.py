@@ -107,12 +107,6 @@ METHODS: dict[str, Callable[[Known], np.ndarray]] = {
     "attribution, 5 steps": lambda known: (
         mh.patching.attribution_patch(known.model, known.pairs, steps=5, **QUIET).scores.values
     ),
-    "attribution, GradDrop": lambda known: (
-        mh.patching.attribution_patch(known.model, known.pairs, grad_drop=True, **QUIET).scores.values
-    ),
-    "attribution, GIM": lambda known: (
-        mh.patching.attribution_patch(known.model, known.pairs, gim=True, **QUIET).scores.values
-    ),
     "zero ablation": _ablated("zero"),
     "mean ablation": _ablated("mean"),
     "resample ablation": _ablated("resample"),

@@ -130,17 +130,14 @@ effect.plot()
 # Red heads move the answer towards the right capital, blue heads move it away. Layer 0 is at the top. One head is very
 # strong, L23H4, and about a dozen are weaker. Blue is not an error: some heads lower the answer that other heads raise.
 #
-# For a larger model you may not want to run every head. `screen=0.1` first *estimates* the effect of every head from a
-# single backward pass (`mh.patching.attribution_patch` gives it alone). Then it runs the tenth of the heads with the
-# largest estimates, and a random sample of the rest, which shows whether the estimate missed any:
+# For a larger model you may not want to run every head. `mh.patching.attribution_patch` *estimates* the effect of every
+# head from a single backward pass. Then only the tenth of the heads with the largest estimates is run:
 
 # %%
-screened = mh.activation_patch(model, pairs, screen=0.1, progress=False)
-screen = screened.provenance["screen"]
-print(
-    f"{screen['kept']} heads were run, and a sample of {len(screen['sampled'])} of the {screen['screened_out']} others."
-)
-print(f"{screen['false_negatives']} heads of the sample were larger than the median head that was run.")
+estimated = mh.patching.attribution_patch(model, pairs, progress=False)
+some = mh.activation_patch(model, pairs, heads=estimated.heads(27, by="absolute"), progress=False)
+found = set(some.heads(5, by="absolute")) & set(effect.heads(5, by="absolute"))
+print(f"{len(found)} of the five strongest heads are among the 27 that were run.")
 
 # %% [markdown]
 # ## Which run to patch?

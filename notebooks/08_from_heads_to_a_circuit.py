@@ -145,8 +145,7 @@ measured.plot().update_yaxes(range=[29.5, 13.5])
 # that the effect grows in proportion to the step. This fails for heads whose effect passes through the attention of
 # *another* head: a saturated softmax hardly changes for a small step, and changes a lot for a large one.
 #
-# So an estimate can find heads, but it cannot rule them out. For this reason `mh.activation_patch(..., screen=0.2)`
-# also runs a sample of the heads that it leaves out.
+# So an estimate can find heads, but it cannot rule them out.
 #
 # ### The path
 #

@@ -23,7 +23,6 @@ from mechheads.patching.learned_ranking import learn_ranking
 from mechheads.patching.mib_files import load_mib, load_mib_edges, save_mib
 from mechheads.patching.minimal import Circuit, minimal_circuit
 from mechheads.patching.path import path_matrix, path_patch
-from mechheads.patching.screen import Screen
 from mechheads.patching.self_repair import self_repair
 from mechheads.patching.tasks.circuit_task import CIRCUIT_TASKS, CircuitTask, circuit_task
 from mechheads.runs.head_cache import HeadCache
@@ -48,7 +47,6 @@ __all__ = [
     "Race",
     "Resample",
     "Scale",
-    "Screen",
     "SetScores",
     "UniformAttention",
     "Zero",

@@ -1,13 +1,11 @@
-"""Activation patching of every head, or of the heads that a screening selects."""
+"""Activation patching of every head."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from os import PathLike
 from typing import Literal
 
-from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.places import Positions
 from mechheads.engine.racing import Race
@@ -23,7 +21,6 @@ from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.pairs import base_of, check_pairs
 from mechheads.patching.race_estimates import race_estimates
-from mechheads.patching.screen import Screen, screen_heads
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.scores import HeadScores
 
@@ -44,7 +41,6 @@ def activation_patch(
     progress: bool = True,
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
-    screen: float | Screen | None = None,
     top: int | Race | None = None,
     nodes: Nodes = "heads",
 ) -> HeadScores:
@@ -63,19 +59,10 @@ def activation_patch(
             ``top``, if the metric has a gradient and the sweep is long enough for one to save time, the race also uses
             what ``mh.patching.attribution_patch`` says of every head and prompt, and needs fewer measurements. The
             scores of the heads found do not depend on it.
-        screen: run only the heads with the largest absolute attribution (see
-            ``mh.patching.attribution_patch``): a share of
-            the heads, such as 0.2, their number, or a ``Screen``. Attribution is averaged over prompts, like the
-            score; with several places, the largest counts. A random sample of the other heads runs as well. It
-            estimates how many heads that were screened out have a larger absolute score than the median head that
-            was kept: 0% if the screening is perfect, 50% if it is no better than chance.
 
     Returns:
         metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit. With ``normalize``, the
-        share of the difference between the runs: 0 is no effect, 1 is fully restored. With ``screen``, heads that
-        were not run are NaN. The variables ``attribution`` (layer, head(, pos)) and ``screened_out`` (layer, head)
-        cover all heads, ``provenance["screen"]`` estimates what was missed, and q values count the heads that were
-        not run as tests with p = 1.
+        share of the difference between the runs: 0 is no effect, 1 is fully restored.
 
     Raises:
         ValueError: if the pairs do not align, or an argument is not valid; before the sweep starts.
@@ -90,19 +77,7 @@ def activation_patch(
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "activation patching")
     race = Race.of(top)
-    if race is not None and screen is not None:
-        raise ValueError("top and screen are both given; each leaves out heads in its own way, so give one of them")
-    if screen is not None and nodes != "heads":
-        raise ValueError('screen and nodes="all" are both given, but a screening chooses heads; leave one of them out')
     base, limits = base_of(direction), Limits.of(budget, workers)
     spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, seed, limits, race, nodes)
     about = About(f"activation patching of {site}, {direction}", "activation_patch")
-    if screen is None:
-        return run_spec(model, spec, about, runs=cached, store=store, progress=progress, estimated=race_estimates)
-    cached = CachedRuns(model, asked) if cached is None else cached
-    wanted = screen if isinstance(screen, Screen) else Screen(screen)
-    screened = screen_heads(model, spec, wanted, runs=cached, store=store, progress=progress)
-    n = len(screened.kept) + len(screened.out)
-    about = replace(about, name=f"{about.name}, {len(screened.run)} of {n} heads")
-    effect = run_spec(model, replace(spec, heads=screened.run), about, runs=cached, store=store, progress=progress)
-    return screened.report(effect, progress)
+    return run_spec(model, spec, about, runs=cached, store=store, progress=progress, estimated=race_estimates)

@@ -3,9 +3,7 @@
 The effect of a new z is approximated as linear: (new z - old z) . d metric / d z, with the gradient at the base run.
 One forward and one backward pass serve every head. With ``steps``, it is the mean gradient at points between the two
 runs (integrated gradients), for effects that saturate. How a new q, k, v or pattern changes the head's own z is
-computed exactly; only the effect of z is linear (the "QK fix" of Kramár et al. 2024). With ``grad_drop``, absolute
-estimates without one layer at a time are added up, for effects that cancel. With ``gim``, the backward pass is changed
-where softmax, norms and products hide effects.
+computed exactly; only the effect of z is linear (the "QK fix" of Kramár et al. 2024).
 
 ``transformer_lens.tools.analysis.attribution_patch`` gives the same numbers for z, and the tests compare ours with it.
 It is not used here for several reasons. It takes only bridges, and only pairs of one length, one by one. It keeps a
@@ -16,7 +14,7 @@ every parameter is frozen.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -41,19 +39,8 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.patching.gim import Gim
-from mechheads.patching.grad_drop import GradDrop
 from mechheads.patching.gradient_path import Path
-from mechheads.patching.gradients import (
-    AtBase,
-    Gradients,
-    Size,
-    Watch,
-    Way,
-    check_gradient,
-    gradients_of,
-    warn_of_memory,
-)
+from mechheads.patching.gradients import Gradients, Size, Watch, check_gradient, gradients_of, warn_of_memory
 from mechheads.patching.mlp_attribution import attribute_mlps
 from mechheads.patching.pairs import base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
@@ -73,8 +60,6 @@ def attribution_patch(
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
     steps: int | None = None,
-    grad_drop: bool = False,
-    gim: bool = False,
     nodes: Nodes = "heads",
     budget: Budget = None,
     seed: int = 0,
@@ -89,21 +74,8 @@ def attribution_patch(
     embeddings lie between those of the base run and those of the other run (integrated gradients on inputs, as in
     EAP-IG).
 
-    ``grad_drop`` helps where a head's direct and indirect effects cancel in the estimate, so that a head that matters
-    looks as if it did nothing. For each layer, the gradient is taken without what that layer adds to the residual
-    stream. The absolute estimates of all layers are added up and divided by n_layers - 1 (GradDrop of AtP*). The result
-    has no sign, and no p values, because noise alone makes it larger than 0. It says which heads to look at, not what
-    patching them does: where effects cancel in the model too, patching does nothing.
-
-    ``gim`` helps where attention repairs itself: if several tokens give a head the same, its softmax moves the weight
-    among them, and the gradient at each is small. Only the backward pass is changed (GIM): softmax has its gradient at
-    temperature 2, the scales of norms are constant, and the gradient of a product is divided by the number of its
-    factors, so that 1/2 of it passes to v, 1/4 to q and k each, and 1/2 to each factor of a gated MLP. Such an estimate
-    says which heads matter more than others. It is no longer the linear part of what patching does.
-
-    ``mh.activation_patch(..., screen=0.2)`` patches exactly the heads with the largest estimates, without ``steps``,
-    ``grad_drop`` and ``gim``. For other estimates, give their heads:
-    ``mh.activation_patch(..., heads=found.heads(20))``.
+    To patch the heads with the largest estimates exactly, give ``mh.activation_patch`` their names:
+    ``heads=found.heads(20)``.
 
     Args:
         pairs, site, direction: as in ``mh.activation_patch``. How a new q, k, v or pattern changes z is computed
@@ -113,28 +85,19 @@ def attribution_patch(
         heads, positions, seed, progress: as in ``mh.sweep``.
         steps: the number of points between the two runs; ``None`` for the base run alone. The points are the middles of
             equal parts, (k - 1/2) / steps of the way. The cost is that of ``steps`` gradients.
-        grad_drop: add up the absolute estimates without one layer at a time. The cost is one forward pass and up to
-            n_layers backward passes, which are half as long on average. Not together with ``steps``.
-        gim: change the backward pass as GIM does. The cost is one gradient. Not together with ``steps`` or
-            ``grad_drop``, and not for models with experts, attention sinks, a gate on z or patterns that cannot be
-            changed.
-        nodes: ``"all"`` estimates the effects of MLPs too, from the same backward pass; see ``mh.sweep``. Not together
-            with ``grad_drop``.
+        nodes: ``"all"`` estimates the effects of MLPs too, from the same backward pass; see ``mh.sweep``.
         budget: memory, in bytes or as text such as "2 GB" (default 4 GB); prompts run in parts that fit. If one prompt
             does not fit, the graph of one block at a time is kept, for one more forward pass.
             ``mh.patching.plan_attribution`` says what it takes.
 
     Returns:
-        The estimate of metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit; with
-        ``grad_drop``, its size.
+        The estimate of metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit.
 
     Raises:
-        ValueError: if the pairs do not align, the metric has no gradient, an argument is not valid, ``grad_drop`` is
-            asked of a model with one layer, or ``gim`` of a model for which it is not defined.
+        ValueError: if the pairs do not align, the metric has no gradient, or an argument is not valid.
 
     Nanda 2023 ("Attribution Patching"); Syed et al. 2023 (arXiv 2310.10348); Kramár et al. 2024 (arXiv 2403.00745);
-    Hanna et al. 2024, "Have Faith in Faithfulness" (EAP-IG, arXiv 2403.17806), equation 4;
-    Edin et al. 2025 (GIM, arXiv 2505.17630) and the authors' code.
+    Hanna et al. 2024, "Have Faith in Faithfulness" (EAP-IG, arXiv 2403.17806), equation 4.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
     >>> mh.patching.attribution_patch(model, pairs, progress=False).heads(1)
@@ -143,10 +106,10 @@ def attribution_patch(
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "activation patching")
     base = base_of(direction)
-    check_way(model, steps, grad_drop, gim, nodes)
+    check_steps(steps)
     limits, measured = Limits.of(budget), as_metric(metric)
     spec = Spec(asked, Patch(site), measured, heads, positions, base, seed=seed, limits=limits, nodes=nodes)
-    found = estimate(model, spec, runs=cached, progress=progress, steps=steps, grad_drop=grad_drop, gim=gim)
+    found = estimate(model, spec, runs=cached, progress=progress, steps=steps)
     warn_of_answers(found.job)
     more = {
         "intervention": repr(spec.intervention),
@@ -154,45 +117,25 @@ def attribution_patch(
         "positions": describe_positions(found.job),
         "heads": describe_heads(found.job),
         "steps": steps,
-        "grad_drop": grad_drop,
-        "gim": gim,
         "nodes": nodes,
     }
     values, extra = by_place(found.job.places, found.values)
     name = f"attribution patching of {site}, {direction}" + (f", {steps} steps" if steps else "")
     about = About(name, "attribution", extra=extra, more=more)
-    if grad_drop:
-        about = replace(about, name=f"{name}, size by GradDrop", kind="grad_drop")
-    if gim:
-        about = replace(about, name=f"{name}, GIM", kind="gim")
     result = report(found.job, values, found.evaluator, about)
     if found.mlps is None:
         return result
     return HeadScores(with_mlps(result.dataset, by_place(found.job.places, found.mlps)[0]))
 
 
-def check_way(model: Model, steps: int | None, grad_drop: bool, gim: bool, nodes: Nodes) -> None:
-    """Check how gradients are to be taken.
+def check_steps(steps: int | None) -> None:
+    """Check the number of points between the two runs.
 
     Raises:
-        ValueError: if it is not valid, or not for this model or these nodes.
+        ValueError: if it is below 1.
     """
     if steps is not None:
         check_at_least(1, steps=steps)
-    ways = [name for name, used in (("grad_drop", grad_drop), ("gim", gim), ("steps", steps is not None)) if used]
-    if len(ways) > 1:
-        raise ValueError(f"{' and '.join(ways)} are given, but they are different ways to take gradients; keep one")
-    if grad_drop:
-        _check_grad_drop(model, nodes)
-
-
-def _check_grad_drop(model: Model, nodes: Nodes) -> None:
-    if nodes != "heads":
-        raise ValueError('grad_drop and nodes="all" are both given, but GradDrop is for heads; leave one out')
-    if model.n_layers < 2:
-        raise ValueError(
-            f"grad_drop: model {model.name!r} has one layer, so there is no other layer to drop; leave grad_drop out"
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,24 +163,22 @@ def estimate(
     runs: CachedRuns | None = None,
     progress: bool = True,
     steps: int | None = None,
-    grad_drop: bool = False,
-    gim: bool = False,
 ) -> Estimate:
     """The linear estimate of what a sweep of the same spec measures.
 
     Args:
-        steps, grad_drop, gim: as in ``attribution_patch``.
+        steps: as in ``attribution_patch``.
 
     Raises:
-        ValueError: if the request is not valid, or the metric or the model has no gradient of this kind.
+        ValueError: if the request is not valid, or the metric has no gradient.
     """
-    changed = Gim.of(model) if gim else None
     runs = CachedRuns(model, spec.prompts) if runs is None else runs
     check_gradient(spec.metric, runs.sides(spec.base)[0], model.d_vocab)
     job = make_ready(model, spec, runs=runs, progress=progress)
     evaluator = Evaluator.of(job)
     scale = evaluator.distance() if spec.normalize else 1.0
-    values, mlps = attribute(job, changed or _way(job, steps, grad_drop), progress)
+    path = Path.between(job.base, job.source, steps) if steps and job.source is not None else None
+    values, mlps = attribute(job, path, progress)
     of_mlps = None if mlps is None else where_reached(job.places, mlps / scale)
     return Estimate(where_reached(job.places, values / scale), job, evaluator, of_mlps)
 
@@ -251,36 +192,28 @@ def estimate_each(model: Model, specs: Sequence[Spec], *, runs: CachedRuns, prog
     """
     check_gradient(specs[0].metric, runs.sides(specs[0].base)[0], model.d_vocab)
     jobs = [make_ready(model, spec, runs=runs, progress=progress) for spec in specs]
-    gradients = _gradients(jobs[0], AtBase(), progress)
-    values = [where_reached(job.places, _along(job, gradients, AtBase())) for job in jobs]
+    gradients = _gradients(jobs[0], None, progress)
+    values = [where_reached(job.places, _along(job, gradients)) for job in jobs]
     return [Estimate(value, job, Evaluator.of(job)) for value, job in zip(values, jobs, strict=True)]
 
 
-def _way(job: Job, steps: int | None, grad_drop: bool) -> Way:
-    if grad_drop:
-        return GradDrop(job.model.n_layers)
-    if steps and job.source is not None:
-        return Path.between(job.base, job.source, steps)
-    return AtBase()
-
-
 def attribute(
-    job: Job, way: Way, progress: bool = True
+    job: Job, path: Path | None = None, progress: bool = True
 ) -> tuple[Float[np.ndarray, "layer head place prompt"], Float[np.ndarray, "layer place prompt"] | None]:
     """(new z - old z) . d metric / d z for the job's intervention, NaN for other heads; then that of MLPs."""
-    gradients = _gradients(job, way, progress)
-    return _along(job, gradients, way), None if gradients.mlps is None else attribute_mlps(job, gradients.mlps)
+    gradients = _gradients(job, path, progress)
+    return _along(job, gradients), None if gradients.mlps is None else attribute_mlps(job, gradients.mlps)
 
 
-def _gradients(job: Job, way: Way, progress: bool) -> Gradients:
+def _gradients(job: Job, path: Path | None, progress: bool) -> Gradients:
     """The gradients with respect to z of the job's heads, and to the outputs of MLPs if these are asked for."""
     layers = sorted({head.layer for head in job.heads})
-    watch, size = Watch(tuple(layers), job.spec.nodes == "all"), Size.of(job, way.counts(layers))
+    watch, size = Watch(tuple(layers), job.spec.nodes == "all"), Size.of(job, len(layers))
     warn_of_memory(size.bytes, job.spec.limits)
-    return gradients_of(job.base, job.spec.metric, watch, size, way, progress)
+    return gradients_of(job.base, job.spec.metric, watch, size, path, progress)
 
 
-def _along(job: Job, gradients: Gradients, way: Way) -> Float[np.ndarray, "layer head place prompt"]:
+def _along(job: Job, gradients: Gradients) -> Float[np.ndarray, "layer head place prompt"]:
     """(new z - old z) . gradient for the job's intervention, NaN for other heads."""
     model, base, site = job.model, job.base, site_of(job.intervention)
     values = np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan)
@@ -291,13 +224,12 @@ def _along(job: Job, gradients: Gradients, way: Way) -> Float[np.ndarray, "layer
             heads = [head.head for head in job.heads if head.layer == layer]
             old = base.z.layer(layer)[:, heads]
             new = _new_z(job, layer, heads) if altered is None else altered[layer][:, heads]
-            change = (new - old).double()
-            along = torch.stack([(change * each[:, heads].double()).sum(-1) for each in gradients[layer]])
+            along = ((new - old).double() * gradients[layer][:, heads].double()).sum(-1)
             along = along.masked_fill(~job.tokens.mask[:, None], 0)
             for place in places:
                 at = job.places[place].at
                 part = along if of_keys or at is None else along * at[:, None]
-                values[layer, heads, place] = way.total(part.sum(-1), layer).T.cpu().numpy()
+                values[layer, heads, place] = part.sum(-1).T.cpu().numpy()
     return values
 
 

@@ -17,7 +17,7 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.patching.attribution import check_way
+from mechheads.patching.attribution import check_steps
 from mechheads.patching.block_by_block import BlockByBlock
 from mechheads.patching.edges.attribution import ready_edges
 from mechheads.patching.gradients import Size, check_gradient
@@ -73,8 +73,6 @@ def plan_attribution(
     nodes: Literal["heads", "all", "edges"] = "heads",
     metric: Metric | str = logit_diff,
     steps: int | None = None,
-    grad_drop: bool = False,
-    gim: bool = False,
     budget: Budget = None,
 ) -> AttributionPlan:
     """Estimate what attribution would cost, before running it.
@@ -84,7 +82,7 @@ def plan_attribution(
     Args:
         nodes: ``"heads"``, or ``"all"`` for MLPs too, as in ``mh.patching.attribution_patch``; ``"edges"`` for
             ``mh.patching.attribute_edges``.
-        pairs, metric, steps, grad_drop, gim, budget: as in these functions.
+        pairs, metric, steps, budget: as in these functions.
 
     Raises:
         ValueError: if an argument is not valid, for example a metric without a gradient.
@@ -97,23 +95,18 @@ def plan_attribution(
     """
     check_known("nodes", nodes, ("heads", "all", "edges"))
     if nodes == "edges":
-        if grad_drop or gim:
-            raise ValueError('grad_drop and gim are for heads and MLPs; leave them out with nodes="edges"')
         return _of_edges(model, pairs, metric, steps, budget)
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "activation patching")
-    check_way(model, steps, grad_drop, gim, nodes)
+    check_steps(steps)
     spec = Spec(asked, Patch(), as_metric(metric), base="corrupted", limits=Limits.of(budget), nodes=nodes)
     job = make_ready(model, spec, runs=cached, progress=False)
     check_gradient(spec.metric, job.tokens, model.d_vocab)
-    n = model.n_layers
-    counts = [n, *reversed(range(1, n))] if grad_drop else [n]
-    size, gradients = Size.of(job, counts), steps or len(counts)
+    size, gradients = Size.of(job, model.n_layers), steps or 1
     parts = math.ceil(len(job.tokens) / size.rows)
     whole, block = _times(job, size)
-    blocks = (sum(counts) if grad_drop else n * gradients) * block
-    forward = whole * (1 if grad_drop else gradients) if size.by_block else 0.0
-    seconds = job.seconds + parts * (blocks + forward)
+    forward = whole if size.by_block else 0.0
+    seconds = job.seconds + parts * gradients * (model.n_layers * block + forward)
     prompts, pos = job.tokens.ids.shape
     memory = spec.limits.memory
     return AttributionPlan(prompts, pos, size.rows, gradients, size.by_block, 1, size.bytes, memory, seconds)

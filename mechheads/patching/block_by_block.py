@@ -32,12 +32,10 @@ class Slopes:
 
     Attributes:
         of: with respect to each activation that is watched.
-        after: with respect to the residual stream after each block.
         leaf: with respect to what the hooks change the run by; None if nothing was asked for.
     """
 
     of: dict[Key, Float[Tensor, "prompt pos ..."]] = field(default_factory=dict)
-    after: dict[int, Float[Tensor, "prompt pos d_model"]] = field(default_factory=dict)
     leaf: Float[Tensor, "*shape"] | None = None
 
 
@@ -108,7 +106,6 @@ class BlockByBlock:
         def run() -> None:
             before = slope
             for layer in reversed(layers):
-                found.after[layer] = before
                 with with_gradient():
                     stream = self.streams[layer].detach().requires_grad_()
                     end = self.blocks(layer, stream)

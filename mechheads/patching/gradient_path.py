@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,12 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.model.backends.partial_block import Stopped, until_stopped
-from mechheads.patching.gradients import AtBase, Watched
 from mechheads.runs.head_cache import HeadCache
 
 
 @dataclass(frozen=True)
-class Path(AtBase):
+class Path:
     """Points between the embeddings of two runs.
 
     Attributes:
@@ -38,15 +37,6 @@ class Path(AtBase):
         """The residual stream of some prompts at each point, in the middle of equal parts of the way."""
         for k in range(self.steps):
             yield torch.lerp(self.start[rows], self.end[rows], (k + 0.5) / self.steps)
-
-    def gradients(self, watched: Watched, rows: slice) -> Iterator[Sequence[Float[Tensor, "prompt pos ..."]]]:
-        before = watched.logits()
-        first, *others = self.points(rows)
-        total = list(watched.slopes(first, before))
-        for point in others:
-            for i, slope in enumerate(watched.slopes(point, before)):
-                total[i] = total[i] + slope
-        yield [each / self.steps for each in total]
 
 
 def _embeddings(run: HeadCache) -> Float[Tensor, "prompt pos d_model"]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,6 +21,7 @@ from mechheads.model.backends.base import Hook
 from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.core import ModelCore
 from mechheads.patching.block_by_block import BlockByBlock, Key
+from mechheads.patching.gradient_path import Path
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache, states_at
 from mechheads.runs.layer_store import LayerStore
@@ -71,15 +72,24 @@ class Watched:
         self,
         embeddings: Float[Tensor, "prompt pos d_model"] | None = None,
         before: Float[Tensor, "prompt position d_vocab"] | None = None,
-        hooks: Sequence[Hook] = (),
     ) -> Sequence[Float[Tensor, "prompt pos ..."]]:
         """The gradient of the metric with respect to what is watched; arguments as in ``run``."""
         if not self.by_block:
-            return torch.autograd.grad(*self.run(embeddings, before, hooks=hooks))
-        run = BlockByBlock.run(self.model, self.tokens.ids, hooks, embeddings)
+            return torch.autograd.grad(*self.run(embeddings, before))
+        run = BlockByBlock.run(self.model, self.tokens.ids, embeddings=embeddings)
         _, slope = run.measured(partial(self.measure, before=before))
         found = run.back(slope, self.layers, self.keys)
         return [found.of[key] for key in self.keys]
+
+    def along(self, path: Path, rows: slice) -> Sequence[Float[Tensor, "prompt pos ..."]]:
+        """The mean gradient over the points of a path; ``rows`` are the prompts of this batch."""
+        before = self.logits()
+        first, *others = path.points(rows)
+        total = list(self.slopes(first, before))
+        for point in others:
+            for i, slope in enumerate(self.slopes(point, before)):
+                total[i] = total[i] + slope
+        return [each / path.steps for each in total]
 
     @property
     def layers(self) -> range:
@@ -90,16 +100,12 @@ class Watched:
         self,
         embeddings: Float[Tensor, "prompt pos d_model"] | None = None,
         before: Float[Tensor, "prompt position d_vocab"] | None = None,
-        streams: list[Tensor] | None = None,
-        hooks: Sequence[Hook] = (),
     ) -> tuple[Float[Tensor, ""], list[Float[Tensor, "prompt pos ..."]]]:
         """The sum of the metric over prompts, and what is watched, with the graph between them.
 
         Args:
             embeddings: the residual stream before the first block, in place of that of the tokens.
             before: the logits of the base run, if this is another one.
-            streams: is given the residual stream after each block.
-            hooks: further hooks, by name.
         """
         seen: dict[Key, Tensor] = {}
 
@@ -111,7 +117,7 @@ class Watched:
         if embeddings is not None:
             every.insert(0, (self.model.hook_name("resid_pre", 0), lambda value, hook: embeddings))
         with with_gradient():
-            final = self.model.backend.run(self.tokens.ids, [*hooks, *every], grad=True, streams=streams)
+            final = self.model.backend.run(self.tokens.ids, every, grad=True)
             return self.measure(final, before), [seen[key] for key in self.keys]
 
     def measure(
@@ -131,94 +137,55 @@ class Watched:
             return self.model.unembed(states_at(self.model.backend.run(self.tokens.ids), self.at))
 
 
-@runtime_checkable
-class Way(Protocol):
-    """Which gradients an estimate is made of, and how."""
-
-    def counts(self, layers: Sequence[int]) -> list[int]:
-        """For each gradient, of how many layers it is needed, from the lowest of these on."""
-        ...
-
-    def gradients(self, watched: Watched, rows: slice) -> Iterator[Sequence[Float[Tensor, "prompt pos ..."]]]:
-        """Each gradient of a batch: a tensor for each layer, then for each MLP; ``rows`` are the batch's prompts."""
-        ...
-
-    def total(self, effects: Float[Tensor, "gradient prompt head"], layer: int) -> Float[Tensor, "prompt head"]:
-        """The estimate of a layer's heads, from what each gradient that was needed for it says."""
-        ...
-
-
-class AtBase:
-    """The gradient at the base run."""
-
-    def counts(self, layers: Sequence[int]) -> list[int]:
-        return [len(layers)]
-
-    def gradients(self, watched: Watched, rows: slice) -> Iterator[Sequence[Float[Tensor, "prompt pos ..."]]]:
-        yield watched.slopes()
-
-    def total(self, effects: Float[Tensor, "gradient prompt head"], layer: int) -> Float[Tensor, "prompt head"]:
-        return effects[0]
-
-
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """Gradients with respect to z: ``gradients[layer]`` are those of a layer [prompt, head, pos, d_head].
+    """Gradients with respect to z: ``gradients[layer]`` is that of a layer [prompt, head, pos, d_head].
 
     Attributes:
         mlps: the gradient with respect to each MLP's output [prompt, pos, d_model]; None if it was not asked for.
     """
 
     layers: Sequence[int]
-    counts: Sequence[int]
-    stores: Sequence[LayerStore]
+    z: LayerStore
     mlps: LayerStore | None = None
 
-    def __getitem__(self, layer: int) -> Iterator[Float[Tensor, "prompt head pos d_head"]]:
-        index = self.layers.index(layer)
-        return (store[layer] for store, count in zip(self.stores, self.counts, strict=True) if index < count)
+    def __getitem__(self, layer: int) -> Float[Tensor, "prompt head pos d_head"]:
+        return self.z[self.layers.index(layer)]
 
 
 def gradients_of(
-    base: HeadCache, metric: Metric, watch: Watch, size: Size, way: Way, progress: bool = True
+    base: HeadCache, metric: Metric, watch: Watch, size: Size, path: Path | None = None, progress: bool = True
 ) -> Gradients:
-    """d metric / d z for some layers, and d metric / d MLP output, at a run or however a way says.
+    """d metric / d z for some layers, and d metric / d MLP output, at a run or on the mean over a path.
 
     A prompt's metric depends only on that prompt's activations, so the gradient of the sum over prompts gives every
     prompt's gradient.
 
-    Args:
-        watch: with MLPs, only for a way that has one gradient.
-
     Raises:
         ValueError: if the gradient is 0 everywhere, or not finite.
     """
-    model, tokens, counts = base.need_model(), base.tokens, way.counts(watch.layers)
+    model, tokens = base.need_model(), base.tokens
     at, mask = read_positions(metric, tokens)
-    stores, flat = [LayerStore(count, len(tokens), size.on_disk) for count in counts], True
-    of_mlps = LayerStore(model.n_layers, len(tokens), size.on_disk) if watch.mlps else None
+    found, flat = Gradients(watch.layers, LayerStore(len(watch.layers), len(tokens), size.on_disk)), True
+    if watch.mlps:
+        found = replace(found, mlps=LayerStore(model.n_layers, len(tokens), size.on_disk))
     starts = range(0, len(tokens), size.rows)
-    steps = len(starts) * len(counts)
-    with Bar(total=steps, desc="gradients", disable=not progress or steps == 1, leave=False) as bar:
+    with Bar(total=len(starts), desc="gradients", disable=not progress or len(starts) == 1, leave=False) as bar:
         for start in starts:
             part = slice(start, start + size.rows)
             watched = Watched(model, tokens.rows(part), at[part], mask[part], metric, watch, size.by_block)
-            for store, found in zip(stores, way.gradients(watched, part), strict=True):
-                for gradient in found:
-                    if not gradient.isfinite().all():
-                        raise ValueError(
-                            f"metric {name_of(metric)} has a gradient that is not finite at the unchanged run"
-                        )
-                    flat = flat and not gradient.any()
-                for layer, gradient in zip(watch.layers, found, strict=False):
-                    store.add(layer, gradient.transpose(1, 2))
-                if of_mlps is not None:
-                    for layer, gradient in enumerate(found[len(watch.layers) :]):
-                        of_mlps.add(layer, gradient)
-                bar.update()
+            for i, gradient in enumerate(watched.slopes() if path is None else watched.along(path, part)):
+                if not gradient.isfinite().all():
+                    raise ValueError(f"metric {name_of(metric)} has a gradient that is not finite at the unchanged run")
+                flat = flat and not gradient.any()
+                if i < len(watch.layers):
+                    found.z.add(i, gradient.transpose(1, 2))
+                elif found.mlps is not None:
+                    found.mlps.add(i - len(watch.layers), gradient)
+            bar.update()
     if flat:
         raise ValueError(f"metric {name_of(metric)} has a gradient of 0 at the unchanged run; {_INSTEAD}")
-    return Gradients(watch.layers, counts, stores, of_mlps)
+    return found
 
 
 @dataclass(frozen=True)
@@ -238,13 +205,13 @@ class Size:
     bytes: int = 0
 
     @classmethod
-    def of(cls, job: Job, counts: Sequence[int]) -> Size:
-        """For gradients of so many layers each."""
+    def of(cls, job: Job, layers: int) -> Size:
+        """For the gradient of so many layers."""
         model, limit = job.model, job.spec.limits.memory
         runs = [run for run in (job.base, job.source) if run is not None]
         kept = sum(HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)).total for run in runs)
         z = HeadCache.estimate(model, job.tokens, sites=("z",)).sites["z"]
-        kept += z * sum(counts) // model.n_layers
+        kept += z * layers // model.n_layers
         if job.spec.nodes == "all":
             kept += HeadCache.estimate(model, job.tokens, sites=("mlp_out",)).sites["mlp_out"]
         room = max(limit // 4, 0 if job.plan.on_disk else limit - kept)

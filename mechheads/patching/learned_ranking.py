@@ -198,7 +198,7 @@ class _Gated:
         job = self.job = runs.job
         self._z = runs.z
         self._mask = read_positions(job.spec.metric, job.tokens)[1]
-        self._size = Size.of(job, [job.model.n_layers])
+        self._size = Size.of(job, job.model.n_layers)
 
     def __call__(
         self, gates: Float[Tensor, " node"], rows: Int[Tensor, " row"]

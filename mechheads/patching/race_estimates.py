@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from mechheads.engine.job import Job
 from mechheads.patching.attribution import attribute
-from mechheads.patching.gradients import AtBase, Size, check_gradient
+from mechheads.patching.gradients import Size, check_gradient
 
 _WORTH = 40
 """From how many full forward passes of an exhaustive sweep on a race asks for a gradient, which takes about four."""
@@ -21,12 +21,12 @@ def race_estimates(job: Job, progress: bool) -> Float[np.ndarray, "layer head pr
     None if the sweep is too short for a gradient to save time, the gradient does not fit into memory, or there is none
     that says something about the heads.
     """
-    size = Size.of(job, AtBase().counts(sorted({head.layer for head in job.heads})))
+    size = Size.of(job, len({head.layer for head in job.heads}))
     if job.plan.forwards < _WORTH or size.bytes > job.spec.limits.memory:
         return None
     try:
         check_gradient(job.spec.metric, job.tokens, job.model.d_vocab)
-        found = attribute(job, AtBase(), progress)[0][:, :, 0]
+        found = attribute(job, progress=progress)[0][:, :, 0]
     except ValueError:
         return None
     return found if job.ledger is None else np.array(job.ledger.remember("estimates", found.tolist()))

@@ -222,10 +222,10 @@ class HeadScores:
 
     @property
     def missing(self) -> tuple[HeadId, ...]:
-        """Heads without any score, for example after Ctrl-C; heads that a screening or a race left out do not count."""
+        """Heads without any score, for example after Ctrl-C; heads that a race left out do not count."""
         absent = self.scores.isnull().all(self.extra_dims)
-        for left_out in {"screened_out", "dropped"} & {*self.dataset}:
-            absent &= ~self.dataset[left_out]
+        if "dropped" in self.dataset:
+            absent &= ~self.dataset["dropped"]
         return tuple(HeadId(int(layer), int(head)) for layer, head in np.argwhere(absent.values))
 
     def select(self, **labels: Label | Sequence[Label]) -> HeadScores:

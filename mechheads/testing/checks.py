@@ -144,8 +144,8 @@ def check_metric(metric: Any, model: Model | None = None, prompts: AnyPrompts | 
     not depend on the other prompts of the batch, on padding, or on rounding in an unchanged run. Finally, ``mh.sweep``
     agrees with full forward passes of each prompt alone.
 
-    The report also notes whether the metric writes to the logits, and whether it can be used with ``screen=`` or
-    ``store=``. These are not failures.
+    The report also notes whether the metric writes to the logits, and whether it can be used with
+    ``mh.patching.attribution_patch`` or ``store=``. These are not failures.
 
     Args:
         model, prompts: as in ``check_intervention``. The default prompts have answers, wrong answers, and the named
@@ -160,7 +160,7 @@ def check_metric(metric: Any, model: Model | None = None, prompts: AnyPrompts | 
     logit_diff: all 11 checks passed
       callable: takes (logits, context)
       ...
-      note: can be used with screen=...
+      note: can be used with attribution_patch...
     """
     __tracebackhide__ = True
     where = MetricInfo.of(metric).reads
@@ -179,7 +179,7 @@ def check_metric(metric: Any, model: Model | None = None, prompts: AnyPrompts | 
     checks.run("unchanged", tried.unchanged)
     checks.run("engine", tried.engine, last=True)
     checks.note(tried.writes_into_logits)
-    checks.note(tried.screening)
+    checks.note(tried.gradient)
     checks.note(lambda: _cannot_be_stored(metric, "metric"))
     return checks.report()
 

@@ -265,19 +265,20 @@ class MetricTrial:
             return None
         return "writes to the logits that it is given; this is allowed, because the engine gives it copies"
 
-    def screening(self) -> str | None:
+    def gradient(self) -> str | None:
+        cannot = "cannot be used with attribution_patch: "
         leaf = self.base.clone().requires_grad_()
         try:
             with torch.enable_grad():
                 value = self.metric(leaf.clone(), MetricContext(self.base.clone(), copied(self.tokens), self.mask))
                 (slope,) = torch.autograd.grad(value.sum(), leaf)
         except RuntimeError:
-            return "cannot be used with screen=: it has no gradient"
+            return f"{cannot}it has no gradient"
         if not slope.isfinite().all():
-            return "cannot be used with screen=: its gradient is not finite at the unchanged run"
+            return f"{cannot}its gradient is not finite at the unchanged run"
         if not slope.any():
-            return "cannot be used with screen=: its gradient is zero at the unchanged run"
-        return "can be used with screen=: it has a gradient at the unchanged run"
+            return f"{cannot}its gradient is zero at the unchanged run"
+        return "can be used with attribution_patch: it has a gradient at the unchanged run"
 
 
 @metric(unit="nats")

@@ -15,7 +15,6 @@ CORRUPTED = ["The capital of Italy is"] * 2
 ANALYSES = {
     "sweep": lambda m, p, **k: mh.sweep(m, p, intervention=mh.Patch(), metric=mh.logit_diff, heads="L29H0", **k),
     "activation_patch": lambda m, p, **k: mh.activation_patch(m, p, heads="L29H0", **k),
-    "screen": lambda m, p, **k: mh.activation_patch(m, p, heads=["L29H0", "L28H0"], screen=1, **k),
     "attribution_patch": lambda m, p, **k: mh.patching.attribution_patch(m, p, heads="L29H0", **k),
     "path_patch": lambda m, p, **k: mh.path_patch(m, p, senders="L29H0", direction="denoising", **k),
     "patch_sets": lambda m, p, **k: mh.patching.patch_sets(m, p, [["L29H0"]], **k),

@@ -42,7 +42,6 @@ ON_PAIRS: dict[str, Callable[..., Any]] = {
     "plan": lambda *given: replace(mh.plan(*given, intervention=mh.Patch()), **NOT_COUNTED),
     "activation_patch": lambda *given: mh.activation_patch(*given, positions="each", **QUIET).values,
     "activation_patch, noising": lambda *given: mh.activation_patch(*given, direction="noising", **QUIET).values,
-    "activation_patch, screened": lambda *given: mh.activation_patch(*given, screen=4, **QUIET).values,
     "path_patch": lambda *given: mh.path_patch(*given, receivers=["L2H1.q", "L1.mlp"], **QUIET).values,
     "path_matrix": lambda *given: mh.path_matrix(*given, receivers=["L2H1.v", "final"], **QUIET).values,
     "attribution_patch": lambda *given: mh.patching.attribution_patch(*given, **QUIET).values,

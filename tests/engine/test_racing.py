@@ -413,6 +413,3 @@ def test_what_cannot_race_is_refused_before_anything_is_measured(llama):
         Race(by="size")
     with pytest.raises(ValueError, match="error is 1; it must be between 0 and 1"):
         Race(error=1)
-    pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
-    with pytest.raises(ValueError, match="top and screen are both given"):
-        mh.activation_patch(llama, pairs, top=2, screen=0.5)

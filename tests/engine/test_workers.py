@@ -37,7 +37,6 @@ ANALYSES: dict[str, Callable[..., Any]] = {
     "sweep of a few positions": lambda model, **given: mh.ablate(model, CLEAN, positions=[1, 3], **given),
     "patching of k": lambda model, **given: mh.activation_patch(model, PAIRS, site="k", positions="each", **given),
     "patching of the pattern": lambda model, **given: mh.activation_patch(model, PAIRS, site="pattern", **given),
-    "screening": lambda model, **given: mh.activation_patch(model, PAIRS, screen=4, **given),
     "race": lambda model, **given: mh.activation_patch(model, PAIRS, top=mh.patching.Race(3, first=2), **given),
     "paths": lambda model, **given: mh.path_patch(model, PAIRS, receivers=["L2H1.q", "L2.mlp"], **given),
     "paths to the logits": lambda model, **given: mh.path_patch(model, PAIRS, positions=["last"], **given),

@@ -1,4 +1,4 @@
-"""Attribution is the slope of the exact effect; screening by it runs what matters and says what it may have missed."""
+"""Attribution is the slope of the exact effect."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ import torch
 
 import mechheads as mh
 from mechheads.engine.job import Spec, make_ready
-from mechheads.heads import HeadId
-from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.patching import attribution
 from mechheads.patching.attribution import attribution_patch
-from mechheads.patching.gradients import AtBase, Size, Watch, gradients_of
-from mechheads.patching.screen import Screen, Screened, largest
+from mechheads.patching.gradients import Size, Watch, gradients_of
 from mechheads.runs.head_cache import HeadCache
 from support import oracles
 from support.architectures import architectures
-from support.ctrl_c import stopped_at
 from support.micro import DENOISING, NOISING, micro, pair  # noqa: F401
 from support.texts import CAPITALS_CLEAN, CAPITALS_CORRUPTED, CAPITALS_PAIRS
 
@@ -249,7 +245,7 @@ def test_any_intervention_has_an_estimate(micro):
     france = mh.Prompts([" the France is"], [" Paris"], [" Rome"])
     job = make_ready(micro, Spec(france, Negate(), mh.logit_diff), progress=False)
     exact = mh.sweep(micro, france, intervention=Negate(), metric=mh.logit_diff, progress=False)
-    values, _ = attribution.attribute(job, AtBase())
+    values, _ = attribution.attribute(job)
     np.testing.assert_allclose(values[:, :, 0], exact.values, atol=1e-4)
 
 
@@ -344,9 +340,6 @@ def test_what_does_not_fit_is_one_clear_error_before_anything_runs(llama, pairs,
     monkeypatch.setattr(HeadCache, "run", None)
     with pytest.raises(ValueError, match=message):
         attribution_patch(llama, pairs, **({"progress": False} | change))
-    if "site" not in change:
-        with pytest.raises(ValueError, match=message):
-            mh.activation_patch(llama, pairs, screen=0.5, **({"progress": False} | change))
 
 
 def test_no_pairs_and_a_flat_or_infinite_gradient(llama, pairs):
@@ -361,201 +354,6 @@ def test_no_pairs_and_a_flat_or_infinite_gradient(llama, pairs):
         return away.abs().sqrt() + away
 
     with pytest.raises(ValueError, match="saturated has a gradient of 0 at the unchanged run"):
-        gradients_of(llama.cache(pairs.side("clean")), saturated, Watch((0, 1)), Size(2), AtBase())
+        gradients_of(llama.cache(pairs.side("clean")), saturated, Watch((0, 1)), Size(2))
     with pytest.raises(ValueError, match="steep has a gradient that is not finite at the unchanged run"):
-        gradients_of(llama.cache(pairs.side("clean")), steep, Watch((0, 1)), Size(2), AtBase())
-
-
-def test_screening_finds_the_planted_heads(micro, pair):
-    effect = mh.activation_patch(micro, pair, screen=Screen(3, sample=2), progress=False)
-    assert {str(head) for head in effect.heads(3)} == {"L0H0", "L0H1", "L1H0"}
-    np.testing.assert_allclose([effect[head]["score"] for head in ("L0H0", "L0H1", "L1H0")], [26.5, 4, 26.5], atol=1e-4)
-    told = effect.provenance["screen"]
-    assert told["kept"] == 3 and told["screened_out"] == 5 and len(told["sampled"]) == 2
-    assert told["false_negatives"] == 0 and told["rate"] == 0 and told["interval"][0] == 0
-    assert told["interval"][1] == pytest.approx(0.6576, abs=1e-3)  # Wilson, 0 of 2
-    assert told["median_kept"] == pytest.approx(26.5, abs=1e-4)
-    assert told["largest_sampled"] == pytest.approx(0, abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"normalize": True}, {"positions": "each"}, {"positions": [1, -1], "site": "v"}]
-)
-def test_screened_heads_have_the_values_of_the_whole_sweep(llama, pairs, options):
-    whole = mh.activation_patch(llama, pairs, progress=False, **options)
-    some = mh.activation_patch(llama, pairs, screen=Screen(4, sample=3), seed=1, progress=False, **options)
-    run = np.isfinite(some.scores).any(some.extra_dims).values
-    out = some.dataset["screened_out"].values
-    assert run.sum() == 7 and out.sum() == 8 and (run & out).sum() == 3
-    sampled = {f"L{layer}H{head}" for layer, head in np.argwhere(run & out)}
-    assert sampled == set(some.provenance["screen"]["sampled"])
-    np.testing.assert_allclose(some.values.values[run], whole.values.values[run], atol=1e-5)
-    raw = {key: value for key, value in options.items() if key != "normalize"}
-    estimate = attribution_patch(llama, pairs, progress=False, **raw)
-    assert some.dataset["attribution"].dims == whole.scores.dims
-    if "normalize" in options:
-        judged = mh.activation_patch(llama, pairs, progress=False)
-        scale = float(judged.scores[0, 0] / whole.scores[0, 0])
-        np.testing.assert_allclose(some.dataset["attribution"] * scale, estimate.scores, rtol=1e-3, atol=1e-5)
-    else:
-        np.testing.assert_allclose(some.dataset["attribution"], estimate.scores, atol=1e-5)
-    size = largest(estimate.scores.values.reshape(3, 4, -1))
-    assert size[~out].min() >= size[out].max()
-
-
-def test_the_size_of_a_head_is_by_hand():
-    score = np.array([[[1.0, -3.0, np.nan], [np.nan, np.nan, np.nan]]])
-    np.testing.assert_array_equal(largest(score), [[3.0, np.nan]])
-
-
-def test_q_values_count_the_heads_not_run(llama):
-    many = mh.PromptPairs(
-        CAPITALS_CLEAN[:1] * 6, CAPITALS_CORRUPTED[:1] * 6, answer=[" Paris"] * 6, wrong=[" Rome"] * 6
-    )
-    some = mh.activation_patch(llama, many, screen=Screen(2, sample=1), progress=False)
-    p, q = some.dataset["p_value"].values, some.dataset["q_value"].values
-    assert np.isfinite(p).sum() == np.isfinite(q).sum() == 3
-    np.testing.assert_allclose(p[np.isfinite(p)], 2 / 2**6)
-    np.testing.assert_allclose(q[np.isfinite(q)], 2 / 2**6 * 12 / 3)
-
-
-def test_heads_screened_out_are_not_missing_and_are_saved(llama, pairs, tmp_path):
-    some = mh.activation_patch(llama, pairs, screen=4, progress=False)
-    back = mh.HeadScores.load(some.save(tmp_path / "some.nc"))
-    assert back.provenance["screen"] == some.provenance["screen"]
-    np.testing.assert_array_equal(back.dataset["screened_out"], some.dataset["screened_out"])
-    assert back.dataset["screened_out"].dtype == bool
-    assert some.name.endswith("12 of 12 heads")  # a sample of 24 takes all 8 of the others
-    few = mh.activation_patch(llama, pairs, screen=Screen(4, sample=1), progress=False)
-    assert np.isnan(few.scores).sum() == 7 and few.missing == () and "missing" not in repr(few)
-
-
-def random_attribution(seed):
-    def attribute(job, way, progress=True):
-        values = np.random.default_rng(seed).normal(size=(job.model.n_layers, job.model.n_heads, 1, 1))
-        return np.broadcast_to(values, (*values.shape[:3], len(job.tokens))).copy(), None
-
-    return attribute
-
-
-def test_a_bad_attribution_is_told_by_the_sample(llama, pairs, monkeypatch):
-    whole = np.abs(mh.activation_patch(llama, pairs, progress=False).scores.values)
-    covered, rates = [], []
-    for seed in range(8):
-        monkeypatch.setattr(attribution, "attribute", random_attribution(seed))
-        some = mh.activation_patch(llama, pairs, screen=Screen(4, sample=5), seed=seed, progress=False)
-        out, told = some.dataset["screened_out"].values, some.provenance["screen"]
-        truth = float((whole[out] > np.median(whole[~out])).mean())
-        covered.append(told["interval"][0] <= truth <= told["interval"][1])
-        rates.append(told["rate"])
-    assert sum(covered) >= 7
-    assert np.mean(rates) > 0.25
-
-
-def test_the_interval_covers_the_true_rate_as_often_as_it_says():
-    generator = np.random.default_rng(0)
-    covered = []
-    for _ in range(100):
-        effects = generator.standard_t(2, size=(20, 15))
-        heads = [HeadId(layer, head) for layer in range(20) for head in range(15)]
-        order = generator.permutation(300)
-        kept, out = order[:60], order[60:]
-        drawn = generator.choice(out, 24, replace=False)
-        values = np.full((20, 15), np.nan)
-        for i in (*kept, *drawn):
-            values[heads[i].layer, heads[i].head] = effects[heads[i].layer, heads[i].head]
-        exact = mh.HeadScores.from_values(values[..., None], name="", unit="", kind="")
-        groups = [tuple(heads[i] for i in some) for some in (kept, out, drawn)]
-        told = Screened(*groups, effects[..., None]).missed(exact)
-        flat = np.abs(effects).ravel()
-        truth = float((flat[out] > np.median(flat[kept])).mean())
-        covered.append(told["interval"][0] <= truth <= told["interval"][1])
-    assert np.mean(covered) > 0.92
-
-
-def test_when_all_others_are_drawn_the_rate_is_known(llama, pairs):
-    whole = np.abs(mh.activation_patch(llama, pairs, progress=False).scores.values)
-    some = mh.activation_patch(llama, pairs, screen=6, progress=False)
-    out, told = some.dataset["screened_out"].values, some.provenance["screen"]
-    truth = float((whole[out] > np.median(whole[~out])).mean())
-    assert told["rate"] == truth and told["interval"] == pytest.approx([truth, truth], abs=1e-6)
-
-
-def test_the_estimate_is_told_in_one_line(llama, pairs, capsys):
-    mh.activation_patch(llama, pairs, screen=Screen(4, sample=3), progress=False)
-    assert capsys.readouterr().err == ""
-    mh.activation_patch(llama, pairs, screen=Screen(4, sample=3), progress=True)
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "screen:" in line]
-    assert "screen: 4 of 12 heads kept; about 0% of the other 8 (95% interval 0% to 56%) have a larger effect" in line
-    assert "0 of a random sample of 3" in line
-
-
-def test_the_seed_decides_the_sample(llama, pairs):
-    def sample(seed):
-        some = mh.activation_patch(llama, pairs, screen=Screen(4, sample=3), seed=seed, progress=False)
-        return some.provenance["screen"]["sampled"]
-
-    assert sample(0) == sample(0)
-    assert len({tuple(sample(seed)) for seed in range(4)}) > 1
-
-
-def test_an_interrupted_screening_goes_on_with_the_same_heads(llama, pairs, tmp_path, monkeypatch):
-    path = tmp_path / "screened.ledger"
-    options = {"screen": Screen(4, sample=3), "budget": Limits(tokens=1), "progress": False}  # a wave for each head
-    wanted = mh.activation_patch(llama, pairs, **options)
-    whole = mh.Patch.__call__
-    stop = stopped_at(3 + 12, whole)  # after the attribution, which calls it for every head
-    monkeypatch.setattr(mh.Patch, "__call__", stop)
-    with pytest.warns(UserWarning, match="interrupted after 2 of 7 units"):
-        partial = mh.activation_patch(llama, pairs, **options)
-    assert partial.provenance["screen"]["false_negatives"] is None
-    assert partial.provenance["interrupted"]
-    assert 0 < len(partial.missing) <= 4
-    monkeypatch.setattr(mh.Patch, "__call__", whole)
-
-    first = mh.activation_patch(llama, pairs, store=path, **options)
-    monkeypatch.setattr(attribution, "attribute", random_attribution(5))
-    again = mh.activation_patch(llama, pairs, store=path, **options)
-    assert sorted(entry["units"] for entry in Ledger.list(path)) == [0, 7]
-    for result in (first, again):
-        np.testing.assert_array_equal(result.values, wanted.values)
-        np.testing.assert_array_equal(result.dataset["screened_out"], wanted.dataset["screened_out"])
-
-
-@pytest.mark.parametrize(
-    ("screen", "message"),
-    [
-        (0, "screen keeps 0; give a share of the heads between 0 and 1"),
-        (-1, "screen keeps -1"),
-        (-0.2, "screen keeps -0.2"),
-        (1.0, "screen keeps 1.0"),
-        (1.5, "screen keeps 1.5"),
-        (float("nan"), "screen keeps nan"),
-        (True, "screen keeps True"),
-        ("half", "screen keeps 'half'"),
-        (12, "screen keeps 12 of 12 heads, so none is screened out"),
-        (500, "screen keeps 500 of 12 heads"),
-        (0.99, "screen keeps 12 of 12 heads"),
-    ],
-)
-def test_a_screen_that_does_not_fit(llama, pairs, monkeypatch, screen, message):
-    monkeypatch.setattr(HeadCache, "run", None)
-    with pytest.raises(ValueError, match=message):
-        mh.activation_patch(llama, pairs, screen=screen, progress=False)
-
-
-@pytest.mark.parametrize("sample", [0, -3, 1.5, True])
-def test_a_sample_that_does_not_fit(sample):
-    with pytest.raises(ValueError, match="sample is"):
-        Screen(0.2, sample)
-
-
-def test_attribution_of_zero_cannot_screen(llama):
-    same = mh.PromptPairs(CAPITALS_CLEAN, CAPITALS_CLEAN, answer=[" Paris", " Madrid"], wrong=[" Rome", " Berlin"])
-    with pytest.raises(ValueError, match="attribution of every head is 0, so it cannot rank them"):
-        mh.activation_patch(llama, same, screen=0.5, progress=False)
-    np.testing.assert_array_equal(attribution_patch(llama, same, progress=False).values, 0)
-
-
-def test_one_share_keeps_at_least_one_head():
-    assert Screen(0.01).count(12) == 1 and Screen(0.2).count(270) == 54 and Screen(3).count(12) == 3
+        gradients_of(llama.cache(pairs.side("clean")), steep, Watch((0, 1)), Size(2))

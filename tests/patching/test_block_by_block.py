@@ -19,10 +19,8 @@ from mechheads.patching.circuits import circuit_spec
 from mechheads.patching.edges.attribution import ready_edges
 from mechheads.patching.edges.edge_size import EdgeSize
 from mechheads.patching.edges.graph import EdgeGraph
-from mechheads.patching.gim import Gim
-from mechheads.patching.grad_drop import GradDrop
 from mechheads.patching.gradient_path import Path
-from mechheads.patching.gradients import AtBase, Size, Watch, gradients_of
+from mechheads.patching.gradients import Size, Watch, gradients_of
 from mechheads.patching.learned_ranking import _Gated
 from support.architectures import architectures
 from support.texts import CAPITALS_PAIRS, PAIRS
@@ -44,10 +42,8 @@ def llama(tiny) -> mh.Model:
 
 
 WAYS = {
-    "base": lambda model, clean, corrupted: AtBase(),
-    "steps": lambda model, clean, corrupted: Path.between(clean, corrupted, 3),
-    "grad_drop": lambda model, clean, corrupted: GradDrop(model.n_layers),
-    "gim": lambda model, clean, corrupted: Gim.of(model),
+    "base": lambda clean, corrupted: None,
+    "steps": lambda clean, corrupted: Path.between(clean, corrupted, 3),
 }
 
 
@@ -55,15 +51,14 @@ WAYS = {
 @pytest.mark.parametrize("first", [0, 1])
 def test_gradients_equal_those_through_the_whole_graph(small, kind, first):
     clean, corrupted = (small.cache(CAPITALS_PAIRS.side(side), **QUIET) for side in ("clean", "corrupted"))
-    way = WAYS[kind](small, clean, corrupted)
-    watch = Watch(tuple(range(first, small.n_layers)), mlps=first == 0 and kind != "grad_drop")
+    path = WAYS[kind](clean, corrupted)
+    watch = Watch(tuple(range(first, small.n_layers)), mlps=first == 0)
     whole, parts = (
-        gradients_of(clean, logit_diff, watch, Size(2, by_block=by_block), way, progress=False)
+        gradients_of(clean, logit_diff, watch, Size(2, by_block=by_block), path, progress=False)
         for by_block in (False, True)
     )
     for layer in watch.layers:
-        for one, other in zip(whole[layer], parts[layer], strict=True):
-            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(parts[layer], whole[layer], rtol=1e-4, atol=1e-6)
     if watch.mlps:
         for layer in range(small.n_layers):
             torch.testing.assert_close(parts.mlps[layer], whole.mlps[layer], rtol=1e-4, atol=1e-6)
@@ -75,7 +70,7 @@ def test_less_memory_is_used(llama):
     peaks = []
     for by_block in (False, True):
         with PeakBytes() as memory:
-            gradients_of(clean, answer, Watch((0,)), Size(1, by_block=by_block), AtBase(), progress=False)
+            gradients_of(clean, answer, Watch((0,)), Size(1, by_block=by_block), progress=False)
         peaks.append(memory.peak)
     assert peaks[1] < peaks[0]
 
@@ -144,10 +139,10 @@ def test_edges_of_a_large_model_are_planned_in_parts():
     assert (more.rows, more.layers) == (1, 32) and found.bytes < more.bytes < 8 * GB
 
 
-@pytest.mark.parametrize(("given", "gradients"), [({}, 1), ({"steps": 5}, 5), ({"grad_drop": True}, "layers")])
+@pytest.mark.parametrize(("given", "gradients"), [({}, 1), ({"steps": 5}, 5)])
 def test_plans_say_what_will_run(llama, given, gradients):
     plan = mh.patching.plan_attribution(llama, CAPITALS_PAIRS, **given)
-    assert plan.gradients == (llama.n_layers if gradients == "layers" else gradients)
+    assert plan.gradients == gradients
     assert (plan.rows, plan.by_block, plan.parts) == (len(CAPITALS_PAIRS), False, 1)
     assert plan.seconds > 0 and plan.bytes < plan.budget == 4 * GB
 
@@ -176,8 +171,6 @@ def test_plans_for_little_memory_run_block_by_block(llama):
     ("given", "message"),
     [
         ({"nodes": "mlps"}, "nodes is 'mlps'; choose one of 'heads', 'all', 'edges'"),
-        ({"nodes": "edges", "gim": True}, "grad_drop and gim are for heads and MLPs; leave them out"),
-        ({"steps": 2, "gim": True}, "gim and steps are given"),
         ({"metric": "accuracy"}, "metric accuracy has no gradient"),
         ({"steps": 0}, "steps is 0; it must be at least 1"),
     ],

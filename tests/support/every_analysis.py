@@ -30,7 +30,6 @@ ANALYSES: dict[str, Callable[[mh.Model], Any]] = {
     "paths": lambda model: mh.path_patch(model, PAIRS, receivers=["L2H1.q"], metric=mh.logit_diff, **QUIET).scores,
     "mlps": lambda model: mh.activation_patch(model, PAIRS, nodes="all", **QUIET).dataset["mlp_values"],
     "edges": lambda model: mh.patching.attribute_edges(model, PAIRS, **QUIET).score,
-    "gim": lambda model: mh.patching.attribution_patch(model, PAIRS, gim=True, **QUIET).scores,
     "learned": lambda model: mh.patching.learn_ranking(model, PAIRS, updates=2, **QUIET).scores,
     "ships": lambda model: mh.ships(model, CLEAN, template="bare", **QUIET).scores,
     "angle": lambda model: mh.safety.generalized_ships(model, CLEAN, r=1, template="bare", **QUIET).scores,

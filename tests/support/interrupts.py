@@ -55,7 +55,6 @@ FUNCTIONS: dict[str, Callable[[mh.Model], Any]] = {
     "activation_patch": lambda m: mh.activation_patch(m, PAIRS, site="k", positions="each", **_QUIET),
     "path_matrix": lambda m: mh.path_matrix(m, PAIRS, receivers=["final", "L2H1.q", "L1.mlp"], **_QUIET),
     "attribution_patch": lambda m: mh.patching.attribution_patch(m, PAIRS, **_QUIET),
-    "attribution_patch, GIM": lambda m: mh.patching.attribution_patch(m, PAIRS, gim=True, **_QUIET),
     "faithfulness": lambda m: mh.patching.faithfulness(m, PAIRS, ["L1H1", "L2H2"], **_QUIET),
     "self_repair": lambda m: mh.patching.self_repair(m, PAIRS, heads=["L1H1"], **_QUIET),
     "logit_attribution": lambda m: mh.behaviour.logit_attribution(m, PAIRS, by="source", **_QUIET),

@@ -32,8 +32,7 @@ def run(folder: Path) -> None:
     for kind in ("zero", "mean", "resample", "scale", "uniform"):
         mh.ablate(model, clean, kind=kind, progress=False, budget="100 KB")
     mh.patching.attribution_patch(model, pairs, site="k", positions="each", progress=False)
-    mh.patching.attribution_patch(model, pairs, gim=True, nodes="all", progress=False)
-    mh.activation_patch(model, pairs, screen=mh.patching.Screen(3, sample=2), normalize=True, progress=False)
+    mh.activation_patch(model, pairs, normalize=True, progress=False)
     mh.path_patch(model, pairs, receivers=["L1H2.q", "L2H1.k", "L2.mlp"], positions="each", nodes="all", progress=False)
     mh.path_matrix(model, pairs, receivers=["final", "L2H1.v"], mlps="frozen", progress=False).plot()
     faithful = mh.patching.faithfulness(model, pairs, ["L0H1", "L2H1"], progress=False)

@@ -46,14 +46,14 @@ def test_built_in_interventions_pass(intervention):
 def test_built_in_metrics_pass(metric):
     report = check_metric(metric)
     assert report.passed and len(report.checks) == 11
-    (screening,) = report.notes
+    (gradient,) = report.notes
     assert (
-        screening
+        gradient
         == {
-            mh.logit_diff: "can be used with screen=: it has a gradient at the unchanged run",
-            mh.log_prob: "can be used with screen=: it has a gradient at the unchanged run",
-            mh.patching.accuracy: "cannot be used with screen=: it has no gradient",
-            mh.kl_divergence: "cannot be used with screen=: its gradient is zero at the unchanged run",
+            mh.logit_diff: "can be used with attribution_patch: it has a gradient at the unchanged run",
+            mh.log_prob: "can be used with attribution_patch: it has a gradient at the unchanged run",
+            mh.patching.accuracy: "cannot be used with attribution_patch: it has no gradient",
+            mh.kl_divergence: "cannot be used with attribution_patch: its gradient is zero at the unchanged run",
         }[metric]
     )
 
@@ -389,8 +389,8 @@ def test_notes_of_metrics():
         "writes to the logits that it is given; this is allowed, because the engine gives it copies"
         in check_metric(spoils).notes
     )
-    screening, store = check_metric(Loose()).notes
-    assert screening.startswith("can be used with screen=")
+    gradient, store = check_metric(Loose()).notes
+    assert gradient.startswith("can be used with attribution_patch")
     assert store.startswith("cannot be used with store=: metric cannot be fingerprinted")
     root = check_metric(lambda logits, context: (logits - context.base_logits)[:, 0, 0].abs().sqrt())
-    assert "cannot be used with screen=: its gradient is not finite at the unchanged run" in root.notes
+    assert "cannot be used with attribution_patch: its gradient is not finite at the unchanged run" in root.notes

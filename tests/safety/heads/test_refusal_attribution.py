@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor
 import mechheads as mh
 import mechheads.safety.requests.openings
 from mechheads.generation.generate import Generated
-from mechheads.patching.gradients import AtBase, Watched
+from mechheads.patching.gradients import Watched
 from mechheads.safety import find_opening, find_openings, refusal_attribution
 from mechheads.safety.answers.verdicts import verdict
 from support import oracles
@@ -108,15 +108,15 @@ def test_refusal_attribution_is_that_of_each_opening_weighted_by_how_likely_it_i
 
 
 def test_one_gradient_serves_both_ablations(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    real, taken = AtBase.gradients, []
+    real, taken = Watched.slopes, []
 
-    def counted(way: AtBase, watched: Watched, rows: slice) -> Iterator[Sequence[Tensor]]:
-        taken.append((rows.start, len(watched.tokens)))
-        yield from real(way, watched, rows)
+    def counted(watched: Watched) -> Sequence[Tensor]:
+        taken.append(len(watched.tokens))
+        return real(watched)
 
-    monkeypatch.setattr(AtBase, "gradients", counted)
+    monkeypatch.setattr(Watched, "slopes", counted)
     refusal_attribution(llama, HARMFUL, **QUIET)
-    assert taken == [(0, len(HARMFUL) * len(OPENINGS))]
+    assert taken == [len(HARMFUL) * len(OPENINGS)]
 
 
 def test_refusal_attribution_of_a_group_is_the_sum_over_its_heads(llama: mh.Model):
