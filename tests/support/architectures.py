@@ -8,5 +8,5 @@ import pytest
 
 
 def architectures(*names: str) -> list[Any]:
-    """Parameters of a test or fixture: the first two belong to the fast subset, the others are ``slow``."""
-    return [*names[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in names[2:])]
+    """Parameters of a test or fixture: the first two are always run, the others before a release."""
+    return [*names[:2], *(pytest.param(name, marks=pytest.mark.release) for name in names[2:])]
