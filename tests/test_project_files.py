@@ -20,14 +20,15 @@ def load(name: str) -> Any:
 
 def test_commit_hooks_are_the_style_checks_of_ci() -> None:
     (repo,) = load(".pre-commit-config.yaml")["repos"]
-    checks = re.findall(r'^"\$work/dev/bin/(ruff|pyright)"(.*)$', CI, re.MULTILINE)
+    checks = re.findall(r'^(?:beside )?"\$work/dev/bin/(ruff|pyright)"(.*)$', CI, re.MULTILINE)
     assert [hook["entry"] for hook in repo["hooks"]] == [tool + rest.split(" --pythonpath")[0] for tool, rest in checks]
     assert repo["repo"] == "local" and {hook["language"] for hook in repo["hooks"]} == {"system"}
 
 
-def test_the_workflow_runs_ci_on_the_python_of_the_project() -> None:
-    steps = load(".github/workflows/ci.yml")["jobs"]["run"]["steps"]
-    assert steps[-1] == {"run": ".ci/run"}
+@pytest.mark.parametrize(("workflow", "script"), [("ci", ".ci/run"), ("release", ".ci/release")])
+def test_the_workflows_run_the_scripts_on_the_python_of_the_project(workflow: str, script: str) -> None:
+    steps = load(f".github/workflows/{workflow}.yml")["jobs"]["run"]["steps"]
+    assert steps[-1] == {"run": script}
     (python,) = (step["with"] for step in steps if "setup-python" in step.get("uses", ""))
     assert (python["python-version"], python["cache"]) == ("3.11", "pip")
     assert load(".readthedocs.yaml")["build"]["tools"]["python"] == "3.11"
