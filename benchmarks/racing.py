@@ -18,7 +18,7 @@ import mechheads as mh
 from mechheads.engine.racing import Rounding
 from mechheads.labels.relations import Relation
 from mechheads.patching import Race
-from mechheads.prompts.tokens import single_token
+from mechheads.prompts.encoding import single_token
 from mechheads.safety import load_requests
 from mechheads.studies.build import TEMPLATE
 

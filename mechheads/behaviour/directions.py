@@ -12,7 +12,7 @@ from mechheads.heads import HeadLike, check_head
 from mechheads.messages.arguments import check_known
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.prompts.tokens import token_strings
+from mechheads.prompts.encoding import token_strings
 
 
 @alone

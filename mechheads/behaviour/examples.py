@@ -23,7 +23,7 @@ from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.prompts.tokens import token_strings
+from mechheads.prompts.encoding import token_strings
 from mechheads.results.provenance import make_provenance
 
 _KEPT = 3

@@ -6,7 +6,7 @@ import torch
 
 from mechheads.messages.arguments import check_at_least
 from mechheads.model.model import Model
-from mechheads.prompts.tokens import begin_tokens
+from mechheads.prompts.encoding import begin_tokens
 
 
 def repeated_tokens(model: Model, n: int = 16, length: int = 64, *, seed: int = 0) -> list[list[int]]:

@@ -17,7 +17,8 @@ from mechheads.data import folder
 from mechheads.limits import DEFAULT_BUDGET
 from mechheads.messages.arguments import check_at_least
 from mechheads.model.model import Model
-from mechheads.prompts.tokens import begin_tokens, shorten
+from mechheads.prompts.encoding import begin_tokens, text_ids
+from mechheads.prompts.tokens import shorten
 from mechheads.runs.memory import token_bytes
 
 Texts = str | Path | Iterable[str | list[int]] | None
@@ -159,7 +160,7 @@ def _texts(texts: Texts) -> Iterable[str | list[int]]:
 
 
 def _ids(model: Model, text: str) -> list[int]:
-    return model.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    return text_ids(text, model.tokenizer, special=False)[0]
 
 
 def _check(ids: list[int], number: int, model: Model) -> None:

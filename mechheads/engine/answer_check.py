@@ -11,7 +11,7 @@ from torch import Tensor
 from mechheads.engine.job import Job
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import read_positions, try_metric
-from mechheads.prompts.tokens import single_token, token_strings
+from mechheads.prompts.encoding import single_token, token_strings
 
 _MUCH_MORE_LIKELY = 10.0
 _SHOWN = 3

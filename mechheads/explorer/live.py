@@ -23,8 +23,9 @@ from mechheads.explorer.head_payload import attention
 from mechheads.files.text import check_unicode
 from mechheads.heads import HeadId, check_head
 from mechheads.model.backends.temporary_changes import alone
+from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.prompts import Prompts
-from mechheads.prompts.tokens import Tokens, token_strings
+from mechheads.prompts.tokens import Tokens
 from mechheads.studies.head_patterns import sparse
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from mechheads.limits import Budget, Limits
 from mechheads.messages.progress import Bar
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.prompts.encoding import text_ids
 from mechheads.prompts.prompts import Prompts
-from mechheads.prompts.tokens import shorten
+from mechheads.prompts.tokens import check_row, shorten
 
 _NOTHING: Steer = MappingProxyType({})
 
@@ -95,16 +96,15 @@ def _tokens(model: Model, requests: Sequence[tuple[str, str]]) -> tuple[list[lis
             raise ValueError(f"requests[{number}] is {shorten(request)}; give a context and a continuation, two texts")
         context, continuation = request
         bare = context.rstrip()
-        whole = model.tokenizer(bare + context[len(bare) :] + continuation)["input_ids"]
-        start = len(model.tokenizer(bare)["input_ids"])
+        whole, _ = text_ids(context + continuation, model.tokenizer)
+        start = len(text_ids(bare, model.tokenizer)[0])
         if not 0 < start < len(whole):
             what = "continuation" if start else "context"
             raise ValueError(
                 f"requests[{number}]: the {what} has no tokens; got {shorten(context)} and {shorten(continuation)}"
             )
-        if len(whole) > model.n_ctx:
-            raise ValueError(f"requests[{number}] has {len(whole)} tokens; this model's context holds {model.n_ctx}")
-        rows.append(list(whole))
+        check_row(whole, f"requests[{number}]", model)
+        rows.append(whole)
         starts.append(start)
     return rows, starts
 

@@ -8,7 +8,7 @@ from mechheads.limits import Budget
 from mechheads.messages.arguments import check_at_least
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.prompts.tokens import begin_tokens
+from mechheads.prompts.encoding import text_ids
 
 
 @alone
@@ -46,7 +46,7 @@ def sample_texts(
     """
     check_at_least(1, n=n)
     tokenizer = model.tokenizer
-    ids = list(tokenizer(start)["input_ids"]) or begin_tokens(tokenizer)
+    ids = text_ids(start, tokenizer)[0]
     if not ids:
         known = (tokenizer.bos_token_id, tokenizer.eos_token_id)
         ids = [token for token in known if token is not None][:1]

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.generation.batch import Choose
-from mechheads.prompts.tokens import token_strings
+from mechheads.prompts.encoding import token_strings
 
 Stream = Callable[[int, str], object]
 """Called with the index of a prompt and a piece of its new text."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechheads.labels.relations import Relation, RelationLike, load_relations
+from mechheads.prompts.encoding import single_token
 from mechheads.prompts.prompts import PromptPairs, Prompts
-from mechheads.prompts.tokens import encode, locate, single_token
+from mechheads.prompts.tokens import encode, locate
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model

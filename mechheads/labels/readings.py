@@ -25,7 +25,7 @@ from torch import Tensor
 
 from mechheads.engine.shared_prefix import values_after
 from mechheads.model.model import Model
-from mechheads.prompts.tokens import begin_tokens
+from mechheads.prompts.encoding import begin_tokens
 
 if TYPE_CHECKING:
     from mechheads.model.stored_weights import StoredWeights

@@ -18,7 +18,7 @@ from torch import Tensor
 from mechheads.heads import HeadLike, check_head
 from mechheads.limits import Budget, Limits
 from mechheads.model.backends.temporary_changes import alone
-from mechheads.prompts.tokens import token_strings
+from mechheads.prompts.encoding import token_strings
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from mechheads.labels.relations import Relation
 from mechheads.messages.warn import warn
-from mechheads.prompts.tokens import single_token
+from mechheads.prompts.encoding import piece_ids, single_token
 
 Targets = Literal["single", "first"]
 """Whether a target must be one token, or is represented by its first token."""
@@ -76,7 +76,7 @@ def keep_pairs(
         for source, target in relation.pairs:
             ids, first = (token(source), token(target)), False
             if ids[1] is None and targets == "first":
-                ids, first = (ids[0], tokenizer(space + target, add_special_tokens=False)["input_ids"][0]), True
+                ids, first = (ids[0], piece_ids(space + target, tokenizer)[0]), True
             if (any_source or ids[0] is not None) and ids[1] is not None:
                 if by := [name for name, pairs in explained.items() if (source, target) in pairs]:
                     kept.lost.setdefault(f"explained by {' and '.join(by)}", []).append(f"{source} -> {target}")
@@ -131,10 +131,7 @@ def check_any(kept: KeptPairs, tokenizer: Any, leading_space: bool = True) -> No
     if kept.pairs:
         return
     space = " " if leading_space else ""
-    split = [
-        [tokenizer(space + word, add_special_tokens=False)["input_ids"] for word in pair]
-        for pair in kept.relation.pairs
-    ]
+    split = [[piece_ids(space + word, tokenizer) for word in pair] for pair in kept.relation.pairs]
     closest = sorted(split, key=lambda ids: len(ids[0]) + len(ids[1]))[:5]
     rows = "".join(
         "\n  " + " -> ".join(str(tokenizer.convert_ids_to_tokens(word)) for word in pair) for pair in closest

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.tokens import (
     PositionLike,
     PromptLike,
@@ -20,7 +21,6 @@ from mechheads.prompts.tokens import (
     encode,
     locate,
     shorten,
-    token_strings,
 )
 
 
@@ -41,7 +41,8 @@ class Prompts:
     Raises:
         ValueError: if there are no prompts, or a list is not as long as ``items``.
 
-    Strings are tokenised as the model's own tokenizer does it, including special tokens.
+    Strings are tokenised as the model's own tokenizer does it, with the beginning token that it puts before every text,
+    once, and without an end token. An answer has the token that it has after its prompt.
 
     >>> prompts = mh.Prompts(["The capital of France is"], answer=[" Paris"], positions={"subject": [" France"]})
     >>> prompts.tokens(model).positions["subject"].tolist()
@@ -94,7 +95,7 @@ class Prompts:
         ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long, device=model.device)
         for row, (row_ids, _, _) in zip(ids, rows, strict=True):
             row[: len(row_ids)] = torch.tensor(row_ids, device=model.device)
-        positions = {"last": lengths - 1}
+        positions, texts = {"last": lengths - 1}, [text for _, text, _ in rows]
         for name, column in self.positions.items():
             found = [
                 locate(where, name, index, *row) for index, (where, row) in enumerate(zip(column, rows, strict=True))
@@ -104,8 +105,8 @@ class Prompts:
             ids=ids,
             lengths=lengths,
             positions=positions,
-            answer=answer_ids(self.answer, "answer", model),
-            wrong=answer_ids(self.wrong, "wrong", model),
+            answer=answer_ids(self.answer, "answer", model, texts),
+            wrong=answer_ids(self.wrong, "wrong", model, texts),
             cluster=tuple(map(str, range(len(rows)) if self.cluster is None else self.cluster)),
             strings=tuple(tuple(token_strings(row_ids, model.tokenizer)) for row_ids, _, _ in rows),
         )
@@ -179,6 +180,16 @@ class PromptPairs:
                     f"they first differ at token {first}\n"
                     f"  clean:     {_show_tokens(a, first)}\n  corrupted: {_show_tokens(b, first)}\n"
                     "rewrite the pair so that both have the same number of tokens (names of equal token length help)"
+                )
+        for name in ("answer", "wrong"):
+            one, other = getattr(clean, name), getattr(corrupted, name)
+            if one is not None and (apart := one != other).any():
+                index = int(apart.nonzero()[0])
+                shown = token_strings([int(one[index]), int(other[index])], model.tokenizer)
+                raise ValueError(
+                    f"{name}[{index}] is the token {shown[0]!r} ({int(one[index])}) after the clean prompt and "
+                    f"{shown[1]!r} ({int(other[index])}) after the corrupted one; end both prompts alike, or give a "
+                    "token id"
                 )
         for name in self.positions:
             if (moved := clean.positions[name] != corrupted.positions[name]).any():

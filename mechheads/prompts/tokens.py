@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, runtime_checkable
 
 from mechheads.files.text import check_unicode
+from mechheads.messages.warn import warn
+from mechheads.prompts.encoding import begin_tokens, chat_text, ids_after, piece_ids, text_ids, token_strings
 
 if TYPE_CHECKING:
     import torch
@@ -110,74 +112,87 @@ class Tokens:
         return digest.hexdigest()[:16]
 
 
-def begin_tokens(tokenizer: Any) -> list[int]:
-    """The tokens that the tokenizer puts before every text, such as a beginning-of-sequence token."""
-    bare, whole = (tokenizer("The", add_special_tokens=added)["input_ids"] for added in (False, True))
-    starts = [i for i in range(len(whole) - len(bare) + 1) if whole[i : i + len(bare)] == bare]
-    return list(whole[: starts[0]]) if bare and starts else []
-
-
 def shorten(thing: object, most: int = 60) -> str:
     """The ``repr`` of an object; if it is long, its middle is replaced by dots."""
     text = repr(thing)
     return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 + 5 :]}"
 
 
-def token_strings(ids: Sequence[int], tokenizer: Any) -> list[str]:
-    """The text of each token id, or the id itself if there is no tokenizer."""
-    return [str(token) if tokenizer is None else tokenizer.decode([token]) for token in ids]
-
-
-def single_token(text: str, tokenizer: Any) -> int | None:
-    """The id of a text that is one token in the middle of a sentence, else ``None``."""
-    ids = tokenizer(check_unicode(text, "a text"), add_special_tokens=False)["input_ids"]
-    if len(ids) > 1 and text.startswith(" "):
-        anchor = tokenizer(":", add_special_tokens=False)["input_ids"]
-        after = tokenizer(":" + text, add_special_tokens=False)["input_ids"]
-        if after[: len(anchor)] == anchor:
-            ids = after[len(anchor) :]
-    return ids[0] if len(ids) == 1 and ids[0] != tokenizer.unk_token_id else None
-
-
 def encode(item: PromptLike, index: int, model: Reader) -> tuple[list[int], str | None, Any]:
-    """The ids of one prompt, its text (None for token ids), and the character span of each token."""
-    tokenizer = model.tokenizer
-    text = offsets = None
-    if isinstance(item, str) or (len(item) and isinstance(item[0], Mapping)):
-        if tokenizer is None:
-            raise ValueError("this model has no tokenizer; give prompts as token ids, or wrap(model, tokenizer)")
-        chat = not isinstance(item, str)
-        text = _chat_text(item, tokenizer) if chat else item
-        if not text:
-            raise ValueError(f"prompt {index} is empty; a prompt needs at least one token")
-        check_unicode(text, f"prompt {index}")
-        encoded = tokenizer(text, add_special_tokens=not chat, return_offsets_mapping=tokenizer.is_fast)
-        ids, offsets = list(encoded.input_ids), encoded.get("offset_mapping")
+    """The ids of one prompt, its text (None for token ids), and the character span of each token.
+
+    Raises:
+        ValueError: if there is no tokenizer, or the prompt is empty, has ids that the model does not know, or is too
+            long.
+    """
+    what, text, offsets = f"prompt {index}", prompt_text(item, index, model), None
+    if text is not None:
+        ids, offsets = text_ids(text, model.tokenizer, special=isinstance(item, str))
     else:
         if not all(isinstance(token, SupportsIndex) for token in item):
-            raise ValueError(f"prompt {index} must be text, a chat, or a list of integer token ids; got {item!r}")
+            raise ValueError(f"{what} must be text, a chat, or a list of integer token ids; got {item!r}")
         ids = [int(token) for token in item]  # type: ignore[arg-type]
-        if ids and not 0 <= min(ids) <= max(ids) < model.d_vocab:
-            raise ValueError(f"prompt {index} contains token ids outside 0..{model.d_vocab - 1}")
-    if not ids:
-        raise ValueError(f"prompt {index} is empty; a prompt needs at least one token")
-    if len(ids) > model.n_ctx:
-        raise ValueError(f"prompt {index} has {len(ids)} tokens; this model's context holds {model.n_ctx}")
-    if len(ids) > (alike := model.alike_up_to):
-        raise ValueError(
-            f"prompt {index} has {len(ids)} tokens; beyond {alike} tokens this model changes the rotation of every "
-            f"position (LongRoPE), so runs of different lengths are not comparable. Give at most {alike} tokens"
-        )
+        _warn_of_ends(ids, what, model.tokenizer)
+    check_row(ids, what, model)
     return ids, text, offsets
 
 
-def _chat_text(chat: Any, tokenizer: Any) -> str:
-    if not getattr(tokenizer, "chat_template", None):
-        raise ValueError("this model has no chat template; give prompts as plain strings or token ids")
-    try:
-        return tokenizer.apply_chat_template(list(chat), tokenize=False, add_generation_prompt=True)
-    except Exception as error:  # a chat template is a program that comes with the model
-        raise ValueError(f"this model's chat template fails: {error}; give prompts as plain strings") from error
+def prompt_text(item: PromptLike, index: int, model: Reader) -> str | None:
+    """The text of a prompt, of a chat in the words of the model's template; None for token ids.
+
+    Raises:
+        ValueError: if there is no tokenizer or template, or the text is empty.
+    """
+    is_chat = not isinstance(item, str) and len(item) > 0 and isinstance(item[0], Mapping)
+    if not (isinstance(item, str) or is_chat):
+        return None
+    if model.tokenizer is None:
+        raise ValueError("this model has no tokenizer; give prompts as token ids, or wrap(model, tokenizer)")
+    text = chat_text(item, model.tokenizer) if is_chat else item  # type: ignore[arg-type]
+    if not text:
+        raise ValueError(f"prompt {index} is empty; a prompt needs at least one token")
+    return check_unicode(text, f"prompt {index}")  # type: ignore[arg-type]
+
+
+def check_row(ids: Sequence[int], what: str, model: Reader) -> None:
+    """Check that a model can run a row of tokens.
+
+    Args:
+        what: names the row in messages, such as "prompt 3".
+
+    Raises:
+        ValueError: if it is empty, has ids that the model does not know, or is too long.
+    """
+    if not len(ids):
+        raise ValueError(f"{what} is empty; a prompt needs at least one token")
+    if not 0 <= min(ids) <= max(ids) < model.d_vocab:
+        token = next(each for each in ids if not 0 <= each < model.d_vocab)
+        named = "" if model.tokenizer is None or token < 0 else f" ({model.tokenizer.convert_ids_to_tokens(token)!r})"
+        raise ValueError(
+            f"{what} contains token id {token}{named}, outside 0..{model.d_vocab - 1}: the model has no embedding for "
+            "it. Use the tokenizer that the model was trained with"
+        )
+    if len(ids) > model.n_ctx:
+        raise ValueError(f"{what} has {len(ids)} tokens; this model's context holds {model.n_ctx}")
+    if len(ids) > (alike := model.alike_up_to):
+        raise ValueError(
+            f"{what} has {len(ids)} tokens; beyond {alike} tokens this model changes the rotation of every "
+            f"position (LongRoPE), so runs of different lengths are not comparable. Give at most {alike} tokens"
+        )
+
+
+def _warn_of_ends(ids: Sequence[int], what: str, tokenizer: Any) -> None:
+    """Warn of token ids that are a text with an end token after it, or two beginning tokens before it."""
+    if tokenizer is None or not len(ids):
+        return
+    if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id and tokenizer("The")["input_ids"][-1] == ids[-1]:
+        warn(
+            f"{what} ends with the end token {tokenizer.eos_token!r}, which the tokenizer adds to every text, so the "
+            "model is asked what follows the end. Leave the token out, or give the text"
+        )
+    begin = begin_tokens(tokenizer)
+    if begin and list(ids[: 2 * len(begin)]) == 2 * begin:
+        warn(f"{what} begins twice with {token_strings(begin, tokenizer)}; leave one out, or give the text")
 
 
 def locate(where: PositionLike, name: str, index: int, ids: list[int], text: str | None, offsets: Any) -> int:
@@ -206,23 +221,47 @@ def locate(where: PositionLike, name: str, index: int, ids: list[int], text: str
     return inside[-1]
 
 
-def answer_ids(answers: Sequence[str | int] | None, name: str, model: Reader) -> torch.Tensor | None:
+def answer_ids(
+    answers: Sequence[str | int] | None, name: str, model: Reader, texts: Sequence[str | None]
+) -> torch.Tensor | None:
+    """The token id of each answer, where it stands: after its prompt.
+
+    Args:
+        texts: the text of each prompt; None for token ids.
+
+    Raises:
+        ValueError: if there, an answer is not one token of its own.
+    """
     import torch
 
     if answers is None:
         return None
     ids = []
-    for index, answer in enumerate(answers):
-        if isinstance(answer, str) and not model.tokenizer:
-            raise ValueError(f"{name}[{index}] = {answer!r}: this model has no tokenizer; give a token id")
-        token = single_token(answer, model.tokenizer) if isinstance(answer, str) else int(answer)
-        if token is None:
-            pieces = token_strings(model.tokenizer(answer, add_special_tokens=False).input_ids, model.tokenizer)
-            raise ValueError(
-                f"{name}[{index}] = {answer!r} is not one token but {pieces}; "
-                "choose an answer that is one token (often with a leading space), or give a token id"
-            )
+    for index, (answer, text) in enumerate(zip(answers, texts, strict=True)):
+        token = (
+            _answer_id(answer, f"{name}[{index}] = {answer!r}", model, text) if isinstance(answer, str) else int(answer)
+        )
         if not 0 <= token < model.d_vocab:
             raise ValueError(f"{name}[{index}] = {token} is outside the vocabulary 0..{model.d_vocab - 1}")
         ids.append(token)
     return torch.tensor(ids, device=model.device)
+
+
+def _answer_id(answer: str, what: str, model: Reader, text: str | None) -> int:
+    tokenizer = model.tokenizer
+    if not tokenizer:
+        raise ValueError(f"{what}: this model has no tokenizer; give a token id")
+    check_unicode(answer, what)
+    ids = piece_ids(answer, tokenizer) if text is None else ids_after(text, answer, tokenizer)
+    if ids is None:
+        shown = token_strings(tokenizer(text + answer, add_special_tokens=False)["input_ids"][-4:], tokenizer)
+        raise ValueError(
+            f"{what} and its prompt, which ends with {text[-20:]!r}, share a token: together they end with the tokens "
+            f"{shown}. Move the space between them to the answer, or give a token id"
+        )
+    if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
+        raise ValueError(
+            f"{what} is not one token but {token_strings(ids, tokenizer)}; "
+            "choose an answer that is one token (often with a leading space), or give a token id"
+        )
+    return ids[0]

@@ -20,8 +20,8 @@ from mechheads.limits import Workers
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.patching.activation import activation_patch
+from mechheads.prompts.encoding import single_token
 from mechheads.prompts.prompts import PromptPairs
-from mechheads.prompts.tokens import single_token
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
 from mechheads.safety.requests.requests import load_requests, request_prompts

@@ -12,7 +12,7 @@ from jaxtyping import Float, UInt8, UInt16
 
 from mechheads.behaviour.windows import default_texts
 from mechheads.model.model import Model
-from mechheads.prompts.tokens import token_strings
+from mechheads.prompts.encoding import text_ids, token_strings
 from mechheads.results.provenance import make_provenance
 from mechheads.results.tables import TableResult
 from mechheads.runs.head_tensor import Attention
@@ -111,7 +111,7 @@ def head_patterns(model: Model, prompts: Sequence[str]) -> HeadPatterns:
         ValueError: if there is nothing to run.
     """
     text, most = next(default_texts()), min(LONGER, model.n_ctx)
-    ids = model.tokenizer(text)["input_ids"][:most] if model.tokenizer is not None else []
+    ids = text_ids(text, model.tokenizer)[0][:most] if model.tokenizer is not None else []
     given, names = [[*prompts], [[*ids]] if len(ids) > 1 else []], [*prompts]
     if len(ids) > 1:
         names.append(f"longer text: {''.join(token_strings(ids[:6], model.tokenizer))}...")

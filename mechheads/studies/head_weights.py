@@ -20,7 +20,7 @@ from mechheads.heads import HeadId
 from mechheads.messages.progress import Bar
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.prompts.tokens import token_strings
+from mechheads.prompts.encoding import token_strings
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult

@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import mechheads as mh
-from mechheads.prompts.tokens import single_token
+from mechheads.prompts.encoding import single_token
 
 pytestmark = pytest.mark.transformerlens
 

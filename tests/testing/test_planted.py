@@ -13,7 +13,7 @@ from torch import Tensor
 
 import mechheads as mh
 from mechheads.heads import HeadId
-from mechheads.prompts.tokens import single_token
+from mechheads.prompts.encoding import single_token
 from mechheads.testing.planted import PlantedHead, PlantedModel, planted_model
 from support import oracles
 

@@ -34,7 +34,7 @@ from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.prompts.tokens import begin_tokens
+from mechheads.prompts.encoding import begin_tokens, piece_ids
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
@@ -184,10 +184,7 @@ def _prompts(
     begin, rng = begin_tokens(model.tokenizer), np.random.default_rng(seed)
     stream = token_stream(model, texts)
 
-    def tokens(text: str) -> list[int]:
-        """The tokens of a piece of text alone, so that an answer has the same tokens wherever it stands."""
-        return list(model.tokenizer(text, add_special_tokens=False)["input_ids"])
-
+    tokens = partial(piece_ids, tokenizer=model.tokenizer)  # so that an answer has the same tokens wherever it stands
     places = [(a, b) for i, a in enumerate(depths) for b in depths[i + 1 :]]
     for number in range(n):
         first, second = places[number % len(places)]

@@ -30,7 +30,7 @@ from mechheads.messages.progress import Bar
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.model.stored_weights import StoredWeights
-from mechheads.prompts.tokens import single_token
+from mechheads.prompts.encoding import single_token
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores

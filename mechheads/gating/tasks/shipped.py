@@ -15,7 +15,7 @@ from mechheads.gating.tasks.task import Task
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import RelationLike, load_relations, relation_names
 from mechheads.messages.suggest import did_you_mean
-from mechheads.prompts.tokens import single_token
+from mechheads.prompts.encoding import single_token
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from mechheads.files.text import check_unicode
-from mechheads.prompts.tokens import encode, shorten, token_strings
+from mechheads.prompts.encoding import token_strings
+from mechheads.prompts.tokens import encode, shorten
 
 if TYPE_CHECKING:
     import torch
@@ -259,13 +260,6 @@ def _join(prompt: TextOrIds, target: TextOrIds, index: int, model: Model) -> tup
             f"{token_strings(alone, model.tokenizer)[first:]}, but with its target {target!r} it has {shown[first:]}; "
             "move the space between them to the target"
         )
-    if not joint[len(alone) :] or joint[len(alone) :] not in _alone(target, model.tokenizer):
-        raise ValueError(f"the tokens of the target {target!r} are not the last of {shown}")
+    if len(joint) == len(alone):
+        raise ValueError(f"the target {target!r} has no tokens of its own after the prompt {prompt!r}")
     return joint, len(alone)
-
-
-def _alone(target: str, tokenizer: Any) -> list[list[int]]:
-    """The tokens of a target alone, and in the middle of a text: some tokenizers begin every text with a space."""
-    anchor, after = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (":", ":" + target))
-    found = [tokenizer(target, add_special_tokens=False)["input_ids"]]
-    return [*found, after[len(anchor) :]] if after[: len(anchor)] == anchor else found

@@ -17,7 +17,9 @@ from mechheads.messages.interrupted import stop_if
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import MetricContext
 from mechheads.model.backends.temporary_changes import alone
+from mechheads.prompts.encoding import ids_after, piece_ids
 from mechheads.prompts.prompts import Prompts
+from mechheads.prompts.tokens import prompt_text
 from mechheads.safety.answers.verdicts import verdict
 
 if TYPE_CHECKING:
@@ -142,6 +144,7 @@ def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> 
     """
     if model.tokenizer is None:
         raise ValueError("the model has no tokenizer for the opening; give one: mh.wrap(model, tokenizer=...)")
+    given = opening
     if opening is None:
         some = Prompts(prompts.items[:ASKED])
         written = generate(model, some, Sampling(ANSWER_TOKENS), progress=False)
@@ -154,7 +157,26 @@ def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> 
         opening = OPENING
     if not isinstance(opening, str) or not opening:
         raise ValueError(f"opening is {opening!r}; give the beginning of a refusal, such as {OPENING!r}")
-    return tuple(model.tokenizer(opening, add_special_tokens=False).input_ids)
+    found = _after_prompts(model, prompts, opening)
+    if found is None and given is None:
+        found = _after_prompts(model, prompts, " " + opening)
+    if found is None:
+        raise ValueError(
+            f"opening {opening!r} does not have tokens of its own, or not the same, after each of the requests as the "
+            "template writes them; begin it with the space or line break that stands between them"
+        )
+    return found
+
+
+def _after_prompts(model: Model, prompts: Prompts, opening: str) -> tuple[int, ...] | None:
+    """The tokens of an opening after each request; None if they are not the same after all, or share one with it."""
+    texts = (prompt_text(item, index, model) for index, item in enumerate(prompts.items[:ASKED]))
+    each = {
+        None if ids is None else tuple(ids)
+        for text in texts
+        for ids in [piece_ids(opening, model.tokenizer) if text is None else ids_after(text, opening, model.tokenizer)]
+    }
+    return each.pop() if len(each) == 1 else None
 
 
 @alone
