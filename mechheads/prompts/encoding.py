@@ -1,0 +1,91 @@
+"""Text as token ids: the one door through which every text of a user becomes a row of tokens.
+
+Two rules hold everywhere. A whole text has the tokens that its tokenizer gives it, with the beginning tokens that the
+tokenizer puts before every text, once, and without an end token: what a model says next is asked after the last word. A
+*piece* of a text, such as an answer, has the tokens that it has where it stands: those of context and piece together,
+beyond those of the context. Many tokenizers (Llama 2, Mistral, Phi-3) would put a space before a piece that is
+tokenised alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mechheads.files.text import check_unicode
+
+_CONTEXTS = (":", "(", "\n", "a")
+"""Where a piece stands if nobody says where; the first of them that is a token of its own before the piece is used."""
+
+
+def text_ids(text: str, tokenizer: Any, *, special: bool = True) -> tuple[list[int], list[tuple[int, int]] | None]:
+    """The token ids of a whole text, and the characters of each token if the tokenizer tells them.
+
+    Args:
+        special: whether the tokenizer's beginning tokens come first. A text that begins with them already, for example
+            because a chat template wrote them, gets no second ones.
+    """
+    bare = tokenizer(text, add_special_tokens=False, verbose=False, return_offsets_mapping=tokenizer.is_fast)
+    ids, offsets = list(bare["input_ids"]), bare.get("offset_mapping")
+    if special and (begin := begin_tokens(tokenizer)) and ids[: len(begin)] != begin:
+        ids = [*begin, *ids]
+        offsets = None if offsets is None else [*[(0, 0)] * len(begin), *offsets]
+    return ids, offsets
+
+
+def begin_tokens(tokenizer: Any) -> list[int]:
+    """The tokens that the tokenizer puts before every text, such as a beginning-of-sequence token."""
+    bare, whole = (tokenizer("The", add_special_tokens=added)["input_ids"] for added in (False, True))
+    starts = [i for i in range(len(whole) - len(bare) + 1) if whole[i : i + len(bare)] == bare]
+    return list(whole[: starts[0]]) if bare and starts else []
+
+
+def ids_after(context: str, piece: str, tokenizer: Any) -> list[int] | None:
+    """The token ids of a piece of text that stands after a context; None if a token spans both.
+
+    >>> from mechheads.prompts.encoding import ids_after
+    >>> model.tokenizer.convert_ids_to_tokens(ids_after("The capital is", " Paris", model.tokenizer))
+    ['ĠParis']
+    """
+    before, joint = (text_ids(text, tokenizer, special=False)[0] for text in (context, context + piece))
+    return joint[len(before) :] if joint[: len(before)] == before else None
+
+
+def piece_ids(piece: str, tokenizer: Any) -> list[int]:
+    """The token ids of a piece in the middle of a text, if nobody says after what."""
+    for context in _CONTEXTS:
+        if ids := ids_after(context, piece, tokenizer):
+            return ids
+    return list(tokenizer(piece, add_special_tokens=False)["input_ids"])
+
+
+def single_token(text: str, tokenizer: Any) -> int | None:
+    """The id of a text that is one token in the middle of a sentence, else ``None``."""
+    ids = piece_ids(check_unicode(text, "a text"), tokenizer)
+    return ids[0] if len(ids) == 1 and ids[0] != tokenizer.unk_token_id else None
+
+
+def chat_text(chat: Sequence[Mapping[str, str]], tokenizer: Any) -> str:
+    """A chat in the words of the tokenizer's template, up to where the assistant's answer begins.
+
+    Raises:
+        ValueError: if there is no template, or it fails.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        raise ValueError("this model has no chat template; give prompts as plain strings or token ids")
+    try:
+        return tokenizer.apply_chat_template(list(chat), tokenize=False, add_generation_prompt=True)
+    except Exception as error:  # a chat template is a program that comes with the model
+        raise ValueError(f"this model's chat template fails: {error}; give prompts as plain strings") from error
+
+
+def token_strings(ids: Sequence[int], tokenizer: Any) -> list[str]:
+    """The text of each token id in the middle of a text, or the id itself if there is no tokenizer.
+
+    Some tokenizers leave out the space of the first token that they decode, so each is decoded after a colon.
+    """
+    if tokenizer is None:
+        return [str(token) for token in ids]
+    before = text_ids(_CONTEXTS[0], tokenizer, special=False)[0]
+    start = tokenizer.decode(before)
+    return [tokenizer.decode([*before, token]).removeprefix(start) for token in ids]
