@@ -170,13 +170,6 @@ def test_tasks_take_workers(small):
     assert same(effects["zero"], mh.gating.ablation_effects(small, TASK, ["zero"], budget=EVERY_UNIT, **QUIET)["zero"])
 
 
-def test_a_race_in_half_precision_takes_workers(small):
-    race = mh.patching.Race(3, first=2, early="bfloat16")
-    workers = MadeWorkers(2)
-    ours = mh.ablate(small, CLEAN, top=race, budget=EVERY_UNIT, workers=workers, **QUIET)
-    assert same(ours, mh.ablate(small, CLEAN, top=race, budget=EVERY_UNIT, **QUIET))
-
-
 def units(model: mh.Model) -> set[tuple[mh.HeadId, int]]:
     return {(mh.HeadId(layer, head), 0) for layer in range(model.n_layers) for head in range(model.n_heads)}
 

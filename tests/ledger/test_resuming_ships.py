@@ -263,18 +263,6 @@ def test_whatever_changes_the_contribution_is_not_taken_from_another_one(small, 
     assert carried.units == before
 
 
-@pytest.mark.parametrize("name", ["comparison", "race of contribution"])
-def test_early_rounds_in_half_precision_go_on_too(small, carried, tmp_path, name):
-    analysis, store = ANALYSES[name], tmp_path / "store"
-    top = mh.patching.Race(2, first=3, early="bfloat16")
-    undisturbed, units = analysis(small, top=top), carried.units
-    carried.units, carried.end = 0, units // 2
-    with pytest.raises(Killed):
-        analysis(small, store=store, top=top)
-    assert same(analysis(small, store=store, top=top), undisturbed)
-    assert carried.units == units
-
-
 @pytest.mark.parametrize("name", ["ships", "comparison", "contribution", "all scores"])
 def test_merged_parts_are_the_whole(small, carried, tmp_path, name):
     analysis, parts = ANALYSES[name], [tmp_path / "1", tmp_path / "2"]

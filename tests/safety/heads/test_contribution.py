@@ -347,18 +347,6 @@ def test_heads_race_by_what_both_sides_lose(by: Any, llama: mh.Model) -> None:
     assert {*whole.provenance} < {*race.provenance} and race.provenance["heads"] == "all"
 
 
-@pytest.mark.parametrize("by", ["patch", "scaling"])
-def test_early_rounds_of_refusals_in_bfloat16_end_with_the_scores_of_float32(llama: mh.Model, by: str) -> None:
-    whole = refusal_contribution(llama, HARMFUL * 3, HARMLESS * 3, by=by, **QUIET)
-    race = refusal_contribution(
-        llama, HARMFUL * 3, HARMLESS * 3, by=by, top=mh.patching.Race(2, early="bfloat16"), **QUIET
-    )
-    kept = ~race.dataset["dropped"].values
-    np.testing.assert_allclose(race.scores.values[kept], whole.scores.values[kept], atol=1e-5)
-    assert set(whole.heads(2)) <= {mh.HeadId(*at) for at in np.argwhere(kept).tolist()}
-    assert race.provenance["race"]["rounding"]["floor"] > 0
-
-
 def test_a_race_of_refusals_that_is_interrupted_keeps_what_it_has(
     llama: mh.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
