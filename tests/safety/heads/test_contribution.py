@@ -27,11 +27,11 @@ from mechheads.safety.answers.verdicts import verdict
 from mechheads.safety.requests.openings import with_answer
 from mechheads.safety.requests.sides import Sides, shared_end, value_of
 from support import oracles, weight_surgery
-from support.architectures import architectures
 from support.ctrl_c import stopped_at
+from support.levels import few
 from support.micro import micro  # noqa: F401
 
-pytestmark = [pytest.mark.transformerlens, pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning")
 
 HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes", " Rome is big"]
 HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat", " Rome is"]
@@ -40,7 +40,7 @@ QUIET: dict[str, Any] = {"progress": False, "opening": BEGINS}
 HEADS = [(0, 0), (1, 3), (2, 1)]
 
 
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox"))
+@pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox"), "llama"))
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param))
 
