@@ -23,29 +23,28 @@ ROUNDING = 2e-4
 """HookedTransformer rounds five times as much as transformers; the faults that were found are above 1e-2."""
 
 EXACT = {
-    #                    positions   norms       queries    attention   q, k, v
-    "gpt2":              ("learned", "before",   "all",     "full",     "fused"),
-    "llama":             ("rotary",  "before",   "grouped", "full",     "separate"),
-    "llama-wide":        ("rotary",  "before",   "grouped", "full",     "biased"),
-    "qwen3":             ("rotary",  "q and k",  "grouped", "full",     "separate"),
-    "gemma2":            ("rotary",  "both",     "grouped", "soft cap", "separate"),
-    "gemma3":            ("rotary",  "both",     "grouped", "window",   "separate"),
-    "gpt-neox":          ("partial", "parallel", "all",     "full",     "fused"),
-    "phi3-longrope":     ("rotary",  "before",   "grouped", "full",     "fused"),
-    "falcon-7b":         ("rotary",  "parallel", "one",     "full",     "fused"),
-    "bloom":             ("alibi",   "before",   "all",     "full",     "fused"),
-    "mixtral":           ("rotary",  "before",   "grouped", "full",     "separate"),
-    "olmo2-mha":         ("rotary",  "after",    "all",     "full",     "separate"),
-    "cohere2":           ("partial", "parallel", "grouped", "window",   "separate"),
-    "granite":           ("rotary",  "before",   "grouped", "full",     "separate"),
-    "gpt-oss":           ("rotary",  "before",   "grouped", "sinks",    "biased"),
-    "stablelm-parallel": ("partial", "parallel", "grouped", "full",     "separate"),
-    "opt":               ("learned", "before",   "all",     "full",     "biased"),
-    "gpt-bigcode":       ("learned", "before",   "one",     "full",     "fused"),
-    "llama4":            ("partial", "before",   "grouped", "window",   "separate"),
-    "afmoe":             ("partial", "both",     "grouped", "window",   "separate"),
-}  # fmt: skip
-"""What the architectures differ in. Some more differ in what is beside attention: experts, multipliers, gates."""
+    "gpt2": ("learned", "before", "all", "full", "fused"),
+    "llama": ("rotary", "before", "grouped", "full", "separate"),
+    "llama-wide": ("rotary", "before", "grouped", "full", "biased"),
+    "qwen3": ("rotary", "q and k", "grouped", "full", "separate"),
+    "gemma2": ("rotary", "both", "grouped", "soft cap", "separate"),
+    "gemma3": ("rotary", "both", "grouped", "window", "separate"),
+    "gpt-neox": ("partial", "parallel", "all", "full", "fused"),
+    "phi3-longrope": ("rotary", "before", "grouped", "full", "fused"),
+    "falcon-7b": ("rotary", "parallel", "one", "full", "fused"),
+    "bloom": ("alibi", "before", "all", "full", "fused"),
+    "mixtral": ("rotary", "before", "grouped", "full", "separate"),
+    "olmo2-mha": ("rotary", "after", "all", "full", "separate"),
+    "cohere2": ("partial", "parallel", "grouped", "window", "separate"),
+    "granite": ("rotary", "before", "grouped", "full", "separate"),
+    "gpt-oss": ("rotary", "before", "grouped", "sinks", "biased"),
+    "stablelm-parallel": ("partial", "parallel", "grouped", "full", "separate"),
+    "opt": ("learned", "before", "all", "full", "biased"),
+    "gpt-bigcode": ("learned", "before", "one", "full", "fused"),
+    "llama4": ("partial", "before", "grouped", "window", "separate"),
+    "afmoe": ("partial", "both", "grouped", "window", "separate"),
+}
+"""Positions, norms, queries, attention, and q, k, v of each. Some more differ in what is beside attention: experts, multipliers, gates."""
 ALWAYS = ("gpt2", "gemma2", "gpt-neox", "falcon-7b", "bloom", "gpt-oss")
 """One of nearly each kind is always tried, the others before a release. Single analyses have tests on a llama too."""
 EXACT_ON_3 = (
