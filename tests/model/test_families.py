@@ -44,7 +44,7 @@ EXACT = {
     "llama4": ("partial", "before", "grouped", "window", "separate"),
     "afmoe": ("partial", "both", "grouped", "window", "separate"),
 }
-"""Positions, norms, queries, attention, and q, k, v of each. Some more differ in what is beside attention: experts, multipliers, gates."""
+"""Positions, norms, queries, attention, and q, k, v of each. Some also have experts, multipliers or gates."""
 ALWAYS = ("gpt2", "gemma2", "gpt-neox", "falcon-7b", "bloom", "gpt-oss")
 """One of nearly each kind is always tried, the others before a release. Single analyses have tests on a llama too."""
 EXACT_ON_3 = (
