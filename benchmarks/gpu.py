@@ -4,10 +4,9 @@ A random Llama is saved to a folder, and these are measured with it:
 
 1. activation patching of all heads on one GPU, against one forward pass of TransformerLens for each head;
 2. the memory that this takes, against the plan's;
-3. early rounds of a race in bfloat16, against all rounds in float32;
-4. blocks that are read from disk to the GPU, against all weights on it;
-5. with two or more GPUs: a worker on each, against one process;
-6. and the model spread over all of them, against the whole model on one: the share of their time that they wait.
+3. blocks that are read from disk to the GPU, against all weights on it;
+4. with two or more GPUs: a worker on each, against one process;
+5. and the model spread over all of them, against the whole model on one: the share of their time that they wait.
 
 Times are of a second call. Without a GPU the command says so and ends with status 1.
 """
@@ -71,7 +70,6 @@ def measure(folder: Path, pairs: mh.PromptPairs, devices: Sequence[str], size: i
     alone = timed(model, pairs)
     print(against_transformerlens(model, pairs, alone))
     print(memory(model, pairs))
-    print(early_rounds(model, pairs))
     del model
     print(from_disk(load(device=devices[0], max_memory=size // 2), pairs, alone))
     if len(devices) < 2:
@@ -158,17 +156,6 @@ def memory(model: mh.Model, pairs: mh.PromptPairs) -> str:
             patch(model, pairs)
         used = counted.peak + UNSEEN
     return f"memory: {show_bytes(used)}, planned {show_bytes(planned)}"
-
-
-def early_rounds(model: mh.Model, pairs: mh.PromptPairs) -> str:
-    """A race for the five first heads whose early rounds are in bfloat16."""
-    races = {"": mh.patching.Race(5), "b": mh.patching.Race(5, early="bfloat16")}
-    found = {name: set(map(str, patch(model, pairs, top=race).top(5))) for name, race in races.items()}
-    took = {name: seconds(partial(patch, model, pairs, top=race)) for name, race in races.items()}
-    return (
-        f"race for 5 heads: {show_seconds(took[''])}, with early rounds in bfloat16 {show_seconds(took['b'])}; "
-        f"{len(found[''] & found['b'])} of 5 heads are the same"
-    )
 
 
 def from_disk(model: mh.Model, pairs: mh.PromptPairs, alone: tuple[float, np.ndarray]) -> str:

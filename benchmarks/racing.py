@@ -15,7 +15,6 @@ from collections.abc import Callable
 import numpy as np
 
 import mechheads as mh
-from mechheads.engine.racing import Rounding
 from mechheads.labels.relations import Relation
 from mechheads.patching import Race
 from mechheads.prompts.encoding import single_token
@@ -30,7 +29,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--prompts", type=int, default=64)
-    parser.add_argument("--early", help="bfloat16: all rounds but the last in bfloat16")
     asked = parser.parse_args()
     model = mh.load()
     requests = [request.text for request in load_requests()][: asked.prompts]
@@ -41,7 +39,7 @@ def main() -> None:
         "activation patching": lambda top: mh.activation_patch(model, pairs, top=top, progress=False),
         "path patching": lambda top: mh.path_patch(model, pairs, direction="denoising", top=top, progress=False),
     }
-    race = Race(TOP, early=asked.early)
+    race = Race(TOP)
     for name, sweep in sweeps.items():
         seconds: dict[Race | None, list[float]] = {None: [], race: []}
         found = {}
@@ -89,30 +87,22 @@ def race_over(
     table: np.ndarray,
     race: Race,
     rng: np.random.Generator,
-    quick: np.ndarray | None = None,
     estimates: np.ndarray | None = None,
 ) -> tuple[set[int], float]:
     """The heads that a race over a table [head, prompt] finds, and its share of the measurements.
 
     Args:
-        quick: the same table as early rounds in half precision measure it.
         estimates: what is known of the same table before it is measured.
     """
     heads, prompts = table.shape
-    order, alive, seen, spent, rounding = rng.permutation(prompts), np.arange(heads), 0, 0, None
-    seen_table = table if quick is None else quick
-    if quick is not None:
-        first = order[: race.first]
-        both = race.leaders(quick[:, first].mean(1))
-        rounding = Rounding.between(*(each[np.ix_(both, first)].mean(1) for each in (quick, table)))
-        spent = both.size * race.first
-    for look in race.looks(prompts)[: None if quick is None else -1]:
+    order, alive, seen, spent = rng.permutation(prompts), np.arange(heads), 0, 0
+    for look in race.looks(prompts):
         spent, seen = spent + len(alive) * (look - seen), look
         known = None if estimates is None else estimates[np.ix_(alive, order)]
-        alive = alive[~race.dropped(seen_table[np.ix_(alive, order[:look])], prompts, rounding, known)]
+        alive = alive[~race.dropped(table[np.ix_(alive, order[:look])], prompts, known)]
         if len(alive) <= race.top:
             break
-    spent += len(alive) * (prompts - (seen if quick is None else 0))
+    spent += len(alive) * (prompts - seen)
     mean = table[alive].mean(1)
     ranked = np.argsort(-(np.abs(mean) if race.by == "absolute" else mean))
     return set(alive[ranked[: race.top]].tolist()), spent / table.size

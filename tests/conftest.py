@@ -49,7 +49,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=elsewhere)
         items[:] = [item for item in items if item not in elsewhere]
     for item in items:
-        if item.path.parent.name == "slow" and not item.get_closest_marker("release"):
+        if item.get_closest_marker("release"):
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "slow"]
+        elif item.path.parent.name == "slow":
             item.add_marker("slow")
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.transformerlens
-
 
 @pytest.mark.slow
 def test_main_paths_hold_their_annotations(tiny):

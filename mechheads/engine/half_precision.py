@@ -1,4 +1,4 @@
-"""Copies of a model in another precision: for the error of half precision, and for the early rounds of a race."""
+"""The error of half precision: some heads again in float32."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from mechheads.engine.answer_check import AnswerWarning
-from mechheads.engine.racing import Race
 from mechheads.heads import HeadId
 from mechheads.model.backends.devices import free_bytes
 from mechheads.model.load import in_dtype
@@ -59,20 +58,6 @@ def with_precision(
             "largest_value": float(np.nanmax(np.abs(exact[pick]))),
         }
     )
-
-
-def for_early_rounds(model: Model, race: Race) -> Model | None:
-    """A copy of the model for all rounds of a race but the last; None if the race wants none.
-
-    Raises:
-        ValueError: if there is no room for a copy.
-    """
-    if race.early is None:
-        return None
-    copied = _copy(model, getattr(torch, race.early))
-    if copied is None:
-        raise ValueError(f"early is {race.early!r}, but there is no memory for a copy of the model; leave early out")
-    return copied
 
 
 def _copy(model: Model, dtype: torch.dtype) -> Model | None:

@@ -285,7 +285,7 @@ def make_ready(
     at, _ = read_positions(spec.metric, tokens)
     places = find_places(spec.positions, tokens)
     if spec.race is not None:
-        spec.race.check(len(heads), len(places), model.dtype)
+        spec.race.check(len(heads), len(places))
     try_metric(spec.metric, tokens, model.d_vocab)
     ledger = ledger_of(model, spec, runs, heads, store)
     start = time.perf_counter()

@@ -21,15 +21,6 @@ Head i is dropped if it is behind as many heads as are wanted. The parts:
   is the skewness of the mean, the median over twice as many heads at the top as are wanted; half of the correction for
   skewness that ``results.stats.clustered_interval`` makes is added.
 
-With ``early``, all rounds but the last run on a copy of the model in bfloat16. Twice as many heads at the top as are
-wanted are measured in both dtypes at the first look. The error e_i of a head's mean that comes from bfloat16 has two
-parts: the root mean square of the errors of the second half of these heads, and the head's mean times the root mean
-square of the relative errors of the first half. It does not shrink with more prompts, so the bound on mean(d) becomes
-
-    sqrt((bound above)^2 + q^2 (e_i^2 + e_j^2))
-
-and every head that is left after these rounds is measured in the model's own dtype on all prompts.
-
 If a head's sum over every cluster can be estimated without running the head, such as by a gradient, only its difference
 from the estimate has to be learned from the clusters used: y_c becomes y_c - e_c + mean(e), where e_c is the estimate,
 and the mean is over all C clusters. This has the same mean over all clusters, and less variance if the estimate is good
@@ -45,12 +36,11 @@ fewer is outside of what the first look can see: take ``first`` larger, or measu
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Literal
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int
 from scipy.stats import t as student_t
 
@@ -60,36 +50,9 @@ _PRIOR = 4
 _GROWTH = 1.5
 
 
-@dataclass(frozen=True)
-class Rounding:
-    """The error of a head's mean that comes from half precision.
-
-    Attributes:
-        floor: the part that all heads have.
-        share: the part that grows with the head's mean.
-    """
-
-    floor: float
-    share: float
-
-    @classmethod
-    def between(cls, quick: Float[np.ndarray, " head"], exact: Float[np.ndarray, " head"]) -> Rounding:
-        """The errors of some heads' means, which are in the order of their size."""
-        half = max(1, len(exact) // 2)
-        off, size = quick - exact, np.maximum(np.abs(exact), np.finfo(float).tiny)
-        return cls(_root_mean_square(off[-half:]), _root_mean_square(off[:half] / size[:half]))
-
-    def of(self, mean: Float[np.ndarray, " head"]) -> Float[np.ndarray, " head"]:
-        return np.hypot(self.floor, self.share * np.abs(mean))
-
-
 def _spread(sums: Float[np.ndarray, "head cluster"]) -> Float[np.ndarray, " head"]:
     """How much each head's difference from the others varies from cluster to cluster."""
     return (sums - sums.mean(0)).var(1)
-
-
-def _root_mean_square(values: Float[np.ndarray, " value"]) -> float:
-    return float(np.sqrt((values**2).mean()))
 
 
 @dataclass(frozen=True)
@@ -102,22 +65,18 @@ class Race:
         error: the probability that one of these heads is dropped.
         first: the number of prompts (or clusters of prompts) on which every head is measured. If a head's score comes
             from few prompts, take more: a head that does nothing on the first prompts may be dropped.
-        early: ``"bfloat16"`` runs all rounds but the last on a copy of the model in bfloat16, which is faster on some
-            processors. What it changes in the scores is measured, and fewer heads are dropped for it. Scores of the
-            heads found are in the model's own dtype.
 
     Raises:
         ValueError: if one of them is not valid.
 
     >>> mh.patching.Race(5, by="absolute")
-    Race(top=5, by='absolute', error=0.05, first=4, early=None)
+    Race(top=5, by='absolute', error=0.05, first=4)
     """
 
     top: int = 10
     by: Literal["score", "absolute"] = "score"
     error: float = 0.05
     first: int = 4
-    early: Literal["bfloat16"] | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("top", 1), ("first", 2)):
@@ -125,8 +84,6 @@ class Race:
             if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
                 raise ValueError(f"{name} is {value!r}; it must be a whole number, {least} or more")
         check_known("by", self.by, ("score", "absolute"))
-        if self.early is not None:
-            check_known("early", self.early, ("bfloat16",))
         if not 0 < self.error < 1:
             raise ValueError(f"error is {self.error!r}; it must be between 0 and 1, such as 0.05")
 
@@ -135,20 +92,12 @@ class Race:
         """The race that a user asks for with ``top``."""
         return top if top is None or isinstance(top, Race) else cls(top)
 
-    @property
-    def without_early(self) -> Race:
-        """The same race, all in one dtype."""
-        return replace(self, early=None)
-
-    def check(self, heads: int, places: int, dtype: torch.dtype) -> None:
+    def check(self, heads: int, places: int) -> None:
         """Check that so many heads of a model, each changed at so many places, can race.
 
         Raises:
-            ValueError: if there are several places, no more heads than are wanted, or early rounds in half precision
-                for a model that is in half precision.
+            ValueError: if there are several places, or no more heads than are wanted.
         """
-        if self.early is not None and dtype.itemsize < 4:
-            raise ValueError(f"early is {self.early!r}, but the model is in {str(dtype)[6:]} already; leave early out")
         if places > 1:
             raise ValueError(
                 f"top needs one score per head, but with these positions there are {places}; name one position, or "
@@ -171,13 +120,11 @@ class Race:
         self,
         sums: Float[np.ndarray, "head cluster"],
         clusters: int,
-        rounding: Rounding | None = None,
         estimates: Float[np.ndarray, "head every_cluster"] | None = None,
     ) -> Bool[np.ndarray, " head"]:
         """Which heads can no longer be among the first, from their sums over the prompts of some of the clusters.
 
         Args:
-            rounding: the error of a head's mean that comes from half precision, if there is one.
             estimates: estimates of the sums over each cluster, in the order of ``sums`` and then those to come.
         """
         n = sums.shape[1]
@@ -193,15 +140,13 @@ class Race:
         lead = sign * mean
         level = 1 - self.error / (self.top * (len(self.looks(clusters)) - 1))
         q = student_t.ppf(level, n - 1 + _PRIOR)
-        off_by = q * (np.zeros(len(mean)) if rounding is None else rounding.of(mean))
-        off_by = np.hypot(off_by[:, None], off_by)
         q += self._skewness(sign[:, None] * off, lead) / math.sqrt(n) * (2 * q**2 + 1) / 12
         reach = q * math.sqrt((1 - n / clusters) / n / (n - 1 + _PRIOR))
         beaten = np.ones(len(sums), dtype=bool)
         for turned in (1.0, -1.0) if self.by == "absolute" else (1.0,):
             squares = own[:, None] + own - 2 * turned * sign[:, None] * products
             spread = np.sqrt(widest * (np.maximum(squares, 0) + _PRIOR / (n - 1) * most))
-            behind = lead[:, None] - turned * mean > np.hypot(reach * spread, off_by)
+            behind = lead[:, None] - turned * mean > reach * spread
             np.fill_diagonal(behind, False)
             beaten &= behind.sum(0) >= self.top
         return beaten

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -13,9 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.engine.evaluate import Evaluator
-from mechheads.engine.half_precision import for_early_rounds
-from mechheads.engine.job import Job, make_ready
-from mechheads.engine.racing import Race, Rounding
+from mechheads.engine.job import Job
+from mechheads.engine.racing import Race
 from mechheads.engine.run import Measured, SweepWork, measure
 from mechheads.heads import HeadId
 from mechheads.messages.interrupted import interrupted_after, until_interrupted
@@ -40,7 +39,6 @@ class Raced(Measured):
         failed: heads for which the metric was not finite.
         looks: for each look, the number of prompts used so far, and of heads measured.
         estimates: what was known of the values before they were measured.
-        rounding: the error of a head's mean that comes from half precision, if there are early rounds.
         measurements: how often a head was measured on a prompt.
         stopped: why the race ended.
     """
@@ -53,7 +51,6 @@ class Raced(Measured):
     failed: list[HeadId] = field(default_factory=list)
     looks: list[tuple[int, int]] = field(default_factory=list)
     estimates: Estimates | None = None
-    rounding: Rounding | None = None
     measurements: int = 0
     stopped: str = ""
 
@@ -75,12 +72,11 @@ class Raced(Measured):
     def undefined(self) -> list[HeadId]:
         return self.failed
 
-    def add_round(self, found: Measured, rows: Int[np.ndarray, " row"], *, again: bool = False) -> None:
-        """Add what was measured on some more prompts, or ``again`` on all."""
+    def add_round(self, found: Measured, rows: Int[np.ndarray, " row"]) -> None:
+        """Add what was measured on some more prompts."""
         for head, place in found.reached:
             self.values[head.layer, head.head, place, rows] = found.values[head.layer, head.head, place]
-            before = 0 if again else self.n_prompts[head.layer, head.head]
-            self.n_prompts[head.layer, head.head] = before + len(rows)
+            self.n_prompts[head.layer, head.head] += len(rows)
         self.measurements += len(found.reached) * len(rows)
         self.reached |= found.reached
         self.interrupted = found.interrupted
@@ -97,7 +93,7 @@ class Raced(Measured):
         """Which heads in the race can no longer be among the first."""
         clusters = int(turn.max()) + 1
         estimates = None if self.estimates is None else self._sums(self.estimates, turn, clusters)
-        return self.race.dropped(self.sums(turn, used), clusters, self.rounding, estimates)
+        return self.race.dropped(self.sums(turn, used), clusters, estimates)
 
     def _sums(
         self, values: Float[np.ndarray, "layer head prompt"], turn: Int[np.ndarray, " prompt"], used: int
@@ -105,33 +101,10 @@ class Raced(Measured):
         of_heads = np.stack([values[head.layer, head.head] for head in self.in_race])
         return np.stack([of_heads[:, turn == cluster].sum(1) for cluster in range(used)], axis=1)
 
-    def leaders(self, turn: Int[np.ndarray, " prompt"], used: int) -> list[HeadId]:
-        """The heads at the top so far, twice as many as are wanted."""
-        return [self.in_race[i] for i in self.race.leaders(self.sums(turn, used).mean(1))]
-
-    def compare(self, exact: Measured, rows: Int[np.ndarray, " row"], turn: Int[np.ndarray, " prompt"]) -> None:
-        """Estimate the rounding error of half precision from the leaders, which were also measured exactly."""
-        self.measurements += len(exact.reached) * len(rows)
-        self.interrupted = exact.interrupted
-        clusters, wrong = len(np.unique(turn[rows])), {*exact.undefined, *self.failed}
-        both = [head for head in self.leaders(turn, clusters) if (head, 0) in exact.reached and head not in wrong]
-        if both:
-            pick = tuple(zip(*((head.layer, head.head) for head in both), strict=True))
-            quick = self.values[pick][:, 0, rows]
-            sums = (each.sum(1) / clusters for each in (quick, exact.values[pick][:, 0]))
-            self.rounding = Rounding.between(*sums)
-
-    def forget(self) -> None:
-        """Keep the means of the heads in the race only, whose values are to be measured again."""
-        self.estimate = mean_over_prompts(self.values)[:, :, 0]
-        for head in self.in_race:
-            self.values[head.layer, head.head] = np.nan
-
     def finish(self, scale: float) -> None:
         """Normalise, and leave only the heads that were not dropped with values."""
         self.values /= scale
-        mean = mean_over_prompts(self.values)[:, :, 0]
-        self.estimate = np.where(np.isnan(mean), self.estimate / scale, mean)
+        self.estimate = mean_over_prompts(self.values)[:, :, 0]
         for head in set(self.job.heads) - set(self.in_race):
             self.values[head.layer, head.head] = np.nan
 
@@ -153,8 +126,6 @@ class Raced(Measured):
             "share": share,
             "stopped": self.stopped,
         }
-        if self.rounding is not None:
-            about["rounding"] = asdict(self.rounding)
         if self.estimates is not None:
             about["estimates"] = "attribution"
         return type(scores)(data.assign(variables)).with_provenance(race=about, interrupted=self.interrupted)
@@ -241,20 +212,10 @@ class Difference:
         return found
 
 
-def in_half_precision(job: Job, race: Race, progress: bool) -> tuple[Job, Evaluator] | None:
-    """The same job and its evaluator on a copy of the model, for early rounds; None if the race wants none."""
-    if (other := for_early_rounds(job.model, race)) is None:
-        return None
-    spec = replace(job.spec, race=race.without_early)
-    quick = replace(make_ready(other, spec, progress=progress), ledger=job.ledger)
-    return quick, Evaluator.of(quick)
-
-
 def run_race(
     racer: Racer,
     race: Race,
     *,
-    early: Racer | None = None,
     estimates: Estimates | None = None,
     progress: bool = True,
 ) -> Raced:
@@ -262,14 +223,13 @@ def run_race(
 
     Args:
         estimates: estimates of what is measured, if they are known already.
-        early: measures the same heads on the same prompts in half precision, in all rounds but the last.
     """
     job, n = racer.job, len(racer.job.tokens)
     scale = racer.evaluator.distance() if job.spec.normalize else 1.0
     labels, clusters = np.unique(job.tokens.cluster, return_inverse=True)
     turn = np.random.default_rng(job.spec.seed).permutation(len(labels))[clusters]
     found = Raced.start(job, race, estimates)
-    looks, used, of_early, again = race.looks(len(labels)), 0, "", False
+    looks, used = race.looks(len(labels)), 0
     with until_interrupted() as work:
         while looks and found.in_race and not found.interrupted:
             if found.looks and len(found.in_race) <= race.top:
@@ -277,28 +237,18 @@ def run_race(
                 found.stopped = f"the first {heads} settled after {found.looks[-1][0]} of {n} prompts"
                 looks = looks[-1:]
             upto = looks.pop(0)
-            now, of_early = (racer, "") if early is None or not looks else (early, f" in {race.early}")
-            again = early is not None and now is racer
-            if again:
-                used = 0
-                found.forget()
             rows = np.flatnonzero((turn >= used) & (turn < upto))
             at, part = torch.from_numpy(rows).to(job.rows.device), f", clusters {used} to {upto}"
             found.looks.append((int((turn < upto).sum()), len(found.in_race)))
-            found.add_round(now.measure(found.in_race, at, f"{part}{of_early}", progress), rows, again=again)
-            if now is early and used == 0 and found.in_race and not found.interrupted:
-                found.compare(racer.measure(found.leaders(turn, upto), at, part, progress), rows, turn)
+            found.add_round(racer.measure(found.in_race, at, part, progress), rows)
             used = upto
             if found.in_race and not found.interrupted:
                 out = found.gone(turn, used)
                 found.in_race = [head for head, gone in zip(found.in_race, out, strict=True) if not gone]
     found.interrupted |= work.interrupted
     if found.interrupted:
-        found.stopped = interrupted_after(f"{found.n_prompts.max()} of {n} prompts{of_early}")
-        rest = f"have scores from the prompts until then{of_early}"
-        if again:
-            rest = f"and not reached are NaN, and have an estimate in {race.early}"
-        warn(f"{found.stopped}; heads that were not dropped {rest}")
+        found.stopped = interrupted_after(f"{found.n_prompts.max()} of {n} prompts")
+        warn(f"{found.stopped}; heads that were not dropped have scores from the prompts until then")
     found.stopped = found.stopped or "every prompt was used"
     found.finish(scale)
     return found

@@ -28,7 +28,7 @@ from mechheads.engine.plan import Plan, with_workers
 from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
 from mechheads.engine.run import alter, carry, changed, passes, run, warn_of_undefined, waves
-from mechheads.engine.run_race import Estimates, Raced, Racing, in_half_precision, run_race
+from mechheads.engine.run_race import Estimates, Raced, Racing, run_race
 from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.base import Intervention
 from mechheads.ledger.sweep_key import Store
@@ -167,9 +167,7 @@ def run_spec(
 
 
 def _race(job: Job, evaluator: Evaluator, race: Race, estimates: Estimates | None, progress: bool) -> Raced:
-    quick = in_half_precision(job, race, progress)
-    early = None if quick is None else Racing.by_sweep(*quick)
-    return run_race(Racing.by_sweep(job, evaluator), race, early=early, estimates=estimates, progress=progress)
+    return run_race(Racing.by_sweep(job, evaluator), race, estimates=estimates, progress=progress)
 
 
 @alone

@@ -298,7 +298,7 @@ def _ready(model: Model, attn_implementation: AttnImplementation) -> Model:
     model.attn_implementation = attn_implementation
     if not model.backend.carries_hooks:
         if attn_implementation == "sdpa":
-            model.backend.fuse()
+            model.backend.fuse_attention()
         layout_of(model)
     if model.backend.on_disk is not None:
         model.backend.on_disk.drop()

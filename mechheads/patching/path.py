@@ -28,7 +28,7 @@ from mechheads.engine.places import Positions, by_place
 from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, describe_positions, report
 from mechheads.engine.run import Measured, warn_of_undefined, waves
-from mechheads.engine.run_race import Raced, Racing, in_half_precision, run_race
+from mechheads.engine.run_race import Raced, Racing, run_race
 from mechheads.engine.work import finish
 from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.basic import Patch
@@ -314,9 +314,7 @@ def _measured(job: Job, evaluator: Evaluator, question: _Question, progress: boo
 
 
 def _race(job: Job, evaluator: Evaluator, question: _Question, race: Race, progress: bool) -> Raced:
-    quick = in_half_precision(job, race, progress)
-    early = None if quick is None else Racing(_PathWork(*quick, question), _to_one_group)
-    return run_race(Racing(_PathWork(job, evaluator, question), _to_one_group), race, early=early, progress=progress)
+    return run_race(Racing(_PathWork(job, evaluator, question), _to_one_group), race, progress=progress)
 
 
 def _to_one_group(work: _PathWork, progress: bool) -> Measured:

@@ -18,12 +18,10 @@ from mechheads.behaviour import HeadExamples, head_examples
 from mechheads.behaviour.examples import pack, unpack
 from mechheads.behaviour.head_examples import PARTS
 from mechheads.workers.messages import Answer, Lost, Request
-from support.architectures import architectures
 from support.ctrl_c import stopped_at
+from support.levels import few
 from support.made_workers import MadeWorkers
 from support.same import assert_survives
-
-pytestmark = pytest.mark.transformerlens
 
 WINDOW = 24
 
@@ -50,7 +48,7 @@ def by_hand(model: mh.Model, tokens: list[int], layer: int, head: int) -> tuple[
     return A.numpy(), size.numpy(), ((A[:, 1:] @ size[1:]) / resid.norm(dim=1)).numpy()
 
 
-@pytest.mark.parametrize("name", architectures("llama", "gpt2", "gemma", "neox"))
+@pytest.mark.parametrize("name", few(("llama", "gpt2", "gemma", "neox"), "llama"))
 def test_every_example_is_that_of_a_slow_loop(name: str, tiny: Callable[[str], Path]) -> None:
     model = mh.load(tiny(name))
     texts = texts_for(model, 7)

@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from support.architectures import architectures
 from support.ctrl_c import stopped_at
+from support.levels import few
 from support.micro import FRANCE_RUN, micro  # noqa: F401
 from support.releases import only_on_4
 from support.weight_surgery import load
-
-pytestmark = pytest.mark.transformerlens
 
 attribution = importlib.import_module("mechheads.behaviour.logit_attribution")  # the folder has a function of that name
 QUIET: dict[str, Any] = {"progress": False}
@@ -28,7 +26,7 @@ PROMPTS = mh.Prompts(TEXTS, [" Paris", " Madrid", " went"], [" Rome", " Berlin",
 PAIRS = mh.PromptPairs([" The capital of France is"], [" The capital of Italy is"], [" Paris"], [" Rome"])
 
 
-@pytest.fixture(scope="module", params=architectures("gpt2", "gemma", "llama", "neox"))
+@pytest.fixture(scope="module", params=few(("gpt2", "gemma", "llama", "neox"), "llama"))
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -125,7 +123,7 @@ def test_each_head_is_what_plain_transformers_and_norms_written_out_give(name, t
 
 
 @only_on_4
-@pytest.mark.parametrize("name", architectures("gpt2", "llama", "neox"), indirect=True)
+@pytest.mark.parametrize("name", few(("gpt2", "llama", "neox"), "llama"), indirect=True)
 def test_heads_are_those_of_transformerlens_where_it_folds_the_final_norm(name, tiny):
     """Without folded norms, TransformerLens leaves the scale of the final norm out."""
     model = mh.load(tiny(name))

@@ -29,11 +29,9 @@ from mechheads.behaviour.totals import Totals
 from mechheads.behaviour.windows import Windows, default_texts, windows_of
 from mechheads.cli import main
 from mechheads.workers.messages import Answer, Lost, Request
-from support.architectures import architectures
 from support.ctrl_c import stopped_at
+from support.levels import architectures
 from support.made_workers import MadeWorkers
-
-pytestmark = pytest.mark.transformerlens
 
 
 @pytest.fixture(scope="module", params=architectures("llama", "gpt2", "gemma", "neox"))
@@ -378,7 +376,7 @@ print(len(set(reached)), "states")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_killed_at_ten_random_moments_it_goes_on_to_the_same_bits(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(tiny("llama")), str(tmp_path / "profile.safetensors")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

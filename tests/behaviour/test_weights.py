@@ -19,12 +19,10 @@ from mechheads.behaviour import composition_scores, copying_scores, head_directi
 from mechheads.behaviour.circuits import sides, singular
 from mechheads.behaviour.composition import Way, _variance
 from support import weight_surgery
-from support.architectures import architectures
-
-pytestmark = pytest.mark.transformerlens
+from support.levels import few
 
 
-@pytest.fixture(scope="module", params=architectures("llama", "gpt2", "gemma", "neox"))
+@pytest.fixture(scope="module", params=few(("llama", "gpt2", "gemma", "neox"), "llama"))
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param))
 

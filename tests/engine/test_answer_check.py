@@ -27,6 +27,9 @@ def pairs(answer: list[str], wrong: list[str]) -> mh.PromptPairs:
     return mh.PromptPairs(CLEAN, CORRUPTED, answer, wrong)
 
 
+pytestmark = pytest.mark.slow  # of the default model
+
+
 def said(analysis, model, prompts, **given) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -35,7 +38,6 @@ def said(analysis, model, prompts, **given) -> list[str]:
     return [str(one.message) for one in caught if one.category is AnswerWarning]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ANALYSES)
 def test_each_is_warned_of_once_a_call(model, name):
     """Paris stands on the wrong side for France; Moscow is right for Russia."""

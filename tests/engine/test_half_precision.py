@@ -8,8 +8,6 @@ import torch
 
 import mechheads as mh
 
-pytestmark = pytest.mark.transformerlens
-
 PAIRS = mh.PromptPairs(
     [" The capital of France is", " The capital of Spain is"],
     [" The capital of Italy is", " The capital of Germany is"],

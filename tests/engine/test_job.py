@@ -13,15 +13,14 @@ import pytest
 import mechheads as mh
 from mechheads.engine import cached_runs
 from mechheads.patching import HeadCache, Job
-from support.architectures import architectures
+from support.levels import few
 from support.texts import PAIRS
 
 pytestmark = [
-    pytest.mark.transformerlens,
     pytest.mark.filterwarnings("ignore:the .* run prefers"),
 ]
 
-ARCHITECTURES = architectures("gpt2", "gemma")
+ARCHITECTURES = few(("gpt2", "gemma"), "gemma")
 PROMPTS = PAIRS.side("clean")
 CIRCUIT = ["L0H1", "L1H0", "L1H3", "L2H2"]
 SETS = [["L0H1"], ["L0H1", "L2H2"]]

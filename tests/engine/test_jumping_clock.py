@@ -21,8 +21,6 @@ from mechheads.workers.messages import Request
 from support.made_workers import MadeWorkers
 from support.texts import CLEAN
 
-pytestmark = pytest.mark.transformerlens
-
 EVERY_UNIT = Limits(tokens=1, logit_rows=1)
 
 
@@ -84,7 +82,7 @@ class Processes(mh.scale.Local):
         super().stop(replica)
 
 
-@pytest.mark.parametrize("kind", [MadeWorkers, pytest.param(Processes, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [MadeWorkers, pytest.param(Processes, marks=pytest.mark.release)])
 def test_a_clock_that_jumps_stops_no_worker_and_changes_no_bit(small, tmp_path: Path, clock: Clock, kind: Any) -> None:
     """A half of the sweep is computed first; then it goes on from its ledger."""
     store, workers = tmp_path / "sweep.ledger", kind(2)

@@ -24,8 +24,6 @@ from support.micro import (  # noqa: F401
     pair,
 )
 
-pytestmark = pytest.mark.transformerlens
-
 
 def ablation(micro: mh.Model, prompts: mh.Prompts, **options) -> np.ndarray:
     return (

@@ -11,12 +11,10 @@ import mechheads as mh
 from mechheads.limits import Limits
 from mechheads.results.stats import q_values
 from support import oracles
-from support.architectures import architectures
 from support.ctrl_c import stopped_at
+from support.levels import architectures
 from support.made_workers import MadeWorkers
 from support.texts import CLEAN, PAIRS
-
-pytestmark = pytest.mark.transformerlens
 
 QUIET = {"progress": False}
 TOLERANCE = 1e-4

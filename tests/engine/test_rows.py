@@ -14,9 +14,7 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.patching import UniformAttention
 from support import oracles
-from support.architectures import architectures
-
-pytestmark = pytest.mark.transformerlens
+from support.levels import architectures
 
 BEGINNING = " When John and Mary went to the store John gave a book to"
 ENDS = [" Mary and one", " France", " the big dog and the small cat is one two three", " Paris Rome"]

@@ -13,8 +13,6 @@ from mechheads.limits import Limits
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.sites import RUN_SITES
 
-pytestmark = pytest.mark.transformerlens
-
 CLEAN = [
     " When John and Mary went to the store John gave a book to Mary",
     " The capital of France is Paris the capital of Spain is",

@@ -16,11 +16,9 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.interventions.new_z import altered_z
 from mechheads.limits import Limits
 from support import oracles
-from support.architectures import architectures
+from support.levels import architectures
 from support.releases import only_on_4
 from support.texts import CLEAN, CORRUPTED, PAIRS
-
-pytestmark = pytest.mark.transformerlens
 
 ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
 TOLERANCE = 1e-4
@@ -56,7 +54,6 @@ def test_patching_equals_one_full_forward_a_head(small, site, direction):
             assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
 def test_patching_each_position_equals_the_loop(small, site):
     effect = mh.activation_patch(small, PAIRS, site=site, positions="each", heads=["L0H1", "L2H3"], progress=False)

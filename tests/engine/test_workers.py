@@ -22,10 +22,9 @@ import mechheads.engine.same_model
 import mechheads.engine.work
 from mechheads.limits import Limits, Patience
 from mechheads.workers.messages import Answer, Lost, Request, Setup
+from support.levels import few
 from support.made_workers import MadeWorkers
 from support.texts import CLEAN, CORRUPTED, PAIRS
-
-pytestmark = pytest.mark.transformerlens
 
 QUIET: dict[str, Any] = {"progress": False}
 EVERY_UNIT = Limits(tokens=1, logit_rows=1)
@@ -68,7 +67,9 @@ ONE_BATCH = "paths to the logits"
 """Without workers and a store, this takes more units in a batch than the others, as only the last positions are run."""
 
 
-@pytest.mark.parametrize("name", [name for name in ANALYSES if name != ONE_BATCH])
+@pytest.mark.parametrize(
+    "name", few([name for name in ANALYSES if name != ONE_BATCH], "sweep", "paths", "race of groups", "self-repair")
+)
 def test_workers_give_the_bits_of_one_process_if_the_batches_are_the_same(small, name):
     workers = MadeWorkers(3)
     ours = ANALYSES[name](small, budget=EVERY_UNIT, workers=workers, **QUIET)
@@ -76,7 +77,7 @@ def test_workers_give_the_bits_of_one_process_if_the_batches_are_the_same(small,
     assert same(ours, ANALYSES[name](small, budget=EVERY_UNIT, **QUIET))
 
 
-@pytest.mark.parametrize("name", ["sweep", "patching of k", "paths", ONE_BATCH, "ships"])
+@pytest.mark.parametrize("name", few(["sweep", "patching of k", "paths", ONE_BATCH, "ships"], ONE_BATCH))
 def test_other_batches_change_rounding_only(small, name):
     workers = MadeWorkers(2)
     ours = ANALYSES[name](small, workers=workers, **QUIET)
@@ -94,6 +95,7 @@ def test_sets_of_heads_go_to_workers_too(small):
     np.testing.assert_allclose(ours.values, alone.values, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.release
 def test_circuits_take_workers(small):
     heads, workers = ["L0H1", "L1H2", "L2H3"], MadeWorkers(2)
     for analysis in (mh.patching.faithfulness, mh.patching.completeness):
@@ -114,13 +116,14 @@ def test_workers_cache_the_runs_of_an_analysis_once(small, monkeypatch: pytest.M
     assert len(made) == 2
 
 
+@pytest.mark.release
 def test_both_scores_of_safety_heads_take_workers(small):
     given: dict[str, Any] = {"k": 3, "budget": EVERY_UNIT, **QUIET}
     ours = mh.safety_heads(small, CLEAN, workers=MadeWorkers(2), **given)
     assert same(ours, mh.safety_heads(small, CLEAN, **given))
 
 
-@pytest.mark.parametrize("group", ["query", "kv"])
+@pytest.mark.parametrize("group", few(["query", "kv"], "kv"))
 def test_refusals_take_workers(small, group):
     workers = MadeWorkers(2)
     given: dict[str, Any] = {"by": "patch", "group": group, "opening": " Paris", "budget": EVERY_UNIT, **QUIET}
@@ -132,9 +135,9 @@ def test_refusals_take_workers(small, group):
 @pytest.mark.parametrize(
     "given",
     [
-        {"ablation": "mean", "score": "ships"},
-        {"ablation": "scaling", "epsilon": 0.3},
         {"epsilon": 0.3, "group": "kv", "score": "ships"},
+        pytest.param({"ablation": "mean", "score": "ships"}, marks=pytest.mark.release),
+        pytest.param({"ablation": "scaling", "epsilon": 0.3}, marks=pytest.mark.release),
     ],
 )
 def test_sahara_takes_workers(small, given: dict[str, Any]):
@@ -150,6 +153,7 @@ def test_sahara_takes_workers(small, given: dict[str, Any]):
     assert not any(point.fwd_hooks for point in small.model.hook_dict.values())
 
 
+@pytest.mark.release
 def test_sahara_goes_on_when_workers_are_lost(small):
     given: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT, **QUIET}
     seen: list[Any] = []
@@ -164,17 +168,11 @@ def test_sahara_goes_on_when_workers_are_lost(small):
     assert same(ours.trace, mh.safety.sahara(small, CLEAN, 2, **given).trace)
 
 
+@pytest.mark.release
 def test_tasks_take_workers(small):
     workers = MadeWorkers(2)
     effects = mh.gating.ablation_effects(small, TASK, ["zero"], budget=EVERY_UNIT, workers=workers, **QUIET)
     assert same(effects["zero"], mh.gating.ablation_effects(small, TASK, ["zero"], budget=EVERY_UNIT, **QUIET)["zero"])
-
-
-def test_a_race_in_half_precision_takes_workers(small):
-    race = mh.patching.Race(3, first=2, early="bfloat16")
-    workers = MadeWorkers(2)
-    ours = mh.ablate(small, CLEAN, top=race, budget=EVERY_UNIT, workers=workers, **QUIET)
-    assert same(ours, mh.ablate(small, CLEAN, top=race, budget=EVERY_UNIT, **QUIET))
 
 
 def units(model: mh.Model) -> set[tuple[mh.HeadId, int]]:
@@ -360,6 +358,7 @@ def test_ctrl_c_twice_stops_now_and_keeps_what_is_committed(small, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("terminal")
+@pytest.mark.release
 def test_ctrl_c_ends_sahara_after_the_steps_that_are_done(small):
     given: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT, **QUIET}
     whole = mh.safety.sahara(small, CLEAN, 3, **given)

@@ -25,9 +25,7 @@ from mechheads.explorer.payload import atlas_payload
 from mechheads.explorer.picture import picture, png, words
 from mechheads.explorer.widget import receive, saved, widget
 from mechheads.studies.atlas import Atlas
-from support.whole_atlas import whole_atlas
 
-pytestmark = pytest.mark.transformerlens
 needs_anywidget = pytest.mark.needs(find_spec("anywidget") is not None, "anywidget")
 
 
@@ -73,8 +71,7 @@ def test_the_card_of_a_head_opens_with_it(tmp_path, monkeypatch):
         mh.head_card(demo(), "L5H0")
 
 
-def test_a_card_holds_the_heads_that_it_links_to(small, tmp_path):
-    atlas = whole_atlas(small)
+def test_a_card_holds_the_heads_that_it_links_to(atlas, tmp_path):
     _, blocks = data(mh.head_card(atlas, "L2H1", tmp_path / "card.html"))
     cards = {card["head"]: card for name in blocks if "heads" in name for card in unblock(blocks[name])["heads"]}
     mine = cards["L2H1"]
@@ -96,8 +93,8 @@ def test_a_page_is_named_after_its_model_and_not_after_its_file():
     assert atlas_payload([one, other]).page["title"] == "The attention heads of /a/llama, /b/llama"
 
 
-def test_without_scripts_there_is_a_picture_with_its_words(small):
-    payload = atlas_payload([whole_atlas(small)])
+def test_without_scripts_there_is_a_picture_with_its_words(atlas):
+    payload = atlas_payload([atlas])
     svg = ElementTree.fromstring(picture(payload.page))
     model = payload.page["models"][0]
     squares = sum(part.tag.endswith("rect") for part in svg)
@@ -122,8 +119,8 @@ def test_without_scripts_there_is_a_picture_with_its_words(small):
 
 
 @needs_anywidget
-def test_the_png_shows_the_same_map(small):
-    payload = atlas_payload([whole_atlas(small)])
+def test_the_png_shows_the_same_map(atlas):
+    payload = atlas_payload([atlas])
     payload.page["models"][0]["categories"]["of"][:3] = [[0], [1, 2], None]
     svg = ElementTree.fromstring(picture(payload.page))
     image = importlib.import_module("PIL.Image").open(BytesIO(png(payload.page)))

@@ -24,9 +24,6 @@ from mechheads.gating import ROLES, Roles
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import head_patterns
 from mechheads.studies.head_weights import head_weights
-from support.whole_atlas import whole_atlas
-
-pytestmark = pytest.mark.transformerlens
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -45,11 +42,6 @@ HOSTILE = [
 
 SVG = ("svg", "rect", "text")
 NAMED = ("window", "text", "query", "key", "activity", "weight")
-
-
-@pytest.fixture(scope="module")
-def atlas(tiny) -> Atlas:
-    return whole_atlas(mh.load(tiny("llama")))
 
 
 @pytest.fixture(scope="module")
@@ -331,7 +323,7 @@ def real(model) -> dict[str, Any]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize(("layers", "n_heads", "most"), [(30, 9, 10), (32, 32, 25)])
 def test_a_page_is_small(layers, n_heads, most, real):
     """As many heads of the default model as there are, or more of the same."""

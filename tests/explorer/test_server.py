@@ -23,8 +23,6 @@ from mechheads.explorer.live import MAX_CHARACTERS, Live, Refused, check
 from mechheads.explorer.server import MAX_BODY, Server, served
 from mechheads.studies.atlas import Atlas
 
-pytestmark = pytest.mark.transformerlens
-
 TEXT = "The capital of France is"
 
 

@@ -16,9 +16,7 @@ import mechheads as mh
 from mechheads.cli import main
 from mechheads.generation import Sampling, continuation_log_probs, sample_texts
 from support import oracles
-from support.architectures import architectures
-
-pytestmark = pytest.mark.transformerlens
+from support.levels import few
 
 PROMPTS = [" The capital of France is", " yes", " When John and Mary went to the store John gave a book to"]
 NEW, OFF = 7, ["L0H1", "L1H2", (2, 0)]
@@ -31,7 +29,7 @@ REQUESTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
+@pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox", "gemma"), "llama"))
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param))
 

@@ -24,11 +24,9 @@ from mechheads.generation.sampling import Sampling
 from mechheads.interventions.head_change import HeadChange
 from mechheads.limits import Limits
 from support import oracles
-from support.architectures import architectures
 from support.ctrl_c import stopped_at
+from support.levels import architectures
 from support.releases import TRANSFORMERLENS_4
-
-pytestmark = pytest.mark.transformerlens
 
 generation = importlib.import_module("mechheads.generation.generate")
 

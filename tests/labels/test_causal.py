@@ -21,10 +21,8 @@ from mechheads.labels.removal import base_accuracy, choose_controls, cumulative_
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, q_values, share_interval, sign_flip_p
 from support import oracles
-from support.architectures import architectures
 from support.ctrl_c import stopped_at
-
-pytestmark = pytest.mark.transformerlens
+from support.levels import few
 
 TEMPLATE = " The capital of {source} is {target}"
 SOURCES = ("France", "Italy", "Spain", "Germany", "big", "small", "one", "dog", "John", "yes", "store")
@@ -53,7 +51,7 @@ def two_ways() -> list[mh.Relation]:
 TOO_FEW = mh.Relation("too few", None, [("France", "Paris"), ("Italy", "Zurich")], few_shot=[TEMPLATE])
 
 
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "gemma"))
+@pytest.fixture(scope="module", params=few(("gpt2", "llama", "gemma"), "llama"))
 def small(request: pytest.FixtureRequest, tiny: Callable) -> mh.Model:
     return mh.load(tiny(request.param))
 

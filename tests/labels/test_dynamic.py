@@ -42,7 +42,6 @@ def slow(model: mh.Model, template: str, k: int) -> np.ndarray:
     return hits.mean(-1)
 
 
-@pytest.mark.transformerlens
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "neox", "gemma"])
 def test_equals_the_slow_loop(kind: str, tiny: Any) -> None:
     model = mh.load(tiny(kind))
@@ -55,7 +54,6 @@ def test_equals_the_slow_loop(kind: str, tiny: Any) -> None:
     assert scores.provenance["ledger"]["capitals"]["kept"] == 5  # " Gerry" is several tokens, which is fine here
 
 
-@pytest.mark.transformerlens
 def test_relations_that_are_skipped_are_in_the_ledger(tiny: Any) -> None:
     short = mh.Relation("short", None, [("France", "Paris"), ("Italy", "Zurich")])
     with pytest.warns(UserWarning, match=r"fewer than 5 single-token pairs are skipped: short \(1 of 2\)"):
@@ -72,7 +70,6 @@ def test_relations_that_are_skipped_are_in_the_ledger(tiny: Any) -> None:
     assert scores.provenance["ledger"]["short"] == {"given": 2, "kept": 1, "scored": False, "lost": lost}
 
 
-@pytest.mark.transformerlens
 def test_some_heads_have_the_numbers_that_they_have_among_all(tiny: Any) -> None:
     model = mh.load(tiny("llama"))
     options: dict[str, Any] = {"k": 60, "templates": TEMPLATES, "min_pairs": 5, "progress": False}
@@ -102,7 +99,6 @@ def test_ctrl_c_keeps_the_templates_that_are_done(tiny: Any, monkeypatch: pytest
 
 
 @pytest.mark.slow
-@pytest.mark.transformerlens
 def test_capitals_are_read_where_the_weights_say(model: mh.Model) -> None:
     capitals = mh.Relation("capitals", "Knowledge", mh.Relation.load("country_to_capital").pairs[:60])
     static = mh.relation_scores(model, capitals, source="first_mlp", min_pairs=10, progress=False)

@@ -12,8 +12,6 @@ import mechheads as mh
 from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts, shuffled_labels
 from support.texts import WORD_PAIRS
 
-pytestmark = pytest.mark.transformerlens
-
 LONG = [("went to", "gave"), ("help and", "book")]
 """Sources of two tokens."""
 SPLIT = [("store", "Zurich"), ("Sure", "three two")]
@@ -172,6 +170,7 @@ def test_a_model_without_a_tokenizer_is_refused(small: mh.Model, monkeypatch: py
         few_shot_prompts(small, RELATION)
 
 
+@pytest.mark.slow
 def test_relations_of_the_package_on_the_default_model(model: mh.Model) -> None:
     for name in ("country_to_capital", "word_to_antonym", "noun_to_pronoun", "name_copying", "work_to_location"):
         clean, corrupted = few_shot_pairs(model, name).tokens(model)

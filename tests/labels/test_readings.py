@@ -14,7 +14,7 @@ import transformers
 import mechheads as mh
 from mechheads.labels.readings import Readings, neutral_openings
 from mechheads.labels.relations import Relation
-from support.architectures import architectures
+from support.levels import architectures, few
 from support.texts import WORD_PAIRS
 
 WORDS = Relation("words", "Knowledge", WORD_PAIRS)
@@ -23,8 +23,6 @@ ARCHITECTURES = architectures(*NAMES)
 BACKENDS: dict[str, Any] = {"gemma3": "bridge"}
 """HookedTransformer never learnt Gemma 3."""
 K = 60
-
-pytestmark = pytest.mark.transformerlens
 
 
 class Plain:
@@ -112,8 +110,8 @@ def rows(model: mh.Model, plain: Plain, layer: int, reading: str, norm: str) -> 
     return torch.cat(found, 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "norm"), [*((name, "folded") for name in NAMES), ("gemma", "raw")])
+@pytest.mark.parametrize("norm", ["folded", "raw"])
+@pytest.mark.parametrize("name", few(NAMES, "gemma"))
 def test_scores_are_those_of_a_slow_loop(name: str, norm: Any, tiny: Callable[[str], Path]) -> None:
     model, plain = mh.load(tiny(name), backend=BACKENDS.get(name)), Plain(tiny(name), name)
     options: dict[str, Any] = {"k": K, "norm": norm, "min_pairs": 2, "min_effect": 1.0, "progress": False}

@@ -13,12 +13,10 @@ import torch
 import mechheads as mh
 from mechheads.labels.salient import salient_operations
 from mechheads.limits import Limits
-from support.architectures import architectures
-
-pytestmark = pytest.mark.transformerlens
+from support.levels import few
 
 
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox"))
+@pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox"), "llama"))
 def small(request: pytest.FixtureRequest, tiny: Callable) -> mh.Model:
     return mh.load(tiny(request.param))
 

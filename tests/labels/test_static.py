@@ -153,7 +153,6 @@ def test_equals_the_plain_loop(k: int, source: Any) -> None:
         np.testing.assert_allclose(scores.dataset["suppression"].values[..., i], suppressed.mean(-1), rtol=1e-12)
 
 
-@pytest.mark.transformerlens
 @pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
 def test_equals_the_plain_loop_on_real_models(name: str, tiny: Callable[[str], Path]) -> None:
     model = mechheads.load(tiny(name))
@@ -171,7 +170,6 @@ def test_equals_the_plain_loop_on_real_models(name: str, tiny: Callable[[str], P
 
 
 @pytest.mark.slow
-@pytest.mark.transformerlens
 @pytest.mark.parametrize(("ties", "step", "kept"), [("target", 1, 38), ("index", 4, 10)])
 def test_the_default_model_does_what_the_plain_loop_says(
     ties: Any, step: int, kept: int, model: mechheads.Model
@@ -373,7 +371,6 @@ def test_a_single_pair_has_no_contrast() -> None:
     assert np.isnan(scores.dataset["contrast"].values).all()
 
 
-@pytest.mark.transformerlens
 @pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
 def test_scales_of_norms_are_the_weights_of_the_architecture(name: str, tiny: Callable[[str], Path]) -> None:
     from transformers import AutoModelForCausalLM

@@ -57,10 +57,9 @@ def whole(llama: mh.Model) -> dict[str, Any]:
     return {name: ask(llama, None) for name, ask in ANALYSES.items()}
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:budget is", "ignore:the .* run prefers")
 @pytest.mark.parametrize("name", ANALYSES)
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(limits=limits)
 def test_the_pieces_that_work_is_cut_into_change_no_result(name, llama, whole, limits):
     np.testing.assert_allclose(ANALYSES[name](llama, limits), whole[name], atol=1e-5, rtol=0)

@@ -11,11 +11,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 import mechheads as mh
-from support.architectures import architectures
+from support.levels import architectures
 from support.texts import CLEAN, PAIRS
 
 pytestmark = [
-    pytest.mark.transformerlens,
     pytest.mark.filterwarnings("ignore:budget is", "ignore:the .* run prefers"),
 ]
 

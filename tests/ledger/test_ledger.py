@@ -332,7 +332,7 @@ sweep("undisturbed", 9)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_killed_at_25_random_moments_it_loses_and_repeats_nothing(tmp_path: Path) -> None:
     chance = random.Random(0)
     delays = [chance.uniform(0, 0.01 if kill < 5 else 0.07) for kill in range(25)]

@@ -23,8 +23,7 @@ from mechheads.engine.evaluate import Evaluator
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.runs.head_cache import HeadCache
-
-pytestmark = pytest.mark.transformerlens
+from support.levels import few
 
 PROMPTS = [" The capital of France is", " The capital of Spain is the big"]
 
@@ -151,7 +150,7 @@ sweep(f"{folder}/store").save(f"{folder}/resumed.nc")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_killed_at_25_random_moments_it_ends_with_the_same_bits_and_computes_nothing_twice(
     tmp_path: Path, tiny
 ) -> None:
@@ -185,7 +184,7 @@ def test_killed_at_25_random_moments_it_ends_with_the_same_bits_and_computes_not
         assert [sweep["units"] for sweep in Ledger.list(tmp_path / "store")] == [len(safe), 0]
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", few(SWEEPS, "ablation", "matrix"))
 def test_the_same_call_again_runs_no_wave(small, judged, tmp_path, name):
     sweep, store = SWEEPS[name], tmp_path / "store"
     undisturbed, units = sweep(small), len(judged)
@@ -196,7 +195,7 @@ def test_the_same_call_again_runs_no_wave(small, judged, tmp_path, name):
     assert len(judged) == 2 * units
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", few(SWEEPS, "patching", "matrix"))
 def test_after_ctrl_c_the_same_call_completes(small, judged, tmp_path, monkeypatch, name):
     sweep, store = SWEEPS[name], tmp_path / "store"
     undisturbed, units = sweep(small), len(judged)

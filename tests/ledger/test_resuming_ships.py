@@ -18,10 +18,10 @@ from mechheads.limits import Limits
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import compare_ablations, generalized_ships, refusal_contribution, sahara
 from mechheads.scale import write_analysis
+from support.levels import few
 from support.made_workers import MadeWorkers
 
 pytestmark = [
-    pytest.mark.transformerlens,
     pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*refuses none of:UserWarning"),
 ]
@@ -97,7 +97,7 @@ def same(ours: Any, theirs: Any) -> bool:
     return ours.scores.values.tobytes() == theirs.scores.values.tobytes() and ours.dataset.identical(theirs.dataset)
 
 
-@pytest.mark.parametrize("name", ANALYSES)
+@pytest.mark.parametrize("name", few(ANALYSES, "ships", "contribution", "groups"))
 def test_killed_twice_it_computes_only_what_is_missing_and_gives_the_same_bits(small, carried, tmp_path, name):
     analysis, store = ANALYSES[name], tmp_path / "store"
     undisturbed, units = analysis(small), carried.units
@@ -113,7 +113,7 @@ def test_killed_twice_it_computes_only_what_is_missing_and_gives_the_same_bits(s
         assert carried.units == units, "a unit was computed twice, or one was not"
 
 
-@pytest.mark.parametrize("name", ["ships", "angles", "comparison", "groups", "race"])
+@pytest.mark.parametrize("name", few(["ships", "angles", "comparison", "groups", "race"], "race"))
 def test_after_ctrl_c_the_same_call_completes(small, carried, tmp_path, name):
     analysis, store = ANALYSES[name], tmp_path / "store"
     undisturbed, units = analysis(small), carried.units
@@ -142,6 +142,7 @@ def test_ctrl_c_on_the_harmful_side_stores_nothing_of_the_heads_that_were_reache
     assert carried.units == 10 + heads - 5 + heads
 
 
+@pytest.mark.release
 def test_ctrl_c_on_the_side_of_the_look_alikes_is_said_and_the_same_call_completes(small, carried, tmp_path):
     analysis, store = ANALYSES["contribution"], tmp_path / "store"
     undisturbed, units = analysis(small), carried.units
@@ -153,7 +154,9 @@ def test_ctrl_c_on_the_side_of_the_look_alikes_is_said_and_the_same_call_complet
     assert carried.units == units
 
 
-@pytest.mark.parametrize("name", ["comparison", "contribution", "patch", "groups", "race of contribution"])
+@pytest.mark.parametrize(
+    "name", few(["comparison", "contribution", "patch", "groups", "race of contribution"], "patch")
+)
 def test_workers_go_on_where_one_process_was_killed(small, carried, tmp_path, name):
     analysis, store = ANALYSES[name], tmp_path / "store"
     undisturbed, units = analysis(small), carried.units
@@ -165,6 +168,7 @@ def test_workers_go_on_where_one_process_was_killed(small, carried, tmp_path, na
     assert sum(map(len, workers.computed)) == units - units // 2
 
 
+FEW = ["L0H1", "L1H0", "L2H2", "L2H3"]
 SHIPS_CHANGES: list[dict[str, Any]] = [
     {},
     {"requests": REQUESTS[:4]},
@@ -175,16 +179,16 @@ SHIPS_CHANGES: list[dict[str, Any]] = [
     {"epsilon": 0.5, "group": "kv"},
     {"ablation": "resample"},
     {"ablation": "resample", "seed": 1},
-    {"heads": ["L0H1", "L2H3"]},
-    {"requests": REQUESTS * 2, "top": RACE},
-    {"requests": REQUESTS * 2, "top": RACE, "seed": 3},
-    {"requests": REQUESTS * 2, "top": mh.patching.Race(3, first=3, error=0.3)},
+    {"heads": ["L0H1"]},
+    {"heads": FEW, "requests": REQUESTS * 2, "top": RACE},
+    {"heads": FEW, "requests": REQUESTS * 2, "top": RACE, "seed": 3},
+    {"heads": FEW, "requests": REQUESTS * 2, "top": mh.patching.Race(3, first=3, error=0.3)},
 ]
 
 
 def test_whatever_changes_ships_is_another_sweep(small, carried, tmp_path):
     def ships(**given: Any) -> mh.HeadScores:
-        return mh.ships(small, **{"requests": REQUESTS} | BARE | given)
+        return mh.ships(small, **{"requests": REQUESTS, "heads": FEW[:1] + FEW[-1:]} | BARE | given)
 
     wanted = [ships(**change) for change in SHIPS_CHANGES]
     for number, (change, alone) in enumerate(zip(SHIPS_CHANGES, wanted, strict=True), 1):
@@ -250,7 +254,8 @@ CONTRIBUTION_CHANGES: list[dict[str, Any]] = [
 
 def test_whatever_changes_the_contribution_is_not_taken_from_another_one(small, carried, tmp_path):
     def contribution(**given: Any) -> mh.HeadScores:
-        return refusal_contribution(small, **{"harmful": HARMFUL, "harmless": HARMLESS} | BEGUN | given)
+        asked = {"harmful": HARMFUL, "harmless": HARMLESS, "heads": FEW[:1]} | BEGUN | given
+        return refusal_contribution(small, **asked)
 
     wanted = [contribution(**change) for change in CONTRIBUTION_CHANGES]
     for change, alone in zip(CONTRIBUTION_CHANGES, wanted, strict=True):
@@ -263,19 +268,7 @@ def test_whatever_changes_the_contribution_is_not_taken_from_another_one(small, 
     assert carried.units == before
 
 
-@pytest.mark.parametrize("name", ["comparison", "race of contribution"])
-def test_early_rounds_in_half_precision_go_on_too(small, carried, tmp_path, name):
-    analysis, store = ANALYSES[name], tmp_path / "store"
-    top = mh.patching.Race(2, first=3, early="bfloat16")
-    undisturbed, units = analysis(small, top=top), carried.units
-    carried.units, carried.end = 0, units // 2
-    with pytest.raises(Killed):
-        analysis(small, store=store, top=top)
-    assert same(analysis(small, store=store, top=top), undisturbed)
-    assert carried.units == units
-
-
-@pytest.mark.parametrize("name", ["ships", "comparison", "contribution", "all scores"])
+@pytest.mark.parametrize("name", few(["ships", "comparison", "contribution", "all scores"], "ships"))
 def test_merged_parts_are_the_whole(small, carried, tmp_path, name):
     analysis, parts = ANALYSES[name], [tmp_path / "1", tmp_path / "2"]
     undisturbed, units = analysis(small), carried.units
@@ -288,6 +281,7 @@ def test_merged_parts_are_the_whole(small, carried, tmp_path, name):
     assert carried.units == units
 
 
+@pytest.mark.slow
 def test_a_comparison_on_the_command_line_gives_a_file_for_each_ablation(small, tmp_path: Path):
     given: dict[str, Any] = {"requests": REQUESTS, "k": 2, "template": "bare"}
     spec = write_analysis(tmp_path / "spec.json", compare_ablations, small, **given)

@@ -17,8 +17,6 @@ import mechheads.model.sources.load
 from mechheads.heads import HeadId
 from mechheads.model.deltas import SIDES, Delta, shipped
 
-pytestmark = pytest.mark.transformerlens
-
 CHANGED = (HeadId(0, 3), HeadId(2, 0), HeadId(2, 1))
 ABOUT = {"model": "tiny", "seed": 3, "heads": ["L0H3"]}
 

@@ -21,7 +21,6 @@ def test_auto_is_the_best_device_there_is(cuda: int, mps: int, found: str, monke
     assert _find_device("auto") == torch.device(found)
 
 
-@pytest.mark.transformerlens
 def test_a_model_loads_onto_it(tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)

@@ -22,11 +22,10 @@ from mechheads.limits import Limits
 from mechheads.model.backends.devices import _copies_to, moved
 from mechheads.model.load import in_dtype, load_again
 from support.every_analysis import ANALYSES, MORE
+from support.levels import few
 from support.releases import only_on_3
 from support.simulated_devices import MixedDevices, Simulation, simulation
 from support.texts import CLEAN, PAIRS
-
-pytestmark = pytest.mark.transformerlens
 
 QUIET: dict[str, Any] = {"progress": False}
 ROOM = {"lazy:0": "1 GB", "lazy:1": "1 GB"}
@@ -40,7 +39,7 @@ def devices() -> Iterator[Simulation]:
         yield simulated
 
 
-@pytest.fixture(scope="module", params=[pytest.param("llama"), pytest.param("gpt2", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[pytest.param("llama"), pytest.param("gpt2", marks=pytest.mark.release)])
 def both(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> tuple[mh.Model, mh.Model]:
     """The model on the CPU, and over two devices."""
     given: dict[str, Any] = {"dtype": torch.float64}
@@ -53,10 +52,7 @@ def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"), device_map="auto", max_memory=ROOM)
 
 
-LONG = [pytest.param(name, marks=pytest.mark.slow) for name in ("patch k", *MORE)]
-
-
-@pytest.mark.parametrize("analysis", [*(name for name in ANALYSES if name != "patch k"), *LONG])
+@pytest.mark.parametrize("analysis", few([*ANALYSES, *MORE], "ablate", "paths", "edges", "generate"))
 def test_every_analysis_gives_the_same(analysis: str, both: tuple[mh.Model, mh.Model]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -67,6 +63,7 @@ def test_every_analysis_gives_the_same(analysis: str, both: tuple[mh.Model, mh.M
         np.testing.assert_allclose(found, wanted, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.release
 def test_gates_are_fitted_the_same(tiny: Callable[[str], Path], llama: mh.Model) -> None:
     task = mh.Task(CLEAN[:2], [" Paris", " Madrid"])
     one, two = (
@@ -204,6 +201,7 @@ def test_runs_kept_on_disk_come_back_to_their_device(llama: mh.Model) -> None:
     assert torch.equal(kept.z.layer(2), run.z.layer(2))
 
 
+@pytest.mark.release
 def test_a_map_of_ones_own(tiny: Callable[[str], Path]) -> None:
     where = dict(zip(PARTS, ("lazy:0", "lazy:0", "lazy:1", "lazy:1", "lazy:2", "lazy:2"), strict=True))
     model = mh.load(tiny("llama"), device_map=where)
@@ -212,6 +210,7 @@ def test_a_map_of_ones_own(tiny: Callable[[str], Path]) -> None:
     np.testing.assert_allclose(mh.ablate(model, CLEAN, **QUIET).scores, wanted, atol=1e-5)
 
 
+@pytest.mark.release
 def test_memory_moves_the_cut(tiny: Callable[[str], Path]) -> None:
     whole = mh.load(tiny("llama"), backend="bridge").model
     block, embedding = (sum(w.nbytes for w in part.parameters()) for part in (whole.blocks[0], whole.embed))
@@ -222,6 +221,7 @@ def test_memory_moves_the_cut(tiny: Callable[[str], Path]) -> None:
         mh.load(tiny("llama"), device_map="auto", max_memory=room | {"lazy:1": "10 KB"})
 
 
+@pytest.mark.release
 def test_its_fingerprint_is_that_of_the_model_on_any_device(
     llama: mh.Model, tiny: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -231,6 +231,7 @@ def test_its_fingerprint_is_that_of_the_model_on_any_device(
     np.testing.assert_array_equal(*(one.values for one in stored))
 
 
+@pytest.mark.release
 def test_copies_of_it(llama: mh.Model) -> None:
     assert llama.source is not None
     again, half = load_again(llama.source, "cpu"), in_dtype(llama, torch.bfloat16)

@@ -16,33 +16,37 @@ from benchmarks.families import Trial, markdown, verdict
 from benchmarks.tiny_families import FAMILIES, NOT_TRIED, build
 from mechheads.generation.generate import generate
 from mechheads.generation.sampling import Sampling
+from support.levels import few
 from support.releases import TRANSFORMERLENS_4, only_on_4
 
 ROUNDING = 2e-4
 """HookedTransformer rounds five times as much as transformers; the faults that were found are above 1e-2."""
 
-EXACT = (
-    "gpt2",
-    "llama",
-    "llama-wide",
-    "qwen3",
-    "gemma2",
-    "gemma3",
-    "gpt-neox",
-    "phi3-longrope",
-    "falcon-7b",
-    "bloom",
-    "mixtral",
-    "olmo2-mha",
-    "cohere2",
-    "granite",
-    "gpt-oss",
-    "stablelm-parallel",
-    "opt",
-    "gpt-bigcode",
-    "llama4",
-    "afmoe",
-)
+EXACT = {
+    "gpt2": ("learned", "before", "all", "full", "fused"),
+    "llama": ("rotary", "before", "grouped", "full", "separate"),
+    "llama-wide": ("rotary", "before", "grouped", "full", "biased"),
+    "qwen3": ("rotary", "q and k", "grouped", "full", "separate"),
+    "gemma2": ("rotary", "both", "grouped", "soft cap", "separate"),
+    "gemma3": ("rotary", "both", "grouped", "window", "separate"),
+    "gpt-neox": ("partial", "parallel", "all", "full", "fused"),
+    "phi3-longrope": ("rotary", "before", "grouped", "full", "fused"),
+    "falcon-7b": ("rotary", "parallel", "one", "full", "fused"),
+    "bloom": ("alibi", "before", "all", "full", "fused"),
+    "mixtral": ("rotary", "before", "grouped", "full", "separate"),
+    "olmo2-mha": ("rotary", "after", "all", "full", "separate"),
+    "cohere2": ("partial", "parallel", "grouped", "window", "separate"),
+    "granite": ("rotary", "before", "grouped", "full", "separate"),
+    "gpt-oss": ("rotary", "before", "grouped", "sinks", "biased"),
+    "stablelm-parallel": ("partial", "parallel", "grouped", "full", "separate"),
+    "opt": ("learned", "before", "all", "full", "biased"),
+    "gpt-bigcode": ("learned", "before", "one", "full", "fused"),
+    "llama4": ("partial", "before", "grouped", "window", "separate"),
+    "afmoe": ("partial", "both", "grouped", "window", "separate"),
+}
+"""Positions, norms, queries, attention, and q, k, v of each. Some also have experts, multipliers or gates."""
+ALWAYS = ("gpt2", "gemma2", "gpt-neox", "falcon-7b", "bloom", "gpt-oss")
+"""One of nearly each kind is always tried, the others before a release. Single analyses have tests on a llama too."""
 EXACT_ON_3 = (
     "gpt2",
     "llama",
@@ -85,9 +89,7 @@ def built(name: str, folder: Path) -> Path:
     return folder / name
 
 
-@pytest.mark.slow
-@pytest.mark.transformerlens
-@pytest.mark.parametrize("name", EXACT if TRANSFORMERLENS_4 else EXACT_ON_3)
+@pytest.mark.parametrize("name", few(EXACT if TRANSFORMERLENS_4 else EXACT_ON_3, *ALWAYS))
 def test_every_analysis_gives_the_numbers_of_plain_transformers(name, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -96,9 +98,7 @@ def test_every_analysis_gives_the_numbers_of_plain_transformers(name, tmp_path):
     assert {analysis: by for analysis, by in off.items() if not by <= ROUNDING} == {}
 
 
-@pytest.mark.slow
-@pytest.mark.transformerlens
-@pytest.mark.parametrize("name", EXACT if TRANSFORMERLENS_4 else EXACT_ON_3)
+@pytest.mark.parametrize("name", few(EXACT if TRANSFORMERLENS_4 else EXACT_ON_3, *ALWAYS))
 def test_the_parts_of_a_logit_sum_to_that_of_plain_transformers(name, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -112,14 +112,12 @@ def test_the_parts_of_a_logit_sum_to_that_of_plain_transformers(name, tmp_path):
 
 
 @only_on_4
-@pytest.mark.transformerlens
 def test_what_tokens_give_through_a_gated_head_is_refused(tmp_path):
     model = mh.load(built("afmoe", tmp_path))
     with pytest.raises(ValueError, match=r"""does not support by="source": z of layer 0 .* use by="head\""""):
         mh.behaviour.logit_attribution(model, [[5, 6, 7]], by="source", progress=False)
 
 
-@pytest.mark.transformerlens
 @pytest.mark.parametrize(("name", "why"), (REFUSED if TRANSFORMERLENS_4 else REFUSED_ON_3).items())
 def test_what_cannot_be_read_is_refused_at_load_in_one_sentence(name, why, tmp_path):
     with pytest.raises(ValueError, match=why) as caught:
@@ -144,7 +142,6 @@ def test_the_docs_tell_of_every_architecture():
 
 
 @only_on_4
-@pytest.mark.transformerlens
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rotations_that_depend_on_the_longest_position_are_refused_beyond_it(tmp_path, dtype):
     """LongRoPE turns every position otherwise in a text of more than 16 tokens; patching was off by 4 to 6."""
@@ -160,7 +157,6 @@ def test_rotations_that_depend_on_the_longest_position_are_refused_beyond_it(tmp
 
 
 @only_on_4
-@pytest.mark.transformerlens
 def test_other_rotations_are_the_same_in_every_context(tmp_path):
     for name in ("llama-dynamic", "llama-yarn", "gemma3", "opt"):
         model = mh.load(built(name, tmp_path))
@@ -168,7 +164,6 @@ def test_other_rotations_are_the_same_in_every_context(tmp_path):
 
 
 @only_on_4
-@pytest.mark.transformerlens
 def test_a_pattern_that_cannot_be_changed_is_not_patched_in_silence(tmp_path):
     pairs = mh.PromptPairs([[5, 6, 7]], [[5, 8, 7]], [9], [10])
     model = mh.load(built("gpt-neo", tmp_path))

@@ -13,8 +13,6 @@ from mechheads.engine import run as engine_run
 from mechheads.interventions.new_z import changed_z
 from support import tiny as tiny_models
 
-pytestmark = pytest.mark.transformerlens
-
 TEXTS = [" The capital of France is", " When John and Mary went to the store"]
 WORDS = tiny_models.WORDS.split()
 RELATION = mh.Relation("words", "Knowledge", [(word, WORDS[7 * i % len(WORDS)]) for i, word in enumerate(WORDS)])

@@ -22,12 +22,10 @@ from mechheads.limits import Limits
 from mechheads.model.backends.on_disk import WeightsOnDisk
 from mechheads.model.load import in_dtype, load_again
 from mechheads.model.sources import ModelSourceError
-from support.architectures import architectures
 from support.every_analysis import ANALYSES
+from support.levels import architectures, few
 from support.releases import only_on_4
 from support.texts import CLEAN, PAIRS
-
-pytestmark = pytest.mark.transformerlens
 
 TINY = [*architectures("llama", "qwen", "gemma"), *(pytest.param(name, marks=[only_on_4]) for name in ("gemma3",))]
 QUIET: dict[str, Any] = {"progress": False}
@@ -78,7 +76,7 @@ def run_of(model: mh.Model) -> mh.patching.HeadCache:
     return model.cache(CLEAN, **QUIET)
 
 
-@pytest.mark.parametrize("analysis", ANALYSES)
+@pytest.mark.parametrize("analysis", few(ANALYSES, "cache", "patch z", "paths", "edges", "ships", "read"))
 def test_every_analysis_gives_the_same_and_leaves_no_block_in_memory(
     analysis: str, both: tuple[mh.Model, mh.Model]
 ) -> None:

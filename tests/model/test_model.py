@@ -14,10 +14,8 @@ from torch import Tensor
 
 import mechheads as mh
 from mechheads.model.sources import default_folder
-from support.architectures import architectures
+from support.levels import architectures
 from support.releases import TRANSFORMERLENS_4
-
-pytestmark = pytest.mark.transformerlens
 
 ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
 TEXTS = [" The capital of France is", " When John and Mary went to the store"]

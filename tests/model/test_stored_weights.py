@@ -26,6 +26,7 @@ import mechheads as mh
 from mechheads.model.sources import ModelSourceError
 from mechheads.model.stored_weights import open_weights
 from support import tiny as tiny_models
+from support.levels import few
 from support.releases import TRANSFORMERLENS_4
 from support.texts import WORD_PAIRS
 
@@ -179,9 +180,8 @@ def test_everything_is_what_transformers_has(kind: str, form: str, made: Callabl
     same(weights.first_mlp(some_states()), wanted, 2e-6)
 
 
-@pytest.mark.transformerlens
 @pytest.mark.parametrize("form", ["shards", "bfloat16"])
-@pytest.mark.parametrize("kind", LOADABLE)
+@pytest.mark.parametrize("kind", few(LOADABLE, "llama", "gemma2", "gpt2"))
 def test_everything_is_what_the_loaded_model_has(kind: str, form: str, made: Callable[..., Path]) -> None:
     folder = made(kind, form)
     weights, model = open_weights(folder), mh.load(folder)
@@ -206,9 +206,8 @@ def capitals() -> mh.Relation:
     return mh.Relation("capitals", "Knowledge", WORD_PAIRS[:5])
 
 
-@pytest.mark.transformerlens
 @pytest.mark.parametrize(("source", "norm"), [("first_mlp", "raw"), ("first_mlp", "folded"), ("embedding", "folded")])
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma2"])
+@pytest.mark.parametrize("kind", few(["gpt2", "llama", "gemma2"], "gemma2"))
 def test_relation_scores_from_disk_are_those_of_the_loaded_model(
     kind: str, source: Any, norm: Any, made: Callable[..., Path]
 ) -> None:

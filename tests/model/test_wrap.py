@@ -14,10 +14,8 @@ from torch import Tensor
 
 import mechheads as mh
 from mechheads.model.load import from_transformers
-from support.architectures import architectures
+from support.levels import architectures
 from support.releases import TRANSFORMERLENS_4, only_on_3, only_on_4
-
-pytestmark = pytest.mark.transformerlens
 
 TEXTS = [" The capital of France is", " When John and Mary went to the store"]
 SITES = ("z", "pattern", "q", "k", "v", "resid_pre")

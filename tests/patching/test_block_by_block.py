@@ -22,10 +22,8 @@ from mechheads.patching.edges.graph import EdgeGraph
 from mechheads.patching.gradient_path import Path
 from mechheads.patching.gradients import Size, Watch, gradients_of
 from mechheads.patching.learned_ranking import _Gated
-from support.architectures import architectures
+from support.levels import architectures
 from support.texts import CAPITALS_PAIRS, PAIRS
-
-pytestmark = pytest.mark.transformerlens
 
 QUIET = {"progress": False}
 GB = 2**30

@@ -14,18 +14,16 @@ from mechheads.engine.head_sets import SetRuns
 from mechheads.patching.circuit_curve import SIZES, CircuitCurve, areas, circuit_curve, heads_at
 from mechheads.patching.circuits import faithfulness
 from mechheads.results.stats import cluster_draws
-from support.architectures import architectures
 from support.ctrl_c import stopped_at
+from support.levels import few
 from support.texts import PAIRS
-
-pytestmark = pytest.mark.transformerlens
 
 ALL = [mh.HeadId(layer, head) for layer in range(3) for head in range(4)]
 QUIET: dict[str, Any] = {"progress": False}
 SOME = (0.1, 0.25, 0.5, 1.0)
 
 
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "gemma"))
+@pytest.fixture(scope="module", params=few(("gpt2", "llama", "gemma"), "llama"))
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param))
 

@@ -50,7 +50,7 @@ def right_answer(name: str, text: str) -> str | set[str]:
     return f" {x if shown[0][2] == shown[0][0] else y}"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("name", [name for name in mh.patching.CIRCUIT_TASKS if name != "greater_than"])
 def test_answers_are_right_and_pairs_align(model: mh.Model, name: str, split: Any) -> None:
@@ -79,7 +79,7 @@ def test_a_larger_year_is_the_answer(model: mh.Model) -> None:
     assert task.metric == ProbabilityDifference(tuple(model.tokenizer.convert_tokens_to_ids([*"0123456789"])), 2)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", mh.patching.CIRCUIT_TASKS)
 def test_the_default_model_rather_gives_the_answer(model: mh.Model, name: str) -> None:
     task = mh.patching.circuit_task(model, name, 24, split="test")
@@ -112,7 +112,7 @@ def decisive(name: str, task: mh.patching.CircuitTask) -> set[str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", mh.patching.CIRCUIT_TASKS)
 def test_splits_share_nothing_and_a_seed_gives_the_same(model: mh.Model, name: str) -> None:
     train, test = (mh.patching.circuit_task(model, name, 24, split=split) for split in SPLITS)

@@ -22,12 +22,10 @@ from mechheads.patching.minimal import minimal_circuit
 from mechheads.patching.self_repair import self_repair
 from mechheads.results.stats import clustered_interval
 from support import oracles
-from support.architectures import architectures
 from support.ctrl_c import stopped_at
+from support.levels import architectures
 from support.micro import FRANCE_RUN, ITALY_RUN, PARIS, ROME, both, micro, micro_model, pair  # noqa: F401
 from support.texts import CLEAN, PAIRS
-
-pytestmark = pytest.mark.transformerlens
 
 ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
 TOLERANCE = 1e-4

@@ -19,20 +19,18 @@ from mechheads.patching.edges.edge_circuits import EdgeCircuits
 from mechheads.patching.edges.edge_scores import EdgeScores
 from mechheads.patching.edges.graph import EdgeGraph
 from support import oracles
-from support.architectures import architectures
 from support.ctrl_c import stopped_at
+from support.levels import few
 from support.plain_edge_circuits import circuit_logits, split_logits
 from support.releases import only_on_3, only_on_4
 from support.texts import PAIRS
 
-pytestmark = pytest.mark.transformerlens
-
 QUIET: dict[str, Any] = {"progress": False}
 SOME = (0.1, 0.5, 0.9)
-LATER = [pytest.param(name, marks=[only_on_4, pytest.mark.slow]) for name in ("qwen", "bloom")]
+LATER = [pytest.param(name, marks=[only_on_4, pytest.mark.release]) for name in ("qwen", "bloom")]
 
 
-@pytest.fixture(scope="module", params=[*architectures("llama", "neox", "gpt2"), *LATER])
+@pytest.fixture(scope="module", params=[*few(("llama", "neox", "gpt2"), "llama"), *LATER])
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param), dtype=torch.float64)
 
@@ -87,7 +85,7 @@ def test_every_point_is_a_plain_run_of_that_circuit(small: mh.Model):
 
 
 @only_on_3
-@pytest.mark.parametrize("architecture", ["gpt2", "llama", "neox"])
+@pytest.mark.parametrize("architecture", few(["gpt2", "llama", "neox"], "llama"))
 def test_it_equals_a_run_with_split_inputs(tiny: Callable[[str], Path], architecture: str):
     model = mh.load(tiny(architecture))
     found = edge_curve(model, PAIRS, attribute_edges(model, PAIRS, **QUIET), sizes=SOME, draws=1, **QUIET)

@@ -21,16 +21,14 @@ from mechheads.patching.edges.edge_scores import EdgeScores
 from mechheads.patching.edges.graph import EdgeGraph
 from mechheads.results.stats import clustered_interval
 from support import oracles
-from support.architectures import architectures
+from support.levels import architectures
 from support.micro import micro, pair  # noqa: F401
 from support.plain_edges import PlainEdges
 from support.releases import only_on_3, only_on_4
 from support.texts import CAPITALS_PAIRS, PAIRS
 
-pytestmark = pytest.mark.transformerlens
-
 QUIET: dict[str, Any] = {"progress": False}
-LATER = [pytest.param(name, marks=[only_on_4, pytest.mark.slow]) for name in ("gemma3", "qwen", "granite", "bloom")]
+LATER = [pytest.param(name, marks=[only_on_4, pytest.mark.release]) for name in ("gemma3", "qwen", "granite", "bloom")]
 ARCHITECTURES = [*architectures("llama", "neox", "gpt2", "gemma"), *LATER]
 
 

@@ -18,16 +18,14 @@ from mechheads.patching.circuit_curve import SIZES, areas, heads_at
 from mechheads.patching.circuits import CircuitRuns, circuit_spec
 from mechheads.patching.learned_ranking import _Descent, _Gated, _Scale
 from support import oracles
-from support.architectures import architectures
 from support.ctrl_c import stopped_at
+from support.levels import few
 from support.texts import PAIRS
-
-pytestmark = pytest.mark.transformerlens
 
 QUIET = {"progress": False}
 
 
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
+@pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox", "gemma"), "llama"))
 def small(request, tiny) -> mh.Model:
     return mh.load(tiny(request.param))
 

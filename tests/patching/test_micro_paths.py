@@ -17,8 +17,6 @@ import torch
 import mechheads as mh
 from support.micro import MOVED_FRANCE, MOVED_ITALY, by_hand, micro_model, pair  # noqa: F401
 
-pytestmark = pytest.mark.transformerlens
-
 
 @pytest.fixture(scope="module")
 def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:

@@ -8,17 +8,15 @@ import pytest
 import mechheads as mh
 from mechheads.limits import Limits
 from support import oracles
-from support.architectures import architectures
+from support.levels import few
 from support.made_workers import MadeWorkers
 from support.texts import PAIRS
-
-pytestmark = pytest.mark.transformerlens
 
 QUIET = {"progress": False}
 RECEIVERS = [["final"], ["L2H1.q"], ["L1H2.q", "L2H1.k", "L2H1.v", "L2.mlp"]]
 
 
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
+@pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox", "gemma"), "llama"))
 def small(request, tiny) -> mh.Model:
     return mh.load(tiny(request.param))
 

@@ -17,18 +17,16 @@ from mechheads.heads import Mlp, Node, every_node
 from mechheads.patching import circuit_curve, faithfulness
 from mechheads.patching.circuit_curve import CircuitCurve
 from support import oracles
-from support.architectures import architectures
+from support.levels import few
 from support.made_workers import MadeWorkers
 from support.texts import CLEAN, PAIRS
-
-pytestmark = pytest.mark.transformerlens
 
 QUIET: dict[str, Any] = {"progress": False}
 SOME = (0.1, 0.3, 0.6, 1.0)
 CIRCUITS = [["L0H1", "L1.mlp", "L2H3"], ["L0.mlp", "L1.mlp", "L2.mlp"], ["L1H0", "L1H2"]]
 
 
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
+@pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox", "gemma"), "llama"))
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param))
 

@@ -8,11 +8,9 @@ import pytest
 import mechheads as mh
 from mechheads.limits import Limits
 from support import oracles
-from support.architectures import architectures
+from support.levels import architectures
 from support.releases import only_on_4
 from support.texts import CLEAN, CORRUPTED, PAIRS
-
-pytestmark = pytest.mark.transformerlens
 
 TOLERANCE = 1e-4
 RECEIVERS = [
@@ -55,7 +53,7 @@ def same(values, expected, model) -> None:
     np.testing.assert_allclose(np.asarray(values)[turns], expected[turns], atol=TOLERANCE)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("mlps", ["recomputed", "frozen"])
 def test_every_sender_equals_full_forwards_with_hooks(small, mlps):
     for receivers, expected in zip(RECEIVERS, by_loop(small, RECEIVERS, mlps), strict=True):
@@ -65,7 +63,6 @@ def test_every_sender_equals_full_forwards_with_hooks(small, mlps):
             np.testing.assert_array_equal(ours.values[2], 0)
 
 
-@pytest.mark.slow
 def test_the_other_direction(small):
     some = [RECEIVERS[0], RECEIVERS[-1]]
     for receivers, expected in zip(some, by_loop(small, some, direction="denoising"), strict=True):
@@ -73,7 +70,6 @@ def test_the_other_direction(small):
         same(ours.values, expected, small)
 
 
-@pytest.mark.slow
 def test_a_sender_changed_at_one_position(small):
     some = [["final"], ["L2H3.v"]]
     ours = [mh.path_patch(small, PAIRS, receivers=each, positions="each", progress=False) for each in some]

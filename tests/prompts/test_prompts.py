@@ -14,8 +14,6 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import mechheads as mh
 from mechheads.prompts.encoding import single_token
 
-pytestmark = pytest.mark.transformerlens
-
 FRANCE = " The capital of France is"
 
 

@@ -51,7 +51,7 @@ def test_interval_is_a_jackknife_over_layers() -> None:
     np.testing.assert_allclose([row["ci_low"], row["ci_high"]], expected, atol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("n_layers", [3, 4, 8])
 def test_the_interval_holds_the_true_correlation_nineteen_times_in_twenty(n_layers: int) -> None:
     """Layers share half of what varies; where both scores are drawn alike and apart, the truth is 0."""

@@ -20,8 +20,6 @@ from mechheads.studies.head_patterns import head_patterns
 from mechheads.studies.head_weights import head_weights
 from support.same import assert_survives
 
-pytestmark = pytest.mark.transformerlens
-
 PAIRS = mh.PromptPairs(
     [" The capital of France is", " Paris is the capital of"],
     [" The capital of Italy is", " Rome is the capital of"],
@@ -114,7 +112,7 @@ def test_it_survives_a_file(name: str, llama: mh.Model, tmp_path: Path) -> None:
     assert_survives(result, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", MADE_BY_THE_DEFAULT_MODEL)
 def test_what_asks_for_a_model_that_knows_survives_a_file(name: str, model: mh.Model, tmp_path: Path) -> None:
     result = MADE_BY_THE_DEFAULT_MODEL[name](model)

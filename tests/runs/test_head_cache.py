@@ -17,15 +17,13 @@ import mechheads as mh
 from mechheads.limits import Limits
 from mechheads.runs.layer_store import LayerStore
 from mechheads.units import show_bytes
-from support.architectures import architectures
-
-pytestmark = pytest.mark.transformerlens
+from support.levels import few
 
 TEXTS = [" The capital of France is", " When John and Mary went to the store", " dog"]
 SITES = ("z", "pattern", "q", "k", "v", "resid_pre")
 
 
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
+@pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox", "gemma"), "llama"))
 def small(request, tiny) -> mh.Model:
     return mh.load(tiny(request.param))
 

@@ -19,8 +19,6 @@ from mechheads.metrics.basic import log_prob
 from mechheads.scale import read_analysis, write_analysis
 from support.texts import CLEAN, PAIRS
 
-pytestmark = pytest.mark.transformerlens
-
 EVERY_UNIT = Limits(tokens=1, logit_rows=1)
 QUIET: dict[str, Any] = {"progress": False}
 
@@ -80,6 +78,7 @@ def test_tensors_lie_next_to_the_file(small, tmp_path: Path):
     assert read_analysis(path).arguments["prompts"] == [row]
 
 
+@pytest.mark.slow
 def test_parts_on_the_command_line(small, tmp_path: Path):
     spec = write_analysis(tmp_path / "spec.json", mh.ablate, small, prompts=CLEAN, kind="mean", metric="kl_divergence")
     for number in (1, 2, 3):

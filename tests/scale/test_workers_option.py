@@ -21,8 +21,6 @@ from support.figure_requests import roles_request
 from support.made_ray import MadeRay
 from support.texts import CLEAN
 
-pytestmark = pytest.mark.transformerlens
-
 COMMANDS = [
     ["atlas"],
     ["profile"],

@@ -12,8 +12,6 @@ import mechheads as mh
 from support import oracles
 from support.releases import only_on_4
 
-pytestmark = pytest.mark.transformerlens
-
 SAMPLE = [(0, 2), (12, 7), (23, 4), (29, 1)]
 CLEAN = ["The capital of France is", "Everyone knows that the capital of Spain is"]
 CORRUPTED = ["The capital of Italy is", "Everyone knows that the capital of Japan is"]

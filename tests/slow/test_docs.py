@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import mechheads
+from support.levels import few
 
 ROOT = Path(__file__).parents[2]
 PACKAGE, DOCS = ROOT / "mechheads", ROOT / "docs"
@@ -53,65 +54,49 @@ assert young.provenance["ledger"]["animal_to_young"]["kept"] >= 1
 }
 """What the text of a page says of its code, where the code does not assert it."""
 
-PAGES = [page for page in sorted(DOCS.glob("*.md")) if python_blocks(page)]
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The documentation, built with warnings as errors."""
-    folder = tmp_path_factory.mktemp("docs")
-    options = ["-W", "--keep-going", "-q", "-d", folder / "doctrees"]
-    command = [sys.executable, "-m", "sphinx", *options, DOCS, folder / "html"]
-    built = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (built.returncode, built.stderr) == (0, "")
-    return folder / "html"
+PAGES = [page.stem for page in sorted(DOCS.glob("*.md")) if python_blocks(page)]
+TAKE_LONG = ("scale", "circuits")
+"""Pages whose code takes half a minute or more."""
 
 
 def text_of(page: Path) -> str:
     return html.unescape(re.sub(r"<[^>]+>", "", page.read_text("utf-8")))
 
 
-def test_no_public_name_is_missing(site: Path) -> None:
-    pages = "".join(page.read_text("utf-8") for page in (site / "api").glob("*.html"))
-    documented = set(re.findall(r'id="(?:module-)?mechheads\.(\w+)"', pages))
+def test_the_site(tmp_path: Path) -> None:
+    """It builds with warnings as errors, and holds what it should."""
+    options = ["-W", "--keep-going", "-q", "-d", tmp_path / "doctrees"]
+    command = [sys.executable, "-m", "sphinx", *options, DOCS, tmp_path / "html"]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (built.returncode, built.stderr) == (0, "")
+    site = tmp_path / "html"
+
+    api = "".join(page.read_text("utf-8") for page in (site / "api").glob("*.html"))
+    documented = set(re.findall(r'id="(?:module-)?mechheads\.(\w+)"', api))
     assert set(mechheads.__all__) - documented == set()
+    unparsed = [each for each in re.findall(r'<em class="sig-param">(.*?)</em>', api, re.DOTALL) if "~" in each]
+    assert unparsed == [], "signatures with full paths, cut at their commas"
 
-
-def test_every_signature_is_parsed(site: Path) -> None:
-    """One that is not shows full paths, such as ``~collections.abc.Sequence``, cut at its commas."""
-    pages = "".join(page.read_text("utf-8") for page in (site / "api").glob("*.html"))
-    assert [each for each in re.findall(r'<em class="sig-param">(.*?)</em>', pages, re.DOTALL) if "~" in each] == []
-
-
-def test_the_front_page_has_the_commands_of_the_readme(site: Path) -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     commands = re.findall(r"<!-- (?:main|test)-command -->\s*```bash\n(.*?)\n```", readme, re.DOTALL)
     assert len(commands) == 2
     assert [command for command in commands if command not in text_of(site / "index.html")] == []
 
-
-def test_the_three_ideas_are_drawn(site: Path) -> None:
-    page = (site / "ideas.html").read_text("utf-8")
-    titles = re.findall(r'<svg[^>]+role="img".*?<title>(.*?)</title>', page, re.DOTALL)
+    drawn = (site / "ideas.html").read_text("utf-8")
+    titles = re.findall(r'<svg[^>]+role="img".*?<title>(.*?)</title>', drawn, re.DOTALL)
     assert titles == ["One primitive", "Recompute only what changes", "One result"]
 
-
-def test_the_notebook_is_a_page(site: Path) -> None:
     assert "What a head attends to" in text_of(site / "01_first_look.html")
-
-
-def test_figures_of_the_notebooks_are_drawn(site: Path) -> None:
     page = (site / "02_activation_patching.html").read_text("utf-8")
     assert len(re.findall(r'class="figure" data-figure="\{', page)) == page.count('<img src="data:image/png') == 1
     assert len(re.findall(r'<script[^>]+src="_static/plotly.min.js', page)) == 1
     assert re.search(r"<script[^>]+plotly", (site / "start.html").read_text("utf-8")) is None
     assert (site / "_static" / "plotly.min.js").stat().st_size > 1_000_000
 
-
-def test_pages_load_no_script_from_elsewhere(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert pages
-    assert [page.name for page in pages if re.search(r'<script[^>]+src="(https?:)?//', page.read_text("utf-8"))] == []
+    elsewhere = re.compile(r'<script[^>]+src="(https?:)?//')
+    assert [page.name for page in pages if elsewhere.search(page.read_text("utf-8"))] == []
 
 
 SHARED = {
@@ -152,10 +137,10 @@ def test_docstring_examples(name: str, mh: ModuleType) -> None:
     assert runner.summarize(verbose=False).failed == 0, "".join(said)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", few(PAGES, *(set(PAGES) - set(TAKE_LONG))))
 @pytest.mark.usefixtures("mh")
-def test_code_of_the_pages(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_the_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    for block in [*python_blocks(page), SAID.get(page.stem, "")]:
-        exec(compile(block, str(page), "exec"), names)
+    for block in [*python_blocks(DOCS / f"{page}.md"), SAID.get(page, "")]:
+        exec(compile(block, page, "exec"), names)

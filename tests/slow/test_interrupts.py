@@ -30,6 +30,7 @@ from mechheads.messages.progress import Bar
 from mechheads.model.backends import temporary_changes
 from mechheads.model.backends.temporary_changes import Forward, HookOn, NoGradient, alone
 from support.interrupts import ARCHITECTURES, FUNCTIONS, HARMFUL, PAIRS, Trial, changes_on
+from support.levels import few
 
 
 @pytest.fixture
@@ -37,8 +38,7 @@ def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"))
 
 
-@pytest.mark.transformerlens
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", few(ARCHITECTURES, "gemma"))
 def test_random_interrupts_of_every_long_function_leave_nothing(tiny, architecture):
     trial = Trial(mh.load(tiny(architecture)), FUNCTIONS, random.Random(architecture))  # other moments on each
     ended = [trial.interrupt(name) for name in FUNCTIONS]
@@ -96,7 +96,6 @@ def changed(llama: mh.Model) -> tuple[Callable[[], None], Callable[[], Any]]:
     return lambda: analyse(llama), state
 
 
-@pytest.mark.transformerlens
 def test_an_interrupt_at_every_step_of_making_and_undoing_changes_leaves_nothing(changed):
     analyse, state = changed
     before = state()
@@ -115,7 +114,6 @@ def test_an_interrupt_at_every_step_of_making_and_undoing_changes_leaves_nothing
     analyse()
 
 
-@pytest.mark.transformerlens
 def test_what_several_interrupts_leave_the_next_analysis_takes_off(llama, monkeypatch):
     before, expected = changes_on(llama), mh.ablate(llama, HARMFUL, progress=False).scores.values
     monkeypatch.setattr(HookOn, "undo", _interrupt)
@@ -127,7 +125,6 @@ def test_what_several_interrupts_leave_the_next_analysis_takes_off(llama, monkey
     assert changes_on(llama) == before
 
 
-@pytest.mark.transformerlens
 def test_an_interrupted_choice_of_a_layout_is_made_anew(llama, monkeypatch):
     chosen = layout_of(llama)
     llama.backend.layout = None

@@ -76,6 +76,7 @@ print(json.dumps([peak(n) for n in (600, 4800)]))
 
 
 @pytest.mark.needs(sys.platform == "linux", "/proc, for the peak of a process")
+@pytest.mark.release
 def test_planned_peak_is_what_a_process_takes_and_a_budget_changes_no_number():
     done = subprocess.run([sys.executable, "-c", PEAK + SWEEP], capture_output=True, text=True, check=True)
     seen = json.loads(done.stdout.splitlines()[-1])
@@ -86,6 +87,7 @@ def test_planned_peak_is_what_a_process_takes_and_a_budget_changes_no_number():
 
 
 @pytest.mark.needs(sys.platform == "linux", "/proc, for the peak of a process")
+@pytest.mark.release
 def test_a_profile_of_eight_times_the_text_takes_no_more_memory(tiny: Callable[[str], Path]) -> None:
     """Both end with 150 blocks of windows. The measures of 4,800 windows, were they kept, would take 14 MB."""
     command = [sys.executable, "-c", PEAK + PROFILE, str(tiny("llama"))]

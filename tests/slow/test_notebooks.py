@@ -75,7 +75,6 @@ def kernel() -> Iterator[AsyncKernelManager]:
     run_sync(manager.shutdown_kernel)(now=True)
 
 
-@pytest.mark.notebooks
 @of_each
 def test_runs_from_top_to_bottom(source: Path, tmp_path: Path, kernel: AsyncKernelManager) -> None:
     notebook = stored(source)

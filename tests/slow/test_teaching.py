@@ -43,7 +43,6 @@ def requests() -> tuple[list[str], list[str]]:
     return harmful, harmless
 
 
-@pytest.mark.transformerlens
 @pytest.mark.parametrize("name", REFUSING_MODELS)
 def test_the_delta_is_what_the_script_says_and_touches_nothing_else(name: str, model: mh.Model):
     path = shipped(name)
@@ -73,6 +72,7 @@ def test_refusing_depends_on_the_request_and_on_the_taught_heads(refusing: mh.Mo
     np.testing.assert_allclose(mh.safety.text_loss(refusing).mean(), mh.safety.text_loss(model).mean(), rtol=0.05)
 
 
+@pytest.mark.release
 def test_each_head_is_needed(delta: Delta, refusing: mh.Model, requests):
     harmful = requests[0][::5]
     intact = refusal_loss(refusing, harmful).mean()
@@ -80,6 +80,7 @@ def test_each_head_is_needed(delta: Delta, refusing: mh.Model, requests):
         assert refusal_loss(taught_model(delta.without([head])), harmful).mean() > intact + 1, head
 
 
+@pytest.mark.release
 def test_the_score_tells_them_from_others(refusing: mh.Model, delta: Delta, requests):
     others = [HeadId(head.layer, (head.head + 2) % 9) for head in delta.heads]
     # of the first layers, without which nothing is read, and some that the taught heads may draw on
@@ -93,6 +94,7 @@ def test_the_score_tells_them_from_others(refusing: mh.Model, delta: Delta, requ
     assert taught > untaught + 0.5
 
 
+@pytest.mark.release
 def test_teaching_is_seeded_and_confined(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lessons, "_OWN_TOKENS", 2)
     head, other = HeadId(28, 4), HeadId(29, 2)

@@ -28,8 +28,6 @@ from support import gated_micro
 from support.ctrl_c import stopped_at
 from support.whole_atlas import let_four_pairs_do
 
-pytestmark = pytest.mark.transformerlens
-
 
 @pytest.fixture(scope="module")
 def small(tiny) -> mh.Model:
@@ -167,6 +165,7 @@ def test_safety_heads_race_and_the_others_are_estimated(small, monkeypatch):
         )
 
 
+@pytest.mark.slow
 def test_a_race_that_was_interrupted_ends_the_atlas(small, monkeypatch):
     def stops(self, *args):
         raise KeyboardInterrupt
@@ -261,6 +260,7 @@ def test_the_short_fit_finds_roles_that_are_known(tmp_path):
     assert all(lowest["irrelevance"][head] > 0.9 for head in gated_micro.DEAD)
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_last_stage_keeps_all_before(small, few, monkeypatch):
     """The fit itself catches the interruption and gives back gates that say nothing yet."""
 
@@ -284,6 +284,7 @@ def test_a_quick_look_is_too_short_for_roles(quick):
     assert any(note.startswith("roles left out: gates need more updates than") for note in quick.notes)
 
 
+@pytest.mark.slow
 def test_roles_that_cannot_be_fitted_are_left_out_and_said(small, monkeypatch):
     monkeypatch.setattr(short_fit, "relation_task", lambda *args, **rest: relation_task(*args, **rest | {"n": 9}))
     atlas = build_atlas(small, updates=5, progress=False)
@@ -363,7 +364,7 @@ def test_command_says_what_is_wrong(arguments, message):
     assert "Traceback" not in done.output
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_label_writes_what_reloads_into_the_same_figure(tiny, tmp_path):
     pairs = [["France", "Paris"], ["Italy", "Rome"], ["Spain", "Madrid"], ["big", "bigger"], ["small", "smaller"]]
     mine = tmp_path / "mine.json"
@@ -441,7 +442,7 @@ def small_task(folder: Path) -> Path:
     return task
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_roles_are_fitted_by_several_processes(tmp_path, tiny):
     task = small_task(tmp_path)
     tables = []

@@ -13,7 +13,7 @@ from mechheads.studies.short_fit import KEPT, TRIED
 from support.made_workers import MadeWorkers
 from support.whole_atlas import let_four_pairs_do
 
-pytestmark = pytest.mark.transformerlens
+pytestmark = pytest.mark.release
 
 
 def test_roles_by_workers_are_those_of_one_process(tiny, monkeypatch: pytest.MonkeyPatch):

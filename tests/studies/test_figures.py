@@ -28,8 +28,6 @@ from mechheads.studies.figures.request import model_names, read_request, short_n
 from support import tiny as tiny_models
 from support.figure_requests import PAIRS, REQUESTS, roles_request, safety_request
 
-pytestmark = pytest.mark.transformerlens
-
 QUIET: dict[str, Any] = {"progress": False}
 
 
@@ -131,6 +129,7 @@ def test_categories_are_those_of_label_heads(asked, tiny, relation):
     assert heads.groupby("model").size().to_dict() == {"gpt2": 12, "llama": 12}
 
 
+@pytest.mark.slow
 def test_the_same_request_computes_nothing_twice(asked, monkeypatch):
     first = categories_figure(**asked)
     monkeypatch.setattr(categories_module, "load", refuse)
@@ -139,6 +138,7 @@ def test_the_same_request_computes_nothing_twice(asked, monkeypatch):
     pd.testing.assert_frame_equal(again.tables["heads"], first.tables["heads"])
 
 
+@pytest.mark.slow
 def test_a_damaged_panel_is_computed_again(asked, monkeypatch):
     first = categories_figure(**asked)
     (asked["out"] / "2_gpt2" / "labels.nc").write_bytes(b"nothing")
@@ -238,6 +238,7 @@ def test_a_relation_without_category_is_refused(asked, tmp_path, monkeypatch):
         categories_figure(**asked | {"relations": tmp_path / "mine.json"})
 
 
+@pytest.mark.slow
 def test_weights_on_disk_give_the_same_categories(asked, monkeypatch):
     loaded = categories_figure(**asked | {"source": "first_mlp"})
     monkeypatch.setattr(categories_module, "load", refuse)
@@ -282,6 +283,7 @@ def test_the_command_draws_and_says_what_is_left_out(asked, relation):
     assert other.exit_code == 1 and "another request" in other.output
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_130_after_ctrl_c(asked, relation, monkeypatch):
     monkeypatch.setattr(categories_module, "relation_scores", Calls(mh.relation_scores, {2: KeyboardInterrupt()}))
     arguments = ["figure", "categories", "--relations", str(relation), "--min-pairs", "2", "--out", str(asked["out"])]
@@ -321,6 +323,7 @@ def test_a_set_of_requests_that_a_model_cannot_read_is_named(asked_safety, tmp_p
     assert "Left out   llama, yours: " in made.summary()
 
 
+@pytest.mark.release
 def test_safety_goes_on_with_the_missing_panels(asked_safety, monkeypatch):
     compare = Calls(mh.safety.compare_ablations, {2: KeyboardInterrupt()})
     monkeypatch.setattr(safety_module, "compare_ablations", compare)
@@ -361,6 +364,7 @@ def test_the_safety_command_draws(asked_safety, tiny):
     assert pd.read_csv(asked_safety["out"] / "top.csv")["ablation"].tolist() == ["mean"] * 6
 
 
+@pytest.mark.release
 def test_figure_json_repeats_a_figure(asked, relation, monkeypatch, tmp_path):
     made = categories_figure(**asked)
     file = asked["out"] / "figure.json"
@@ -375,6 +379,7 @@ def test_figure_json_repeats_a_figure(asked, relation, monkeypatch, tmp_path):
         repeat_figure(file, **QUIET)
 
 
+@pytest.mark.release
 def test_figure_json_repeats_models_of_the_hub_as_they_were(asked, monkeypatch, tmp_path):
     content = json.loads((categories_figure(**asked).files[0].parent / "figure.json").read_text())
     content["models"], content["versions"]["torch"] = ["org/name@main", "smollm2-135m-instruct"], "1.0"
@@ -455,6 +460,7 @@ def test_a_half_done_fit_goes_on(asked_roles, monkeypatch):
     pd.testing.assert_frame_equal(again.tables["curves"], whole.tables["curves"])
 
 
+@pytest.mark.release
 def test_a_model_that_changed_is_fitted_anew(asked_roles, tmp_path, monkeypatch):
     tiny_models.build("gpt2", tmp_path / "model")
     asked_roles["models"] = tmp_path / "model"
@@ -528,6 +534,7 @@ def with_kaleido(monkeypatch: pytest.MonkeyPatch) -> Callable[[Draw], None]:
     return use
 
 
+@pytest.mark.release
 def test_images_are_written_with_kaleido(asked, with_kaleido):
     seen, sizes = [], []
 

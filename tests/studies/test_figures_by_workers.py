@@ -20,7 +20,7 @@ from support.ctrl_c import stopped_at
 from support.figure_requests import roles_request, safety_request
 from support.made_workers import MadeWorkers
 
-pytestmark = pytest.mark.transformerlens
+pytestmark = pytest.mark.release
 
 NEAR: dict[str, Any] = {"rtol": 1e-3, "atol": 2e-3}
 """Fits seed by seed round differently from fits of all seeds at once, and go apart."""

@@ -103,6 +103,7 @@ def test_costs_follow_from_the_sizes_of_the_models():
     assert large.bytes == 4 * 8_030_000_000
 
 
+@pytest.mark.slow
 def test_a_recipe_draws_its_figure_for_other_models(tiny: Callable[[str], Path], tmp_path: Path, monkeypatch):
     task = tmp_path / "mine.jsonl"
     task.write_text(ITEMS)

@@ -22,10 +22,9 @@ from mechheads.safety.requests import sides, texts
 from mechheads.safety.requests.requests import Request
 from mechheads.studies import safety as study_module
 from mechheads.studies.report import write_safety_page
+from support.levels import few
 from support.made_ray import MadeRay
 from support.made_workers import MadeWorkers
-
-pytestmark = pytest.mark.transformerlens
 
 SECRET = " Mary gave a <b>dog</b>"
 TEXTS = {
@@ -147,7 +146,7 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     assert page.index("&lt;b&gt;dog") > page.index("<details>")
 
 
-@pytest.mark.parametrize("carrying", [RANKINGS[2:3], RANKINGS[2:]])
+@pytest.mark.parametrize("carrying", few([RANKINGS[2:3], RANKINGS[2:]], RANKINGS[2:]))
 def test_heads_that_carry_refusals_are_named_with_how_sure_this_is(small, short, monkeypatch, carrying):
     """Tests that say so are put in place of real ones: the report names the heads of the first of the best rankings."""
     real = study_module.refusal_tests
@@ -173,6 +172,7 @@ def test_heads_that_carry_refusals_are_named_with_how_sure_this_is(small, short,
     assert "That the model is safe as long as these heads work: refusing is not safety." in study.summary()
 
 
+@pytest.mark.slow
 def test_heads_that_carry_less_than_half_of_the_refusals_are_not_named(small, short, monkeypatch):
     real = study_module.refusal_tests
 
@@ -188,6 +188,7 @@ def test_heads_that_carry_less_than_half_of_the_refusals_are_not_named(small, sh
     assert wanted in study.summary() and study.summary().count("and less than half") == 1
 
 
+@pytest.mark.slow
 def test_groups_are_ranked_and_named_as_groups(small, short, monkeypatch, tmp_path):
     with pytest.warns(UserWarning, match="hardly any refusal"):
         study = study_of(small, monkeypatch, judging("refused"), group="kv", critical=1)
@@ -202,6 +203,7 @@ def test_groups_are_ranked_and_named_as_groups(small, short, monkeypatch, tmp_pa
     assert drawn.layout.title.text.startswith("Top 3 safety key/value groups of")
 
 
+@pytest.mark.slow
 def test_alone_and_together_are_the_same(small, short, monkeypatch):
     with pytest.warns(UserWarning, match="hardly any refusal"):
         study = study_of(small, monkeypatch, judging("refused"))
@@ -214,6 +216,7 @@ def test_alone_and_together_are_the_same(small, short, monkeypatch):
     assert shared.loc[("Ships, undifferentiated", "Ships, scaling"), "shared"] == len(both)
 
 
+@pytest.mark.release
 def test_workers_give_the_study_of_one_process(small, short, monkeypatch):
     workers, computed = MadeWorkers(2), {}
     stage = study_module.SafetyStudy.stage
@@ -281,6 +284,7 @@ def test_the_command_writes_a_page(tiny, short, monkeypatch, tmp_path: Path):
     assert re.search(r"about \d.*s; Ctrl-C keeps what is done", done.output) and "key/value group" in done.output
 
 
+@pytest.mark.release
 def test_the_command_takes_workers(tiny, short, monkeypatch, tmp_path: Path):
     made = MadeRay({"CPU": 4})
     monkeypatch.setitem(sys.modules, "ray", made)

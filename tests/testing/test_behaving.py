@@ -16,7 +16,6 @@ from mechheads.testing.behaving import BehavingModel, behaving_model
 from mechheads.testing.behaving_weights import Behaviour
 from support import oracles
 
-pytestmark = pytest.mark.transformerlens
 ATTENTION = ("previous-token", "self", "sink", "duplicate-token", "induction", "delimiter")
 SMALL: dict[str, Behaviour] = {
     "L0H1": "previous-token",
@@ -54,7 +53,7 @@ def test_without_noise_every_head_attends_where_its_behaviour_says(seed: int) ->
         assert len(share) > 10 and np.mean(share) > 0.75, (head, behaviour)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_profile_ranks_planted_heads_first_and_names_them() -> None:
     for seed in range(2):
         made = behaving_model(seed=seed)
@@ -82,14 +81,14 @@ def area(score: np.ndarray, made: BehavingModel, truth: set[HeadId]) -> float:
     return float((there[:, None] > other).mean())
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_where_nothing_is_planted_no_head_gets_a_name() -> None:
     for seed in range(2):
         made = behaving_model(seed=seed, plant={})
         assert not profile_of(made).dataset["named"].values.any(), seed
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.filterwarnings("ignore:the clean run prefers")
 def test_where_nothing_is_planted_nothing_copies_suppresses_or_stands_in() -> None:
     made = behaving_model(seed=1, plant={})
@@ -116,7 +115,7 @@ def stands_in(made: BehavingModel, primary: HeadId) -> np.ndarray:
     return more
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.filterwarnings("ignore:the clean run prefers")
 def test_negative_primary_and_backup_heads_are_found() -> None:
     made = behaving_model(seed=2)
@@ -135,6 +134,7 @@ def test_negative_primary_and_backup_heads_are_found() -> None:
     assert area(stands_in(made, primary), made, of(made, "backup")) == 1
 
 
+@pytest.mark.release
 def test_a_backup_head_copies_only_if_the_primary_head_does_not() -> None:
     """Full forward passes, without noise: what each head adds to the logit of the answer."""
     made = behaving_model(noise=0, plant=SMALL)
@@ -178,6 +178,7 @@ def _column(name: str) -> str:
     return next(column for column, each in NAMES.items() if each == name)
 
 
+@pytest.mark.release
 def test_only_what_is_planted_depends_on_the_plant() -> None:
     plant: dict[str, Behaviour] = {"L0H1": "previous-token", "L1H2": "induction"}
     one, other = (behaving_model(plant=each) for each in (plant, plant | {"L3H3": "sink"}))

@@ -13,8 +13,7 @@ import torch
 import mechheads as mh
 from mechheads.patching import Resample, Scale, UniformAttention
 from mechheads.testing import CheckFailed, check_intervention, check_metric, material, trials
-
-pytestmark = pytest.mark.transformerlens
+from support.levels import few
 
 SITES = ("z", "q", "k", "v", "pattern", "scored_q")
 BUILT_IN = [
@@ -58,7 +57,7 @@ def test_built_in_metrics_pass(metric):
     )
 
 
-@pytest.mark.parametrize("name", ["gpt2", "qwen", "gemma"])
+@pytest.mark.parametrize("name", few(["gpt2", "qwen", "gemma"], "qwen"))
 def test_a_model_of_ones_own_is_checked_too(tiny, name):
     model = mh.load(tiny(name))
     prompts = mh.Prompts([" The capital of France is", " yes", " one two three"], answer=[" Paris", " no", " dog"])

@@ -16,8 +16,7 @@ from mechheads.heads import HeadId
 from mechheads.prompts.encoding import single_token
 from mechheads.testing.planted import PlantedHead, PlantedModel, planted_model
 from support import oracles
-
-pytestmark = pytest.mark.transformerlens
+from support.levels import few
 
 NAMES = ("capitals", "founders", "plurals", "opposites", "copies", "doubles", "to_north", "to_south")
 OF_EACH_KIND = {
@@ -76,7 +75,7 @@ def check_shares(planted: PlantedModel) -> None:
         assert (suppression >= 0.9) if kind == "suppresses" else (suppression < 0.1), (head, kind, name, suppression)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", few([0, 1], 0))
 def test_weights_hold_what_was_planted_and_nothing_else(planted, seed):
     check_shares(planted(seed))
 
@@ -95,14 +94,14 @@ def test_other_sizes():
     check_shares(one)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", few([0, 1], 0))
 def test_labels_from_weights_are_the_categories(planted, seed):
     there = planted(seed)
     labels = mh.label_heads(there.model, there.relations, rule="maps", progress=False)
     assert {head: labels.of(head) for head in there.looks_at if labels.of(head)} == there.categories
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", few(range(3), 0))
 def test_the_default_plant(planted, seed):
     heads = planted(seed).heads if seed < 2 else planted_model(seed=seed).heads
     assert list(heads) == sorted(heads) and len(heads) == 17
@@ -176,7 +175,7 @@ def adds(planted: PlantedModel, head: HeadId, name: str) -> list[float]:
     return effects
 
 
-@pytest.mark.parametrize("which", ["default", "small"])
+@pytest.mark.parametrize("which", few(["default", "small"], "small"))
 def test_what_heads_do_in_context(planted, small, which):
     there = planted(1) if which == "default" else small
     expected = {"implements": 8, "in context": 8, "suppresses": -8, "unattended": 0, "tags": 8}
@@ -232,7 +231,7 @@ def looked_at(planted: PlantedModel, head: HeadId, prompt: list[int]) -> list[in
     return found
 
 
-@pytest.mark.parametrize("begins", [True, False])
+@pytest.mark.parametrize("begins", few([True, False], True))
 def test_what_heads_look_at(planted, begins):
     """Also in a context that is full, with sources side by side, whatever stands between."""
     there, rng = planted(0), np.random.default_rng(0)

@@ -18,7 +18,6 @@ from mechheads.testing.causal_programs import CAUSAL_PROGRAMS, is_held_out
 from mechheads.testing.trained import TrainedModel, trained_model
 from support import oracles
 
-pytestmark = pytest.mark.transformerlens
 N = 300
 
 

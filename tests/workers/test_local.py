@@ -21,10 +21,11 @@ from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.workers.messages import Answer, Lost
 from mechheads.workers.replica import Replica
+from support.levels import few
 from support.made_ray import needs_ray
 from support.texts import CLEAN, PAIRS
 
-pytestmark = pytest.mark.transformerlens
+pytestmark = pytest.mark.slow
 
 QUIET: dict[str, Any] = {"progress": False}
 EVERY_UNIT = Limits(tokens=1, logit_rows=1)
@@ -54,8 +55,7 @@ def test_two_processes_give_the_bits_of_one(small, two, tmp_path: Path):
     assert same(mh.activation_patch(small, PAIRS, site="k", budget=EVERY_UNIT, store=store, **QUIET), alone)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("n", few([1, 2, 3], 2))
 def test_any_number_of_processes_gives_the_numbers_of_one(small, n: int):
     with mh.scale.Local(n) as workers:
         for budget, off in ((EVERY_UNIT, 0.0), (None, 1e-6)):
@@ -65,7 +65,7 @@ def test_any_number_of_processes_gives_the_numbers_of_one(small, n: int):
         assert len(workers.pids) == n
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_worker_with_another_release_of_a_library_is_refused(small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.metadata as metadata\n"
@@ -169,7 +169,7 @@ def test_bad_numbers_and_devices_are_refused(given, message):
         mh.scale.Local(*given)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_25_random_kills_change_nothing_and_compute_nothing_twice(small, tmp_path: Path, monkeypatch):
     monkeypatch.setattr("mechheads.engine.dispatch._LIVES", 26)  # three kills may hit one unit by chance
     log = tmp_path / "log"
@@ -276,7 +276,7 @@ sweep().save(f"{folder}/result.nc")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("kind", "given"),
     [("mh.scale.Local", {"n": 2}), pytest.param("mh.scale.Ray", {"replicas": 2}, marks=needs_ray)],
@@ -314,7 +314,6 @@ def finished(store: Path) -> int:
     return sum(sweep["units"] for sweep in Ledger.list(store))
 
 
-@pytest.mark.slow
 def test_processes_end_with_their_driver(tiny, tmp_path: Path):
     code = """
 import os, signal, sys
@@ -335,7 +334,6 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert not any(map(alive, pids))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(tiny, tmp_path: Path, presses: int):
     code = """

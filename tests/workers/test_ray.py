@@ -27,8 +27,6 @@ from mechheads.workers.messages import Request, Setup
 from support.made_ray import MadeRay, needs_ray
 from support.texts import CLEAN, PAIRS
 
-pytestmark = pytest.mark.transformerlens
-
 QUIET: dict[str, Any] = {"progress": False}
 EVERY_UNIT = Limits(tokens=1, logit_rows=1)
 PLACES = [" The capital of France Italy Spain Germany is Paris Rome Madrid"]

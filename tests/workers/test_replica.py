@@ -14,8 +14,6 @@ from mechheads.model.load import load_again
 from support.made_workers import MadeWorkers
 from support.texts import CLEAN
 
-pytestmark = pytest.mark.transformerlens
-
 QUIET: dict[str, Any] = {"progress": False}
 
 
@@ -28,6 +26,7 @@ def no_luck() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_luck")
+@pytest.mark.slow
 def test_each_model_is_freed_before_the_next_one_is_loaded(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[weakref.ref[Any]] = []
     alive: list[list[bool]] = []

@@ -130,11 +130,8 @@ class Backend(ABC):
         """The tokenizer that the model carries."""
 
     @abstractmethod
-    def fuse(self) -> None:
-        """From now on, compute no patterns where no hook asks for them, and norms and activations in one step.
-
-        Only what gives the same final states in a trial run.
-        """
+    def fuse_attention(self) -> None:
+        """From now on, compute no patterns where no hook asks for them, if a trial run gives the same final states."""
 
     @abstractmethod
     def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:

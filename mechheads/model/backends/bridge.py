@@ -15,21 +15,18 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components import NormalizationBridge
 
 from mechheads.model.backends.base import Backend, R
 from mechheads.model.backends.devices import There, bring_inputs, moved
-from mechheads.model.backends.fused_attention import NEVER, FusedAttention, apart, fused_attentions
-from mechheads.model.backends.fused_gelu import gelu_in_one_step, step_by_step_gelus
-from mechheads.model.backends.fused_norms import NativeNorm
+from mechheads.model.backends.fused_attention import NEVER, FusedAttention, fused_attentions
 from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.backends.protocols import Blocks, Keys
 from mechheads.model.backends.temporary_changes import Forward
 
 _TRIAL = 24
-"""The length of the prompts on which other ways to compute the same are tried."""
-_SAME = 0.01
-"""The part of the tolerance by which norms and activations in one step may change the final states."""
+"""The length of the prompts on which fused attention is tried."""
 
 
 def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
@@ -53,7 +50,6 @@ class BridgeBackend(Backend):
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         self._fused: Sequence[FusedAttention | None] = [None] * self.sizes.n_layers
-        self._in_one_step = False
         self._visible: dict[int, list[Tensor]] = {}
         if self.on_disk is not None:
             self.on_disk.check(module)
@@ -87,20 +83,14 @@ class BridgeBackend(Backend):
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
         return self.module.adapter.apply_output_logits_transform(logits)
 
-    def fuse(self) -> None:
+    def fuse_attention(self) -> None:
         ids = self.trial_tokens(2, min(_TRIAL, self.sizes.n_ctx))
 
         def run(fused: Sequence[FusedAttention | None]) -> Tensor:
             self._fused = fused
             return self.run(ids)
 
-        wanted = run(self._fused)
-        if any(norm.one_step for norms in self._native_norms for norm in norms) or any(self._gelus):
-            self._in_one_step = True
-            found = run(self._fused)
-            self._in_one_step = apart(found, wanted) < self.tolerance * _SAME
-            wanted = found if self._in_one_step else wanted
-        self._fused = fused_attentions(self.module.blocks, self.changes, run, wanted, self.tolerance)
+        self._fused = fused_attentions(self.module.blocks, self.changes, run, self.tolerance)
         if self.devices.several:
             for attention in filter(None, self._fused):
                 attention.long = NEVER  # reading a mask would wait for its device
@@ -240,29 +230,24 @@ class BridgeBackend(Backend):
     def _briefly(self, layer: int, run: Callable[[], R]) -> R:
         """Call ``run`` while the block computes nothing that only hook points without hooks would see.
 
-        The bridge's norms compute everything a second time for their hook points, and its attention every pattern. Some
-        activations take several passes over memory.
+        The bridge's norms compute everything a second time for their hook points, and its attention every pattern.
         """
-        changes = [norm.change(self._in_one_step) for norm in self._native_norms[layer] if norm.serves]
-        if self._in_one_step:
-            changes += [gelu_in_one_step(gelu) for gelu in self._gelus[layer] if "forward" not in gelu.__dict__]
+        changes = [
+            Forward(norm, norm.original_component.forward)
+            for norm, points in self._native_norms[layer]
+            if "forward" not in norm.__dict__ and not any(point.has_hooks() for point in points)
+        ]
         fused = self._fused[layer]
         if fused is not None and fused.serves:
             changes.append(fused.change())
         return self.changes.during(changes, run)
 
     @cached_property
-    def _gelus(self) -> list[list[Any]]:
-        """For each block, the activations that may run in one step."""
-        exact = self.parameter.dtype.itemsize >= 4
-        return [step_by_step_gelus(block) if exact else [] for block in self.module.blocks]
-
-    @cached_property
-    def _native_norms(self) -> list[list[NativeNorm]]:
-        """For each block, the norms whose result is that of transformers."""
+    def _native_norms(self) -> list[list[tuple[Any, list[Any]]]]:
+        """For each block, the norms whose result is that of transformers, and their hook points."""
         return [
             [
-                NativeNorm.of(part)
+                (part, [point for point in part.modules() if isinstance(point, HookPoint)])
                 for part in block.modules()
                 if isinstance(part, NormalizationBridge)
                 and (part.use_native_layernorm_autograd or getattr(part.config, "layer_norm_folding", False))

@@ -193,11 +193,7 @@ AttentionInterface.register(_CAUSAL, _causal)
 
 
 def fused_attentions(
-    blocks: Iterable[Any],
-    changes: Changes,
-    run: Callable[[Sequence[FusedAttention | None]], Tensor],
-    wanted: Tensor,
-    tolerance: float,
+    blocks: Iterable[Any], changes: Changes, run: Callable[[Sequence[FusedAttention | None]], Tensor], tolerance: float
 ) -> list[FusedAttention | None]:
     """The fused attention of each block, after a trial run that shows that it computes the same.
 
@@ -205,26 +201,21 @@ def fused_attentions(
 
     Args:
         run: runs the model with some attentions fused, and gives its final states.
-        wanted: the final states with none of them fused.
         tolerance: how far the final states may differ, in their standard deviations.
     """
     found = [fused_attention(block, changes) for block in blocks]
     none: list[FusedAttention | None] = [None] * len(found)
     if not any(found):
         return none
+    step_by_step = run(none).float()
     try:
-        off = apart(run(found), wanted)
+        fused = run(found).float()
     except (RuntimeError, TypeError, AttributeError, ValueError, LookupError):
         return none
-    if not off < tolerance:
+    off = (fused - step_by_step).abs().max() / step_by_step.std()
+    if not bool(off < tolerance):
         return none
     for attention in found:
         if attention is not None:
             attention.long = _LONG
     return found
-
-
-def apart(found: Tensor, wanted: Tensor) -> float:
-    """How far final states are from those wanted at most, in standard deviations; NaN if they are not finite."""
-    found, wanted = found.float(), wanted.float()
-    return float((found - wanted).abs().max() / wanted.std())

@@ -142,7 +142,7 @@ def refusal_contribution(
     groups = Groups.of(model, group)
     every = groups.units(heads)
     if race is not None:
-        race.check(len(every), places=1, dtype=model.dtype)
+        race.check(len(every), places=1)
     metric = OpeningLogProb(find_opening(model, sides.harmful, opening))
     harmful, harmless = (with_opening(model, side, metric.opening) for side in (sides.harmful, sides.harmless))
     refusal = value_of(model, harmful, metric)

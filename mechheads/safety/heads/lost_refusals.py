@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Float
 
 from mechheads.engine.evaluate import Evaluator
-from mechheads.engine.half_precision import for_early_rounds
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, report
@@ -104,9 +103,7 @@ class RefusalLoss:
         """
 
         racer = self._racer(self.groups.units(heads), race)
-        other = for_early_rounds(self.model, race)
-        early = None if other is None else replace(self, model=other)._racer(racer.job.heads, race.without_early)
-        raced = run_race(racer, race, early=early, progress=self.progress)
+        raced = run_race(racer, race, progress=self.progress)
         lost = self.groups.spread(raced.values[:, :, 0])
         direct = np.full_like(lost, np.nan)
         if raced.in_race and not raced.interrupted:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from mechheads.engine.evaluate import Evaluator
-from mechheads.engine.half_precision import for_early_rounds
 from mechheads.engine.job import Job
 from mechheads.engine.racing import Race
 from mechheads.engine.run_race import Raced, Racing, run_race
@@ -34,15 +32,11 @@ def race_ships(
     with turning.stored_in(asked.store, ablations[0].group) as kept:
         jobs = asked.jobs(ablations, race, kept)
         racers = _racers(jobs)
-        other = for_early_rounds(asked.model, race)
-        early: list[Racing | None] = [None] * len(jobs)
-        if other is not None:
-            early = [*_racers(replace(asked, model=other).jobs(ablations, race.without_early, kept))]
         stopped = False
-        for ablation, job, racer, quick in zip(ablations, jobs, racers, early, strict=True):
+        for ablation, job, racer in zip(ablations, jobs, racers, strict=True):
             raced = Raced.start(job, race)
             if not stopped:
-                raced = run_race(racer, race, early=quick, progress=asked.progress)
+                raced = run_race(racer, race, progress=asked.progress)
             found = empty(job, about_pass(asked, ablation, r), 0)
             found.kl[:] = ablation.groups(asked.model).spread(raced.values[:, :, 0])
             raced.interrupted |= stopped

@@ -14,11 +14,9 @@ import mechheads as mh
 import mechheads.behaviour.recipes.copy_suppression as recipe
 from mechheads.behaviour import copy_suppression, copying_scores
 from mechheads.runs.head_cache import HeadCache
-from support.architectures import architectures
 from support.blank import Blank
 from support.ctrl_c import stopped_at
-
-pytestmark = pytest.mark.transformerlens
+from support.levels import few
 
 QUICK: dict[str, Any] = {"window": 16, "progress": False}
 ROWS = [
@@ -27,7 +25,7 @@ ROWS = [
 ]
 
 
-@pytest.fixture(scope="module", params=architectures("llama", "gpt2", "gemma3", "neox"))
+@pytest.fixture(scope="module", params=few(("llama", "gpt2", "gemma3", "neox"), "llama"))
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     backend = "bridge" if request.param == "gemma3" else None  # HookedTransformer does not know it
     return mh.load(tiny(request.param), backend=backend)

@@ -15,12 +15,10 @@ import mechheads as mh
 import mechheads.behaviour.recipes.function_vectors as function_vectors
 from mechheads.behaviour import function_vector, function_vector_heads
 from mechheads.labels import shuffled_labels
-from support.architectures import architectures
 from support.ctrl_c import stopped_at
+from support.levels import few
 from support.oracles import activations, blend, forward, ids_of, name, with_z
 from support.texts import WORD_PAIRS
-
-pytestmark = pytest.mark.transformerlens
 
 TEMPLATE = " {source} is {target} the"
 WORDS = mh.Relation("words", None, WORD_PAIRS)
@@ -28,7 +26,7 @@ CAPITALS = mh.Relation("capitals", None, [*WORD_PAIRS[:4], ("store", "book"), ("
 QUICK: dict[str, Any] = {"shots": 3, "n": 2, "template": TEMPLATE, "progress": False}
 
 
-@pytest.fixture(scope="module", params=architectures("llama", "gpt2", "gemma", "neox"))
+@pytest.fixture(scope="module", params=few(("llama", "gpt2", "gemma", "neox"), "llama"))
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param))
 

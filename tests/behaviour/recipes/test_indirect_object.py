@@ -17,18 +17,16 @@ import mechheads as mh
 import mechheads.behaviour.recipes.indirect_object_roles as object_roles
 from mechheads.behaviour import indirect_object_pairs, indirect_object_roles
 from support import oracles
-from support.architectures import architectures
 from support.blank import Blank
 from support.ctrl_c import stopped_at
-
-pytestmark = pytest.mark.transformerlens
+from support.levels import few
 
 NAMES = ["France", "Italy", "Spain", "Germany", "Paris", "Rome", "Nowhere"]
 TEMPLATES = (" When {first} and {second} went, {subject} gave to", " The {first} and {second} to {subject} gave to")
 QUICK: dict[str, Any] = {"progress": False}
 
 
-@pytest.fixture(scope="module", params=architectures("llama", "gpt2", "gemma", "neox"))
+@pytest.fixture(scope="module", params=few(("llama", "gpt2", "gemma", "neox"), "llama"))
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param))
 

@@ -14,8 +14,6 @@ from benchmarks import known_heads
 from mechheads.heads import HeadId
 from mechheads.model.sources.errors import ModelSourceError
 
-pytestmark = pytest.mark.transformerlens
-
 
 def test_the_table_names_heads_that_gpt2_has_and_roles_that_are_compared() -> None:
     known = known_heads.published()

@@ -13,11 +13,9 @@ import torch
 import mechheads as mh
 import mechheads.behaviour.recipes.retrieval as retrieval
 from mechheads.behaviour import retrieval_heads
-from support.architectures import architectures
 from support.ctrl_c import stopped_at
+from support.levels import few
 from support.oracles import activations, forward, name
-
-pytestmark = pytest.mark.transformerlens
 
 NEEDLES = (
     (" Paris is the", "big store of John", " Paris"),
@@ -28,7 +26,7 @@ TEXT = [" When John and Mary went to the store gave a book no I cannot help Sure
 QUICK: dict[str, Any] = {"n": 3, "length": 56, "needles": NEEDLES, "depths": (0.1, 0.5, 0.9), "progress": False}
 
 
-@pytest.fixture(scope="module", params=architectures("llama", "gpt2", "gemma", "neox"))
+@pytest.fixture(scope="module", params=few(("llama", "gpt2", "gemma", "neox"), "llama"))
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param))
 

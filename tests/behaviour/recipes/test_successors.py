@@ -17,11 +17,9 @@ import mechheads.behaviour.recipes.successors as successors
 from mechheads.behaviour import successor_scores
 from mechheads.labels import open_weights
 from mechheads.labels.readings import Readings
-from support.architectures import architectures
 from support.blank import Blank
 from support.ctrl_c import stopped_at
-
-pytestmark = pytest.mark.transformerlens
+from support.levels import few
 
 SEQUENCES = {
     "places": ["France", "Italy", "Nowhere", "Spain", "Germany", "Paris"],
@@ -33,7 +31,7 @@ PAIRS = {"places": [(0, 1), (2, 3), (3, 4)], "words": [(0, 1), (1, 2), (2, 3), (
 QUICK: dict[str, Any] = {"progress": False, "min_members": 3, "draws": 2000}
 
 
-@pytest.fixture(scope="module", params=architectures("llama", "gpt2", "gemma", "neox"))
+@pytest.fixture(scope="module", params=few(("llama", "gpt2", "gemma", "neox"), "llama"))
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param))
 

@@ -25,10 +25,8 @@ from mechheads.gating.fit.arguments import Rules
 from mechheads.gating.fit.descent import Descent, Pull, State, _mini_batch, _on_plateau, descend
 from mechheads.gating.fit.gates import Rows, _final_states, log_probs, parts, rows_at_once, value_and_gradient
 from support import gated_micro
-from support.architectures import architectures
 from support.gated_micro import DEAD, HURTS, NEEDED, capitals
-
-pytestmark = pytest.mark.transformerlens
+from support.levels import architectures
 
 TINY = architectures("gpt2", "llama", "neox", "gemma")
 TEXTS = Task(

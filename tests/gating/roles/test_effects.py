@@ -17,8 +17,6 @@ from mechheads.gating.roles.effects import ablation_effects
 from support import gated_micro, oracles
 from support.gated_micro import HURTS, NEEDED, capitals, log_p
 
-pytestmark = pytest.mark.transformerlens
-
 TEXTS = Task(
     [" The capital of France is", " no", " a big dog gave", " one two"],
     [" Paris", " yes cat", " dog", " three one two"],

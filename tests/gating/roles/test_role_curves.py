@@ -22,8 +22,6 @@ from support.gated_micro import HURTS, NEEDED, capitals, log_p
 from support.made_gates import made_gates
 from support.made_workers import MadeWorkers
 
-pytestmark = pytest.mark.transformerlens
-
 TEXTS = Task([" The capital of France is", " no", " a big dog"], [" Paris", " yes cat", " gave"], cluster=list("abc"))
 QUICK: dict[str, Any] = {"progress": False}
 

@@ -14,8 +14,6 @@ from support import gated_micro, tiny as tiny_models
 from support.gated_micro import CAPITALS, DEAD, HURTS, NEEDED, capitals
 from support.made_gates import made_gates
 
-pytestmark = pytest.mark.transformerlens
-
 
 @pytest.fixture(scope="module")
 def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:

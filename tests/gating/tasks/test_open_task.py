@@ -74,7 +74,6 @@ def test_names_are_those_of_load_task() -> None:
     assert [needs_model(name) for name in ("math", "aba_abb", "capitals", "copying")] == [False, True, True, True]
 
 
-@pytest.mark.transformerlens
 def test_a_relation_becomes_a_task(tmp_path, tiny) -> None:
     file = write(tmp_path, RELATION, lines=False)
     assert needs_model(file)

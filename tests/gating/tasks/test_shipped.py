@@ -21,8 +21,6 @@ from mechheads.gating.tasks.task import Task
 from mechheads.labels import relation_names
 from support.texts import WORD_PAIRS
 
-pytestmark = pytest.mark.transformerlens
-
 ANSWERS: dict[str, Callable[..., float]] = {
     "given": lambda has, more: has + more,
     "eaten": lambda cookies, eaten: cookies - eaten,
@@ -351,7 +349,7 @@ def test_no_item_is_rejected(model: mh.Model, name: str) -> None:
     assert task.tokens(model).rejected == {}
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", ["syntax", "common_sense_open", "aba_abb", "capitals"])
 def test_targets_are_likelier_than_those_of_other_items(model: mh.Model, name: str) -> None:
     task = load_task(name, model=model, n=8)

@@ -11,8 +11,6 @@ import torch
 import mechheads as mh
 from mechheads.gating import Task
 
-pytestmark = pytest.mark.transformerlens
-
 
 @pytest.fixture(scope="module")
 def llama(tiny: Callable[[str], Path]) -> mh.Model:

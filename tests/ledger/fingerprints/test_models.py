@@ -19,8 +19,6 @@ from torch.nn.modules.module import register_module_forward_hook
 import mechheads as mh
 from mechheads.ledger.fingerprints import model_fingerprint
 
-pytestmark = pytest.mark.transformerlens
-
 PROMPTS = [" The capital of France is", " The capital of Spain is the big"]
 PAIRS = mh.PromptPairs(PROMPTS[:1], [" The capital of Italy is"], [" Paris"], [" Rome"])
 

@@ -480,7 +480,6 @@ def test_weights_that_lie_otherwise_in_memory_are_the_same() -> None:
     assert weights_fingerprint(turned) == weights_fingerprint(net())
 
 
-@pytest.mark.transformerlens
 def test_the_weights_of_the_default_model(model: mh.Model) -> None:
     found = weights_fingerprint(model.model)
     model.cache(["The capital of France is"], progress=False)

@@ -17,10 +17,10 @@ from benchmarks.tiny_families import FAMILIES
 from mechheads.limits import Limits
 from mechheads.model.backends import fused_attention
 from mechheads.model.backends.fused_attention import is_causal
-from support.architectures import architectures
+from support.levels import architectures, few
 from support.releases import only_on_4
 
-pytestmark = [pytest.mark.transformerlens, only_on_4]
+pytestmark = only_on_4
 
 FUSED = ("llama", "gpt2", "neox", "qwen", "gemma3", "granite")
 MORE = ("falcon-7b", "gpt-j", "opt", "phi", "gpt-neo", "gpt-bigcode", "phi3", "cohere2", "llama4", "afmoe")
@@ -66,7 +66,7 @@ def heads_with_patterns(model: mh.Model, run: Callable[[list[list[int]]], object
     return seen.n
 
 
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", few(FUSED, "neox", "granite"))
 def test_only_who_asks_for_a_pattern_gets_one(tiny: Callable[[str], Path], name: str) -> None:
     fused, eager = both(tiny(name))
     assert heads_with_patterns(fused, lambda ids: fused.cache(ids, sites=("z", "q", "k", "v"))) <= 1  # the mask
@@ -105,7 +105,7 @@ def assert_same_numbers(
         assert found == pytest.approx(wanted, abs=1e-5, rel=1e-5, nan_ok=True)
 
 
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", few(FUSED, "llama", "gemma3"))
 def test_every_kind_of_run_gives_the_same_numbers(tiny: Callable[[str], Path], name: str) -> None:
     assert_same_numbers(*both(tiny(name)), TEXTS, pairs())
 
@@ -135,7 +135,7 @@ def test_a_hook_of_the_user_sees_what_it_saw(tiny: Callable[[str], Path]) -> Non
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gpt-j"])
+@pytest.mark.parametrize("name", few(["llama", "gpt2", "gpt-j"], "gpt-j"))
 def test_the_model_is_as_before_after_an_error_inside_attention(
     family: Callable[[str], Path], name: str, error: Any
 ) -> None:
@@ -199,7 +199,7 @@ def test_long_prompts_give_the_models_own_logits(tiny: Callable[[str], Path], na
     torch.testing.assert_close(logits, model.backend.own_logits(ids)[0], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2", "neox"])
+@pytest.mark.parametrize("name", few(["llama", "gemma3", "gpt2", "neox"], "gemma3"))
 def test_long_prompts_that_share_their_first_tokens_give_what_step_by_step_gives(
     tiny: Callable[[str], Path], name: str, monkeypatch: Any
 ) -> None:

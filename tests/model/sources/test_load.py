@@ -79,7 +79,7 @@ def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, st
     return cache, said[0], said[1]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_default_model_is_fetched_and_converted_once(fresh_cache: tuple[Path, str, str]) -> None:
     cache, first, second = fresh_cache
     assert (first + second).count("preparing the default model") == 1
@@ -89,7 +89,7 @@ def test_the_default_model_is_fetched_and_converted_once(fresh_cache: tuple[Path
     assert {"model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"} <= files
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_default_model_knows_paris(
     fresh_cache: tuple[Path, str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

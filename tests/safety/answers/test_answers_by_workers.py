@@ -19,8 +19,6 @@ from mechheads.safety import Ablation, attack_curve, refusal_brittleness, refusa
 from mechheads.workers.messages import Answer, Lost, Request
 from support.made_workers import MadeWorkers
 
-pytestmark = pytest.mark.transformerlens
-
 HARMFUL, HARMLESS = [" The capital of France is", " When John went to the"], [" a big dog gave Mary a", " no"]
 FEW: dict[str, Any] = {"template": "bare", "max_new_tokens": 4, "progress": False, "seed": 3}
 TEST: dict[str, Any] = FEW | {"texts": [" Paris and Rome"], "opening": " no", "draws": 1}
@@ -31,7 +29,9 @@ def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"))
 
 
-@pytest.mark.parametrize(("ablation", "temperature"), [("mean", 0.0), ("scaling", 0.7)])
+@pytest.mark.parametrize(
+    ("ablation", "temperature"), [("scaling", 0.7), pytest.param("mean", 0.0, marks=pytest.mark.release)]
+)
 def test_each_condition_is_written_on_its_own(llama: mh.Model, ablation: Any, temperature: float):
     workers = MadeWorkers(2)
     given: dict[str, Any] = {"ablation": ablation, "temperature": temperature}
@@ -52,6 +52,7 @@ def test_each_condition_is_written_on_its_own(llama: mh.Model, ablation: Any, te
     assert test.answers[["condition", "kind", "request"]].equals(here.answers[["condition", "kind", "request"]])
 
 
+@pytest.mark.release
 def test_random_sets_are_written_by_workers(llama: mh.Model):
     given: dict[str, Any] = FEW | {"texts": [" Paris and Rome"], "draws": 2}
     workers = MadeWorkers(2)
@@ -70,6 +71,7 @@ def test_random_sets_are_written_by_workers(llama: mh.Model):
         assert tuple(rows["answer"]) == alone.texts
 
 
+@pytest.mark.release
 def test_a_curve_takes_workers_that_are_lost(llama: mh.Model):
     lost: list[Any] = []
 

@@ -36,8 +36,6 @@ from mechheads.safety import (
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
 
-pytestmark = pytest.mark.transformerlens
-
 WRITING = importlib.import_module("mechheads.generation.generate")
 
 N = 10

@@ -22,10 +22,8 @@ from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import Ablation, ships
 from mechheads.safety.heads.measure_ships import Pass
 from support import oracles, weight_surgery
-from support.architectures import architectures
+from support.levels import few
 from support.weight_surgery import Which
-
-pytestmark = pytest.mark.transformerlens
 
 PROMPTS = ["When John went to the store", " Paris or Rome", " a big dog gave Mary a book yes", " no", "I help"]
 HEADS = [mh.HeadId(2, 1), mh.HeadId(0, 0), mh.HeadId(1, 3), mh.HeadId(0, 3), mh.HeadId(1, 2)]
@@ -33,7 +31,7 @@ HEADS = [mh.HeadId(2, 1), mh.HeadId(0, 0), mh.HeadId(1, 3), mh.HeadId(0, 3), mh.
 WAYS = [("undifferentiated", "q"), ("undifferentiated", "k"), ("scaling", "q")]
 
 
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
+@pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox", "gemma"), "llama"))
 def architecture(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> tuple[mh.Model, Path]:
     folder = tiny(request.param)
     return mh.load(folder), folder

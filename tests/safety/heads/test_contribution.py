@@ -27,11 +27,11 @@ from mechheads.safety.answers.verdicts import verdict
 from mechheads.safety.requests.openings import with_answer
 from mechheads.safety.requests.sides import Sides, shared_end, value_of
 from support import oracles, weight_surgery
-from support.architectures import architectures
 from support.ctrl_c import stopped_at
+from support.levels import few
 from support.micro import micro  # noqa: F401
 
-pytestmark = [pytest.mark.transformerlens, pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning")
 
 HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes", " Rome is big"]
 HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat", " Rome is"]
@@ -40,7 +40,7 @@ QUIET: dict[str, Any] = {"progress": False, "opening": BEGINS}
 HEADS = [(0, 0), (1, 3), (2, 1)]
 
 
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox"))
+@pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox"), "llama"))
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param))
 
@@ -345,18 +345,6 @@ def test_heads_race_by_what_both_sides_lose(by: Any, llama: mh.Model) -> None:
     assert ((values.min(-1)[dropped] - 1e-6 < estimate) & (estimate < values.max(-1)[dropped] + 1e-6)).all()
     assert (n[~dropped] == 12).all() and (n[dropped] < 12).all()
     assert {*whole.provenance} < {*race.provenance} and race.provenance["heads"] == "all"
-
-
-@pytest.mark.parametrize("by", ["patch", "scaling"])
-def test_early_rounds_of_refusals_in_bfloat16_end_with_the_scores_of_float32(llama: mh.Model, by: str) -> None:
-    whole = refusal_contribution(llama, HARMFUL * 3, HARMLESS * 3, by=by, **QUIET)
-    race = refusal_contribution(
-        llama, HARMFUL * 3, HARMLESS * 3, by=by, top=mh.patching.Race(2, early="bfloat16"), **QUIET
-    )
-    kept = ~race.dataset["dropped"].values
-    np.testing.assert_allclose(race.scores.values[kept], whole.scores.values[kept], atol=1e-5)
-    assert set(whole.heads(2)) <= {mh.HeadId(*at) for at in np.argwhere(kept).tolist()}
-    assert race.provenance["race"]["rounding"]["floor"] > 0
 
 
 def test_a_race_of_refusals_that_is_interrupted_keeps_what_it_has(

@@ -18,8 +18,6 @@ from mechheads.safety import refusal_direction
 from support import oracles, weight_surgery
 from support.micro import micro  # noqa: F401
 
-pytestmark = pytest.mark.transformerlens
-
 HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes", " Rome is big"]
 HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat", " Rome is"]
 

@@ -19,9 +19,9 @@ from mechheads.patching.gradients import Watched
 from mechheads.safety import find_opening, find_openings, refusal_attribution
 from mechheads.safety.answers.verdicts import verdict
 from support import oracles
-from support.architectures import architectures
+from support.levels import few
 
-pytestmark = [pytest.mark.transformerlens, pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning")
 
 HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes"]
 OPENINGS = [" no yes one", " no no two"]
@@ -29,7 +29,7 @@ QUIET: dict[str, Any] = {"progress": False, "openings": OPENINGS}
 STEP = 0.02
 
 
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama"))
+@pytest.fixture(scope="module", params=few(("gpt2", "llama"), "llama"))
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param))
 

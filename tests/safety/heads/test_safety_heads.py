@@ -27,10 +27,9 @@ from mechheads.safety import (
 )
 from mechheads.safety.heads.ablations import Kind
 from mechheads.safety.heads.groups import Group
-from support.architectures import architectures
+from support.levels import few
 
 pytestmark = [
-    pytest.mark.transformerlens,
     pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*refuses none of:UserWarning"),
 ]
@@ -39,7 +38,7 @@ HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes", " Ro
 HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat", " Rome is"]
 
 
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "gemma"))
+@pytest.fixture(scope="module", params=few(("gpt2", "llama", "gemma"), "llama"))
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param))
 
@@ -76,7 +75,7 @@ def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(small: mh
 
 
 @pytest.mark.parametrize(("given", "kind"), [({}, "scaling"), ({"ablation": "undifferentiated"}, "undifferentiated")])
-@pytest.mark.parametrize("group", ["query", "kv"])
+@pytest.mark.parametrize("group", few(["query", "kv"], "kv"))
 def test_refusal_attribution_with_both_ships(llama: mh.Model, given: dict[str, Any], kind: Kind, group: Group):
     options: dict[str, Any] = {"heads": ["L0H1", "L1H2", "L2H3"], "group": group, "progress": False}
     found = safety_heads(llama, HARMFUL, 2, score="refusal_attribution", r=2, **given, **options)

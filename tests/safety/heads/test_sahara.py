@@ -21,8 +21,6 @@ from mechheads.safety.heads import groups
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
 
-pytestmark = pytest.mark.transformerlens
-
 REQUESTS = ["When John went to the store", " Paris or Rome", " a big dog gave Mary a book yes", " the no", "I help"]
 QUIET: dict[str, Any] = {"template": "bare", "progress": False}
 EVERY = [HeadId(layer, head) for layer in range(3) for head in range(4)]

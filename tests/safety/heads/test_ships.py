@@ -37,10 +37,8 @@ from mechheads.safety.heads.ablations import Kind
 from mechheads.safety.heads.angles import Turn, left_subspace, principal_angles
 from mechheads.safety.heads.measure_ships import Pass
 from support import oracles, weight_surgery
-from support.architectures import architectures
 from support.ctrl_c import stopped_at
-
-pytestmark = pytest.mark.transformerlens
+from support.levels import architectures
 
 TINY = architectures("gpt2", "llama", "neox", "gemma")
 REQUESTS = [

@@ -17,8 +17,6 @@ from mechheads.safety import TEMPLATES, load_requests, request_prompts
 from mechheads.safety.answers.verdicts import verdict
 from mechheads.safety.requests.requests import Request, folded
 
-pytestmark = pytest.mark.transformerlens
-
 
 @pytest.fixture(scope="module")
 def llama(tiny: Callable[[str], Path]) -> mh.Model:

@@ -1,0 +1,18 @@
+"""Which parameters of a test are always run, and which before a release only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def few(values: Iterable[Any], *always: Any) -> list[Any]:
+    """All values as parameters, of which only those in ``always`` are always run; the others are ``release``."""
+    return [value if value in always else pytest.param(value, marks=pytest.mark.release) for value in values]
+
+
+def architectures(*names: str) -> list[Any]:
+    """Tiny models as parameters: the first two are always run, the others before a release."""
+    return few(names, *names[:2])
