@@ -167,10 +167,9 @@ def check_row(ids: Sequence[int], what: str, model: Reader) -> None:
         raise ValueError(f"{what} is empty; a prompt needs at least one token")
     if not 0 <= min(ids) <= max(ids) < model.d_vocab:
         token = next(each for each in ids if not 0 <= each < model.d_vocab)
-        named = "" if model.tokenizer is None or token < 0 else f" ({model.tokenizer.convert_ids_to_tokens(token)!r})"
         raise ValueError(
-            f"{what} contains token id {token}{named}, outside 0..{model.d_vocab - 1}: the model has no embedding for "
-            "it. Use the tokenizer that the model was trained with"
+            f"{what} contains token id {token}, outside 0..{model.d_vocab - 1}: the model has no embedding for it. Use "
+            "the tokenizer that the model was trained with"
         )
     if len(ids) > model.n_ctx:
         raise ValueError(f"{what} has {len(ids)} tokens; this model's context holds {model.n_ctx}")
@@ -183,7 +182,7 @@ def check_row(ids: Sequence[int], what: str, model: Reader) -> None:
 
 def _warn_of_ends(ids: Sequence[int], what: str, tokenizer: Any) -> None:
     """Warn of token ids that are a text with an end token after it, or two beginning tokens before it."""
-    if tokenizer is None or not len(ids):
+    if not tokenizer or not len(ids):
         return
     if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id and tokenizer("The")["input_ids"][-1] == ids[-1]:
         warn(

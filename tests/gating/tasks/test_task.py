@@ -50,21 +50,6 @@ def test_items_that_do_not_come_apart_are_rejected_and_counted(llama: mh.Model) 
     assert "the other token ids" in tokens.rejected[4]
 
 
-def test_a_target_that_is_not_the_end_of_the_whole(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Odd:
-        """Reads the target another way once it follows a prompt."""
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(llama.tokenizer, name)
-
-        def __call__(self, text: str, **options: object) -> object:
-            return llama.tokenizer(text.replace(" dog cat", " dog one"), **options)
-
-    odd = mh.Model(llama.backend, "odd", tokenizer=Odd())
-    with pytest.raises(ValueError, match=r"the target ' cat' are not the last of \[.*' one'\]"):
-        Task([" dog"], [" cat"]).tokens(odd)
-
-
 def test_a_task_of_which_nothing_is_left(llama: mh.Model) -> None:
     with pytest.raises(ValueError, match=r"task 'spaces': none of its 2 items can be used; item 0: a token spans"):
         Task([" The capital of France is ", "no "], ["Paris", "yes"], name="spaces").tokens(llama)

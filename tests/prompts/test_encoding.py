@@ -1,0 +1,146 @@
+"""A piece of text has the tokens it has where it stands, and every row begins and ends as it should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import mechheads as mh
+from mechheads.behaviour.recipes import retrieval
+from mechheads.labels.usable_pairs import keep_pairs
+from mechheads.prompts.encoding import ids_after, piece_ids, single_token, text_ids, token_strings
+from mechheads.safety.requests.openings import find_opening
+from support.tokenizers_of_others import KINDS, build
+
+QUIET: dict[str, Any] = {"progress": False}
+ANSWERS = [("The book is (", "A", "B"), ("The store is\n", "I", "A"), ("The capital of France is", " Paris", " Rome")]
+CHAT = [{"role": "user", "content": "The book"}]
+
+
+class Known:
+    """A model with its tokenizer, and what plain transformers gives for a text that is tokenised once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = mh.load(folder)
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        self.own = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+
+    def ids(self, text: str) -> list[int]:
+        """The tokens of a text, once, behind one beginning token."""
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids if ids[0] == 0 else [0, *ids]
+
+    def log_prob(self, ids: list[int], start: int) -> float:
+        """The log-probability of the tokens from ``start`` on."""
+        with torch.no_grad():
+            each = self.own(torch.tensor([ids])).logits[0].log_softmax(-1)
+        return sum(float(each[i - 1, ids[i]]) for i in range(start, len(ids)))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def known(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Known:
+    folder = tmp_path_factory.mktemp("tokenizers") / request.param
+    build(request.param, folder)
+    return Known(folder)
+
+
+def test_a_text_begins_once_and_does_not_end(known: Known) -> None:
+    rendered = known.tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
+    prompts = ["The capital of France is", "<bos>The capital of France is", rendered]
+    tokens = mh.Prompts(prompts).tokens(known.model)
+    for row, length, text in zip(tokens.ids.tolist(), tokens.lengths.tolist(), prompts, strict=True):
+        assert row[:length] == known.ids(text)
+        assert row[:length].count(0) == 1 and 1 not in row[:length]
+
+
+def test_an_answer_has_the_token_it_has_after_its_prompt(known: Known) -> None:
+    for prompt, right, wrong in ANSWERS:
+        given = mh.Prompts([prompt], answer=[right], wrong=[wrong])
+        ids = known.ids(prompt)
+        wanted = [known.ids(prompt + answer) for answer in (right, wrong)]
+        assert all(whole[:-1] == ids for whole in wanted)
+        tokens = given.tokens(known.model)
+        assert [int(tokens.answer[0]), int(tokens.wrong[0])] == [whole[-1] for whole in wanted]
+        base = mh.ablate(known.model, given, metric="log_prob", heads="L0H0", **QUIET).dataset["base_metric"].item()
+        assert base == pytest.approx(known.log_prob(wanted[0], len(ids)), abs=1e-4)
+
+
+def test_targets_and_continuations_are_those_of_the_whole_text(known: Known) -> None:
+    for prompt, target, _ in ANSWERS:
+        whole, start = known.ids(prompt + target), len(known.ids(prompt))
+        wanted = known.log_prob(whole, start)
+        task = mh.task_log_prob(known.model, mh.Task([prompt], [target]), **QUIET)
+        assert task[0] == pytest.approx(wanted, abs=1e-4)
+    (found,) = mh.generation.continuation_log_probs(known.model, [ANSWERS[2][:2]], **QUIET)
+    assert found.log_prob == pytest.approx(wanted, abs=1e-4)
+
+
+def test_what_is_written_follows_the_last_word(known: Known) -> None:
+    ids = known.ids("The capital of France is")
+    with torch.no_grad():
+        for _ in range(3):
+            ids = [*ids, int(known.own(torch.tensor([ids])).logits[0, -1].argmax())]
+    written = mh.generate(known.model, ["The capital of France is"], 3, **QUIET).ids[0]
+    assert [*known.ids("The capital of France is"), *written] == ids[: len(ids) - 3 + len(written)]
+
+
+def test_the_opening_of_a_refusal_is_that_after_the_template(known: Known) -> None:
+    text = known.tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
+    wanted = known.ids(text + "I cannot help")[len(known.ids(text)) :]
+    assert list(find_opening(known.model, mh.Prompts([CHAT]), "I cannot help")) == wanted
+
+
+def test_words_and_needles_have_no_space_of_their_own(known: Known) -> None:
+    pairs = [("Italy", "Romeo"), ("Spain", "Madridista")]
+    (kept,) = keep_pairs([mh.Relation("words", "Knowledge", pairs)], known.model.tokenizer, targets="first")
+    wanted = [known.ids(f"x {target}")[len(known.ids("x")) :][0] for _, target in pairs]
+    assert [target for _, target in kept.tokens] == wanted
+    needles = [("The capital of France is", "Paris", "France"), ("The capital of Spain is", "Madrid", "Spain")]
+    prompt = next(
+        retrieval._prompts(known.model, ["the store gave a book to Mary and " * 60], (2, 60), [0.2, 0.8], needles, 0)
+    )
+    shown = known.tokenizer.convert_ids_to_tokens(prompt.ids)
+    assert "▁" not in shown and shown[prompt.answer :] in (["▁Paris"], ["▁Madrid"])
+
+
+def test_tokens_are_shown_with_their_spaces(known: Known) -> None:
+    assert "".join(token_strings(known.ids("The capital of France")[1:], known.model.tokenizer)).strip() == (
+        "The capital of France"
+    )
+
+
+def test_a_token_across_answer_and_prompt_is_refused(tiny: Callable[[str], Path]) -> None:
+    model = mh.load(tiny("gpt2"))
+    with pytest.raises(ValueError, match=r"answer\[0\] = 'Paris' and its prompt, which ends with .* share a token"):
+        mh.Prompts([" The capital of France is "], answer=["Paris"]).tokens(model)
+    pairs = mh.PromptPairs([" France is"], [" France is"], answer=[" Paris"], wrong=[" Rome"])
+    assert pairs.tokens(model)[0].answer.tolist() == [single_token(" Paris", model.tokenizer)]
+
+
+def test_ids_that_the_model_does_not_know_are_refused(tiny: Callable[[str], Path]) -> None:
+    model = mh.load(tiny("gpt2"))
+    more = transformers.AutoTokenizer.from_pretrained(tiny("gpt2"))
+    more.add_tokens(["<new>"])
+    wider = mh.wrap(model.model, tokenizer=more)
+    with pytest.raises(ValueError, match=r"prompt 0 contains token id \d+, outside 0\.\.\d+: the model has no embedd"):
+        wider.cache(["one <new>"], **QUIET)
+
+
+def test_rows_of_ids_with_an_end_or_two_beginnings_are_told(known: Known) -> None:
+    ids = known.ids("The capital")
+    with pytest.warns(UserWarning, match="prompt 0 begins twice with"):
+        mh.Prompts([[0, *ids]]).tokens(known.model)
+
+
+def test_pieces_of_an_ordinary_tokenizer_are_as_alone(tiny: Callable[[str], Path]) -> None:
+    tokenizer = mh.load(tiny("gpt2")).tokenizer
+    for piece in (" Paris", "Paris", "12", "\n", ")", " a big dog"):
+        alone = tokenizer(piece, add_special_tokens=False)["input_ids"]
+        assert piece_ids(piece, tokenizer) == alone
+        assert ids_after(" The", piece, tokenizer) in (alone, None)
+    assert text_ids("", tokenizer)[0] == []

@@ -1,0 +1,83 @@
+"""Tokenizers that treat the space before a text as those of well-known models do, with a tiny model for each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tokenizers
+import torch
+import transformers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from support.tiny import WORDS
+
+KINDS = ("llama-2", "mistral", "phi-3", "appends-eos")
+"""llama-2 puts a space before every piece of text; mistral before the first; phi-3 as llama-2, and its special tokens
+swallow the white space after them; appends-eos ends every text with the end token."""
+_TEMPLATES = {
+    "phi-3": "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
+}
+_TEMPLATE = (
+    "<bos>{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]\n{% endif %}"
+)
+
+
+def make_tokenizer(kind: str) -> transformers.PreTrainedTokenizerFast:
+    """A tokenizer of one of ``KINDS``."""
+    specials = ["<bos>", "<eos>", "<pad>", "<unk>"]
+    tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")  # pyright: ignore
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")  # pyright: ignore
+    alphabet = [chr(c) for c in range(32, 127)] + ["▁", "\n"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator([WORDS] * 3 + [" A A A B B B I I I"], trainer)
+    if kind in ("llama-2", "phi-3"):
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])  # pyright: ignore
+        tokenizer.pre_tokenizer = None  # pyright: ignore
+        tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])  # pyright: ignore
+    if kind == "phi-3":
+        roles = ["<|user|>", "<|assistant|>", "<|system|>", "<|end|>"]
+        tokenizer.add_special_tokens([AddedToken(role, special=True, rstrip=True, normalized=False) for role in roles])
+    single = "<bos> $A <eos>" if kind == "appends-eos" else "<bos> $A"
+    tokenizer.post_processor = processors.TemplateProcessing(  # pyright: ignore
+        single=single, special_tokens=[("<bos>", 0), ("<eos>", 1)]
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<bos>",
+        eos_token="<eos>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        chat_template=_TEMPLATES.get(kind, _TEMPLATE),
+        model_max_length=512,
+    )
+
+
+def build(kind: str, folder: Path) -> None:
+    """Save a tiny random Llama with the tokenizer of a kind."""
+    tokenizer = make_tokenizer(kind)
+    config = transformers.LlamaConfig(
+        vocab_size=len(tokenizer),
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=2,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.data.normal_(0, 1.4 * parameter.shape[-1] ** -0.5)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
