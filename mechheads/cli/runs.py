@@ -56,6 +56,9 @@ def run(
     allow: Annotated[
         list[str] | None, typer.Option(help="A module that the analysis may take its code from; can be repeated.")
     ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Let the file's model run code that comes with it.")
+    ] = False,
 ) -> None:
     """Run an analysis from a file, as a whole or one part of it, for a batch scheduler."""
     from dataclasses import replace
@@ -66,7 +69,7 @@ def run(
 
     with errors_shown():
         several = workers_for(workers)
-        analysis = read_analysis(spec, allow or ())
+        analysis = read_analysis(spec, allow or (), trust_remote_code=trust_remote_code)
         chosen = None if part is None else parse_part(part)
         if chosen is not None and out is not None:
             raise ValueError("--out needs all units, but --part computes some; merge the parts first")

@@ -9,6 +9,7 @@ from functools import cached_property
 from mechheads.engine.shared_prefix import run_sharing_prefix
 from mechheads.ledger.fingerprints import model_fingerprint
 from mechheads.limits import Limits
+from mechheads.model.backends.state import ModelState
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
@@ -32,6 +33,23 @@ class CachedRuns:
         else:
             self.tokens = {"clean": as_prompts(prompts).tokens(model)}
         self._kept: dict[str, HeadCache] = {}
+        self._state: ModelState | None = None
+
+    def note_state(self) -> None:
+        """Note how the model is now, for ``check_state``."""
+        self._state = ModelState.of(self.model.model)
+
+    def check_state(self) -> None:
+        """Check that the model is as it was when its state was noted.
+
+        Raises:
+            ValueError: if its weights, hooks, dtype or device have changed.
+        """
+        if self._state is not None and (changed := self._state.changed(ModelState.of(self.model.model))):
+            raise ValueError(
+                f"job: the model has changed since the job's runs were cached: {changed}. The runs are not those of "
+                "this model any more; prepare a new job with mh.prepare(model, ...)"
+            )
 
     @cached_property
     def mark(self) -> str:

@@ -201,7 +201,8 @@ def given(
     """The model, the prompts and, if a job is given, its cached runs.
 
     Raises:
-        ValueError: if prompts are missing, both prompts and a job are given, or the job belongs to another model.
+        ValueError: if prompts are missing, both prompts and a job are given, or the job belongs to another model or to
+            this one before it was changed.
     """
     if isinstance(model, Job):
         if prompts is not None:
@@ -209,10 +210,12 @@ def given(
                 f"both {name} and a job are given, but a job has its own prompts; leave {name} out, and give the other "
                 "arguments by name, such as heads=[...]"
             )
+        model.runs.check_state()
         return model.model, model.spec.prompts, model.runs
     if isinstance(prompts, Job):
         if prompts.model is not model:
             raise ValueError(f"{name} is a job of another model; give a job of this model, from mh.prepare(model, ...)")
+        prompts.runs.check_state()
         return model, prompts.spec.prompts, prompts.runs
     if prompts is None:
         raise ValueError(f"{name} is missing; give prompts, or a job from mh.prepare in place of the model")
@@ -255,6 +258,7 @@ def prepare(
     enough = replace(limits, memory=_room(runs.bytes(dict.fromkeys(runs.tokens, kept)) <= limits.memory))
     for side in runs.tokens:
         runs.run(side, kept, enough, progress).check_finite()
+    runs.note_state()
     intervention = Patch() if isinstance(prompts, PromptPairs) else Zero()
     return make_ready(model, Spec(prompts, intervention, kl_divergence, limits=limits), runs=runs, progress=progress)
 

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from mechheads.ledger.fingerprints import model_fingerprint
-from mechheads.ledger.sweep_key import device_kind
+from mechheads.model.backends.state import arithmetic
 from mechheads.model.model import Model, source_of
 from mechheads.workers.messages import Setup
 from mechheads.workers.parcel import pack
@@ -34,7 +34,7 @@ class SameModel:
         Raises:
             ValueError: if the model carries hooks.
         """
-        return cls(mark or model_fingerprint(model.model, "workers"), device_kind(model.device))
+        return cls(mark or model_fingerprint(model.model, "workers"), arithmetic(model.device))
 
     def check(self, model: Model) -> None:
         """Check a worker's model.
@@ -42,7 +42,7 @@ class SameModel:
         Raises:
             ValueError: if it is another model, or on another kind of device.
         """
-        if (here := device_kind(model.device)) != self.device:
+        if (here := arithmetic(model.device)) != self.device:
             raise ValueError(
                 f"workers: the model is on {self.device} in this process and on {here} on a worker, which rounds "
                 'differently; load it on the same kind of device, such as mh.load(device="cuda"), or give '

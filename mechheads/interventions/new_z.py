@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -130,7 +130,8 @@ def apply(intervention: Intervention, value: Tensor, context: Context) -> Tensor
     Raises:
         ValueError: if the result is not a tensor of the same shape, or not finite at a real token.
     """
-    new = intervention(value.clone(), context)
+    copies = {side: run.copies() for side in ("base", "source") if (run := getattr(context, side)) is not None}
+    new = intervention(value.clone(), replace(context, **copies))
     name = getattr(intervention, "__name__", None) or type(intervention).__name__
     if not isinstance(new, torch.Tensor) or new.shape != value.shape:
         got = list(new.shape) if isinstance(new, torch.Tensor) else type(new).__name__

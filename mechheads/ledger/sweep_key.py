@@ -6,11 +6,10 @@ import json
 from collections.abc import Mapping
 from os import PathLike
 
-import torch
-
 from mechheads.ledger.fingerprints import fingerprint, model_fingerprint
 from mechheads.ledger.ledger import Ledger
 from mechheads.metrics.base import name_of
+from mechheads.model.backends.state import arithmetic
 from mechheads.model.model import Model
 from mechheads.prompts.tokens import Tokens
 
@@ -30,24 +29,13 @@ def open_ledger(path: str | PathLike[str], model: Model, runs: Mapping[str, Toke
     marks = {name: fingerprint(part, what=name) for name, part in parts.items()}
     prompts = {name: None if tokens is None else tokens.fingerprint() for name, tokens in runs.items()}
     whole = {
-        "model": model.provenance() | {"device": device_kind(model.device)},
+        "model": model.provenance() | {"device": arithmetic(model.device)},
         "configuration": json.dumps(model.backend.configuration, sort_keys=True, default=str),
         "made of": model_fingerprint(model.model, "store"),
         "prompts": prompts,
     } | marks
     about = {name: name_of(part) for name, part in parts.items()} | {"model": model.name, "prompts": prompts}
     return Ledger(path, fingerprint(whole, what="sweep"), about)
-
-
-def device_kind(device: torch.device) -> str:
-    """What a device is, whatever its number: all GPUs of one kind round alike.
-
-    >>> import torch
-    >>> from mechheads.ledger.sweep_key import device_kind
-    >>> device_kind(torch.device("cpu"))
-    'cpu'
-    """
-    return f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type
 
 
 class Store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from mechheads.limits import Budget, Limits
 from mechheads.messages.progress import Bar
 from mechheads.messages.suggest import did_you_mean
 from mechheads.model.backends.devices import There, moved
+from mechheads.model.backends.state import weights_mark
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.layer_store import LayerStore
@@ -26,7 +28,7 @@ from mechheads.units import show_bytes
 if TYPE_CHECKING:
     from mechheads.model.core import ModelCore
 
-from mechheads.runs.head_tensor import Attention, HeadResult, HeadTensor
+from mechheads.runs.head_tensor import Attention, CopiedHeadTensor, HeadResult, HeadTensor
 from mechheads.runs.sites import HEAD_SITES, INNER_SITES, KEY_SITES, SITES
 
 _STREAM_SITES = ("resid_pre", "mlp_out")
@@ -87,6 +89,14 @@ class HeadCache:
         self.model, self.tokens, self.stores, self.final = model, tokens, stores, final
         self.n_heads, self._n_kv_heads = heads
         self.n_layers = next(iter(stores.values())).n_layers
+        self._gives_copies = False
+        self._mark = None if model is None or model.backend.on_disk else weights_mark(model.backend.module)
+
+    def copies(self) -> HeadCache:
+        """The same run, whose activations cannot be changed by writing into what it gives."""
+        other = copy(self)
+        other._gives_copies = True
+        return other
 
     @staticmethod
     def estimate(
@@ -173,7 +183,8 @@ class HeadCache:
             kept = ", ".join(name for name in self.stores if name in SITES) or "none of them"
             raise ValueError(f"this run did not keep {site!r} (it kept {kept}); ask for it with sites=(..., {site!r})")
         stored = self._n_kv_heads if site in KEY_SITES else self.n_heads
-        return HeadTensor(self.stores[site], self.n_heads, stored)
+        kind = CopiedHeadTensor if self._gives_copies else HeadTensor
+        return kind(self.stores[site], self.n_heads, stored)
 
     @property
     def pattern(self) -> HeadTensor:
@@ -217,11 +228,15 @@ class HeadCache:
 
     def __getstate__(self) -> dict[str, Any]:
         """A run is pickled without its model."""
-        return vars(self) | {"model": None}
+        return vars(self) | {"model": None, "_mark": None}
 
     def need_model(self) -> ModelCore:
         if self.model is None:
             raise ValueError("this cache was loaded without its model; use HeadCache.load(path, model)")
+        if self._mark is not None and self._mark != weights_mark(self.model.backend.module):
+            raise ValueError(
+                "the model's weights have changed since this run was cached; run it again: model.cache(...)"
+            )
         return self.model
 
     def check_finite(self) -> None:

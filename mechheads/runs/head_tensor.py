@@ -56,6 +56,17 @@ class HeadTensor:
         return f"HeadTensor{list(self.shape)}"
 
 
+class CopiedHeadTensor(HeadTensor):
+    """The same, but writing into what it gives does not change the run."""
+
+    def __getitem__(self, head: HeadLike) -> Tensor:
+        parsed = check_head(head, self._layers.n_layers, self._n_heads)
+        return super().layer(parsed.layer)[:, kv_head(parsed.head, self._n_heads, self._n_stored)].clone()
+
+    def layer(self, layer: int) -> Float[Tensor, "prompt head *rest"]:
+        return super().layer(layer).clone()
+
+
 class HeadResult(HeadTensor):
     """z @ W_O of every head, which it adds to the attention output; computed on demand."""
 

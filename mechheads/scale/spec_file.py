@@ -1,7 +1,8 @@
 """An analysis as a file, to be run somewhere else: JSON, and tensors in a safetensors file next to it.
 
-The file names functions and classes, and holds no code: whoever reads it imports them. It may name what is in
-mechheads, and modules that the reader allows.
+The file names functions and classes, and holds no code: whoever reads it imports them. A file grants itself nothing. It
+may name interventions, metrics, prompts and the like of mechheads; modules of others, and a model that brings code of
+its own, only if the reader allows them.
 """
 
 from __future__ import annotations
@@ -32,6 +33,19 @@ _FORMAT = "mechheads analysis 1"
 _TENSORS = TensorFile("mechheads analysis tensors 1", "{path} does not hold an analysis' tensors", ())
 _SPLIT = ("model", "workers", "store", "budget", "progress")
 """Arguments that say where and how an analysis runs, not what it is."""
+_OPEN = (
+    "behaviour",
+    "engine",
+    "gating",
+    "heads",
+    "interventions",
+    "labels",
+    "metrics",
+    "patching",
+    "prompts",
+    "safety",
+)
+"""The parts of mechheads of which a file may make things. Others open files, start processes or connect to machines."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +109,17 @@ def write_analysis(path: str | os.PathLike[str], function: Callable[..., Any], m
     return path
 
 
-def read_analysis(path: str | os.PathLike[str], allow: Collection[str] = ()) -> Analysis:
+def read_analysis(
+    path: str | os.PathLike[str], allow: Collection[str] = (), *, trust_remote_code: bool = False
+) -> Analysis:
     """Read an analysis that ``write_analysis`` wrote.
 
     Args:
         allow: modules besides mechheads from which it may take functions and classes; they are imported.
+        trust_remote_code: whether the model may run code that comes with it, if the file asks for this.
 
     Raises:
-        ValueError: if the file is not an analysis, or names something that is not allowed or does not exist.
+        ValueError: if the file is not an analysis, or asks for something that is not allowed or does not exist.
     """
     path = Path(path)
     found = read_json(path)
@@ -112,8 +129,24 @@ def read_analysis(path: str | os.PathLike[str], allow: Collection[str] = ()) -> 
     reader = _Reader(path, _TENSORS.read(beside)[0] if beside.exists() else {}, {"mechheads", *allow})
     function = reader.named(found["function"])
     _check_function(function)
+    if wrong := [name for name in found["arguments"] if name in _SPLIT]:
+        raise ValueError(f"{path} sets {wrong[0]}, which only who runs an analysis may set; take it out of the file")
     arguments = {name: reader.decode(value) for name, value in found["arguments"].items()}
-    return Analysis(function, reader.decode(found["model"]), arguments)
+    return Analysis(function, _source(found["model"], reader, trust_remote_code), arguments)
+
+
+def _source(written: Any, reader: _Reader, trust_remote_code: bool) -> Source:
+    """What loads the model of a file."""
+    name, fields = written["$made"] if isinstance(written, dict) and "$made" in written else (None, None)
+    if name != _name(Source):
+        raise ValueError(f"{reader.path} does not say which model it is of; write it with mh.scale.write_analysis")
+    source = Source(**reader.decode(fields))
+    if source.trust_remote_code and not trust_remote_code:
+        raise ValueError(
+            f"{reader.path} asks to run code that comes with the model {source.name_or_path!r}; if you trust this "
+            "code, allow it: --trust-remote-code, or read_analysis(..., trust_remote_code=True)"
+        )
+    return source
 
 
 def _check_function(function: Any) -> None:
@@ -180,7 +213,10 @@ class _Reader:
     def named(self, name: str) -> Any:
         """The function or class with this name."""
         module, _, inside = name.partition(":")
-        if module.partition(".")[0] not in self.allowed and module not in self.allowed:
+        package, _, rest = module.partition(".")
+        if package == "mechheads" and module not in self.allowed and rest.partition(".")[0] not in _OPEN:
+            raise ValueError(f"{self.path} takes {inside} from {module}, of which a file may not make anything")
+        if package not in self.allowed and module not in self.allowed:
             raise ValueError(
                 f"{self.path} takes {inside} from the module {module}, which is not part of mechheads; if you trust "
                 f"it, allow it: --allow {module}"

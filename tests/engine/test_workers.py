@@ -387,7 +387,7 @@ def test_a_model_that_was_changed_after_loading_is_refused(tiny):
 
 def test_workers_on_another_kind_of_device_are_refused(small, monkeypatch: pytest.MonkeyPatch):
     kinds = iter(["cuda (one kind)", "cpu"])
-    monkeypatch.setattr(mechheads.engine.same_model, "device_kind", lambda device: next(kinds))
+    monkeypatch.setattr(mechheads.engine.same_model, "arithmetic", lambda device: next(kinds))
     with pytest.raises(
         ValueError, match=r"on cuda \(one kind\) in this process and on cpu on a worker, which rounds d"
     ):

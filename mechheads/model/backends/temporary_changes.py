@@ -20,6 +20,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from mechheads.model.backends.state import as_usual
+
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 """The code of frames that may leave the stack while another thread follows it; nothing is below them then."""
 
@@ -224,7 +226,8 @@ def alone(analysis: Callable[P, R]) -> Callable[P, R]:
         if changes is None or turn is None:
             return analysis(*args, **kwargs)
         try:
-            return analysis(*args, **kwargs)
+            with as_usual(model.backend.module, model.backend.parameter.device):  # type: ignore[union-attr]
+                return analysis(*args, **kwargs)
         finally:
             try:
                 changes.end(turn)

@@ -1,0 +1,100 @@
+"""Whether a model is still as it was, and whether torch computes as usual."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """A model's weights and hooks, to be compared with a later state.
+
+    Attributes:
+        weights: of each weight and buffer its dtype, its device, and two sums of its bits.
+        hooks: the names of the hook points that carry hooks, and how many.
+    """
+
+    weights: dict[str, tuple[str, ...]]
+    hooks: dict[str, int]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> ModelState:
+        """The state of a TransformerLens model; it reads every weight once."""
+        every = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        points: dict[str, Any] = getattr(module, "hook_dict", {})
+        hooks = {name: len(point.fwd_hooks) + len(point.bwd_hooks) for name, point in points.items()}
+        return cls({name: _sums(tensor) for name, tensor in every.items()}, {k: n for k, n in hooks.items() if n})
+
+    def changed(self, now: ModelState) -> str | None:
+        """What is different now, in words; None if nothing is."""
+        if self.hooks != now.hooks:
+            (name, *_) = sorted(self.hooks.items() ^ now.hooks.items())
+            return f"its hooks at {name[0]}"
+        for name, before in self.weights.items():
+            after = now.weights.get(name)
+            if after is not None and after[:2] != before[:2]:
+                return "its dtype or device"
+            if after != before:
+                return f"its weight {name.replace('._original_component', '')}"
+        return None if self.weights.keys() == now.weights.keys() else "its weights"
+
+
+def _sums(tensor: Tensor) -> tuple[str, ...]:
+    about = str(tensor.dtype), str(tensor.device)
+    if tensor.is_meta or not tensor.numel():
+        return about
+    with torch.no_grad():
+        bits = tensor.detach().reshape(-1).view(_AS_INTEGERS[tensor.element_size()])
+        return *about, str(int(bits.sum())), str(int(bits[::2].sum()))
+
+
+def weights_mark(module: nn.Module) -> tuple[tuple[int, int], ...]:
+    """A mark of a model's weights that takes no time: it changes if a weight is replaced, moved or written into.
+
+    Writing into ``weight.data`` is not seen; ``ModelState`` sees this too.
+    """
+    return tuple((weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in module.parameters())
+
+
+@contextmanager
+def as_usual(module: nn.Module, device: torch.device) -> Iterator[None]:
+    """Compute as torch does by default inside the ``with`` block.
+
+    Raises:
+        ValueError: if the model is in training mode, or torch's default dtype is another one.
+    """
+    if training := next((name for name, part in module.named_modules() if name and part.training), None):
+        raise ValueError(
+            f"model is in training mode ({training}), in which dropout makes its numbers random; call its eval() first"
+        )
+    if (dtype := torch.get_default_dtype()) != torch.float32:
+        raise ValueError(
+            f"torch's default dtype is {dtype}, in which analyses would compute other numbers; call "
+            "torch.set_default_dtype(torch.float32) first. The model keeps its own dtype"
+        )
+    if not torch.is_autocast_enabled(device.type):
+        yield
+        return
+    with torch.autocast(device.type, enabled=False):
+        yield
+
+
+def arithmetic(device: torch.device) -> str:
+    """What decides how numbers are rounded: the kind of device, whatever its number, and the precision of products.
+
+    >>> import torch
+    >>> from mechheads.model.backends.state import arithmetic
+    >>> arithmetic(torch.device("cpu"))
+    'cpu'
+    """
+    kind = f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type
+    precision = torch.get_float32_matmul_precision()
+    return kind if precision == "highest" else f"{kind}, float32 products in {precision} precision"
