@@ -38,7 +38,7 @@ from mechheads.gating.fit.checkpoint import Checkpoint, marks_of
 from mechheads.gating.fit.descent import Pull
 from mechheads.gating.fit.fit import Fit, Stage, run_stages
 from mechheads.gating.fit.fitted import Gates
-from mechheads.gating.fit.gates import Rows, log_probs, rows_at_once
+from mechheads.gating.fit.gates import Rows, log_probs, rows_at_once, usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.limits import Budget, Limits, Workers
 from mechheads.model.backends.temporary_changes import alone
@@ -141,7 +141,7 @@ def contrast_gates(
             f"regularisation is {regularisation!r}; give a number above 0 (pulls gates open) or below 0 (shut)"
         )
     check_positive(clip_difference, "clip_difference")
-    retained, forgotten = _pair_up(retain.tokens(model), forget.tokens(model))
+    retained, forgotten = _pair_up(usable_items(model, retain), usable_items(model, forget))
     limits = Limits.of(budget, workers)
     rows = _rows_of_pairs(model, retained, forgotten, limits)
 

@@ -53,7 +53,7 @@ from mechheads.gating.fit.by_workers import SeedFit, descend_by_workers
 from mechheads.gating.fit.checkpoint import Checkpoint, marks_of
 from mechheads.gating.fit.descent import Descent, NotFinite, Pull, State, descend
 from mechheads.gating.fit.fitted import Course, Gates
-from mechheads.gating.fit.gates import Loss, log_probs, rows_at_once
+from mechheads.gating.fit.gates import Loss, log_probs, rows_at_once, usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.limits import DEFAULT_LIMITS, Budget, Limits, Workers
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -229,7 +229,7 @@ def fit_gates(
     check_positive(regularisation, "regularisation")
     strengths = 0.0, regularisation, -regularisation
     none, keep, drop = (Pull(*each) for each in zip(strengths, made, rates, strict=True))
-    tokens = task.tokens(model)
+    tokens = usable_items(model, task)
     limits = Limits.of(budget, workers)
     rows = rows_at_once(model, tokens, limits)
     by_length = tokens.items(torch.argsort(tokens.lengths, stable=True))

@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.row_layout import layout_of
 from mechheads.gating.fit.arguments import Reduce, check_reduce
+from mechheads.gating.fit.spaces import warn_of_missing_spaces
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
@@ -77,7 +78,7 @@ def task_log_prob(
     check_reduce(reduce)
     none = off is None or (not isinstance(off, str) and isinstance(off, Sequence) and not len(off))
     heads = () if none else check_heads(off, model.n_layers, model.n_heads)
-    tokens = task.tokens(model)
+    tokens = usable_items(model, task)
     gates = torch.ones(1, model.n_layers, model.n_heads)
     for head in heads:
         gates[0, head.layer, head.head] = 0
@@ -85,6 +86,24 @@ def task_log_prob(
     with Bar(total=len(tokens), desc="log-probs", disable=not progress, leave=False) as bar:
         values[list(tokens.kept)] = under_gates(model, tokens, gates, reduce=reduce, budget=budget, bar=bar)[0]
     return values
+
+
+def usable_items(model: Model, task: Task) -> TaskTokens:
+    """The tokens of the items of a task that a model can use; warns if targets lack the space before them.
+
+    Raises:
+        ValueError: if every item is rejected.
+    """
+
+    def log_probs_of(some: Task) -> Float[np.ndarray, " item"]:
+        tokens, values = some.tokens(model), np.full(len(some), np.nan)
+        open_gates = torch.ones(1, model.n_layers, model.n_heads)
+        values[list(tokens.kept)] = under_gates(model, tokens, open_gates, reduce="sum")[0]
+        return values
+
+    tokens = task.tokens(model)
+    warn_of_missing_spaces(task, log_probs_of)
+    return tokens
 
 
 def under_gates(

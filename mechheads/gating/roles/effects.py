@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from mechheads.engine.sweep import sweep
 from mechheads.gating.fit.arguments import Reduce, check_reduce
+from mechheads.gating.fit.gates import usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.heads import HeadLike
 from mechheads.limits import Budget, Workers
@@ -64,7 +65,7 @@ def ablation_effects(
     if isinstance(kinds, str) or not kinds or len(set(kinds)) < len(kinds):
         raise ValueError(f'kinds is {kinds!r}; give a list without repeats, such as ["zero", "mean"]')
     ablations = {kind: make_ablation(kind, seed=seed) for kind in kinds}
-    tokens = task.tokens(model)
+    tokens = usable_items(model, task)
     if "resample" in ablations and len(tokens) < 2:
         raise ValueError('kinds has "resample", which takes z from another item, but the task has only one usable item')
     effects: dict[str, HeadScores] = {}

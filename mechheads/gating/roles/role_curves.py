@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 
 from mechheads.gating.fit.arguments import Reduce, check_reduce
 from mechheads.gating.fit.fitted import Gates
+from mechheads.gating.fit.gates import usable_items
 from mechheads.gating.roles.measure_curves import Curve, MeasureCurve, measure_curves
 from mechheads.gating.roles.roles import ROLES, Roles, head_roles
 from mechheads.gating.tasks.task import Task
@@ -128,7 +129,7 @@ def role_curve(
     roles = head_roles(gates) if roles is None else roles
     steps = _check(model, gates, roles, most, counts, over, draws)
     check_reduce(reduce)
-    tokens = task.tokens(model)
+    tokens = usable_items(model, task)
     keep = gates["keep"].mean(0, keepdims=True) if over == "items" else gates["keep"]
     orders = {role: _ranked(roles, role, over) for role in ROLES}
     rng = np.random.default_rng(seed)

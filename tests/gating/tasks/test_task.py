@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,3 +110,12 @@ def test_fractions_must_add_up(fractions: tuple[float, ...]) -> None:
 def test_bad_tasks(prompts: object, targets: object, more: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Task(prompts, targets, **more)
+
+
+def test_targets_without_their_space_are_told(model: mh.Model) -> None:
+    prompts = ["The capital of France is", "The capital of Italy is", "The capital of Spain is"]
+    with pytest.warns(UserWarning, match=r"with a leading space, 3 of 3 are much more likely, such as ' Paris' \("):
+        mh.task_log_prob(model, Task(prompts, ["Paris", "Rome", "Madrid"]), progress=False)
+    with warnings.catch_warnings(action="error"):
+        mh.task_log_prob(model, Task(prompts, [" Paris", " Rome", " Madrid"]), progress=False)
+        mh.task_log_prob(model, Task(["2 + 2 = ("], ["4"]), progress=False)
