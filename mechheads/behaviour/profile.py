@@ -20,7 +20,8 @@ from mechheads.behaviour.totals import Totals, Work
 from mechheads.behaviour.windows import Texts, WindowIds, Windows, check_window, tokens_in_batch, windows_of
 from mechheads.engine.each import Each, flops_of, in_order
 from mechheads.engine.memory import keep_freed_memory
-from mechheads.ledger.fingerprints import model_fingerprint
+from mechheads.ledger.fingerprints import fingerprint
+from mechheads.ledger.sweep_key import model_marks
 from mechheads.limits import Limits, Workers
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -93,7 +94,8 @@ def profile_heads(
     path, limits = None if checkpoint is None else Path(checkpoint), Limits.of(None, workers)
 
     def marks() -> dict[str, str]:
-        return {"model": model_fingerprint(model.model, "checkpoint"), "window": str(window), "n_tokens": str(n_tokens)}
+        model_is = fingerprint(model_marks(model, "checkpoint"), what="model")
+        return {"model": model_is, "window": str(window), "n_tokens": str(n_tokens)}
 
     keep_freed_memory()
     done = Work(Totals.none(model, window), marks, path)

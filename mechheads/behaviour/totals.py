@@ -118,17 +118,23 @@ class Work:
         Raises:
             ValueError: if they are not.
         """
-        done, texts = self.totals.batches, ""
+        done, texts, number = self.totals.batches, "", 0
         for number, windows in enumerate(batches, 1):
             if number > done:
                 yield windows
                 continue
             texts = hash_of(texts, windows)
             if number == done and texts != self.totals.texts:
-                raise ValueError(
-                    f"checkpoint {self._path} is from other texts; give the texts of the call that wrote it, delete "
-                    "the file, or give another path"
-                )
+                raise self._other_texts
+        if number < done:
+            raise self._other_texts
+
+    @property
+    def _other_texts(self) -> ValueError:
+        return ValueError(
+            f"checkpoint {self._path} is from other texts; give the texts of the call that wrote it, delete the file, "
+            "or give another path"
+        )
 
     def see(self, totals: Totals) -> None:
         """Record new totals. They are written every few seconds."""

@@ -62,11 +62,13 @@ def atlas(
     """What every head does: names, labels, effects, safety heads and roles, as tables and a page to explore."""
     from mechheads.explorer.page import write_page
     from mechheads.model.load import load
-    from mechheads.studies.build import build_atlas
+    from mechheads.studies.build import atlas_study, build_atlas
+    from mechheads.studies.study import check_folder
 
     with results_in(out) as results:
         several = workers_for(workers)
         loaded = load(model, device=device)
+        check_folder(out, atlas_study(loaded, quick))
         grow = partial(results.grow, write_page=write_page)
         with several as replicas:
             atlas = build_atlas(loaded, quick=quick, after_each=grow, workers=replicas)

@@ -50,7 +50,7 @@ _COLUMNS = {
 """The variables of a view, and the names of their columns in the table; q values only if there are some."""
 _OPEN = "mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one"
 _ABOUT = "atlas.json"
-_TEXTS = ("model", "pairs", "requests", "seconds", "notes", "interrupted")
+_TEXTS = ("model", "pairs", "requests", "seconds", "notes", "interrupted", "study")
 """What ``atlas.json`` contains."""
 
 
@@ -207,9 +207,12 @@ class Atlas(Stages):
 
         Returns:
             The paths of the files.
+
+        Raises:
+            ValueError: if the folder holds the atlas of another model, or of other settings.
         """
         parts: dict[str, HeadScores | TableResult] = {**self.results, **self.tables}
-        files = save_parts(folder, parts, {"heads": self.to_dataframe(), "agreement": self.agreement()})
+        files = save_parts(folder, parts, {"heads": self.to_dataframe(), "agreement": self.agreement()}, self.study)
         about = Path(folder) / _ABOUT
         with replacing(about) as unfinished:
             unfinished.write_text(json.dumps({name: getattr(self, name) for name in _TEXTS}, indent=1), "utf-8")

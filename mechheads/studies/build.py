@@ -31,7 +31,7 @@ from mechheads.studies.faithfulness_curve import faithfulness_curve
 from mechheads.studies.head_patterns import head_patterns
 from mechheads.studies.head_weights import head_weights, weights_seconds
 from mechheads.studies.short_fit import CAPITALS, KEPT, TRIED, choose_starts, fit_briefly
-from mechheads.studies.study import QUICK_RELATIONS, stop_if_partial, teller
+from mechheads.studies.study import QUICK_RELATIONS, stop_if_partial, study_of, teller
 from mechheads.units import show_seconds
 
 if TYPE_CHECKING:
@@ -46,6 +46,11 @@ _TEXT = 6000
 _QUICK_TEXT = 2000
 _ON_TEXT = 2.7
 """The time of both, in plain forward passes of the text."""
+
+
+def atlas_study(model: Model, quick: bool = False, updates: int = 22) -> dict[str, str]:
+    """What an atlas is of: the model with its weights, and the settings of ``build_atlas``."""
+    return study_of(model, kind="atlas", quick=quick, updates=updates)
 
 
 @alone
@@ -73,7 +78,7 @@ def build_atlas(
     An analysis is left out if its words are not in the model's vocabulary, or its prompts are too long for the model's
     context. ``notes`` says which and why. The gates are fitted briefly; ``mh.fit_gates`` fits them for longer.
     """
-    atlas = Atlas(model.name)
+    atlas = Atlas(model.name, study=atlas_study(model, quick, updates))
     say = teller(progress)
     show = after_each or (lambda atlas: None)
     relations = in_vocabulary(load_relations(QUICK_RELATIONS), model.tokenizer) if quick else None

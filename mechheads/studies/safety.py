@@ -31,7 +31,7 @@ from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
 from mechheads.safety.requests.requests import Split, load_requests
 from mechheads.studies.safety_cost import FULL, QUICK, Sizes, study_seconds
 from mechheads.studies.safety_text import Section, report_sections
-from mechheads.studies.study import Stages, about_seconds, save_parts, stop_if_partial, teller
+from mechheads.studies.study import Stages, about_seconds, save_parts, stop_if_partial, study_of, teller
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
@@ -187,7 +187,7 @@ class SafetyStudy(Stages):
             tables["tests"] = pd.concat([test.table.assign(heads=name) for name, test in self.tests.items()])
         if self.curve is not None:
             tables["curve"] = self.curve.table
-        return save_parts(folder, self.results, tables)
+        return save_parts(folder, self.results, tables, self.study)
 
     def sections(self) -> list[Section]:
         """The report: a question each, with its answer in a few sentences."""
@@ -243,7 +243,8 @@ def safety_study(
     limits = Limits.of(None, workers)
     if workers is not None:
         source_of(model)
-    study = SafetyStudy(model.name, k, critical, group, groups.unit)
+    what = study_of(model, kind="safety", k=k, critical=critical, group=group, quick=quick, seed=seed)
+    study = SafetyStudy(model.name, k, critical, group, groups.unit, study=what)
     options: dict[str, Any] = {"group": group, "seed": seed, "progress": progress, "budget": limits}
     work = _Work(model, study, groups, QUICK if quick else FULL, options)
     teller(progress)(f"{model!r}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sized
@@ -11,8 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mechheads.files.csv_tables import write_csv
+from mechheads.files.replacing import replacing
+from mechheads.files.text import parse_json
 from mechheads.limits import Limits
 from mechheads.messages.interrupted import stop_if, until_interrupted
+from mechheads.model.backends.state import ModelState
+from mechheads.model.model import Model
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.units import show_seconds
@@ -20,6 +26,9 @@ from mechheads.units import show_seconds
 if TYPE_CHECKING:
     import pandas as pd
 
+
+_HELD = "study.json"
+"""The file that says what a folder of results is of, and which files are its."""
 
 QUICK_RELATIONS = ("country_to_capital", "adjective_to_comparative", "name_copying", "english_to_spanish")
 """The relations of a first look."""
@@ -49,11 +58,13 @@ class Stages:
         seconds: time that each stage took.
         notes: what was left out, and why.
         interrupted: whether Ctrl-C ended the work.
+        study: what the results are of: the model and its weights, and the settings.
     """
 
     seconds: dict[str, float] = field(default_factory=dict, kw_only=True)
     notes: list[str] = field(default_factory=list, kw_only=True)
     interrupted: bool = field(default=False, kw_only=True)
+    study: dict[str, str] = field(default_factory=dict, kw_only=True)
 
     @contextmanager
     def stage(self, name: str, progress: bool) -> Iterator[None]:
@@ -93,18 +104,71 @@ class Stages:
         return [f"Time       {self.times}", *(f"Note       {note}" for note in self.notes)]
 
 
+def study_of(model: Model, **settings: object) -> dict[str, str]:
+    """What a study is of: the model with its weights, and the settings, as text."""
+    state = repr(sorted(ModelState.of(model.model).weights.items()))
+    weights = hashlib.sha256(state.encode()).hexdigest()[:16]
+    return {"model": model.name, "weights": weights} | {name: str(value) for name, value in settings.items()}
+
+
+def check_folder(folder: str | Path, study: Mapping[str, str]) -> None:
+    """Check that a folder holds no results of another study.
+
+    Raises:
+        ValueError: if it does.
+    """
+    held = _held(Path(folder))
+    differs = [name for name in {**study, **held["study"]} if study.get(name) != held["study"].get(name)]
+    if held["study"] and study and differs:
+        name = differs[0]
+        raise ValueError(
+            f"{folder} holds the results of another study: {name} is {held['study'].get(name)!r} there and "
+            f"{study.get(name)!r} here. Give another folder, or move or delete this one"
+        )
+
+
 def save_parts(
-    folder: str | Path, results: Mapping[str, HeadScores | TableResult], tables: Mapping[str, pd.DataFrame]
+    folder: str | Path,
+    results: Mapping[str, HeadScores | TableResult],
+    tables: Mapping[str, pd.DataFrame],
+    study: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Write each result to ``name.nc``, and each table that has rows to ``name.csv``; no file is left half written."""
+    """Write each result to ``name.nc``, and each table that has rows to ``name.csv``; no file is left half written.
+
+    Args:
+        study: what the results are of. The folder remembers it, with its files; those that are no longer among the
+            results are removed.
+
+    Raises:
+        ValueError: if the folder holds results of another study.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    written = [scores.save(folder / f"{name}.nc") for name, scores in results.items()]
+    tables = {name: table for name, table in tables.items() if len(table)}
+    names = [*(f"{name}.nc" for name in results), *(f"{name}.csv" for name in tables)]
+    if study is not None:
+        check_folder(folder, study)
+        before = _held(folder)["files"]
+        with replacing(folder / _HELD) as unfinished:
+            unfinished.write_text(json.dumps({"study": dict(study), "files": names}, indent=1), "utf-8")
+        for name in set(before) - set(names):
+            (folder / name).unlink(missing_ok=True)
+    for name, scores in results.items():
+        scores.save(folder / f"{name}.nc")
     for name, table in tables.items():
-        if len(table):
-            written.append(folder / f"{name}.csv")
-            write_csv(table, written[-1])
-    return written
+        write_csv(table, folder / f"{name}.csv")
+    return [folder / name for name in names]
+
+
+def _held(folder: Path) -> dict[str, Any]:
+    """The study that a folder holds, and its files."""
+    if not (folder / _HELD).is_file():
+        return {"study": {}, "files": []}
+    found = parse_json((folder / _HELD).read_text("utf-8"), str(folder / _HELD))
+    if not isinstance(found, dict) or not isinstance(found.get("study"), dict):
+        raise ValueError(f"{folder / _HELD} is damaged; give another folder, or delete this one")
+    files = [name for name in found.get("files", []) if isinstance(name, str) and Path(name).name == name]
+    return {"study": found["study"], "files": files}
 
 
 @runtime_checkable

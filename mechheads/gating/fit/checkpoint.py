@@ -15,7 +15,9 @@ import torch
 from mechheads.files.tensors import TensorFile, check_marks
 from mechheads.gating.fit.descent import State
 from mechheads.gating.fit.gates import Rows
-from mechheads.ledger.fingerprints import fingerprint, model_fingerprint
+from mechheads.ledger.fingerprints import fingerprint
+from mechheads.ledger.sweep_key import model_marks
+from mechheads.model.backends.state import arithmetic
 from mechheads.model.model import Model
 
 _FILE = TensorFile(
@@ -33,12 +35,10 @@ def marks_of(model: Model, tasks: str, settings: Mapping[str, Any]) -> dict[str,
     Raises:
         ValueError: if the model carries hooks, which cannot be compared.
     """
-    about = model.provenance()
+    marks = model_marks(model, "checkpoint")
+    about = dict(model.provenance())
     versions = about.pop("versions")
-    made = {
-        "made of": model_fingerprint(model.model, "checkpoint"),
-        "configuration": _plain(model.backend.configuration),
-    }
+    made = {"made of": marks["made of"], "configuration": marks["configuration"], "device": arithmetic(model.device)}
     shown = {name: _plain(value) for name, value in settings.items()}
     return {
         "model": fingerprint(about | made, what="model")[:16],
