@@ -297,7 +297,7 @@ def test_ctrl_c_on_the_harmful_side_stores_nothing_of_the_heads_that_were_reache
 def test_a_longer_search_for_a_group_computes_its_last_step_only(
     small: mh.Model, computed: Computed, tmp_path: Path
 ) -> None:
-    asked: dict[str, Any] = {"r": 2, "store": tmp_path / "store"} | BARE
+    asked: dict[str, Any] = {"r": 1, "store": tmp_path / "store"} | BARE
 
     def search(size: int, **given: Any) -> tuple[Any, int]:
         before = computed.units
