@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from benchmarks import gpu
 from benchmarks.offload import make_model
 from support.simulated_devices import simulation
 
-pytestmark = pytest.mark.transformerlens
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +43,10 @@ def test_the_spread_model_runs_over_simulated_devices(folder: Path) -> None:
     assert "spread over 2 devices, cut at layers (1,)" in said and float(said.rsplit(" ", 1)[1]) < 1e-4
 
 
-@pytest.mark.needs(not torch.cuda.is_available(), "no GPU")
-def test_without_a_gpu_it_says_so() -> None:
-    ended = subprocess.run([sys.executable, "-m", "benchmarks.gpu"], capture_output=True, text=True)
-    assert ended.returncode == 1 and ended.stdout == ""
-    assert ended.stderr.strip() == "this machine has no GPU that torch can use, so there is nothing to measure"
+def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(sys, "argv", ["gpu"])
+    with pytest.raises(SystemExit, match=r"^1$"):
+        gpu.main()
+    said = capsys.readouterr()
+    assert said.out == "" and "no GPU" in said.err
