@@ -14,8 +14,6 @@ from mechheads.model.load import load_again
 from support.made_workers import MadeWorkers
 from support.texts import CLEAN
 
-pytestmark = pytest.mark.transformerlens
-
 QUIET: dict[str, Any] = {"progress": False}
 
 
