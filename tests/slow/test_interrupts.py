@@ -37,12 +37,23 @@ def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"))
 
 
-@pytest.mark.transformerlens
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_random_interrupts_of_every_long_function_leave_nothing(tiny, architecture):
-    trial = Trial(mh.load(tiny(architecture)), FUNCTIONS, random.Random(architecture))  # other moments on each
-    ended = [trial.interrupt(name) for name in FUNCTIONS]
-    assert ended.count("interrupted") > 5
+FEW = ["ablate", "path_matrix", "attribution_patch", "relation_scores", "generate", "fit_gates"]
+"""Hooks, other forwards and weights without gradients, in forward passes, gradients and fits."""
+
+
+@pytest.mark.parametrize(
+    ("architecture", "names", "tries"),
+    [
+        ("llama", FEW, 4),
+        *(pytest.param(name, list(FUNCTIONS), 20, marks=pytest.mark.release) for name in ARCHITECTURES),
+    ],
+    ids=["a few", *ARCHITECTURES],
+)
+def test_random_interrupts_of_long_functions_leave_nothing(tiny, architecture, names, tries):
+    functions = {name: FUNCTIONS[name] for name in names}
+    trial = Trial(mh.load(tiny(architecture)), functions, random.Random(architecture))  # other moments on each
+    ended = [trial.interrupt(name) for _ in range(tries) for name in names]
+    assert ended.count("interrupted") > tries
 
 
 class _Stop:
@@ -96,7 +107,6 @@ def changed(llama: mh.Model) -> tuple[Callable[[], None], Callable[[], Any]]:
     return lambda: analyse(llama), state
 
 
-@pytest.mark.transformerlens
 def test_an_interrupt_at_every_step_of_making_and_undoing_changes_leaves_nothing(changed):
     analyse, state = changed
     before = state()
@@ -115,7 +125,6 @@ def test_an_interrupt_at_every_step_of_making_and_undoing_changes_leaves_nothing
     analyse()
 
 
-@pytest.mark.transformerlens
 def test_what_several_interrupts_leave_the_next_analysis_takes_off(llama, monkeypatch):
     before, expected = changes_on(llama), mh.ablate(llama, HARMFUL, progress=False).scores.values
     monkeypatch.setattr(HookOn, "undo", _interrupt)
@@ -127,7 +136,6 @@ def test_what_several_interrupts_leave_the_next_analysis_takes_off(llama, monkey
     assert changes_on(llama) == before
 
 
-@pytest.mark.transformerlens
 def test_an_interrupted_choice_of_a_layout_is_made_anew(llama, monkeypatch):
     chosen = layout_of(llama)
     llama.backend.layout = None
