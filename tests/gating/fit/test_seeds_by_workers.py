@@ -21,8 +21,6 @@ from mechheads.workers.messages import Answer, Lost, Request
 from support.ctrl_c import stopped_at
 from support.made_workers import MadeWorkers
 
-pytestmark = pytest.mark.transformerlens
-
 TEXTS = Task(
     [" The capital of France is", " When John went to the store", " no", " a big dog gave Mary a book"],
     [" Paris", " Mary and John", " yes", " cat dog"],
@@ -37,10 +35,9 @@ def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"))
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_workers_fit_each_seed_as_if_it_were_alone(llama: mh.Model, n: int) -> None:
+def test_workers_fit_each_seed_as_if_it_were_alone(llama: mh.Model) -> None:
     options: dict[str, Any] = {"updates": (4, 3, 5), "batch": 2, "clip_gradient": 0.5, "progress": False}
-    workers = MadeWorkers(n)
+    workers = MadeWorkers(2)
     together = fit_gates(llama, TEXTS, seeds=[3, 8, 5], workers=workers, **options)
     fits = [str(unit) for units in workers.computed for unit in units]
     assert sorted(fits) == sorted(
