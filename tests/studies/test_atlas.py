@@ -442,29 +442,6 @@ def small_task(folder: Path) -> Path:
     return task
 
 
-@pytest.mark.release
-def test_roles_are_fitted_by_several_processes(tmp_path, tiny):
-    task = small_task(tmp_path)
-    tables = []
-    for workers in ("1", "2"):
-        out = tmp_path / workers
-        arguments = [
-            "roles",
-            "--task",
-            str(task),
-            "--model",
-            str(tiny("llama")),
-            "--out",
-            str(out),
-            "--workers",
-            workers,
-        ]
-        done = CliRunner().invoke(main, [*arguments, "--seeds", "2", "--updates", "3", "--most", "2"])
-        assert done.exit_code == 0, done.output
-        tables.append(pd.read_csv(out / "heads.csv"))
-    pd.testing.assert_frame_equal(*tables, atol=1e-3, rtol=0)
-
-
 @pytest.mark.parametrize(("between", "second"), [(0, True), (1000, False)])
 def test_the_page_grows_with_the_atlas_as_often_as_it_costs_little(between, second, monkeypatch, tmp_path, tiny):
     monkeypatch.setattr(results, "_BETWEEN", between)
