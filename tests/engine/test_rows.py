@@ -73,6 +73,21 @@ def test_what_is_shared_ends_where_any_prompt_differs():
     assert shared_start(z, 1e-8) == 1 and shared_start(z) == 0
 
 
+def test_a_window_sees_the_past_of_its_own_start_and_no_token_ahead():
+    start, at = torch.tensor([1, 3, 2]), torch.tensor([[4, 5], [3, 4], [2, 7]])
+    window = Window.from_start(start, at, "queries", 8)
+    assert (window.width, window.n_past) == (6, 3)
+    visible = torch.ones(8, 8, dtype=torch.bool).tril().triu(-4)
+    past, own = window.seen(visible)
+    for row, positions in enumerate(window.positions.tolist()):
+        assert positions == [min(int(start[row]) + i, int(at[row].max())) for i in range(6)]
+        assert [positions[i] for i in window.inside[row].tolist()] == at[row].tolist()
+        for i, here in enumerate(positions):
+            wanted = [k for k in range(3) if k < start[row] and visible[here, k]]
+            assert past[row, i].nonzero()[:, 0].tolist() == wanted
+            assert own[row, i].nonzero()[:, 0].tolist() == [j for j in range(i + 1) if visible[here, positions[j]]]
+
+
 def test_packing_counts_each_token_once():
     rows = ids([9, 9, 9, 1, 1], [9, 9, 9, 2], [9, 9, 9, 3, 3, 3])
     window = Window(torch.zeros(3, dtype=torch.long), 6, torch.tensor([[4], [3], [5]]), "queries")

@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,36 +22,39 @@ import mechheads.engine.run
 import mechheads.engine.same_model
 import mechheads.engine.work
 from mechheads.limits import Limits, Patience
+from mechheads.model.load import load_again
 from mechheads.workers.messages import Answer, Lost, Request, Setup
-from support.levels import few
 from support.made_workers import MadeWorkers
-from support.texts import CLEAN, CORRUPTED, PAIRS
+from support.texts import CLEAN, PAIRS
 
 QUIET: dict[str, Any] = {"progress": False}
 EVERY_UNIT = Limits(tokens=1, logit_rows=1)
 """Every unit is a batch of its own, with workers and without."""
 TASK = mh.Task([" The capital of France is", " The capital of Italy is"], [" Paris", " Rome"])
+HEADS = ["L0H1", "L1H2", "L2H3"]
 
 ANALYSES: dict[str, Callable[..., Any]] = {
-    "sweep": lambda model, **given: mh.sweep(model, CLEAN, intervention=mh.Mean(), **given),
-    "sweep of a few positions": lambda model, **given: mh.ablate(model, CLEAN, positions=[1, 3], **given),
-    "patching of k": lambda model, **given: mh.activation_patch(model, PAIRS, site="k", positions="each", **given),
-    "patching of the pattern": lambda model, **given: mh.activation_patch(model, PAIRS, site="pattern", **given),
-    "race": lambda model, **given: mh.activation_patch(model, PAIRS, top=mh.patching.Race(3, first=2), **given),
-    "paths": lambda model, **given: mh.path_patch(model, PAIRS, receivers=["L2H1.q", "L2.mlp"], **given),
-    "paths to the logits": lambda model, **given: mh.path_patch(model, PAIRS, positions=["last"], **given),
-    "race of paths": lambda model, **given: mh.path_patch(
-        model, PAIRS, receivers=["L2H1.q"], top=mh.patching.Race(3, first=2), **given
+    "patching": lambda model, **given: mh.activation_patch(model, PAIRS, site="k", positions="each", **given).values,
+    "paths": lambda model, **given: mh.path_patch(model, PAIRS, positions=["last"], **given).values,
+    "self-repair": lambda model, **given: mh.patching.self_repair(model, PAIRS, heads=HEADS[:2], **given).values,
+    "sets of heads": lambda model, **given: mh.patching.patch_sets(model, PAIRS, [HEADS, HEADS[:2]], **given).values,
+    "faithfulness": lambda model, **given: mh.patching.faithfulness(model, PAIRS, HEADS, **given).score,
+    "completeness": lambda model, **given: mh.patching.completeness(model, PAIRS, HEADS, **given).table.select_dtypes(
+        "number"
     ),
-    "matrix": lambda model, **given: mh.path_matrix(model, PAIRS, receivers=["L2H0.v", "final"], **given),
-    "ships": lambda model, **given: mh.ships(model, CLEAN, ablation="scaling", epsilon=0.3, **given),
-    "ships of groups": lambda model, **given: mh.ships(model, CLEAN, epsilon=0.3, group="kv", **given),
-    "race of groups": lambda model, **given: mh.ships(
-        model, CLEAN, epsilon=0.3, group="kv", top=mh.patching.Race(2, first=2), **given
+    "tasks": lambda model, **given: (
+        mh.gating.ablation_effects(model, TASK, ["zero"], heads=HEADS, **given)["zero"].values
     ),
-    "generalized ships": lambda model, **given: mh.safety.generalized_ships(model, CLEAN, epsilon=0.3, **given),
-    "self-repair": lambda model, **given: mh.patching.self_repair(model, PAIRS, **given),
 }
+"""Analyses that have no store, and two that give workers other batches; tests/ledger has the others."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_copy() -> Iterator[None]:
+    """The workers of this file share one copy of each model: they compute one after the other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mechheads.workers.replica.load_again", cache(load_again))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -58,128 +62,72 @@ def small(tiny) -> mh.Model:
     return mh.load(tiny("llama"))
 
 
+def ablate(model: mh.Model, **given: Any) -> mh.HeadScores:
+    """12 units, each a batch of its own."""
+    return mh.ablate(model, CLEAN[:2], **{"budget": EVERY_UNIT, "progress": False} | given)
+
+
+@pytest.fixture(scope="module")
+def alone(small) -> mh.HeadScores:
+    return ablate(small)
+
+
 def same(one: mh.HeadScores, other: mh.HeadScores) -> bool:
     """Whether two results are the same to the bit, whatever they were computed by."""
     return one.scores.values.tobytes() == other.scores.values.tobytes() and one.dataset.identical(other.dataset)
 
 
-ONE_BATCH = "paths to the logits"
-"""Without workers and a store, this takes more units in a batch than the others, as only the last positions are run."""
+@pytest.fixture(scope="module")
+def two() -> MadeWorkers:
+    return MadeWorkers(2)
 
 
-@pytest.mark.parametrize(
-    "name", few([name for name in ANALYSES if name != ONE_BATCH], "sweep", "paths", "race of groups", "self-repair")
-)
-def test_workers_give_the_bits_of_one_process_if_the_batches_are_the_same(small, name):
-    workers = MadeWorkers(3)
-    ours = ANALYSES[name](small, budget=EVERY_UNIT, workers=workers, **QUIET)
-    assert workers.computed
-    assert same(ours, ANALYSES[name](small, budget=EVERY_UNIT, **QUIET))
+@pytest.mark.parametrize("name", ANALYSES)
+def test_workers_give_the_numbers_of_one_process(small, two, name):
+    before = len(two.computed)
+    ours = ANALYSES[name](small, workers=two, **QUIET)
+    assert len(two.computed) > before
+    np.testing.assert_allclose(ours, ANALYSES[name](small, **QUIET), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", few(["sweep", "patching of k", "paths", ONE_BATCH, "ships"], ONE_BATCH))
-def test_other_batches_change_rounding_only(small, name):
+def test_workers_share_the_units_evenly_and_compute_a_set_once(small):
     workers = MadeWorkers(2)
-    ours = ANALYSES[name](small, workers=workers, **QUIET)
-    alone = ANALYSES[name](small, **QUIET)
-    assert len(workers.computed) >= 6  # three for each worker, so that both end together
-    np.testing.assert_allclose(ours.scores.values, alone.scores.values, rtol=1e-5, atol=1e-6)
-
-
-def test_sets_of_heads_go_to_workers_too(small):
-    sets = [["L0H1"], ["L0H1", "L2H3"], ["L1H0", "L1H2"], ["L0H1"]]
-    workers = MadeWorkers(2)
-    ours = mh.patching.patch_sets(small, PAIRS, sets, workers=workers, **QUIET)
-    alone = mh.patching.patch_sets(small, PAIRS, sets, **QUIET)
-    assert [len(units) for units in workers.computed] == [1, 1, 1]  # the set that is given twice is computed once
-    np.testing.assert_allclose(ours.values, alone.values, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.release
-def test_circuits_take_workers(small):
-    heads, workers = ["L0H1", "L1H2", "L2H3"], MadeWorkers(2)
-    for analysis in (mh.patching.faithfulness, mh.patching.completeness):
-        before = len(workers.computed)
-        ours = analysis(small, PAIRS, heads, workers=workers, **QUIET).table.select_dtypes("number")
-        alone = analysis(small, PAIRS, heads, **QUIET).table.select_dtypes("number")
-        assert len(workers.computed) > before
-        np.testing.assert_allclose(ours, alone, rtol=1e-5, atol=1e-6)
+    ablate(small, budget=None, workers=workers)
+    assert [len(units) for units in workers.computed] == [2] * 6  # three for each worker, so that both end together
+    mh.patching.patch_sets(small, PAIRS, [HEADS, HEADS[:2], HEADS], workers=workers, **QUIET)
+    assert len(workers.computed) == 6 + 2
 
 
 def test_workers_cache_the_runs_of_an_analysis_once(small, monkeypatch: pytest.MonkeyPatch):
     ready, made = mechheads.engine.work.make_ready, []
     monkeypatch.setattr(mechheads.engine.work, "make_ready", lambda *a, **k: made.append(a) or ready(*a, **k))
     workers = MadeWorkers(1)
-    mh.patching.completeness(small, PAIRS, ["L0H1", "L1H2"], workers=workers, **QUIET)  # of the model, then the circuit
+    mh.patching.completeness(small, PAIRS, HEADS, workers=workers, **QUIET)  # of the model, then the circuit
     assert len(made) == 1
-    mh.patching.completeness(small, PAIRS, ["L0H1", "L1H2"], metric=mh.log_prob, workers=workers, **QUIET)
+    mh.patching.completeness(small, PAIRS, HEADS, metric=mh.log_prob, workers=workers, **QUIET)
     assert len(made) == 2
 
 
-@pytest.mark.release
-def test_both_scores_of_safety_heads_take_workers(small):
-    given: dict[str, Any] = {"k": 3, "budget": EVERY_UNIT, **QUIET}
-    ours = mh.safety_heads(small, CLEAN, workers=MadeWorkers(2), **given)
-    assert same(ours, mh.safety_heads(small, CLEAN, **given))
-
-
-@pytest.mark.parametrize("group", few(["query", "kv"], "kv"))
-def test_refusals_take_workers(small, group):
-    workers = MadeWorkers(2)
-    given: dict[str, Any] = {"by": "patch", "group": group, "opening": " Paris", "budget": EVERY_UNIT, **QUIET}
-    ours = mh.safety.refusal_contribution(small, CLEAN[:2], CORRUPTED[:2], workers=workers, **given)
-    assert workers.computed
-    assert same(ours, mh.safety.refusal_contribution(small, CLEAN[:2], CORRUPTED[:2], **given))
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"epsilon": 0.3, "group": "kv", "score": "ships"},
-        pytest.param({"ablation": "mean", "score": "ships"}, marks=pytest.mark.release),
-        pytest.param({"ablation": "scaling", "epsilon": 0.3}, marks=pytest.mark.release),
-    ],
-)
-def test_sahara_takes_workers(small, given: dict[str, Any]):
-    given |= {"draws": 1, "budget": EVERY_UNIT, **QUIET}
-    workers = MadeWorkers(2)
-    ours = mh.safety.sahara(small, CLEAN, 3, workers=workers, **given)
-    alone = mh.safety.sahara(small, CLEAN, 3, **given)
-    all_heads = small.n_layers * (small.n_kv_heads if given.get("group") else small.n_heads)
-    assert sum(map(len, workers.computed)) == all_heads + all_heads - 1 + all_heads - 2
-    assert ours.heads == alone.heads
-    assert same(ours.trace, alone.trace)
-    assert ours.table.equals(alone.table)
-    assert not any(point.fwd_hooks for point in small.model.hook_dict.values())
-
-
-@pytest.mark.release
 def test_sahara_goes_on_when_workers_are_lost(small):
-    given: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT, **QUIET}
+    given: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT, "heads": HEADS, **QUIET}
     seen: list[Any] = []
 
     def trouble(replica: int, request: Any) -> Answer | Lost | None:
         seen.append(request)
-        return Lost("it was killed by signal 9") if len(seen) % 5 == 0 else None
+        return Lost("it was killed by signal 9") if len(seen) % 3 == 2 else None
 
     workers = MadeWorkers(2, trouble)
-    ours = mh.safety.sahara(small, CLEAN, 2, workers=workers, **given)
-    assert len(workers.lost) >= 4
-    assert same(ours.trace, mh.safety.sahara(small, CLEAN, 2, **given).trace)
-
-
-@pytest.mark.release
-def test_tasks_take_workers(small):
-    workers = MadeWorkers(2)
-    effects = mh.gating.ablation_effects(small, TASK, ["zero"], budget=EVERY_UNIT, workers=workers, **QUIET)
-    assert same(effects["zero"], mh.gating.ablation_effects(small, TASK, ["zero"], budget=EVERY_UNIT, **QUIET)["zero"])
+    ours = mh.safety.sahara(small, CLEAN[:2], 2, workers=workers, **given)
+    assert len(workers.lost) >= 3
+    assert same(ours.trace, mh.safety.sahara(small, CLEAN[:2], 2, **given).trace)
+    assert not any(point.fwd_hooks for point in small.model.hook_dict.values())
 
 
 def units(model: mh.Model) -> set[tuple[mh.HeadId, int]]:
     return {(mh.HeadId(layer, head), 0) for layer in range(model.n_layers) for head in range(model.n_heads)}
 
 
-def test_lost_workers_change_nothing_and_no_committed_unit_is_computed_twice(small, tmp_path: Path):
+def test_lost_workers_change_nothing_and_no_committed_unit_is_computed_twice(small, alone, tmp_path: Path):
     draw, times = random.Random(3), Counter[Any]()
 
     def trouble(replica: int, request: Any) -> Answer | Lost | None:
@@ -189,11 +137,11 @@ def test_lost_workers_change_nothing_and_no_committed_unit_is_computed_twice(sma
 
     workers = MadeWorkers(3, trouble)
     store = tmp_path / "ledger"
-    ours = mh.ablate(small, CLEAN, budget=EVERY_UNIT, workers=workers, store=store, **QUIET)
+    ours = ablate(small, workers=workers, store=store)
     assert len(workers.lost) >= 5
-    assert same(ours, mh.ablate(small, CLEAN, budget=EVERY_UNIT, **QUIET))
+    assert same(ours, alone)
     assert Counter(unit for batch in workers.computed for unit in batch) == dict.fromkeys(units(small), 1)
-    mh.ablate(small, CLEAN, budget=EVERY_UNIT, workers=workers, store=store, **QUIET)
+    ablate(small, workers=workers, store=store)
     assert sum(map(len, workers.computed)) == len(units(small))  # everything was in the ledger
 
 
@@ -207,7 +155,7 @@ def test_a_batch_that_is_lost_once_goes_to_another_worker_whole(small):
         return None
 
     workers = MadeWorkers(2, trouble)
-    mh.ablate(small, CLEAN, workers=workers, **QUIET)
+    ablate(small, budget=None, workers=workers)
     (lost,) = workers.lost
     assert len(lost) == 2
     assert lost in workers.computed
@@ -222,27 +170,27 @@ def test_a_unit_that_ends_its_worker_three_times_is_named_and_the_rest_is_kept(s
 
     workers, store = MadeWorkers(2, trouble), tmp_path / "ledger"
     with pytest.warns(UserWarning, match="L1H2, place 0 ended 3 workers, so it has no value; the last time, it was ki"):
-        ours = mh.ablate(small, CLEAN, workers=workers, store=store, **QUIET)
+        ours = ablate(small, budget=None, workers=workers, store=store)
     assert ours.missing == (mh.HeadId(1, 2),)
     assert [len(batch) for batch in workers.lost] == [2, 2, 1]  # twice with its neighbour, then alone
     assert Counter(unit for batch in workers.computed for unit in batch) == dict.fromkeys(units(small) - {bad}, 1)
-    whole = mh.ablate(small, CLEAN, store=store, **QUIET)  # the same call tries it again
-    np.testing.assert_allclose(whole.values, mh.ablate(small, CLEAN, **QUIET).values, rtol=1e-5, atol=1e-6)
+    whole = ablate(small, budget=None, store=store)  # the same call tries it again
+    np.testing.assert_allclose(whole.values, ablate(small, budget=None).values, rtol=1e-5, atol=1e-6)
 
 
-def test_workers_that_do_not_start_are_left_out_and_none_left_is_one_error_with_the_last_words(small):
+def test_workers_that_do_not_start_are_left_out_and_none_left_is_one_error_with_the_last_words(small, alone):
     lost = Lost("it ended with exit code 1\nImportError: no torch")
     said = "worker 1 did not start, 3 times; the last time, it ended with exit code 1\nImportError: no torch"
     workers = MadeWorkers(2, lambda replica, request: lost if replica == 1 else None)
     with pytest.warns(UserWarning, match=f"{said}\nThe others go on without it"):
-        ours = mh.ablate(small, CLEAN, budget=EVERY_UNIT, workers=workers, **QUIET)
-    assert same(ours, mh.ablate(small, CLEAN, budget=EVERY_UNIT, **QUIET))
+        ours = ablate(small, workers=workers)
+    assert same(ours, alone)
     with pytest.raises(RuntimeError, match=r"no worker is left: worker \d did not start, 3 times"):
-        mh.ablate(small, CLEAN, workers=MadeWorkers(2, lambda replica, request: lost), **QUIET)
+        ablate(small, workers=MadeWorkers(2, lambda replica, request: lost))
 
 
 def test_the_size_that_fits_into_memory_is_remembered_for_all_workers(small, monkeypatch: pytest.MonkeyPatch):
-    alone = mh.ablate(small, CLEAN, **QUIET)
+    alone = ablate(small, budget=None)
     carry, sizes = mechheads.engine.run._carry_at_once, []
 
     def small_memory(job: Any, units: list[Any]) -> Any:
@@ -253,59 +201,49 @@ def test_the_size_that_fits_into_memory_is_remembered_for_all_workers(small, mon
 
     monkeypatch.setattr(mechheads.engine.run, "_carry_at_once", small_memory)
     workers = MadeWorkers(2)
-    ours = mh.ablate(small, CLEAN, workers=workers, **QUIET)
+    ours = ablate(small, budget=None, workers=workers)
     assert max(sizes) == 2
     assert sizes.count(2) <= 2  # each worker finds out at most once
     assert workers.chunks[2:] == [1] * (len(workers.chunks) - 2)  # and those that come later are told
     np.testing.assert_allclose(ours.values, alone.values, rtol=1e-5, atol=1e-6)
 
 
-def test_a_worker_that_hangs_is_stopped_and_its_units_go_to_another_one(small, monkeypatch: pytest.MonkeyPatch):
+class Deaf(MadeWorkers):
+    """Two workers that never answer some requests; only waiting for them takes time."""
+
+    def __init__(self, ignored: Callable[[int, Any], bool], monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(2)
+        self.ignored, self.now = ignored, 0.0
+        monkeypatch.setattr(mechheads.engine.dispatch, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def submit(self, replica: int, request: Setup | Request) -> None:
+        if not self.ignored(replica, request):
+            super().submit(replica, request)
+
+    def collect(self, seconds: float) -> list[tuple[int, Answer | Lost]]:
+        found = super().collect(seconds)
+        self.now += seconds * (not found)
+        return found
+
+
+def test_a_worker_that_hangs_is_stopped_and_its_units_go_to_another_one(small, alone, monkeypatch: pytest.MonkeyPatch):
     hung: list[int] = []
-    now = [0.0]
 
-    class Hanging(MadeWorkers):
-        def submit(self, replica: int, request: Setup | Request) -> None:
-            if isinstance(request, Request) and not hung:
-                hung.append(replica)  # never to be answered
-            else:
-                super().submit(replica, request)
+    def first(replica: int, request: Any) -> bool:
+        ignored = isinstance(request, Request) and not hung
+        hung.extend([replica] * ignored)
+        return ignored
 
-        def collect(self, seconds: float) -> list[tuple[int, Answer | Lost]]:
-            found = super().collect(seconds)
-            now[0] += seconds * (not found)
-            return found
-
-    monkeypatch.setattr(mechheads.engine.dispatch, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    workers = Hanging(2)
+    workers = Deaf(first, monkeypatch)
     limits = replace(EVERY_UNIT, patience=Patience(batch=7.5, flops=1e15))
-    ours = mh.ablate(small, CLEAN, budget=limits, workers=workers, **QUIET)
-    assert workers.stopped == hung
-    assert now == [8.0]
-    assert same(ours, mh.ablate(small, CLEAN, budget=EVERY_UNIT, **QUIET))
+    assert same(ablate(small, budget=limits, workers=workers), alone)
+    assert (workers.stopped, workers.now) == (hung, 8.0)
 
 
-def test_a_worker_that_still_starts_after_everything_is_done_is_stopped(small, monkeypatch: pytest.MonkeyPatch):
-    now = [0.0]
-
-    class Full(MadeWorkers):
-        """A cluster that has room for one worker."""
-
-        def submit(self, replica: int, request: Setup | Request) -> None:
-            if replica == 0:
-                super().submit(replica, request)
-
-        def collect(self, seconds: float) -> list[tuple[int, Answer | Lost]]:
-            found = super().collect(seconds)
-            now[0] += seconds * (not found)
-            return found
-
-    monkeypatch.setattr(mechheads.engine.dispatch, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    workers = Full(2)
-    ours = mh.ablate(small, CLEAN, budget=EVERY_UNIT, workers=workers, **QUIET)
-    assert workers.stopped == [1]
-    assert now == [31.0]
-    assert same(ours, mh.ablate(small, CLEAN, budget=EVERY_UNIT, **QUIET))
+def test_a_worker_that_still_starts_after_everything_is_done_is_stopped(small, alone, monkeypatch: pytest.MonkeyPatch):
+    workers = Deaf(lambda replica, request: replica == 1, monkeypatch)  # a cluster that has room for one worker
+    assert same(ablate(small, workers=workers), alone)
+    assert (workers.stopped, workers.now) == ([1], 31.0)
 
 
 @pytest.fixture
@@ -331,42 +269,39 @@ def pressing(times: int, at: int) -> tuple[MadeWorkers, list[Any]]:
 
 
 @pytest.mark.usefixtures("terminal")
-def test_ctrl_c_once_finishes_the_units_in_flight(small, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_ctrl_c_once_finishes_the_units_in_flight(small, alone, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     workers, seen = pressing(1, at=4)
     usual = signal.getsignal(signal.SIGINT)
     with pytest.warns(UserWarning, match="interrupted after 5 of 12 units; the rest are NaN"):
-        ours = mh.ablate(small, CLEAN, budget=EVERY_UNIT, workers=workers, store=tmp_path / "l", **QUIET)
+        ours = ablate(small, workers=workers, store=tmp_path / "l")
     assert len(workers.computed) == len(seen) == 5  # the fourth, and one that another worker had
     assert len(ours.missing) == 7 and ours.provenance["interrupted"]
     assert "finishing the units in flight; press Ctrl-C again to stop now" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGINT) is usual
     assert not workers.stopped
-    whole = mh.ablate(small, CLEAN, budget=EVERY_UNIT, workers=workers, store=tmp_path / "l", **QUIET)
+    assert same(ablate(small, workers=workers, store=tmp_path / "l"), alone)
     assert len(workers.computed) == 12
-    assert same(whole, mh.ablate(small, CLEAN, budget=EVERY_UNIT, **QUIET))
 
 
 @pytest.mark.usefixtures("terminal")
-def test_ctrl_c_twice_stops_now_and_keeps_what_is_committed(small, tmp_path: Path):
+def test_ctrl_c_twice_stops_now_and_keeps_what_is_committed(small, alone, tmp_path: Path):
     workers, _ = pressing(2, at=4)
     with pytest.warns(UserWarning, match="interrupted after 3 of 12 units; the rest are NaN"):
-        ours = mh.ablate(small, CLEAN, budget=EVERY_UNIT, workers=workers, store=tmp_path / "l", **QUIET)
+        ours = ablate(small, workers=workers, store=tmp_path / "l")
     assert len(ours.missing) == 9
     assert workers.stopped  # what they were doing must not be taken for an answer later
-    whole = mh.ablate(small, CLEAN, budget=EVERY_UNIT, store=tmp_path / "l", **QUIET)
-    assert same(whole, mh.ablate(small, CLEAN, budget=EVERY_UNIT, **QUIET))
+    assert same(ablate(small, store=tmp_path / "l"), alone)
 
 
 @pytest.mark.usefixtures("terminal")
-@pytest.mark.release
 def test_ctrl_c_ends_sahara_after_the_steps_that_are_done(small):
     given: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT, **QUIET}
-    whole = mh.safety.sahara(small, CLEAN, 3, **given)
+    whole = mh.safety.sahara(small, CLEAN[:2], 1, **given)
     workers, seen = pressing(1, at=12 + 5)
-    with pytest.warns(UserWarning, match="interrupted after 1 of 3 heads"):
-        ours = mh.safety.sahara(small, CLEAN, 3, workers=workers, **given)
+    with pytest.warns(UserWarning, match="interrupted after 1 of 2 heads"):
+        ours = mh.safety.sahara(small, CLEAN[:2], 2, workers=workers, **given)
     assert len(seen) == 18
-    assert ours.heads == whole.heads[:1]
+    assert ours.heads == whole.heads
     np.testing.assert_array_equal(ours.trace.scores[:, :, 0], whole.trace.scores[:, :, 0])
     assert ours.provenance["interrupted"]
 
@@ -406,7 +341,7 @@ def test_an_error_on_a_worker_is_raised_here_with_its_trace(small):
         return z * 0
 
     with pytest.raises(LookupError, match="no such thing") as caught:
-        mh.sweep(small, CLEAN, intervention=breaking, budget=EVERY_UNIT, workers=MadeWorkers(2), **QUIET)
+        mh.sweep(small, CLEAN[:1], intervention=breaking, budget=EVERY_UNIT, workers=MadeWorkers(2), **QUIET)
     (note,) = caught.value.__notes__
     assert note.startswith("On worker ") and "in breaking" in note
 

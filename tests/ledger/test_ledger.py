@@ -226,7 +226,6 @@ def test_flipped_bits_are_noticed_or_harmless(tmp_path: Path) -> None:
     assert noticed > 75
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_what_a_killed_process_left_is_all_there(tmp_path: Path, checkpointed: bool) -> None:
     path = killed(tmp_path / "k", checkpointed=checkpointed)

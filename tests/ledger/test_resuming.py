@@ -1,13 +1,12 @@
-"""Sweeps with a store: killed, interrupted or repeated they end with the same bits, and what changes starts anew."""
+"""Every analysis with a store: killed, interrupted, resumed by workers or repeated it ends with the same bits.
+
+And whatever changes the numbers starts anew.
+"""
 
 from __future__ import annotations
 
 import json
-import random
 import shutil
-import subprocess
-import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,249 +17,260 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads.engine.answer_check import AnswerWarning
+import mechheads.engine.run
+import mechheads.engine.work
 from mechheads.engine.evaluate import Evaluator
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.runs.head_cache import HeadCache
+from mechheads.safety import compare_ablations, generalized_ships, refusal_contribution, sahara
 from support.levels import few
+from support.made_workers import MadeWorkers
+from support.texts import CAPITALS_CLEAN as PROMPTS, CAPITALS_PAIRS as PAIRS
 
-PROMPTS = [" The capital of France is", " The capital of Spain is the big"]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*refuses none of:UserWarning"),
+]
 
-
-def capitals(wrong: str = " Rome") -> mh.PromptPairs:
-    others = [" The capital of Italy is", " The capital of Germany is the small"]
-    return mh.PromptPairs(PROMPTS, others, answer=[" Paris", " Madrid"], wrong=[wrong, " Berlin"])
-
-
+ONE_BY_ONE = Limits(tokens=1, logit_rows=1)
+"""Every unit is a batch of its own."""
 HEADS = ["L0H1", "L1H0", "L1H2", "L2H3"]
-ONE_BY_ONE: dict[str, Any] = {"budget": Limits(tokens=1, logit_rows=1)}
-"""Every unit is a wave of its own."""
+REQUESTS = ["When John went to the store", " no", "I help"]
+HARMFUL = [" The capital of France", " yes"]
+HARMLESS = [" no", " three cat"]
+EVERY: dict[str, Any] = {"budget": ONE_BY_ONE, "progress": False}
+SOME, PATHS = EVERY | {"heads": HEADS}, EVERY | {"senders": HEADS}
+BARE, BEGUN = EVERY | {"template": "bare"}, EVERY | {"opening": " no yes"}
+RACE = mh.patching.Race(1, first=2, error=0.3)
 
-SWEEPS: dict[str, Callable[..., mh.HeadScores]] = {
-    "ablation": lambda model, **given: mh.ablate(
-        model, PROMPTS, heads=HEADS, positions=[1, 2, 4], progress=False, **(ONE_BY_ONE | given)
+ANALYSES: dict[str, Callable[..., Any]] = {
+    "ablation": lambda model, **given: mh.ablate(model, PROMPTS, positions=[1, 2, 4], **SOME | given),
+    "patching of k": lambda model, **given: mh.activation_patch(
+        model, PAIRS, site="k", positions="each", **SOME | {"heads": HEADS[1:3]} | given
     ),
-    "patching": lambda model, **given: mh.activation_patch(
-        model, capitals(), site="k", progress=False, **(ONE_BY_ONE | given)
+    "patching of the pattern": lambda model, **given: mh.activation_patch(
+        model, PAIRS, site="pattern", **EVERY | given
     ),
+    "MLPs too": lambda model, **given: mh.activation_patch(model, PAIRS, nodes="all", **SOME | given),
+    "race": lambda model, **given: mh.activation_patch(model, PAIRS_TWICE, top=RACE, **SOME | given),
     "paths": lambda model, **given: mh.path_patch(
-        model,
-        capitals(),
-        receivers=["L2H1.q", "L2.mlp"],
-        senders=HEADS,
-        positions=[3, -1],
-        progress=False,
-        **(ONE_BY_ONE | given),
+        model, PAIRS, receivers=["L2H1.q", "L2.mlp"], positions=[3, -1], **PATHS | given
     ),
-    "matrix": lambda model, **given: mh.path_matrix(
-        model, capitals(), receivers=["L2H0.v", "final"], senders=HEADS[:3], progress=False, **(ONE_BY_ONE | given)
+    "paths to the logits": lambda model, **given: mh.path_patch(model, PAIRS, positions=["last"], **EVERY | given),
+    "race of paths": lambda model, **given: mh.path_patch(
+        model, PAIRS_TWICE, receivers=["L2H1.q"], top=RACE, **EVERY | given
     ),
+    "matrix": lambda model, **given: mh.path_matrix(model, PAIRS, receivers=["L2H0.v", "final"], **EVERY | given),
+    "ships": lambda model, **given: mh.ships(model, REQUESTS, ablation="scaling", epsilon=0.3, **BARE | given),
+    "ships of groups": lambda model, **given: mh.ships(model, REQUESTS, epsilon=0.3, group="kv", **BARE | given),
+    "angles": lambda model, **given: generalized_ships(model, REQUESTS, r=2, **BARE | given),
+    "safety heads": lambda model, **given: mh.safety_heads(model, REQUESTS, 2, group="kv", **BARE | given),
+    "resampled angles": lambda model, **given: mh.safety_heads(
+        model, REQUESTS, 2, score="generalized_ships", **BARE | given
+    ),
+    "comparison": lambda model, **given: compare_ablations(model, REQUESTS, 2, heads=HEADS, **BARE | given),
+    "race of a comparison": lambda model, **given: compare_ablations(model, REQUESTS, 1, top=RACE, **BARE | given),
+    "contribution": lambda model, **given: refusal_contribution(model, HARMFUL, HARMLESS, heads=HEADS, **BEGUN | given),
+    "contribution by patching": lambda model, **given: refusal_contribution(
+        model, HARMFUL, HARMLESS, by="patch", **BEGUN | given
+    ),
+    "race of contribution": lambda model, **given: refusal_contribution(
+        model, HARMFUL * 2, HARMLESS * 2, top=RACE, **BEGUN | given
+    ),
+    "all scores": lambda model, **given: mh.safety_heads(model, HARMFUL, 2, harmless=HARMLESS, **SOME | given),
+    "search for a group": lambda model, **given: {
+        "trace": sahara(model, REQUESTS, 3, r=2, heads=HEADS, **BARE | given).trace
+    },
+    "search for a group by means": lambda model, **given: {
+        "trace": sahara(model, REQUESTS, 2, ablation="mean", score="ships", group="kv", **BARE | given).trace
+    },
 }
+PAIRS_TWICE = mh.PromptPairs(
+    PROMPTS * 2,
+    [" The capital of Italy is", " The capital of Germany is the small"] * 2,
+    answer=[" Paris", " Madrid"] * 2,
+    wrong=[" Rome", " Berlin"] * 2,
+)
+
+ALWAYS = ("ablation", "patching of k", "matrix", "ships", "contribution", "search for a group", "race of paths")
+"""One of each kind of work; the others before a release."""
 
 
-@pytest.fixture(scope="module")
-def small(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+class Killed(BaseException):
+    """The end of a process: nothing handles it."""
+
+
+class Computed:
+    """How many units were computed in this process or by workers, and with which one the next end comes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.units, self.end, self.error = 0, -1, Killed
+        compute = mechheads.engine.work.compute
+
+        def counted(work: Any, batches: Any, take: Any, **more: Any) -> bool:
+            def counting(units: Any, values: Any) -> None:
+                if self.units == self.end:
+                    self.end = -1
+                    raise self.error
+                self.units += len(units)
+                take(units, values)
+
+            return compute(work, batches, counting, **more)
+
+        monkeypatch.setattr(mechheads.engine.work, "compute", counted)
 
 
 @pytest.fixture
-def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many copies were judged, wave by wave; every unit is a wave of its own."""
-    seen: list[int] = []
-    judge = Evaluator.__call__
-
-    def noting(self: Evaluator, final: torch.Tensor) -> np.ndarray:
-        seen.append(len(final))
-        return judge(self, final)
-
-    monkeypatch.setattr(Evaluator, "__call__", noting)
-    return seen
+def computed(monkeypatch: pytest.MonkeyPatch) -> Computed:
+    return Computed(monkeypatch)
 
 
-def same(one: mh.HeadScores, other: mh.HeadScores) -> bool:
-    """Whether two results are the same to the bit."""
-    return one.values.values.tobytes() == other.values.values.tobytes() and one.dataset.identical(other.dataset)
+@pytest.fixture(scope="module")
+def small(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
 
 
-WORKER = """
-import json, mmap, os, signal, sys, time
-import torch
-torch.set_num_threads(1)
-import mechheads as mh
-from mechheads.engine.evaluate import Evaluator
-from mechheads.ledger.ledger import Ledger
-from mechheads.limits import Limits
-
-folder, model, moments = sys.argv[1], mh.load(sys.argv[2]), json.loads(sys.argv[3])
-one = Limits(tokens=1, logit_rows=1)  # every unit is a wave of its own
-log = os.open(f"{folder}/log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-lines = mmap.mmap(-1, 1)  # shared with the children: how many lines one has written
+@pytest.fixture(scope="module")
+def workers() -> MadeWorkers:
+    return MadeWorkers(2)
 
 
-def note(*words):
-    os.write(log, (",".join(words) + "\\n").encode())
-    lines[0] = min(lines[0] + 1, 255)
+def same(ours: Any, theirs: Any) -> bool:
+    """Whether results are the same to the bit, with all that they say about themselves."""
+    if isinstance(ours, dict):
+        return list(ours) == list(theirs) and all(same(ours[name], theirs[name]) for name in ours)
+    return ours.scores.values.tobytes() == theirs.scores.values.tobytes() and ours.dataset.identical(theirs.dataset)
 
 
-def sweep(store=None):
-    prompts = [" The capital of France Italy Spain Germany is Paris Rome Madrid"]
-    return mh.ablate(model, prompts, positions="each", budget=one, progress=False, store=store)
+def pairs_of(ours: Any, theirs: Any) -> list[tuple[mh.HeadScores, mh.HeadScores]]:
+    return [(ours[name], theirs[name]) for name in ours] if isinstance(ours, dict) else [(ours, theirs)]
 
 
-sweep().save(f"{folder}/undisturbed.nc")
-judge, finished, commit = Evaluator.__call__, Ledger.finished, Ledger.commit
+def stored(store: Path) -> int:
+    return sum(sweep["units"] for sweep in Ledger.list(store))
 
 
-def judging(self, final):
-    time.sleep(0.01)  # so that a fast machine is not done before the last kill
-    values = judge(self, final)
-    note("judged", str(len(final)))
-    return values
-
-
-def finding(self):
-    units = finished(self)
-    note("found", *units)
-    return units
-
-
-def committing(self, units):
-    note("computed", *units)
-    commit(self, units)
-    note("committed", *units)
-
-
-Evaluator.__call__, Ledger.finished, Ledger.commit = judging, finding, committing
-for wanted, seconds in moments:
-    lines[0] = 0
-    child = os.fork()
-    if not child:
-        sweep(f"{folder}/store")
-        lines[0] = 255
-        signal.pause()  # done before it was killed: wait for that
-    given_up = time.monotonic() + 10  # a thread that held a lock at the fork holds it for ever
-    while lines[0] < wanted and time.monotonic() < given_up:
-        time.sleep(0.0005)
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
-sweep(f"{folder}/store").save(f"{folder}/resumed.nc")
-"""
-
-
-@pytest.mark.release
-def test_killed_at_25_random_moments_it_ends_with_the_same_bits_and_computes_nothing_twice(
-    tmp_path: Path, tiny
+@pytest.mark.parametrize("name", few(ANALYSES, *ALWAYS))
+def test_killed_and_interrupted_it_goes_on_by_workers_and_computes_only_what_is_missing(
+    small: mh.Model, workers: MadeWorkers, computed: Computed, tmp_path: Path, name: str
 ) -> None:
-    chance = random.Random(0)
-    lines = [max(0, chance.randrange(-4, 16)) for _ in range(25)]
-    moments = [(wanted, chance.uniform(0, 0.01 if wanted else 0.08)) for wanted in lines]  # lines of the log, seconds
-    subprocess.run([sys.executable, "-c", WORKER, tmp_path, tiny("llama"), json.dumps(moments)], check=True)
-    resumed, undisturbed = (mh.HeadScores.load(tmp_path / f"{name}.nc") for name in ("resumed", "undisturbed"))
-    assert same(resumed, undisturbed)
-    lines = [line.split(",") for line in (tmp_path / "log").read_text().splitlines()]
-    safe: set[str] = set()
-    found: list[int] = []
-    judged = computed = 0
-    for what, *names in lines:
-        if what == "found":
-            assert safe <= set(names), "committed, and gone after the process was killed"
-            found.append(len(names))
-            judged = computed = 0
-        elif what == "judged":
-            judged += int(names[0])
-        elif what == "computed":
-            assert not safe.intersection(names), "computed again after it was committed"
-            computed += len(names)
-        if what != "computed" and what != "judged":
-            safe.update(names)
-        assert 0 <= judged - computed <= 1, "judged, and not committed"
-    assert len(safe) == resumed.n_layers * resumed.n_heads * resumed.dataset.sizes["pos"]
-    assert len(set(found)) >= 5, "killed before anything was done"
-    assert found[-1] < len(safe), "never killed on its way"
-    with Ledger(tmp_path / "store", "another key", {}):
-        assert [sweep["units"] for sweep in Ledger.list(tmp_path / "store")] == [len(safe), 0]
-
-
-@pytest.mark.parametrize("name", few(SWEEPS, "ablation", "matrix"))
-def test_the_same_call_again_runs_no_wave(small, judged, tmp_path, name):
-    sweep, store = SWEEPS[name], tmp_path / "store"
-    undisturbed, units = sweep(small), len(judged)
+    analysis, store = ANALYSES[name], tmp_path / "store"
+    undisturbed, units = analysis(small), computed.units
     assert units >= 6
-    assert same(sweep(small, store=store), undisturbed)
-    assert len(judged) == 2 * units
-    assert same(sweep(small, store=str(store)), undisturbed)
-    assert len(judged) == 2 * units
+    computed.units, computed.end = 0, units // 4
+    with pytest.raises(Killed):
+        analysis(small, store=store)
+    assert computed.units == units // 4 == stored(store)
+    computed.end, computed.error = units // 2, KeyboardInterrupt
+    with pytest.warns(UserWarning, match="^interrupted after "):
+        partial = analysis(small, store=store)
+    pairs = pairs_of(partial, undisturbed)
+    assert any(one.provenance["interrupted"] for one, _ in pairs)
+    for one, whole in pairs:
+        if "race" not in name:
+            known = np.isfinite(one.scores.values)
+            reached = whole.scores.values[tuple(map(slice, known.shape))]
+            np.testing.assert_array_equal(one.scores.values[known], reached[known])
+    begun, before = computed.units, len(workers.computed)
+    assert same(analysis(small, store=store, workers=workers), undisturbed)
+    assert sum(map(len, workers.computed[before:])) == units - begun
+    assert same(analysis(small, store=str(store)), undisturbed)
+    assert computed.units == units, "a unit was computed twice, or one was not"
 
 
-@pytest.mark.parametrize("name", few(SWEEPS, "patching", "matrix"))
-def test_after_ctrl_c_the_same_call_completes(small, judged, tmp_path, monkeypatch, name):
-    sweep, store = SWEEPS[name], tmp_path / "store"
-    undisturbed, units = sweep(small), len(judged)
-    judge = Evaluator.__call__
+@pytest.mark.parametrize("name", ANALYSES)
+def test_a_file_that_is_no_ledger_is_an_error_before_the_model_runs(unrun: mh.Model, tmp_path: Path, name: str) -> None:
+    (tmp_path / "mine.csv").write_text("layer,head,score\n")
+    with pytest.raises(ValueError, match=r"mine\.csv .*was not changed"):
+        ANALYSES[name](unrun, store=tmp_path / "mine.csv")
+    assert (tmp_path / "mine.csv").read_text() == "layer,head,score\n"
+    assert [one.name for one in tmp_path.iterdir()] == ["mine.csv"]
 
-    def interrupted(self, final):
-        if len(judged) == units + 4:
+
+@pytest.fixture
+def unrun(small: mh.Model, monkeypatch: pytest.MonkeyPatch) -> mh.Model:
+    """A model that a sweep has seen before, and that must not be run again."""
+    mh.ablate(small, PROMPTS[:1], heads="L0H0", progress=False)
+
+    def never(*_args: Any, **_options: Any) -> None:
+        raise AssertionError("the model was run")
+
+    monkeypatch.setattr(HeadCache, "run", never)
+    monkeypatch.setattr(small.backend, "run", never)
+    return small
+
+
+THING = object()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"metric": lambda logits, context: (THING, logits[:, -1, 0])[1]},
+        {"intervention": lambda z, context: (THING, z)[1]},
+    ],
+    ids=["metric", "intervention"],
+)
+def test_what_cannot_be_told_apart_is_an_error_before_the_model_runs(
+    unrun: mh.Model, tmp_path: Path, given: dict[str, Any]
+) -> None:
+    asked = {"intervention": mh.Zero(), "metric": mh.kl_divergence} | given
+    with pytest.raises(ValueError, match=f"^{next(iter(given))} cannot be fingerprinted"):
+        mh.sweep(unrun, PROMPTS, **asked, store=tmp_path / "store", progress=False)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("limits", "kept"), [(Limits(tokens=30), 0), (Limits(tokens=50, logit_rows=1), 6)])
+def test_as_many_units_go_together_as_when_it_began_and_half_a_batch_is_not_stored(
+    small: mh.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limits: Limits, kept: int
+) -> None:
+    carry, waves, store = mechheads.engine.run.carry, [], tmp_path / "store"
+    stop = -1
+
+    def noting(job: Any, units: Any) -> torch.Tensor:
+        if len(waves) == stop:
             raise KeyboardInterrupt
-        return judge(self, final)
+        waves.append(len(units))
+        return carry(job, units)
 
-    monkeypatch.setattr(Evaluator, "__call__", interrupted)
-    with pytest.warns(UserWarning, match=r"^interrupted after \d+ of \d+ (units|senders); the rest are NaN$"):
-        partial = sweep(small, store=store)
-    assert partial.missing and partial.provenance["interrupted"]
-    monkeypatch.setattr(Evaluator, "__call__", judge)
-    known = np.isfinite(partial.values.values)
-    assert known.any()
-    np.testing.assert_array_equal(partial.values.values[known], undisturbed.values.values[known])
-    with warnings.catch_warnings(action="error"):
-        warnings.simplefilter("ignore", AnswerWarning)
-        assert same(sweep(small, store=store), undisturbed)
-    assert len(judged) == 2 * units
+    def patch(budget: Limits, **given: Any) -> mh.HeadScores:
+        waves.clear()
+        return mh.activation_patch(small, PAIRS, site="k", budget=budget, progress=False, **given)
 
-
-def test_as_many_copies_go_together_as_when_it_began(small, judged, tmp_path, monkeypatch):
-    sweep, store, judge = SWEEPS["patching"], tmp_path / "store", Evaluator.__call__
-    many = Limits(tokens=50, logit_rows=1)
-    undisturbed = sweep(small, budget=many)
-    waves = judged.copy()
-    assert max(waves) > 1
-
-    def interrupted(self, final):
-        if len(judged) == len(waves) + 1:
-            raise KeyboardInterrupt
-        return judge(self, final)
-
-    monkeypatch.setattr(Evaluator, "__call__", interrupted)
-    with pytest.warns(UserWarning, match="interrupted"):
-        sweep(small, store=store, budget=many)
-    monkeypatch.setattr(Evaluator, "__call__", judge)
-    assert same(sweep(small, store=store, budget=Limits(2**30, tokens=1, logit_rows=1)), undisturbed)
-    assert judged == 2 * waves
+    monkeypatch.setattr(mechheads.engine.run, "carry", noting)
+    undisturbed, all_waves = patch(limits), waves.copy()
+    stop = len(all_waves) - 1
+    for given, units in (({}, 12 - all_waves[-1]), ({"store": store}, kept)):
+        with pytest.warns(UserWarning, match=f"^interrupted after {units} of 12 units; the rest are NaN"):
+            patch(limits, **given)
+    stop = -1
+    assert stored(store) == kept
+    assert same(patch(ONE_BY_ONE, store=store), undisturbed)
+    assert waves == (all_waves[-1:] if kept else all_waves)
 
 
-@pytest.mark.parametrize("budgets", [(None, 20_000), (20_000, None), (60_000, 20_000)])
-def test_paths_resumed_with_another_budget_go_in_the_same_waves(small, tmp_path, monkeypatch, budgets):
+@pytest.mark.parametrize("budgets", [(None, 20_000), (20_000, None)])
+def test_paths_resumed_with_another_budget_go_in_the_same_waves(
+    small: mh.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, budgets: tuple[Any, Any]
+) -> None:
     ends = [" dog", " cat", " book", " big", " small"]
     clean, corrupted = ([f" {number} capital of France is{end}" for end in ends] for number in ("one", "two"))
     pairs = mh.PromptPairs(clean, corrupted, answer=[" Paris"] * 5, wrong=[" Rome"] * 5)
-    judge, seen = Evaluator.__call__, []
+    judge, seen, stop = Evaluator.__call__, [], -1
 
-    def noting(self, final):
+    def noting(self: Evaluator, final: torch.Tensor) -> np.ndarray:
         if len(seen) == stop:
             raise KeyboardInterrupt
         seen.append(len(final))
         return judge(self, final)
 
-    def paths(budget, store=None):
+    def paths(budget: Any, store: Path | None = None) -> mh.HeadScores:
         few = replace(Limits.of(budget), tokens=12)  # ten senders at a time if prompts share rows, else six
         return mh.path_patch(small, pairs, receivers="final", budget=few, progress=False, store=store)
 
     monkeypatch.setattr(Evaluator, "__call__", noting)
-    stop = -1
-    undisturbed = paths(budgets[0])
-    waves = seen.copy()
+    undisturbed, waves = paths(budgets[0]), seen.copy()
     assert len(waves) > 1
     seen.clear()
     stop = 1
@@ -271,7 +281,42 @@ def test_paths_resumed_with_another_budget_go_in_the_same_waves(small, tmp_path,
     assert seen == waves
 
 
-HALF = mh.patching.Scale(0.5)
+def test_ctrl_c_on_the_harmful_side_stores_nothing_of_the_heads_that_were_reached_alone(
+    small: mh.Model, computed: Computed, tmp_path: Path
+) -> None:
+    analysis, store = ANALYSES["contribution"], tmp_path / "store"
+    undisturbed = analysis(small)
+    computed.units, computed.end, computed.error = 0, 3, KeyboardInterrupt
+    with pytest.warns(UserWarning, match="^interrupted after 3 of 4 heads"):
+        partial = analysis(small, store=store)
+    reached = ~np.isnan(partial.scores.values)
+    assert (computed.units, reached.sum()) == (3 + 3, 3)
+    np.testing.assert_allclose(partial.scores.values[reached], undisturbed.scores.values[reached], atol=1e-6)
+    assert [sweep["units"] for sweep in Ledger.list(store)] == [3]
+    assert same(analysis(small, store=store), undisturbed)
+    assert [sweep["units"] for sweep in Ledger.list(store)] == [4, 4]
+    assert computed.units == 3 + 3 + 1 + 4
+
+
+def test_a_longer_search_for_a_group_computes_its_last_step_only(
+    small: mh.Model, computed: Computed, tmp_path: Path
+) -> None:
+    asked: dict[str, Any] = {"r": 1, "store": tmp_path / "store"} | BARE
+
+    def search(size: int, **given: Any) -> tuple[Any, int]:
+        before = computed.units
+        return sahara(small, REQUESTS[1:], size, **asked | given), computed.units - before
+
+    assert search(2)[1] == 12 + 11
+    longer, more = search(3)
+    assert more == 10
+    assert same(longer.trace, search(3, store=None)[0].trace)
+    before = computed.units
+    single = generalized_ships(small, REQUESTS[1:], epsilon=1e-5, **asked)
+    np.testing.assert_array_equal(single.scores, longer.trace.scores[..., 0])
+    assert computed.units == before, "the first step is generalized_ships"
+    assert search(3, draws=1, seed=4)[1] == 0
+    assert search(2, epsilon=0.5)[1] == 12 + 11
 
 
 def written(source: str) -> Callable[..., Any]:
@@ -285,90 +330,43 @@ SCORE = """
 def score(logits, context):
     return logits[:, -1, 3] - 2 * logits[:, -1, 4]
 """
-
-
-@pytest.mark.slow
-def test_whatever_changes_is_another_sweep_and_nothing_is_stale(tiny, judged, tmp_path):
-    store, folder = tmp_path / "store", tiny("llama")
-    model = mh.load(folder)
-
-    def sweep(model=model, prompts=PROMPTS, intervention=HALF, metric=None, heads=("L0H1", "L1H2"), **given):
-        asked = {"intervention": intervention, "metric": metric or written(SCORE), "heads": heads} | given
-        return mh.sweep(model, prompts, progress=False, **asked)
-
-    changes: dict[str, dict[str, Any]] = {
-        "nothing": {},
-        "a constant of the metric": {"metric": written(SCORE.replace("2 *", "3 *"))},
-        "a line of the metric": {"metric": written(SCORE.replace("- 2 *", "+ 2 *"))},
-        "what the metric reads": {"metric": mh.metric(reads="all")(written(SCORE))},
-        "another metric": {"metric": mh.kl_divergence},
-        "a parameter of the intervention": {"intervention": mh.patching.Scale(0.25)},
-        "another intervention": {"intervention": mh.Zero()},
-        "a function for an intervention": {"intervention": lambda z, context: z / 3},
-        "another prompt": {"prompts": [PROMPTS[0], " The capital of Spain is the small"]},
-        "fewer prompts": {"prompts": PROMPTS[:1]},
-        "pairs": {"prompts": capitals(), "intervention": mh.Patch()},
-        "the other answer": {"prompts": capitals(wrong=" book"), "intervention": mh.Patch()},
-        "the other direction": {"prompts": capitals(), "intervention": mh.Patch(), "base": "corrupted"},
-        "another site": {"prompts": capitals(), "intervention": mh.Patch("v")},
-        "one position": {"positions": "last"},
-        "other heads": {"heads": ("L0H1", "L1H2", "L1H3")},
-    }
-    results = {}
-    for number, (what, change) in enumerate(changes.items(), 1):
-        before = len(judged)
-        results[what] = sweep(**change, store=store)
-        assert len(judged) > before, what
-        assert len(Ledger.list(store)) == number, what
-
-    half = mh.load(folder, dtype=torch.bfloat16)
-    for _ in range(2):
-        assert not np.array_equal(sweep(half, store=store).values, results["nothing"].values)
-        assert [one["units"] for one in Ledger.list(store)[len(changes) :]] == [2]
-
-    weight = next(p for name, p in model.model.named_parameters() if p.ndim == 2 and "mlp" in name)
-    with torch.no_grad():
-        kept, weight[0, 0] = float(weight[0, 0]), 1.0
-    before = len(judged)
-    nudged = sweep(store=store)
-    assert len(judged) > before
-    assert len(Ledger.list(store)) == len(changes) + 2
-    assert same(nudged, sweep())
-    assert not np.array_equal(nudged.values, results["nothing"].values)
-    with torch.no_grad():
-        weight[0, 0] = kept
-    before = len(judged)
-    for what, change in changes.items():
-        assert same(sweep(**change, store=store), results[what]), what
-    assert len(judged) == before
-    again = sweep(store=store, seed=1, budget="1 GB", name="mine")
-    assert len(judged) == before
-    assert same(again, sweep(seed=1, name="mine"))
-    assert same(results["nothing"], sweep())
-
-
-def test_another_configuration_of_the_same_weights_is_another_sweep(tiny, tmp_path):
-    folder, store = tmp_path / "model", tmp_path / "store"
-    shutil.copytree(tiny("llama"), folder)
-
-    def sweep(**given):
-        return mh.ablate(mh.load(folder), PROMPTS, heads="L1H2", progress=False, **given)
-
-    first = sweep(store=store)
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.1}), "utf-8")
-    second = sweep(store=store)
-    assert len(Ledger.list(store)) == 2
-    assert same(second, sweep())
-    assert not np.array_equal(second.values, first.values)
-
-
-def test_paths_to_other_receivers_are_another_sweep(small, judged, tmp_path):
-    def paths(store=None, **given):
-        asked = {"receivers": ["L2H1.q"], "senders": ["L0H1", "L1H3"], "progress": False} | given
-        return mh.path_patch(small, capitals(), store=store, **asked)
-
-    changes: list[dict[str, Any]] = [
+HALF = mh.patching.Scale(0.5)
+TWO: dict[str, Any] = {"heads": HEADS[:2], "progress": False}
+CALLS: dict[str, Callable[..., Any]] = {
+    "sweep": lambda model, prompts=PROMPTS, intervention=HALF, metric=None, **given: mh.sweep(
+        model, prompts, intervention=intervention, metric=metric or written(SCORE), **TWO | given
+    ),
+    "paths": lambda model, **given: mh.path_patch(
+        model, **{"pairs": PAIRS, "receivers": ["L2H1.q"], "senders": HEADS[:2], "progress": False} | given
+    ),
+    "ships": lambda model, call=mh.ships, requests=REQUESTS, **given: call(
+        model, requests, **TWO | {"template": "bare"} | given
+    ),
+    "contribution": lambda model, harmful=HARMFUL, harmless=HARMLESS, **given: refusal_contribution(
+        model, harmful, harmless, **TWO | {"opening": " no yes"} | given
+    ),
+}
+OTHER_ANSWER = mh.PromptPairs(PROMPTS, PAIRS.corrupted, answer=[" Paris", " Madrid"], wrong=[" book", " Berlin"])
+CHANGES: dict[str, list[dict[str, Any]]] = {
+    "sweep": [
+        {},
+        {"metric": written(SCORE.replace("2 *", "3 *"))},
+        {"metric": written(SCORE.replace("- 2 *", "+ 2 *"))},
+        {"metric": mh.metric(reads="all")(written(SCORE))},
+        {"metric": mh.kl_divergence},
+        {"intervention": mh.patching.Scale(0.25)},
+        {"intervention": mh.Zero()},
+        {"intervention": lambda z, context: z / 3},
+        {"prompts": [PROMPTS[0], " The capital of Spain is the small"]},
+        {"prompts": PROMPTS[:1]},
+        {"prompts": PAIRS, "intervention": mh.Patch()},
+        {"prompts": OTHER_ANSWER, "intervention": mh.Patch()},
+        {"prompts": PAIRS, "intervention": mh.Patch(), "base": "corrupted"},
+        {"prompts": PAIRS, "intervention": mh.Patch("v")},
+        {"positions": "last"},
+        {"heads": HEADS[:3]},
+    ],
+    "paths": [
         {},
         {"receivers": ["L2H1.k"]},
         {"receivers": ["L2H1.q", "L2H1.k"]},
@@ -377,50 +375,81 @@ def test_paths_to_other_receivers_are_another_sweep(small, judged, tmp_path):
         {"direction": "denoising"},
         {"metric": mh.log_prob},
         {"positions": "last"},
-        {"senders": ["L0H1"]},
-    ]
-    for number, change in enumerate(changes, 1):
-        alone, before = paths(**change), len(judged)
-        assert same(paths(tmp_path / "store", **change), alone), change
-        assert len(judged) > before, change
-        assert len(Ledger.list(tmp_path / "store")) == number, change
-
-
-@pytest.fixture
-def unrun(small, monkeypatch: pytest.MonkeyPatch) -> mh.Model:
-    """A model that a sweep has seen before, and that must not be run again."""
-    mh.ablate(small, PROMPTS[:1], heads="L0H0", progress=False)
-
-    def never(*_args: Any, **_options: Any) -> None:
-        raise AssertionError("the model was run")
-
-    monkeypatch.setattr(HeadCache, "run", never)
-    monkeypatch.setattr(small.backend, "run", never)
-    return small
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
-        lambda thing: {"metric": lambda logits, context: (thing, logits[:, -1, 0])[1]},
-        lambda thing: {"intervention": lambda z, context: (thing, z)[1]},
+        {"senders": HEADS[:1]},
     ],
-    ids=["metric", "intervention"],
-)
-def test_what_cannot_be_told_apart_is_an_error_before_the_model_is_run(unrun, tmp_path, part):
-    given = {"intervention": mh.Zero(), "metric": mh.kl_divergence} | part(object())
-    with pytest.raises(
-        ValueError, match=r"^(metric|intervention) cannot be fingerprinted: thing in <lambda> is an obj"
-    ):
-        mh.sweep(unrun, PROMPTS, **given, store=tmp_path / "store", progress=False)
-    assert not list(tmp_path.iterdir())
+    "ships": [
+        {},
+        {"requests": REQUESTS[:2]},
+        {"template": "query"},
+        {"ablation": "scaling"},
+        {"epsilon": 0.5},
+        {"epsilon": 0.5, "through": "k"},
+        {"epsilon": 0.5, "group": "kv"},
+        {"ablation": "resample"},
+        {"ablation": "resample", "seed": 1},
+        {"heads": HEADS[1:3]},
+        {"requests": REQUESTS * 2, "top": RACE},
+        {"requests": REQUESTS * 2, "top": RACE, "seed": 3},
+        {"requests": REQUESTS * 2, "top": replace(RACE, first=3)},
+        {"call": generalized_ships},
+        {"call": generalized_ships, "r": 2},
+        {"call": mh.safety_heads, "k": 2},
+        {"call": mh.safety_heads, "k": 2, "score": "generalized_ships"},
+        {"call": mh.safety_heads, "k": 2, "score": "generalized_ships", "seed": 1},
+    ],
+    "contribution": [
+        {},
+        {"harmful": [HARMFUL[0], " Rome is small"]},
+        {"harmless": [HARMLESS[0], " Paris is"]},
+        {"opening": " yes no"},
+        {"template": "query"},
+        {"by": "undifferentiated"},
+        {"epsilon": 0.5},
+        {"group": "kv"},
+        {"by": "patch"},
+        {"by": "patch", "harmless": [HARMLESS[0], " Paris is"]},
+    ],
+}
+"""For each call, what changes its numbers."""
 
 
-@pytest.mark.parametrize("name", SWEEPS)
-def test_a_file_that_is_no_ledger_is_an_error_and_stays_as_it_is(unrun, tmp_path, name):
-    for content in (b"layer,head,score\n0,0,1.5\n", b"SQLite format 3\0" + bytes(4080), b""):
-        (tmp_path / "mine.csv").write_bytes(content)
-        with pytest.raises(ValueError, match=r"mine\.csv .*was not changed"):
-            SWEEPS[name](unrun, store=tmp_path / "mine.csv")
-        assert (tmp_path / "mine.csv").read_bytes() == content
-    assert [one.name for one in tmp_path.iterdir()] == ["mine.csv"]
+@pytest.mark.parametrize("name", CALLS)
+def test_whatever_changes_the_numbers_is_another_sweep_and_nothing_is_stale(
+    small: mh.Model, computed: Computed, tmp_path: Path, name: str
+) -> None:
+    call, store, results = CALLS[name], tmp_path / "store", []
+    for change in CHANGES[name]:
+        results.append(call(small, **change))
+        before, sweeps = computed.units, len(Ledger.list(store)) if store.exists() else 0
+        assert same(call(small, store=store, **change), results[-1]), change
+        assert computed.units > before, change
+        assert len(Ledger.list(store)) > sweeps, change
+    before = computed.units
+    for change, result in zip(CHANGES[name], results, strict=True):
+        assert same(call(small, store=store, **change), result), change
+    call(small, store=store, budget="1 GB", **({"name": "mine", "seed": 9} if name == "sweep" else {}))
+    assert computed.units == before
+
+
+def test_changed_weights_another_dtype_and_another_configuration_are_other_sweeps(
+    tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder, store = tmp_path / "model", tmp_path / "store"
+    shutil.copytree(tiny("llama"), folder)
+    model = mh.load(folder)
+    first = CALLS["sweep"](model, store=store)
+    weight = next(p for name, p in model.model.named_parameters() if p.ndim == 2 and "mlp" in name)
+    with torch.no_grad():
+        kept, weight[0, 0] = float(weight[0, 0]), 1.0
+    nudged = CALLS["sweep"](model, store=store)
+    assert same(nudged, CALLS["sweep"](model)) and not same(nudged, first)
+    with torch.no_grad():
+        weight[0, 0] = kept
+    assert same(CALLS["sweep"](model, store=store), first)
+    for _ in range(2):
+        assert not same(CALLS["sweep"](mh.load(folder, dtype=torch.bfloat16), store=store), first)
+    assert len(Ledger.list(store)) == 3
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.1}), "utf-8")
+    other = mh.load(folder)
+    assert same(CALLS["sweep"](other, store=store), CALLS["sweep"](other)) and len(Ledger.list(store)) == 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,8 @@ from benchmarks import gpu
 from benchmarks.offload import make_model
 from support.simulated_devices import simulation
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -22,7 +23,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.slow
 def test_its_parts_run_on_a_cpu(folder: Path) -> None:
     model, pairs = mh.load(folder, backend="bridge"), gpu.pairs_of(8, 6)
     size = sum(weight.nbytes for weight in model.model.parameters())
@@ -34,7 +34,6 @@ def test_its_parts_run_on_a_cpu(folder: Path) -> None:
     assert float(said.rsplit(" ", 1)[1]) < 1e-4
 
 
-@pytest.mark.slow
 def test_the_spread_model_runs_over_simulated_devices(folder: Path) -> None:
     pairs = gpu.pairs_of(2, 4)
     alone = gpu.timed(mh.load(folder, backend="bridge"), pairs)
@@ -44,9 +43,10 @@ def test_the_spread_model_runs_over_simulated_devices(folder: Path) -> None:
     assert "spread over 2 devices, cut at layers (1,)" in said and float(said.rsplit(" ", 1)[1]) < 1e-4
 
 
-@pytest.mark.needs(not torch.cuda.is_available(), "no GPU")
-@pytest.mark.slow
-def test_without_a_gpu_it_says_so() -> None:
-    ended = subprocess.run([sys.executable, "-m", "benchmarks.gpu"], capture_output=True, text=True)
-    assert ended.returncode == 1 and ended.stdout == ""
-    assert ended.stderr.strip() == "this machine has no GPU that torch can use, so there is nothing to measure"
+def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(sys, "argv", ["gpu"])
+    with pytest.raises(SystemExit, match=r"^1$"):
+        gpu.main()
+    said = capsys.readouterr()
+    assert said.out == "" and "no GPU" in said.err

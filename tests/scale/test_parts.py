@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main
+from mechheads.cli.runs import parse_part
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.metrics.basic import log_prob
 from mechheads.scale import read_analysis, write_analysis
-from support.texts import CLEAN, PAIRS
+from support.texts import CLEAN, CORRUPTED, PAIRS
 
 EVERY_UNIT = Limits(tokens=1, logit_rows=1)
 QUIET: dict[str, Any] = {"progress": False}
@@ -34,21 +35,31 @@ def command(*words: object) -> str:
     return done.output
 
 
-@pytest.mark.parametrize("n", [2, 5])
-def test_merged_parts_are_the_whole_to_the_bit(small, tmp_path: Path, n: int):
-    parts = []
-    for number in range(1, n + 1):
+HEADS = ["L0H1", "L1H0", "L1H2", "L2H3", "L2H0"]
+ANALYSES: dict[str, Callable[..., Any]] = {
+    "paths": lambda model, **given: mh.path_patch(model, PAIRS, receivers=["L2H1.q"], senders=HEADS, **given),
+    "all scores": lambda model, **given: mh.safety_heads(
+        model, CLEAN[:2], 2, harmless=CORRUPTED[:2], heads=HEADS, **given
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+@pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning", "ignore:.*refuses none of:UserWarning")
+def test_merged_parts_are_the_whole_to_the_bit(small, tmp_path: Path, name: str):
+    analysis, parts = ANALYSES[name], []
+    for number in (1, 2, 3):
         parts.append(tmp_path / f"{number}.ledger")
-        limits = Limits(tokens=1, logit_rows=1, part=(number, n))
-        found = mh.path_patch(small, PAIRS, receivers=["L2H1.q"], budget=limits, store=parts[-1], **QUIET)
-        layers = Counter(head.layer for head in found.heads() if head not in found.missing)
-        assert set(layers) <= {0, 1, 2} and max(layers.values()) - min(layers.values()) <= 2
-    mh.scale.merge(parts, tmp_path / "all.ledger")
-    (sweep,) = Ledger.list(tmp_path / "all.ledger")
-    given: dict[str, Any] = {"receivers": ["L2H1.q"], "budget": EVERY_UNIT, **QUIET}
-    whole = mh.path_patch(small, PAIRS, store=tmp_path / "all.ledger", **given)
-    assert sweep["units"] == Ledger.list(tmp_path / "all.ledger")[0]["units"] == 12
-    assert whole.dataset.identical(mh.path_patch(small, PAIRS, **given).dataset)
+        limits = Limits(tokens=1, logit_rows=1, part=(number, 3))
+        found = analysis(small, budget=limits, store=parts[-1], **QUIET)
+        assert {head for head in found.heads() if head not in found.missing} == set(
+            map(mh.HeadId.parse, sorted(HEADS)[number - 1 :: 3])
+        )
+    merged = mh.scale.merge(parts, tmp_path / "all.ledger")
+    given: dict[str, Any] = {"budget": EVERY_UNIT, **QUIET}
+    whole = analysis(small, store=tmp_path / "all.ledger", **given)
+    assert whole.dataset.identical(analysis(small, **given).dataset)
+    assert sum(sweep["units"] for sweep in Ledger.list(tmp_path / "all.ledger")) == merged.units
 
 
 def test_an_analysis_travels_as_a_file(small, tmp_path: Path):
@@ -78,7 +89,6 @@ def test_tensors_lie_next_to_the_file(small, tmp_path: Path):
     assert read_analysis(path).arguments["prompts"] == [row]
 
 
-@pytest.mark.slow
 def test_parts_on_the_command_line(small, tmp_path: Path):
     spec = write_analysis(tmp_path / "spec.json", mh.ablate, small, prompts=CLEAN, kind="mean", metric="kl_divergence")
     for number in (1, 2, 3):
@@ -99,10 +109,9 @@ def test_parts_on_the_command_line(small, tmp_path: Path):
 
 
 @pytest.mark.parametrize("part", ["3", "0/4", "5/4", "a/b", "1/4/2"])
-def test_a_part_that_is_none_is_refused(small, tmp_path: Path, part: str):
-    spec = write_analysis(tmp_path / "spec.json", mh.ablate, small, prompts=CLEAN)
-    done = CliRunner().invoke(main, ["run", str(spec), "--part", part, "--store", str(tmp_path / "l")])
-    assert done.exit_code == 1 and f"part is {part!r}; give its number, from 1" in done.output
+def test_a_part_that_is_none_is_refused(part: str):
+    with pytest.raises(ValueError, match=f"part is '{part}'; give its number, from 1"):
+        parse_part(part)
 
 
 def test_a_race_cannot_run_in_parts(small):
@@ -112,29 +121,32 @@ def test_a_race_cannot_run_in_parts(small):
         Limits(part=(0, 2))
 
 
-def test_what_has_no_form_in_a_file_is_refused(small, tmp_path: Path):
-    path = tmp_path / "spec.json"
-    with pytest.raises(ValueError, match=r"metric: .*<lambda> cannot be imported by its name; define it in a file of"):
-        write_analysis(path, mh.ablate, small, prompts=CLEAN, metric=lambda logits, context: logits[:, 0, 0])
-    with pytest.raises(ValueError, match=r"give a function of mechheads that takes store=, such as mh\.act"):
-        write_analysis(path, mh.generate, small, prompts=CLEAN)
-    with pytest.raises(ValueError, match="workers is not an argument of the analysis itself; choose from prompts, "):
-        write_analysis(path, mh.ablate, small, prompts=CLEAN, workers=None)
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        (mh.ablate, {"metric": lambda logits, context: logits[:, 0, 0]}, "metric: .*<lambda> cannot be imported"),
+        (mh.generate, {}, r"give a function of mechheads that takes store="),
+        (mh.ablate, {"workers": None}, "workers is not an argument of the analysis itself; choose from prompts, "),
+    ],
+)
+def test_what_has_no_form_in_a_file_is_refused(small, tmp_path: Path, function, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        write_analysis(tmp_path / "spec.json", function, small, prompts=CLEAN, **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrapped_model_cannot_be_named_in_a_file(small, tmp_path: Path):
     with pytest.raises(ValueError, match=r"made by mh\.wrap, so no file can name it"):
-        write_analysis(path, mh.ablate, mh.wrap(small.model), prompts=CLEAN)
-    assert not path.exists()
+        write_analysis(tmp_path / "spec.json", mh.ablate, mh.wrap(small.model), prompts=CLEAN)
 
 
 def test_a_file_runs_no_code_that_is_not_allowed(small, tmp_path: Path):
     path = write_analysis(tmp_path / "spec.json", mh.ablate, small, prompts=CLEAN, metric=log_prob)
     text = path.read_text()
     for other, message in [
-        (
-            "os:system",
-            "takes system from the module os, which is not part of mechheads; if you trust it, allow it: --",
-        ),
-        ("mechheads.scale.spec_file:os.system", "takes os.system from the module .*, which only imports it"),
-        ("mechheads.metrics.basic:nothing", "takes nothing from the module mechheads.metrics.basic"),
+        ("os:system", "from the module os, which is not part of mechheads; if you trust it, allow it"),
+        ("mechheads.scale.spec_file:os.system", "from the module .*, which only imports it"),
+        ("mechheads.metrics.basic:nothing", "takes nothing from the module"),
     ]:
         path.write_text(text.replace("mechheads.metrics.basic:log_prob", other))
         with pytest.raises(ValueError, match=message):
@@ -144,3 +156,12 @@ def test_a_file_runs_no_code_that_is_not_allowed(small, tmp_path: Path):
     path.write_text('{"format": "else"}')
     with pytest.raises(ValueError, match=r"is not an analysis; write one with mh\.scale\.write_analysis"):
         read_analysis(path)
+
+
+def test_an_analysis_of_several_results_gives_a_file_for_each(small, tmp_path: Path):
+    given: dict[str, Any] = {"requests": CLEAN, "k": 2, "template": "bare", "heads": HEADS}
+    spec = write_analysis(tmp_path / "spec.json", mh.safety.compare_ablations, small, **given)
+    command("run", spec, "--store", tmp_path / "store", "--out", tmp_path / "result.nc")
+    for kind, alone in mh.safety.compare_ablations(small, progress=False, **given).items():
+        found = mh.HeadScores.load(tmp_path / f"result-{kind}.nc")
+        np.testing.assert_allclose(found.values, alone.values, rtol=1e-5, atol=1e-6)

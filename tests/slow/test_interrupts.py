@@ -30,7 +30,6 @@ from mechheads.messages.progress import Bar
 from mechheads.model.backends import temporary_changes
 from mechheads.model.backends.temporary_changes import Forward, HookOn, NoGradient, alone
 from support.interrupts import ARCHITECTURES, FUNCTIONS, HARMFUL, PAIRS, Trial, changes_on
-from support.levels import few
 
 
 @pytest.fixture
@@ -38,11 +37,23 @@ def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"))
 
 
-@pytest.mark.parametrize("architecture", few(ARCHITECTURES, "gemma"))
-def test_random_interrupts_of_every_long_function_leave_nothing(tiny, architecture):
-    trial = Trial(mh.load(tiny(architecture)), FUNCTIONS, random.Random(architecture))  # other moments on each
-    ended = [trial.interrupt(name) for name in FUNCTIONS]
-    assert ended.count("interrupted") > 5
+FEW = ["ablate", "path_matrix", "attribution_patch", "relation_scores", "generate", "fit_gates"]
+"""Hooks, other forwards and weights without gradients, in forward passes, gradients and fits."""
+
+
+@pytest.mark.parametrize(
+    ("architecture", "names", "tries"),
+    [
+        ("llama", FEW, 4),
+        *(pytest.param(name, list(FUNCTIONS), 20, marks=pytest.mark.release) for name in ARCHITECTURES),
+    ],
+    ids=["a few", *ARCHITECTURES],
+)
+def test_random_interrupts_of_long_functions_leave_nothing(tiny, architecture, names, tries):
+    functions = {name: FUNCTIONS[name] for name in names}
+    trial = Trial(mh.load(tiny(architecture)), functions, random.Random(architecture))  # other moments on each
+    ended = [trial.interrupt(name) for _ in range(tries) for name in names]
+    assert ended.count("interrupted") > tries
 
 
 class _Stop:

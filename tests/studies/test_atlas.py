@@ -306,6 +306,7 @@ def test_a_loss_that_breaks_leaves_out_the_roles(small, few, monkeypatch):
     assert "roles left out: the loss of seed 1 is not finite" in atlas.notes
 
 
+@pytest.mark.slow
 def test_it_can_be_saved_after_each_analysis(built):
     atlas, seen = built
     assert seen[:2] == [["patching"], ["profile", "patching"]]
@@ -440,29 +441,6 @@ def small_task(folder: Path) -> Path:
     task = folder / "mine.jsonl"
     task.write_text("\n".join(json.dumps({"prompt": f" The{a} is", "target": b}) for a, b in pairs.items()))
     return task
-
-
-@pytest.mark.release
-def test_roles_are_fitted_by_several_processes(tmp_path, tiny):
-    task = small_task(tmp_path)
-    tables = []
-    for workers in ("1", "2"):
-        out = tmp_path / workers
-        arguments = [
-            "roles",
-            "--task",
-            str(task),
-            "--model",
-            str(tiny("llama")),
-            "--out",
-            str(out),
-            "--workers",
-            workers,
-        ]
-        done = CliRunner().invoke(main, [*arguments, "--seeds", "2", "--updates", "3", "--most", "2"])
-        assert done.exit_code == 0, done.output
-        tables.append(pd.read_csv(out / "heads.csv"))
-    pd.testing.assert_frame_equal(*tables, atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize(("between", "second"), [(0, True), (1000, False)])

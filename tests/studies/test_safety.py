@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -23,7 +21,6 @@ from mechheads.safety.requests.requests import Request
 from mechheads.studies import safety as study_module
 from mechheads.studies.report import write_safety_page
 from support.levels import few
-from support.made_ray import MadeRay
 from support.made_workers import MadeWorkers
 
 SECRET = " Mary gave a <b>dog</b>"
@@ -216,9 +213,9 @@ def test_alone_and_together_are_the_same(small, short, monkeypatch):
     assert shared.loc[("Ships, undifferentiated", "Ships, scaling"), "shared"] == len(both)
 
 
-@pytest.mark.release
-def test_workers_give_the_study_of_one_process(small, short, monkeypatch):
-    workers, computed = MadeWorkers(2), {}
+@pytest.mark.slow
+def test_every_stage_of_several_runs_is_computed_by_workers(small, short, monkeypatch):
+    workers, computed = MadeWorkers(1), {}
     stage = study_module.SafetyStudy.stage
 
     @contextmanager
@@ -228,24 +225,11 @@ def test_workers_give_the_study_of_one_process(small, short, monkeypatch):
             yield
         computed[name] = len(workers.computed) - before
 
-    with pytest.warns(UserWarning, match="hardly any refusal"):
-        alone = study_of(small, monkeypatch, judging("refused"))
     monkeypatch.setattr(study_module.SafetyStudy, "stage", counted)
     with pytest.warns(UserWarning, match="hardly any refusal"):
-        ours = study_of(small, monkeypatch, judging("refused"), workers=workers)
+        study = study_of(small, monkeypatch, judging("refused"), workers=workers)
     assert [name for name, batches in computed.items() if not batches] == NOT_SHARED
-    assert list(computed) == list(alone.seconds)
-    assert list(ours.rankings) == list(alone.rankings)
-    for name, scores in ours.rankings.items():
-        assert scores.heads(3) == alone.rankings[name].heads(3)
-        np.testing.assert_allclose(scores.scores, alone.rankings[name].scores, rtol=1e-4, atol=1e-5)
-    for name, test in ours.tests.items():
-        pd.testing.assert_frame_equal(test.table, alone.tests[name].table, rtol=1e-4)
-        assert test.answers.equals(alone.tests[name].answers)
-    assert ours.brittleness is not None and ours.curve is not None
-    assert ours.brittleness.table.equals(alone.brittleness.table)
-    assert ours.curve.table.equals(alone.curve.table)
-    assert ours.summary().split("Time ")[0] == alone.summary().split("Time ")[0]
+    assert list(computed) == list(study.seconds)
 
 
 def test_workers_that_cannot_load_the_model_are_refused_before_it_runs(small):
@@ -282,18 +266,6 @@ def test_the_command_writes_a_page(tiny, short, monkeypatch, tmp_path: Path):
     assert done.exit_code == 0, done.output
     assert (tmp_path / "index.html").is_file() and QUESTIONS[0] in done.output
     assert re.search(r"about \d.*s; Ctrl-C keeps what is done", done.output) and "key/value group" in done.output
-
-
-@pytest.mark.release
-def test_the_command_takes_workers(tiny, short, monkeypatch, tmp_path: Path):
-    made = MadeRay({"CPU": 4})
-    monkeypatch.setitem(sys.modules, "ray", made)
-    monkeypatch.setattr(study_module, "safety_study", partial(mh.studies.safety.safety_study, critical=1))
-    command = ["safety", "--model", str(tiny("llama")), "--out", str(tmp_path), "--quick", "--workers", "ray:2"]
-    done = CliRunner().invoke(main, command)
-    assert done.exit_code == 0, done.output
-    assert (len(made.options), made.killed) == (2, [0, 1])
-    assert re.search(r"about \d.*s without workers; Ctrl-C keeps what is done", done.output)
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path):

@@ -1,22 +1,16 @@
-"""Ctrl-C at random moments of every long function, on tiny models; also a program, for thousands of them.
-
-PYTHONPATH=tests python -m support.interrupts --times 3000
-"""
+"""Ctrl-C at random moments of every long function, on tiny models."""
 
 from __future__ import annotations
 
-import argparse
 import random
 import signal
 import sys
-import tempfile
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +20,6 @@ import mechheads as mh
 from mechheads.engine.row_layout import layout_of
 from mechheads.generation.generate import generate
 from mechheads.generation.sampling import Sampling
-from support import tiny
 from support.texts import CAPITALS
 
 ARCHITECTURES = ("llama", "gpt2", "gemma", "neox")
@@ -189,25 +182,3 @@ class Trial:
         assert not self.left, f"{name} left {self.left}"
         assert torch.equal(self._logits(), self.logits), f"{name} changed the logits"
         return ended
-
-
-def main() -> None:
-    """Interrupt every function on every architecture, as often as asked, and print what became of it."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--times", type=int, default=300, help="interrupts in all")
-    parser.add_argument("--models", nargs="+", default=list(ARCHITECTURES))
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    rng, ended = random.Random(given.seed), Counter()
-    torch.set_num_threads(1)
-    for name in given.models:
-        with tempfile.TemporaryDirectory() as folder:
-            tiny.build(name, Path(folder) / name)
-            trial = Trial(mh.load(Path(folder) / name), FUNCTIONS, rng)
-        for at in range(given.times // len(given.models)):
-            ended[trial.interrupt(list(FUNCTIONS)[at % len(FUNCTIONS)])] += 1
-        print(f"{name}: {dict(ended)}, nothing left", flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,7 +19,6 @@ from mechheads.gating.fit import fit
 from mechheads.gating.fit.gates import log_probs
 from mechheads.workers.messages import Answer, Lost, Request
 from support.ctrl_c import stopped_at
-from support.levels import few
 from support.made_workers import MadeWorkers
 
 TEXTS = Task(
@@ -36,10 +35,9 @@ def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"))
 
 
-@pytest.mark.parametrize("n", few([1, 2], 2))
-def test_workers_fit_each_seed_as_if_it_were_alone(llama: mh.Model, n: int) -> None:
+def test_workers_fit_each_seed_as_if_it_were_alone(llama: mh.Model) -> None:
     options: dict[str, Any] = {"updates": (4, 3, 5), "batch": 2, "clip_gradient": 0.5, "progress": False}
-    workers = MadeWorkers(n)
+    workers = MadeWorkers(2)
     together = fit_gates(llama, TEXTS, seeds=[3, 8, 5], workers=workers, **options)
     fits = [str(unit) for units in workers.computed for unit in units]
     assert sorted(fits) == sorted(
@@ -62,7 +60,7 @@ def test_contrasts_take_workers(llama: mh.Model) -> None:
         np.testing.assert_allclose(both["contrast"][seed], alone["contrast"][0], rtol=1e-12)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_seeds_that_are_done_are_not_fitted_again(llama: mh.Model, tmp_path: Path) -> None:
     """A lost worker's seed is fitted again; one that ends every worker is an error, and the others are kept."""
     whole = fit_gates(llama, TEXTS, workers=MadeWorkers(1), **FIT)
@@ -90,7 +88,6 @@ def test_seeds_that_are_done_are_not_fitted_again(llama: mh.Model, tmp_path: Pat
     assert fit_gates(llama, TEXTS, checkpoint=path, **FIT).dataset.identical(whole.dataset)
 
 
-@pytest.mark.release
 def test_workers_go_on_with_what_one_process_began(
     llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +103,6 @@ def test_workers_go_on_with_what_one_process_began(
         path.unlink()
 
 
-@pytest.mark.release
 def test_ctrl_c_finishes_the_seeds_in_flight(llama: mh.Model) -> None:
     options = FIT | {"seeds": 4}
     seen: list[Any] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import re
 import types
 from collections.abc import Callable
@@ -17,21 +18,21 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 import mechheads as mh
-from mechheads.ledger.fingerprints import model_fingerprint
+from mechheads.ledger.fingerprints import libraries, model_fingerprint
+from support.levels import architectures
 
 PROMPTS = [" The capital of France is", " The capital of Spain is the big"]
 PAIRS = mh.PromptPairs(PROMPTS[:1], [" The capital of Italy is"], [" Paris"], [" Rome"])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model(tiny) -> mh.Model:
     return mh.load(tiny("llama"))
 
 
 def inside(model: mh.Model) -> Any:
-    """The second layer, as transformers made it where there is a bridge."""
-    whole = getattr(model.model, "original_model", None)
-    return model.model.blocks[1] if whole is None else whole.model.layers[1]
+    """The second layer, as transformers made it."""
+    return model.model.original_model.model.layers[1]
 
 
 def own(module: Any) -> Any:
@@ -58,7 +59,7 @@ HOOKS: dict[str, Callable[[mh.Model], Callable[[], object]]] = {
     "backward": lambda m: inside(m).mlp.register_full_backward_hook(scaled).remove,
     "before backward": lambda m: inside(m).mlp.register_full_backward_pre_hook(scaled).remove,
     "on the whole": lambda m: m.model.register_forward_hook(scaled).remove,
-    "on the trunk": lambda m: getattr(m.model, "original_model", m.model).register_forward_hook(scaled).remove,
+    "on the trunk": lambda m: m.model.original_model.register_forward_hook(scaled).remove,
     "of torch on a hook point": lambda m: m.model.blocks[1].attn.hook_z.register_forward_hook(scaled).remove,
     "on every module": lambda _: register_module_forward_hook(scaled).remove,
     "a forward": lambda m: with_forward(own(inside(m).mlp), scaled),
@@ -165,15 +166,14 @@ def test_whatever_is_changed_is_another_model(model: mh.Model) -> None:
         restore()
         assert len(set(seen.values())) == len(seen), name
         assert found(model) == before, name
-    attention = own(inside(model).attn if hasattr(inside(model), "attn") else inside(model).self_attn)
-    name = "scaling" if hasattr(attention, "scaling") else "attn_scale"
-    restore = set_to(attention, name, 2 * getattr(attention, name))
+    attention = own(inside(model).self_attn)
+    restore = set_to(attention, "scaling", 2 * attention.scaling)
     assert found(model) != before
     restore()
     assert found(model) == before
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma", "qwen"])
+@pytest.mark.parametrize("name", architectures("gpt2", "llama", "neox", "gemma", "qwen"))
 def test_running_a_model_and_loading_it_from_elsewhere_change_nothing(tiny, tmp_path: Path, name: str) -> None:
     (tmp_path / "copy").symlink_to(tiny(name))
     model, other = mh.load(tiny(name)), mh.load(tmp_path / "copy")
@@ -187,6 +187,16 @@ def test_running_a_model_and_loading_it_from_elsewhere_change_nothing(tiny, tmp_
         hooks.enter_context(model.model.hooks([("blocks.0.attn.hook_z", scaled)]))
         model.model(torch.tensor([[3, 4, 5]]))
     assert found(model) == before
+
+
+def test_another_release_of_a_library_is_another_model(model: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = found(model)
+    libraries._top_release.cache_clear()
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "99")
+    try:
+        assert found(model) != before
+    finally:
+        libraries._top_release.cache_clear()
 
 
 def test_a_stored_result_is_of_the_model_as_it_is(model: mh.Model, tmp_path: Path) -> None:
