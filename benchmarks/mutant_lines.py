@@ -30,7 +30,7 @@ _PATHS = ("patching/test_path.py", "patching/test_mlp_paths.py", "patching/test_
 _STATS = ("results/test_stats.py",)
 _SHIPS = ("safety/heads/test_ships.py",)
 _RANKS = ("labels/test_static.py",)
-_LEDGER = ("ledger",)
+_LEDGER = ("ledger/test_ledger.py", "ledger/test_merge.py")
 
 MUTANTS: tuple[Mutant, ...] = (
     # windows, packed rows, masks
@@ -123,14 +123,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "new = torch.where(base.tokens.mask[..., None], new, old)\n        differs = (new != old).any(-1)",
         "differs = (new != old).any(-1)",
         "padding counts as a changed position",
-        ("engine",),
+        ("engine/test_micro.py",),
     ),
     Mutant(
         "interventions/new_z.py",
         "return new, torch.where(differs.any(1), differs.long().argmax(1), never)",
         "return new, differs.long().argmax(1)",
         "a head that never changes begins at position 0",
-        ("engine",),
+        ("engine/test_micro.py",),
     ),
     Mutant(
         "interventions/new_z.py",
@@ -384,7 +384,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "larger, smaller = count(entries, operator.gt, mine + near), count(entries, operator.lt, mine - near)",
         "larger, smaller = count(entries, operator.gt, mine), count(entries, operator.lt, mine)",
         "no slack for rounding where a sample decides",
-        ("labels",),
+        ("labels/test_ranks.py",),
+    ),
+    Mutant(
+        "labels/ranks.py",
+        "most = ((sign * rows @ targets).amax(1) + slack)[:, None]",
+        "most = ((sign * rows @ targets).amax(1) - slack)[:, None]",
+        "a sample leaves out sources whose targets rounding decides",
+        ("labels/test_ranks.py",),
     ),
     Mutant(
         "labels/ranks.py",
