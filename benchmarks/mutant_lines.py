@@ -343,9 +343,9 @@ MUTANTS: tuple[Mutant, ...] = (
         ("patching/test_attribution.py",),
     ),
     Mutant(
-        "patching/edges/gradients.py",
-        "n = max(0, graph.before_heads(layer) - first)",
-        "n = max(0, graph.before_mlp(layer) - first)",
+        "patching/edges/graph.py",
+        "real[: self.before_heads(layer), reads] = True",
+        "real[: self.before_mlp(layer), reads] = True",
         "heads get edges from their own layer",
         ("patching/test_edges.py",),
     ),

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import pytest
 import torch
 
 from mechheads.labels.ranks import Ranks
 
 
-class Alike:
-    """A W_U whose columns differ by about as much as float32 rounds."""
+@dataclass(frozen=True)
+class Columns:
+    """A model whose columns of W_U differ by so much."""
 
-    d_model, d_vocab, dtype = 16, 1100, torch.float32
+    spread: float
+    d_model = 16
+    d_vocab = 1100
+    dtype = torch.float32
 
     def unembedding(self, start: int, stop: int) -> torch.Tensor:
         draw = torch.Generator().manual_seed(0)
         one, each = torch.randn(16, 1, generator=draw), torch.randn(16, self.d_vocab, generator=draw)
-        return (one + 1e-7 * each)[:, start:stop]
+        return (one + self.spread * each)[:, start:stop]
 
 
-def test_a_sample_rules_out_nothing_that_rounding_could_decide() -> None:
-    """With samples of the columns, every pair is decided as whole rows decide it."""
-    sources, tokens, k = 4, Alike.d_vocab, 10
+@pytest.mark.parametrize("spread", [1.0, 1e-7])  # the latter is about what float32 rounds
+def test_a_sample_rules_out_nothing_that_whole_rows_would_find(spread: float) -> None:
+    model = Columns(spread)
+    sources, tokens, k = 4, model.d_vocab, 10
     draw = torch.Generator().manual_seed(1)
     path = torch.randn(sources, 4, generator=draw), torch.randn(4, 16, generator=draw)
     source_of, target = torch.arange(sources).repeat_interleave(tokens), torch.arange(tokens).repeat(sources)
     found = []
     for sampled in (True, False):
-        ranks = Ranks(Alike(), source_of, target, torch.full_like(target, k), ties="target", memory=2**22)
+        ranks = Ranks(model, source_of, target, torch.full_like(target, k), ties="target", memory=2**22)
         assert len(ranks.samples) == 1
         ranks.samples = ranks.samples if sampled else []
         largest, smallest = ranks.top([path])
