@@ -929,7 +929,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "multinomial(n_clusters, share, size=n)[:, groups]",
         "multinomial(len(groups), np.full(len(groups), 1 / len(groups)), size=n)",
         "resamples draw single prompts, not clusters",
-        (*_STATS, "results/test_agreement.py"),
+        _SHIPS,
     ),
     Mutant(
         "patching/learned_ranking.py",
