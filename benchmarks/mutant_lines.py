@@ -702,10 +702,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "patching/self_repair.py",
-        "return found[torch.tensor(order, device=found.device).argsort()]",
-        "return found[torch.tensor(order, device=found.device)]",
-        "direct effects come back in another order",
-        ("patching",),
+        'Frozen(job.base, rows, at, "frozen")',
+        'Frozen(job.base, rows, at, "recomputed")',
+        "direct effects pass through MLPs too",
+        ("patching/test_circuits.py", "laws/test_pieces.py"),
     ),
     Mutant(
         "behaviour/composition.py",
