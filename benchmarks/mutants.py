@@ -6,7 +6,7 @@ operator (mutmut, cosmic-ray) make tens of thousands of mutants of this package,
 nothing. Each costs seconds, though tests run in forks of a process that has imported torch.
 
 A mutant that no test of its own notices is tried on all tests that always run. Results are kept in a file, so the same
-command goes on where it stopped; a mutant whose text or tests have changed is tried again.
+command goes on where it stopped; mutants that lived, or whose text or tests have changed, are tried again.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Trial:
     def of(self, mutant: Mutant) -> dict[str, Any]:
         """Whether a mutant is noticed, and by which test."""
         key = key_of(mutant)
-        if key not in self.known:
+        if not self.known.get(key, {"noticed": False})["noticed"]:
             start = time.perf_counter()
             by = self._noticed(mutant)
             self.known[key] = {"noticed": by is not None, "by": by, "seconds": time.perf_counter() - start}
