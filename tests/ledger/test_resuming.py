@@ -24,6 +24,7 @@ from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import compare_ablations, generalized_ships, refusal_contribution, sahara
+from support.levels import few
 from support.made_workers import MadeWorkers
 from support.texts import CAPITALS_CLEAN as PROMPTS, CAPITALS_PAIRS as PAIRS
 
@@ -92,6 +93,9 @@ PAIRS_TWICE = mh.PromptPairs(
     wrong=[" Rome", " Berlin"] * 2,
 )
 
+ALWAYS = ("ablation", "patching of k", "matrix", "ships", "contribution", "search for a group", "race of paths")
+"""One of each kind of work; the others before a release."""
+
 
 class Killed(BaseException):
     """The end of a process: nothing handles it."""
@@ -147,7 +151,7 @@ def stored(store: Path) -> int:
     return sum(sweep["units"] for sweep in Ledger.list(store))
 
 
-@pytest.mark.parametrize("name", ANALYSES)
+@pytest.mark.parametrize("name", few(ANALYSES, *ALWAYS))
 def test_killed_and_interrupted_it_goes_on_by_workers_and_computes_only_what_is_missing(
     small: mh.Model, workers: MadeWorkers, computed: Computed, tmp_path: Path, name: str
 ) -> None:

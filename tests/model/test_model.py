@@ -71,6 +71,7 @@ def test_final_states_are_those_after_the_final_norm(both):
     same(small.cache([TEXTS[0]]).final, wanted, 1e-4)
 
 
+@pytest.mark.slow
 def test_logits_of_the_default_model_are_those_of_transformers(model):
     reference = plain(default_folder())
     text = "The capital of France is"

@@ -139,7 +139,7 @@ def area(model: mh.Model, ranking: mh.HeadScores, measure: str, nodes: str) -> f
 
 
 @pytest.mark.parametrize(("measure", "better"), [("cpr", 1), ("cmd", -1)])
-@pytest.mark.parametrize("nodes", ["heads", "all"])
+@pytest.mark.parametrize("nodes", few(["heads", "all"], "all"))
 def test_a_learned_ranking_is_better_than_its_start(llama, measure, better, nodes):
     """At a rate that is next to nothing, the order stays that of attribution patching."""
     given = {"measure": measure, "nodes": nodes, **QUIET}

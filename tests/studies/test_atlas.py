@@ -306,6 +306,7 @@ def test_a_loss_that_breaks_leaves_out_the_roles(small, few, monkeypatch):
     assert "roles left out: the loss of seed 1 is not finite" in atlas.notes
 
 
+@pytest.mark.slow
 def test_it_can_be_saved_after_each_analysis(built):
     atlas, seen = built
     assert seen[:2] == [["patching"], ["profile", "patching"]]

@@ -53,6 +53,7 @@ def same_request(one: Path, other: Path) -> bool:
     return requests[0] == requests[1] and "workers" not in requests[0].settings
 
 
+@pytest.mark.slow
 def test_an_interrupted_safety_figure_goes_on_with_workers_and_they_repeat_it(
     asked_safety: Given, tmp_path: Path, monkeypatch
 ) -> None:
@@ -74,6 +75,7 @@ def test_an_interrupted_safety_figure_goes_on_with_workers_and_they_repeat_it(
     assert not safety_figure(**asked_safety, workers=MadeWorkers(3)).interrupted
 
 
+@pytest.mark.slow
 def test_fits_of_a_roles_figure_that_one_process_began_go_on_with_workers(
     asked_roles: Given, tmp_path: Path, monkeypatch
 ) -> None:
@@ -96,6 +98,7 @@ def test_fits_of_a_roles_figure_that_one_process_began_go_on_with_workers(
     assert not list(asked_roles["out"].rglob("gates.checkpoint"))
 
 
+@pytest.mark.slow
 def test_a_recipe_takes_workers(asked_roles: Given, tmp_path: Path) -> None:
     workers = MadeWorkers(1)
     given: Given = {"data": asked_roles["tasks"], "quick": True, "progress": False}

@@ -213,6 +213,7 @@ def test_alone_and_together_are_the_same(small, short, monkeypatch):
     assert shared.loc[("Ships, undifferentiated", "Ships, scaling"), "shared"] == len(both)
 
 
+@pytest.mark.slow
 def test_every_stage_of_several_runs_is_computed_by_workers(small, short, monkeypatch):
     workers, computed = MadeWorkers(1), {}
     stage = study_module.SafetyStudy.stage

@@ -60,6 +60,7 @@ def test_contrasts_take_workers(llama: mh.Model) -> None:
         np.testing.assert_allclose(both["contrast"][seed], alone["contrast"][0], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_seeds_that_are_done_are_not_fitted_again(llama: mh.Model, tmp_path: Path) -> None:
     """A lost worker's seed is fitted again; one that ends every worker is an error, and the others are kept."""
     whole = fit_gates(llama, TEXTS, workers=MadeWorkers(1), **FIT)

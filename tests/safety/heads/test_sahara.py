@@ -20,6 +20,7 @@ from mechheads.safety import Ablation, generalized_ships, sahara, ships
 from mechheads.safety.heads import groups
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
+from support.levels import few
 
 REQUESTS = ["When John went to the store", " Paris or Rome", " a big dog gave Mary a book yes", " the no", "I help"]
 QUIET: dict[str, Any] = {"template": "bare", "progress": False}
@@ -112,7 +113,7 @@ def test_ships_can_be_what_grows(llama: mh.Model, tiny: Callable[[str], Path], a
     assert found.trace.unit == "nats"
 
 
-@pytest.mark.parametrize("name", ["gpt2", "neox", "gemma"])
+@pytest.mark.parametrize("name", few(["gpt2", "neox", "gemma"], "gemma"))
 def test_ships_grow_alike_in_other_architectures(tiny: Callable[[str], Path], name: str):
     model = mh.load(tiny(name))
     found = sahara(model, REQUESTS, 3, score="ships", epsilon=0.4, draws=2, seed=1, **QUIET)
