@@ -3,33 +3,39 @@
 Breaks the lines of ``mutant_lines``, one at a time, in a copy of the tree, and runs the tests that always run and
 should notice. The lines are chosen: each gives a wrong number in silence when it is broken. Tools that break every
 operator (mutmut, cosmic-ray) make tens of thousands of mutants of this package, most of which fail loudly or change
-nothing, and each costs seconds, because torch has to be imported.
+nothing. Each costs seconds, though tests run in forks of a process that has imported torch.
 
 A mutant that no test of its own notices is tried on all tests that always run. Results are kept in a file, so the same
-command goes on where it stopped; a mutant whose text or tests have changed is tried again.
+command goes on where it stopped; mutants that lived, or whose text or tests have changed, are tried again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from benchmarks.mutant_lines import MUTANTS, Mutant
 
 ROOT = Path(__file__).parent.parent
 COPIED = ("mechheads", "tests", "benchmarks", "docs", "notebooks", "pyproject.toml", "README.md", "CONTRIBUTING.md")
-_PATIENCE = 4.0
-"""A mutant may take so many times as long as the unbroken package, and a minute; what hangs counts as noticed."""
+_PATIENCE = 1800.0
+"""So many seconds the tests of a mutant may take; what hangs counts as noticed."""
+TOO_LONG = "too long"
+_WARM = multiprocessing.get_context("forkserver")
+_WARM.set_forkserver_preload(["torch", "transformers", "transformer_lens", "xarray", "plotly", "scipy.stats", "pytest"])
 
 
 def main() -> None:
@@ -41,6 +47,7 @@ def main() -> None:
         "--own", action="store_true", help="run the tests of each mutant only, not all tests if it lives"
     )
     asked = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     known = json.loads(asked.out.read_text("utf-8")) if asked.out.exists() else {}
     chosen = [one for one in MUTANTS if not asked.only or any(word in one.file + one.breaks for word in asked.only)]
     with tempfile.TemporaryDirectory() as temporary:
@@ -82,7 +89,7 @@ class Trial:
 
     def __init__(self, folder: Path, known: dict[str, Any], out: Path, *, whole: bool) -> None:
         self.folder, self.known, self._out, self._whole = folder, known, out, whole
-        self._usual: dict[tuple[str, ...], float] = {}
+        self._sound: set[str] = set()
         for name in COPIED:
             source = ROOT / name
             if source.is_dir():
@@ -93,7 +100,7 @@ class Trial:
     def of(self, mutant: Mutant) -> dict[str, Any]:
         """Whether a mutant is noticed, and by which test."""
         key = key_of(mutant)
-        if key not in self.known:
+        if not self.known.get(key, {"noticed": False})["noticed"]:
             start = time.perf_counter()
             by = self._noticed(mutant)
             self.known[key] = {"noticed": by is not None, "by": by, "seconds": time.perf_counter() - start}
@@ -101,42 +108,71 @@ class Trial:
         return self.known[key]
 
     def _noticed(self, mutant: Mutant) -> str | None:
-        usual, file = self._usual_seconds(mutant.tests), self.folder / "mechheads" / mutant.file
+        file = self.folder / "mechheads" / mutant.file
         whole = file.read_text("utf-8")
         if whole.count(mutant.old) != 1:
             raise ValueError(f"{mutant.file} has {mutant.old!r} {whole.count(mutant.old)} times, not once")
-        file.write_text(whole.replace(mutant.old, mutant.new), "utf-8")
+        _write(file, whole.replace(mutant.old, mutant.new))
         try:
-            by = self._failing(mutant.tests, 60 + _PATIENCE * usual)
-            return self._failing((), None) if by is None and self._whole else by
+            by = self._failing([f"tests/{one}" for one in mutant.tests])
+            if by is None and self._whole:
+                by = self._failing(["tests", "-n", "2"])
         finally:
-            file.write_text(whole, "utf-8")
+            _write(file, whole)
+        if by is not None and by != TOO_LONG and by not in self._sound:
+            if self._failing([by]) is not None:
+                raise ValueError(f"{by} fails on the unbroken package")
+            self._sound.add(by)
+        return by
 
-    def _usual_seconds(self, tests: tuple[str, ...]) -> float:
-        """How long the tests take on the unbroken package, on which they must pass."""
-        if tests not in self._usual:
-            start = time.perf_counter()
-            if (failed := self._failing(tests, None)) is not None:
-                raise ValueError(f"{failed} fails on the unbroken package")
-            self._usual[tests] = time.perf_counter() - start
-        return self._usual[tests]
-
-    def _failing(self, tests: tuple[str, ...], seconds: float | None) -> str | None:
-        """The first test that fails, "too long" if they take more time than allowed, None if all pass."""
-        paths = [f"tests/{one}" for one in tests] or ["tests"]
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", "-rf"]
-        command += ["-n", "0", *paths] if tests else paths
-        environment = os.environ | {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
-        try:
-            ended = subprocess.run(
-                command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=seconds
-            )
-        except subprocess.TimeoutExpired:
-            return "too long"
-        if ended.returncode == 0:
+    def _failing(self, arguments: list[str]) -> str | None:
+        """The first test that fails, ``TOO_LONG`` if they take more time than allowed, None if all pass."""
+        found = self.folder / "failing"
+        found.unlink(missing_ok=True)
+        process = _WARM.Process(target=_run_tests, args=(self.folder, arguments, found))
+        process.start()
+        process.join(_PATIENCE)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            return TOO_LONG
+        if process.exitcode == 0:
             return None
-        failed = [line for line in ended.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-        return failed[0].split()[1] if failed else ended.stdout[-300:]
+        return found.read_text("utf-8") if found.exists() else f"status {process.exitcode}"
+
+
+def _run_tests(folder: Path, arguments: list[str], found: Path) -> None:
+    os.chdir(folder)
+    os.environ["PYTHONPATH"] = str(folder)
+    sys.path.insert(0, str(folder))
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+    common = ["-q", "-x", "-p", "no:cacheprovider"] + ([] if "-n" in arguments else ["-n", "0"])
+    sys.exit(pytest.main([*common, *arguments], plugins=[_FirstFailure(found)]))
+
+
+class _FirstFailure:
+    """A plugin of pytest that writes down which test failed, or which file could not be read."""
+
+    def __init__(self, found: Path) -> None:
+        self._found = found
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._of(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._of(report)
+
+    def _of(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.failed and not self._found.exists():
+            self._found.write_text(report.nodeid, "utf-8")
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a module, and forget how it was compiled."""
+    file.write_text(text, "utf-8")
+    Path(cache_from_source(str(file))).unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -318,12 +318,12 @@ def _plan(
 ) -> Plan:
     """The plan for some heads on some prompts; ``starts``: for each place, the first position that changes in these.
 
-    Prompts do not share rows if weights are on disk, to be read for each row, or devices would wait for what is shared.
+    Prompts do not share rows if weights are on disk, to be read for each row.
     """
     ids, layout, backend = base.tokens.ids[rows], layout_of(base.need_model()), base.need_model().backend
     at = read_positions(spec.metric, base.tokens)[0][rows]
     windows = [Window.from_start(first, at, layout, ids.shape[1]) for first in starts]
-    may_pack = layout == "queries" and len(starts) == 1 and backend.on_disk is None and not backend.devices.several
+    may_pack = layout == "queries" and len(starts) == 1 and backend.on_disk is None
     packing = Packing.find(ids, windows[0]) if may_pack else None
     return make_plan(base, source, site_of(spec.intervention), heads, windows, spec.limits, packing)
 

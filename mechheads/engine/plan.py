@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from mechheads.engine.disk_reads import bytes_on_disk, bytes_read_by_waves
 from mechheads.engine.memory import logit_bytes, tokens_in_flight
-from mechheads.engine.pipeline import cuts_of, idle_share, least_waves, spread
 from mechheads.engine.row_layout import layout_of
 from mechheads.heads import HeadId, Mlp
 from mechheads.limits import Limits
@@ -20,8 +19,6 @@ from mechheads.runs.sites import KEY_SITES
 from mechheads.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
-    import torch
-
     from mechheads.engine.packing import Packing
     from mechheads.engine.rows import Window
     from mechheads.model.core import ModelCore
@@ -59,8 +56,6 @@ class Plan:
         mlps: the number of MLPs that are measured beside the heads, in ``mlp_waves`` more waves.
         weights_on_disk: the bytes of the model's weights that are on disk.
         bytes_read: the bytes of weights that the sweep and its cached runs read from disk.
-        cuts: the layers whose block is on another device than the block before.
-        idle: the share of their time that devices are expected to wait; 0 for one device.
         workers: the number of workers, each of which has a model of ``model_bytes`` and uses ``bytes`` besides it; 0 if
             this process computes.
         price: what an hour of this process, or of one worker, costs; None if it was not given.
@@ -89,8 +84,6 @@ class Plan:
     mlp_waves: int = 0
     weights_on_disk: int = 0
     bytes_read: int = 0
-    cuts: tuple[int, ...] = ()
-    idle: float = 0.0
     workers: int = 0
     model_bytes: int = 0
     price: float | None = None
@@ -155,11 +148,6 @@ class Plan:
                 f"{show_bytes(self.weights_on_disk)} of weights on disk, read {self.reads:.3g} times: "
                 f"{show_bytes(self.bytes_read)}"
             )
-        if self.cuts:
-            lines.append(
-                f"blocks cut by device at layers {', '.join(map(str, self.cuts))}; devices are expected to wait "
-                f"{self.idle:.0%} of the time (simulated)"
-            )
         if self.seconds is not None:
             lines.append(f"about {show_seconds(self.seconds)}{self._to_pay}")
         return "\n".join(lines)
@@ -221,10 +209,8 @@ def make_plan(
         stack -= 1
     if limits.workers is not None:
         stack = min(stack, math.ceil(units / (BATCHES_A_WORKER * limits.workers.replicas)))
-    blocks_on = model.backend.devices.blocks
-    least = least_waves(blocks_on, math.ceil(prompts / rows))
-    stack = math.ceil(len(heads) / max(min(least, len(heads)), math.ceil(len(heads) / stack)))
-    joined = max(least, limits.logit_rows // (stack * prompts))
+    stack = math.ceil(len(heads) / math.ceil(len(heads) / stack))
+    joined = max(1, limits.logit_rows // (stack * prompts))
     if limits.workers is not None:
         joined = min(joined, math.ceil(units / (stack * BATCHES_A_WORKER * limits.workers.replicas)))
     flops = computed * sum(model.n_layers - head.layer for head in heads) * 2 * (block + key_flops * keys) + prompts * (
@@ -250,8 +236,6 @@ def make_plan(
         groups=None if packing is None else packing.groups,
         joined=joined,
         weights_on_disk=bytes_on_disk(model),
-        cuts=cuts_of(blocks_on),
-        idle=_idle(heads, blocks_on, stack, joined, math.ceil(prompts / rows)),
     )
     runs = extra_runs * math.ceil(prompts / max(1, tokens_in_run(model, limits, pos) // pos))
     by_waves = plan.passes * bytes_read_by_waves(model, heads, stack)
@@ -298,14 +282,6 @@ def least_in_flight(model: ModelCore, tokens: Tokens, n_read: int, limits: Limit
     """The least memory that a sweep needs besides its cached runs: with one copy of one prompt at a time."""
     prompts, pos = tokens.ids.shape
     return prompts * n_read * model.d_vocab * 4 + _in_flight(model, pos, pos, prompts, n_read, limits)
-
-
-def _idle(heads: Sequence[HeadId], blocks: Sequence[torch.device], stack: int, joined: int, parts: int) -> float:
-    """The share of their time that devices wait during the waves of a sweep, each of which runs in so many parts."""
-    if not cuts_of(blocks):
-        return 0.0
-    waves = [[head.layer for head in wave] for wave in spread(heads, stack) for _ in range(parts)]
-    return idle_share(waves, blocks, joined * parts)
 
 
 def _kept_bytes(base: HeadCache, source: HeadCache | None, site: str, on_disk: bool) -> int:

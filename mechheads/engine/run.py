@@ -15,7 +15,6 @@ from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Unit
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.engine.packing import Packed, shared_start
-from mechheads.engine.pipeline import spread
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Rows, Window
 from mechheads.engine.wavefront import Edit, Wave
@@ -124,21 +123,17 @@ def finals(
     """Run batches wave by wave, and yield the units of each with their final states at the read positions.
 
     If Ctrl-C stops a batch, the waves before it are yielded too, but not if they are stored: whole batches give the
-    same bits when a sweep is resumed. On several devices, the new z of a batch are computed first: then nothing waits
-    until its last wave is launched, and the devices work at the same time.
+    same bits when a sweep is resumed.
     """
     keep_freed_memory()
     for batch in batches:
         new = altering.of(batch.places)
-        changes = (changed(job, wave, new) for wave in batch.waves)
         units: list[Unit] = []
         carried: list[Tensor] = []
         stopped = None
         try:
-            if job.model.backend.devices.several:
-                changes = list(changes)
-            for wave, of_wave in zip(batch.waves, changes, strict=True):
-                carried.append(carry(job, of_wave))
+            for wave in batch.waves:
+                carried.append(carry(job, changed(job, wave, new)))
                 units += wave
         except KeyboardInterrupt as interrupt:
             stopped = interrupt
@@ -170,13 +165,9 @@ def batches(job: Job, stack: int | None = None) -> list[Batch]:
 def waves(job: Job, places: Iterable[int], stack: int | None = None) -> Iterator[list[Unit]]:
     """The units of each wave: heads in layer order at one place, ``stack`` of them, by default as many as planned."""
     heads, step = sorted(job.heads), stack or job.plan.stack
-    if job.model.backend.devices.several:
-        some = spread(heads, step)
-    else:
-        some = [heads[start : start + step] for start in range(0, len(heads), step)]
     for place in places:
-        for wave in some:
-            yield [(head, place) for head in wave]
+        for start in range(0, len(heads), step):
+            yield [(head, place) for head in heads[start : start + step]]
 
 
 class Altering:
@@ -252,7 +243,7 @@ def _rows(
         return Window.from_start(first, at, layout_of(job.model), ids.shape[1])
     shared = shared_start(ids)
     for head, z in new:
-        shared = shared_start(z[rows, :shared], _rounding(job.base.z[head][rows, :shared]))
+        shared = shared_start(z[moved(rows, z.device), :shared], _rounding(job.base.z[head][rows, :shared]))
     return Packed.of(int(first.amin()), shared, at)
 
 

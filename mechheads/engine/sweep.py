@@ -240,8 +240,7 @@ def timed_plan(model: Model, prompts: AnyPrompts, *, intervention: Intervention)
 def _probe(job: Job, evaluator: Evaluator) -> float:
     """The estimated seconds of the sweep, from running its setup and one wave of the middle layers.
 
-    If weights are on disk, a wave may hold all units, so only a few of them run. One wave keeps one device busy at a
-    time; the waves of a sweep keep all of them busy, but for the share of time that they are expected to wait.
+    If weights are on disk, a wave may hold all units, so only a few of them run.
     """
     start = time.perf_counter()
     altered = alter(job, passes(job)[0])
@@ -256,5 +255,4 @@ def _probe(job: Job, evaluator: Evaluator) -> float:
     reading = reading_seconds(job.model, plan.passes * bytes_read_by_waves(job.model, plan.heads, plan.stack))
     computing = spent if on_disk is None else spent - (on_disk.seconds - read)
     done = sum(job.model.n_layers - head.layer for head, _ in units)
-    busy = len(set(job.model.backend.devices.blocks)) * (1 - plan.idle)
-    return job.seconds + altering + reading + computing * plan.blocks / done / busy
+    return job.seconds + altering + reading + computing * plan.blocks / done

@@ -133,18 +133,15 @@ class _RepairWork:
 
 
 def _direct(job: Job, heads: Sequence[HeadId], z: LayerStore) -> Float[Tensor, "head prompt position d_model"]:
-    """The final states if only the final norm sees each head's new z."""
-    parts, order = [], sorted(range(len(heads)), key=lambda i: heads[i])
+    """The final states if only the final norm sees each head's new z; heads in layer order."""
+    parts = []
     for begin in range(0, len(job.tokens), job.plan.rows):
         rows = slice(begin, begin + job.plan.rows)
         at = job.at[rows]
         row = torch.arange(len(at), device=at.device)[:, None]
-        senders = [
-            (head, _new_z(z, head, job.together, rows)[row, at].flatten(-2)) for head in map(heads.__getitem__, order)
-        ]
+        senders = [(head, _new_z(z, head, job.together, rows)[row, at].flatten(-2)) for head in heads]
         parts.append(Frozen(job.base, rows, at, "frozen").run(senders, final=True).final)
-    found = torch.cat(parts, dim=1)
-    return found[torch.tensor(order, device=found.device).argsort()]
+    return torch.cat(parts, dim=1)
 
 
 def _new_z(z: LayerStore, head: HeadId, together: int, rows: slice) -> Float[Tensor, "prompt pos head d_head"]:

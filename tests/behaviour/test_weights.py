@@ -115,6 +115,9 @@ def test_random_weights_compose_by_chance(llama: mh.Model) -> None:
     assert found.dataset["expected"].values[later] == pytest.approx(llama.d_model**-0.5)
     p = found.dataset["p_value"].values[later]
     assert ((p >= 0) & (p <= 1)).all() and np.isnan(found.dataset["p_value"].values[~later]).all()
+    assert ((found.dataset["z"].values[later] > 0.5) <= (p < 0.5)).all() and p[
+        found.scores.values[later].argmax()
+    ] < 0.2
 
 
 def test_copying_is_by_the_eigenvalues_of_the_map_from_tokens_to_logits(

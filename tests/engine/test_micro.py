@@ -7,8 +7,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 import mechheads as mh
+from mechheads.interventions.new_z import Altered, changed_z
 from support.micro import (  # noqa: F401
     DENOISING,
     ITALY_RUN,
@@ -172,3 +174,29 @@ def test_kl_and_log_prob(micro, both):
     assert float(kl.values[0, 1, 0]) == pytest.approx(2 * math.exp(15.5 - a) + b - a, abs=1e-5)
     log_prob = mh.ablate(micro, both, heads="L0H1", metric=mh.log_prob, progress=False)
     assert float(log_prob.values[0, 1, 0]) == pytest.approx(-2 + a - b, abs=1e-5)
+
+
+def test_the_first_position_that_changes(micro):
+    """Padding is no change; a head that does not change begins after the last position."""
+    base = micro.cache([" the France is", " the"])
+    old = base.z["L0H0"]
+
+    def padding(z, context):
+        return torch.where(context.mask[..., None], z, z + 1)
+
+    def country(z, context):
+        z[:, 1] += 1
+        return z
+
+    for change, first in ((padding, [3, 3]), (country, [1, 3])):
+        new, begins = changed_z(change, base, None, mh.HeadId(0, 0), None)
+        assert begins.tolist() == first
+        close(new - old, [[[0] * 4, [change is country] * 4, [0] * 4], [[0] * 4] * 3])
+    assert changed_z(country, base, None, mh.HeadId(0, 0), torch.zeros(2, 3, dtype=torch.bool))[1].tolist() == [3, 3]
+    keys = torch.zeros(
+        2, 2, 3, dtype=torch.bool
+    )  # a key of the first two heads changes at token 1, one of the others at 2
+    keys[0, 0, 1] = keys[0, 1, 2] = True
+    altered = Altered({0: base.z.layer(0)}, {0: keys})  # type: ignore[arg-type]
+    begins = [changed_z(mh.Zero(), base, None, mh.HeadId(0, head), None, altered)[1].tolist() for head in range(4)]
+    assert begins == [[1, 3], [1, 3], [2, 3], [2, 3]]

@@ -96,6 +96,7 @@ def test_exact_estimates_leave_nothing_to_measure():
 
 
 def test_absolute_scores_race_by_their_size_whatever_their_sign():
+    assert Race(2, by="absolute").leaders(np.array([-5.0, 1.0, 4.0, -3.0, 2.0])).tolist() == [0, 2, 3, 4]
     rng = np.random.default_rng(3)
     for _ in range(20):
         table = lognormal(sizes(rng), 0.5, rng) * np.where(rng.random(150) < 0.5, -1, 1)[:, None]

@@ -441,7 +441,8 @@ def test_kl_is_exact_near_and_far(far, gains):
     base, other = (other, base) if gains else (base, other)
     one = torch.ones(1, dtype=torch.long)
     tokens = Tokens(one[None], one, {"last": one - 1}, None, None, ("0",), (("a",),))
-    value = mh.kl_divergence(other, MetricContext(base, tokens, torch.ones(1, 1, dtype=torch.bool)))
+    both = torch.tensor([[True, False]])  # the second position is padding, and does not count
+    value = mh.kl_divergence(other.expand(1, 2, 2), MetricContext(base.expand(1, 2, 2), tokens, both))
     p, q = base.double()[0, 0].log_softmax(-1), other.double()[0, 0].log_softmax(-1)
     assert float(value) == pytest.approx(float((p.exp() * (p - q)).sum()), rel=1e-4, abs=1e-9)
 

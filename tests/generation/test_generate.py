@@ -226,6 +226,13 @@ def test_what_all_prompts_begin_with_is_computed_once_a_condition(small):
         assert first[3:] == [(len(rows), max(map(len, rows)) - alike + 1)] * 3
 
 
+def test_only_tokens_that_all_prompts_share_are_computed_together(llama):
+    prompts = [f" When {who} and Mary went to the store gave a book to" for who in ("John", "cat", "dog", "one", "two")]
+    quick = DRAWN | {"sampling": replace(SAMPLED, max_new_tokens=2)}
+    expected = plain(llama, prompts=prompts, new=2, drawn=True)
+    assert [of(each) for each in generate_under(llama, prompts, [()] * 4, **quick)] == [expected] * 4
+
+
 def test_every_layout_writes_the_same(small):
     expected = generate_under(small, PROMPTS, conditions_for(small), **DRAWN)
     assert len(small.backend.layouts) == 2

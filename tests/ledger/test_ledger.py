@@ -10,13 +10,16 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from mechheads.ledger import ledger as store
 from mechheads.ledger.ledger import Ledger
+from mechheads.ledger.sweep_key import open_ledger
 
 NAN = np.array([0x7FF8000000000000, 0x7FF8000000000001, 0xFFF0000000ABCDEF], dtype=np.uint64).view(np.float64)
 VALUES = {
@@ -68,6 +71,34 @@ def test_two_sweeps_do_not_mix(tmp_path: Path) -> None:
     assert (second["key"], second["about"], second["units"]) == ("two", {"metric": "ü", "n": [1, None]}, 1)
     assert first["started"].startswith("20")
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+def test_whatever_decides_the_numbers_makes_another_sweep(tmp_path: Path) -> None:
+    """A model is here what a key asks it for, so that one thing at a time can differ."""
+    path, weights = tmp_path / "ledger", torch.nn.Linear(2, 2)
+    parts: dict[str, Any] = {"intervention": "zero", "metric": "kl"}
+    usual = {"device": "cpu", "configuration": {"eps": 1e-5}, "dtype": "float32", "module": weights, "prompts": "a"}
+    others = {"device": "meta", "configuration": {"eps": 0.1}, "dtype": "float16", "prompts": "b"}
+    others["module"] = torch.nn.Linear(2, 2)
+
+    def opened(intervention: str = "zero", **different: Any) -> int:
+        asked = SimpleNamespace(**usual | different)
+        model: Any = SimpleNamespace(
+            name="model",
+            model=asked.module,
+            device=torch.device(asked.device),
+            backend=SimpleNamespace(configuration=asked.configuration),
+            provenance=lambda: {"dtype": asked.dtype},
+        )
+        tokens: Any = SimpleNamespace(fingerprint=lambda: asked.prompts)
+        open_ledger(path, model, {"base": tokens}, **parts | {"intervention": intervention}).close()
+        return len(Ledger.list(path))
+
+    assert opened() == opened() == 1
+    for sweeps, (name, other) in enumerate(others.items(), 2):
+        assert opened(**{name: other}) == sweeps, name
+    assert opened("mean") == len(others) + 2
+    assert opened() == len(others) + 2
 
 
 def test_all_units_of_a_commit_or_none(tmp_path: Path) -> None:

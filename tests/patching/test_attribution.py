@@ -238,9 +238,9 @@ def test_any_intervention_has_an_estimate(micro):
     @dataclass(frozen=True)
     class Negate:
         def __call__(self, z, context):
-            return -z
+            return torch.where(context.mask[..., None], -z, torch.nan)  # what is put at padding does not count
 
-    france = mh.Prompts([" the France is"], [" Paris"], [" Rome"])
+    france = mh.Prompts([" the France is", " the France"], [" Paris"] * 2, [" Rome"] * 2)
     job = make_ready(micro, Spec(france, Negate(), mh.logit_diff), progress=False)
     exact = mh.sweep(micro, france, intervention=Negate(), metric=mh.logit_diff, progress=False)
     values, _ = attribution.attribute(job)

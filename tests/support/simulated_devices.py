@@ -1,7 +1,7 @@
 """Several devices on a machine that has none: tensors that say ``lazy:0`` or ``lazy:1`` and compute on the CPU.
 
 As on CUDA, an operation raises if its tensors are on different devices, except for single numbers and indices on the
-CPU. What would make the CPU wait for a device is noted.
+CPU.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ NAME = "lazy"
 """A kind of device that torch knows but cannot compute on; its gradients are computed on the calling thread."""
 
 
-WAITS = {"_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2", "unique_consecutive"}
-"""Operations whose result the CPU needs before it can go on."""
 BETWEEN_DEVICES = {"copy_", "_to_copy"}
 INDEXED = {"index", "index_put", "index_put_", "_unsafe_index", "_index_put_impl_"}
 
@@ -70,27 +68,17 @@ class Simulated(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _call(func, args, kwargs or {}, None)
+        return _call(func, args, kwargs or {})
 
 
 class Simulation(TorchDispatchMode):
-    """While it is entered, tensors are made and checked as on a machine with several devices.
-
-    Attributes:
-        waits: the operations so far for which the CPU would wait, and the devices it would wait for.
-        copies: the devices of each copy so far, from and to.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits: list[tuple[str, str]] = []
-        self.copies: list[tuple[str, str]] = []
+    """While it is entered, tensors are made and checked as on a machine with several devices."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _call(func, args, kwargs or {}, self)
+        return _call(func, args, kwargs or {})
 
 
-def _call(func: Any, args: Any, kwargs: dict[str, Any], notes: Simulation | None) -> Any:
+def _call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name = func.overloadpacket.__name__
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     simulated = [tensor for tensor in tensors if isinstance(tensor, Simulated)]
@@ -100,8 +88,6 @@ def _call(func: Any, args: Any, kwargs: dict[str, Any], notes: Simulation | None
         return func(*args, **kwargs)
     _check(func, name, args, tensors, simulated)
     device = asked or simulated[0].device
-    if notes is not None:
-        _note(notes, name, args, kwargs, tensors, device)
     if asked is not None:
         kwargs = kwargs | {"device": torch.device("cpu")}
     if kwargs.get("pin_memory"):
@@ -113,19 +99,6 @@ def _call(func: Any, args: Any, kwargs: dict[str, Any], notes: Simulation | None
         return args[0] if name == "copy_" else out
     out = tree_map(lambda leaf: Simulated(leaf, device) if isinstance(leaf, Tensor) else leaf, out)
     return return_and_correct_aliasing(func, args, kwargs, out) if simulated and name != "_to_copy" else out
-
-
-def _note(notes: Simulation, name: str, args: Any, kwargs: Any, tensors: list[Tensor], device: torch.device) -> None:
-    on = next((tensor.device for tensor in tensors if isinstance(tensor, Simulated)), device)
-    if name in WAITS or (name in INDEXED and any(_is_mask(index) for index in args[1])):
-        notes.waits.append((name, str(on)))
-    if name not in BETWEEN_DEVICES:
-        return
-    source, to = tensors[-1].device, tensors[0].device if name == "copy_" else device
-    if source != to:
-        notes.copies.append((str(source), str(to)))
-        if not (kwargs.get("non_blocking") or args[-1] is True) and "cpu" in (source.type, to.type):
-            notes.waits.append((name, str(on)))
 
 
 def _check(func: Any, name: str, args: Any, tensors: list[Tensor], simulated: list[Simulated]) -> None:
@@ -147,24 +120,20 @@ def _numbered(device: torch.device) -> torch.device:
     return torch.device(NAME, 0) if device.type == NAME and device.index is None else device
 
 
-def _is_mask(index: Any) -> bool:
-    return isinstance(index, Tensor) and index.dtype == torch.bool
-
-
 def _inner(leaf: Any) -> Any:
     return leaf.inner if isinstance(leaf, Simulated) else leaf
 
 
 @contextmanager
-def simulation() -> Iterator[Simulation]:
+def simulation() -> Iterator[None]:
     """Simulated devices can be used in the ``with`` block."""
     kernels = torch.library.Library("aten", "IMPL")
     for name, make in {"empty.memory_format": torch.empty, "empty_strided": torch.empty_strided}.items():
         kernels.impl(name, partial(_new, make), "Lazy")
     kernels.impl("_copy_from", _copy, "Lazy")
     try:
-        with Simulation() as mode:
-            yield mode
+        with Simulation():
+            yield
     finally:
         kernels._destroy()
 

@@ -465,15 +465,17 @@ def test_turn_by_hand():
         Turn(np.eye(3), 1)
 
 
-def states_and_changed(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
+def states_and_changed(n: int, d: int, change: float = 0.1) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(n + d)
     states = rng.normal(size=(n, d)) + 3 * rng.normal(size=d)
-    return states, states + 0.1 * rng.normal(size=(n, d))
+    return states, states + change * rng.normal(size=(n, d))
 
 
-@pytest.mark.parametrize(("n", "d", "r"), [(6, 40, 1), (6, 40, 3), (9, 4, 2)])
-def test_jackknife_leaves_each_cluster_out_and_makes_the_svd_again(n: int, d: int, r: int):
-    states, changed = states_and_changed(n, d)
+@pytest.mark.parametrize(
+    ("n", "d", "r", "change"), [(6, 40, 1, 0.1), (6, 40, 3, 0.1), (9, 4, 2, 0.1), (6, 40, 1, 100.0)]
+)
+def test_jackknife_leaves_each_cluster_out_and_makes_the_svd_again(n: int, d: int, r: int, change: float):
+    states, changed = states_and_changed(n, d, change)
     cluster = [str(i // 2) for i in range(n)] if r == 1 else list(map(str, range(n)))
     angle, low, high = Turn(states, r, cluster)(changed)
     assert angle == pytest.approx(direct_angle(states, changed, r), abs=1e-9)
@@ -484,6 +486,7 @@ def test_jackknife_leaves_each_cluster_out_and_makes_the_svd_again(n: int, d: in
     quantile = {3: 4.302652729911275, 6: 2.5705818366147395, 9: 2.306004135204166}[len(each)]
     assert np.log(angle / low) == pytest.approx(quantile * error, rel=1e-6)
     assert high == pytest.approx(min(angle * np.exp(quantile * error), 90 * r), rel=1e-6)
+    assert (angle * np.exp(quantile * error) > 90 * r) == (change > 1)
 
 
 @pytest.mark.parametrize(("n", "d", "r"), [(6, 40, 1), (7, 40, 3), (9, 4, 2)])
