@@ -911,7 +911,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("engine", "safety/heads/test_ships.py"),
     ),
     Mutant(
-        "prompts/tokens.py",
+        "prompts/encoding.py",
         "return ids[0] if len(ids) == 1 and ids[0] != tokenizer.unk_token_id else None",
         "return ids[0] if ids[0] != tokenizer.unk_token_id else None",
         "an answer of several tokens counts by its first",

@@ -25,7 +25,7 @@ def text_ids(text: str, tokenizer: Any, *, special: bool = True) -> tuple[list[i
         special: whether the tokenizer's beginning tokens come first. A text that begins with them already, for example
             because a chat template wrote them, gets no second ones.
     """
-    spans = {"return_offsets_mapping": True} if tokenizer.is_fast else {}
+    spans = {"return_offsets_mapping": True} if getattr(tokenizer, "is_fast", False) else {}
     bare = tokenizer(text, add_special_tokens=False, verbose=False, **spans)
     ids, offsets = list(bare["input_ids"]), bare.get("offset_mapping")
     if special and (begin := begin_tokens(tokenizer)) and ids[: len(begin)] != begin:

@@ -50,7 +50,7 @@ _ON_TEXT = 2.7
 
 def atlas_study(model: Model, quick: bool = False, updates: int = 22) -> dict[str, str]:
     """What an atlas is of: the model with its weights, and the settings of ``build_atlas``."""
-    return study_of(model, kind="atlas", quick=quick, updates=updates)
+    return study_of(model, study="atlas", quick=quick, updates=updates)
 
 
 @alone

@@ -243,7 +243,7 @@ def safety_study(
     limits = Limits.of(None, workers)
     if workers is not None:
         source_of(model)
-    what = study_of(model, kind="safety", k=k, critical=critical, group=group, quick=quick, seed=seed)
+    what = study_of(model, study="safety", k=k, critical=critical, group=group, quick=quick, seed=seed)
     study = SafetyStudy(model.name, k, critical, group, groups.unit, study=what)
     options: dict[str, Any] = {"group": group, "seed": seed, "progress": progress, "budget": limits}
     work = _Work(model, study, groups, QUICK if quick else FULL, options)

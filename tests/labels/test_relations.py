@@ -162,7 +162,7 @@ class Words:
     unk_token_id = None
 
     def __call__(self, text: str, **options: Any) -> dict[str, list[int]]:
-        return {"input_ids": [len(word) for word in text.split()]}
+        return {"input_ids": [len(word) for word in text.replace(":", ": ").split()]}
 
     def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
         return [str(one) for one in ids]

@@ -22,13 +22,11 @@ class Words:
 
     unk_token_id = 0
 
-    def __call__(self, texts: str | Sequence[str], add_special_tokens: bool) -> dict[str, Any]:
+    def __call__(self, text: str, add_special_tokens: bool, verbose: bool = True) -> dict[str, Any]:
         assert not add_special_tokens
-        ids = [
-            [int(w[1:])] if w[1:].isdigit() else [1] * len(w)
-            for w in (text.strip() for text in ([texts] if isinstance(texts, str) else texts))
-        ]
-        return {"input_ids": ids[0] if isinstance(texts, str) else ids}
+        word = text.removeprefix(":").strip()
+        before = [1] if text.startswith(":") else []
+        return {"input_ids": before + ([int(word[1:])] if word[1:].isdigit() else [1] * len(word))}
 
     def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
         return [f"w{i}" for i in ids]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,11 +80,16 @@ def as_usual(module: nn.Module, device: torch.device) -> Iterator[None]:
             f"torch's default dtype is {dtype}, in which analyses would compute other numbers; call "
             "torch.set_default_dtype(torch.float32) first. The model keeps its own dtype"
         )
-    if not torch.is_autocast_enabled(device.type):
+    usual = torch.autocast(device.type, enabled=False) if _autocast(device.type) else nullcontext()
+    with usual:
         yield
-        return
-    with torch.autocast(device.type, enabled=False):
-        yield
+
+
+def _autocast(device: str) -> bool:
+    try:
+        return torch.is_autocast_enabled(device)
+    except RuntimeError:  # a kind of device that has no autocast
+        return False
 
 
 def arithmetic(device: torch.device) -> str:

@@ -204,7 +204,7 @@ def test_a_stored_result_is_of_the_model_as_it_is(model: mh.Model, tmp_path: Pat
         return mh.ablate(model, PROMPTS, heads=["L0H1", "L1H2"], progress=False, **given).values.values.tobytes()
 
     first = ablate(store=tmp_path / "store")
-    restore = activation(model, lambda _: nn.ReLU())
+    restore = activation(model, lambda _: nn.ReLU().eval())
     second = ablate(store=tmp_path / "store")
     assert second == ablate() != first
     restore()
