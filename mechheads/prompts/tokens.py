@@ -251,16 +251,21 @@ def _answer_id(answer: str, what: str, model: Reader, text: str | None) -> int:
     if not tokenizer:
         raise ValueError(f"{what}: this model has no tokenizer; give a token id")
     check_unicode(answer, what)
-    ids = piece_ids(answer, tokenizer) if text is None else ids_after(text, answer, tokenizer)
-    if ids is None:
-        shown = token_strings(tokenizer(text + answer, add_special_tokens=False)["input_ids"][-4:], tokenizer)
-        raise ValueError(
-            f"{what} and its prompt, which ends with {text[-20:]!r}, share a token: together they end with the tokens "
-            f"{shown}. Move the space between them to the answer, or give a token id"
-        )
+    ids = piece_ids(answer, tokenizer) if text is None else _ids_in_place(text, answer, what, tokenizer)
     if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
         raise ValueError(
             f"{what} is not one token but {token_strings(ids, tokenizer)}; "
             "choose an answer that is one token (often with a leading space), or give a token id"
         )
     return ids[0]
+
+
+def _ids_in_place(text: str, answer: str, what: str, tokenizer: Any) -> list[int]:
+    ids = ids_after(text, answer, tokenizer)
+    if ids is None:
+        shown = token_strings(tokenizer(text + answer, add_special_tokens=False)["input_ids"][-4:], tokenizer)
+        raise ValueError(
+            f"{what} and its prompt, which ends with {text[-20:]!r}, share a token: together they end with the tokens "
+            f"{shown}. Move the space between them to the answer, or give a token id"
+        )
+    return ids

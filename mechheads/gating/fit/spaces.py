@@ -43,5 +43,6 @@ def warn_of_missing_spaces(task: Task, log_probs: Callable[[Task], Float[np.ndar
 
 
 def _could_lack_a_space(prompt: object, target: object) -> bool:
-    both = isinstance(prompt, str) and isinstance(target, str)
-    return both and not prompt[-1:].isspace() and not target[:1].isspace()
+    if not isinstance(prompt, str) or not isinstance(target, str):
+        return False
+    return not prompt[-1:].isspace() and not target[:1].isspace()
