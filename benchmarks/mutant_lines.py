@@ -256,13 +256,6 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "results/stats.py",
-        "q_values(np.where(np.isnan(p) & untested, 1.0, p))",
-        "q_values(p)",
-        "q values forget the tests that a race left out",
-        (*_STATS, "engine/test_racing.py"),
-    ),
-    Mutant(
-        "results/stats.py",
         "centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)",
         "centre = share",
         "Wilson's interval is centred on the share",
@@ -355,28 +348,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "return scores",
         "edges of several steps are summed instead of averaged",
         ("patching/test_edges.py",),
-    ),
-    # racing
-    Mutant(
-        "engine/racing.py",
-        "level = 1 - self.error / (self.top * (len(self.looks(clusters)) - 1))",
-        "level = 1 - self.error",
-        "a race's bound forgets that there are many heads and looks",
-        ("engine/test_racing.py",),
-    ),
-    Mutant(
-        "engine/racing.py",
-        "beaten &= behind.sum(0) >= self.top",
-        "beaten &= behind.sum(0) >= 1",
-        "a head is dropped if one head is better",
-        ("engine/test_racing.py",),
-    ),
-    Mutant(
-        "engine/racing.py",
-        'return np.argsort(-np.abs(mean) if self.by == "absolute" else -mean)[: 2 * self.top]',
-        "return np.argsort(-mean)[: 2 * self.top]",
-        "by absolute value, the lead is that of the scores",
-        ("engine/test_racing.py",),
     ),
     # labels from weights
     Mutant(
@@ -881,20 +852,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "first = blocks.amax(-1).topk(k - 1, dim=1).indices",
         "the k-th largest entry is sought in too few blocks",
         ("labels/test_large_entries.py",),
-    ),
-    Mutant(
-        "engine/racing.py",
-        "np.maximum(squares, 0) + _PRIOR / (n - 1) * most",
-        "np.maximum(squares, 0)",
-        "a race trusts the variance of a few prompts",
-        ("engine/test_racing.py",),
-    ),
-    Mutant(
-        "engine/run_race.py",
-        "found.values -= less.values",
-        "found.values += less.values",
-        "a race adds what it should subtract",
-        ("engine/test_racing.py", "safety/heads/test_contribution.py"),
     ),
     Mutant(
         "metrics/basic.py",

@@ -35,7 +35,6 @@ OF_PUBLIC = 50
 """How many requests of a public set are drawn."""
 DRAWS = 5
 RESAMPLES = 1000
-RACED = 2
 LOST = "log-probability lost with a head's delta, nats"
 CURVES = ("Refusal attribution", "Refusal Contribution, scaling", "Ships, scaling", "Ships, undifferentiated")
 
@@ -125,21 +124,19 @@ def refused_without(model: mh.Model, heads: Sequence[HeadId], harmful: Sequence[
 
 
 def scores(delta: Delta, public: dict[str, Sequence[str]], told: dict[str, Any]) -> dict[str, Any]:
-    """The rank of every head of the delta by every score, on the held-back requests.
-
-    Heads race for twice as many first places as the delta has heads. Those that are dropped are ranked by the estimate
-    that they were dropped for; by Generalized Ships, they come last.
-    """
-    model, race = taught_model(delta), {"top": RACED * len(delta.heads), "progress": False}
+    """The rank of every head of the delta by every score, on the held-back requests."""
+    model = taught_model(delta)
     harmful, harmless = ([r.text for r in load_requests(name, "test")] for name in ("harmful", "harmless"))
     found, values = {}, {}
-    for kind, ships in mh.safety.compare_ablations(model, harmful, len(delta.heads), template="chat", **race).items():
-        found[f"Ships, {kind}"] = estimated(ships)
+    for kind, ships in mh.safety.compare_ablations(
+        model, harmful, len(delta.heads), template="chat", progress=False
+    ).items():
+        found[f"Ships, {kind}"] = ships.scores.values
         values[f"Ships, {kind}"] = per_request(ships)
         found[f"Generalized Ships, {kind}"] = ships.dataset["generalized_ships"].values
     for by in PAPER_KINDS:
-        contribution = mh.safety.refusal_contribution(model, harmful, harmless, by=by, **race)
-        found[f"Refusal Contribution, {by}"] = estimated(contribution)
+        contribution = mh.safety.refusal_contribution(model, harmful, harmless, by=by, progress=False)
+        found[f"Refusal Contribution, {by}"] = contribution.scores.values
         values[f"Refusal Contribution, {by}"] = per_request(contribution)
     attribution = mh.safety.refusal_attribution(model, harmful, progress=False)
     found["Refusal attribution"] = attribution.scores.values
@@ -156,13 +153,8 @@ def scores(delta: Delta, public: dict[str, Sequence[str]], told: dict[str, Any])
 
 
 def per_request(scores: mh.HeadScores) -> np.ndarray:
-    """Values [layer, head, request]; the smallest possible ones of a head that a race dropped."""
-    return np.nan_to_num(scores.dataset["values"].transpose("layer", "head", ...).values, nan=-np.inf)
-
-
-def estimated(scores: mh.HeadScores) -> np.ndarray:
-    """Scores [layer, head]; of a head that a race dropped, the estimate."""
-    return scores.dataset.get("estimate", scores.scores).values
+    """Values [layer, head, request]."""
+    return scores.dataset["values"].transpose("layer", "head", ...).values
 
 
 def margins(values: dict[str, np.ndarray], heads: Sequence[HeadId]) -> dict[str, dict[str, dict[str, float]]]:

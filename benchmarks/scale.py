@@ -22,13 +22,15 @@ import numpy as np
 import torch
 
 import mechheads as mh
-from benchmarks.racing import capitals
 from mechheads.engine.batches import Batch
 from mechheads.engine.dispatch import Dispatch, Load
 from mechheads.engine.job import Job
+from mechheads.labels.relations import Relation
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.model.model import source_of
+from mechheads.prompts.encoding import single_token
+from mechheads.studies.build import TEMPLATE
 from mechheads.workers.messages import Setup
 from mechheads.workers.parcel import pack
 
@@ -110,6 +112,18 @@ def side_by_side(model: mh.Model, pairs: mh.PromptPairs, repeats: int) -> None:
     best = " and ".join(f"{min(taken):.2f}" for taken in times.values())
     print(f"activation patching, {len(pairs)} pairs: one process with {cores} threads {one:.2f} s, ", end="")
     print(f"{cores} processes {several:.2f} s (medians of {repeats}, taking turns; best {best})")
+
+
+def capitals(model: mh.Model, n: int) -> mh.PromptPairs:
+    """Pairs of prompts about capitals that are one token each."""
+    known = [
+        (country, f" {capital}")
+        for country, capital in Relation.load("country_to_capital").pairs
+        if all(single_token(f" {word}", model.tokenizer) is not None for word in (country, capital))
+    ]
+    both = [pair for shift in range(1, len(known)) for pair in zip(known, known[shift:] + known[:shift], strict=True)]
+    countries, answers = ([(one[part], other[part]) for one, other in both[:n]] for part in range(2))
+    return mh.PromptPairs.from_templates(TEMPLATE, {"country": countries}, answer=answers)
 
 
 if __name__ == "__main__":

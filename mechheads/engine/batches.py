@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 
 from mechheads.engine.job import Job
 from mechheads.engine.plan import Plan
@@ -72,23 +71,21 @@ class Kind(Protocol):
 
 @dataclass(frozen=True)
 class Cut:
-    """Which part of a job is measured, and how it is planned: what differs between the looks of a race.
+    """Which part of a job is measured, and how it is planned: what differs between parts of it.
 
     Attributes:
-        heads, rows, plan, part: as in ``Job``.
+        heads, plan, part: as in ``Job``.
     """
 
     heads: tuple[HeadId, ...]
-    rows: tuple[int, ...]
     plan: Plan
     part: str
 
     @classmethod
     def of(cls, job: Job) -> Cut:
         """The part of its job that a job is."""
-        return cls(job.heads, tuple(job.rows.tolist()), job.plan, job.part)
+        return cls(job.heads, job.plan, job.part)
 
     def apply(self, job: Job) -> Job:
         """The same part of the same job in another process."""
-        rows = torch.tensor(self.rows, device=job.rows.device)
-        return replace(job, heads=self.heads, rows=rows, plan=self.plan, part=self.part)
+        return replace(job, heads=self.heads, plan=self.plan, part=self.part)

@@ -11,19 +11,14 @@ _ALLOWED = (Patch, Zero, Mean, Resample, Scale)
 """The interventions whose rule does not need a head."""
 
 
-def check_mlps(model: Model, intervention: Intervention, races: bool) -> None:
+def check_mlps(model: Model, intervention: Intervention) -> None:
     """Check that a model has MLPs, and that an intervention can change them.
-
-    Args:
-        races: whether heads race for the first places.
 
     Raises:
         ValueError: if it has none, or the request cannot be met.
     """
     if not model.has_mlps:
         raise ValueError(f'nodes="all": model {model.name!r} has no MLPs; leave nodes out')
-    if races:
-        raise ValueError('top and nodes="all" are both given, but a race ranks heads alone; leave one of them out')
     if (site := site_of(intervention)) != "z":
         raise ValueError(f'nodes="all": an MLP has no {site}; use site="z", or leave nodes out')
     if not isinstance(intervention, _ALLOWED):

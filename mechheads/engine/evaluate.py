@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import numpy as np
@@ -55,15 +54,6 @@ class Evaluator:
         self._rows = [slice(start, start + step) for start in range(0, len(self.mask), step)]
         self._shared: dict[int, dict[str, Tensor]] = {}
         self._kept = self._base_logits(self._rows[0]) if len(self._rows) == 1 else None
-
-    def some(self, rows: Int[Tensor, " row"]) -> Evaluator:
-        """An evaluator for some of the prompts."""
-        part = copy.copy(self)
-        part.at, rows = self.at[rows], moved(rows, self._end)
-        part.mask, part._tokens = self.mask[rows], self._tokens.rows(rows)
-        part._base_final, part.base_value = self._base_final[rows], self.base_value[rows]
-        part._divide()
-        return part
 
     def __call__(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[np.ndarray, "copy prompt"]:
         """metric(final) - metric(base) for each copy and prompt; exactly 0 for a copy that equals the base run.

@@ -17,7 +17,6 @@ from mechheads.engine.memory import Chunks
 from mechheads.engine.packing import Packing
 from mechheads.engine.places import Place, Positions, find_places
 from mechheads.engine.plan import Plan, least_in_flight, make_plan
-from mechheads.engine.racing import Race
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.heads import HeadId, HeadLike, Node, Nodes, check_heads
@@ -51,7 +50,6 @@ class Spec:
     Attributes:
         prompts, intervention, metric, heads, positions, base, normalize, seed: as in ``mh.sweep``.
         limits: the sizes that follow from its ``budget``.
-        race: which heads are wanted, if not all of them are to be measured on all prompts.
         nodes: ``"all"`` if MLPs are measured beside the heads.
     """
 
@@ -64,7 +62,6 @@ class Spec:
     normalize: bool = False
     seed: int = 0
     limits: Limits = DEFAULT_LIMITS
-    race: Race | None = None
     nodes: Nodes = "heads"
 
     @property
@@ -82,8 +79,6 @@ class Spec:
             source_of(model)
         if self.base not in ("clean", "corrupted"):
             raise ValueError(f'base is {self.base!r}; choose "clean" or "corrupted"')
-        if self.race is not None and self.limits.part is not None:
-            raise ValueError("top: a race needs all units, so it cannot run in parts; leave top out, or part")
         if not callable(self.intervention) or isinstance(self.intervention, type):
             raise ValueError(
                 f"intervention is {self.intervention!r}; give a function or an instance, such as mh.Zero()"
@@ -91,7 +86,7 @@ class Spec:
         if self.nodes not in ("heads", "all"):
             raise ValueError(f'nodes is {self.nodes!r}; choose "heads", or "all" for heads and MLPs')
         if self.nodes == "all":
-            check_mlps(model, self.intervention, self.race is not None)
+            check_mlps(model, self.intervention)
         if (site := site_of(self.intervention)) in model.backend.read_only:
             raise ValueError(
                 f"site {site!r} of model {model.name!r} can be read but not changed: its attention ignores what a "
@@ -113,7 +108,6 @@ class Job:
         heads, places: what is changed, one head at one place at a time.
         at: the positions that the metric reads.
         starts: for each place, the first position that changes in each prompt.
-        rows: the prompts that the sweep runs; every one of the cached runs by default.
         plan: the cost of the sweep.
         seconds: the time that the cached runs took.
         ledger: stores finished units; None without ``store``.
@@ -131,7 +125,6 @@ class Job:
     places: tuple[Place, ...]
     at: Int[Tensor, "prompt position"]
     starts: tuple[Int[Tensor, " prompt"], ...]
-    rows: Int[Tensor, " row"]
     plan: Plan
     seconds: float
     ledger: Ledger | None = None
@@ -183,11 +176,9 @@ class Job:
         """The heads that change together, from the head on that names them."""
         return tuple(HeadId(head.layer, head.head + i) for i in range(self.together))
 
-    def some(self, heads: Sequence[HeadId], rows: Int[Tensor, " row"], part: str) -> Job:
-        """A part of this job: some of its heads on some of its prompts. It reads the same cached runs."""
-        plan = _plan(self.spec, self.base, self.source, tuple(heads), [first[rows] for first in self.starts], rows)
-        plan = _as_before(plan, self.ledger, f"waves{part}")
-        return replace(self, heads=tuple(heads), rows=rows, plan=plan, part=part)
+    def as_part(self, part: str) -> Job:
+        """The same job, whose units have a name of their own in the ledger."""
+        return replace(self, plan=_as_before(self.plan, self.ledger, f"waves{part}"), part=part)
 
     def fingerprint(self) -> str:
         """The fingerprint of the prompts; pairs have the same one in both directions."""
@@ -288,16 +279,13 @@ def make_ready(
     tokens, _ = runs.sides(spec.base)
     at, _ = read_positions(spec.metric, tokens)
     places = find_places(spec.positions, tokens)
-    if spec.race is not None:
-        spec.race.check(len(heads), len(places))
     try_metric(spec.metric, tokens, model.d_vocab)
     ledger = ledger_of(model, spec, runs, heads, store)
     start = time.perf_counter()
     base, source = _cache(model, spec, runs, sites, progress)
     seconds = time.perf_counter() - start
     starts = tuple(_first_change(spec.intervention, place, base, source, heads) for place in places)
-    rows = torch.arange(len(tokens), device=tokens.ids.device)
-    plan = _plan(spec, base, source, heads, starts, rows)
+    plan = _plan(spec, base, source, heads, starts)
     if plan.over_budget:
         warn(
             f"budget is {show_bytes(spec.limits.memory)}, but this sweep needs about {show_bytes(plan.bytes)} besides "
@@ -305,7 +293,7 @@ def make_ready(
             "use less memory"
         )
     plan = _as_before(plan, ledger, "waves")
-    return Job(model, spec, runs, base, source, heads, places, at, starts, rows, plan, seconds, ledger)
+    return Job(model, spec, runs, base, source, heads, places, at, starts, plan, seconds, ledger)
 
 
 def _plan(
@@ -313,15 +301,14 @@ def _plan(
     base: HeadCache,
     source: HeadCache | None,
     heads: tuple[HeadId, ...],
-    starts: Sequence[Int[Tensor, " row"]],
-    rows: Int[Tensor, " row"],
+    starts: Sequence[Int[Tensor, " prompt"]],
 ) -> Plan:
-    """The plan for some heads on some prompts; ``starts``: for each place, the first position that changes in these.
+    """The plan; ``starts``: for each place, the first position that changes in each prompt.
 
     Prompts do not share rows if weights are on disk, to be read for each row.
     """
-    ids, layout, backend = base.tokens.ids[rows], layout_of(base.need_model()), base.need_model().backend
-    at = read_positions(spec.metric, base.tokens)[0][rows]
+    ids, layout, backend = base.tokens.ids, layout_of(base.need_model()), base.need_model().backend
+    at = read_positions(spec.metric, base.tokens)[0]
     windows = [Window.from_start(first, at, layout, ids.shape[1]) for first in starts]
     may_pack = layout == "queries" and len(starts) == 1 and backend.on_disk is None
     packing = Packing.find(ids, windows[0]) if may_pack else None
@@ -352,7 +339,6 @@ def ledger_of(
         heads=[str(head) for head in heads],
         positions=spec.positions,
         base=spec.base,
-        **({} if spec.race is None else {"race": (spec.race, spec.seed)}),
         **more,
     )
 

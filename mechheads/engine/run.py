@@ -78,8 +78,7 @@ class SweepWork:
         return SweepWork.of
 
     def some(self, job: Job) -> SweepWork:
-        whole = len(job.rows) == len(job.tokens)
-        return replace(self, job=job, evaluator=self.evaluator if whole else self.evaluator.some(job.rows))
+        return replace(self, job=job)
 
     def batches(self) -> list[Batch]:
         return batches(self.job)
@@ -92,21 +91,13 @@ class SweepWork:
 def run(job: Job, evaluator: Evaluator, *, progress: bool = True) -> Measured:
     """Run a job and measure the change of the metric for every unit; units in the job's ledger do not run again."""
     scale = evaluator.distance() if job.spec.normalize else 1.0
-    found = measure(SweepWork.of(job, evaluator), progress=progress)
+    shape = job.model.n_layers, job.model.n_heads, len(job.places), len(job.tokens)
+    finished = finish(SweepWork.of(job, evaluator), what=f"{len(job.heads)} heads", progress=progress)
+    found = Measured(np.full(shape, np.nan), interrupted=finished.interrupted)
+    for unit, change in finished.values.items():
+        found.add(unit, change / scale)
     if found.interrupted:
         warn(interrupted_after(f"{len(found.reached)} of {len(job.units)} units", "the rest are NaN"))
-    found.values /= scale
-    return found
-
-
-def measure(work: SweepWork, *, progress: bool = True) -> Measured:
-    """What ``run`` measures, before it is normalised."""
-    job, model = work.job, work.job.model
-    found = Measured(np.full((model.n_layers, model.n_heads, len(job.places), len(job.rows)), np.nan))
-    finished = finish(work, what=f"{len(job.heads)} heads", progress=progress)
-    for unit, change in finished.values.items():
-        found.add(unit, change)
-    found.interrupted = finished.interrupted
     return found
 
 
@@ -215,11 +206,11 @@ def carry(job: Job, units: Sequence[Changes]) -> Float[Tensor, "unit row positio
 
 def _carry_at_once(job: Job, units: Sequence[Changes]) -> Tensor:
     first = torch.stack([start for unit in units for _, _, start in unit]).amin(0)
-    groups = torch.arange(len(job.rows), device=first.device).split(job.plan.rows)
+    groups = torch.arange(len(job.tokens), device=first.device).split(job.plan.rows)
     if job.plan.groups is not None:
         groups = tuple(torch.tensor(group, device=first.device) for group in job.plan.groups)
     parts = []
-    for rows in (job.rows[group] for group in groups):
+    for rows in groups:
         window = _rows(job, rows, first[rows], [(head, new) for unit in units for head, new, _ in unit])
         wave = Wave(job.base, rows, window)
         copies = [[Edit(head.layer, "z", head.head, wave.take(new)) for head, new, _ in unit] for unit in units]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
 from os import PathLike
@@ -25,10 +25,8 @@ from mechheads.engine.memory import UNSEEN, PeakBytes
 from mechheads.engine.mlps import MlpWork, run_mlps
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import Plan, with_workers
-from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
 from mechheads.engine.run import alter, carry, changed, passes, run, warn_of_undefined, waves
-from mechheads.engine.run_race import Estimates, Raced, Racing, run_race
 from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.base import Intervention
 from mechheads.ledger.sweep_key import Store
@@ -61,7 +59,6 @@ def sweep(
     progress: bool = True,
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
-    top: int | Race | None = None,
     nodes: Nodes = "heads",
     name: str | None = None,
     kind: str = "sweep",
@@ -86,9 +83,6 @@ def sweep(
         store: a file that keeps finished units. The same call resumes an interrupted or killed sweep and gives the
             same bits. If anything that affects the numbers has changed, such as a line of the metric's code or the
             model's weights, the sweep starts again and keeps its units separately in the same file.
-        top: find this many heads with the largest scores without measuring every head on every prompt: heads that can
-            no longer be among them are dropped after a few prompts. A ``mh.patching.Race`` sets the error, or ranks by
-            absolute scores. The heads found have the same scores as without ``top``; see ``Returns``.
         nodes: ``"all"`` changes the output of each layer's MLP too, one at a time: a column of the result, ``.mlps``,
             with the variables ``mlp_score`` and so on. For interventions whose rule does not need a head.
         name: the name of the result; by default, the intervention and the metric.
@@ -97,9 +91,7 @@ def sweep(
     Returns:
         metric(intervened) - metric(base) [layer, head(, pos), prompt], in the metric's unit, with p values against
         the metric's ``null``. After Ctrl-C it holds the heads that were finished; the others are NaN and listed in
-        ``.missing``. With ``top``, dropped heads are NaN. The variables ``dropped``, ``n_prompts`` and ``estimate``
-        (layer, head) say which these are, on how many prompts each head was measured and its mean over these;
-        ``provenance["race"]`` holds the looks and why the race ended. q values count dropped heads as tests with p = 1.
+        ``.missing``.
 
     Raises:
         ValueError: if heads, positions, prompts, metric or intervention are not valid; before the sweep starts.
@@ -115,7 +107,7 @@ def sweep(
     """
     model, asked, runs = given(model, prompts)
     metric, limits = as_metric(metric), Limits.of(budget, workers)
-    spec = Spec(asked, intervention, metric, heads, positions, base, normalize, seed, limits, Race.of(top), nodes)
+    spec = Spec(asked, intervention, metric, heads, positions, base, normalize, seed, limits, nodes)
     name = name or f"{name_of(intervention)}, {name_of(spec.metric)}"
     return run_spec(model, spec, About(name, kind), runs=runs, store=store, progress=progress)
 
@@ -128,19 +120,13 @@ def run_spec(
     runs: CachedRuns | None = None,
     store: str | PathLike[str] | None = None,
     progress: bool = True,
-    estimated: Callable[[Job, bool], Estimates | None] = lambda job, progress: None,
 ) -> HeadScores:
-    """Run a sweep from its request to its result.
-
-    Args:
-        estimated: what a race is told of each head's effect before it is measured, if anything.
-    """
+    """Run a sweep from its request to its result."""
     with Store(store) as kept:
         job = make_ready(model, spec, runs=runs, store=kept, progress=progress)
         evaluator = Evaluator.of(job)
         warn_of_answers(job)
-        raced = None if spec.race is None else _race(job, evaluator, spec.race, estimated(job, progress), progress)
-        measured = raced or run(job, evaluator, progress=progress)
+        measured = run(job, evaluator, progress=progress)
         mlps = run_mlps(MlpWork(job, evaluator), measured, progress=progress)[:, 0] if spec.nodes == "all" else None
     warn_of_undefined(spec.metric, measured.undefined)
     more = {
@@ -154,20 +140,14 @@ def run_spec(
     }
     values, extra = by_place(job.places, measured.values)
     result = report(job, values, evaluator, replace(about, extra=extra, more=more))
-    if raced is not None:
-        result = raced.result(result, progress)
     if mlps is not None:
         result = HeadScores(with_mlps(result.dataset, by_place(job.places, mlps)[0]))
 
     def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
-        alone = replace(spec, heads=sample, race=None, nodes="heads", limits=spec.limits.in_one_process)
+        alone = replace(spec, heads=sample, nodes="heads", limits=spec.limits.in_one_process)
         return run_spec(other, alone, about, progress=False)
 
     return with_precision(model, result, again)
-
-
-def _race(job: Job, evaluator: Evaluator, race: Race, estimates: Estimates | None, progress: bool) -> Raced:
-    return run_race(Racing.by_sweep(job, evaluator), race, estimates=estimates, progress=progress)
 
 
 @alone

@@ -98,7 +98,7 @@ def unit_key(job: Job, unit: tuple[object, int]) -> str:
 
 def _setup(work: Work) -> Setup:
     job = work.job
-    spec = replace(job.spec, race=None, limits=job.spec.limits.in_one_process)
+    spec = replace(job.spec, limits=job.spec.limits.in_one_process)
     return setup_of(job.model, _Sent(spec, job.together, SameModel.of(job.model, job.runs.mark), work.kind))
 
 

@@ -93,17 +93,13 @@ _ENDINGS = {
     "_ci_high": "high",
     "_range_low": "low",
     "_range_high": "high",
-    "_estimate": "estimate",
-    "_n_prompts": "count",
     "_q": "q",
 }
-_ROLE_LABELS = {"low": "lower end", "high": "upper end", "q": "q", "estimate": "estimate", "count": "prompts"}
+_ROLE_LABELS = {"low": "lower end", "high": "upper end", "q": "q"}
 _ROLE_MEANINGS = {
     "low": "The lower end of the interval of {}.",
     "high": "The upper end of the interval of {}.",
     "q": "The false discovery rate at which {} differs from its null.",
-    "estimate": "The mean of {} over the prompts on which the head was measured.",
-    "count": "The number of prompts on which {} was measured.",
 }
 
 
@@ -117,7 +113,7 @@ def columns(table: pd.DataFrame) -> list[dict[str, Any]]:
         label, meaning, unit = about.label, about.meaning, about.unit
         if of is not None:
             label, meaning = f"{label}, {_ROLE_LABELS[role]}", _ROLE_MEANINGS[role].format(of)
-            unit = "" if role in ("q", "count") else unit
+            unit = "" if role == "q" else unit
         elif name in ("layer", "head"):
             role = "place"
         mine = {each_role: each for each, (whose, each_role) in reversed(parent.items()) if whose == name}
@@ -133,7 +129,7 @@ def columns(table: pd.DataFrame) -> list[dict[str, Any]]:
                 "group": about.group,
                 "role": role,
                 "of": of,
-                **{part: mine.get(part) for part in ("low", "high", "q", "estimate")},
+                **{part: mine.get(part) for part in ("low", "high", "q")},
                 "range": ranged,
                 "signed": about.signed,
                 "values": plain(table[name].to_numpy()),

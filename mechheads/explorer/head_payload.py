@@ -225,8 +225,6 @@ def _safety_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
         "score": "score",
         "low": "ci_low",
         "high": "ci_high",
-        "estimate": "estimate",
-        "nRequests": "n_prompts",
         "generalized": "generalized_ships",
         "generalizedLow": "generalized_ships_low",
         "generalizedHigh": "generalized_ships_high",
@@ -235,11 +233,8 @@ def _safety_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
     for ablation, scores in atlas.safety.items():
         data = scores.dataset.variables
         numbers = {key: data[name].values[at] if name in data else None for key, name in names.items()}
-        dropped = bool(data["dropped"].values[at]) if "dropped" in data else False
         values = [] if scores.values is None else scores.values.values[at]
-        found.append(
-            {"ablation": ablation, "unit": scores.unit, **plain(numbers), "dropped": dropped, "values": plain(values)}
-        )
+        found.append({"ablation": ablation, "unit": scores.unit, **plain(numbers), "values": plain(values)})
     return {"ships": found}
 
 

@@ -12,7 +12,7 @@ from mechheads.gating import ROLES
 from mechheads.labels import HeadLabels
 from mechheads.results.dataset import RANGE
 from mechheads.results.scores import HeadScores
-from mechheads.studies.atlas import Atlas, estimated
+from mechheads.studies.atlas import Atlas
 
 LEAST_RESTORED = 0.05
 """The share of the difference that a head must restore for a yes."""
@@ -60,7 +60,6 @@ def views(atlas: Atlas) -> list[dict[str, Any]]:
                 "high": high,
                 "range": ranged,
                 "q": f"{name}_q" if f"{name}_q" in table else None,
-                "estimate": f"{name}_estimate" if f"{name}_estimate" in table else None,
                 "rankBy": said.rank_by,
                 "sentence": said.sentence,
                 "verdict": {
@@ -262,10 +261,9 @@ def _added(scores: HeadScores) -> _Said:
 
 def _ships(name: str, scores: HeadScores) -> _Said:
     value, high = scores.scores.values, scores.dataset["ci_high"].values
-    shown = estimated(scores).scores.values
     in_order = np.sort(value[np.isfinite(value)])[::-1]
     tenth = in_order[min(FIRST, in_order.size) - 1] if in_order.size else np.inf
-    where = {YES: value >= tenth, UNCLEAR: high >= tenth, NO: np.isfinite(shown)}
+    where = {YES: value >= tenth, UNCLEAR: high >= tenth, NO: np.isfinite(value)}
     return _Said(
         "Without it, the next token's distribution after a harmful request moves by {value} nats.",
         f"Yes if it is among the {FIRST} largest; unclear if its interval reaches the {FIRST}th; otherwise no.",

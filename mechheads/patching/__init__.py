@@ -2,7 +2,6 @@
 
 from mechheads.engine.job import Job, prepare
 from mechheads.engine.plan import Plan
-from mechheads.engine.racing import Race
 from mechheads.engine.sweep import plan, sweep
 from mechheads.interventions.base import Context
 from mechheads.interventions.basic import Mean, MeanOf, Patch, Resample, Scale, UniformAttention, Zero
@@ -44,7 +43,6 @@ __all__ = [
     "MeanOf",
     "Patch",
     "Plan",
-    "Race",
     "Resample",
     "Scale",
     "SetScores",

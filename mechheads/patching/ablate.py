@@ -9,7 +9,6 @@ from typing import Any, Literal
 from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.places import Positions
-from mechheads.engine.racing import Race
 from mechheads.engine.report import About
 from mechheads.engine.sweep import run_spec
 from mechheads.heads import HeadLike, Nodes
@@ -21,7 +20,6 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, kl_divergence
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.patching.race_estimates import race_estimates
 from mechheads.results.scores import HeadScores
 
 Ablation = Literal["zero", "mean", "resample", "scale", "uniform"]
@@ -42,7 +40,6 @@ def ablate(
     progress: bool = True,
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
-    top: int | Race | None = None,
     nodes: Nodes = "heads",
 ) -> HeadScores:
     """Ablate one head at a time and measure how the metric changes.
@@ -54,8 +51,7 @@ def ablate(
             every token so far).
         factor: for ``"scale"`` and ``"uniform"``.
         metric: what is measured; by default, KL(intact || ablated) at the last token.
-        heads, positions, budget, progress, workers, store, top, nodes: as in ``mh.sweep``. With ``top``, a gradient may
-            help, as in ``mh.activation_patch``.
+        heads, positions, budget, progress, workers, store, nodes: as in ``mh.sweep``.
         seed: for ``"resample"`` and the intervals.
 
     Returns:
@@ -70,11 +66,9 @@ def ablate(
     """
     model, asked, cached = given(model, prompts)
     ablation, limits = make_ablation(kind, factor, seed), Limits.of(budget, workers)
-    spec = Spec(
-        asked, ablation, as_metric(metric), heads, positions, seed=seed, limits=limits, race=Race.of(top), nodes=nodes
-    )
+    spec = Spec(asked, ablation, as_metric(metric), heads, positions, seed=seed, limits=limits, nodes=nodes)
     about = About(f"{kind} ablation", "ablate")
-    return run_spec(model, spec, about, runs=cached, store=store, progress=progress, estimated=race_estimates)
+    return run_spec(model, spec, about, runs=cached, store=store, progress=progress)
 
 
 def make_ablation(kind: str, factor: float = 0.0, seed: int = 0) -> Intervention:

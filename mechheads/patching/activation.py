@@ -8,7 +8,6 @@ from typing import Literal
 
 from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.places import Positions
-from mechheads.engine.racing import Race
 from mechheads.engine.report import About
 from mechheads.engine.sweep import run_spec
 from mechheads.heads import HeadLike, Nodes
@@ -20,7 +19,6 @@ from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.pairs import base_of, check_pairs
-from mechheads.patching.race_estimates import race_estimates
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.scores import HeadScores
 
@@ -41,7 +39,6 @@ def activation_patch(
     progress: bool = True,
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
-    top: int | Race | None = None,
     nodes: Nodes = "heads",
 ) -> HeadScores:
     """Replace one head's activation in one run of each pair by its value in the other run, head by head.
@@ -55,10 +52,7 @@ def activation_patch(
             rotation) or ``pattern``. With grouped-query attention, k and v are replaced for this query head only.
         metric: what is measured, as in ``mh.sweep``; ``logit_diff`` needs ``answer`` and ``wrong``.
         direction: ``"denoising"`` or ``"noising"``.
-        heads, positions, normalize, budget, seed, progress, workers, store, top, nodes: as in ``mh.sweep``. With
-            ``top``, if the metric has a gradient and the sweep is long enough for one to save time, the race also uses
-            what ``mh.patching.attribution_patch`` says of every head and prompt, and needs fewer measurements. The
-            scores of the heads found do not depend on it.
+        heads, positions, normalize, budget, seed, progress, workers, store, nodes: as in ``mh.sweep``.
 
     Returns:
         metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit. With ``normalize``, the
@@ -76,8 +70,7 @@ def activation_patch(
     """
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "activation patching")
-    race = Race.of(top)
     base, limits = base_of(direction), Limits.of(budget, workers)
-    spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, seed, limits, race, nodes)
+    spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, seed, limits, nodes)
     about = About(f"activation patching of {site}, {direction}", "activation_patch")
-    return run_spec(model, spec, about, runs=cached, store=store, progress=progress, estimated=race_estimates)
+    return run_spec(model, spec, about, runs=cached, store=store, progress=progress)

@@ -25,10 +25,8 @@ from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, Unit, given, make_ready
 from mechheads.engine.mlps import run_mlps
 from mechheads.engine.places import Positions, by_place
-from mechheads.engine.racing import Race
 from mechheads.engine.report import About, describe_heads, describe_positions, report
 from mechheads.engine.run import Measured, warn_of_undefined, waves
-from mechheads.engine.run_race import Raced, Racing, run_race
 from mechheads.engine.work import finish
 from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.basic import Patch
@@ -66,7 +64,6 @@ def path_patch(
     progress: bool = True,
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
-    top: int | Race | None = None,
     nodes: Nodes = "heads",
 ) -> HeadScores:
     """Patch the paths from one head to the receivers, sender by sender.
@@ -83,13 +80,12 @@ def path_patch(
             ``"denoising"`` takes the paths of the corrupted run from the clean run: which paths are enough?
         mlps: ``"recomputed"``: paths may go through MLPs; ``"frozen"``: direct edges only.
         positions: where the sender's z changes, as in ``mh.sweep``.
-        normalize, budget, seed, progress, workers, store, top: as in ``mh.sweep``.
+        normalize, budget, seed, progress, workers, store: as in ``mh.sweep``.
         nodes: ``"all"`` takes each layer's MLP as a sender too: a column of the result, ``.mlps``.
 
     Returns:
         metric(patched) - metric(base) of each sender [layer, head(, pos), prompt], in the metric's unit. With
-        ``normalize``, it is divided by the mean difference between the source run and the base run. With ``top``,
-        what ``mh.sweep`` adds.
+        ``normalize``, it is divided by the mean difference between the source run and the base run.
 
     Raises:
         ValueError: if the pairs do not align, a receiver comes before every sender, or an argument is not valid;
@@ -112,8 +108,8 @@ def path_patch(
         )
     groups = [tuple(receiver for receiver in group if receiver is not None) or None]
     limits = Limits.of(budget, workers)
-    base, race = base_of(direction), Race.of(top)
-    spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base, normalize, seed, limits, race, nodes)
+    base = base_of(direction)
+    spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base, normalize, seed, limits, nodes)
     question = _Question(f"path patching to {', '.join(names)}, {direction}", "path_patch", names, groups, mlps)
     return _run(model, spec, question, runs=cached, store=store, progress=progress)
 
@@ -213,13 +209,11 @@ def _run(
             of_mlps = run_mlps(paths, measured, groups=len(groups), progress=progress)
     warn_of_undefined(spec.metric, measured.undefined)
     result = _told(job, evaluator, question, measured)
-    if isinstance(measured, Raced):
-        result = measured.result(result, progress)
     if of_mlps is not None:
         result = HeadScores(with_mlps(result.dataset, _by_label(job, question, of_mlps)))
 
     def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
-        alone = replace(spec, heads=sample, race=None, nodes="heads", limits=spec.limits.in_one_process)
+        alone = replace(spec, heads=sample, nodes="heads", limits=spec.limits.in_one_process)
         return _run(other, alone, question, progress=False)
 
     return with_precision(model, result, again)
@@ -228,7 +222,7 @@ def _run(
 def _told(job: Job, evaluator: Evaluator, question: _Question, measured: Measured) -> HeadScores:
     """The result for heads."""
     one = question.kind == "path_patch"
-    values = measured.values[:, :, None] if isinstance(measured, Raced) else measured.values
+    values = measured.values
     more = {
         "direction": "noising" if job.spec.base == "clean" else "denoising",
         "mlps": question.mlps,
@@ -270,7 +264,7 @@ class _PathWork:
         return partial(_PathWork.of, self.question)
 
     def some(self, job: Job) -> _PathWork:
-        return replace(self, job=job, evaluator=self.evaluator.some(job.rows))
+        return replace(self, job=job)
 
     def batches(self) -> list[Batch]:
         """The senders of each wave; more than in a sweep if only the read positions are computed."""
@@ -294,7 +288,7 @@ class _PathWork:
     def measure(self, progress: bool) -> Measured:
         """The changes of all units."""
         job = self.job
-        shape = (job.model.n_layers, job.model.n_heads, len(self.question.groups), len(job.places), len(job.rows))
+        shape = (job.model.n_layers, job.model.n_heads, len(self.question.groups), len(job.places), len(job.tokens))
         values = np.full(shape, np.nan)
         found = finish(self, what=f"paths from {len(job.heads)} heads", progress=progress)
         for (head, place), change in found.values.items():
@@ -304,20 +298,8 @@ class _PathWork:
 
 def _measured(job: Job, evaluator: Evaluator, question: _Question, progress: bool) -> Measured:
     """The effects of all heads, normalised if that was asked for."""
-    if job.spec.race is not None:
-        return _race(job, evaluator, question, job.spec.race, progress)
     measured = _PathWork(job, evaluator, question).measure(progress)
     if measured.interrupted:
         warn(interrupted_after(f"{len(measured.reached)} of {len(job.units)} senders", "the rest are NaN"))
     measured.values /= evaluator.distance() if job.spec.normalize else 1.0
     return measured
-
-
-def _race(job: Job, evaluator: Evaluator, question: _Question, race: Race, progress: bool) -> Raced:
-    return run_race(Racing(_PathWork(job, evaluator, question), _to_one_group), race, progress=progress)
-
-
-def _to_one_group(work: _PathWork, progress: bool) -> Measured:
-    """The effects through the only group of receivers."""
-    found = work.measure(progress)
-    return Measured(found.values[:, :, 0], found.reached, found.interrupted)

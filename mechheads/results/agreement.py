@@ -36,8 +36,7 @@ def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
 
     Returns:
         One row per pair: ``a``, ``b``, ``shared`` (how many of the first k both have), ``by_chance`` (how many they
-        would share if drawn at random), ``spearman``, and ``heads``, the shared heads. Heads that a race dropped count
-        as not among the first, and in ``spearman`` with the estimates that they were dropped for. Heads that were
+        would share if drawn at random), ``spearman``, and ``heads``, the shared heads. Heads that were
         changed together count once.
 
     Raises:
@@ -56,7 +55,7 @@ def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
     for (a, one), (b, other) in combinations(results.items(), 2):
         one.compare(other, k)  # raises if they are not over the same heads
         step = one.together if one.together == other.together else 1
-        left, right = (_measured(part)[:, ::step].ravel() for part in (one, other))
+        left, right = (part.scores.values[:, ::step].ravel() for part in (one, other))
         found = compare(left, right, k, (a, b))
         unknown = {*one.missing, *other.missing}
         every = one.n_layers * one.n_heads
@@ -65,11 +64,6 @@ def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
         by_chance = found.k**2 / max(found.n_heads, 1)
         rows.append((a, b, len(shared), by_chance, found.spearman, " ".join(map(str, shared))))
     return pd.DataFrame(rows, columns=["a", "b", "shared", "by_chance", "spearman", "heads"])
-
-
-def _measured(scores: HeadScores) -> Float[np.ndarray, "layer head *extra"]:
-    """The scores, and the estimates of heads that a race dropped."""
-    return scores.dataset.get("estimate", scores.scores).values
 
 
 def in_top(scores: HeadScores, k: int = 10, *, draws: int = 1000, seed: int = 0) -> Float[np.ndarray, "layer head"]:

@@ -222,10 +222,8 @@ class HeadScores:
 
     @property
     def missing(self) -> tuple[HeadId, ...]:
-        """Heads without any score, for example after Ctrl-C; heads that a race left out do not count."""
+        """Heads without any score, for example after Ctrl-C."""
         absent = self.scores.isnull().all(self.extra_dims)
-        if "dropped" in self.dataset:
-            absent &= ~self.dataset["dropped"]
         return tuple(HeadId(int(layer), int(head)) for layer, head in np.argwhere(absent.values))
 
     def select(self, **labels: Label | Sequence[Label]) -> HeadScores:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy.stats import false_discovery_control, norm, t as student_t
 
 from mechheads.messages.arguments import check_at_least
@@ -175,17 +175,6 @@ def q_values(p: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     if finite.any():
         q[finite] = false_discovery_control(p[finite], method="bh")
     return q
-
-
-def q_values_of_some(
-    p: Float[np.ndarray, "*shape"], untested: Bool[np.ndarray, "*shape"]
-) -> Float[np.ndarray, "*shape"]:
-    """q values if some tests were left out because they looked hopeless: these count as tests with p = 1.
-
-    Args:
-        untested: the tests that were left out; their q is NaN.
-    """
-    return np.where(np.isnan(p), np.nan, q_values(np.where(np.isnan(p) & untested, 1.0, p)))
 
 
 def share_interval(

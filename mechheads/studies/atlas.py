@@ -44,8 +44,6 @@ _COLUMNS = {
     "generalized_ships": "generalized_{}",
     "generalized_ships_low": "generalized_{}_ci_low",
     "generalized_ships_high": "generalized_{}_ci_high",
-    "estimate": "{}_estimate",
-    "n_prompts": "{}_n_prompts",
 }
 """The variables of a view, and the names of their columns in the table; q values only if there are some."""
 _OPEN = "mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one"
@@ -66,9 +64,7 @@ class Atlas(Stages):
         examples: where each head attends, in texts from each tenth of its activity.
         patching: activation patching of prompts about capitals: the share of the logit difference that each head's z
             restores, 0 for none and 1 for all of it.
-        safety: for each ablation, the ten heads with the largest Ships, found by racing (see ``mh.safety_heads``), with
-            their Generalized Ships. The other heads have an ``estimate`` of Ships, from the requests until they were
-            dropped.
+        safety: for each ablation, Ships and Generalized Ships of every head (see ``mh.safety_heads``).
         roles: which heads facilitate naming capitals, interfere with it or do not matter, by a short fit of gates.
         direct: what each head itself adds to the logit of the capital, minus that of the wrong one.
         repair: total and direct effect of the heads with the largest patching effect, and how later layers react.
@@ -154,9 +150,7 @@ class Atlas(Stages):
         ``ships_undifferentiated``, ``ships_scaling``, ``generalized_ships_undifferentiated``,
         ``generalized_ships_scaling``, ``facilitation``, ``interference`` and ``irrelevance``. Each number also has
         ``_ci_low`` and ``_ci_high``, or ``_range_low`` and ``_range_high`` if there are two clusters, such as two
-        seeds; and ``_q`` if it was tested. Where heads raced, ``ships_..._estimate`` is the mean over the
-        ``ships_..._n_prompts`` requests on which a head was measured; the scores of dropped heads are NaN. Analyses
-        that were not run have no columns.
+        seeds; and ``_q`` if it was tested. Analyses that were not run have no columns.
         """
         heads = check_heads(None, *self.sizes)
         table = pd.DataFrame({"layer": [h.layer for h in heads], "head": [h.head for h in heads]})
@@ -179,15 +173,15 @@ class Atlas(Stages):
     def agreement(self) -> pd.DataFrame:
         """Spearman's rank correlation of every two views, with intervals over layers.
 
-        The views are the scores of the table, with Ships as estimated, and ``|patching|``, the absolute value: some
-        views, such as Ships, have no sign. The three roles come from the same gates, so they are bound to correlate
+        The views are the scores of the table, and ``|patching|``, the absolute value: some views, such as Ships,
+        have no sign. The three roles come from the same gates, so they are bound to correlate
         with each other.
 
         Returns:
             One row for every two views, with view, other, spearman, ci_low, ci_high and n, as in
             ``mh.gating.compare_roles``. No rows if there are fewer than two views.
         """
-        views = {name: estimated(scores) for name, scores in self.views.items()}
+        views = dict(self.views)
         if self.patching is not None:
             views["|patching|"] = HeadScores.from_scores(
                 np.abs(self.patching.scores.values), name="|patching|", unit=self.patching.unit, kind=self.patching.kind
@@ -318,15 +312,6 @@ _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
 def _is_told(variable: str, scores: HeadScores) -> bool:
     """Whether the table has a column for a variable: q values only if there are some."""
     return variable != "q_value" or bool(np.isfinite(scores.dataset[variable].values).any())
-
-
-def estimated(scores: HeadScores) -> HeadScores:
-    """The scores; if heads raced, the means over the prompts on which each was measured."""
-    if "estimate" not in scores.dataset:
-        return scores
-    return HeadScores.from_scores(
-        scores.dataset["estimate"].values, name=scores.name, unit=scores.unit, kind=scores.kind
-    )
 
 
 def _on_text(profile: HeadProfile | None, heads: Sequence[HeadId]) -> dict[str, Any]:

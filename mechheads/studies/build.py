@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from mechheads.behaviour import head_examples, profile_heads
 from mechheads.engine.answer_check import AnswerWarning
-from mechheads.engine.racing import Race
 from mechheads.engine.sweep import timed_plan
 from mechheads.gating import head_roles
 from mechheads.interventions.basic import UniformAttention
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
 TEMPLATE = "Every school child in the world should know that the capital city of {country} is called"
 _SAFETY_HEADS = 10
-_RACE = 0.5
-"""The share of the exhaustive sweep's time that a race for ten heads takes on the package's 20 requests."""
 _TEXT = 6000
 """How many tokens of text are read for the profile, and again for the examples."""
 _QUICK_TEXT = 2000
@@ -82,7 +79,7 @@ def build_atlas(
     say = teller(progress)
     show = after_each or (lambda atlas: None)
     relations = in_vocabulary(load_relations(QUICK_RELATIONS), model.tokenizer) if quick else None
-    atlas.requests = [request.text for request in load_requests(split="test")[:: 5 if quick else 1]]
+    atlas.requests = [request.text for request in load_requests(split="test")[:: 5 if quick else 2]]
     say(f"{model!r}")
     with atlas.interruptible():
         pairs = None
@@ -120,9 +117,8 @@ def build_atlas(
         if "safety heads" in seconds:
             with atlas.stage("safety", progress):
                 atlas.safety = _safety(model, atlas.requests, progress, workers)
-            for ablation, scores in atlas.safety.items():
+            for scores in atlas.safety.values():
                 stop_if_partial(scores)
-                atlas.notes += _how_raced(ablation, scores)
             show(atlas)
         if "roles" in seconds:
             with atlas.or_left_out("roles"), atlas.stage("roles", progress):
@@ -211,10 +207,9 @@ def _estimate(
         seconds["causes"] = causes.PATCHED * atlas.seconds["patching"]
     with atlas.or_left_out("safety heads"):
         cost = timed_plan(model, request_prompts(model, atlas.requests), intervention=UniformAttention())
-        share = 1.0 if _race(model, atlas.requests) is None else _RACE
         tokens = cost.forwards * cost.prompts * cost.pos
         seconds["text"] = _ON_TEXT * n_tokens * (cost.seconds or 0.0) / tokens
-        seconds["safety heads"] = len(PAPER_KINDS) * share * (cost.seconds or 0.0)
+        seconds["safety heads"] = len(PAPER_KINDS) * (cost.seconds or 0.0)
     with atlas.or_left_out("roles"):
         if not updates:
             raise ValueError("gates need more updates than a quick look allows")
@@ -236,31 +231,12 @@ def _relation_scorer(model: Model, relations: list[Relation] | None, atlas: Atla
     return scorer
 
 
-def _race(model: Model, requests: list[str]) -> Race | None:
-    """The race for the first safety heads; None if there are too few heads or requests for one."""
-    race = Race(_SAFETY_HEADS)
-    return race if model.n_layers * model.n_heads > race.top and len(requests) > race.first else None
-
-
 def _safety(model: Model, requests: list[str], progress: bool, workers: Workers | None) -> dict[str, SafetyHeads]:
     return compare_ablations(
         model,
         requests,
         _SAFETY_HEADS,
         ablations=PAPER_KINDS,
-        top=_race(model, requests),
         progress=progress,
         workers=workers,
     )
-
-
-def _how_raced(ablation: str, scores: SafetyHeads) -> list[str]:
-    """A note on what a race has left out, if it has."""
-    if "dropped" not in scores.dataset or not scores.dataset["dropped"].any():
-        return []
-    few = scores.dataset["n_prompts"].values[scores.dataset["dropped"].values]
-    return [
-        f"safety heads, {ablation}: {scores.dataset['dropped'].size - few.size} heads were measured on all "
-        f"{scores.provenance['n_prompts']} requests, the others on {few.min()} to {few.max()}, until they could no "
-        f"longer be among the first {_SAFETY_HEADS}; mh.safety_heads measures every head on all"
-    ]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from mechheads.engine.racing import Race
 from mechheads.heads import HeadId
 from mechheads.limits import Limits, Workers
 from mechheads.messages.arguments import check_at_least
@@ -153,10 +152,7 @@ class SafetyStudy(Stages):
         return pd.DataFrame(rows)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row per head: each score with its interval and its rank; rank 1 is the largest score.
-
-        Heads that a race dropped have no score, but an estimate from the requests that they were measured on.
-        """
+        """One row per head: each score with its interval and its rank; rank 1 is the largest score."""
         if not self.head_scores:
             return pd.DataFrame()
         sizes = next(iter(self.head_scores.values()))
@@ -164,7 +160,7 @@ class SafetyStudy(Stages):
         table = pd.DataFrame({"layer": layer, "head": head})
         for name, scores in self.head_scores.items():
             columns = ["score", "ci_low", "ci_high"]
-            further = (*RANGE, "generalized_ships", "in_top", "direct", "estimate", "n_prompts")
+            further = (*RANGE, "generalized_ships", "in_top", "direct")
             columns += [c for c in further if c in scores.dataset]
             for column in columns:
                 suffix = "" if column == "score" else f"_{column.removeprefix('ci_')}"
@@ -230,8 +226,7 @@ def safety_study(
 
     Heads are ranked on the train part of the package's requests, and the answers are to the test part. Ships uses the
     paper's template. Everything about refusals uses the model's own chat template, if it has one. If the model refuses
-    hardly any request, no heads are ranked. By Ships, heads race for the first places (``mh.patching.Race``): those
-    that cannot be among the first are dropped after a few requests.
+    hardly any request, no heads are ranked.
 
     Raises:
         ValueError: if an argument does not fit; before the model runs.
@@ -265,13 +260,10 @@ class _Work:
         self.progress, self.limits = options["progress"], options["budget"]
         self.ranked_on = _requests("train", sizes.ranked_every)
         self.tested_on = _requests("test", sizes.tested_every)
-        first = max(study.k, study.critical)
-        self.race = Race(first) if first < len(groups.units(None)) else None
 
     def estimate(self) -> str:
         """About how long the study will take."""
-        raced = self.race is not None
-        seconds = study_seconds(self.model, self.sizes, self.ranked_on[0], self.tested_on, self.groups.size, raced)
+        seconds = study_seconds(self.model, self.sizes, self.ranked_on[0], self.tested_on, self.groups.size)
         return about_seconds(seconds, self.limits)
 
     def answer_first(self) -> None:
@@ -290,23 +282,18 @@ class _Work:
 
     def rank(self) -> None:
         """Every ranking of the heads."""
-        study, race = self.study, self.race
+        study = self.study
         with study.stage(ATTRIBUTION, self.progress):
             study.attribution = refusal_attribution(self.model, self.ranked_on[0], **self.options)
             openings = study.attribution.provenance["openings"]
             study.openings = tuple(self.model.tokenizer.decode(opening).strip() for opening in openings)
         with study.stage("Ships", self.progress):
-            asked: dict[str, Any] = {"ablations": PAPER_KINDS, **self.options, "top": race}
+            asked: dict[str, Any] = {"ablations": PAPER_KINDS, **self.options}
             study.ships = compare_ablations(self.model, self.ranked_on[0], study.k, **asked)
         for scores in study.ships.values():
             stop_if_partial(scores)
         with study.stage("refusal direction", self.progress):
             study.direction = refusal_direction(self.model, *self.ranked_on, **self.options)
-        if race is not None:
-            study.notes.append(
-                f"{study.unit}s raced for the first {race.top} places by Ships: those that cannot be among them, at an "
-                f"error of {race.error:.0%}, have an estimate from a few requests and no interval"
-            )
 
     def test(self) -> None:
         """Answers without the first heads of each ranking, and with more and more heads ablated."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mechheads.model.model import Model
     from mechheads.prompts.prompts import Prompts
 
-_RACED = 0.7
-"""The share of a sweep's time that a race on so few requests usually takes."""
 _OPENINGS, _PASSES = 5, 6
 """Openings that Refusal attribution usually asks for, and what it takes for each, in forward passes of the requests."""
 _PROBED, _PROBED_TOKENS = 80, 4
@@ -57,7 +55,6 @@ def study_seconds(
     ranked_on: Sequence[str],
     tested_on: tuple[Sequence[str], Sequence[str]],
     group_size: int,
-    raced: bool,
 ) -> float:
     """How many seconds the study takes in this process, from a few heads and a few answers.
 
@@ -65,7 +62,6 @@ def study_seconds(
         ranked_on: the harmful requests that rank heads.
         tested_on: the harmful and the harmless requests that are answered.
         group_size: how many heads are ablated as one.
-        raced: whether heads race.
     """
     harmful, harmless = tested_on
     asked = request_prompts(model, ranked_on)
@@ -76,7 +72,7 @@ def study_seconds(
     each = max(several - one, 0.0) / _PROBED_TOKENS
     drawn = DRAWN * min(ASKED, len(ranked_on))
     attribution = _PASSES * _OPENINGS * len(ranked_on) * one + drawn * (one + each * ANSWER_TOKENS)
-    ships = len(PAPER_KINDS) * sweep * (_RACED if raced else 1) / group_size
+    ships = len(PAPER_KINDS) * sweep / group_size
     answers = sizes.answers(len(harmful), len(harmless), len(PAPER_KINDS) + 3)
     return attribution + ships + answers * (one + each * (sizes.tokens - 1))
 

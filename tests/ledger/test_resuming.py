@@ -42,7 +42,6 @@ HARMLESS = [" no", " three cat"]
 EVERY: dict[str, Any] = {"budget": ONE_BY_ONE, "progress": False}
 SOME, PATHS = EVERY | {"heads": HEADS}, EVERY | {"senders": HEADS}
 BARE, BEGUN = EVERY | {"template": "bare"}, EVERY | {"opening": " no yes"}
-RACE = mh.patching.Race(1, first=2, error=0.3)
 
 ANALYSES: dict[str, Callable[..., Any]] = {
     "ablation": lambda model, **given: mh.ablate(model, PROMPTS, positions=[1, 2, 4], **SOME | given),
@@ -53,14 +52,10 @@ ANALYSES: dict[str, Callable[..., Any]] = {
         model, PAIRS, site="pattern", **EVERY | given
     ),
     "MLPs too": lambda model, **given: mh.activation_patch(model, PAIRS, nodes="all", **SOME | given),
-    "race": lambda model, **given: mh.activation_patch(model, PAIRS_TWICE, top=RACE, **SOME | given),
     "paths": lambda model, **given: mh.path_patch(
         model, PAIRS, receivers=["L2H1.q", "L2.mlp"], positions=[3, -1], **PATHS | given
     ),
     "paths to the logits": lambda model, **given: mh.path_patch(model, PAIRS, positions=["last"], **EVERY | given),
-    "race of paths": lambda model, **given: mh.path_patch(
-        model, PAIRS_TWICE, receivers=["L2H1.q"], top=RACE, **EVERY | given
-    ),
     "matrix": lambda model, **given: mh.path_matrix(model, PAIRS, receivers=["L2H0.v", "final"], **EVERY | given),
     "ships": lambda model, **given: mh.ships(model, REQUESTS, ablation="scaling", epsilon=0.3, **BARE | given),
     "ships of groups": lambda model, **given: mh.ships(model, REQUESTS, epsilon=0.3, group="kv", **BARE | given),
@@ -70,13 +65,9 @@ ANALYSES: dict[str, Callable[..., Any]] = {
         model, REQUESTS, 2, score="generalized_ships", **BARE | given
     ),
     "comparison": lambda model, **given: compare_ablations(model, REQUESTS, 2, heads=HEADS, **BARE | given),
-    "race of a comparison": lambda model, **given: compare_ablations(model, REQUESTS, 1, top=RACE, **BARE | given),
     "contribution": lambda model, **given: refusal_contribution(model, HARMFUL, HARMLESS, heads=HEADS, **BEGUN | given),
     "contribution by patching": lambda model, **given: refusal_contribution(
         model, HARMFUL, HARMLESS, by="patch", **BEGUN | given
-    ),
-    "race of contribution": lambda model, **given: refusal_contribution(
-        model, HARMFUL * 2, HARMLESS * 2, top=RACE, **BEGUN | given
     ),
     "all scores": lambda model, **given: mh.safety_heads(model, HARMFUL, 2, harmless=HARMLESS, **SOME | given),
     "search for a group": lambda model, **given: {
@@ -86,14 +77,7 @@ ANALYSES: dict[str, Callable[..., Any]] = {
         "trace": sahara(model, REQUESTS, 2, ablation="mean", score="ships", group="kv", **BARE | given).trace
     },
 }
-PAIRS_TWICE = mh.PromptPairs(
-    PROMPTS * 2,
-    [" The capital of Italy is", " The capital of Germany is the small"] * 2,
-    answer=[" Paris", " Madrid"] * 2,
-    wrong=[" Rome", " Berlin"] * 2,
-)
-
-ALWAYS = ("ablation", "patching of k", "matrix", "ships", "contribution", "search for a group", "race of paths")
+ALWAYS = ("ablation", "patching of k", "matrix", "ships", "contribution", "search for a group")
 """One of each kind of work; the others before a release."""
 
 
@@ -168,10 +152,9 @@ def test_killed_and_interrupted_it_goes_on_by_workers_and_computes_only_what_is_
     pairs = pairs_of(partial, undisturbed)
     assert any(one.provenance["interrupted"] for one, _ in pairs)
     for one, whole in pairs:
-        if "race" not in name:
-            known = np.isfinite(one.scores.values)
-            reached = whole.scores.values[tuple(map(slice, known.shape))]
-            np.testing.assert_array_equal(one.scores.values[known], reached[known])
+        known = np.isfinite(one.scores.values)
+        reached = whole.scores.values[tuple(map(slice, known.shape))]
+        np.testing.assert_array_equal(one.scores.values[known], reached[known])
     begun, before = computed.units, len(workers.computed)
     assert same(analysis(small, store=store, workers=workers), undisturbed)
     assert sum(map(len, workers.computed[before:])) == units - begun

@@ -27,7 +27,7 @@ QUIET: dict[str, Any] = {"progress": False}
 ROOM = {"lazy:0": "1 GB", "lazy:1": "1 GB"}
 FIRST, SECOND, THIRD = (torch.device("lazy", number) for number in range(3))
 OFTEN = (
-    *("ablate", "patch v", "race", "mlps", "paths", "paths of MLPs", "frozen MLPs", "edges", "attribution"),
+    *("ablate", "patch v", "mlps", "paths", "paths of MLPs", "frozen MLPs", "edges", "attribution"),
     *("logits", "profile", "copying", "generate"),
 )
 """Analyses that are always tried: every line that moves a tensor in any of them moves one in these."""

@@ -114,7 +114,7 @@ class Switch:
         for size in SIZES:
             gates = torch.zeros(len(logits))
             gates[order[: heads_at(size, len(logits))].copy()] = 1
-            shares.append(self(gates, self.job.rows)[0])
+            shares.append(self(gates, torch.arange(len(self.job.tokens)))[0])
         cpr, cmd = areas(SIZES, np.array(shares))
         return float(cpr), float(cmd)
 

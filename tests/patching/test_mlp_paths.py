@@ -80,8 +80,3 @@ def test_parts_workers_and_a_ledger_change_nothing(small, tmp_path):
     np.testing.assert_allclose(made.dataset["mlp_values"], whole.dataset["mlp_values"], atol=1e-4)
     again = mh.path_matrix(small, PAIRS, store=tmp_path / "ledger", **given)
     np.testing.assert_array_equal(again.dataset["mlp_values"], made.dataset["mlp_values"])
-
-
-def test_a_race_is_for_heads_alone(small):
-    with pytest.raises(ValueError, match='top and nodes="all" are both given'):
-        mh.path_patch(small, PAIRS, top=2, nodes="all", **QUIET)

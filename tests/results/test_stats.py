@@ -14,7 +14,6 @@ from mechheads.results.stats import (
     clustered_interval,
     mean_over_prompts,
     q_values,
-    q_values_of_some,
     share_interval,
     sign_flip_p,
 )
@@ -169,9 +168,6 @@ def test_q_values_by_hand():
     with_gap = np.array([0.01, np.nan, 0.2])
     assert q_values(with_gap) == pytest.approx(np.array([0.02, np.nan, 0.2]), nan_ok=True)
     assert np.isnan(q_values(np.array([np.nan]))).all()
-    left_out = np.array([0.01, np.nan, 0.2, np.nan])  # the second counts as a test with p = 1, the last is none
-    found = q_values_of_some(left_out, np.array([False, True, False, False]))
-    assert found == pytest.approx(np.array([0.03, np.nan, 0.3, np.nan]), nan_ok=True)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30))

@@ -114,9 +114,7 @@ def test_a_part_that_is_none_is_refused(part: str):
         parse_part(part)
 
 
-def test_a_race_cannot_run_in_parts(small):
-    with pytest.raises(ValueError, match="a race needs all units, so it cannot run in parts"):
-        mh.ablate(small, CLEAN, top=2, budget=Limits(part=(1, 2)), **QUIET)
+def test_limits_of_a_part_that_is_none_are_refused():
     with pytest.raises(ValueError, match=r"part is \(0, 2\); give its number"):
         Limits(part=(0, 2))
 

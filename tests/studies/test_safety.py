@@ -205,11 +205,11 @@ def test_alone_and_together_are_the_same(small, short, monkeypatch):
     with pytest.warns(UserWarning, match="hardly any refusal"):
         study = study_of(small, monkeypatch, judging("refused"))
     alone = mh.ships(small, TEXTS["harmful"], ablation="scaling", progress=False)
-    raced = study.ships["scaling"]
-    for head in raced.heads(3):
-        assert raced[str(head)]["score"] == pytest.approx(alone[str(head)]["score"], rel=1e-5)
+    together = study.ships["scaling"]
+    for head in together.heads(3):
+        assert together[str(head)]["score"] == pytest.approx(alone[str(head)]["score"], rel=1e-5)
     shared = study.overlap().set_index(["a", "b"])
-    both = set(raced.heads(3)) & set(study.ships["undifferentiated"].heads(3))
+    both = set(together.heads(3)) & set(study.ships["undifferentiated"].heads(3))
     assert shared.loc[("Ships, undifferentiated", "Ships, scaling"), "shared"] == len(both)
 
 

@@ -50,7 +50,6 @@ MORE: dict[str, Callable[[mh.Model], Any]] = {
     "patch pattern": lambda model: mh.activation_patch(model, _ONE_PAIR, site="pattern", **QUIET).scores,
     "uniform": lambda model: mh.sweep(model, CLEAN, intervention=mh.patching.UniformAttention(), **QUIET).scores,
     "small parts": lambda model: mh.ablate(model, CLEAN, budget=_SMALL, **QUIET).scores,
-    "race": lambda model: np.nan_to_num(mh.sweep(model, 4 * CLEAN, intervention=mh.Zero(), top=2, **QUIET).scores),
     "sets": lambda model: mh.patching.patch_sets(model, PAIRS, [["L0H1"], ["L0H1", "L2H2"]], **QUIET).values,
     "paths of MLPs": lambda model: mh.path_patch(model, PAIRS, nodes="all", receivers=["L2H1.v"], **QUIET).scores,
     "frozen MLPs": lambda model: mh.path_patch(model, PAIRS, mlps="frozen", **QUIET).scores,

@@ -40,7 +40,7 @@ class BesideOthers(ShipsKind):
         hooks = self.way.hooks(model, self.way.groups(model).members(self.others), job.base)
         ready = partial(make_ready, model, replace(job.spec, heads=heads), progress=progress)
         without = replace(model.backend.under(hooks, ready), together=job.together, ledger=job.ledger)
-        without = without.some(without.heads, without.rows, f", beside {' '.join(map(str, sorted(self.others)))}")
+        without = without.as_part(f", beside {' '.join(map(str, sorted(self.others)))}")
         beside = self.way.beside_others(job.base)
         altering = Altering(without.intervening(beside))
         return BesideWork(without, self, intact.judge, intact.turn, altering, beside, hooks)

@@ -29,7 +29,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.racing import Race
 from mechheads.heads import HeadLike
 from mechheads.interventions.base import Context, Intervention
 from mechheads.ledger.ledger import Ledger
@@ -95,7 +94,6 @@ def refusal_contribution(
     progress: bool = True,
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
-    top: int | Race | None = None,
 ) -> HeadScores:
     """How much each head contributes to refusing harmful requests, beyond its effect on any answer.
 
@@ -114,8 +112,8 @@ def refusal_contribution(
             generated.
         template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
             ``"query"``.
-        heads, budget, seed, progress, workers, store, top: as in ``mh.sweep``. What the model writes is not stored: the
-            opening and its answers to look-alikes are generated again. Heads that a race drops have no direct effect.
+        heads, budget, seed, progress, workers, store: as in ``mh.sweep``. What the model writes is not stored: the
+            opening and its answers to look-alikes are generated again.
 
     Returns:
         Scores in nats [layer, head]; above 0, the head makes the model refuse. ``values`` has the score of each pair,
@@ -138,11 +136,8 @@ def refusal_contribution(
         Ledger.check(store)
     sides = Sides.of(model, harmful, harmless, template)
     sides.check_pairs()
-    race = Race.of(top)
     groups = Groups.of(model, group)
     every = groups.units(heads)
-    if race is not None:
-        race.check(len(every), places=1)
     metric = OpeningLogProb(find_opening(model, sides.harmful, opening))
     harmful, harmless = (with_opening(model, side, metric.opening) for side in (sides.harmful, sides.harmless))
     refusal = value_of(model, harmful, metric)
@@ -160,10 +155,8 @@ def refusal_contribution(
         asked = RefusalLoss(
             model, harmful, change.answered, change.intervention, metric, groups, limits, seed, progress, kept
         )
-        raced = None if race is None else asked.race(heads, race)
-        found = asked.measure(heads) if raced is None else raced[0]
-    scores = _scores(found, refusal, about | {"heads": "all" if heads is None else every}, seed)
-    return scores if raced is None else raced[1].result(scores, progress)
+        found = asked.measure(heads)
+    return _scores(found, refusal, about | {"heads": "all" if heads is None else every}, seed)
 
 
 @dataclass(frozen=True, eq=False)

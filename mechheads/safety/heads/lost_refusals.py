@@ -11,15 +11,12 @@ from jaxtyping import Float
 
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, make_ready
-from mechheads.engine.racing import Race
-from mechheads.engine.report import About, describe_heads, report
 from mechheads.engine.run import run
-from mechheads.engine.run_race import Difference, Raced, Racer, Racing, run_race
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.ledger.sweep_key import NO_STORE, Store
 from mechheads.limits import Budget, Limits
-from mechheads.messages.interrupted import stop_if, until_interrupted
+from mechheads.messages.interrupted import stop_if
 from mechheads.metrics.base import Metric, metric as declare
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.model import Model
@@ -96,27 +93,6 @@ class RefusalLoss:
             found = found.with_provenance(interrupted=stopped or measured.interrupted)
         return Lost.of(-change[:, :, 0] - moved, -change[:, :, 1], found)
 
-    def race(self, heads: Heads, race: Race) -> tuple[Lost, Raced]:
-        """The heads with the largest scores, and the race itself.
-
-        After Ctrl-C, all heads that were still in the race; direct effects that were not reached are NaN.
-        """
-
-        racer = self._racer(self.groups.units(heads), race)
-        raced = run_race(racer, race, progress=self.progress)
-        lost = self.groups.spread(raced.values[:, :, 0])
-        direct = np.full_like(lost, np.nan)
-        if raced.in_race and not raced.interrupted:
-            with until_interrupted() as work:
-                change = self._change(raced.in_race)
-                direct = -change.dataset["values"].values[:, :, 1]
-                raced.interrupted = change.provenance["interrupted"]
-            work.warn("the race", "direct effects are NaN")
-            raced.interrupted |= work.interrupted
-        more = {"heads": describe_heads(racer.job), "interrupted": raced.interrupted}
-        scores = report(racer.job, lost, racer.evaluator, About("lost refusals", "refusal_contribution", more=more))
-        return Lost.of(lost, direct, scores), raced
-
     def _change(self, heads: Sequence[HeadId]) -> HeadScores:
         """The total and the direct change of R."""
         return measure_repair(self._job(self.harmful, self.opening, heads, store=self.store)[0], self.progress)
@@ -126,28 +102,9 @@ class RefusalLoss:
         """Ships over as many tokens as the opening has."""
         return declare(reads=self.opening.reads, unit="nats", null=None)(kl_divergence)
 
-    def _racer(self, heads: Sequence[HeadId], race: Race) -> Racer:
-        """Races by the score: how far R falls, less what the ablation does to the answer to the look-alike."""
-
-        opening = self.opening
-
-        def fallen(logits: Any, context: Any) -> Any:
-            return -opening(logits, context)
-
-        fall = declare(reads=opening.reads, unit="nats", null=0.0)(fallen)
-        harmful = self._sweeping(self.harmful, fall, heads, race)
-        if self.answered is None:
-            return harmful
-        return Difference(harmful, self._sweeping(self.answered, self._shift, heads, race))
-
-    def _sweeping(self, prompts: Prompts, metric: Metric, heads: Sequence[HeadId], race: Race) -> Racing:
-        return Racing.by_sweep(*self._job(prompts, metric, heads, race, store=self.store))
-
-    def _job(
-        self, prompts: Prompts, metric: Metric, heads: Sequence[HeadId], race: Race | None = None, *, store: Store
-    ) -> tuple[Job, Evaluator]:
+    def _job(self, prompts: Prompts, metric: Metric, heads: Sequence[HeadId], *, store: Store) -> tuple[Job, Evaluator]:
         """A job that changes each group of heads, and what evaluates it."""
         limits = Limits.of(self.budget)
-        spec = Spec(prompts, self.intervention, metric, heads, seed=self.seed, limits=limits, race=race)
+        spec = Spec(prompts, self.intervention, metric, heads, seed=self.seed, limits=limits)
         job = replace(make_ready(self.model, spec, store=store, progress=self.progress), together=self.groups.size)
         return job, Evaluator(metric, job.base, limits=limits)

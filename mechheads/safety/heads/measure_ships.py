@@ -14,7 +14,6 @@ from torch import Tensor
 from mechheads.engine.batches import Batch, Values
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, Unit, make_ready
-from mechheads.engine.racing import Race
 from mechheads.engine.run import Altering, batches, finals
 from mechheads.engine.work import Finished, finish
 from mechheads.heads import HeadLike
@@ -87,8 +86,8 @@ class Pass:
         used = "prompts as given" if isinstance(requests, Prompts) else template
         return cls(model, prompts, used, heads, budget, progress, store)
 
-    def jobs(self, ablations: Sequence[Ablation], race: Race | None = None, store: Store = NO_STORE) -> list[Job]:
-        """A job for each ablation, for all heads or for a race.
+    def jobs(self, ablations: Sequence[Ablation], store: Store = NO_STORE) -> list[Job]:
+        """A job for each ablation.
 
         All share the intact run, with everything that these ablations read from it, and a plan that covers each. An
         ablation at a site other than z needs the most memory, because every head's new z is kept too.
@@ -101,7 +100,7 @@ class Pass:
         costliest = max(ablations, key=lambda ablation: sites[ablation] != "z")
         groups, limits = costliest.groups(self.model), Limits.of(self.budget)
         units, way = groups.units(self.heads), costliest.intervention
-        spec = Spec(self.prompts, way, kl_divergence, units, seed=costliest.seed, limits=limits, race=race)
+        spec = Spec(self.prompts, way, kl_divergence, units, seed=costliest.seed, limits=limits)
         wanted = tuple(dict.fromkeys(sites.values()))
         job = make_ready(self.model, spec, sites=wanted, store=store, progress=self.progress)
         job = replace(job, together=groups.size)

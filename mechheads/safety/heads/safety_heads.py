@@ -17,7 +17,6 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Float
 
-from mechheads.engine.racing import Race
 from mechheads.heads import HeadId, HeadLike
 from mechheads.limits import Budget, Limits, Workers
 from mechheads.messages.arguments import check_at_least, check_known
@@ -31,7 +30,6 @@ from mechheads.safety.heads.ablations import Ablation, Kind, Through
 from mechheads.safety.heads.contribution import refusal_contribution
 from mechheads.safety.heads.groups import Group
 from mechheads.safety.heads.measure_ships import Measured, Pass, check_r, measure
-from mechheads.safety.heads.race_ships import race_ships
 from mechheads.safety.heads.refusal_attribution import refusal_attribution
 from mechheads.safety.requests.requests import Requests, Template, template_or_chat
 from mechheads.safety.requests.sides import Sides
@@ -63,7 +61,6 @@ def safety_heads(
     progress: bool = True,
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
-    top: int | Race | None = None,
 ) -> SafetyHeads:
     """The ``k`` heads with the largest score, with Ships and Generalized Ships of every head.
 
@@ -73,24 +70,21 @@ def safety_heads(
             theirs.
         score: what ranks the heads. ``"refusal_contribution"`` and ``"refusal_attribution"`` find most of the heads
             that are known to refuse; ``"ships"`` and ``"generalized_ships"`` are the paper's. By default,
-            ``"refusal_attribution"`` for the package's requests, or ``"refusal_contribution"`` if they race (``top``);
-            ``"refusal_contribution"`` if you give look-alikes; and ``"ships"`` for requests of your own without them.
+            ``"refusal_attribution"`` for the package's requests; ``"refusal_contribution"`` if you give look-alikes;
+            and ``"ships"`` for requests of your own without them.
         ablation: as in ``mh.ships``; by default that of ``mh.ships`` for the paper's scores, and ``"scaling"`` for the
             others. ``"refusal_attribution"`` ranks by two ablations, and takes this one for Ships alone.
         template: as in ``mh.ships``; by default the paper's, ``"query"``, for the paper's scores, and the model's chat
             template, if it has one, for the others.
         requests, epsilon, through, group, r, heads, budget, seed, progress, workers, store: as in ``mh.ships`` and
             ``mh.safety.generalized_ships``.
-        top: find the heads with the largest score by racing, as in ``mh.ships``; at least ``k``. Heads that a race
-            drops have no Generalized Ships and no ``in_top``. ``"generalized_ships"`` and ``"refusal_attribution"``
-            cannot race.
 
     Returns:
         The scores, and ``in_top``: the share of resamples of the prompts in which a head is among the top k.
 
     Raises:
         ValueError: as in ``mh.ships``, ``mh.safety.generalized_ships``, ``mh.safety.refusal_contribution`` and
-            ``mh.safety.refusal_attribution``; if the race is for fewer than ``k`` heads; or if look-alikes are missing
+            ``mh.safety.refusal_attribution``; or if look-alikes are missing
             or not used.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
@@ -98,8 +92,7 @@ def safety_heads(
     >>> len(safety.heads()), safety.provenance["score"], safety.generalized_ships.dims
     (2, 'ships', ('layer', 'head'))
     """
-    race = Race.of(top)
-    ranking = Ranking(k, score or _default_score(requests, harmless, race), r, seed, race)
+    ranking = Ranking(k, score or _default_score(requests, harmless), r, seed)
     limits = Limits.of(budget, workers)
     options: dict[str, Any] = {"heads": heads, "budget": limits, "progress": progress, "store": store}
     if ranking.score == "refusal_contribution":
@@ -146,15 +139,14 @@ def compare_ablations(
     progress: bool = True,
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
-    top: int | Race | None = None,
 ) -> dict[str, SafetyHeads]:
     """``mh.safety_heads`` by one of the paper's scores for several ablations, which share one intact run.
 
     Args:
         ablations: the kinds of ablation, without repeats.
         score: which of the paper's two scores ranks the heads.
-        model, requests, k, epsilon, through, group, template, r, heads, budget, seed, progress, workers, store, top: as
-            in ``mh.safety_heads``.
+        model, requests, k, epsilon, through, group, template, r, heads, budget, seed, progress, workers, store: as in
+            ``mh.safety_heads``.
 
     Returns:
         The result of each ablation, by its name; ``mh.safety.overlap`` shows how far they agree.
@@ -167,7 +159,7 @@ def compare_ablations(
     >>> list(found)
     ['undifferentiated', 'scaling']
     """
-    ranking = Ranking(k, score, r, seed, Race.of(top))
+    ranking = Ranking(k, score, r, seed)
     if isinstance(ablations, str) or not len(ablations) or len(set(ablations)) < len(ablations):
         raise ValueError(f'ablations is {ablations!r}; give a list without repeats, such as ["scaling", "zero"]')
     ways = [Ablation(kind, epsilon, _through(through, kind), group, seed) for kind in ablations]
@@ -181,37 +173,22 @@ class Ranking:
     """How heads are ranked, and how certain the top ``k`` are; see ``safety_heads``.
 
     Raises:
-        ValueError: if ``k`` or ``score`` is not valid, or the race does not fit them.
+        ValueError: if ``k`` or ``score`` is not valid.
     """
 
     k: int
     score: Score
     r: int
     seed: int
-    race: Race | None
 
     def __post_init__(self) -> None:
         check_at_least(1, k=self.k)
         check_known("score", self.score, get_args(Score))
-        if self.race is None:
-            return
-        if self.score == "refusal_attribution":
-            raise ValueError(
-                'top and score="refusal_attribution" are both given, but one gradient gives the scores of all heads at '
-                "once, so there is nothing to race for; leave top out"
-            )
-        if self.score == "generalized_ships":
-            raise ValueError(
-                'top and score="generalized_ships" are both given, but Generalized Ships cannot race: an angle belongs '
-                "to all requests at once; leave one of them out"
-            )
-        if self.race.top < self.k:
-            raise ValueError(f"top is {self.race.top}, but k is {self.k}; give k, or more, as top")
 
 
-def _default_score(requests: Requests, harmless: Requests, race: Race | None) -> Score:
+def _default_score(requests: Requests, harmless: Requests) -> Score:
     """The score that finds most of the heads that are known to refuse, of those that use everything that is given."""
-    if harmless is not None or (requests is None and race is not None):
+    if harmless is not None:
         return "refusal_contribution"
     return "refusal_attribution" if requests is None else "ships"
 
@@ -225,12 +202,6 @@ def _rank(asked: Pass, ways: Sequence[Ablation], by: Ranking) -> dict[str, Safet
     """Both scores of every head for each ablation, from one pass, with the top heads."""
     cluster = asked.prompts.tokens(asked.model).cluster
     draws = cluster_draws(cluster, _RESAMPLES[by.score], by.seed)
-    if by.race is not None:
-        raced = race_ships(asked, ways, by.race, r=by.r)
-        return {
-            way.kind: run.result(_safety_heads(found, by, draws), asked.progress)
-            for way, (found, run) in zip(ways, raced, strict=True)
-        }
     of_angles = draws if by.score == "generalized_ships" else None
     measured = measure(asked, ways, with_kl=True, r=by.r, draws=of_angles)
     return {way.kind: _safety_heads(found, by, draws) for way, found in zip(ways, measured, strict=True)}
@@ -239,16 +210,12 @@ def _rank(asked: Pass, ways: Sequence[Ablation], by: Ranking) -> dict[str, Safet
 def _by_contribution(model: Model, sides: Sides, way: Ablation, by: Ranking, options: dict[str, Any]) -> SafetyHeads:
     """The heads with the largest Refusal Contribution, and both Ships of all heads that have one."""
     check_r(by.r, sides.harmful.tokens(model), model)
-    asked: dict[str, Any] = {"epsilon": way.epsilon, "group": way.group, "seed": way.seed, "top": by.race}
+    asked: dict[str, Any] = {"epsilon": way.epsilon, "group": way.group, "seed": way.seed}
     found = refusal_contribution(model, sides.harmful, sides.harmless, by=way.kind, **asked, **options)
     about: dict[str, Any] = {"template": sides.template}
     if found.provenance["interrupted"]:
         return _beside_ships(found, None, by, about)
-    left: dict[str, Any] = {}
-    if by.race is not None:
-        known = np.isfinite(found.scores.values)
-        left["heads"] = way.groups(model).firsts(HeadId(*map(int, at)) for at in np.argwhere(known))
-    of_ships = Pass(model, sides.harmful, sides.template, **options | left)
+    of_ships = Pass(model, sides.harmful, sides.template, **options)
     return _beside_ships(found, measure(of_ships, [way], with_kl=True, r=by.r)[0], by, about)
 
 

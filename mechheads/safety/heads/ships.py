@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from os import PathLike
 
-from mechheads.engine.racing import Race
 from mechheads.heads import HeadLike
 from mechheads.limits import Budget, Limits, Workers
 from mechheads.model.backends.temporary_changes import alone
@@ -28,7 +27,6 @@ from mechheads.results.scores import HeadScores
 from mechheads.safety.heads.ablations import Ablation, Kind, Through
 from mechheads.safety.heads.groups import Group
 from mechheads.safety.heads.measure_ships import Pass, measure
-from mechheads.safety.heads.race_ships import race_ships
 from mechheads.safety.requests.requests import Requests, Template
 
 
@@ -48,7 +46,6 @@ def ships(
     progress: bool = True,
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
-    top: int | Race | None = None,
 ) -> HeadScores:
     """Safety Head ImPortant Scores: how far the next-token distribution moves without a head.
 
@@ -66,9 +63,8 @@ def ships(
             ``"kv"``: all query heads that share a key/value head at once. Each of them gets the common score, and
             ``top`` and ``heads`` name the group once, by its first head.
         template: ``"query"`` (the paper's), ``"bare"`` or ``"chat"`` (the model's own), applied to texts.
-        heads, budget, progress, workers, store, top: as in ``mh.sweep``; with ``group="kv"``, ``top`` counts groups.
-            Generalized Ships cannot race, because it is no mean over requests.
-        seed: for ``"resample"`` and the order of requests in a race.
+        heads, budget, progress, workers, store: as in ``mh.sweep``.
+        seed: for ``"resample"``.
 
     Returns:
         Scores in nats [layer, head], with ``values`` per prompt and intervals over prompts. p and q are NaN: a KL is
@@ -85,10 +81,8 @@ def ships(
     way = Ablation(ablation, epsilon, through, group, seed)
     limits = Limits.of(budget, workers)
     asked = Pass.of(model, requests, template, heads=heads, budget=limits, progress=progress, store=store)
-    race = Race.of(top)
-    raced = None if race is None else next(race_ships(asked, [way], race))
-    found = measure(asked, [way], with_kl=True)[0] if raced is None else raced[0]
-    scores = HeadScores.from_values(
+    found = measure(asked, [way], with_kl=True)[0]
+    return HeadScores.from_values(
         found.kl,
         name=f"Ships, {ablation}",
         kind="ships",
@@ -96,7 +90,6 @@ def ships(
         seed=seed,
         provenance=make_provenance(found.provenance, seed=seed),
     )
-    return scores if raced is None else raced[1].result(scores, progress)
 
 
 @alone

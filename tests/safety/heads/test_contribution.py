@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,7 +26,6 @@ from mechheads.safety.answers.verdicts import verdict
 from mechheads.safety.requests.openings import with_answer
 from mechheads.safety.requests.sides import Sides, shared_end, value_of
 from support import oracles, weight_surgery
-from support.ctrl_c import stopped_at
 from support.levels import few
 from support.micro import micro  # noqa: F401
 
@@ -325,49 +323,6 @@ def test_without_a_tokenizer_there_is_no_opening(llama: mh.Model, monkeypatch: p
             find_opening(llama, mh.Prompts([[1, 2]]), opening)
 
 
-@pytest.mark.parametrize("by", ["scaling", "undifferentiated", "patch"])
-def test_heads_race_by_what_both_sides_lose(by: Any, llama: mh.Model) -> None:
-    harmful = [f" The {word} of {country}" for word in ("capital", "king") for country in ("France", "Italy", "Spain")]
-    harmless = [f" {one} gave {other} a book" for one in ("John", "Mary") for other in ("Rome", "Paris", "three")]
-    options = {"by": by, **QUIET}
-    whole = refusal_contribution(llama, harmful * 2, harmless + harmless[::-1], **options)
-    race = refusal_contribution(
-        llama, harmful * 2, harmless + harmless[::-1], top=mh.patching.Race(2, error=0.3), **options
-    )
-    dropped = race.dataset["dropped"].values
-    assert dropped.any() and not race.missing and race.heads(2) == whole.heads(2)
-    for name in ("score", "ci_low", "direct", "direct_high"):
-        found = race.dataset[name].values
-        np.testing.assert_allclose(found[~dropped], whole.dataset[name].values[~dropped], rtol=1e-3, atol=1e-6)
-        assert np.isnan(found[dropped]).all()
-    values, n = whole.values.values, race.dataset["n_prompts"].values
-    estimate = race.dataset["estimate"].values[dropped]
-    assert ((values.min(-1)[dropped] - 1e-6 < estimate) & (estimate < values.max(-1)[dropped] + 1e-6)).all()
-    assert (n[~dropped] == 12).all() and (n[dropped] < 12).all()
-    assert {*whole.provenance} < {*race.provenance} and race.provenance["heads"] == "all"
-
-
-def test_a_race_of_refusals_that_is_interrupted_keeps_what_it_has(
-    llama: mh.Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mechheads.engine.run_race, "measure", stopped_at(3, mechheads.engine.run_race.measure))
-    with pytest.warns(UserWarning, match="interrupted after 4 of 8 prompts"):
-        found = refusal_contribution(llama, HARMFUL * 2, HARMLESS * 2, top=2, **QUIET)
-    assert found.provenance["interrupted"] and not found.missing and found.dataset["direct"].isnull().all()
-    assert (found.dataset["n_prompts"] == 4).all()
-
-
-def test_direct_effects_that_are_interrupted_leave_the_race(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = refusal_contribution(llama, HARMFUL * 2, HARMLESS * 2, top=2, **QUIET)
-    module = sys.modules["mechheads.patching.self_repair"]
-    monkeypatch.setattr(module, "finals", stopped_at(1, module.finals))
-    with pytest.warns(UserWarning, match="interrupted after 0 of . heads"):
-        found = refusal_contribution(llama, HARMFUL * 2, HARMLESS * 2, top=2, **QUIET)
-    assert found.provenance["interrupted"] and not whole.provenance["interrupted"]
-    assert found.dataset["direct"].isnull().all() and not found.missing
-    np.testing.assert_array_equal(found.scores, whole.scores)
-
-
 @pytest.mark.parametrize("by", ["patch", "scaling", "undifferentiated"])
 def test_groups_are_a_plain_loop_that_ablates_all_their_heads(llama: mh.Model, by: Any):
     """L1H2 and L1H3 read one key/value head; their common score, total and direct, from full forward passes."""
@@ -396,14 +351,6 @@ def test_groups_are_a_plain_loop_that_ablates_all_their_heads(llama: mh.Model, b
                 without = oracles.forward(llama, answer, _off(llama, by, layer, first, answer, answer, n))[0][-3:]
                 total -= sum(oracles.kl(a[None], b[None]) for a, b in zip(intact, without, strict=True))
             assert float(found.values[layer, first, i]) == pytest.approx(total, abs=2e-5)
-    raced = refusal_contribution(llama, HARMFUL, HARMLESS, top=1, **options)
-    whole = refusal_contribution(llama, HARMFUL, HARMLESS, **options)
-    assert raced.heads(1) == whole.heads(1)
-    best = raced.heads(1)[0]
-    for name in ("score", "direct"):
-        expected = whole.dataset[name].values[best.layer, best.head]
-        for member in (best.head, best.head + 1):
-            assert raced.dataset[name].values[best.layer, member] == pytest.approx(expected, abs=1e-5)
 
 
 def _off(model: mh.Model, by: str, layer: int, first: int, ids: Tensor, other: Tensor, n: int) -> list[Any]:

@@ -116,8 +116,6 @@ def test_the_default_score_uses_what_is_given(llama: mh.Model, monkeypatch: pyte
     with_look_alikes = safety_heads(llama, HARMFUL, harmless=HARMLESS, **options)
     assert with_look_alikes.provenance["score"] == "refusal_contribution"
     np.testing.assert_array_equal(with_look_alikes.scores, contribution)
-    raced = safety_heads(llama, k=2, top=2, **options | {"heads": ["L0H1", "L1H0", "L2H3"]})
-    assert raced.provenance["score"] == "refusal_contribution"
     without = safety_heads(llama, HARMFUL, **options)
     assert without.provenance["score"] == "ships"
     assert without.provenance["template"] == "query"
@@ -128,21 +126,6 @@ def test_the_default_score_uses_what_is_given(llama: mh.Model, monkeypatch: pyte
 
 def _requests(texts: list[str]) -> RequestSet:
     return RequestSet(tuple(Request(text, "demo") for text in texts), "requests", harmful=False)
-
-
-@pytest.mark.parametrize("group", ["query", "kv"])
-def test_dropped_heads_have_no_ships(llama: mh.Model, group: Group):
-    options: dict[str, Any] = {"harmless": HARMLESS * 3, "group": group, "progress": False}
-    race = mh.patching.Race(2, first=3)
-    whole, raced = (safety_heads(llama, HARMFUL * 3, 2, top=top, **options) for top in (None, race))
-    assert raced.heads() == whole.heads()
-    dropped = raced.dataset["dropped"].values
-    np.testing.assert_array_equal(raced.generalized_ships.isnull(), dropped)
-    np.testing.assert_array_equal(raced.dataset["ships"].isnull(), dropped)
-    for name in ("score", "ships", "generalized_ships"):
-        np.testing.assert_allclose(
-            raced.dataset[name].values[~dropped], whole.dataset[name].values[~dropped], rtol=1e-5
-        )
 
 
 def test_ctrl_c_before_ships_keeps_the_contribution(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
@@ -178,13 +161,11 @@ def test_it_is_saved_and_drawn(llama: mh.Model, tmp_path: Path):
         ({"score": "refusal_contribution"}, "harmless is missing"),
         ({"score": "ships", "harmless": HARMLESS}, "harmless is given, but score"),
         ({"score": "refusal_attribution", "harmless": HARMLESS}, "harmless is given, but score"),
-        ({"score": "refusal_attribution", "top": 5}, 'top and score="refusal_attribution" are both given'),
         ({"score": "refusal_attribution", "r": 4}, "r is 4"),
         ({"harmless": HARMLESS[:2]}, "give a look-alike for each request"),
         ({"harmless": HARMLESS, "through": "k"}, "through is 'k'"),
         ({"score": "shipz"}, "shipz"),
         ({"harmless": HARMLESS, "r": 4}, "r is 4"),
-        ({"harmless": HARMLESS, "k": 3, "top": 2}, "top is 2, but k is 3"),
     ],
 )
 def test_bad_input(llama: mh.Model, options: dict[str, Any], message: str):

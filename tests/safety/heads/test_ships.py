@@ -33,7 +33,6 @@ from mechheads.safety import (
     safety_heads,
     ships,
 )
-from mechheads.safety.heads.ablations import Kind
 from mechheads.safety.heads.angles import Turn, left_subspace, principal_angles
 from mechheads.safety.heads.measure_ships import Pass
 from support import oracles, weight_surgery
@@ -555,73 +554,3 @@ def test_many_prompts_are_left_out_in_groups():
     assert angle == pytest.approx(np.degrees(np.arccos(min(1.0, abs(u @ v)))), abs=1e-6)
     assert low < angle < high
     assert turn._n_clusters == 30
-
-
-RACED = [f"How do I {verb} a {thing}?" for verb in ("steal", "break", "hide") for thing in ("car", "lock", "dog")]
-
-
-@pytest.mark.parametrize("ablation", ["undifferentiated", "scaling"])
-def test_the_first_heads_by_racing_are_those_of_all_requests(ablation: Kind, llama: mh.Model) -> None:
-    whole = ships(llama, RACED, ablation=ablation, progress=False)
-    race = ships(llama, RACED, ablation=ablation, top=mh.patching.Race(2, first=3), progress=False)
-    assert race.heads(2) == whole.heads(2) and race.provenance["race"]["share"] < 1
-    kept = ~race.dataset["dropped"].values
-    np.testing.assert_allclose(race.values.values[kept], whole.values.values[kept], rtol=1e-4, atol=1e-7)
-    assert race.unit == "nats" and race.provenance["ablation"] == ablation
-
-
-def test_safety_heads_race_by_ships_and_have_their_angles(llama: mh.Model) -> None:
-    whole = compare_ablations(llama, RACED, 2, progress=False)
-    raced = compare_ablations(llama, RACED, 2, top=mh.patching.Race(2, first=3), progress=False)
-    for ablation, race in raced.items():
-        kept = ~race.dataset["dropped"].values
-        assert not kept.all() and not race.missing
-        assert race.heads() == whole[ablation].heads()
-        for name in ("score", "ci_low", "ci_high", "generalized_ships", "generalized_ships_high"):
-            full = whole[ablation].dataset[name].values
-            np.testing.assert_allclose(race.dataset[name].values[kept], full[kept], rtol=1e-3, atol=1e-6)
-            assert np.isnan(race.dataset[name].values[~kept]).all()
-        assert race.dataset["in_top"].values[kept].sum() == pytest.approx(2)
-        assert {*whole[ablation].provenance} < {*race.provenance}
-        again = SafetyHeads(race.dataset)
-        assert again.k == 2 and again.to_dataframe()["ships"].notna().sum() == kept.sum()
-    alone = safety_heads(llama, RACED, 2, ablation="scaling", top=mh.patching.Race(2, first=3), progress=False)
-    assert alone.dataset.equals(raced["scaling"].dataset)
-
-
-def test_ctrl_c_in_a_race_of_ablations_keeps_what_was_measured(
-    llama: mh.Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = mechheads.safety.heads.race_ships
-    monkeypatch.setattr(module, "fill", stopped_at(1, module.fill))
-    with pytest.warns(UserWarning, match="interrupted after Ships; angles that were not reached are NaN"):
-        found = compare_ablations(llama, RACED, 2, top=2, progress=False)
-    first, second = found.values()
-    assert first.provenance["interrupted"] and second.provenance["interrupted"]
-    assert len(first.heads()) == 2 and first.generalized_ships.isnull().all()
-    assert len(second.missing) == 12 and second.dataset["n_prompts"].sum() == 0
-
-
-@pytest.mark.parametrize("ablation", ["undifferentiated", "scaling"])
-def test_groups_race_to_the_scores_of_the_sweep(llama: mh.Model, ablation: Any) -> None:
-    options: dict[str, Any] = {"ablation": ablation, "epsilon": 0.3, "group": "kv", "progress": False}
-    whole, raced = (safety_heads(llama, RACED, 2, top=top, **options) for top in (None, 2))
-    assert raced.heads(2) == whole.heads(2) and all(head.head % 2 == 0 for head in raced.heads(2))
-    for head in raced.heads(2):
-        for name in ("score", "ci_low", "generalized_ships", "values"):
-            expected = whole.dataset[name].sel(layer=head.layer, head=head.head)
-            for member in (head.head, head.head + 1):
-                found = raced.dataset[name].sel(layer=head.layer, head=member)
-                np.testing.assert_allclose(found, expected, atol=1e-6, rtol=1e-4)
-    for name in ("n_prompts", "dropped", "estimate"):
-        each = raced.dataset[name].values
-        np.testing.assert_array_equal(each[:, ::2], each[:, 1::2])
-
-
-def test_what_cannot_race_is_refused(llama: mh.Model) -> None:
-    with pytest.raises(ValueError, match="Generalized Ships cannot race: an angle belongs to all requests at once"):
-        safety_heads(llama, RACED, 2, score="generalized_ships", top=2, progress=False)
-    with pytest.raises(ValueError, match="top is 2, but k is 3; give k, or more, as top"):
-        compare_ablations(llama, RACED, 3, top=2, progress=False)
-    with pytest.raises(ValueError, match="Generalized Ships needs more prompts than r"):
-        safety_heads(llama, RACED[:2], 2, r=2, top=2, progress=False)

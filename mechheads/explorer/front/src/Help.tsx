@@ -46,7 +46,6 @@ export function Help() {
         ))}
       </dl>
       <p>
-        Heads that a race dropped early have an estimate instead of a value; charts, searches and sorting use it, and the table marks it with ≈.
         A condition on a value that was not measured does not hold.
       </p>
     </dialog>

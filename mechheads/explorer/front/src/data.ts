@@ -110,16 +110,15 @@ export interface Column {
   kind: "number" | "text";
   /** Heading in menus: "Where", "On text", "By weights", "In tasks", "In refusals", "Roles". */
   group: string;
-  /** The role of the column. Menus and the table show "value" (and "count") unless asked for more. */
-  role: "place" | "value" | "low" | "high" | "q" | "estimate" | "count";
-  /** For "low", "high", "q", "estimate", "count": the value that it belongs to. */
+  /** The role of the column. Menus and the table show "value" unless asked for more. */
+  role: "place" | "value" | "low" | "high" | "q";
+  /** For "low", "high", "q": the value that it belongs to. */
   of: string | null;
   /** For "value": names of its columns, if it has them. `range`: low and high are the two clusters' means, no interval. */
   low: string | null;
   high: string | null;
   range: boolean;
   q: string | null;
-  estimate: string | null;
   /** Which end is the better known one: colour scales are centred on 0 if true. */
   signed: boolean;
   /** One for each head. Texts: several values are separated by "; ". */
@@ -140,8 +139,6 @@ export interface View {
   /** low and high are the means of two clusters, no interval. */
   range: boolean;
   q: string | null;
-  /** If not null: the column that takes the place of `value` for heads that have none (a race dropped them). */
-  estimate: string | null;
   /** Rank 1 is the largest value, or the largest absolute value. Computed in the page. */
   rankBy: "value" | "absolute";
   /** What the number means; {value}, {low}, {high}, {unit}, {relation} are replaced. */
@@ -403,10 +400,6 @@ export interface Ships {
   score: Num;
   low: Num;
   high: Num;
-  /** Mean over the requests until the head was dropped. */
-  estimate: Num;
-  nRequests: Num;
-  dropped: boolean;
   /** Degrees. */
   generalized: Num;
   generalizedLow: Num;

@@ -31,12 +31,11 @@ export function valueText(model: Model, name: string, head: number): string {
   const numbers = numbersOf(model, name);
   const value = numbers?.values[head] ?? NaN;
   if (!numbers || Number.isNaN(value)) return "not measured";
-  const { column, low, high, q, ranks, known, isEstimate } = numbers;
+  const { column, low, high, q, ranks, known } = numbers;
   const parts = [show(value)];
   if (low && high && !Number.isNaN(low[head] ?? NaN)) {
     parts[0] += column.range ? ` (two clusters: ${interval(low[head], high[head])})` : ` [${interval(low[head], high[head])}]`;
   }
-  if (isEstimate[head]) parts.push("estimate, dropped early");
   if (q && !Number.isNaN(q[head] ?? NaN)) parts.push(`q ${show(q[head], 2)}`);
   if (column.role === "value") parts.push(`rank ${ranks[head]} of ${known}`);
   return parts.join(", ");

@@ -5,9 +5,7 @@ import { countOf } from "./page";
 /** A column of numbers; NaN is missing. */
 export interface Numbers {
   readonly column: Column;
-  /** If a race dropped a head, the estimate takes the place of its value. */
   readonly values: Float64Array;
-  readonly isEstimate: Uint8Array;
   readonly low: Float64Array | null;
   readonly high: Float64Array | null;
   readonly q: Float64Array | null;
@@ -44,17 +42,10 @@ function raw(model: Model, name: string | null): Float64Array | null {
 
 function read(model: Model, column: Column): Numbers {
   const values = raw(model, column.name) ?? new Float64Array(countOf(model)).fill(NaN);
-  const isEstimate = new Uint8Array(values.length);
-  raw(model, column.estimate)?.forEach((estimate, head) => {
-    if (!Number.isNaN(values[head] ?? NaN) || Number.isNaN(estimate)) return;
-    values[head] = estimate;
-    isEstimate[head] = 1;
-  });
   const finite = values.filter(Number.isFinite);
   return {
     column,
     values,
-    isEstimate,
     low: raw(model, column.low),
     high: raw(model, column.high),
     q: raw(model, column.q),

@@ -11,7 +11,7 @@ function column(name, values, more = {}) {
 function view(name, values, more = {}) {
   const texts = { yes: "matters", no: "no evidence", unclear: "unclear" };
   return {
-    name, title: name, unit: "nats", value: name, low: null, high: null, range: false, q: null, estimate: null, rankBy: "value",
+    name, title: name, unit: "nats", value: name, low: null, high: null, range: false, q: null, rankBy: "value",
     sentence: "Moves {value} {unit} ({low} to {high}) of {relation}; {other}.",
     verdict: { rule: "", texts, change: texts, values },
     group: null, ...more,
@@ -24,14 +24,12 @@ const model = {
     column("patching", [0.1, -0.5, null, 0.3]),
     column("patching_ci_low", [0.05, -0.6, null, 0.2]),
     column("patching_ci_high", [0.15, -0.4, null, 0.4]),
-    column("ships", [null, null, 2, 3]),
-    column("ships_estimate", [0.5, 0.25, 2, 3]),
-    column("ships_n_prompts", [4, 4, 20, 20], { role: "count", of: "ships" }),
+    column("ships", [0.5, 0.25, 2, 3]),
     column("best_relation", ["a_to_b", "", "", ""], { kind: "text" }),
   ],
   views: [
     view("patching", ["yes", "no", null, "unclear"], { low: "patching_ci_low", high: "patching_ci_high", rankBy: "absolute" }),
-    view("ships", ["no", "no", "yes", "yes"], { estimate: "ships_estimate" }),
+    view("ships", ["no", "no", "yes", "yes"]),
   ],
   tensions: [{ a: { view: "patching", verdict: "yes" }, b: { view: "ships", verdict: "no" }, text: "They differ." }],
 };
@@ -42,16 +40,6 @@ test("a line has the value, its interval, its rank by size and its sentence", ()
   assert.deepEqual(line.rank, { rank: 3, of: 3 });
   assert.equal(line.sentence, "Moves 0.100 nats (0.0500 to 0.150) of a to b; {other}.");
   assert.deepEqual(linesOf(model, 1)[0].rank, { rank: 1, of: 3 });
-});
-
-test("a head that a race dropped has an estimate, a rank and no interval", () => {
-  const line = linesOf(model, 0)[1];
-  assert.equal(line.estimated, true);
-  assert.equal(line.value, 0.5);
-  assert.equal(line.low, null);
-  assert.deepEqual(line.rank, { rank: 3, of: 4 });
-  assert.equal(line.measuredOn, "4 prompts");
-  assert.match(line.sentence, /dropped this head after 4 prompts: this is an estimate/);
 });
 
 test("what is missing says so, and whether the work was interrupted", () => {

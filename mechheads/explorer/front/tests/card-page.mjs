@@ -7,13 +7,13 @@ const attention = { first: [255, 128, 51, 51, 51], keys: [[], [1], [1, 2], [2], 
 
 function column(name, values, more = {}) {
   const about = { label: name, unit: "", meaning: "", kind: "number", group: "In tasks", role: "value", of: null };
-  return { name, ...about, low: null, high: null, range: false, q: null, estimate: null, signed: false, values, ...more };
+  return { name, ...about, low: null, high: null, range: false, q: null, signed: false, values, ...more };
 }
 
 function view(name, verdicts, more = {}) {
   const texts = { yes: "It matters.", no: "No evidence.", unclear: "Not clear." };
   const verdict = { rule: "A rule.", texts, change: texts, values: verdicts };
-  const about = { name, title: name, unit: "nats", value: name, low: null, high: null, range: false, q: null, estimate: null };
+  const about = { name, title: name, unit: "nats", value: name, low: null, high: null, range: false, q: null };
   return { ...about, rankBy: "value", sentence: "It moves {value} {unit}.", verdict, group: null, ...more };
 }
 
@@ -26,7 +26,7 @@ function effect(name, values) {
 
 function card(head, at) {
   const composed = [{ head: heads[(at + 2) % 4], score: 0.3, z: 4, p: 0.001 }];
-  const ships = { ablation: "scaling", unit: "nats", score: null, low: null, high: null, estimate: 0.2, nRequests: 1, dropped: true };
+  const ships = { ablation: "scaling", unit: "nats", score: 0.2, low: null, high: null };
   return {
     head,
     layer: Math.floor(at / 2),
@@ -69,10 +69,9 @@ export function made({ live = null } = {}) {
     seconds: {}, provenance: {}, citations: {}, methods: [], cautions: [], agreement: [], tensions: [], circuits: [],
     columns: [
       column("effect", [0.1, -0.2, 0.3, 0.4]),
-      column("ships", [null, 1, 2, null]),
-      column("ships_estimate", [0.2, 1, 2, null], { role: "estimate", of: "ships" }),
+      column("ships", [0.2, 1, 2, null]),
     ],
-    views: [view("effect", ["yes", "no", "yes", "unclear"]), view("ships", ["no", "yes", "yes", null], { estimate: "ships_estimate" })],
+    views: [view("effect", ["yes", "no", "yes", "unclear"]), view("ships", ["no", "yes", "yes", null])],
     categories: null,
     behaviours: { names: [{ name: "induction", column: "effect", meaning: "", least: 0.1 }], of: [[0], [], [], []] },
   };

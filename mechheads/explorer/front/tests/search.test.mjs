@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { before, test } from "node:test";
 import { load } from "./card-bundle.mjs";
 
-/** Six heads in two layers; head 4 was dropped from a race, and head 5 was never measured. */
+/** Six heads in two layers; head 5 was never measured. */
 const MODEL = {
   nLayers: 2,
   nHeads: 3,
@@ -12,11 +12,10 @@ const MODEL = {
     ["patching", "value", [0.5, -0.3, 0.1, 0.25, 0.05, null], { q: "patching_q" }],
     ["patching_q", "q", [0.01, 0.2, 0.04, 0.5, 0.5, null], { of: "patching" }],
     ["phi_q", "q", [0.9, 0.01, 0.9, 0.9, 0.9, null]],
-    ["ships_scaling", "value", [0.05, 0.4, 0.02, 0.3, null, null], { estimate: "ships_scaling_estimate" }],
-    ["ships_scaling_estimate", "estimate", [0.05, 0.4, 0.02, 0.3, 0.01, null], { of: "ships_scaling" }],
+    ["ships_scaling", "value", [0.05, 0.4, 0.02, 0.3, 0.01, null]],
     ["ships_undifferentiated", "value", [1, 2, 3, 4, 5, null]],
     ["names", "value", ["induction", "", "previous token; induction", "", "", ""], { kind: "text" }],
-  ].map(([name, role, values, more]) => ({ name, label: name, unit: "", meaning: "", kind: "number", role, group: "", of: null, low: null, high: null, q: null, estimate: null, signed: false, range: false, values, ...more })),
+  ].map(([name, role, values, more]) => ({ name, label: name, unit: "", meaning: "", kind: "number", role, group: "", of: null, low: null, high: null, q: null, signed: false, range: false, values, ...more })),
   views: [{ name: "patching", title: "Patching", value: "patching", rankBy: "absolute", verdict: { values: ["yes", "no", "unclear", "yes", "no", null] } }],
   categories: {
     names: ["Knowledge", "Linguistic"],

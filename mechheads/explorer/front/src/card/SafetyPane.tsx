@@ -8,10 +8,10 @@ import { Strip, type StripRow } from "./Strip";
 import { inText } from "./tokens";
 
 export function shipsRows(ships: readonly Ships[]): StripRow[] {
-  return ships.map(({ ablation, dropped, estimate, score, low, high, values }) => ({
-    name: dropped ? `${ablation} (dropped)` : ablation,
+  return ships.map(({ ablation, score, low, high, values }) => ({
+    name: ablation,
     values,
-    mean: score ?? estimate,
+    mean: score,
     low,
     high,
   }));
@@ -55,7 +55,7 @@ export function SafetyPane({ pane, shared, name }: { pane: Pane; shared: Shared;
           </>
         ) : (
           <Empty
-            what="The value of each request is kept only for heads that stay in the race."
+            what="This head was not measured."
             command={`mh.ships(model, heads=["${name}"])`}
           />
         )}
@@ -64,13 +64,9 @@ export function SafetyPane({ pane, shared, name }: { pane: Pane; shared: Shared;
   );
 }
 
-function said({ score, low, high, estimate, unit, nRequests, values, dropped, generalized, generalizedLow, generalizedHigh }: Ships): string {
-  const requests = ` on ${plural(nRequests ?? values.filter(known).length, "request")}`;
-  const ships = dropped
-    ? `about ${show(estimate)} ${unit}${requests}: then a race dropped the head, because it could no longer be among the first.`
-    : known(score)
-      ? `${show(score)} ${unit} (${interval(low, high)})${requests}.`
-      : "was not measured.";
+function said({ score, low, high, unit, values, generalized, generalizedLow, generalizedHigh }: Ships): string {
+  const requests = plural(values.filter(known).length, "request");
+  const ships = known(score) ? `${show(score)} ${unit} (${interval(low, high)}) on ${requests}.` : "was not measured.";
   return known(generalized) ? `${ships} The set of requests turns by ${show(generalized)} degrees (${interval(generalizedLow, generalizedHigh)}).` : ships;
 }
 
@@ -91,9 +87,9 @@ function ByRequest({ ships, shared, open }: { ships: readonly Ships[]; shared: S
           {Array.from({ length: n }, (_, at) => (
             <tr key={at}>
               <th scope="row">{open ? inText(shared.requests[at] ?? String(at + 1)) : at + 1}</th>
-              {ships.map(({ ablation, values, dropped }) => (
+              {ships.map(({ ablation, values }) => (
                 <td key={ablation} class="card-number">
-                  {known(values[at]) ? show(values[at]) : dropped ? "after the drop" : "not measured"}
+                  {known(values[at]) ? show(values[at]) : "not measured"}
                 </td>
               ))}
             </tr>

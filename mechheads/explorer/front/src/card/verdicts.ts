@@ -8,9 +8,7 @@ export interface Line {
   readonly low: Num;
   readonly high: Num;
   readonly q: Num;
-  /** The value is a mean over the prompts until a race dropped the head. */
-  readonly estimated: boolean;
-  /** Among all heads, by value or absolute value, with estimates for those that were dropped. */
+  /** Among all heads, by value or absolute value. */
   readonly rank: Rank | null;
   /** What it was measured on, such as "20 requests"; empty if that is not known. */
   readonly measuredOn: string;
@@ -34,37 +32,28 @@ export function linesOf(model: Model, head: number, data: Head | null = null): L
 }
 
 function lineOf(model: Model, columns: Named, view: View, head: number, data: Head | null): Line {
-  const measured = numberOf(columns, view.value, head);
-  const estimate = numberOf(columns, view.estimate, head);
-  const estimated = measured === null && estimate !== null;
-  const value = estimated ? estimate : measured;
-  const [low, high] = estimated ? [null, null] : [numberOf(columns, view.low, head), numberOf(columns, view.high, head)];
+  const value = numberOf(columns, view.value, head);
+  const [low, high] = [numberOf(columns, view.low, head), numberOf(columns, view.high, head)];
   const all = valuesOf(columns, view, model.nLayers * model.nHeads);
   const ranked = view.rankBy === "absolute" ? all.map((each) => (each === null ? null : Math.abs(each))) : all;
-  const count = model.columns.find((column) => column.role === "count" && column.of === view.value);
-  const nPrompts = count ? numberOf(columns, count.name, head) : null;
-  const measuredOn = nPrompts === null ? counted(view.name, data) : plural(nPrompts, "prompt");
   const relation = columns.get("best_relation")?.values[head];
-  const filled = value === null ? missing(model) : fill(view, { value, low, high, relation: String(relation ?? "") });
-  const dropped = `A race dropped this head${nPrompts === null ? "" : ` after ${measuredOn}`}: this is an estimate.`;
   return {
     view,
     value,
     low,
     high,
-    q: estimated ? null : numberOf(columns, view.q, head),
-    estimated,
+    q: numberOf(columns, view.q, head),
     rank: rankOf(ranked, head),
-    measuredOn,
+    measuredOn: counted(view.name, data),
     verdict: view.verdict.values[head] ?? null,
-    sentence: estimated ? `${filled} ${dropped}` : filled,
+    sentence: value === null ? missing(model) : fill(view, { value, low, high, relation: String(relation ?? "") }),
     all,
   };
 }
 
-/** The values of a view for all heads; estimates for those that a race dropped. */
+/** The values of a view for all heads. */
 export function valuesOf(columns: Named, view: View, nHeads: number): Num[] {
-  return Array.from({ length: nHeads }, (_, at) => numberOf(columns, view.value, at) ?? numberOf(columns, view.estimate, at));
+  return Array.from({ length: nHeads }, (_, at) => numberOf(columns, view.value, at));
 }
 
 function numberOf(columns: Named, name: string | null, head: number): Num {

@@ -26,7 +26,7 @@ export function ColumnMenu() {
     <details class="mh-menu" ref={box} onKeyDown={closeOn}>
       <summary>Columns</summary>
       <div class="mh-menu-body">
-        <Tick on={all} onChange={setAll}>with intervals, q values, estimates and counts</Tick>
+        <Tick on={all} onChange={setAll}>with intervals and q values</Tick>
         <button type="button" class="mh-small" onClick={() => choose({ columns: [] })}>Usual columns</button>
         {[...new Set(offered.map((column) => column.group))].map((group) => (
           <fieldset key={group}>

@@ -17,7 +17,6 @@ export function Legend({ model: number }: { model: number }) {
         <span>{show(low)}</span>
         <span class={`mh-ramp ${numbers.column.signed ? "is-signed" : ""}`} aria-hidden="true" />
         <span>{show(high)}</span>
-        {numbers.isEstimate.includes(1) && <span>hollow or hatched: an estimate, because a race dropped the head</span>}
       </div>
     );
   }

@@ -19,7 +19,7 @@ export function drawnAs(model: Model, head: number, colour: string): Drawn {
   const numbers = colour ? numbersOf(model, colour) : null;
   if (numbers) {
     const { kind, share } = shadeOf(numbers, head);
-    return { look: numbers.isEstimate[head] ? `${kind} is-estimate` : kind, hue: null, shape: null, share };
+    return { look: kind, hue: null, shape: null, share };
   }
   const name = classOf(model, head);
   const look = lookOf(name);

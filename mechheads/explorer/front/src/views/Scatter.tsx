@@ -116,7 +116,7 @@ function Plot({ number, x, y, colour, size }: PlotProps) {
                 <path
                   key={point.head}
                   role="option"
-                  class={`mh-point ${drawn.look}${x.isEstimate[point.head] || y.isEstimate[point.head] ? " is-estimate" : ""}`}
+                  class={`mh-point ${drawn.look}`}
                   data-head={point.head}
                   tabindex={point.head === focusable ? 0 : -1}
                   aria-selected="false"

@@ -141,7 +141,7 @@ export function HeadTable({ model: number }: { model: number }) {
               <Cell at={[from + at, 0]} place={[row, place[1]]} heading>{nameOf(model, head)}</Cell>
               {columns.map((column, index) => (
                 <Cell key={column.name} at={[from + at, index + 1]} place={[row, place[1]]} number={column.kind === "number"}>
-                  {cellText(model, column, head)}
+                  {cellText(column, head)}
                 </Cell>
               ))}
             </tr>
@@ -154,12 +154,9 @@ export function HeadTable({ model: number }: { model: number }) {
   );
 }
 
-/** A head that a race dropped has its estimate, marked as such. */
-function cellText(model: Model, column: Column, head: number): string {
-  const numbers = numbersOf(model, column.name);
-  if (numbers?.isEstimate[head]) return `\u2248 ${show(numbers.values[head])}`;
+function cellText(column: Column, head: number): string {
   const value = column.values[head];
-  if (typeof value === "number") return column.role === "place" || column.role === "count" ? String(value) : show(value);
+  if (typeof value === "number") return column.role === "place" ? String(value) : show(value);
   return value ? value : "\u2013";
 }
 
