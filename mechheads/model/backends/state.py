@@ -69,9 +69,10 @@ def as_usual(module: nn.Module, device: torch.device) -> Iterator[None]:
     """Compute as torch does by default inside the ``with`` block.
 
     Raises:
-        ValueError: if the model is in training mode, or torch's default dtype is another one.
+        ValueError: if the model is in training mode and that changes its numbers, or torch's default dtype is another
+            one.
     """
-    if training := next((name for name, part in module.named_modules() if name and part.training), None):
+    if training := next((name for name, part in module.named_modules() if _depends_on_training(part)), None):
         raise ValueError(
             f"model is in training mode ({training}), in which dropout makes its numbers random; call its eval() first"
         )
@@ -83,6 +84,14 @@ def as_usual(module: nn.Module, device: torch.device) -> Iterator[None]:
     usual = torch.autocast(device.type, enabled=False) if _autocast(device.type) else nullcontext()
     with usual:
         yield
+
+
+def _depends_on_training(part: nn.Module) -> bool:
+    """Whether a part is in training mode and may compute other numbers in it; TransformerLens' own have no dropout."""
+    if not part.training or type(part).__module__.startswith("transformer_lens."):
+        return False
+    random = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
+    return isinstance(part, random) or not type(part).__module__.startswith("torch.nn.")
 
 
 def _autocast(device: str) -> bool:
