@@ -771,8 +771,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "results/agreement.py",
-        "_measured(part)[:, ::step].ravel()",
-        "_measured(part).ravel()",
+        "part.scores.values[:, ::step].ravel()",
+        "part.scores.values.ravel()",
         "heads that change together count several times in an overlap",
         ("results/test_agreement.py",),
     ),

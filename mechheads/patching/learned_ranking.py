@@ -290,7 +290,7 @@ class _Descent:
         """The faithfulness of the circuit of k nodes with so soft an edge, and the gradient for the logits."""
         falling = np.sort(logits)[::-1]
         gates = expit((logits - (falling[k - 1] + falling[k]) / 2) / edge)
-        device = self.gated.job.tokens.ids.device
+        device = self.gated.job.at.device
         value, of_gates = self.gated(
             torch.from_numpy(gates).to(device, torch.float32), torch.from_numpy(rows).to(device)
         )

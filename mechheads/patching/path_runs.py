@@ -38,7 +38,7 @@ class Paths:
         news, starts = zip(*(self._new(node, place) for node, place in units), strict=True)
         first = torch.stack(starts).amin(0)
         parts = []
-        for rows in self.job.rows.split(self.job.plan.rows):
+        for rows in torch.arange(len(self.job.tokens), device=self.job.at.device).split(self.job.plan.rows):
             senders = [(node, new[rows]) for (node, _), new in zip(units, news, strict=True)]
             parts.append(self._some_prompts(rows, senders, first[rows]))
         return [torch.cat(of_group, dim=1) for of_group in zip(*parts, strict=True)]

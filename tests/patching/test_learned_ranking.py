@@ -101,7 +101,7 @@ class Switch:
         pushes[up] *= 2.5 / pushes[up].sum()
         pushes[~up] *= 1.5 / -pushes[~up].sum()
         self.pushes = torch.tensor(pushes)
-        self.job = SimpleNamespace(tokens=range(4), rows=torch.arange(4))
+        self.job = SimpleNamespace(tokens=range(4), at=torch.zeros(4, 1))
 
     def __call__(self, gates: torch.Tensor, rows: torch.Tensor) -> tuple[float, torch.Tensor]:
         gate, pushed = float(gates[0]), float(self.pushes @ gates.double())
@@ -114,7 +114,7 @@ class Switch:
         for size in SIZES:
             gates = torch.zeros(len(logits))
             gates[order[: heads_at(size, len(logits))].copy()] = 1
-            shares.append(self(gates, torch.arange(len(self.job.tokens)))[0])
+            shares.append(self(gates, torch.arange(4))[0])
         cpr, cmd = areas(SIZES, np.array(shares))
         return float(cpr), float(cmd)
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-import mechheads.engine.run_race
 import mechheads.safety.heads.contribution
 import mechheads.safety.requests.openings
 from mechheads.generation.generate import Generated

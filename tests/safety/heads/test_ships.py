@@ -17,7 +17,6 @@ from torch import Tensor
 
 import mechheads as mh
 import mechheads.safety.heads.measure_ships
-import mechheads.safety.heads.race_ships
 from mechheads.engine import plan as plans
 from mechheads.engine.job import Spec, make_ready
 from mechheads.engine.run import Altering, batches, finals
