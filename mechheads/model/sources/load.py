@@ -171,9 +171,9 @@ def _adapter_error(folder: Path) -> ModelSourceError:
     base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
     of = f" of {base!r}" if base else ""
     return ModelSourceError(
-        f"name_or_path {str(folder)!r} is an adapter (such as LoRA){of}, not a whole model: merge it into its base with "
-        "peft (AutoPeftModelForCausalLM.from_pretrained(folder).merge_and_unload().save_pretrained(merged)), save the "
-        "base's tokenizer there too, and load the merged folder"
+        f"name_or_path {str(folder)!r} is an adapter (such as LoRA){of}, not a whole model: merge it into its base "
+        "with peft (AutoPeftModelForCausalLM.from_pretrained(folder).merge_and_unload().save_pretrained(merged)), save "
+        "the base's tokenizer there too, and load the merged folder"
     )
 
 
