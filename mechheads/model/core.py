@@ -38,6 +38,8 @@ class LayerWeights(Sequence[Tensor]):
 class ModelCore:
     """A ``Model`` without its cached runs, which are built on it."""
 
+    folded_value_biases = False  # true: z lacks b_V, which b_O holds, so z = 0 leaves it in place
+
     def __init__(self, backend: Backend, name: str, revision: str | None = None, tokenizer: Any = None) -> None:
         check_readable(backend)
         self.backend = backend
@@ -165,6 +167,7 @@ class ModelCore:
             backend=type(self.model).__name__,
             normalization=self.model.cfg.normalization_type,
             compatibility_mode=bool(getattr(self.model, "compatibility_mode", False)),
+            **({"folded_value_biases": True} if self.folded_value_biases else {}),
         )
 
     def __repr__(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.metadata
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -167,7 +168,8 @@ def in_dtype(model: Model, dtype: torch.dtype) -> Model:
     """
     if model.backend.on_disk is not None:
         raise ValueError(f"model {model.name!r} has weights on disk and cannot be copied; load it in {dtype}")
-    copied = wrap(model.backend.in_dtype(dtype), model.tokenizer, attn_implementation=model.attn_implementation)
+    copied = _wrapped(model.backend.in_dtype(dtype), model.tokenizer, model.attn_implementation)
+    copied.folded_value_biases = model.folded_value_biases
     copied.source = model.source and replace(model.source, cast=dtype)
     copied.original = model  # hooks of TransformerLens in the copy refer to it weakly
     return copied
@@ -239,6 +241,9 @@ def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name
 def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplementation = "sdpa") -> Model:
     """Use a TransformerLens model that you already have. It is not changed.
 
+    If its value biases seem to be folded into b_O (TransformerLens' own processing), a warning says what differs, and
+    results have ``folded_value_biases`` in their provenance.
+
     Args:
         model: a ``HookedTransformer`` (TransformerLens 3.9) or a ``TransformerBridge`` (4.x).
         tokenizer: used instead of the model's own, which TransformerLens may have configured to prepend a
@@ -252,6 +257,31 @@ def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplemen
     >>> mh.wrap(model.model).n_heads
     9
     """
+    wrapped = _wrapped(model, tokenizer, attn_implementation)
+    wrapped.folded_value_biases = _has_folded_value_biases(wrapped)
+    if wrapped.folded_value_biases:
+        warnings.warn(
+            "model: its value biases seem to be folded into b_O (b_V is zero in every layer and b_O is not), as "
+            "TransformerLens' processing does. Zero ablation, Scaling Contribution, gates and the parts of heads in a "
+            "logit leave these biases in place and are other numbers than those of the original model; mean ablation "
+            "and patching are the same. Load the original with mh.load, or without fold_value_biases",
+            stacklevel=2,
+        )
+    return wrapped
+
+
+def _has_folded_value_biases(model: Model) -> bool:
+    """Whether no layer has a value bias, although there are places for them, and some layer has an output bias."""
+    values = [model.backend.bias("V", layer) for layer in range(model.n_layers)]
+    outputs = [model.b_O(layer) for layer in range(model.n_layers)]
+    return (
+        any(bias is not None for bias in values)
+        and not any(bias is not None and bool(bias.any()) for bias in values)
+        and any(bias is not None and bool(bias.any()) for bias in outputs)
+    )
+
+
+def _wrapped(model: Any, tokenizer: Any, attn_implementation: AttnImplementation) -> Model:
     _check_attention(attn_implementation)
     names = {base.__name__ for base in type(model).__mro__}
     if "HookedTransformer" in names:

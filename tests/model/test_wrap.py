@@ -254,3 +254,24 @@ def test_a_model_with_damaged_weights_is_refused(tiny, tmp_path):
     transformers.AutoTokenizer.from_pretrained(tiny("llama")).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="NaN or infinity, so its weights are damaged"):
         mh.load(tmp_path)
+
+
+@only_on_4
+def test_folded_value_biases_are_said(tiny, recwarn) -> None:
+    """The z of the processed model lacks the value biases, and what the bias of the norm before them gives."""
+    plain, inner = mh.load(tiny("gpt2")), mh.load(tiny("gpt2")).model
+    with torch.no_grad():
+        for block in plain.model.blocks, inner.blocks:
+            for layer in block:
+                layer.attn.v.original_component.bias.fill_(0.5)
+    assert "folded_value_biases" not in mh.wrap(plain.model).provenance()
+    assert not [said for said in recwarn if "value biases" in str(said.message)]
+    inner.enable_compatibility_mode(disable_warnings=True)
+    with pytest.warns(UserWarning, match="value biases seem to be folded into b_O.*Zero ablation.*mh.load"):
+        folded = mh.wrap(inner)
+    assert folded.provenance()["folded_value_biases"] is True
+    ids, z = torch.arange(1, 7)[None], folded.hook_name("z", 0)
+    with torch.no_grad():
+        whole, lacking = (m.run_with_cache(ids, names_filter=z)[1][z] for m in (plain.model, inner))
+    norm = plain.model.blocks[0].ln1.original_component.bias.detach()
+    same(whole - lacking, (0.5 + norm @ plain.W_V[0]).squeeze(-2).expand_as(whole), 1e-5)

@@ -138,6 +138,8 @@ def _read_folder(
 def _local_folder(path: Path) -> Path:
     """The folder for transformers to read, after a check that the path is a model."""
     if path.is_dir():
+        if (path / "adapter_config.json").is_file() and not _has_weights(path):
+            raise _adapter_error(path)
         if not (path / "config.json").is_file():
             raise ModelSourceError(
                 f"name_or_path {str(path)!r} is not a model: the folder has no config.json; name a folder that "
@@ -154,6 +156,25 @@ def _local_folder(path: Path) -> Path:
             "safetensors, name the folder that also holds config.json and the tokenizer"
         )
     return converted_folder(path)
+
+
+def _has_weights(folder: Path) -> bool:
+    """Whether a folder holds the weights of a whole model, beside an adapter."""
+    return any(next(folder.glob(names), None) is not None for names in ("model*.safetensors", "pytorch_model*.bin"))
+
+
+def _adapter_error(folder: Path) -> ModelSourceError:
+    try:
+        config = read_json(folder / "adapter_config.json")
+    except ValueError as error:
+        return ModelSourceError(f"name_or_path {str(folder)!r} cannot be read as a model: {error}")
+    base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    of = f" of {base!r}" if base else ""
+    return ModelSourceError(
+        f"name_or_path {str(folder)!r} is an adapter (such as LoRA){of}, not a whole model: merge it into its base "
+        "with peft (AutoPeftModelForCausalLM.from_pretrained(folder).merge_and_unload().save_pretrained(merged)), save "
+        "the base's tokenizer there too, and load the merged folder"
+    )
 
 
 def _hub_error(name: str, revision: str | None, error: BaseException) -> ModelSourceError:

@@ -276,6 +276,23 @@ def test_models_without_heads_to_look_at(config: transformers.PreTrainedConfig, 
         load(tmp_path)
 
 
+def test_a_folder_of_an_adapter_is_said_to_be_one(tiny: Tiny, tmp_path: Path) -> None:
+    adapter = json.dumps({"peft_type": "LORA", "base_model_name_or_path": "some/base"})
+    alone, merged = tmp_path / "alone", tmp_path / "merged"
+    alone.mkdir()
+    (alone / "adapter_config.json").write_text(adapter)
+    (alone / "adapter_model.safetensors").write_bytes(b"")
+    with pytest.raises(ModelSourceError, match=r"is an adapter .* of 'some/base', not a whole model: merge it"):
+        load(alone)
+    shutil.copy(tiny("gpt2") / "config.json", alone)
+    with pytest.raises(ModelSourceError, match="is an adapter"):
+        load(alone)
+    shutil.copytree(tiny("gpt2"), merged)
+    with_model = load(merged).model.state_dict()
+    (merged / "adapter_config.json").write_text("{}")
+    assert all(torch.equal(value, with_model[name]) for name, value in load(merged).model.state_dict().items())
+
+
 def test_code_of_a_model_runs_only_when_asked(tiny: Tiny, tmp_path: Path) -> None:
     folder = tmp_path / "own_code"
     shutil.copytree(tiny("gpt2"), folder)
