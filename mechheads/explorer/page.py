@@ -14,7 +14,7 @@ from pathlib import Path
 from mechheads.explorer.encode import to_json
 from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.explorer.picture import picture
-from mechheads.files.replacing import replacing
+from mechheads.files.replacing import write_file
 from mechheads.studies.atlas import Atlas
 
 _OPENING = "The page is being opened. It needs JavaScript, and a browser of 2023 or later."
@@ -75,10 +75,7 @@ def write_page(atlas: Atlas | Sequence[Atlas], path: str | Path) -> Path:
 
 def write(payload: Payload, path: str | Path) -> Path:
     """Write a page to a file, completely or not at all."""
-    path = Path(path)
-    with replacing(path) as unfinished:
-        unfinished.write_bytes(page_html(payload).encode("utf-8", "replace"))
-    return path
+    return write_file(Path(path), page_html(payload).encode("utf-8", "replace"))
 
 
 def _static(name: str) -> str:

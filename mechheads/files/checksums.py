@@ -17,10 +17,9 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def append(path: Path) -> None:
-    """Append the checksum of a file to it."""
-    with path.open("r+b") as file:
-        file.write(_MARK + _digest(file, path.stat().st_size).encode())
+def sealed(content: bytes) -> bytes:
+    """The content of a file with its checksum at the end."""
+    return content + _MARK + hashlib.sha256(content).hexdigest().encode()
 
 
 def has_appended(path: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mechheads.files.replacing import replacing
+from mechheads.files.replacing import write_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,8 +29,7 @@ def write_csv(table: pd.DataFrame, path: Path) -> None:
     synonym,0.25
     <BLANKLINE>
     """
-    with replacing(path) as unfinished:
-        table.map(_inert).rename(columns=_inert).to_csv(unfinished, index=False)
+    write_file(path, table.map(_inert).rename(columns=_inert).to_csv(index=False))
 
 
 def _inert(cell: object) -> object:

@@ -1,4 +1,4 @@
-"""Write a file completely or not at all."""
+"""Write a file completely or not at all: the one way in which results, tables, pages and checkpoints reach the disk."""
 
 from __future__ import annotations
 
@@ -9,22 +9,49 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+def write_file(path: Path, content: bytes | memoryview | str) -> Path:
+    """Write bytes, or text as UTF-8, to a file, completely or not at all; see ``replacing``.
+
+    Libraries that write files themselves give their content here as bytes: HDF5, for one, ends the whole process if the
+    disk is full.
+
+    Returns:
+        The path.
+
+    >>> import tempfile
+    >>> write_file(Path(tempfile.mkdtemp(), "note.txt"), "whole").read_text()
+    'whole'
+    """
+    content = content.encode() if isinstance(content, str) else content
+    with replacing(path) as unfinished:
+        unfinished.write_bytes(content)
+    return path
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A path in the same folder to write to; what is there at the end of the block replaces the file.
 
-    A reader sees either the old file or the new one, never a part of it. After an error the old file stays.
+    It reaches the disk before it is renamed, so that a reader sees either the old file or the new one, never a part of
+    it. After an error the old file stays.
 
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp(), "note.txt")
-    >>> with replacing(file) as unfinished:
-    ...     _ = unfinished.write_text("whole")
-    >>> file.read_text()
-    'whole'
+    Raises:
+        FileNotFoundError: if the folder does not exist.
+        OSError: if the disk is full, or the folder may not be written to.
+        ValueError: if there is something else than a file at the path, such as a folder or a device.
     """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot save to {path}: there is no folder {path.parent}; create it first")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"cannot save to {path}: this is {'a folder' if path.is_dir() else 'no file'}; give a file")
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         yield unfinished
+        with unfinished.open("rb+") as file:
+            os.fsync(file.fileno())
         os.replace(unfinished, path)
+    except OSError as error:
+        old = "; the file that was there has not changed" if path.exists() else ""
+        raise OSError(error.errno, f"cannot save to {path}: {error.strerror or error}{old}") from error
     finally:
         unfinished.unlink(missing_ok=True)

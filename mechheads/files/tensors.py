@@ -31,10 +31,17 @@ class TensorFile:
     texts: tuple[str, ...]
 
     def write(self, path: Path, tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> None:
-        """Write a file, completely or not at all."""
+        """Write a file, completely or not at all.
+
+        Raises:
+            OSError: if it cannot be written, for example because the disk is full.
+        """
         about = {"format": self.format, **texts}
         with replacing(path) as unfinished:
-            save_file(dict(tensors), unfinished, about | {"checksum": _checksum(tensors, about)})
+            try:
+                save_file(dict(tensors), unfinished, about | {"checksum": _checksum(tensors, about)})
+            except SafetensorError as error:
+                raise OSError(str(error)) from error
 
     def read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The tensors of a file, on the CPU, and its texts.

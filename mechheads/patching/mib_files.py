@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mechheads.files.replacing import replacing
+from mechheads.files.replacing import write_file
 from mechheads.files.text import read_json
 from mechheads.heads import Mlp, every_node
 from mechheads.model.model import Model
@@ -63,9 +63,7 @@ def save_mib(scores: HeadScores | EdgeScores, model: Model, path: str | Path) ->
         "parallel_attn_mlp": model.parallel_mlps,
         "d_model": model.d_model,
     }
-    with replacing(Path(path)) as unfinished:
-        Path(unfinished).write_text(json.dumps({"cfg": config, **content}), "utf-8")
-    return Path(path)
+    return write_file(Path(path), json.dumps({"cfg": config, **content}))
 
 
 def _scored_nodes(scores: HeadScores, model: Model) -> dict[str, Any]:

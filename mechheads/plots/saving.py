@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechheads.files.replacing import replacing
+from mechheads.files.replacing import write_file
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -49,14 +49,10 @@ def save(figure: go.Figure, path: str | Path, *, scale: float = 2) -> Path:
     if not scale > 0:
         raise ValueError(f"scale is {scale}; it must be above 0")
     if kind == "html":
-        with replacing(path) as unfinished:
-            figure.write_html(unfinished, config={"displaylogo": False})
-        return path
+        return write_file(path, figure.to_html(config={"displaylogo": False}))
     if not has_kaleido():
         raise ImportError(f"pictures cannot be saved yet: {HOW_TO_GET}; a path that ends in .html needs neither")
-    with replacing(path) as unfinished:
-        unfinished.write_bytes(_picture(figure, kind, scale if kind == "png" else 1))
-    return path
+    return write_file(path, _picture(figure, kind, scale if kind == "png" else 1))
 
 
 def has_kaleido() -> bool:

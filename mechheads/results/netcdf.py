@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from mechheads.files import checksums
-from mechheads.files.replacing import replacing
+from mechheads.files.replacing import write_file
 from mechheads.files.text import parse_json
 from mechheads.messages.warn import warn
 
@@ -28,13 +28,10 @@ def write(dataset: xr.Dataset, path: Path) -> None:
 
     Raises:
         FileNotFoundError: if the folder does not exist.
+        OSError: if the file cannot be written, for example because the disk is full.
     """
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"cannot save to {path}: there is no folder {path.parent}; create it first")
     sealed = _map_text(dataset, _encode).assign_attrs({_SEALED: "after the end of the HDF5 data"})
-    with replacing(path) as unfinished:
-        sealed.to_netcdf(unfinished, engine="h5netcdf")
-        checksums.append(unfinished)
+    write_file(path, checksums.sealed(bytes(sealed.to_netcdf(engine="h5netcdf"))))
 
 
 def read(path: Path) -> xr.Dataset:

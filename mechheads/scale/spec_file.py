@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from mechheads._version import __version__
-from mechheads.files.replacing import replacing
+from mechheads.files.replacing import write_file
 from mechheads.files.tensors import TensorFile
 from mechheads.files.text import read_json
 from mechheads.heads import HeadId
@@ -104,9 +104,7 @@ def write_analysis(path: str | os.PathLike[str], function: Callable[..., Any], m
     }
     if tensors:
         _TENSORS.write(path.with_suffix(".safetensors"), tensors, {})
-    with replacing(path) as unfinished:
-        Path(unfinished).write_text(json.dumps(written, indent=1), "utf-8")
-    return path
+    return write_file(path, json.dumps(written, indent=1))
 
 
 def read_analysis(

@@ -14,7 +14,7 @@ import pandas as pd
 
 from mechheads.behaviour import HeadExamples, HeadProfile
 from mechheads.behaviour.head_profile import NAMES, PROFILED
-from mechheads.files.replacing import replacing
+from mechheads.files.replacing import write_file
 from mechheads.files.text import parse_json
 from mechheads.gating import ROLES, Roles
 from mechheads.heads import HeadId, check_heads
@@ -208,8 +208,7 @@ class Atlas(Stages):
         parts: dict[str, HeadScores | TableResult] = {**self.results, **self.tables}
         files = save_parts(folder, parts, {"heads": self.to_dataframe(), "agreement": self.agreement()}, self.study)
         about = Path(folder) / _ABOUT
-        with replacing(about) as unfinished:
-            unfinished.write_text(json.dumps({name: getattr(self, name) for name in _TEXTS}, indent=1), "utf-8")
+        write_file(about, json.dumps({name: getattr(self, name) for name in _TEXTS}, indent=1))
         return [*files, about]
 
     @classmethod

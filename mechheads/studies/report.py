@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from mechheads import plots
-from mechheads.files.replacing import replacing
+from mechheads.files.replacing import write_file
 from mechheads.gating.roles.role_curves import RoleCurves
 from mechheads.gating.roles.roles import Roles
 from mechheads.results.html import html_table
@@ -164,9 +164,7 @@ def _write(path: Path, name: str, title: str, summary: str, sections: Sequence[s
         f"<h1>{html.escape(title)}</h1>{f'<pre>{html.escape(summary)}</pre>' if summary else ''}"
         f"{''.join(sections)}</body></html>"
     )
-    with replacing(path) as unfinished:
-        unfinished.write_text(page, encoding="utf-8")
-    return path
+    return write_file(path, page)
 
 
 def _script() -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mechheads.files.csv_tables import write_csv
-from mechheads.files.replacing import replacing
+from mechheads.files.replacing import write_file
 from mechheads.files.text import parse_json
 from mechheads.limits import Limits
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -149,8 +149,7 @@ def save_parts(
     if study is not None:
         check_folder(folder, study)
         before = _held(folder)["files"]
-        with replacing(folder / _HELD) as unfinished:
-            unfinished.write_text(json.dumps({"study": dict(study), "files": names}, indent=1), "utf-8")
+        write_file(folder / _HELD, json.dumps({"study": dict(study), "files": names}, indent=1))
         for name in set(before) - set(names):
             (folder / name).unlink(missing_ok=True)
     for name, scores in results.items():

@@ -318,7 +318,7 @@ def test_files_that_are_not_ours_are_refused_and_left_alone(tmp_path):
     path.write_text("layer,head\n")
     refused("is not a netCDF file that mechheads can read")
     xr.Dataset({"rain": ("day", [1.0])}).to_netcdf(path, engine="h5netcdf")
-    checksums.append(path)
+    path.write_bytes(checksums.sealed(path.read_bytes()))
     refused("was not written by mechheads: it contains no head scores")
     from_values().save(path)
     whole = path.read_bytes()
@@ -326,12 +326,12 @@ def test_files_that_are_not_ours_are_refused_and_left_alone(tmp_path):
     refused("is not a netCDF file that mechheads can read")
     path.write_bytes(b"XXXX".join(whole.rsplit(b"OHDR", 1)))  # one object's header
     refused("is damaged, or was changed after it was saved")
-    checksums.append(path)
+    path.write_bytes(checksums.sealed(path.read_bytes()))
     refused("is not a netCDF file that mechheads can read")
     from_values().save(path)
     with h5netcdf.File(path, "a") as file:
         file.attrs["schema_version"] = 2
-    checksums.append(path)
+    path.write_bytes(checksums.sealed(path.read_bytes()))
     refused(r"written by a newer mechheads \(schema version 2; this one reads up to 1\): update mechheads")
 
 

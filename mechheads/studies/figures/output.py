@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mechheads.files.replacing import write_file
 from mechheads.plots.saving import HOW_TO_GET, IMAGES, first_line, has_kaleido, save
 from mechheads.studies.figures.panels import FILE, FigureFolder, Panels
 from mechheads.studies.report import write_figure_page
@@ -99,21 +101,22 @@ def _write_images(figure: go.Figure, folder: Path) -> tuple[list[Path], str]:
     """The files of the images, or why there are none. Images of an earlier figure are removed."""
     import plotly.io
 
-    paths = [folder / f"figure.{kind}" for kind in IMAGES]
-    for path in paths:
-        path.unlink(missing_ok=True)
-    if not has_kaleido():
-        return [], HOW_TO_GET
-    try:
-        layout: Any = figure.layout
-        size = {"width": layout.width, "height": layout.height}  # which write_images does not read
-        plotly.io.write_images([figure] * len(paths), [*paths], **size)
-    except Exception as error:  # kaleido raises errors of many types if it finds no browser, or the browser fails
-        why = first_line(error)
-    else:  # kaleido raises no error if a single image fails
-        why = ", ".join(f"{path.name} was not written" for path in paths if not path.exists())
+    names = [f"figure.{kind}" for kind in IMAGES]
+    why, drawn = "" if has_kaleido() else HOW_TO_GET, dict[str, bytes]()
+    with tempfile.TemporaryDirectory(prefix="mechheads-") as place:
+        try:
+            layout: Any = figure.layout
+            size = {"width": layout.width, "height": layout.height}  # which write_images does not read
+            if not why:
+                plotly.io.write_images([figure] * len(names), [Path(place, name) for name in names], **size)
+        except Exception as error:  # kaleido raises errors of many types if it finds no browser, or the browser fails
+            why = f"kaleido could not draw them ({first_line(error)})"
+        else:  # kaleido raises no error if a single image fails
+            drawn = {name: Path(place, name).read_bytes() for name in names if Path(place, name).is_file()}
+            lacking = ", ".join(f"{name} was not written" for name in names if not drawn.get(name))
+            why = why or (lacking and f"kaleido could not draw them ({lacking})")
     if not why:
-        return paths, ""
-    for path in paths:
-        path.unlink(missing_ok=True)
-    return [], f"kaleido could not draw them ({why})"
+        return [write_file(folder / name, drawn[name]) for name in names], ""
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+    return [], why

@@ -13,7 +13,7 @@ from typing import Any
 
 from mechheads._version import __version__
 from mechheads.files.checksums import file_sha256
-from mechheads.files.replacing import replacing
+from mechheads.files.replacing import write_file
 from mechheads.files.text import read_json
 
 ModelNames = str | Path | Sequence[str | Path] | None
@@ -74,8 +74,7 @@ class FigureRequest:
 def write_request(path: Path, request: FigureRequest, panels: Sequence[Mapping[str, Any]]) -> None:
     """Write a request, and what is known of each panel, as JSON, completely or not at all."""
     content = {"format": _FORMAT, **asdict(request), "panels": list(panels)}
-    with replacing(path) as unfinished:
-        unfinished.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_file(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_request(path: Path) -> tuple[FigureRequest, list[dict[str, Any]]]:
