@@ -236,7 +236,6 @@ def test_ctrl_c_during_mlps_keeps_the_heads(llama, monkeypatch, tmp_path):
     [
         ({"nodes": "mlps"}, "nodes is 'mlps'; choose"),
         ({"nodes": "all", "site": "q"}, "an MLP has no q"),
-        ({"nodes": "all", "top": 2}, "top and nodes"),
     ],
 )
 def test_what_mlps_cannot_do_is_said_before_any_run(llama, arguments, message, monkeypatch):

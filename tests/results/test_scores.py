@@ -287,15 +287,14 @@ def test_long_provenance_and_missing_heads_survive_a_file(tmp_path):
     assert loaded.provenance == scores.provenance
 
 
-def test_a_failed_save_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+def test_an_interrupted_save_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     path = from_values().save(tmp_path / "s.nc")
     before = path.read_bytes()
 
-    def broken(self, target, **options):
-        target.write_bytes(b"half")
+    def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(xr.Dataset, "to_netcdf", broken)
+    monkeypatch.setattr("mechheads.files.replacing.os.fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
         from_values(seed=1).save(path)
     assert path.read_bytes() == before
