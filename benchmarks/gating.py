@@ -108,26 +108,26 @@ def plain_loop(model: mh.Model, task: Task, seed: int, updates: int) -> np.ndarr
     tokens = task.tokens(model)
     for weight in model.model.parameters():
         weight.requires_grad_(False)
-    logits = start_logits([seed], model.n_layers, model.n_heads)[0].requires_grad_()
+    logits = start_logits([seed], model.n_layers, model.n_heads)[0].to(model.device).requires_grad_()
     adam = torch.optim.Adam([logits], lr=LR[0])
     slower = torch.optim.lr_scheduler.LinearLR(adam, 1.0, LR[1] / LR[0], updates)
 
     def gate(z: Tensor, hook: Any, layer: int, gates: Tensor) -> Tensor:
-        return z * gates[layer, :, None]
+        return z * gates[layer, :, None].to(z.dtype)
 
     for _ in range(updates):
         gates = logits.sigmoid()
         hooks = [
             (f"blocks.{layer}.attn.hook_z", partial(gate, layer=layer, gates=gates)) for layer in range(model.n_layers)
         ]
-        log_p = model.model.run_with_hooks(tokens.ids, fwd_hooks=hooks)[:, :-1].log_softmax(-1)
+        log_p = model.model.run_with_hooks(tokens.ids, fwd_hooks=hooks)[:, :-1].float().log_softmax(-1)
         each = log_p.gather(2, tokens.ids[:, 1:, None])[..., 0] * tokens.predicts[:, :-1]
         loss = -(each.sum(1) / tokens.predicts.sum(1)).mean()
         adam.zero_grad()
         loss.backward()
         adam.step()
         slower.step()
-    return logits.sigmoid().detach().numpy()
+    return logits.sigmoid().detach().cpu().numpy()
 
 
 if __name__ == "__main__":

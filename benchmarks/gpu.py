@@ -1,191 +1,515 @@
-"""What was never measured for want of a GPU, in one command: ``python -m benchmarks.gpu``.
+"""What only a GPU can show, in one command of at most ten minutes: ``python -m benchmarks.gpu``.
 
-A random Llama is saved to a folder, and these are measured with it:
+It needs the repository and its packages, and downloads nothing: its models are random ones. It measures
 
-1. activation patching of all heads on one GPU, against one forward pass of TransformerLens for each head;
-2. the memory that this takes, against the plan's;
-3. blocks that are read from disk to the GPU, against all weights on it;
-4. with two or more GPUs: a worker on each, against one process;
-5. and the model spread over all of them, against the whole model on one.
+1. every analysis of the tests on three tiny models: the numbers on the GPU against the CPU's, in float32 and bfloat16;
+2. W1 to W6, Ships and gates on models of three true shapes, against TransformerLens' own functions, hooks in its way or
+   a plain loop, with the limit that the card's matrix products set;
+3. the memory of a sweep against its plan;
+4. a profile of W1: what the card does, and how often it waits;
+5. half of the weights on disk, and with two GPUs or more workers and one model over all of them.
 
-Times are of a second call. Without a GPU the command says so and ends with status 1.
+TransformerLens runs a few heads, and its time is scaled to all of them. A part that fails is said in the table, and the
+others go on. Everything is written to one JSON file after every part. Without a GPU the command ends with status 1;
+``--small --device cpu`` runs it in a small form.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import json
+import statistics
 import sys
 import tempfile
 import time
+import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from torch import Tensor
 
 import mechheads as mh
+from benchmarks import gating, machine
+from benchmarks.flops import Shape, base_run, cone
 from benchmarks.offload import make_model
-from benchmarks.tiny_families import WORDS
+from benchmarks.tiny_families import WORDS, make_tokenizer
+from benchmarks.tools.with_mechheads import Mechheads
+from benchmarks.tools.with_transformerlens import TransformerLens
+from benchmarks.workloads import Workload, sample
 from mechheads.engine.memory import UNSEEN, PeakBytes
-from mechheads.units import show_bytes, show_seconds
+from mechheads.units import show_bytes
 
+ROOT = Path(__file__).absolute().parent.parent
 QUIET: dict[str, Any] = {"progress": False}
-SAMPLE = 18
-"""How many heads TransformerLens runs; every head costs it the same, so its time is scaled to all of them."""
+TINY = ("gpt2", "llama", "gemma")
+SITES = {"undifferentiated": "q", "scaling": "z"}
+EPSILON = 1e-4
+TOKENS, LONG, RUNS, SAMPLED = 16, 1024, 2, 6
+
+
+@dataclass(frozen=True)
+class Card:
+    """Where things are measured.
+
+    Attributes:
+        small: models of two layers and few prompts, to try the command itself.
+        until: the clock at which no new part begins.
+    """
+
+    device: str
+    small: bool
+    until: float
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A model by its shape: the sizes of its configuration, its dtype, and how many prompts it gets."""
+
+    name: str
+    dtype: torch.dtype
+    prompts: int
+    sizes: dict[str, Any]
+
+
+SCALES = (
+    Scale(
+        "SmolLM2-135M's shape, float32",
+        torch.float32,
+        32,
+        {
+            "hidden_size": 576,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 30,
+            "num_attention_heads": 9,
+            "num_key_value_heads": 3,
+            "vocab_size": 49152,
+            "tie_word_embeddings": True,
+        },
+    ),
+    Scale(
+        "Llama-3.1-8B's shape, bfloat16",
+        torch.bfloat16,
+        8,
+        {
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "vocab_size": 128256,
+            "tie_word_embeddings": False,
+        },
+    ),
+    Scale(
+        "Llama-2-7B's shape, bfloat16",
+        torch.bfloat16,
+        8,
+        {
+            "hidden_size": 4096,
+            "intermediate_size": 11008,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "vocab_size": 32000,
+            "tie_word_embeddings": False,
+        },
+    ),
+)
 
 
 def main() -> None:
     """Measure everything that this machine can."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--width", type=int, default=2048)
-    parser.add_argument("--prompts", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--folder", type=Path, help="where the model is saved; a temporary folder by default")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--small", action="store_true", help="models of two layers: whether the command works at all")
+    parser.add_argument("--minutes", type=float, default=9.0, help="no part begins after so long")
+    parser.add_argument("--out", type=Path, default=Path("gpu.json"))
+    parser.add_argument("--only", nargs="*", default=[], help="parts whose names begin with one of these")
     asked = parser.parse_args()
-    gpus = torch.cuda.device_count()
-    if not gpus:
+    if asked.device.startswith("cuda") and not torch.cuda.device_count():
         print("this machine has no GPU that torch can use, so there is nothing to measure", file=sys.stderr)
         sys.exit(1)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = asked.folder or Path(temporary)
-        size = make_model(folder, asked.layers, asked.width)
-        names = ", ".join(torch.cuda.get_device_name(number) for number in range(gpus))
-        print(f"a Llama of {asked.layers} layers, {show_bytes(size)} of weights in float32, on {names}", flush=True)
-        measure(folder, pairs_of(asked.prompts, asked.tokens), [f"cuda:{number}" for number in range(gpus)], size)
+    card = Card(asked.device, asked.small, time.monotonic() + 60 * asked.minutes)
+    found: dict[str, Any] = {"machine": machine.description(asked.device), "versions": machine.versions(), "parts": {}}
+    for name, part in parts(card):
+        if asked.only and not name.startswith(tuple(asked.only)):
+            continue
+        print(f"\n{name}", flush=True)
+        rows = found["parts"][name] = {}
+        for row, run in rows_of(part, card):
+            rows[row] = told = attempt(run, card)
+            asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            print(f"  {row}: {shown(told)}", flush=True)
+        tidy()
 
 
-def measure(folder: Path, pairs: mh.PromptPairs, devices: Sequence[str], size: int) -> None:
-    """Print every measurement that so many devices allow.
-
-    Args:
-        size: the bytes of the model's weights.
-    """
-    load = partial(mh.load, folder, backend="bridge")
-    model = load(device=devices[0])
-    alone = timed(model, pairs)
-    print(against_transformerlens(model, pairs, alone))
-    print(memory(model, pairs))
-    del model
-    print(from_disk(load(device=devices[0], max_memory=size // 2), pairs, alone))
-    if len(devices) < 2:
-        print("one GPU only: workers and several devices were not measured")
-        return
-    model = load(device=devices[0])
-    print(by_workers(model, pairs, devices, alone))
-    del model
-    print(spread(load(device_map="auto", max_memory=dict.fromkeys(devices, size)), pairs, alone))
+Row = tuple[str, Callable[[], Any]]
+Part = Callable[[Card], Iterator[Row]]
 
 
-def pairs_of(prompts: int, tokens: int) -> mh.PromptPairs:
-    """Pairs of random words that differ at the second."""
-    generator = torch.Generator().manual_seed(1)
-    rows = [[WORDS[i] for i in torch.randint(3, len(WORDS), (tokens,), generator=generator)] for _ in range(prompts)]
-    clean, other = (["".join(f" {w}" for w in [row[0], word, *row[2:]]) for row in rows] for word in WORDS[:2])
-    return mh.PromptPairs(clean, other, answer=[f" {WORDS[0]}"] * prompts, wrong=[f" {WORDS[1]}"] * prompts)
+def parts(card: Card) -> Iterator[tuple[str, Part]]:
+    """Every part, by its name; each gives its rows, by their names, as calls."""
+    for name in TINY[: 1 if card.small else None]:
+        yield f"analyses, {name}", partial(analyses, name)
+    for scale in SCALES[: 1 if card.small else None]:
+        yield scale.name, partial(sweeps, scale)
+    yield "weights on disk and several GPUs", several
 
 
-def patch(model: mh.Model, pairs: mh.PromptPairs, **given: Any) -> mh.HeadScores:
-    """The sweep that everything here is measured on."""
+def rows_of(part: Part, card: Card) -> Iterator[Row]:
+    """The rows of a part; one row that fails, if the part cannot begin."""
+    try:
+        yield from part(card)
+    except Exception as error:
+        yield "the part", partial(_raise, error)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def attempt(run: Callable[[], Any], card: Card) -> Any:
+    """What a row measured, or why there is nothing."""
+    if time.monotonic() > card.until:
+        return "left out: no time was left"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a random model prefers wrong answers
-        return mh.activation_patch(model, pairs, metric=mh.logit_diff, **QUIET, **given)
+        warnings.simplefilter("ignore")  # random models prefer wrong answers
+        try:
+            return run()
+        except Exception:
+            return f"failed: {traceback.format_exc(limit=-4)}"
 
 
-def seconds(run: Callable[[], Any]) -> float:
-    """How long a second call takes."""
-    for _ in range(2):
-        start = time.perf_counter()
-        run()
-        for number in range(torch.cuda.device_count()):
-            torch.cuda.synchronize(number)
-    return time.perf_counter() - start
+def tidy() -> None:
+    """Give memory back."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
-def timed(model: mh.Model, pairs: mh.PromptPairs, **given: Any) -> tuple[float, np.ndarray]:
-    """The seconds of the sweep and its scores."""
-    scores = patch(model, pairs, **given).scores.values
-    return seconds(lambda: patch(model, pairs, **given)), scores
-
-
-def against_transformerlens(model: mh.Model, pairs: mh.PromptPairs, alone: tuple[float, np.ndarray]) -> str:
-    """The sweep and TransformerLens' forward passes with one head's z of the clean run each."""
-    clean, other = (model.cache(prompts, sites=("z",), **QUIET) for prompts in (pairs.clean, pairs.corrupted))
-    bridge, ids, last = model.model, other.tokens.ids, other.tokens.ids.shape[1] - 1
-    right, wrong = (model.tokenizer.convert_tokens_to_ids(f"Ġ{word}") for word in WORDS[:2])
-    every = [mh.HeadId(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)]
-    sample = every[:: max(1, len(every) // SAMPLE)]
-
-    def put(value: Tensor, hook: Any, head: mh.HeadId) -> Tensor:
-        value[:, :, head.head] = clean.z[head]
-        return value
-
-    def difference(logits: Tensor) -> Tensor:
-        return logits[:, last, right].float() - logits[:, last, wrong].float()
-
-    @torch.no_grad()
-    def one_by_one() -> np.ndarray:
-        before = difference(bridge(ids))
-        hooks = [[(f"blocks.{head.layer}.attn.hook_z", partial(put, head=head))] for head in sample]
-        after = [difference(bridge.run_with_hooks(ids, fwd_hooks=hook)) for hook in hooks]
-        return torch.stack([each - before for each in after]).mean(1).cpu().numpy()
-
-    theirs = one_by_one()
-    took = seconds(one_by_one) * len(every) / len(sample)
-    off = max(abs(alone[1][head.layer, head.head] - theirs[i]) for i, head in enumerate(sample))
-    return (
-        f"{len(every)} heads, {len(pairs)} pairs: {show_seconds(alone[0])}; TransformerLens {show_seconds(took)} "
-        f"({took / alone[0]:.1f} times as long, scaled from {len(sample)} heads); largest difference {off:.1e}"
+def shown(told: Any) -> str:
+    if not isinstance(told, dict):
+        return str(told)
+    return ", ".join(
+        f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in told.items()
     )
 
 
-def memory(model: mh.Model, pairs: mh.PromptPairs) -> str:
+def analyses(name: str, card: Card) -> Iterator[Row]:
+    """How far every analysis on the card is from the CPU's in float32, as a part of its largest number."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from support import tiny
+    from support.every_analysis import ANALYSES, MORE
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        tiny.build(name, folder)
+        load = partial(mh.load, folder, backend="bridge")
+        here = load()
+        there = {str(dtype)[6:]: load(device=card.device, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)}
+        for analysis, run in (ANALYSES | MORE).items():
+            yield analysis, partial(both_apart, run, here, there)
+
+
+def both_apart(run: Callable[[mh.Model], Any], here: mh.Model, there: dict[str, mh.Model]) -> dict[str, float | str]:
+    wanted = run(here)
+    return {dtype: apart(partial(run, model), wanted) for dtype, model in there.items()}
+
+
+def apart(run: Callable[[], Any], wanted: Any) -> float | str:
+    """The largest difference, divided by the largest number that was wanted."""
+    try:
+        found = run()
+    except Exception:
+        return f"failed: {traceback.format_exc(limit=-3)}"
+    if isinstance(wanted, (str, list)):
+        return "the same" if found == wanted else f"{found} for {wanted}"
+    found, wanted = np.asarray(found, dtype=float), np.asarray(wanted, dtype=float)
+    there = np.isfinite(wanted)
+    if (np.isfinite(found) != there).any():
+        return "numbers are missing in one of them"
+    return float(abs(found - wanted)[there].max() / abs(wanted[there]).max())
+
+
+def random_model(scale: Scale, card: Card) -> mh.Model:
+    """A Llama of that shape, drawn on the card."""
+    sizes = scale.sizes | ({"num_hidden_layers": 2, "vocab_size": 600} if card.small else {})
+    config = transformers.LlamaConfig(
+        max_position_embeddings=4096, initializer_range=1.2 * sizes["hidden_size"] ** -0.5, **sizes
+    )
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    with torch.device(card.device):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=scale.dtype).eval()
+    with tempfile.TemporaryDirectory() as folder:  # TransformerLens reads the tokenizer once more
+        config.save_pretrained(folder)
+        make_tokenizer().save_pretrained(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        return mh.model.load.from_transformers(model, tokenizer, scale.name)
+
+
+def sweeps(scale: Scale, card: Card) -> Iterator[Row]:
+    """W1 to W6, Ships and gates on one shape, with memory and a profile."""
+    start = machine.clock(card.device)
+    model = random_model(scale, card)
+    took = machine.clock(card.device) - start
+    yield "loading", lambda: {"seconds": took}
+    speed = best_speed(card.device, scale.dtype)
+    yield "matrix products", lambda: {"TFLOP/s": speed / 1e12}
+    ours, theirs = Mechheads(), TransformerLens()
+    ours.model, theirs.model = model, model.model
+    theirs.device, theirs.n_layers = card.device, model.n_layers
+    shape = Shape.of(model.model.original_model.config)
+    prompts = 2 if card.small else scale.prompts
+    asked = list(workloads(model, prompts, 64 if card.small else LONG))
+    first = asked[0]
+    pairs = ours._pairs(first, corrupted_base=True)
+    yield "W1 of one head", lambda: {"seconds": timed(model, pairs, heads=["L0H0"])[0]}
+    for workload in asked:
+        yield workload.name, partial(compared, workload, ours, theirs, shape, speed)
+    for kind, site in SITES.items():
+        yield f"Ships, {kind}", partial(ships, model, kind, site, shape, speed, prompts)
+    yield "gates", partial(gates, model, card)
+    yield "memory of W1", partial(memory, model, pairs, card)
+    yield "profile of W1", partial(profile, partial(run_ours, ours, first, shape), card)
+
+
+def best_speed(device: str, dtype: torch.dtype, size: int = 8192) -> float:
+    """FLOP/s of a large matrix product, the best of five."""
+    size = size if device.startswith("cuda") else 512
+    left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    seconds = [machine.measured(lambda: left @ right, device).seconds for _ in range(6)]
+    return 2 * size**3 / min(seconds[1:])
+
+
+def workloads(model: mh.Model, prompts: int, long: int) -> Iterator[Workload]:
+    """W1 to W6 on random tokens; pairs share their first two thirds, or two tokens for W1-early."""
+    random = np.random.default_rng(0)
+    late = (model.n_layers - 1, model.n_heads // 2)
+
+    def pairs(name: str, kind: Any, n: int, tokens: int, shared: int, **given: Any) -> Workload:
+        clean = random.integers(3, 600, (n, tokens))
+        other = np.concatenate([clean[:, :shared], 3 + (clean[:, shared:] - 2) % 597], axis=1).tolist()
+        answers = random.integers(3, 600, (2, n)).tolist()
+        base, source = (clean.tolist(), other) if kind == "path" else (other, clean.tolist())
+        return Workload(name, kind, base, source, *answers, **given)
+
+    thirds = 2 * TOKENS // 3
+    yield pairs("W1", "activation", prompts, TOKENS, thirds)
+    yield pairs("W1-early", "activation", prompts, TOKENS, 2)
+    yield pairs("W2a", "path", prompts, TOKENS, thirds, receiver="final")
+    yield pairs("W2b", "path", prompts, TOKENS, thirds, receiver=late)
+    yield Workload("W3", "ablation", random.integers(3, 600, (prompts, TOKENS)).tolist())
+    yield pairs("W6", "activation", max(2, prompts // 4), long, 2 * long // 3, last_only=True)
+
+
+def run_ours(ours: Mechheads, workload: Workload, shape: Shape) -> np.ndarray:
+    return ours.run(workload, None, workload.heads(shape))
+
+
+def compared(
+    workload: Workload, ours: Mechheads, theirs: TransformerLens, shape: Shape, speed: float
+) -> dict[str, Any]:
+    """One workload, by us over all heads and by TransformerLens over a few."""
+    every = workload.heads(shape)
+    few = sample(every, SAMPLED)
+    cached: Any = theirs.prepare(workload)
+    theirs.run(workload, cached, few[:1])
+    run_ours(ours, workload, shape)
+    times: list[tuple[float, float]] = []
+    values, wanted = np.zeros(0), np.zeros(0)
+    for _ in range(RUNS):
+        mine = machine.measured(partial(run_ours, ours, workload, shape), theirs.device)
+        prepared = machine.measured(partial(theirs.prepare, workload), theirs.device)
+        other = machine.measured(partial(theirs.run, workload, prepared.result, few), theirs.device)
+        times.append((mine.seconds, prepared.seconds + other.seconds * len(every) / len(few)))
+        values, wanted = mine.result, other.result
+    return row_of(times, workload.flops(shape, every) / speed, values[[every.index(head) for head in few]], wanted)
+
+
+def row_of(
+    times: Sequence[tuple[float, float]], limit: float, values: np.ndarray, wanted: np.ndarray
+) -> dict[str, Any]:
+    """Medians, and the largest difference divided by the largest number."""
+    mine, other = (statistics.median(column) for column in zip(*times, strict=True))
+    return {
+        "seconds": mine,
+        "TransformerLens": other,
+        "times as long": other / mine,
+        "times the limit": mine / limit,
+        "apart": float(abs(values - wanted).max() / abs(wanted).max()),
+    }
+
+
+def ships(model: mh.Model, kind: Any, site: str, shape: Shape, speed: float, n: int) -> dict[str, Any]:
+    """Ships of every head, against one forward pass of TransformerLens per head."""
+    prompts, _ = texts(n, TOKENS)
+    device = str(model.device)
+    tokens = torch.tensor([model.tokenizer(text)["input_ids"] for text in prompts], device=device)
+    every = [(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)]
+    few = sample(every, SAMPLED)
+
+    def log_probs(hooks: list[Any]) -> Tensor:
+        return model.model.run_with_hooks(tokens, fwd_hooks=hooks)[:, -1].float().log_softmax(-1)
+
+    @torch.no_grad()
+    def plain() -> np.ndarray:
+        intact, found = log_probs([]), []
+        for layer, head in few:
+
+            def shrink(value: Tensor, hook: Any, head: int = head) -> Tensor:
+                value[:, :, head] *= EPSILON
+                return value
+
+            one = log_probs([(f"blocks.{layer}.attn.hook_{site}", shrink)])
+            found.append((intact.exp() * (intact - one)).sum(-1).mean())
+        return torch.stack(found).double().cpu().numpy()
+
+    run = partial(mh.ships, model, mh.Prompts(prompts), ablation=kind, epsilon=EPSILON, **QUIET)
+    run()
+    times = []
+    values, wanted = np.zeros(0), np.zeros(0)
+    for _ in range(RUNS):
+        mine, other = machine.measured(run, device), machine.measured(plain, device)
+        times.append((mine.seconds, other.seconds * len(every) / len(few)))
+        values, wanted = mine.result.scores.to_numpy(), other.result
+    flops = len(prompts) * (
+        base_run(shape, TOKENS) + model.n_heads * sum(cone(shape, layer, 0, TOKENS) for layer in range(model.n_layers))
+    )
+    return row_of(times, flops / speed, np.array([values[at] for at in few]), wanted)
+
+
+def gates(model: mh.Model, card: Card) -> dict[str, Any]:
+    """Two updates of gates, against a plain loop of TransformerLens and torch."""
+    prompts, targets = texts(8, TOKENS)
+    task = mh.Task(prompts, targets)
+    times = []
+    mine = plain = machine.measured(lambda: np.zeros(1), card.device)
+    for turn in range(RUNS + 1):
+        mine = machine.measured(partial(gating.ours, model, task, [turn], gating.IN_TURN), card.device)
+        plain = machine.measured(partial(gating.plain_loop, model, task, turn, gating.IN_TURN), card.device)
+        times.append((mine.seconds, plain.seconds))
+    ours, theirs = (statistics.median(column) for column in zip(*times[1:], strict=True))
+    off = float(abs(mine.result - plain.result).max())
+    return {"seconds": ours, "plain loop": theirs, "times as long": theirs / ours, "apart": off}
+
+
+def texts(prompts: int, tokens: int) -> tuple[list[str], list[str]]:
+    """Prompts of random words, and a word after each."""
+    generator = torch.Generator().manual_seed(1)
+    rows = [[WORDS[i] for i in torch.randint(len(WORDS), (tokens + 1,), generator=generator)] for _ in range(prompts)]
+    return ["".join(f" {word}" for word in row[:-1]) for row in rows], [f" {row[-1]}" for row in rows]
+
+
+def memory(model: mh.Model, pairs: mh.PromptPairs, card: Card) -> dict[str, Any]:
     """The sweep's memory beside the model, as planned and as it was."""
     planned = mh.plan(model, pairs, intervention=mh.Patch(), metric=mh.logit_diff, base="corrupted").bytes
-    if model.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(model.device)
-        before = torch.cuda.memory_allocated(model.device)
+    if card.device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(card.device)
+        before = torch.cuda.memory_allocated(card.device)
         patch(model, pairs)
-        used = torch.cuda.max_memory_allocated(model.device) - before
+        used = torch.cuda.max_memory_allocated(card.device) - before
     else:
         with PeakBytes() as counted:
             patch(model, pairs)
         used = counted.peak + UNSEEN
-    return f"memory: {show_bytes(used)}, planned {show_bytes(planned)}"
+    return {"used": show_bytes(used), "planned": show_bytes(planned)}
 
 
-def from_disk(model: mh.Model, pairs: mh.PromptPairs, alone: tuple[float, np.ndarray]) -> str:
-    """The sweep with half of the weights on disk."""
+def profile(run: Callable[[], Any], card: Card) -> dict[str, Any]:
+    """What the card does during a run: how long, in how many kernels, and what takes longest."""
+    from torch.profiler import ProfilerActivity, profile
+
+    on_card = card.device.startswith("cuda")
+    seconds = machine.measured(run, card.device).seconds
+    with profile(activities=[ProfilerActivity.CUDA if on_card else ProfilerActivity.CPU]) as seen:
+        machine.measured(run, card.device)
+    events = seen.key_averages()
+
+    def time_of(event: Any) -> float:
+        return (event.self_device_time_total if on_card else event.self_cpu_time_total) / 1e6
+
+    kernels = [event for event in events if time_of(event) > 0]
+    busy = sum(map(time_of, kernels))
+    top = sorted(kernels, key=time_of, reverse=True)[:8]
+    return {
+        "seconds": seconds,
+        "busy": busy,
+        "kernels": sum(event.count for event in kernels),
+        "calls": {event.key: event.count for event in events if "ynchronize" in event.key or "Memcpy" in event.key},
+        "most": {event.key[:60]: f"{time_of(event):.3g} s in {event.count}" for event in top},
+    }
+
+
+def pairs_of(prompts: int, tokens: int) -> mh.PromptPairs:
+    """Pairs of random words that differ at the second."""
+    rows, _ = texts(prompts, tokens)
+    clean, other = ([text.replace(text.split(" ")[2], word, 1) for text in rows] for word in WORDS[:2])
+    return mh.PromptPairs(clean, other, answer=[f" {WORDS[0]}"] * prompts, wrong=[f" {WORDS[1]}"] * prompts)
+
+
+def patch(model: mh.Model, pairs: mh.PromptPairs, **given: Any) -> mh.HeadScores:
+    return mh.activation_patch(model, pairs, metric=mh.logit_diff, **QUIET, **given)
+
+
+def timed(model: mh.Model, pairs: mh.PromptPairs, **given: Any) -> tuple[float, np.ndarray]:
+    """The seconds of a second sweep, and its scores."""
+    patch(model, pairs, **given)
+    second = machine.measured(partial(patch, model, pairs, **given), model.device.type)
+    return second.seconds, second.result.scores.values
+
+
+def several(card: Card) -> Iterator[Row]:
+    """One model with a part of its weights on disk, and on several GPUs if there are."""
+    pairs = pairs_of(8, TOKENS)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        size = make_model(folder, *((2, 64) if card.small else (16, 2048)))
+        load = partial(mh.load, folder, backend="bridge")
+        alone = timed(load(device=card.device), pairs)
+        yield "all weights in memory", lambda: {"seconds": alone[0], "weights": show_bytes(size)}
+        yield "on disk", lambda: from_disk(load(device=card.device, max_memory=int(0.9 * size)), pairs, alone)
+        devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+        if len(devices) < 2:
+            yield "several GPUs", lambda: "not measured: there is one"
+            return
+        yield "workers", lambda: by_workers(load(device=devices[0]), pairs, devices, alone)
+        room = dict.fromkeys(devices, size)
+        yield "spread", lambda: spread(load(device_map="auto", max_memory=room), pairs, alone)
+
+
+def from_disk(model: mh.Model, pairs: mh.PromptPairs, alone: tuple[float, np.ndarray]) -> dict[str, Any]:
+    """The sweep with a part of the weights on disk."""
     took, scores = timed(model, pairs)
     on_disk: Any = model.backend.on_disk
-    speed = on_disk.bytes_read / on_disk.seconds
-    return (
-        f"half of the weights on disk: {show_seconds(took)} against {show_seconds(alone[0])}; read at "
-        f"{show_bytes(speed)}/s; largest difference {abs(scores - alone[1]).max():.1e}"
-    )
+    return {"seconds": took, "read": f"{show_bytes(on_disk.bytes_read / on_disk.seconds)}/s", **beside(scores, alone)}
 
 
-def by_workers(model: mh.Model, pairs: mh.PromptPairs, devices: Sequence[str], alone: tuple[float, np.ndarray]) -> str:
+def by_workers(
+    model: mh.Model, pairs: mh.PromptPairs, devices: Sequence[str], alone: tuple[float, np.ndarray]
+) -> dict[str, Any]:
     """The sweep by a worker on each device."""
     with mh.scale.Local(len(devices), devices=list(devices)) as workers:
         took, scores = timed(model, pairs, workers=workers)
-    return (
-        f"{len(devices)} workers: {show_seconds(took)}, {alone[0] / took:.2f} times as fast as one process; "
-        f"largest difference {abs(scores - alone[1]).max():.1e}"
-    )
+    return {"seconds": took, "workers": len(devices), **beside(scores, alone)}
 
 
-def spread(model: mh.Model, pairs: mh.PromptPairs, alone: tuple[float, np.ndarray]) -> str:
+def spread(model: mh.Model, pairs: mh.PromptPairs, alone: tuple[float, np.ndarray]) -> dict[str, Any]:
     """The sweep with the model over all devices."""
     took, scores = timed(model, pairs)
-    return (
-        f"spread over {len(model.backend.devices.each)} devices: {show_seconds(took)} against "
-        f"{show_seconds(alone[0])}; largest difference {abs(scores - alone[1]).max():.1e}"
-    )
+    return {"seconds": took, "devices": len(model.backend.devices.each), **beside(scores, alone)}
+
+
+def beside(scores: np.ndarray, alone: tuple[float, np.ndarray]) -> dict[str, Any]:
+    return {"apart": float(abs(scores - alone[1]).max() / abs(alone[1]).max())}
 
 
 if __name__ == "__main__":

@@ -138,6 +138,6 @@ def apply(intervention: Intervention, value: Tensor, context: Context) -> Tensor
         raise ValueError(
             f"intervention {name} gave {got} for {context.head}; it must return a tensor of shape {list(value.shape)}"
         )
-    if not new[context.mask].isfinite().all():
+    if not (new.isfinite() | ~context.mask[..., None]).all():  # a GPU waits once; for new[mask] it would wait twice
         raise ValueError(f"intervention {name} gave values that are not finite for {context.head}")
     return new

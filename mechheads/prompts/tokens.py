@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, runtime_checkable
 
 from mechheads.files.text import check_unicode
@@ -70,6 +71,10 @@ class Tokens:
     @property
     def mask(self) -> Bool[Tensor, "prompt pos"]:
         """True for real tokens, False for padding."""
+        return self._real.clone()
+
+    @cached_property
+    def _real(self) -> Bool[Tensor, "prompt pos"]:
         import torch
 
         return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]

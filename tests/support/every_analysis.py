@@ -15,7 +15,7 @@ QUIET: dict[str, Any] = {"progress": False}
 
 
 def _read(*tensors: torch.Tensor) -> np.ndarray:
-    return torch.cat([tensor.flatten() for tensor in tensors]).cpu().numpy()
+    return torch.cat([tensor.flatten() for tensor in tensors]).float().cpu().numpy()
 
 
 def _run(model: mh.Model) -> mh.patching.HeadCache:
