@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -16,31 +17,27 @@ from support.simulated_devices import simulation
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("gpu")
-    make_model(made, 2, 64)
-    return made
+def test_it_runs_on_a_cpu_in_a_small_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "gpu.json"
+    monkeypatch.setattr(sys, "argv", ["gpu", "--small", "--device", "cpu", "--out", str(out)])
+    gpu.main()
+    parts = json.loads(out.read_text())["parts"]
+    assert not [row for part in parts.values() for row in part.values() if "failed" in str(row)]
+    analyses, sweeps, several = parts.values()
+    assert all(row["float32"] in (0, "the same") or row["float32"] != row["float32"] for row in analyses.values())
+    compared = [row for row in sweeps.values() if "times as long" in row]
+    assert len(compared) == 9 and all(row["apart"] < 1e-3 for row in compared)
+    assert several["on disk"]["apart"] < 1e-4
 
 
-def test_its_parts_run_on_a_cpu(folder: Path) -> None:
-    model, pairs = mh.load(folder, backend="bridge"), gpu.pairs_of(8, 6)
-    size = sum(weight.nbytes for weight in model.model.parameters())
-    alone = gpu.timed(model, pairs)
-    said = gpu.against_transformerlens(model, pairs, alone)
-    assert "32 heads, 8 pairs" in said and float(said.rsplit(" ", 1)[1]) < 1e-4
-    assert "planned" in gpu.memory(model, pairs)
-    said = gpu.from_disk(mh.load(folder, max_memory=int(0.9 * size)), pairs, alone)
-    assert float(said.rsplit(" ", 1)[1]) < 1e-4
-
-
-def test_the_spread_model_runs_over_simulated_devices(folder: Path) -> None:
+def test_the_spread_model_runs_over_simulated_devices(tmp_path: Path) -> None:
+    make_model(tmp_path, 2, 64)
     pairs = gpu.pairs_of(2, 4)
-    alone = gpu.timed(mh.load(folder, backend="bridge"), pairs)
+    alone = gpu.timed(mh.load(tmp_path, backend="bridge"), pairs)
     with simulation():
-        model = mh.load(folder, device_map="auto", max_memory={"lazy:0": "1 GB", "lazy:1": "1 GB"})
-        said = gpu.spread(model, pairs, alone)
-    assert "spread over 2 devices" in said and float(said.rsplit(" ", 1)[1]) < 1e-4
+        model = mh.load(tmp_path, device_map="auto", max_memory={"lazy:0": "1 GB", "lazy:1": "1 GB"})
+        row = gpu.spread(model, pairs, alone)
+    assert row["devices"] == 2 and row["apart"] < 1e-4
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
