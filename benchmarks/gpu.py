@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import json
 import statistics
 import sys
@@ -206,16 +207,14 @@ def shown(told: Any) -> str:
 def analyses(name: str, card: Card) -> Iterator[Row]:
     """How far every analysis on the card is from the CPU's in float32, as a part of its largest number."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from support import tiny
-    from support.every_analysis import ANALYSES, MORE
-
+    tiny, tried = map(importlib.import_module, ("support.tiny", "support.every_analysis"))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         tiny.build(name, folder)
         load = partial(mh.load, folder, backend="bridge")
         here = load()
         there = {str(dtype)[6:]: load(device=card.device, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)}
-        for analysis, run in (ANALYSES | MORE).items():
+        for analysis, run in (tried.ANALYSES | tried.MORE).items():
             yield analysis, partial(both_apart, run, here, there)
 
 
@@ -241,7 +240,7 @@ def apart(run: Callable[[], Any], wanted: Any) -> float | str:
 
 def random_model(scale: Scale, card: Card) -> mh.Model:
     """A Llama of that shape, drawn on the card."""
-    sizes = scale.sizes | ({"num_hidden_layers": 2, "vocab_size": 600} if card.small else {})
+    sizes: dict[str, Any] = scale.sizes | ({"num_hidden_layers": 2, "vocab_size": 600} if card.small else {})
     config = transformers.LlamaConfig(
         max_position_embeddings=4096, initializer_range=1.2 * sizes["hidden_size"] ** -0.5, **sizes
     )
@@ -482,7 +481,7 @@ def several(card: Card) -> Iterator[Row]:
             yield "several GPUs", lambda: "not measured: there is one"
             return
         yield "workers", lambda: by_workers(load(device=devices[0]), pairs, devices, alone)
-        room = dict.fromkeys(devices, size)
+        room: dict[str | int, int | str] = dict.fromkeys(devices, size)
         yield "spread", lambda: spread(load(device_map="auto", max_memory=room), pairs, alone)
 
 
