@@ -574,9 +574,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "ledger/ledger.py",
-        "if there.fetchone() != row:",
-        "if there.fetchone() is None:",
-        "a unit with other values is taken for the same",
+        "kept[name] = _array(*there)",
+        "pass",
+        "a unit that another process has committed has other values here",
         _LEDGER,
     ),
     # one or two more of each analysis
@@ -803,6 +803,34 @@ MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         "a file that lacks its numbers is read as zeros",
         ("files", "results"),
+    ),
+    Mutant(
+        "ledger/merge.py",
+        "if values.tobytes() != units[name].tobytes():",
+        "if False:",
+        "a unit with other values is taken for the same",
+        ("ledger/test_merge.py",),
+    ),
+    Mutant(
+        "ledger/merge.py",
+        "if target.remember(name, value) != value:",
+        "if target.remember(name, value) is None:",
+        "parts of other batches are merged",
+        ("ledger/test_merge.py",),
+    ),
+    Mutant(
+        "engine/work.py",
+        "new = {unit: kept[unit_key(job, unit)] for unit in new}",
+        "",
+        "two processes end with other numbers than their ledger",
+        ("ledger/test_resuming.py",),
+    ),
+    Mutant(
+        "engine/work.py",
+        "return batches[number - 1 :: count]",
+        "return batches[number - 1 :: count + 1]",
+        "parts leave batches out",
+        ("scale/test_parts.py",),
     ),
     Mutant(
         "ledger/merge.py",

@@ -89,7 +89,7 @@ class Limits:
         run_tokens: how many tokens a cached run computes at a time.
         workers: what computes the units; None for this process.
         patience: how long workers may take.
-        part: compute only the units of this part, such as ``(3, 16)`` for the third of sixteen; the others stay NaN.
+        part: compute only this part of the batches, such as ``(3, 16)`` for the third of sixteen; other units stay NaN.
 
     >>> Limits.of("2 GB").memory == 2 * 2**30
     True

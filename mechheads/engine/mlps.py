@@ -16,7 +16,7 @@ from mechheads.engine.batches import Batch, Kind, Values
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job
 from mechheads.engine.memory import tokens_in_flight
-from mechheads.engine.plan import BATCHES_A_WORKER, Plan, with_mlps
+from mechheads.engine.plan import Plan, batches_at_least, with_mlps
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.engine.run import Measured, warn_of_undefined
@@ -48,15 +48,11 @@ class MlpWork:
 
     def batches(self) -> list[Batch]:
         job, limits, n_layers = self.job, self.job.spec.limits, self.job.model.n_layers
-        number, count = limits.part or (1, 1)
-        mlps = [Mlp(layer) for layer in range(n_layers)][number - 1 :: count]
+        mlps = [Mlp(layer) for layer in range(n_layers)]
         made = []
         for place in range(len(job.places)):
             _, stack = self._at_once(place)
-            if limits.workers is not None:
-                stack = min(
-                    stack, math.ceil(len(job.places) * len(mlps) / (BATCHES_A_WORKER * limits.workers.replicas))
-                )
+            stack = min(stack, math.ceil(len(job.places) * len(mlps) / batches_at_least(limits)))
             if job.ledger is not None:
                 stack = job.ledger.remember(f"mlps {place}", stack)
             units = [(mlp, place) for mlp in mlps]

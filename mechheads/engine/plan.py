@@ -207,12 +207,10 @@ def make_plan(
     stack = max(1, min(len(heads), tokens // usual))
     while stack > 1 and _in_flight(model, stack * widest, keys, stack * prompts, n_read, limits) > budget - kept:
         stack -= 1
-    if limits.workers is not None:
-        stack = min(stack, math.ceil(units / (BATCHES_A_WORKER * limits.workers.replicas)))
+    stack = min(stack, math.ceil(units / batches_at_least(limits)))
     stack = math.ceil(len(heads) / math.ceil(len(heads) / stack))
     joined = max(1, limits.logit_rows // (stack * prompts))
-    if limits.workers is not None:
-        joined = min(joined, math.ceil(units / (stack * BATCHES_A_WORKER * limits.workers.replicas)))
+    joined = min(joined, math.ceil(units / (stack * batches_at_least(limits))))
     flops = computed * sum(model.n_layers - head.layer for head in heads) * 2 * (block + key_flops * keys) + prompts * (
         units * n_read * unembed + extra_runs * model.n_layers * pos * token_flops
     )
@@ -240,6 +238,12 @@ def make_plan(
     runs = extra_runs * math.ceil(prompts / max(1, tokens_in_run(model, limits, pos) // pos))
     by_waves = plan.passes * bytes_read_by_waves(model, heads, stack)
     return replace(plan, bytes_read=runs * plan.weights_on_disk + by_waves)
+
+
+def batches_at_least(limits: Limits) -> int:
+    """Into how many batches the units are cut at least, so that every part and every worker has some."""
+    workers = 1 if limits.workers is None else BATCHES_A_WORKER * limits.workers.replicas
+    return workers * (1 if limits.part is None else limits.part[1])
 
 
 def with_mlps(plan: Plan, model: ModelCore, windows: Sequence[Window], waves: int) -> Plan:

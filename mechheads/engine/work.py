@@ -14,6 +14,7 @@ from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.same_model import SameModel, setup_of
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
+from mechheads.messages.warn import warn
 from mechheads.model.model import Model
 from mechheads.workers.messages import Setup
 
@@ -35,8 +36,8 @@ def finish(work: Work, *, what: str, progress: bool = True) -> Finished:
     Args:
         what: what is measured, for the progress bar.
     """
-    work, found = _own_part(work), Finished()
-    job, batches = work.job, work.batches()
+    job, found = work.job, Finished()
+    batches = _own_part(work.batches(), job.spec.limits.part)
     units = [unit for batch in batches for unit in batch.units]
     stored = {} if job.ledger is None else job.ledger.finished()
     for unit in units:
@@ -54,7 +55,8 @@ def finish(work: Work, *, what: str, progress: bool = True) -> Finished:
     def take(units: Sequence[Any], values: Values) -> None:
         new = {unit: value for unit, value in zip(units, values, strict=True) if unit not in found.values}
         if job.ledger is not None:
-            job.ledger.commit({unit_key(job, unit): value for unit, value in new.items()})
+            kept = job.ledger.commit({unit_key(job, unit): value for unit, value in new.items()})
+            new = {unit: kept[unit_key(job, unit)] for unit in new}
         found.values |= new
         bar.update(sum(map(job.cost, new)))
 
@@ -65,13 +67,17 @@ def finish(work: Work, *, what: str, progress: bool = True) -> Finished:
     return found
 
 
-def _own_part(work: Work) -> Work:
-    """The work in the heads of this process's part; every part has heads of all layers."""
-    job = work.job
-    if (part := job.spec.limits.part) is None:
-        return work
+def _own_part(batches: list[Batch], part: tuple[int, int] | None) -> list[Batch]:
+    """The batches of this process's part: every so many of the whole's, so that parts give the bits of the whole."""
+    if part is None:
+        return batches
     number, count = part
-    return work.some(replace(job, heads=tuple(sorted(job.heads)[number - 1 :: count])))
+    if number > len(batches):
+        warn(
+            f"part {number} of {count} computes nothing: the units make {len(batches)} batches, the smallest that can "
+            "be computed alone"
+        )
+    return batches[number - 1 :: count]
 
 
 def compute(work: Work, batches: Sequence[Batch], take: Take, say: Callable[[str], object] = lambda text: None) -> bool:

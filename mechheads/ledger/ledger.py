@@ -20,20 +20,23 @@ import numpy as np
 
 APPLICATION_ID = 0x6D686C67
 """Marks the file as a ledger of mechheads ("mhlg")."""
-VERSION = 1
+VERSION = 2
 PATIENCE = 60.0
 """Seconds to wait while another process writes to the file."""
 
 _TABLES = """
-CREATE TABLE sweeps (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, about TEXT NOT NULL, started TEXT NOT NULL);
+CREATE TABLE sweeps (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, about TEXT NOT NULL, started TEXT NOT NULL,
+    checksum INTEGER NOT NULL);
 CREATE TABLE units (sweep INTEGER NOT NULL REFERENCES sweeps, name TEXT NOT NULL, dtype TEXT NOT NULL,
     shape TEXT NOT NULL, data BLOB NOT NULL, checksum INTEGER NOT NULL, UNIQUE (sweep, name));
 CREATE TABLE settings (sweep INTEGER NOT NULL REFERENCES sweeps, name TEXT NOT NULL, value TEXT NOT NULL,
-    UNIQUE (sweep, name));
+    checksum INTEGER NOT NULL, UNIQUE (sweep, name));
 """
 _SWEEPS = """
 SELECT key, about, started, (SELECT count(*) FROM units WHERE sweep = sweeps.id) FROM sweeps ORDER BY id
 """
+_CHECKED = {"sweeps": "key, about, started", "units": "name, dtype, shape, data", "settings": "name, value"}
+"""The columns of each table that a row's checksum covers."""
 _DTYPE = "<f8"
 
 
@@ -80,7 +83,10 @@ class Ledger:
                 self._file.execute("PRAGMA journal_mode = wal")
                 self._file.execute("PRAGMA synchronous = normal")
                 with self._transaction():
-                    self._file.execute("INSERT OR IGNORE INTO sweeps (key, about, started) VALUES (?, ?, ?)", row)
+                    self._file.execute(
+                        "INSERT OR IGNORE INTO sweeps (key, about, started, checksum) VALUES (?, ?, ?, ?)",
+                        (*row, _checksum(*row)),
+                    )
                     ((self._sweep,),) = self._file.execute("SELECT id FROM sweeps WHERE key = ?", (key,))
             except BaseException:
                 self._file.close()
@@ -150,18 +156,20 @@ class Ledger:
         rows = self._file.execute(
             "SELECT name, dtype, shape, data FROM units WHERE sweep = ? ORDER BY rowid", (self._sweep,)
         )
-        return {
-            name: np.frombuffer(data, dtype).astype(np.float64).reshape(json.loads(shape))
-            for name, dtype, shape, data in rows
-        }
+        return {name: _array(dtype, shape, data) for name, dtype, shape, data in rows}
 
-    def commit(self, units: Mapping[str, np.ndarray]) -> None:
+    def commit(self, units: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Add finished units, all or none. Once this returns, they survive the end of the process.
 
+        Returns:
+            The units as they are stored. If another process has committed a unit before, its values count, so that
+            all processes end with the same numbers; they may differ by rounding, because it cut other batches.
+
         Raises:
-            ValueError: if one is not float64, or is already stored with other values.
+            ValueError: if one is not float64, or is already stored with another shape.
             OSError: if the file cannot be written, for example because the disk is full.
         """
+        kept = dict(units)
         with self._transaction():
             for name, values in units.items():
                 if values.dtype != np.float64:
@@ -172,11 +180,13 @@ class Ledger:
                     (self._sweep, name, *row, _checksum(name, *row)),
                 )
                 if not added.rowcount:
-                    there = self._file.execute(
+                    (there,) = self._file.execute(
                         "SELECT dtype, shape, data FROM units WHERE sweep = ? AND name = ?", (self._sweep, name)
                     )
-                    if there.fetchone() != row:
-                        raise ValueError(f"unit {name!r} is already in {self.path} with other values")
+                    if there[1] != row[1]:
+                        raise ValueError(f"unit {name!r} is already in {self.path} with the shape {there[1]}")
+                    kept[name] = _array(*there)
+        return kept
 
     def remember(self, name: str, value: Any) -> Any:
         """A setting of this sweep: the value given when it was first requested, in this process or an earlier one.
@@ -186,8 +196,9 @@ class Ledger:
             value: the value to store if there is none yet; anything that JSON can hold.
         """
         with self._transaction():
+            text = json.dumps(value)
             self._file.execute(
-                "INSERT OR IGNORE INTO settings VALUES (?, ?, ?)", (self._sweep, name, json.dumps(value))
+                "INSERT OR IGNORE INTO settings VALUES (?, ?, ?, ?)", (self._sweep, name, text, _checksum(name, text))
             )
             ((kept,),) = self._file.execute(
                 "SELECT value FROM settings WHERE sweep = ? AND name = ?", (self._sweep, name)
@@ -338,17 +349,25 @@ def _inspect(path: Path, busy: bool) -> list[tuple[str, str, str, int]]:
         tables = dict(file.execute("SELECT name, ifnull(CAST(rootpage AS INTEGER), 0) FROM sqlite_master"))
         if not {"sweeps", "units", "settings"} <= set(tables):
             raise _foreign(path, "it lacks a ledger's tables")
+        if version < VERSION:
+            raise ValueError(f"the ledger {path} is from an older mechheads and was not changed; give another path")
         if path.stat().st_size < page * max(tables.values()):
             raise _damaged(path, "its size is wrong")
     with closing(_connect(path, "ro" if busy else "ro&immutable=1")) as file:
         ((found,),) = file.execute("PRAGMA integrity_check(1)")
         if found != "ok":
             raise _damaged(path, found.splitlines()[-1])
-        for name, dtype, shape, data, checksum in file.execute("SELECT name, dtype, shape, data, checksum FROM units"):
-            if not isinstance(data, bytes) or _checksum(name, dtype, shape, data) != checksum:
-                raise _damaged(path, f"unit {name!r} is not what was committed")
+        for table, columns in _CHECKED.items():
+            for *row, checksum in file.execute(f"SELECT {columns}, checksum FROM {table}"):
+                if _checksum(*row) != checksum:
+                    raise _damaged(path, f"{row[0]!r} in {table} is not what was stored")
         return file.execute(_SWEEPS).fetchall()
 
 
-def _checksum(name: str, dtype: str, shape: str, data: bytes) -> int:
-    return zlib.crc32(data, zlib.crc32(repr((name, dtype, shape)).encode()))
+def _checksum(*row: object) -> int:
+    texts = repr([part for part in row if not isinstance(part, bytes)])
+    return zlib.crc32(b"".join(part for part in row if isinstance(part, bytes)), zlib.crc32(texts.encode()))
+
+
+def _array(dtype: str, shape: str, data: bytes) -> np.ndarray:
+    return np.frombuffer(data, dtype).astype(np.float64).reshape(json.loads(shape))

@@ -29,8 +29,8 @@ def merge(parts: Sequence[str | os.PathLike[str]], into: str | os.PathLike[str])
         into: the ledger that gets all units; created if it does not exist.
 
     Raises:
-        ValueError: if a part is not a ledger or is damaged, the parts are of different sweeps, or a unit has other
-            values in another part. Units of the parts before it stay in ``into``.
+        ValueError: if a part is not a ledger or is damaged, the parts are of different sweeps or were cut into other
+            batches, or a unit has other values in another part. Units of the parts before it stay in ``into``.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -69,6 +69,12 @@ def _copy(part: Path, into: Path, key: str) -> int:
         before = set(target.finished())
         units = source.finished()
         for name, value in source.settings().items():
-            target.remember(name, value)
-        target.commit(units)
+            if target.remember(name, value) != value:
+                raise ValueError(
+                    f"{part} was cut into other batches than the parts before it ({name}), so together they would not "
+                    "be the whole: run it again into a new ledger, with the same number of parts, budget and workers"
+                )
+        for name, values in target.commit(units).items():
+            if values.tobytes() != units[name].tobytes():
+                raise ValueError(f"unit {name!r} of {part} is already in {into} with other values")
     return len(units.keys() - before)

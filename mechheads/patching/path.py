@@ -25,6 +25,7 @@ from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, Unit, given, make_ready
 from mechheads.engine.mlps import run_mlps
 from mechheads.engine.places import Positions, by_place
+from mechheads.engine.plan import batches_at_least
 from mechheads.engine.report import About, describe_heads, describe_positions, report
 from mechheads.engine.run import Measured, warn_of_undefined, waves
 from mechheads.engine.work import finish
@@ -269,7 +270,7 @@ class _PathWork:
     def batches(self) -> list[Batch]:
         """The senders of each wave; more than in a sweep if only the read positions are computed."""
         job, more = self.job, 1
-        if not self._paths.receivers and job.spec.limits.workers is None:
+        if not self._paths.receivers and batches_at_least(job.spec.limits) == 1:
             more = max(1, job.plan.width // job.at.shape[1])
         if job.ledger is not None:
             more = job.ledger.remember(f"paths{job.part}", more)

@@ -27,6 +27,7 @@ from mechheads.files.tensors import TensorFile
 from mechheads.files.text import read_json
 from mechheads.heads import HeadId
 from mechheads.model.model import Model
+from mechheads.model.sources.converted_models import file_hash
 from mechheads.model.sources.source import Source
 
 _FORMAT = "mechheads analysis 1"
@@ -103,7 +104,8 @@ def write_analysis(path: str | os.PathLike[str], function: Callable[..., Any], m
         "arguments": {name: _encode(value, tensors, name) for name, value in arguments.items()},
     }
     if tensors:
-        _TENSORS.write(path.with_suffix(".safetensors"), tensors, {})
+        _TENSORS.write(beside := path.with_suffix(".safetensors"), tensors, {})
+        written["tensors"] = file_hash(beside)
     return write_file(path, json.dumps(written, indent=1))
 
 
@@ -123,14 +125,24 @@ def read_analysis(
     found = read_json(path)
     if not isinstance(found, dict) or found.get("format") != _FORMAT:
         raise ValueError(f"{path} is not an analysis; write one with mh.scale.write_analysis")
-    beside = path.with_suffix(".safetensors")
-    reader = _Reader(path, _TENSORS.read(beside)[0] if beside.exists() else {}, {"mechheads", *allow})
+    reader = _Reader(path, _tensors_of(path, found.get("tensors")), {"mechheads", *allow})
     function = reader.named(found["function"])
     _check_function(function)
     if wrong := [name for name in found["arguments"] if name in _SPLIT]:
         raise ValueError(f"{path} sets {wrong[0]}, which only who runs an analysis may set; take it out of the file")
     arguments = {name: reader.decode(value) for name, value in found["arguments"].items()}
     return Analysis(function, _source(found["model"], reader, trust_remote_code), arguments)
+
+
+def _tensors_of(path: Path, wanted: str | None) -> dict[str, Tensor]:
+    """The tensors next to a file, which says the hash that they must have."""
+    beside = path.with_suffix(".safetensors")
+    if wanted is None:
+        return {}
+    tensors, _ = _TENSORS.read(beside)
+    if file_hash(beside) != wanted:
+        raise ValueError(f"{beside} holds the tensors of another analysis than {path}; copy both files together")
+    return tensors
 
 
 def _source(written: Any, reader: _Reader, trust_remote_code: bool) -> Source:

@@ -31,7 +31,16 @@ def test_merging_copies_units_settings_and_descriptions_and_may_be_repeated(tmp_
 
 def test_a_unit_with_other_values_is_refused(tmp_path: Path) -> None:
     one, two = write(tmp_path / "1", "k", {"a": 1.0}), write(tmp_path / "2", "k", {"a": 1.5})
-    with pytest.raises(ValueError, match=r"unit 'a' is already in .* with other values"):
+    with pytest.raises(ValueError, match=r"unit 'a' of .*2 is already in .*all with other values"):
+        merge([one, two], tmp_path / "all")
+
+
+def test_parts_that_were_cut_otherwise_are_refused(tmp_path: Path) -> None:
+    one, two = write(tmp_path / "1", "k", {"a": 1.0}), tmp_path / "2"
+    with Ledger(two, "k", {}) as ledger:
+        ledger.remember("waves", [2, 1])
+        ledger.commit({"b": np.ones(1)})
+    with pytest.raises(ValueError, match=r"2 was cut into other batches than the parts before it \(waves\)"):
         merge([one, two], tmp_path / "all")
 
 

@@ -20,6 +20,7 @@ import mechheads as mh
 import mechheads.engine.run
 import mechheads.engine.work
 from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.work import unit_key
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.runs.head_cache import HeadCache
@@ -160,6 +161,25 @@ def test_killed_and_interrupted_it_goes_on_by_workers_and_computes_only_what_is_
     assert sum(map(len, workers.computed[before:])) == units - begun
     assert same(analysis(small, store=str(store)), undisturbed)
     assert computed.units == units, "a unit was computed twice, or one was not"
+
+
+def test_another_process_that_was_faster_gives_both_the_same_numbers(
+    small: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, compute = tmp_path / "store", mechheads.engine.work.compute
+
+    def slower(work: Any, batches: Any, take: Any, **more: Any) -> bool:
+        def late(units: Any, values: Any) -> None:
+            with Ledger(store, Ledger.list(store)[0]["key"], {}) as faster:
+                faster.commit({unit_key(work.job, unit): one + 1e-9 for unit, one in zip(units, values, strict=True)})
+            take(units, values)
+
+        return compute(work, batches, late, **more)
+
+    monkeypatch.setattr(mechheads.engine.work, "compute", slower)
+    ours = ANALYSES["ablation"](small, store=store)
+    assert (ours.scores.values != ANALYSES["ablation"](small).scores.values).any()
+    assert same(ours, ANALYSES["ablation"](small, store=store))
 
 
 @pytest.mark.parametrize("name", ANALYSES)
