@@ -123,7 +123,7 @@ commit = Ledger.commit
 
 def slowly(self, units):
     time.sleep(0.1)
-    commit(self, units)
+    return commit(self, units)
 
 
 Ledger.commit = slowly
@@ -275,8 +275,9 @@ def finding(self):
 
 
 def committing(self, units):
-    commit(self, units)
+    kept = commit(self, units)
     note("committed", units)
+    return kept
 
 
 def half(z, context):
