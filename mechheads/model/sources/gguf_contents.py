@@ -51,6 +51,8 @@ def complete_config(file: Path) -> transformers.PreTrainedConfig:
     tensors = {tensor.name for tensor in reader.tensors}
     factors = {t.name: np.array(t.data, dtype=np.float64).tolist() for t in reader.tensors if t.name in _FACTORS}
     try:
+        if getattr(config, "sliding_window", 0) is None and not hasattr(config, "layer_types"):
+            config.sliding_window = said.get("attention.sliding_window")  # of all layers, as in Phi 3
         rotations = _rotations_of(config)
         if rotations is not None:
             used = _set_rotations(config, rotations, said, factors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from mechheads.model import sources
 from mechheads.model.sources import ModelSourceError, Pretrained, default_folder, load_pretrained
 from mechheads.model.sources.default import Wheel
+from support.tiny import make_config, make_tokenizer, randomise, vocabulary_of
 from support.tiny_gguf import write_gguf
 
 Tiny = Callable[[str], Path]
@@ -215,6 +217,152 @@ def test_a_gguf_file_that_is_cut_short_is_named(tiny_gguf: Path, tmp_path: Path,
     cut.write_bytes(whole[: max(4, int(len(whole) * share))])
     with pytest.raises(ModelSourceError, match=r"cut\.gguf' is cut short or damaged: its [\d,]+ bytes end"):
         load(cut)
+
+
+def llama3(pairs: int, base: float, lowest: float, highest: float, factor: float, old: int) -> list[float]:
+    """The divisors of frequencies that Llama 3.1 and 3.2 have, as converters of their files work them out."""
+    found = []
+    for pair in range(pairs):
+        wave = 2 * math.pi * base ** (pair / pairs)
+        smooth = min(1.0, max(0.0, (old / wave - lowest) / (highest - lowest)))
+        found.append(1 / ((1 - smooth) / factor + smooth))
+    return found
+
+
+SCALED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "llama3": (
+        {},
+        {"rope_freqs.weight": llama3(4, 10_000.0, 1.0, 4.0, 32.0, 16)},
+        {
+            "rope_type": "llama3",
+            "factor": 32.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16,
+        },
+    ),
+    "linear": ({"type": "linear", "factor": 8.0}, {}, {"rope_type": "linear", "factor": 8.0}),
+    "linear by default": ({"factor": 8.0, "finetuned": True}, {}, {"rope_type": "linear", "factor": 8.0}),
+    "none": ({"type": "none", "factor": 8.0}, {}, {"rope_type": "default"}),
+    "yarn": (
+        {"type": "yarn", "factor": 4.0, "original_context_length": 16},
+        {},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    ),
+    "yarn with all": (
+        {
+            "type": "yarn",
+            "factor": 4.0,
+            "original_context_length": 16,
+            "attn_factor": 0.5,
+            "yarn_beta_fast": 3.0,
+            "yarn_beta_slow": 0.1,
+        },
+        {},
+        {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "attention_factor": 0.5 * (1 + 0.1 * math.log(4)),
+            "beta_fast": 3.0,
+            "beta_slow": 0.1,
+        },
+    ),
+}
+"""What a file says of scaled rotations: keys, tensors, and the same in transformers."""
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_the_scaling_of_rotations_in_a_gguf_file_is_applied(cache: Path, tiny: Tiny, tmp_path: Path, name: str) -> None:
+    keys, tensors, rotations = SCALED[name]
+    write_gguf(
+        tiny("llama"),
+        tmp_path / "scaled.gguf",
+        keys={f"llama.rope.scaling.{key}": value for key, value in keys.items()},
+        tensors=tensors,
+    )
+    theirs = transformers.AutoConfig.from_pretrained(tiny("llama"))
+    theirs.rope_parameters = {"rope_theta": 10_000.0} | rotations
+    wanted = transformers.LlamaForCausalLM.from_pretrained(tiny("llama"), config=theirs)
+    plain = load(tiny("llama")).model
+    ids = torch.arange(60)[None] * 7 % 300
+    with torch.no_grad():
+        logits = load(tmp_path / "scaled.gguf").model(ids).logits
+        torch.testing.assert_close(logits, wanted(ids).logits, atol=1e-4, rtol=1e-4)
+        assert ((logits - plain(ids).logits).abs().max() > 0.1) == (name != "none")
+
+
+def test_a_gguf_file_of_phi3_has_its_window_and_both_its_rotations(cache: Path, tiny: Tiny, tmp_path: Path) -> None:
+    short, long = [1.0, 1.2, 1.5], [2.0, 4.0, 9.0]
+    rotations = {"rope_type": "longrope", "rope_theta": 500.0, "partial_rotary_factor": 0.75, "attention_factor": 1.1}
+    tokenizer = make_tokenizer(begins=True)
+    sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    like = make_config("llama", tokenizer)
+    config = transformers.Phi3Config(
+        **{name: getattr(like, name) for name in (*sizes, "max_position_embeddings")},
+        **vocabulary_of(tokenizer),
+        original_max_position_embeddings=20,
+        sliding_window=30,
+        rope_parameters=rotations | {"short_factor": short, "long_factor": long, "factor": 1.0},
+    )
+    model = transformers.Phi3ForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            randomise(name, parameter, "llama")
+    model.save_pretrained(tmp_path / "phi3")
+    tokenizer.save_pretrained(tmp_path / "phi3")
+    said = {"rope.scaling.original_context_length": 20, "rope.scaling.attn_factor": 1.1}
+    said |= {"attention.sliding_window": 30, "rope.dimension_count": 6}
+    write_gguf(
+        tmp_path / "phi3",
+        tmp_path / "phi3.gguf",
+        keys={f"phi3.{key}": value for key, value in said.items()},
+        tensors={"rope_factors_short.weight": short, "rope_factors_long.weight": long},
+    )
+    read = load(tmp_path / "phi3.gguf").model
+    for length in (15, 28, 60):
+        ids = torch.arange(length)[None] * 7 % 300
+        with torch.no_grad():
+            torch.testing.assert_close(read(ids).logits, model(ids).logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("keys", "tensors", "words"),
+    [
+        ({"attention.clamp_kqv": 8.0}, {}, r"attention\.clamp_kqv = 8\.0"),
+        ({"attention.sliding_window": 8}, {}, r"attention\.sliding_window = 8"),
+        ({"attention.key_length": 16}, {}, r"attention\.key_length = 16"),
+        ({"final_logit_softcapping": 30.0}, {}, r"final_logit_softcapping = 30"),
+        ({"attention.causal": False}, {}, "attention.causal = False"),
+        ({"rope.scaling.type": "ntk"}, {}, r"rope\.scaling\.type = ntk"),
+        ({"rope.scaling.yarn_ext_factor": 0.5, "rope.scaling.type": "yarn"}, {}, r"yarn_ext_factor = 0\.5"),
+        ({"rope.scaling.attn_factor": 0.5}, {}, r"attn_factor = 0\.5"),
+        ({"rope.scaling.type": "yarn"}, {"rope_freqs.weight": [1.0] * 4}, r"rope_freqs\.weight"),
+        ({}, {"rope_freqs.weight": [1.0] * 3}, r"rope_freqs\.weight with 3 values for 8 rotated"),
+        ({}, {"rope_factors_long.weight": [1.0] * 4}, r"rope_factors_long\.weight"),
+        ({}, {"blk.1.attn_q.bias": [1.0] * 32}, r"the tensor blk\.1\.attn_q\.bias"),
+        ({}, {"blk.0.attn_sinks.weight": [1.0] * 4}, r"the tensor blk\.0\.attn_sinks\.weight"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_gguf_file_with_more_than_is_read_from_it_is_refused(
+    cache: Path, tiny: Tiny, tmp_path: Path, keys: dict[str, Any], tensors: dict[str, Any], words: str
+) -> None:
+    path = tmp_path / "more.gguf"
+    write_gguf(tiny("llama"), path, keys={f"llama.{key}": value for key, value in keys.items()}, tensors=tensors)
+    with pytest.raises(ModelSourceError, match=rf"more\.gguf' would be another model here: it has .*{words}"):
+        load(path)
+    assert not [path for path in cache.iterdir() if path.is_dir() and path.name.startswith("gguf-")]
+
+
+def test_a_gguf_file_may_say_again_what_its_config_says(cache: Path, tiny: Tiny, tmp_path: Path) -> None:
+    said = {"attention.key_length": 8, "attention.value_length": 8, "rope.dimension_count": 8, "attention.causal": True}
+    keys = {f"llama.{key}": value for key, value in said.items()} | {"general.author": "nobody"}
+    write_gguf(tiny("llama"), tmp_path / "same.gguf", keys=keys)
+    ids = torch.arange(20)[None] * 7
+    with torch.no_grad():
+        logits = load(tmp_path / "same.gguf").model(ids).logits
+        torch.testing.assert_close(logits, load(tiny("llama")).model(ids).logits, atol=1e-5, rtol=1e-5)
 
 
 # --- what is no model --------------------------------------------------------------------------------------
