@@ -15,6 +15,7 @@ import torch
 
 from mechheads.engine.row_layout import layout_of
 from mechheads.limits import budget_bytes
+from mechheads.model.backends.against_transformers import Trial, trial_of
 from mechheads.model.backends.base import AttnImplementation, Backend
 from mechheads.model.backends.on_disk import on_disk_of
 from mechheads.model.backends.readable import first_sentence
@@ -199,16 +200,16 @@ def from_transformers(
     """Use a transformers model with eager attention and its tokenizer; see ``load`` for the other arguments."""
     _check_attention(attn_implementation)
     adapter: Backend
+    trial = trial_of(model)
     if _choose_backend(backend) == "hooked":
         from mechheads.model.backends import hooked
 
         adapter = hooked.HookedBackend(_boot(hooked.boot, model, tokenizer, name))
-        adapter.check_same_logits(model)
     else:
         from mechheads.model.backends import bridge
 
         adapter = bridge.BridgeBackend(_boot(bridge.boot, model, tokenizer, name))
-    return _ready(Model(adapter, name, revision, tokenizer), attn_implementation)
+    return _ready(Model(adapter, name, revision, tokenizer), attn_implementation, trial)
 
 
 def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name: str) -> Any:
@@ -316,19 +317,24 @@ def _check_attention(attn_implementation: str) -> None:
         raise ValueError(f'attn_implementation is {attn_implementation!r}; choose "sdpa" or "eager"')
 
 
-def _ready(model: Model, attn_implementation: AttnImplementation) -> Model:
+def _ready(model: Model, attn_implementation: AttnImplementation, trial: Trial | None = None) -> Model:
     """The model, after trial runs that show that the engine can resume it, and how it may compute attention.
+
+    Args:
+        trial: what transformers gives for a prompt, if the model was made from one of transformers here.
 
     A model that carries its user's hooks is tried at its first analysis, because a trial would run these too; it
     keeps its own attention.
 
     Raises:
-        ValueError: if the engine cannot resume it.
+        ValueError: if the engine cannot resume it, or it gives other logits than transformers.
     """
     model.attn_implementation = attn_implementation
     if not model.backend.carries_hooks:
         if attn_implementation == "sdpa":
             model.backend.fuse_attention()
+        if trial is not None:
+            model.backend.check_same_logits(trial)
         layout_of(model)
     if model.backend.on_disk is not None:
         model.backend.on_disk.drop()
