@@ -24,7 +24,7 @@ _BEYOND = 32
 """So many tokens beyond a window or a context."""
 _PLACES = 16
 """At so many tokens the logits are compared: with all of them, a large vocabulary would take gigabytes."""
-_WINDOWS = ("sliding_window", "window_size", "attention_chunk_size")
+_WINDOWS = ("sliding_window", "window_size", "attention_chunk_size", "local_attention")
 _CONTEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 """The names that configs have for the size of a window, and for that of the context."""
 

@@ -43,6 +43,7 @@ def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
         )
         if known_by == _GEMMA_2:
             _resize_gemma_2(cfg, config)
+        _check_window(cfg, config)
         cfg.d_mlp = getattr(config, "n_inner", None) or cfg.d_mlp  # TransformerLens takes GPT-2's to be 4 d_model
         state = get_pretrained_state_dict(known_by, cfg, hf_model, dtype=hf_model.dtype)
     cfg.model_name = name
@@ -58,6 +59,18 @@ def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
         refactor_factored_attn_matrices=False,
     )
     return model.eval()
+
+
+def _check_window(cfg: Any, config: Any) -> None:
+    """Check that TransformerLens knows the window of a model, which may be longer than the trial at loading.
+
+    Raises:
+        ValueError: if it would let every token see all tokens before it.
+    """
+    window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
+    in_use = window and window < cfg.n_ctx and (kinds is None or "sliding_attention" in kinds)
+    if in_use and not cfg.use_local_attn:
+        raise ValueError(f'HookedTransformer has no window of {window} tokens for it; use backend="bridge"')
 
 
 def _resize_gemma_2(cfg: Any, config: Any) -> None:
