@@ -16,7 +16,7 @@ import torch
 from mechheads.engine.row_layout import layout_of
 from mechheads.limits import budget_bytes
 from mechheads.model.backends.against_transformers import Trial, trial_of
-from mechheads.model.backends.base import AttnImplementation, Backend
+from mechheads.model.backends.base import AttnImplementation, Backend, Weight
 from mechheads.model.backends.on_disk import on_disk_of
 from mechheads.model.backends.readable import first_sentence
 from mechheads.model.model import Model
@@ -262,8 +262,8 @@ def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplemen
     wrapped.folded_value_biases = _has_folded_value_biases(wrapped)
     if wrapped.folded_value_biases:
         warnings.warn(
-            "model: its value biases seem to be folded into b_O (b_V is zero in every layer and b_O is not), as "
-            "TransformerLens' processing does. Zero ablation, Scaling Contribution, gates and the parts of heads in a "
+            "model: its value biases seem to be folded into b_O (b_V is zero in every layer, and other biases are "
+            "not), as TransformerLens' processing does. Zero ablation, Scaling Contribution, gates and the parts of heads in a "
             "logit leave these biases in place and are other numbers than those of the original model; mean ablation "
             "and patching are the same. Load the original with mh.load, or without fold_value_biases",
             stacklevel=2,
@@ -272,14 +272,17 @@ def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplemen
 
 
 def _has_folded_value_biases(model: Model) -> bool:
-    """Whether no layer has a value bias, although there are places for them, and some layer has an output bias."""
-    values = [model.backend.bias("V", layer) for layer in range(model.n_layers)]
-    outputs = [model.b_O(layer) for layer in range(model.n_layers)]
-    return (
-        any(bias is not None for bias in values)
-        and not any(bias is not None and bool(bias.any()) for bias in values)
-        and any(bias is not None and bool(bias.any()) for bias in outputs)
-    )
+    """Whether no layer has a value bias, but some layers have biases of queries or keys and of the output.
+
+    HookedTransformer has places for all biases, so zeros for values alone say that something was folded.
+    """
+
+    def some(kind: Weight) -> bool:
+        biases = (model.backend.bias(kind, layer) for layer in range(model.n_layers))
+        return any(bias is not None and bool(bias.any()) for bias in biases)
+
+    has_places = model.backend.bias("V", 0) is not None
+    return has_places and not some("V") and some("O") and (some("Q") or some("K"))
 
 
 def _wrapped(model: Any, tokenizer: Any, attn_implementation: AttnImplementation) -> Model:
