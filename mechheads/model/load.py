@@ -263,9 +263,9 @@ def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplemen
     if wrapped.folded_value_biases:
         warnings.warn(
             "model: its value biases seem to be folded into b_O (b_V is zero in every layer, and other biases are "
-            "not), as TransformerLens' processing does. Zero ablation, Scaling Contribution, gates and the parts of heads in a "
-            "logit leave these biases in place and are other numbers than those of the original model; mean ablation "
-            "and patching are the same. Load the original with mh.load, or without fold_value_biases",
+            "not), as TransformerLens' processing does. Zero ablation, Scaling Contribution, gates and the parts of "
+            "heads in a logit leave these biases in place and are other numbers than those of the original model; mean "
+            "ablation and patching are the same. Load the original with mh.load, or without fold_value_biases",
             stacklevel=2,
         )
     return wrapped
