@@ -81,6 +81,7 @@ def read(
     config = config or transformers.AutoConfig.from_pretrained(source, **options)
     _check_config(config, source)
     how: dict[str, Any] = {"attn_implementation": "eager", "output_loading_info": True}
+    how["adapter_kwargs"] = {"subfolder": "none"}  # with peft, transformers would put on an adapter beside the weights
     if places is not None:
         how["device_map"] = places
     with no_warning_of_disk():

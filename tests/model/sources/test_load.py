@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import math
 import os
 import shutil
 import subprocess
 import sys
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +22,11 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+import mechheads as mh
 from mechheads.model import sources
 from mechheads.model.sources import ModelSourceError, Pretrained, default_folder, load_pretrained
 from mechheads.model.sources.default import Wheel
+from mechheads.model.sources.placing import Room
 from support.tiny import make_config, make_tokenizer, randomise, vocabulary_of
 from support.tiny_gguf import write_gguf
 
@@ -424,21 +428,97 @@ def test_models_without_heads_to_look_at(config: transformers.PreTrainedConfig, 
         load(tmp_path)
 
 
-def test_a_folder_of_an_adapter_is_said_to_be_one(tiny: Tiny, tmp_path: Path) -> None:
-    adapter = json.dumps({"peft_type": "LORA", "base_model_name_or_path": "some/base"})
-    alone, merged = tmp_path / "alone", tmp_path / "merged"
-    alone.mkdir()
-    (alone / "adapter_config.json").write_text(adapter)
-    (alone / "adapter_model.safetensors").write_bytes(b"")
-    with pytest.raises(ModelSourceError, match=r"is an adapter .* of 'some/base', not a whole model: merge it"):
-        load(alone)
-    shutil.copy(tiny("gpt2") / "config.json", alone)
-    with pytest.raises(ModelSourceError, match="is an adapter"):
-        load(alone)
-    shutil.copytree(tiny("gpt2"), merged)
-    with_model = load(merged).model.state_dict()
-    (merged / "adapter_config.json").write_text("{}")
-    assert all(torch.equal(value, with_model[name]) for name, value in load(merged).model.state_dict().items())
+def write_adapter(folder: Path, base: object, rank: int = 2, **more: Any) -> dict[str, torch.Tensor]:
+    """A LoRA of the queries and outputs of all layers of the tiny llama, and the changes of weights that it means."""
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": str(base), "r": rank}
+    config |= {"lora_alpha": 6, "target_modules": ["q_proj", "o_proj"]}
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps(config | more))
+    draw = torch.Generator().manual_seed(0)
+    stored, changes = {}, {}
+    for layer in range(3):
+        for part in ("q_proj", "o_proj"):
+            name = f"model.layers.{layer}.self_attn.{part}"
+            down, up = (torch.randn(shape, generator=draw) for shape in ((rank, 32), (32, rank)))
+            for which, value in (("lora_A", down), ("lora_B", up)):
+                stored[f"base_model.model.{name}.{which}.weight"] = value
+            changes[f"{name}.weight"] = 6 / rank * up @ down
+    save_file(stored, folder / "adapter_model.safetensors")
+    return changes
+
+
+@pytest.mark.needs(importlib.util.find_spec("peft") is not None, "peft")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_adapter_is_merged_into_its_base(tiny: Tiny, tmp_path: Path, dtype: torch.dtype) -> None:
+    changes = write_adapter(tmp_path / "lora", tiny("llama"))
+    source, base = load(tmp_path / "lora", dtype=dtype), load(tiny("llama")).model.state_dict()
+    merged = source.model.state_dict()
+    assert merged.keys() == base.keys() and type(source.model) is transformers.LlamaForCausalLM
+    for name, weight in merged.items():
+        wanted = base[name] + changes.get(name, 0)
+        torch.testing.assert_close(weight, wanted.to(dtype), atol=1e-6, rtol=1e-5)
+    assert source.name == str(tmp_path / "lora")
+    assert source.tokenizer(" Paris").input_ids == load(tiny("llama")).tokenizer(" Paris").input_ids
+    model = mh.load(tmp_path / "lora")
+    with torch.no_grad():
+        wanted = load(tmp_path / "lora").model(torch.tensor([[0, 5, 6]])).logits
+    torch.testing.assert_close(model.cache([[0, 5, 6]]).logits[0], wanted[0], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.needs(importlib.util.find_spec("peft") is not None, "peft")
+def test_an_adapter_of_another_model_is_refused(tiny: Tiny, tmp_path: Path) -> None:
+    write_adapter(tmp_path / "lora", tiny("llama"), target_modules=["q_proj"])
+    with pytest.raises(ModelSourceError, match=r"cannot be merged into it: 6 of its weights .* such as .*o_proj"):
+        load(tmp_path / "lora")
+    write_adapter(tmp_path / "other", tiny("gpt2"))
+    with pytest.raises(ModelSourceError, match="cannot be merged into it: Target modules"):
+        load(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        ({}, r"is an adapter \(LORA\) of .*, not a whole model; .* install peft \(pip install peft\)"),
+        ({"base_model_name_or_path": "some/base"}, r"of 'some/base', .*, and its base is not a folder on this machine"),
+        ({"base_model_name_or_path": None}, "of None, .*, and its base is not a folder on this machine"),
+        ({"peft_type": "PROMPT_TUNING"}, r"adapter \(PROMPT_TUNING\) .* kinds LORA, LOHA, LOKR, IA3 without code"),
+        ({"peft_type": "XLORA"}, r"adapter \(XLORA\) .* kinds LORA, LOHA, LOKR, IA3 without code"),
+        ({"megatron_config": {"a": 1}, "megatron_core": "os"}, r"without code of their own; merge it yourself"),
+    ],
+)
+def test_what_an_adapter_needs_is_said(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, about: dict[str, Any], words: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    write_adapter(tmp_path / "lora", tiny("llama"), **about)
+    shutil.copy(tiny("gpt2") / "config.json", tmp_path / "lora")
+    with pytest.raises(ModelSourceError, match=words):
+        load(tmp_path / "lora")
+    with pytest.raises(ModelSourceError, match=r"max_memory: the weights of .* are changed in memory"):
+        load(tmp_path / "lora", room=Room(10**9, torch.device("cpu")))
+    (tmp_path / "lora" / "adapter_config.json").write_text("[]")
+    with pytest.raises(ModelSourceError, match="lora' cannot be read as a model"):
+        load(tmp_path / "lora")
+
+
+def test_an_adapter_without_weights_is_refused(tiny: Tiny, tmp_path: Path) -> None:
+    write_adapter(tmp_path / "lora", tiny("llama"))
+    (tmp_path / "lora" / "adapter_model.safetensors").unlink()
+    with pytest.raises(ModelSourceError, match=r"its weights \(adapter_model\.safetensors\) are missing"):
+        load(tmp_path / "lora")
+
+
+def test_a_whole_model_beside_an_adapter_is_loaded_without_it(tiny: Tiny, tmp_path: Path) -> None:
+    write_adapter(tmp_path / "both", tiny("llama"))
+    shutil.copytree(tiny("llama"), tmp_path / "both", dirs_exist_ok=True)
+    plain = load(tiny("llama")).model.state_dict()
+    with pytest.warns(UserWarning, match=r"holds a whole model and an adapter beside it.* adapter is left out"):
+        found = load(tmp_path / "both").model.state_dict()
+    assert found.keys() == plain.keys() and all(torch.equal(found[name], plain[name]) for name in plain)
+    (tmp_path / "both" / "adapter_model.safetensors").unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        load(tmp_path / "both")
 
 
 def test_code_of_a_model_runs_only_when_asked(tiny: Tiny, tmp_path: Path) -> None:
