@@ -73,14 +73,14 @@ def merged(folder: Path, read: Callable[[Path], tuple[Any, Any]]) -> tuple[Any, 
     except Exception as error:  # peft raises errors of any type for what it does not know
         raise ModelSourceError(f"{what}, and cannot be merged into it: {error}") from error
     if _has(folder, _TOKENIZER):
-        tokenizer = type(tokenizer).from_pretrained(str(folder), local_files_only=True)
+        tokenizer = type(tokenizer).from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     return model, tokenizer
 
 
 def _merge(peft: Any, model: Any, folder: Path) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Found missing adapter keys")  # an error below, which names them
-        adapted = peft.PeftModel.from_pretrained(model, str(folder))
+        adapted = peft.PeftModel.from_pretrained(model, str(folder), trust_remote_code=False)
         report = adapted.load_adapter(str(folder), "default")
     if lost := sorted([*report.missing_keys, *report.unexpected_keys]):
         raise ValueError(f"{len(lost)} of its weights have no place in the base or are missing, such as {lost[0]}")

@@ -40,7 +40,9 @@ def complete_config(file: Path) -> transformers.PreTrainedConfig:
     Raises:
         ModelSourceError: if a key or a tensor of the file changes what the model computes, and would be lost.
     """
-    config = transformers.AutoConfig.from_pretrained(str(file.parent), gguf_file=file.name, local_files_only=True)
+    config = transformers.AutoConfig.from_pretrained(
+        str(file.parent), gguf_file=file.name, local_files_only=True, trust_remote_code=False
+    )
     reader = GGUFReader(file)
     prefix = reader.fields["general.architecture"].contents() + "."
     said = {

@@ -246,6 +246,18 @@ SCALED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         },
     ),
     "linear": ({"type": "linear", "factor": 8.0}, {}, {"rope_type": "linear", "factor": 8.0}),
+    "llama3 and linear": (
+        {"factor": 2.0, "attn_factor": 1.5},
+        {"rope_freqs.weight": [1.0, 2.0, 3.0, 4.0]},
+        {
+            "rope_type": "longrope",
+            "short_factor": [2.0, 4.0, 6.0, 8.0],
+            "long_factor": [2.0, 4.0, 6.0, 8.0],
+            "attention_factor": 1.5,
+            "factor": 1.0,
+            "original_max_position_embeddings": 64,
+        },
+    ),
     "linear by default": ({"factor": 8.0, "finetuned": True}, {}, {"rope_type": "linear", "factor": 8.0}),
     "none": ({"type": "none", "factor": 8.0}, {}, {"rope_type": "default"}),
     "yarn": (
