@@ -200,7 +200,7 @@ def from_transformers(
     """Use a transformers model with eager attention and its tokenizer; see ``load`` for the other arguments."""
     _check_attention(attn_implementation)
     adapter: Backend
-    trial = trial_of(model)
+    trial = _trial(model, name)
     if _choose_backend(backend) == "hooked":
         from mechheads.model.backends import hooked
 
@@ -210,6 +210,18 @@ def from_transformers(
 
         adapter = bridge.BridgeBackend(_boot(bridge.boot, model, tokenizer, name))
     return _ready(Model(adapter, name, revision, tokenizer), attn_implementation, trial)
+
+
+def _trial(model: Any, name: str) -> Trial | None:
+    try:
+        return trial_of(model)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:  # models with code of their own raise errors of any type
+        raise ValueError(
+            f"model: {name!r} (architecture {type(model).__name__}) cannot be read: transformers cannot run it: "
+            f"{first_sentence(error)}"
+        ) from error
 
 
 def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name: str) -> Any:

@@ -58,7 +58,8 @@ def trial_of(model: Any) -> Trial | None:
     embedding = model.get_input_embeddings().weight
     ids = trial_tokens(len(embedding), 1, _length(model.config), embedding.device)
     places = torch.linspace(0, ids.shape[1] - 1, _PLACES, device=ids.device).round().long().unique()
-    picks = "logits_to_keep" in inspect.signature(model.forward).parameters
+    own_code = not type(model).__module__.startswith("transformers.")
+    picks = not own_code and "logits_to_keep" in inspect.signature(model.forward).parameters
     with torch.no_grad():
         logits = model(input_ids=ids, use_cache=False, **({"logits_to_keep": places} if picks else {})).logits
     return Trial(ids, places, logits if picks else logits[:, places])

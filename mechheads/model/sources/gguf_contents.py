@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,8 @@ def complete_config(file: Path) -> transformers.PreTrainedConfig:
     try:
         if getattr(config, "sliding_window", 0) is None and not hasattr(config, "layer_types"):
             config.sliding_window = said.get("attention.sliding_window")  # of all layers, as in Phi 3
+        if hasattr(config, "query_pre_attn_scalar"):
+            config.query_pre_attn_scalar = _squared_scale(config)
         rotations = _rotations_of(config)
         if rotations is not None:
             used = _set_rotations(config, rotations, said, factors)
@@ -78,6 +81,12 @@ def complete_config(file: Path) -> transformers.PreTrainedConfig:
 
 class _NotAppliedError(Exception):
     """A scaling of rotations that transformers does not know; the text names it."""
+
+
+def _squared_scale(config: Any) -> int:
+    """What scores of Gemma 2 and 3 are divided by, squared. No file says it: only their 27B models differ."""
+    is_27b = config.num_hidden_layers in (46, 62)
+    return config.hidden_size // config.num_attention_heads if is_27b else _d_head(config)
 
 
 def _rotations_of(config: Any) -> dict[str, Any] | None:
@@ -159,7 +168,10 @@ def _lost_keys(config: Any, said: dict[str, Any]) -> Iterator[str]:
 
 def _lost_tensors(model: Any, architecture: str, tensors: set[str]) -> Iterator[str]:
     processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=model.config.to_dict())
-    known = get_gguf_hf_weights_map(model, processor)
+    known: set[str] = set()
+    for part in {model, model.base_model}:  # for the whole tree of modules, the time grows with its square
+        alone: Any = SimpleNamespace(config=model.config, state_dict=part.state_dict, named_children=tuple)
+        known |= get_gguf_hf_weights_map(alone, processor).keys()
     for name in sorted(tensors):
         if name not in known and name.removesuffix(".weight") not in known:  # experts are mapped without the suffix
             yield f"the tensor {name}"

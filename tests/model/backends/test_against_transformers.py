@@ -101,3 +101,12 @@ def test_the_trial_is_made_at_loading(tiny: Any, monkeypatch: pytest.MonkeyPatch
     )
     mh.load(tiny("llama"))
     assert tried == [64]
+
+
+def test_a_model_that_transformers_cannot_run_is_refused(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Any, **_: Any) -> None:
+        raise TypeError("no such thing. Really")
+
+    monkeypatch.setattr(transformers.LlamaForCausalLM, "forward", fails)
+    with pytest.raises(ValueError, match=r"cannot be read: transformers cannot run it: no such thing \(TypeError\)"):
+        mh.load(tiny("llama"))

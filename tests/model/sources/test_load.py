@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
 import huggingface_hub.constants
 import pytest
 import torch
@@ -26,6 +27,7 @@ import mechheads as mh
 from mechheads.model import sources
 from mechheads.model.sources import ModelSourceError, Pretrained, default_folder, load_pretrained
 from mechheads.model.sources.default import Wheel
+from mechheads.model.sources.gguf_contents import complete_config
 from mechheads.model.sources.placing import Room
 from support.tiny import make_config, make_tokenizer, randomise, vocabulary_of
 from support.tiny_gguf import write_gguf
@@ -369,6 +371,27 @@ def test_a_gguf_file_with_more_than_is_read_from_it_is_refused(
     with pytest.raises(ModelSourceError, match=rf"more\.gguf' would be another model here: it has .*{words}"):
         load(path)
     assert not [path for path in cache.iterdir() if path.is_dir() and path.name.startswith("gguf-")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers", "wanted"),
+    [("gemma2", 26, 16), ("gemma2", 46, 24), ("gemma3", 34, 16), ("gemma3", 62, 24)],
+)
+def test_the_scale_of_attention_in_gemma_is_known_by_its_size(
+    tmp_path: Path, kind: str, layers: int, wanted: int
+) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "gemma.gguf", kind)
+    writer.add_block_count(layers)
+    writer.add_embedding_length(48)
+    writer.add_head_count(2)
+    writer.add_key_length(16)
+    writer.add_context_length(64)
+    writer.add_feed_forward_length(16)
+    writer.add_vocab_size(50)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    assert complete_config(tmp_path / "gemma.gguf").query_pre_attn_scalar == wanted
 
 
 def test_a_gguf_file_may_say_again_what_its_config_says(cache: Path, tiny: Tiny, tmp_path: Path) -> None:
