@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from gguf import GGUFReader
+from gguf import GGUFReader, GGUFValueType
 from transformers.modeling_gguf_pytorch_utils import (
     GGUF_TO_TRANSFORMERS_MAPPING,
     TENSOR_PROCESSORS,
@@ -27,7 +27,7 @@ from transformers.modeling_gguf_pytorch_utils import (
 from mechheads.model.sources.errors import ModelSourceError
 
 _ABOUT_THE_FILE = ("GGUF.", "general.", "tokenizer.", "quantize.", "imatrix.", "split.")
-"""Beginnings of keys that say nothing of what the network computes."""
+"""Beginnings of keys that say nothing of what the network computes. The notes of other tools are texts."""
 _IN_THE_SHAPES = ("feed_forward_length", "expert_feed_forward_length", "expert_shared_feed_forward_length")
 """Sizes that the tensors' shapes say too; transformers checks these."""
 _HARMLESS = (*_IN_THE_SHAPES, "context_length", "tensor_data_layout", "rope.scaling.finetuned")
@@ -49,13 +49,13 @@ def complete_config(file: Path) -> transformers.PreTrainedConfig:
     said = {
         key.removeprefix(prefix): field.contents()
         for key, field in reader.fields.items()
-        if not key.startswith(_ABOUT_THE_FILE)
+        if not key.startswith(_ABOUT_THE_FILE) and (key.startswith(prefix) or field.types != [GGUFValueType.STRING])
     }
     tensors = {tensor.name for tensor in reader.tensors}
     factors = {t.name: np.array(t.data, dtype=np.float64).tolist() for t in reader.tensors if t.name in _FACTORS}
     try:
         if getattr(config, "sliding_window", 0) is None and not hasattr(config, "layer_types"):
-            config.sliding_window = said.get("attention.sliding_window")  # of all layers, as in Phi 3
+            config.sliding_window = said.get("attention.sliding_window") or None  # of all layers, as in Phi 3
         if hasattr(config, "query_pre_attn_scalar"):
             config.query_pre_attn_scalar = _squared_scale(config)
         rotations = _rotations_of(config)
@@ -181,9 +181,9 @@ def _as_the_config_says(config: Any, key: str) -> Any:
     """The value that the config gives to what a key of a GGUF file is about; None if it says nothing."""
     if key == "attention.causal":
         return True
-    if key in ("attention.key_length", "attention.value_length"):
+    if key.startswith(("attention.key_length", "attention.value_length")):
         return _d_head(config)
-    if key == "rope.dimension_count":
+    if key.startswith("rope.dimension_count"):
         return _rotated(config)
     if key in ("rope.freq_base_swa", "rope.local.freq_base"):
         return (getattr(config, "rope_parameters", None) or {}).get("sliding_attention", {}).get("rope_theta")
@@ -191,6 +191,7 @@ def _as_the_config_says(config: Any, key: str) -> Any:
         "attention.head_count_kv": ("num_key_value_heads", "num_attention_heads"),
         "attention.layer_norm_epsilon": ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"),
         "attention.sliding_window": ("sliding_window",),
+        "attention.sliding_window_pattern": ("_sliding_window_pattern",),
         "attn_logit_softcapping": ("attn_logit_softcapping",),
         "final_logit_softcapping": ("final_logit_softcapping",),
         "use_parallel_residual": ("use_parallel_residual",),
@@ -201,6 +202,8 @@ def _as_the_config_says(config: Any, key: str) -> Any:
 
 
 def _same(value: Any, ours: Any) -> bool:
+    if ours is None:
+        return type(value) in (int, float) and value == 0  # how files say that there is no such thing
     if isinstance(ours, (int, float)) and isinstance(value, (int, float)):
         return math.isclose(value, ours, rel_tol=1e-6)  # a file holds float32
     return value == ours

@@ -351,7 +351,10 @@ def test_a_gguf_file_of_phi3_has_its_window_and_both_its_rotations(cache: Path, 
         ({"attention.sliding_window": 8}, {}, r"attention\.sliding_window = 8"),
         ({"attention.key_length": 16}, {}, r"attention\.key_length = 16"),
         ({"final_logit_softcapping": 30.0}, {}, r"final_logit_softcapping = 30"),
-        ({"attention.causal": False}, {}, "attention.causal = False"),
+        ({"attention.causal": False}, {}, r"attention\.causal = False"),
+        ({"attention.key_length_swa": 4}, {}, r"attention\.key_length_swa = 4"),
+        ({"expert_count": 4}, {}, r"expert_count = 4"),
+        ({"embedding_mode": "loud"}, {}, r"embedding_mode = loud"),
         ({"rope.scaling.type": "ntk"}, {}, r"rope\.scaling\.type = ntk"),
         ({"rope.scaling.yarn_ext_factor": 0.5, "rope.scaling.type": "yarn"}, {}, r"yarn_ext_factor = 0\.5"),
         ({"rope.scaling.attn_factor": 0.5}, {}, r"attn_factor = 0\.5"),
@@ -394,9 +397,27 @@ def test_the_scale_of_attention_in_gemma_is_known_by_its_size(
     assert complete_config(tmp_path / "gemma.gguf").query_pre_attn_scalar == wanted
 
 
+def test_a_gguf_file_without_one_of_its_tensors_or_with_a_number_of_another_tool(
+    cache: Path, tiny: Tiny, tmp_path: Path
+) -> None:
+    write_gguf(tiny("llama"), tmp_path / "other.gguf", keys={"tool.scale": 2.0})
+    with pytest.raises(ModelSourceError, match=r"it has tool\.scale = 2\.0, which transformers"):
+        load(tmp_path / "other.gguf")
+    partial = tmp_path / "partial"
+    shutil.copytree(tiny("llama"), partial)
+    tensors = load_file(partial / "model.safetensors")
+    del tensors["model.layers.1.self_attn.o_proj.weight"]
+    save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
+    write_gguf(partial, tmp_path / "partial.gguf")
+    with pytest.raises(ModelSourceError, match=r"incomplete: 1 of its weights .*\.1\.self_attn\.o_proj"):
+        load(tmp_path / "partial.gguf")
+
+
 def test_a_gguf_file_may_say_again_what_its_config_says(cache: Path, tiny: Tiny, tmp_path: Path) -> None:
     said = {"attention.key_length": 8, "attention.value_length": 8, "rope.dimension_count": 8, "attention.causal": True}
-    keys = {f"llama.{key}": value for key, value in said.items()} | {"general.author": "nobody"}
+    said |= {"expert_count": 0, "logit_scale": 0.0}
+    keys = {f"llama.{key}": value for key, value in said.items()}
+    keys |= {"general.author": "nobody", "quantizer.version": "2", "split.count": 1}
     write_gguf(tiny("llama"), tmp_path / "same.gguf", keys=keys)
     ids = torch.arange(20)[None] * 7
     with torch.no_grad():
