@@ -30,6 +30,7 @@ _PATHS = ("patching/test_path.py", "patching/test_mlp_paths.py", "patching/test_
 _STATS = ("results/test_stats.py",)
 _SHIPS = ("safety/heads/test_ships.py",)
 _RANKS = ("labels/test_static.py",)
+_SOURCES = ("model/sources/test_load.py",)
 _LEDGER = ("ledger/test_ledger.py", "ledger/test_merge.py")
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -943,5 +944,47 @@ MUTANTS: tuple[Mutant, ...] = (
         "masked_fill_(~seen, -1.0)",
         "what a mask hides is still seen",
         ("engine/test_sweep.py", "generation"),
+    ),
+    Mutant(
+        "model/sources/gguf_contents.py",
+        'found["attention_factor"] = attention * (0.1 * math.log(factor) + 1.0)',
+        'found["attention_factor"] = attention',
+        "yarn's factor of attention is dropped",
+        _SOURCES,
+    ),
+    Mutant(
+        "model/sources/gguf_contents.py",
+        'found["original_max_position_embeddings"] = context if always else original',
+        'found["original_max_position_embeddings"] = context',
+        "the divisors of long prompts are never used",
+        _SOURCES,
+    ),
+    Mutant(
+        "model/sources/gguf_contents.py",
+        "[factor * value for value in always or factors.get(name, ())]",
+        "[value for value in always or factors.get(name, ())]",
+        "of two scalings of rotations one is dropped",
+        _SOURCES,
+    ),
+    Mutant(
+        "model/sources/gguf_contents.py",
+        "if name not in known and name",
+        "if not known and name",
+        "tensors of a GGUF file are lost in silence",
+        _SOURCES,
+    ),
+    Mutant(
+        "model/backends/against_transformers.py",
+        "max([_SHORTEST, *(size + _BEYOND for size in within)])",
+        "max([_SHORTEST, *(size for size in within)])",
+        "the trial at loading does not reach beyond windows",
+        ("model/backends/test_against_transformers.py",),
+    ),
+    Mutant(
+        "model/load.py",
+        "            model.backend.check_same_logits(trial)",
+        "            pass",
+        "a model that is not that of transformers is loaded",
+        ("model/backends/test_against_transformers.py",),
     ),
 )

@@ -15,7 +15,8 @@ import torch
 
 from mechheads.engine.row_layout import layout_of
 from mechheads.limits import budget_bytes
-from mechheads.model.backends.base import AttnImplementation, Backend
+from mechheads.model.backends.against_transformers import Trial, trial_of
+from mechheads.model.backends.base import AttnImplementation, Backend, Weight
 from mechheads.model.backends.on_disk import on_disk_of
 from mechheads.model.backends.readable import first_sentence
 from mechheads.model.model import Model
@@ -199,16 +200,28 @@ def from_transformers(
     """Use a transformers model with eager attention and its tokenizer; see ``load`` for the other arguments."""
     _check_attention(attn_implementation)
     adapter: Backend
+    trial = _trial(model, name)
     if _choose_backend(backend) == "hooked":
         from mechheads.model.backends import hooked
 
         adapter = hooked.HookedBackend(_boot(hooked.boot, model, tokenizer, name))
-        adapter.check_same_logits(model)
     else:
         from mechheads.model.backends import bridge
 
         adapter = bridge.BridgeBackend(_boot(bridge.boot, model, tokenizer, name))
-    return _ready(Model(adapter, name, revision, tokenizer), attn_implementation)
+    return _ready(Model(adapter, name, revision, tokenizer), attn_implementation, trial)
+
+
+def _trial(model: Any, name: str) -> Trial | None:
+    try:
+        return trial_of(model)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:  # models with code of their own raise errors of any type
+        raise ValueError(
+            f"model: {name!r} (architecture {type(model).__name__}) cannot be read: transformers cannot run it: "
+            f"{first_sentence(error)}"
+        ) from error
 
 
 def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name: str) -> Any:
@@ -261,24 +274,27 @@ def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplemen
     wrapped.folded_value_biases = _has_folded_value_biases(wrapped)
     if wrapped.folded_value_biases:
         warnings.warn(
-            "model: its value biases seem to be folded into b_O (b_V is zero in every layer and b_O is not), as "
-            "TransformerLens' processing does. Zero ablation, Scaling Contribution, gates and the parts of heads in a "
-            "logit leave these biases in place and are other numbers than those of the original model; mean ablation "
-            "and patching are the same. Load the original with mh.load, or without fold_value_biases",
+            "model: its value biases seem to be folded into b_O (b_V is zero in every layer, and other biases are "
+            "not), as TransformerLens' processing does. Zero ablation, Scaling Contribution, gates and the parts of "
+            "heads in a logit leave these biases in place and are other numbers than those of the original model; mean "
+            "ablation and patching are the same. Load the original with mh.load, or without fold_value_biases",
             stacklevel=2,
         )
     return wrapped
 
 
 def _has_folded_value_biases(model: Model) -> bool:
-    """Whether no layer has a value bias, although there are places for them, and some layer has an output bias."""
-    values = [model.backend.bias("V", layer) for layer in range(model.n_layers)]
-    outputs = [model.b_O(layer) for layer in range(model.n_layers)]
-    return (
-        any(bias is not None for bias in values)
-        and not any(bias is not None and bool(bias.any()) for bias in values)
-        and any(bias is not None and bool(bias.any()) for bias in outputs)
-    )
+    """Whether no layer has a value bias, but some layers have biases of queries or keys and of the output.
+
+    HookedTransformer has places for all biases, so zeros for values alone say that something was folded.
+    """
+
+    def some(kind: Weight) -> bool:
+        biases = (model.backend.bias(kind, layer) for layer in range(model.n_layers))
+        return any(bias is not None and bool(bias.any()) for bias in biases)
+
+    has_places = model.backend.bias("V", 0) is not None
+    return has_places and not some("V") and some("O") and (some("Q") or some("K"))
 
 
 def _wrapped(model: Any, tokenizer: Any, attn_implementation: AttnImplementation) -> Model:
@@ -316,19 +332,24 @@ def _check_attention(attn_implementation: str) -> None:
         raise ValueError(f'attn_implementation is {attn_implementation!r}; choose "sdpa" or "eager"')
 
 
-def _ready(model: Model, attn_implementation: AttnImplementation) -> Model:
+def _ready(model: Model, attn_implementation: AttnImplementation, trial: Trial | None = None) -> Model:
     """The model, after trial runs that show that the engine can resume it, and how it may compute attention.
+
+    Args:
+        trial: what transformers gives for a prompt, if the model was made from one of transformers here.
 
     A model that carries its user's hooks is tried at its first analysis, because a trial would run these too; it
     keeps its own attention.
 
     Raises:
-        ValueError: if the engine cannot resume it.
+        ValueError: if the engine cannot resume it, or it gives other logits than transformers.
     """
     model.attn_implementation = attn_implementation
     if not model.backend.carries_hooks:
         if attn_implementation == "sdpa":
             model.backend.fuse_attention()
+        if trial is not None:
+            model.backend.check_same_logits(trial)
         layout_of(model)
     if model.backend.on_disk is not None:
         model.backend.on_disk.drop()

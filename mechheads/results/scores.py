@@ -391,6 +391,7 @@ class HeadScores:
         size += f", {len(self.missing)} heads missing" if self.missing else ""
         if isinstance(precision := self.provenance.get("precision"), dict):
             size += f", within {precision['largest_difference']:.2g} of float32 on {len(precision['sample'])} heads"
+        size += ", value biases folded into b_O" if self.provenance.get("folded_value_biases") else ""
         return f"<{type(self).__name__} {self.name!r} in {self.unit}: {size}>"
 
     def _repr_html_(self) -> str:

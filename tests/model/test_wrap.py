@@ -269,9 +269,23 @@ def test_folded_value_biases_are_said(tiny, recwarn) -> None:
     inner.enable_compatibility_mode(disable_warnings=True)
     with pytest.warns(UserWarning, match="value biases seem to be folded into b_O.*Zero ablation.*mh.load"):
         folded = mh.wrap(inner)
-    assert folded.provenance()["folded_value_biases"] is True
+    effects = [mh.ablate(model, [[3, 4, 5]], heads="L0H0", progress=False) for model in (folded, plain)]
+    assert [effect.provenance.get("folded_value_biases") for effect in effects] == [True, None]
+    assert [", value biases folded into b_O>" in repr(effect) for effect in effects] == [True, False]
     ids, z = torch.arange(1, 7)[None], folded.hook_name("z", 0)
     with torch.no_grad():
         whole, lacking = (m.run_with_cache(ids, names_filter=z)[1][z] for m in (plain.model, inner))
     norm = plain.model.blocks[0].ln1.original_component.bias.detach()
     same(whole - lacking, (0.5 + norm @ plain.W_V[0]).squeeze(-2).expand_as(whole), 1e-5)
+
+
+@only_on_3
+@pytest.mark.parametrize(("others", "folded"), [("", False), ("b_Q", True), ("b_K", True), ("b_Q b_V", False)])
+def test_a_model_that_never_had_value_biases_is_not_said_to_be_folded(others, folded, recwarn) -> None:
+    """GPT-Neo has no biases of queries, keys and values, and HookedTransformer stores zeros for them."""
+    model = toy(attn_only=False)
+    with torch.no_grad():
+        for name in ("b_O", *others.split()):
+            getattr(model.blocks[1].attn, name).fill_(0.5)
+    assert mh.wrap(model).folded_value_biases == folded
+    assert any("value biases seem to be folded" in str(said.message) for said in recwarn) == folded

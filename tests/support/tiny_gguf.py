@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 from safetensors.torch import load_file
 
 
-def write_gguf(folder: Path, path: Path, embedding_length: int | None = None) -> None:
-    """Write a saved tiny llama as GGUF, float32, with the row order of its queries and keys; it may claim a width."""
+def write_gguf(
+    folder: Path,
+    path: Path,
+    embedding_length: int | None = None,
+    keys: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a saved tiny llama or phi3 as GGUF, float32, with llama's row order of queries and keys.
+
+    Args:
+        embedding_length: a width that it claims.
+        keys, tensors: what it has besides.
+    """
     config = json.loads((folder / "config.json").read_text())
     tokens = json.loads((folder / "tokenizer.json").read_text())["model"]
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, config["model_type"])
+    add = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+    for key, value in (keys or {}).items():
+        add[type(value)](key, value)
+    for name, values in (tensors or {}).items():
+        writer.add_tensor(name, np.array(values, dtype=np.float32))
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(embedding_length or config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -22,7 +40,7 @@ def write_gguf(folder: Path, path: Path, embedding_length: int | None = None) ->
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(10_000.0)
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("gpt2")
     vocabulary = sorted(tokens["vocab"], key=tokens["vocab"].__getitem__)
@@ -31,15 +49,18 @@ def write_gguf(folder: Path, path: Path, embedding_length: int | None = None) ->
     writer.add_token_merges([" ".join(merge) for merge in tokens["merges"]])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
+    writer.add_pad_token_id(2)
     names = {
         "input_layernorm": "attn_norm",
         "post_attention_layernorm": "ffn_norm",
         "self_attn.q_proj": "attn_q",
         "self_attn.k_proj": "attn_k",
         "self_attn.v_proj": "attn_v",
+        "self_attn.qkv_proj": "attn_qkv",
         "self_attn.o_proj": "attn_output",
         "mlp.gate_proj": "ffn_gate",
         "mlp.up_proj": "ffn_up",
+        "mlp.gate_up_proj": "ffn_up",
         "mlp.down_proj": "ffn_down",
         "model.embed_tokens": "token_embd",
         "model.norm": "output_norm",

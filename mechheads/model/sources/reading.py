@@ -14,6 +14,7 @@ from transformers.utils import logging as transformers_logging
 
 from mechheads.model.backends.on_disk import take_over, without_hooks
 from mechheads.model.sources.errors import ModelSourceError
+from mechheads.model.sources.gguf_contents import complete_config
 from mechheads.model.sources.placing import Room, no_warning_of_disk, place
 from mechheads.model.sources.sizes import no_larger_than
 from mechheads.model.sources.spreading import Spread
@@ -37,6 +38,9 @@ def read_model(
         with no_progress_bars():
             with no_larger_than(numbers, where):
                 places = find_places(str(folder), room, dtype=dtype, **options)
+            if "gguf_file" in options:
+                with no_larger_than(numbers, where):
+                    options["config"] = complete_config(folder / options["gguf_file"])
             with no_larger_than(numbers, where):
                 return read(str(folder), dtype=dtype, places=places, **options)
     except Exception as error:
@@ -64,17 +68,20 @@ def read(
     dtype: torch.dtype,
     trust_remote_code: bool = False,
     places: dict[str, str] | None = None,
+    config: transformers.PreTrainedConfig | None = None,
     **options: Any,
 ) -> tuple[Any, Any]:
     """A model with eager attention and its tokenizer, with the options of ``from_pretrained``.
 
     Args:
         places: the device or ``"disk"`` for each part of the model; None for the CPU.
+        config: by default, the one in the source.
     """
     options["trust_remote_code"] = trust_remote_code
-    config = transformers.AutoConfig.from_pretrained(source, **options)
+    config = config or transformers.AutoConfig.from_pretrained(source, **options)
     _check_config(config, source)
     how: dict[str, Any] = {"attn_implementation": "eager", "output_loading_info": True}
+    how["adapter_kwargs"] = {"subfolder": "none"}  # with peft, transformers would put on an adapter beside the weights
     if places is not None:
         how["device_map"] = places
     with no_warning_of_disk():

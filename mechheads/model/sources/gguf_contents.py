@@ -1,0 +1,218 @@
+"""What a GGUF file says besides what transformers' conversion reads from it.
+
+The conversion takes the keys and tensors that it knows, and passes over all others without a word. Here the scaling of
+rotations is added to its config, and any other key or tensor that it passes over is an error, unless it is known to
+change no number or says the same as the config.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from gguf import GGUFReader, GGUFValueType
+from transformers.modeling_gguf_pytorch_utils import (
+    GGUF_TO_TRANSFORMERS_MAPPING,
+    TENSOR_PROCESSORS,
+    TensorProcessor,
+    get_gguf_hf_weights_map,
+)
+
+from mechheads.model.sources.errors import ModelSourceError
+
+_ABOUT_THE_FILE = ("GGUF.", "general.", "tokenizer.", "quantize.", "imatrix.", "split.")
+"""Beginnings of keys that say nothing of what the network computes. The notes of other tools are texts."""
+_IN_THE_SHAPES = ("feed_forward_length", "expert_feed_forward_length", "expert_shared_feed_forward_length")
+"""Sizes that the tensors' shapes say too; transformers checks these."""
+_HARMLESS = (*_IN_THE_SHAPES, "context_length", "tensor_data_layout", "rope.scaling.finetuned")
+_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
+"""Tensors with a divisor of each rotation's frequency: for all prompts, or for short and for long ones."""
+
+
+def complete_config(file: Path) -> transformers.PreTrainedConfig:
+    """The config that transformers makes of a GGUF file, with the rotations of the file.
+
+    Raises:
+        ModelSourceError: if a key or a tensor of the file changes what the model computes, and would be lost.
+    """
+    config = transformers.AutoConfig.from_pretrained(
+        str(file.parent), gguf_file=file.name, local_files_only=True, trust_remote_code=False
+    )
+    reader = GGUFReader(file)
+    prefix = reader.fields["general.architecture"].contents() + "."
+    said = {
+        key.removeprefix(prefix): field.contents()
+        for key, field in reader.fields.items()
+        if not key.startswith(_ABOUT_THE_FILE) and (key.startswith(prefix) or field.types != [GGUFValueType.STRING])
+    }
+    tensors = {tensor.name for tensor in reader.tensors}
+    factors = {t.name: np.array(t.data, dtype=np.float64).tolist() for t in reader.tensors if t.name in _FACTORS}
+    try:
+        if getattr(config, "sliding_window", 0) is None and not hasattr(config, "layer_types"):
+            config.sliding_window = said.get("attention.sliding_window") or None  # of all layers, as in Phi 3
+        if hasattr(config, "query_pre_attn_scalar"):
+            config.query_pre_attn_scalar = _squared_scale(config)
+        rotations = _rotations_of(config)
+        if rotations is not None:
+            used = _set_rotations(config, rotations, said, factors)
+            said = {key: value for key, value in said.items() if key not in used}
+            tensors -= factors.keys()
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(config)
+        lost = [*_lost_keys(config, said), *_lost_tensors(model, prefix[:-1], tensors)]
+        if rotations is not None and rotations["rope_type"] not in _kinds_of_rotations(model):
+            lost.append(f"rotations scaled as {rotations['rope_type']!r}")
+    except _NotAppliedError as error:
+        lost = [str(error)]
+    if lost:
+        more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
+        raise ModelSourceError(
+            f"name_or_path {str(file)!r} would be another model here: it has {', '.join(lost[:5])}{more}, which "
+            f"transformers {transformers.__version__} passes over. Load the model from a folder or the hub instead"
+        )
+    return config
+
+
+class _NotAppliedError(Exception):
+    """A scaling of rotations that transformers does not know; the text names it."""
+
+
+def _squared_scale(config: Any) -> int:
+    """What scores of Gemma 2 and 3 are divided by, squared. No file says it: only their 27B models differ."""
+    is_27b = config.num_hidden_layers in (46, 62)
+    return config.hidden_size // config.num_attention_heads if is_27b else _d_head(config)
+
+
+def _rotations_of(config: Any) -> dict[str, Any] | None:
+    """The part of a config that says how layers without a window rotate; None if there are no rotations."""
+    rotations = getattr(config, "rope_parameters", None)
+    return rotations.get("full_attention", rotations) if rotations else None
+
+
+def _set_rotations(
+    config: Any, rotations: dict[str, Any], said: dict[str, Any], factors: dict[str, list[float]]
+) -> set[str]:
+    """Write a file's rotations into its config, and return the keys of the file that were used."""
+    if "rope.freq_base" in said:
+        rotations["rope_theta"] = said["rope.freq_base"]
+    if "partial_rotary_factor" in rotations and "rope.dimension_count" in said:
+        rotations["partial_rotary_factor"] = said["rope.dimension_count"] / _d_head(config)
+    dimensions = _rotated(config)
+    for name, values in factors.items():
+        if len(values) != dimensions // 2 or not all(math.isfinite(value) and value > 0 for value in values):
+            raise _NotAppliedError(f"{name} with {len(values)} values for {dimensions} rotated dimensions")
+    scaling = {key: value for key, value in said.items() if key.startswith("rope.scaling.")}
+    found = _scaling(scaling, factors, config.max_position_embeddings)
+    if found:
+        rotations |= found
+        if hasattr(config, "original_max_position_embeddings"):  # transformers prefers it to the one in the rotations
+            config.original_max_position_embeddings = found.get("original_max_position_embeddings")
+    return {"rope.freq_base", *scaling}
+
+
+def _scaling(scaling: dict[str, Any], factors: dict[str, list[float]], context: int) -> dict[str, Any]:
+    """The scaling of rotations, as transformers names it; empty if there is none."""
+
+    def of(name: str, default: Any) -> Any:
+        return scaling.pop(f"rope.scaling.{name}", default)
+
+    scaling = dict(scaling)
+    of("finetuned", None)
+    kind, factor, attention = of("type", "linear"), of("factor", 0.0) or 1.0, of("attn_factor", 1.0)
+    original = of("original_context_length", context)
+    if kind == "none":
+        return {}
+    found: dict[str, Any] = {}
+    if kind == "yarn":
+        found = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
+        found |= {"beta_fast": of("yarn_beta_fast", 32.0), "beta_slow": of("yarn_beta_slow", 1.0)}
+        found["attention_factor"] = attention * (0.1 * math.log(factor) + 1.0)
+    elif kind in ("linear", "longrope") and factors:
+        always = factors.get(_FACTORS[0])
+        short, long = ([factor * value for value in always or factors.get(name, ())] for name in _FACTORS[1:])
+        found = {"rope_type": "longrope", "factor": 1.0, "attention_factor": attention}
+        found |= {"short_factor": short, "long_factor": long}
+        found["original_max_position_embeddings"] = context if always else original
+    elif kind == "linear" and attention == 1.0:
+        found = {"rope_type": "linear", "factor": factor} if factor != 1.0 else {}
+    else:
+        scaling |= {"rope.scaling.type": kind, "rope.scaling.attn_factor": attention}
+    if scaling or (factors and not (found.get("short_factor") and found.get("long_factor"))):
+        raise _NotAppliedError(", ".join([*(f"{name} = {value}" for name, value in scaling.items()), *factors]))
+    return found
+
+
+def _kinds_of_rotations(model: Any) -> set[str]:
+    """The kinds of rotations that a model computes."""
+    found: set[str] = {"default"}
+    for module in model.modules():
+        kind = getattr(module, "rope_type", None)
+        found |= set(kind.values()) if isinstance(kind, dict) else {kind} if kind else set()
+    return found
+
+
+def _lost_keys(config: Any, said: dict[str, Any]) -> Iterator[str]:
+    """The keys that the conversion passed over, with their values, unless the config says the same."""
+    kind = config.model_type.removesuffix("_text")
+    converted = GGUF_TO_TRANSFORMERS_MAPPING["config"].get(kind, {})
+    for key, value in said.items():
+        if key not in _HARMLESS and converted.get(key) is None and not _same(value, _as_the_config_says(config, key)):
+            yield f"{key} = {value}"
+
+
+def _lost_tensors(model: Any, architecture: str, tensors: set[str]) -> Iterator[str]:
+    processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=model.config.to_dict())
+    known: set[str] = set()
+    for part in {model, model.base_model}:  # for the whole tree of modules, the time grows with its square
+        alone: Any = SimpleNamespace(config=model.config, state_dict=part.state_dict, named_children=tuple)
+        known |= get_gguf_hf_weights_map(alone, processor).keys()
+    for name in sorted(tensors):
+        if name not in known and name.removesuffix(".weight") not in known:  # experts are mapped without the suffix
+            yield f"the tensor {name}"
+
+
+def _as_the_config_says(config: Any, key: str) -> Any:
+    """The value that the config gives to what a key of a GGUF file is about; None if it says nothing."""
+    if key == "attention.causal":
+        return True
+    if key.startswith(("attention.key_length", "attention.value_length")):
+        return _d_head(config)
+    if key.startswith("rope.dimension_count"):
+        return _rotated(config)
+    if key in ("rope.freq_base_swa", "rope.local.freq_base"):
+        return (getattr(config, "rope_parameters", None) or {}).get("sliding_attention", {}).get("rope_theta")
+    names = {
+        "attention.head_count_kv": ("num_key_value_heads", "num_attention_heads"),
+        "attention.layer_norm_epsilon": ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"),
+        "attention.sliding_window": ("sliding_window",),
+        "attention.sliding_window_pattern": ("_sliding_window_pattern",),
+        "attn_logit_softcapping": ("attn_logit_softcapping",),
+        "final_logit_softcapping": ("final_logit_softcapping",),
+        "use_parallel_residual": ("use_parallel_residual",),
+        "expert_weights_norm": ("norm_topk_prob",),
+        "vocab_size": ("vocab_size",),
+    }.get(key, ())
+    return next((value for name in names if (value := getattr(config, name, None)) is not None), None)
+
+
+def _same(value: Any, ours: Any) -> bool:
+    if ours is None:
+        return type(value) in (int, float) and value == 0  # how files say that there is no such thing
+    if isinstance(ours, (int, float)) and isinstance(value, (int, float)):
+        return math.isclose(value, ours, rel_tol=1e-6)  # a file holds float32
+    return value == ours
+
+
+def _d_head(config: Any) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def _rotated(config: Any) -> int:
+    """How many dimensions of a head are rotated."""
+    return int(_d_head(config) * (_rotations_of(config) or {}).get("partial_rotary_factor", 1.0))
