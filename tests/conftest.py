@@ -14,7 +14,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the machine; read when torch is first imported
 
 import mechheads
-from support import tiny as tiny_models
+from support import tiny as tiny_models, tokenizers_of_others
 
 LONG = (
     "test_docs",
@@ -82,6 +82,19 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def folder(name: str) -> Path:
         made = tmp_path_factory.mktemp("tiny") / name
         tiny_models.build(name, made)
+        return made
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``others("llama-2")``, or another of ``KINDS``: a folder with a tiny random model that has such a tokenizer."""
+
+    @cache
+    def folder(kind: str) -> Path:
+        made = tmp_path_factory.mktemp("others") / kind
+        tokenizers_of_others.build(kind, made)
         return made
 
     return folder

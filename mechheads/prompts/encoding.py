@@ -60,6 +60,21 @@ def piece_ids(piece: str, tokenizer: Any) -> list[int]:
     return list(tokenizer(piece, add_special_tokens=False)["input_ids"])
 
 
+def text_of(ids: Sequence[int], tokenizer: Any) -> str | None:
+    """The text that has these tokens, with or without the beginning tokens before it; None if there is no such text.
+
+    >>> from mechheads.prompts.encoding import text_of
+    >>> text_of(model.tokenizer("The capital of France")["input_ids"], model.tokenizer)
+    'The capital of France'
+    """
+    begin, ids = begin_tokens(tokenizer), list(ids)
+    for start in dict.fromkeys([len(begin) if ids[: len(begin)] == begin else 0, 0]):
+        text = tokenizer.decode(ids[start:], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        if text_ids(text, tokenizer, special=False)[0] == ids[start:]:
+            return text
+    return None
+
+
 def single_token(text: str, tokenizer: Any) -> int | None:
     """The id of a text that is one token in the middle of a sentence, else ``None``."""
     ids = piece_ids(check_unicode(text, "a text"), tokenizer)
