@@ -36,9 +36,14 @@ def text_ids(text: str, tokenizer: Any, *, special: bool = True) -> tuple[list[i
 
 def begin_tokens(tokenizer: Any) -> list[int]:
     """The tokens that the tokenizer puts before every text, such as a beginning-of-sequence token."""
-    bare, whole = (tokenizer("The", add_special_tokens=added)["input_ids"] for added in (False, True))
+    return added_tokens(tokenizer)[0]
+
+
+def added_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The tokens that the tokenizer puts before and after every text."""
+    bare, whole = (list(tokenizer("The", add_special_tokens=added)["input_ids"]) for added in (False, True))
     starts = [i for i in range(len(whole) - len(bare) + 1) if whole[i : i + len(bare)] == bare]
-    return list(whole[: starts[0]]) if bare and starts else []
+    return (whole[: starts[0]], whole[starts[0] + len(bare) :]) if bare and starts else ([], [])
 
 
 def ids_after(context: str, piece: str, tokenizer: Any) -> list[int] | None:

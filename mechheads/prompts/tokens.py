@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, runtime_checkabl
 
 from mechheads.files.text import check_unicode
 from mechheads.messages.warn import warn
-from mechheads.prompts.encoding import begin_tokens, chat_text, ids_after, piece_ids, text_ids, text_of, token_strings
+from mechheads.prompts.encoding import added_tokens, chat_text, ids_after, piece_ids, text_ids, text_of, token_strings
 
 if TYPE_CHECKING:
     import torch
@@ -189,12 +189,12 @@ def _warn_of_ends(ids: Sequence[int], what: str, tokenizer: Any) -> None:
     """Warn of token ids that are a text with an end token after it, or two beginning tokens before it."""
     if not tokenizer or not len(ids):
         return
-    if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id and tokenizer("The")["input_ids"][-1] == ids[-1]:
+    begin, end = added_tokens(tokenizer)
+    if end and list(ids[-len(end) :]) == end:
         warn(
-            f"{what} ends with the end token {tokenizer.eos_token!r}, which the tokenizer adds to every text, so the "
-            "model is asked what follows the end. Leave the token out, or give the text"
+            f"{what} ends with {token_strings(end, tokenizer)}, which the tokenizer adds to every text, so the "
+            "model is asked what follows the end. Leave them out, or give the text"
         )
-    begin = begin_tokens(tokenizer)
     if begin and list(ids[: 2 * len(begin)]) == 2 * begin:
         warn(f"{what} begins twice with {token_strings(begin, tokenizer)}; leave one out, or give the text")
 
@@ -268,7 +268,7 @@ def _answer_id(answer: str, what: str, model: Reader, row: Sequence[int], text: 
 def _ids_in_place(text: str, answer: str, what: str, tokenizer: Any) -> list[int]:
     ids = ids_after(text, answer, tokenizer)
     if ids is None:
-        shown = token_strings(tokenizer(text + answer, add_special_tokens=False)["input_ids"][-4:], tokenizer)
+        shown = token_strings(text_ids(text + answer, tokenizer, special=False)[0][-4:], tokenizer)
         raise ValueError(
             f"{what} and its prompt, which ends with {text[-20:]!r}, share a token: together they end with the tokens "
             f"{shown}. Move the space between them to the answer, or give a token id"
