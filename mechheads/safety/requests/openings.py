@@ -175,7 +175,7 @@ def _after_prompts(model: Model, prompts: Prompts, opening: str) -> tuple[int, .
         ids, text, _ = encode(item, index, model)
         text = text_of(ids, tokenizer) if text is None else text
         found = piece_ids(opening, tokenizer) if text is None else ids_after(text, opening, tokenizer)
-        each.add(None if found is None else tuple(found))
+        each.add(tuple(found) if found else None)
     return each.pop() if len(each) == 1 else None
 
 
