@@ -35,13 +35,8 @@ from support.made_workers import MadeWorkers
 
 
 @pytest.fixture(scope="module", params=architectures("llama", "gpt2", "gemma", "neox"))
-def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded(request.param)
 
 
 def ids_for(model: mh.Model, windows: int, length: int, seed: int = 0, of: int = 9) -> torch.Tensor:
@@ -270,8 +265,8 @@ def test_windows_are_cut_from_texts_and_those_of_one_length_run_together(
         list(windows_of(llama, [[1] * 20, [600]], 16, None))
 
 
-def test_every_window_of_a_text_begins_as_the_model_expects(tiny: Callable[[str], Path]) -> None:
-    model = mh.load(tiny("gemma"))
+def test_every_window_of_a_text_begins_as_the_model_expects(loaded: Callable[[str], mh.Model]) -> None:
+    model = loaded("gemma")
     begin, ids = model.tokenizer.bos_token_id, model.tokenizer(" yes no cat dog" * 12)["input_ids"]
     found = [each.ids for each in windows_of(model, [" yes no cat dog" * 12], 17, None)]
     assert ids[0] == begin and len(ids) == 49

@@ -19,8 +19,8 @@ CLEAN, CORRUPTED = [" The capital of France is", " The capital of Spain is"], ["
 
 
 @pytest.fixture(scope="module")
-def small(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(loaded) -> mh.Model:
+    return loaded("llama")
 
 
 @pytest.fixture(scope="module")
@@ -162,8 +162,8 @@ def test_receivers_that_no_sender_reaches(small, pairs, monkeypatch, given, mess
 
 
 @pytest.mark.parametrize("name", ["llama", "neox"])
-def test_heads_reach_the_mlp_beside_them_unless_it_runs_in_parallel(tiny, pairs, name):
-    model = mh.load(tiny(name))
+def test_heads_reach_the_mlp_beside_them_unless_it_runs_in_parallel(loaded, pairs, name):
+    model = loaded(name)
     given = {"receivers": "L1.mlp", "senders": ["L1H0", "L1H1"], "progress": False}
     if name == "neox":
         assert re.search(

@@ -152,8 +152,8 @@ def test_equals_the_plain_loop(k: int, source: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
-def test_equals_the_plain_loop_on_real_models(name: str, tiny: Callable[[str], Path]) -> None:
-    model = mechheads.load(tiny(name))
+def test_equals_the_plain_loop_on_real_models(name: str, loaded: Callable[[str], mechheads.Model]) -> None:
+    model = loaded(name)
     relation = Relation("words", "Knowledge", WORD_PAIRS[:6])
 
     def token(word: str) -> int:
@@ -370,13 +370,15 @@ def test_a_single_pair_has_no_contrast() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
-def test_scales_of_norms_are_the_weights_of_the_architecture(name: str, tiny: Callable[[str], Path]) -> None:
+def test_scales_of_norms_are_the_weights_of_the_architecture(
+    name: str, tiny: Callable[[str], Path], loaded: Callable[[str], mechheads.Model]
+) -> None:
     from transformers import AutoModelForCausalLM
 
     weights = dict(AutoModelForCausalLM.from_pretrained(tiny(name)).named_parameters())
     final = {"gpt2": "transformer.ln_f", "neox": "gpt_neox.final_layer_norm"}.get(name, "model.norm")
     first = {"gpt2": "transformer.h.1.ln_1", "neox": "gpt_neox.layers.1.input_layernorm"}
-    model, shift = mechheads.load(tiny(name)), 1.0 if name == "gemma" else 0.0
+    model, shift = loaded(name), 1.0 if name == "gemma" else 0.0
     wanted = weights[f"{first.get(name, 'model.layers.1.input_layernorm')}.weight"] + shift
     torch.testing.assert_close(model.attention_scale(1), wanted.detach(), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(model.final_scale(), weights[f"{final}.weight"].detach() + shift, atol=1e-4, rtol=1e-4)

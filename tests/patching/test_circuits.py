@@ -36,13 +36,8 @@ Heads = Iterable[tuple[int, int]]
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
-def small(request: pytest.FixtureRequest, tiny: Callable) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded(request.param)
 
 
 def with_heads(model: mh.Model, ids: Tensor, new: Mapping[tuple[int, int], Tensor]) -> Tensor:
