@@ -96,16 +96,19 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def loaded(tiny: Callable[[str], Path]) -> Iterator[Callable[[str], mechheads.Model]]:
     """``loaded("gpt2")``: a model from that folder, one for all. Leave it as it is: it is compared in the end."""
-    before: dict[str, str] = {}
+    before: dict[str, object] = {}
+
+    def state(model: mechheads.Model) -> object:
+        return model_fingerprint(model.model, "store"), vars(model.tokenizer).get("chat_template")
 
     @cache
     def model(name: str) -> mechheads.Model:
         made = mechheads.load(tiny(name))
-        before[name] = model_fingerprint(made.model, "store")
+        before[name] = state(made)
         return made
 
     yield model
-    changed = [name for name, mark in before.items() if model_fingerprint(model(name).model, "store") != mark]
+    changed = [name for name, there in before.items() if state(model(name)) != there]
     assert not changed, f"a test changed these models, which others use too: {changed}"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
@@ -216,9 +215,8 @@ def test_prompts_are_taken_as_they_are(llama: mh.Model):
     assert request_prompts(llama, prompts, "chat") is prompts
 
 
-def test_chat_without_a_chat_template_names_the_alternatives(loaded: Callable[[str], mh.Model]):
-    llama = loaded("llama")
-    llama.tokenizer.chat_template = None
+def test_chat_without_a_chat_template_names_the_alternatives(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(llama.tokenizer, "chat_template", None)
     with pytest.raises(ValueError, match=r"has no chat template; choose 'query' or 'bare', or give mh.Prompts"):
         request_prompts(llama, ["no"], "chat")
 
