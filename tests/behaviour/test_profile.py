@@ -248,6 +248,12 @@ def test_ctrl_c_finishes_the_windows_in_flight(llama: mh.Model, monkeypatch: pyt
     assert part.dataset["values"].equals(profile_heads(llama, texts[:4], window=16, progress=False).dataset["values"])
 
 
+def test_repeated_tokens_that_do_not_fit_are_refused(llama: mh.Model) -> None:
+    most = llama.n_ctx // 2
+    with pytest.raises(ValueError, match=f"length is {most}, so rows have {2 * most + 1} tokens, but the context has"):
+        mh.behaviour.repeated_tokens(llama, length=most)
+
+
 def test_windows_are_cut_from_texts_and_those_of_one_length_run_together(
     llama: mh.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -351,20 +351,20 @@ def test_bad_input_is_one_clear_error(llama, change, message):
         mh.sweep(llama, CLEAN, **({"intervention": mh.Zero(), "progress": False} | change))
 
 
-def test_resample_of_one_prompt_is_an_error(llama):
-    with pytest.raises(ValueError, match="at least two prompts"):
-        mh.ablate(llama, CLEAN[:1], kind="resample", progress=False)
-
-
-def test_patching_needs_pairs_and_a_known_direction(llama):
-    with pytest.raises(ValueError, match=r"needs mh\.PromptPairs"):
-        mh.activation_patch(llama, CLEAN)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="direction is 'up'"):
-        mh.activation_patch(llama, PAIRS, direction="up")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="site 'qk'"):
-        mh.activation_patch(llama, PAIRS, site="qk")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="kind is 'none'"):
-        mh.ablate(llama, CLEAN, kind="none")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("call", "prompts", "options", "message"),
+    [
+        (mh.ablate, CLEAN[:1], {"kind": "resample"}, "at least two prompts"),
+        (mh.ablate, CLEAN, {"kind": "none"}, "kind is 'none'"),
+        (mh.activation_patch, CLEAN, {}, r"needs mh\.PromptPairs"),
+        (mh.activation_patch, PAIRS, {"direction": "up"}, "direction is 'up'"),
+        (mh.activation_patch, PAIRS, {"site": "qk"}, "site 'qk'"),
+        (mh.activation_patch, PAIRS, {"positions": [1, 1]}, "positions: 1 is given twice"),
+    ],
+)
+def test_bad_patches_and_ablations_are_one_clear_error(llama, call, prompts, options, message):
+    with pytest.raises(ValueError, match=message):
+        call(llama, prompts, **options, progress=False)
 
 
 def test_an_intervention_may_work_in_place(small):
@@ -453,8 +453,6 @@ def test_positions_by_name_and_by_index_go_together_and_none_twice(small):
     assert both.dataset["pos"].values.tolist() == ["last", "1"]
     each = mh.activation_patch(small, PAIRS, positions="each", heads="L1H2", progress=False)
     np.testing.assert_allclose(both.select(pos="1").scores, each.select(pos=1).scores, atol=1e-6)
-    with pytest.raises(ValueError, match="positions: 1 is given twice"):
-        mh.activation_patch(small, PAIRS, positions=[1, 1], progress=False)
 
 
 def test_answers_alone_give_the_numbers_of_the_whole_vocabulary(small):

@@ -288,10 +288,21 @@ def test_nothing_left_to_score_is_an_error() -> None:
         relation_scores(random_model(), relations()[0], min_pairs=41, progress=False)
 
 
-@pytest.mark.parametrize("bad", [{"k": 0}, {"k_copying": 0}, {"min_pairs": 0}, {"memory": 0}])
-def test_numbers_below_one_are_refused(bad: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(bad))} is 0"):
-        relation_scores(random_model(), relations(), progress=False, **bad)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *({name: 0} for name in ("k", "k_copying", "min_pairs", "memory")),
+        {"min_effect": 2},
+        {"norm": "soft"},
+        {"targets": "last"},
+        {"ties": "none"},
+        {"source": "mlp"},
+    ],
+)
+def test_numbers_and_choices_that_there_are_not_are_refused(bad: dict[str, Any]) -> None:
+    ((name, given),) = bad.items()
+    with pytest.raises(ValueError, match=f"{name} is {given!r}; (it must be|choose)"):
+        relation_scores(random_model(), relations(), progress=False, **bad)
 
 
 def test_a_model_without_a_tokenizer_is_refused() -> None:
@@ -411,13 +422,6 @@ def test_the_null_shuffles_targets() -> None:
     assert p[0] == pytest.approx(1 / 720)  # of 6! matchings one has as many hits
     assert p[1] == pytest.approx(3 / 6 * 3 / 5)  # w2 must go to one of three words, and w3 to one of the other three
     assert scores.dataset["null_phi"].values[0, :, 0] == pytest.approx([1 / 6, 1 / 6])
-
-
-@pytest.mark.parametrize("bad", [{"norm": "soft"}, {"targets": "last"}, {"ties": "none"}, {"source": "mlp"}])
-def test_unknown_choices_are_refused(bad: dict[str, Any]) -> None:
-    name, given = next(iter(bad.items()))
-    with pytest.raises(ValueError, match=f"{name} is '{given}'; choose"):
-        relation_scores(random_model(), relations(), progress=False, **bad)
 
 
 def test_a_large_vocabulary_gets_a_larger_k() -> None:

@@ -435,6 +435,7 @@ NOTHING = mh.PromptPairs(CLEAN, CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)
             r"intervention is Patch\(.*\), which takes values from the source run of a pair; give mh\.PromptPairs",
         ),
         (lambda m: patch_sets(m, NOTHING, [["L0H0"]], normalize=True), "the same for both runs"),
+        (lambda m: faithfulness(m, PAIRS), "heads is missing; give the heads of the circuit"),
         (lambda m: faithfulness(m, PAIRS, "L0H0"), "heads is 'L0H0'; give a list of heads"),
         (lambda m: faithfulness(m, PAIRS, ["L0H0", "L0H0"]), "heads contains L0H0 twice"),
         (lambda m: faithfulness(m, PROMPTS, ["L0H0"]), r"ablation is Patch\(.*\), which takes values from the source"),

@@ -621,6 +621,7 @@ def test_contrast_needs_pairs(llama: mh.Model) -> None:
         ({"regulariser": "max"}, "regulariser is 'max'"),
         ({"reduce": "max"}, "reduce is 'max'"),
         ({"clip_logits": 0}, "clip_logits is 0"),
+        ({"clip_side": "up"}, "clip_side is 'up'; choose"),
         ({"clip_gradient": 0}, "clip_gradient is 0"),
         ({"tolerance": -1}, "tolerance is -1"),
         ({"order_seed": -1}, "order_seed is -1"),
