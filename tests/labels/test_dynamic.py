@@ -3,6 +3,7 @@
 # pyright: reportOptionalMemberAccess=false, reportGeneralTypeIssues=false
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
