@@ -35,13 +35,8 @@ from support.made_workers import MadeWorkers
 
 
 @pytest.fixture(scope="module", params=architectures("llama", "gpt2", "gemma", "neox"))
-def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded(request.param)
 
 
 def ids_for(model: mh.Model, windows: int, length: int, seed: int = 0, of: int = 9) -> torch.Tensor:
@@ -253,6 +248,12 @@ def test_ctrl_c_finishes_the_windows_in_flight(llama: mh.Model, monkeypatch: pyt
     assert part.dataset["values"].equals(profile_heads(llama, texts[:4], window=16, progress=False).dataset["values"])
 
 
+def test_repeated_tokens_that_do_not_fit_are_refused(llama: mh.Model) -> None:
+    most = llama.n_ctx // 2
+    with pytest.raises(ValueError, match=f"length is {most}, so rows have {2 * most + 1} tokens, but the context has"):
+        mh.behaviour.repeated_tokens(llama, length=most)
+
+
 def test_windows_are_cut_from_texts_and_those_of_one_length_run_together(
     llama: mh.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,8 +271,8 @@ def test_windows_are_cut_from_texts_and_those_of_one_length_run_together(
         list(windows_of(llama, [[1] * 20, [600]], 16, None))
 
 
-def test_every_window_of_a_text_begins_as_the_model_expects(tiny: Callable[[str], Path]) -> None:
-    model = mh.load(tiny("gemma"))
+def test_every_window_of_a_text_begins_as_the_model_expects(loaded: Callable[[str], mh.Model]) -> None:
+    model = loaded("gemma")
     begin, ids = model.tokenizer.bos_token_id, model.tokenizer(" yes no cat dog" * 12)["input_ids"]
     found = [each.ids for each in windows_of(model, [" yes no cat dog" * 12], 17, None)]
     assert ids[0] == begin and len(ids) == 49

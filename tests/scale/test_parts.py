@@ -28,8 +28,8 @@ QUIET: dict[str, Any] = {"progress": False}
 
 
 @pytest.fixture(scope="module")
-def small(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(loaded) -> mh.Model:
+    return loaded("llama")
 
 
 def command(*words: object) -> str:

@@ -35,8 +35,8 @@ WORKER = (b"mechheads.workers.process", b"ray::_Served")
 
 
 @pytest.fixture(scope="module")
-def small(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded("llama")
 
 
 @pytest.fixture(scope="module", params=POOLS)

@@ -30,8 +30,8 @@ from support.whole_atlas import let_four_pairs_do
 
 
 @pytest.fixture(scope="module")
-def small(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(loaded) -> mh.Model:
+    return loaded("llama")
 
 
 @pytest.fixture
@@ -339,7 +339,7 @@ def test_command_says_what_is_wrong(arguments, message):
 
 
 @pytest.mark.release
-def test_label_writes_what_reloads_into_the_same_figure(tiny, tmp_path):
+def test_label_writes_what_reloads_into_the_same_figure(tiny, loaded, tmp_path):
     pairs = [["France", "Paris"], ["Italy", "Rome"], ["Spain", "Madrid"], ["big", "bigger"], ["small", "smaller"]]
     mine = tmp_path / "mine.json"
     mine.write_text(json.dumps({"name": "mine", "category": "Knowledge", "pairs": pairs, "source": "here"}))
@@ -352,7 +352,7 @@ def test_label_writes_what_reloads_into_the_same_figure(tiny, tmp_path):
     assert done.exit_code == 0, done.output
     labels = mh.labels.HeadLabels.load(tmp_path / "out" / "labels.nc")
     options = {"min_pairs": 5, "progress": False}
-    direct = mh.label_heads(mh.load(tiny("llama")), mh.Relation.load(mine), **options)
+    direct = mh.label_heads(loaded("llama"), mh.Relation.load(mine), **options)
     assert labels.provenance["source"] == direct.provenance["source"] == "all"
     assert labels.plot().to_json() == direct.plot().to_json().replace(
         direct.provenance["model"], labels.provenance["model"]

@@ -45,8 +45,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def small(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(loaded) -> mh.Model:
+    return loaded("llama")
 
 
 def judging(verdict: str):

@@ -74,7 +74,7 @@ def test_names_are_those_of_load_task() -> None:
     assert [needs_model(name) for name in ("math", "aba_abb", "capitals", "copying")] == [False, True, True, True]
 
 
-def test_a_relation_becomes_a_task(tmp_path, tiny) -> None:
+def test_a_relation_becomes_a_task(tmp_path, loaded) -> None:
     file = write(tmp_path, RELATION, lines=False)
     assert needs_model(file)
     with pytest.raises(ValueError, match="is a relation and needs a model"):
@@ -82,7 +82,7 @@ def test_a_relation_becomes_a_task(tmp_path, tiny) -> None:
     (tmp_path / "more.json").write_text(
         json.dumps(RELATION | {"pairs": [*RELATION["pairs"], ["Germany", "Berlin"], ["big", "small"], ["dog", "cat"]]})
     )
-    task = open_task(tmp_path / "more.json", model=mh.load(tiny("gpt2")))
+    task = open_task(tmp_path / "more.json", model=loaded("gpt2"))
     assert task.name == "capitals" and set(task.targets) >= {" Paris", " Rome"}
 
 

@@ -47,11 +47,6 @@ HEADS = ["L1H2", "L0H0"]
 OPENING = " I cannot"
 
 
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
-
-
 def as_said(request: str, answer: str) -> str:
     """A judge of answers that are verdicts."""
     return answer

@@ -39,13 +39,8 @@ HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat"
 
 
 @pytest.fixture(scope="module", params=few(("gpt2", "llama", "gemma"), "llama"))
-def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded(request.param)
 
 
 @pytest.mark.parametrize("ablation", [None, "undifferentiated"])

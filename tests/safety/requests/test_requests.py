@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +14,6 @@ from mechheads.data import content
 from mechheads.safety import TEMPLATES, load_requests, request_prompts
 from mechheads.safety.answers.verdicts import verdict
 from mechheads.safety.requests.requests import Request, folded
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
 
 
 def test_each_set_has_60_different_requests_six_of_each_of_ten_categories():
@@ -222,9 +215,8 @@ def test_prompts_are_taken_as_they_are(llama: mh.Model):
     assert request_prompts(llama, prompts, "chat") is prompts
 
 
-def test_chat_without_a_chat_template_names_the_alternatives(tiny: Callable[[str], Path]):
-    llama = mh.load(tiny("llama"))
-    llama.tokenizer.chat_template = None
+def test_chat_without_a_chat_template_names_the_alternatives(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(llama.tokenizer, "chat_template", None)
     with pytest.raises(ValueError, match=r"has no chat template; choose 'query' or 'bare', or give mh.Prompts"):
         request_prompts(llama, ["no"], "chat")
 
