@@ -328,7 +328,7 @@ def test_the_command_writes_tables_and_a_figure(tiny: Callable[[str], Path], tmp
     done = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    assert written == {"profile.nc", "profile.html", "heads.csv"}
+    assert written == {"profile.nc", "profile.html", "heads.csv", "study.json"}
     profile = HeadProfile.load(tmp_path / "out" / "profile.nc")
     table = pd.read_csv(tmp_path / "out" / "heads.csv")
     np.testing.assert_allclose(table["induction"], profile.select(behaviour="induction").scores.values.ravel())
