@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from mechheads.files.checksums import read_sealed_json, sealed_json
 from mechheads.files.csv_tables import write_csv
 from mechheads.files.replacing import write_file
-from mechheads.files.text import parse_json
 from mechheads.ledger.fingerprints import weights_fingerprint
 from mechheads.limits import Limits
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -159,7 +159,7 @@ def claim_folder(folder: str | Path, study: Mapping[str, str], files: Sequence[s
     folder.mkdir(parents=True, exist_ok=True)
     before = _held(folder)["files"]
     now = before if files is None else list(files)
-    write_file(folder / _HELD, json.dumps({"study": dict(study), "files": now}, indent=1))
+    write_file(folder / _HELD, sealed_json({"study": dict(study), "files": now}))
     for name in set(before) - set(now):
         (folder / name).unlink(missing_ok=True)
 
@@ -196,10 +196,10 @@ def _held(folder: Path) -> dict[str, Any]:
     """The study that a folder holds, and its files."""
     if not (folder / _HELD).is_file():
         return {"study": {}, "files": []}
-    found = parse_json((folder / _HELD).read_text("utf-8"), str(folder / _HELD))
-    if not isinstance(found, dict) or not isinstance(found.get("study"), dict):
+    found = read_sealed_json(folder / _HELD)
+    if not isinstance(found, dict) or set(found) != {"study", "files"} or not isinstance(found["study"], dict):
         raise ValueError(f"{folder / _HELD} is damaged. {_ELSEWHERE}")
-    files = [name for name in found.get("files", []) if isinstance(name, str) and Path(name).name == name]
+    files = [name for name in found["files"] if isinstance(name, str) and Path(name).name == name]
     return {"study": found["study"], "files": files}
 
 
