@@ -197,6 +197,13 @@ class SafetyStudy(Stages):
         return "\n".join([*lines, "", *self.closing_lines])
 
 
+def safety_settings(
+    model: Model, k: int = 10, *, group: Group = "query", quick: bool = False, critical: int = 6, seed: int = 0
+) -> dict[str, str]:
+    """What a study of refusals is of: the model with its weights, and the settings of ``safety_study``."""
+    return study_of(model, study="safety", k=k, critical=critical, group=group, quick=quick, seed=seed)
+
+
 @alone
 def safety_study(
     model: Model,
@@ -238,7 +245,7 @@ def safety_study(
     limits = Limits.of(None, workers)
     if workers is not None:
         source_of(model)
-    what = study_of(model, study="safety", k=k, critical=critical, group=group, quick=quick, seed=seed)
+    what = safety_settings(model, k, group=group, quick=quick, critical=critical, seed=seed)
     study = SafetyStudy(model.name, k, critical, group, groups.unit, study=what)
     options: dict[str, Any] = {"group": group, "seed": seed, "progress": progress, "budget": limits}
     work = _Work(model, study, groups, QUICK if quick else FULL, options)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -322,6 +324,24 @@ def test_it_is_a_result_like_the_others(llama: mh.Model, tmp_path: Path) -> None
         profile.named("sinks")
 
 
+def test_a_checkpoint_is_of_these_texts_and_this_model(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    """Also if the other texts end before the place where it would go on, or only the configuration differs."""
+    long, short = ([list(range(start, start + 40))] * n for start, n in ((3, 40), (50, 2)))
+    options: dict[str, Any] = {"n_tokens": None, "window": 32, "progress": False}
+    file, folder = tmp_path / "profile.checkpoint", shutil.copytree(tiny("llama"), tmp_path / "llama")
+    model = mh.load(folder)
+    profile_heads(model, long, checkpoint=file, **options)
+    before = file.read_bytes()
+    for texts in (short, long[:2], [*short, *long]):
+        with pytest.raises(ValueError, match="is from other texts; give the texts of the call that wrote it"):
+            profile_heads(model, texts, checkpoint=file, **options)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
+    with pytest.raises(ValueError, match="is from another profile: its model is"):
+        profile_heads(mh.load(folder), long, checkpoint=file, **options)
+    assert file.read_bytes() == before
+
+
 def test_the_command_writes_tables_and_a_figure(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     text = " The capital of France is Paris and the capital of Italy is Rome yes no dog cat king"
     (tmp_path / "texts.txt").write_text("\n\n".join([text, f"{text} three", f" no{text}"]))
@@ -329,7 +349,7 @@ def test_the_command_writes_tables_and_a_figure(tiny: Callable[[str], Path], tmp
     done = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    assert written == {"profile.nc", "profile.html", "heads.csv"}
+    assert written == {"profile.nc", "profile.html", "heads.csv", "study.json"}
     profile = HeadProfile.load(tmp_path / "out" / "profile.nc")
     table = pd.read_csv(tmp_path / "out" / "heads.csv")
     np.testing.assert_allclose(table["induction"], profile.select(behaviour="induction").scores.values.ravel())

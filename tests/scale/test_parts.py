@@ -142,9 +142,32 @@ def test_a_wrapped_model_cannot_be_named_in_a_file(small, tmp_path: Path):
         write_analysis(tmp_path / "spec.json", mh.ablate, mh.wrap(small.model), prompts=CLEAN)
 
 
+def by_hand(path: Path) -> str:
+    """The text of a file without its checksum, as a person may change it."""
+    content = json.loads(path.read_text())
+    del content["checksum"]
+    return json.dumps(content, indent=1)
+
+
+def test_a_changed_description_of_an_analysis_is_refused(small, tmp_path: Path):
+    path = write_analysis(tmp_path / "spec.json", mh.ablate, small, prompts=CLEAN, heads=["L0H1"], kind="mean")
+    text = path.read_text()
+    for old, new, message in (
+        ("L0H1", "L0H0", "its checksum does not match"),
+        ('"checksum"', '"chacksum"', "'chacksum' is unknown or missing"),
+        ('"arguments"', '"argumants"', "its checksum does not match"),
+    ):
+        path.write_text(text.replace(old, new))
+        with pytest.raises(ValueError, match=rf"spec\.json is damaged.*{message}"):
+            read_analysis(path)
+    path.write_text(text)
+    path.write_text(by_hand(path).replace("L0H1", "L0H0"))
+    assert read_analysis(path).arguments["heads"] == ["L0H0"]
+
+
 def test_a_file_runs_no_code_that_is_not_allowed(small, tmp_path: Path):
     path = write_analysis(tmp_path / "spec.json", mh.ablate, small, prompts=CLEAN, metric=log_prob)
-    text = path.read_text()
+    text = by_hand(path)
     for other, message in [
         ("os:system", "from the module os, which is not part of mechheads; if you trust it, allow it"),
         ("mechheads.scale.spec_file:os.system", "of which a file may not make anything"),

@@ -125,6 +125,7 @@ def test_commands_pass_the_workers_on(name: str, asked: str, tmp_path: Path, mon
     home, words = FACES[name]
     monkeypatch.setattr(home, face)
     monkeypatch.setattr("mechheads.model.load.load", lambda *_args, **_options: None)
+    monkeypatch.setattr("mechheads.studies.safety.safety_settings", lambda *_args, **_options: {"study": "safety"})
     done = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "out"), "--workers", asked])
     assert done.exit_code == 1 and "Error: enough" in done.output
     assert seen == [None if asked == "1" else 3]
