@@ -27,7 +27,7 @@ from mechheads.results.scores import HeadScores
 from mechheads.safety.heads.ablations import Ablation, Kind, Through
 from mechheads.safety.heads.groups import Group
 from mechheads.safety.heads.measure_ships import Pass, measure
-from mechheads.safety.requests.requests import Requests, Template
+from mechheads.safety.requests.prompts import Requests, Template
 
 
 @alone

@@ -187,7 +187,11 @@ def test_folded_texts():
 
 
 @pytest.mark.parametrize(
-    ("texts", "message"), [("no", r"got one text; write \['no'\]"), (["no", 3], r"texts\[1\] must be a text, not int")]
+    ("texts", "message"),
+    [
+        ("no", r"requests: 'no' is neither a file nor .* Give one request as a list, \['no'\]"),
+        (["no", 3], r"texts\[1\] must be a text, not int"),
+    ],
 )
 def test_only_texts_are_folded(texts: list[str], message: str):
     with pytest.raises(ValueError, match=message):
@@ -232,7 +236,7 @@ def test_chat_without_a_chat_template_names_the_alternatives(tiny: Callable[[str
 @pytest.mark.parametrize(
     ("requests", "message"),
     [
-        ("no", r"got one text; write \['no'\]"),
+        ("no", r"requests: 'no' is neither a file nor .* Give one request as a list, \['no'\]"),
         ([], "requests is empty"),
         (["no", " "], r"requests\[1\] is ' '"),
         ([["no"]], r"requests\[0\] is \['no'\]; it must be a text"),
