@@ -148,6 +148,13 @@ def safety(
             "trained to refuse."
         ),
     ] = None,
+    requests: Annotated[
+        str | None,
+        typer.Option(
+            help="JailbreakBench, MaliciousInstruct, AdvBench, XSTest or a file, in place of the package's requests; "
+            "harmless requests are those that it labels as safe."
+        ),
+    ] = None,
     out: Out = Path("safety"),
     device: Device = "cpu",
     k: Annotated[int, typer.Option(help="Number of heads at the top of each ranking.")] = 10,
@@ -166,7 +173,8 @@ def safety(
 
     with results_in(out) as results, workers_for(workers) as replicas:
         loaded = load(model or REFUSING_MODEL, device=device)
-        study = safety_study(loaded, k, group=group, quick=quick, seed=seed, workers=replicas)  # type: ignore[arg-type]
+        asked = {"requests": requests, "group": group, "quick": quick, "seed": seed, "workers": replicas}
+        study = safety_study(loaded, k, **asked)  # type: ignore[arg-type]
         results.take(study, write_safety_page)
 
 

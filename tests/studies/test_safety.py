@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main
-from mechheads.safety.requests import sides, texts
+from mechheads.safety.requests import prompts, texts
 from mechheads.safety.requests.requests import Request
 from mechheads.studies import safety as study_module
 from mechheads.studies.report import write_safety_page
@@ -39,7 +39,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         some = {"train": TEXTS[name] * 6, "test": tested, None: TEXTS[name]}[split]
         return tuple(Request(text, "none") for text in some)
 
-    for module in (study_module, sides):
+    for module in (study_module, prompts):
         monkeypatch.setattr(module, "load_requests", load)
     monkeypatch.setattr(texts, "ordinary_texts", lambda: (" a dog gave", " Mary went to the store"))
 
@@ -249,6 +249,25 @@ def test_ctrl_c_keeps_what_is_done(small, short, monkeypatch):
     ranked = {"refusal_attribution", "ships_undifferentiated", "ships_scaling"}
     assert set(study.results) == {"refusal_brittleness", *ranked}
     assert "interrupted" in study.summary() and QUESTIONS[1] in study.summary()
+
+
+def test_requests_of_a_file_are_ranked_and_answered(small, short, monkeypatch, tmp_path):
+    file = tmp_path / "mine.csv"
+    rows = [f" Mary gave {i},unsafe\n John went {i},safe\n" for i in range(18)]
+    file.write_text("prompt,label\n" + "".join(rows))
+    seen = []
+    monkeypatch.setattr(study_module, "refusal_brittleness", lambda *args, **_: seen.append(args) or stop())
+    with pytest.raises(RuntimeError):
+        mh.studies.safety_study(small, requests=file, critical=1, progress=False)
+    asked = [f" Mary gave {i}" for i in range(2, 18, 3)], [f" John went {i}" for i in range(2, 18, 3)]
+    assert seen[0][2:] == asked
+    file.write_text("prompt\n" + "".join(f" Mary gave {i}\n" for i in range(17)))
+    with pytest.raises(ValueError, match=r"mine.csv has 17 harmful requests; give at least 18"):
+        mh.studies.safety_study(small, requests=str(file), critical=1, progress=False)
+
+
+def stop() -> None:
+    raise RuntimeError
 
 
 def test_the_study_says_what_does_not_fit(small):
