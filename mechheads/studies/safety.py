@@ -234,8 +234,8 @@ def safety_study(
             for this process alone.
 
     By default, heads are ranked on the train part of the package's requests, and the answers are to the test part.
-    Ships uses the paper's template. Everything about refusals uses the model's own chat template, if it has one. If the model refuses
-    hardly any request, no heads are ranked.
+    Ships uses the paper's template. Everything about refusals uses the model's own chat template, if it has one. If the
+    model refuses hardly any request, no heads are ranked.
 
     Raises:
         ValueError: if an argument does not fit; before the model runs.

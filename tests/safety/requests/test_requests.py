@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mechheads as mh
@@ -265,4 +266,5 @@ def test_a_file_is_opened_wherever_requests_are_taken(tmp_path: Path, llama: mh.
     assert (sides.harmful_texts, sides.harmless_texts) == (("Go on.", "Stay."), ("Is it?", "May I?"))
     options: dict[str, Any] = {"heads": ["L0H1"], "progress": False}
     found = mh.safety_heads(llama, requests=form(file), **options)
-    assert (found.scores == mh.safety_heads(llama, ["Go on.", "Stay."], **options).scores).all()
+    expected = mh.safety_heads(llama, ["Go on.", "Stay."], **options)
+    np.testing.assert_array_equal(found.scores, expected.scores)
