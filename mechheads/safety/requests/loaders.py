@@ -223,7 +223,7 @@ def _fault(error: Exception, revision: str | None) -> str:
 
 def _table(file: Path) -> tuple[list[str], dict[str, Any]]:
     """The columns of a file (none if its entries are plain texts), and its rows by their places in it."""
-    if file.suffix.lower() not in _SUFFIXES:
+    if os.path.isfile(file) and file.suffix.lower() not in _SUFFIXES:
         raise ValueError(f"{file} cannot be read as requests: its name must end in {', '.join(_SUFFIXES)}")
     rows = {place.removeprefix(f"{file}, "): row for place, row in read_rows(file)}
     if not rows:
