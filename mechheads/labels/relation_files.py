@@ -117,7 +117,7 @@ def _lre(rows: Sequence[Row], name: str) -> list[dict[str, Any]]:
             raise ValueError(f'{place}: "samples" must be a list of objects with "subject" and "object"')
         places = [(f"{place}, sample {i}", sample) for i, sample in enumerate(samples)]
         pairs = [(_word(where, one, "subject"), _word(where, one, "object")) for where, one in places]
-        category = _LRE_CATEGORIES.get((row.get("properties") or {}).get("relation_type"))
+        category = _LRE_CATEGORIES.get(str((row.get("properties") or {}).get("relation_type")))
         texts = row.get("prompt_templates") or []
         few = [f"{text} {{}}." for text in texts]
         alone = row.get("prompt_templates_zs") or texts

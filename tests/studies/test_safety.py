@@ -287,6 +287,13 @@ def test_the_command_writes_a_page(tiny, short, monkeypatch, tmp_path: Path):
     assert re.search(r"about \d.*s; Ctrl-C keeps what is done", done.output) and "key/value group" in done.output
 
 
+def test_the_command_takes_requests_of_a_file(tiny, tmp_path: Path):
+    words = ["safety", "--model", str(tiny("llama")), "--out", str(tmp_path), "--requests", str(tmp_path / "mine.csv")]
+    (tmp_path / "mine.csv").write_text("prompt\n Mary went\n")
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 1 and "mine.csv has 1 harmful requests; give at least 18" in done.output
+
+
 def test_the_command_says_what_is_wrong(tmp_path: Path):
     (tmp_path / "file").touch()
     done = CliRunner().invoke(main, ["safety", "--model", "/nowhere", "--out", str(tmp_path / "file" / "safety")])

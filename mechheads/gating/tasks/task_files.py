@@ -192,7 +192,7 @@ def _pair(row: _Row) -> tuple[str, str]:
     """The two texts of an entry: a list of two, or an object with one of the pairs of keys."""
     where, fields = row
     if isinstance(fields, list):
-        fields = dict(zip(("input", "output"), fields, strict=False)) if len(fields) == 2 else {}
+        fields = {"input": fields[0], "output": fields[1]} if len(fields) == 2 else {}
     if not isinstance(fields, dict):
         fields = {}
     keys = next((keys for keys in QUESTIONS if set(keys) <= fields.keys()), QUESTIONS[0])

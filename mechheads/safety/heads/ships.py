@@ -53,7 +53,8 @@ def ships(
     of the prompt.
 
     Args:
-        requests: a list of texts, ``mh.Prompts`` (used as they are), or ``None`` for the requests of the package.
+        requests: a list of texts, a file or name of ``mh.safety.open_requests``, ``mh.Prompts`` (used as they are), or
+            ``None`` for the requests of the package.
         ablation: ``"undifferentiated"`` (the head's queries times epsilon, so that it attends equally to all tokens
             so far), ``"scaling"`` (its output times epsilon, so that it writes almost nothing), or ``"zero"``,
             ``"mean"`` or ``"resample"`` for comparison, as in ``mh.ablate``.
