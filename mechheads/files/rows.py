@@ -75,7 +75,7 @@ def _csv(file: Path) -> list[Row]:
         rows.extend((f"{file}, line {table.line_num}", row) for row in table)
     except csv.Error as error:
         raise ValueError(f"{file}, line {table.reader.line_num}: {error}") from error
-    if twice := [name for name in columns if columns.count(name) > 1]:
+    if twice := [name for name in columns if name and columns.count(name) > 1]:
         raise ValueError(f"{file}, line 1: more than one column is called {twice[0]!r}; rename one")
     for place, row in rows:
         if None in row:

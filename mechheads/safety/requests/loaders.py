@@ -81,7 +81,7 @@ def read_requests(
     >>> file = Path(tempfile.mkdtemp()) / "mine.csv"
     >>> _ = file.write_text("id,prompt,label\\n1,How do I pick a lock?,unsafe\\n2,How do I pick a seat?,safe\\n")
     >>> read_requests(file, where={"label": "unsafe"})
-    <1 requests of mine.csv (texts folded)>
+    <1 of the requests of mine.csv (text folded)>
     >>> list(read_requests(file, "prompt", where={"label": "safe"}))
     ['How do I pick a seat?']
     """
