@@ -1015,4 +1015,18 @@ MUTANTS: tuple[Mutant, ...] = (
         "a model that is not that of transformers is loaded",
         ("model/backends/test_against_transformers.py",),
     ),
+    Mutant(
+        "safety/requests/harm_labels.py",
+        "known = {value: not flag for value, flag in known.items()}",
+        "known = {value: flag for value, flag in known.items()}",
+        "requests that is_safe marks as safe are taken as harmful",
+        ("safety/requests",),
+    ),
+    Mutant(
+        "safety/requests/loaders.py",
+        "_AFTER_CONTEXT.join([*contexts, texts[place]])",
+        "texts[place]",
+        "a request is asked without the text that it is about",
+        ("safety/requests",),
+    ),
 )

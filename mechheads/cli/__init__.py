@@ -151,6 +151,13 @@ def safety(
             "trained to refuse."
         ),
     ] = None,
+    requests: Annotated[
+        str | None,
+        typer.Option(
+            help="JailbreakBench, MaliciousInstruct, AdvBench, XSTest or a file, in place of the package's requests; "
+            "harmless requests are those that it labels as safe."
+        ),
+    ] = None,
     out: Out = Path("safety"),
     device: Device = "cpu",
     k: Annotated[int, typer.Option(help="Number of heads at the top of each ranking.")] = 10,
@@ -169,7 +176,7 @@ def safety(
 
     with results_in(out) as results, workers_for(workers) as replicas:
         loaded = load(model or REFUSING_MODEL, device=device)
-        options: dict[str, Any] = {"group": group, "quick": quick, "seed": seed}
+        options: dict[str, Any] = {"requests": requests, "group": group, "quick": quick, "seed": seed}
         results.of(safety_settings(loaded, k, **options))
         study = safety_study(loaded, k, **options, workers=replicas)
         results.take(study, write_safety_page)

@@ -35,7 +35,7 @@ from mechheads.safety.heads.ablations import Ablation, Kind
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
 from mechheads.safety.heads.groups import Group
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, with_opening
-from mechheads.safety.requests.requests import Requests, Template
+from mechheads.safety.requests.prompts import Requests, Template
 from mechheads.safety.requests.sides import Sides, value_of
 from mechheads.safety.requests.texts import text_loss, text_tokens
 

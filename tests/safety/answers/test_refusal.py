@@ -595,7 +595,7 @@ def test_text_loss_is_that_of_each_text_alone(llama: mh.Model, tiny: Callable[[s
         ({"epsilon": -0.5}, "epsilon is -0.5"),
         ({"template": "poem"}, "template is 'poem'"),
         ({"harmful": []}, "requests is empty"),
-        ({"harmless": "text"}, "requests must be a list of texts"),
+        ({"harmless": "text"}, "requests: .text. is neither a file nor one of"),
         ({"judge": "llama"}, "judge is 'llama'; give a function"),
         ({"opening": ""}, "opening is ''; give the beginning of a refusal"),
         ({"texts": ["When John went", " no"], "model": "gpt2"}, r"texts\[1\] has a single token"),
