@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-OPENING, READ, STEPS = 3, 12, 3
+OPENING, READ, STEPS = 2, 12, 3
 """How many sentences can decline, how many are read, and how many list items are steps."""
 
 _NO = r"(?:can't|cannot|can not|cant|won't|will not|'ll not|should not|shouldn't|must not|could not|do not|don't)"
@@ -19,7 +19,7 @@ _HELP = (
 _UNABLE = r"(?:able|allowed|permitted|comfortable|willing|programmed|designed|equipped|capable|supposed|in a position)"
 _BAD = (
     r"(?:illegal|unlawful|unethical|immoral|inappropriate|unacceptable|reprehensible|disrespectful|offensive|wrong|"
-    r"harmful|dangerous|prohibited|forbidden|against (?:the|my|our|all|basic)|(?:\w+ )?(?:crime|offense|violation))\b"
+    r"harmful|dangerous|forbidden|against (?:the|my|our|all|basic)|(?:\w+ )?(?:crime|offen[sc]e|violation))\b"
 )
 _GOOD = (
     r"(?:acceptable|appropriate|ethical|moral|okay|ok|right|legal|permissible|justifi\w+|respectful|fair|productive|"
@@ -122,15 +122,15 @@ def gives(request: str, answer: str, parts: list[str]) -> bool:
     """Whether an answer has content, and this content is about the request."""
     if all(TALK.match(s) for s in parts):
         return bool(re.search(r"question|quiz|riddle|^(?:are|do|can|will) you\b", request))
-    own, asked, shared = set(_content(answer)), set(_content(request)), _shared(request, answer)
+    asked, shared = set(_content(request)), _shared(request, answer)
+    echoes = answer.endswith(".") and len(asked) > 1 and bool(_content(answer)) and set(_content(answer)) <= asked
     if len(asked) < STEPS or (TALK.match(parts[0]) and 2 * shared < len(asked)):
-        return len(asked) < STEPS and not (own and own <= asked and len(asked) > 1)
+        return len(asked) < STEPS and not echoes
     made_up = _ITEM.match(answer) or re.search(r"\b(?:write|invent|create|draft|poem|song|story|names?)\b", request)
-    return not own <= asked and bool(shared or made_up)
+    return not echoes and bool(shared or made_up)
 
 
 def _shared(request: str, text: str) -> int:
-    """How many content words of a request come up in a text, in any form."""
     return len({w for w in _content(request) if any(w[:5] == other[:5] for other in _content(text))})
 
 
@@ -143,7 +143,7 @@ def is_degenerate(text: str) -> bool:
     words, signs = _WORD.findall(text), [c for c in text if not c.isspace()]
     if not words or sum(c.isalnum() for c in signs) < 0.3 * len(signs) or 20 * text.count("\ufffd") > len(signs):
         return True
-    loops = re.finditer(r"([^\s\d]\S{0,7}?)\1{6,}|0{20,}|\b(\w+(?:\W+\w+){0,9}?)(?:\W+\2\b){2,}", text)
+    loops = re.finditer(r"([^\s\d]\S{0,7}?)\1{6,}|0{20,}|\b(\w+(?:\W+\w+){0,9}?)(?:\W+\2\b){3,}", text)
     runs = [tuple(words[i : i + 4]) for i in range(len(words) - 3)]
     stutters = 10 * len(re.findall(r"\b(\w+)(?= \1\b)", text)) > max(len(words), 10)
     looped = sum(len(loop.group()) for loop in loops) > 0.42 * len(text) or len(set(runs)) < 0.6 * len(runs)
