@@ -916,4 +916,18 @@ MUTANTS: tuple[Mutant, ...] = (
         "what a mask hides is still seen",
         ("engine/test_sweep.py", "generation"),
     ),
+    Mutant(
+        "safety/answers/verdicts.py",
+        "if len(all_requests) >= FIXED",
+        "if len(all_requests) < FIXED",
+        "one answer to every request complies",
+        ("safety/answers/test_verdicts.py",),
+    ),
+    Mutant(
+        "safety/answers/rules.py",
+        "        text = text[closed.end() :]",
+        "        text = text[: closed.start()] + text[closed.end() :]",
+        "thinking is judged as the answer",
+        ("safety/answers/test_verdicts.py",),
+    ),
 )
