@@ -26,7 +26,6 @@ from mechheads.heads import HeadId, matched_heads
 from mechheads.interventions.head_change import HeadChange
 from mechheads.limits import Limits
 from mechheads.safety import (
-from mechheads.safety.answers.verdicts import VERDICTS
     attack_curve,
     ordinary_texts,
     refusal_brittleness,
@@ -34,6 +33,7 @@ from mechheads.safety.answers.verdicts import VERDICTS
     refusal_tests,
     text_loss,
 )
+from mechheads.safety.answers.verdicts import VERDICTS
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
 
