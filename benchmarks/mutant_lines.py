@@ -1029,4 +1029,18 @@ MUTANTS: tuple[Mutant, ...] = (
         "a request is asked without the text that it is about",
         ("safety/requests",),
     ),
+    Mutant(
+        "safety/answers/verdicts.py",
+        "if len(all_requests) >= FIXED",
+        "if len(all_requests) < FIXED",
+        "one answer to every request complies",
+        ("safety/answers/test_verdicts.py",),
+    ),
+    Mutant(
+        "safety/answers/rules.py",
+        "        text = text[closed.end() :]",
+        "        text = text[: closed.start()] + text[closed.end() :]",
+        "thinking is judged as the answer",
+        ("safety/answers/test_verdicts.py",),
+    ),
 )

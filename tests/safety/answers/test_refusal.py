@@ -33,6 +33,7 @@ from mechheads.safety import (
     refusal_tests,
     text_loss,
 )
+from mechheads.safety.answers.verdicts import VERDICTS
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
 
@@ -768,7 +769,7 @@ def test_brittleness_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert found.table["loss"].tolist() == [2, 2.5, 3] and found.table["over_refusal"].tolist() == [0.1, 0.2, 0.3]
     share, low, high = found.survive
     assert share == pytest.approx(5 / 8) and 0 <= low < share < high <= 1
-    assert found.counts("harmful") == {"refused": 8, "complied": 2, "deflected": 0, "degenerate": 0}
+    assert found.counts("harmful") == dict.fromkeys(VERDICTS, 0) | {"refused": 8, "complied": 2}
     assert found.refuses and found.missing == ()
     assert "John" not in found._repr_html_() + repr(found)
     assert repr(found).startswith("<RefusalBrittleness: 62% [")
