@@ -34,6 +34,8 @@ _FIELDS = {"format", "mechheads", "function", "model", "arguments"}
 _TENSORS = TensorFile("mechheads analysis tensors 1", "{path} does not hold an analysis' tensors", ())
 _SPLIT = ("model", "workers", "store", "budget", "progress")
 """Arguments that say where and how an analysis runs, not what it is."""
+_NAMES = ("requests", "harmful", "harmless", "relations", "texts")
+"""Arguments that may be a name or a file."""
 _OPEN = (
     "behaviour",
     "engine",
@@ -133,7 +135,20 @@ def read_analysis(
     if wrong := [name for name in found["arguments"] if name in _SPLIT]:
         raise ValueError(f"{path} sets {wrong[0]}, which only who runs an analysis may set; take it out of the file")
     arguments = {name: reader.decode(value) for name, value in found["arguments"].items()}
+    _check_names(path, arguments)
     return Analysis(function, _source(found["model"], reader, trust_remote_code), arguments)
+
+
+def _check_names(path: Path, arguments: Mapping[str, Any]) -> None:
+    """Check that no argument that may be a name is the name of a file, which would be read then."""
+    for name in _NAMES:
+        given = arguments.get(name)
+        for one in given if isinstance(given, (list, tuple)) and name == "relations" else [given]:
+            if isinstance(one, str) and os.path.isfile(Path(one).expanduser()):
+                raise ValueError(
+                    f"{path} asks to read the file {one!r} as {name}; write the analysis with what the file holds, as "
+                    "mh.safety.open_requests or mh.labels.load_relations give it"
+                )
 
 
 def _tensors_of(path: Path, wanted: str | None) -> dict[str, Tensor]:

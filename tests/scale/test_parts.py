@@ -137,6 +137,22 @@ def test_what_has_no_form_in_a_file_is_refused(small, tmp_path: Path, function, 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (mh.ships, lambda file: {"requests": str(file)}),
+        (mh.safety_heads, lambda file: {"requests": ["a request"], "harmless": str(file)}),
+        (mh.labels.relation_evidence, lambda file: {"relations": [str(file)]}),
+    ],
+)
+def test_a_file_that_asks_to_read_another_one_is_refused(small, tmp_path: Path, function, arguments):
+    file = tmp_path / "private.txt"
+    file.write_text("a secret\n")
+    spec = write_analysis(tmp_path / "spec.json", function, small, **arguments(file))
+    with pytest.raises(ValueError, match=r"spec\.json asks to read the file '.*private\.txt' as "):
+        read_analysis(spec)
+
+
 def test_a_wrapped_model_cannot_be_named_in_a_file(small, tmp_path: Path):
     with pytest.raises(ValueError, match=r"made by mh\.wrap, so no file can name it"):
         write_analysis(tmp_path / "spec.json", mh.ablate, mh.wrap(small.model), prompts=CLEAN)

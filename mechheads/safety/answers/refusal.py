@@ -148,8 +148,8 @@ def refusal_test(
         group: ``"kv"`` ablates, for each head, all query heads that share its key/value head, and compares with random
             sets of such groups.
         draws: the number of random sets to compare with; each has as many heads from the same layers.
-        judge: a function of (request, answer) that returns ``"refused"``, ``"complied"``, ``"deflected"`` or
-            ``"degenerate"``, and may call a language model. By default, ``mh.safety.rule_judge``, which reads how an
+        judge: a function of (request, answer) that returns ``"refused"``, ``"complied"``, ``"deflected"``,
+            ``"degenerate"`` or ``"unfinished"``, and may call a language model. By default, ``mh.safety.rule_judge``, which reads how an
             answer begins and whether it repeats itself.
         template: as in ``mh.safety.refusal_contribution``.
         max_new_tokens: largest number of tokens in an answer; the paper uses 128.
