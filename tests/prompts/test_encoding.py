@@ -117,22 +117,24 @@ def test_tokens_are_shown_with_their_spaces(known: Known) -> None:
     )
 
 
-def test_a_token_across_answer_and_prompt_is_refused(tiny: Callable[[str], Path]) -> None:
-    model = mh.load(tiny("gpt2"))
+def test_a_token_across_answer_and_prompt_is_refused(loaded: Callable[[str], mh.Model]) -> None:
+    model = loaded("gpt2")
     with pytest.raises(ValueError, match=r"answer\[0\] = 'Paris' and its prompt, which ends with .* share a token"):
         mh.Prompts([" The capital of France is "], answer=["Paris"]).tokens(model)
     pairs = mh.PromptPairs([" France is"], [" France is"], answer=[" Paris"], wrong=[" Rome"])
     assert pairs.tokens(model)[0].answer.tolist() == [single_token(" Paris", model.tokenizer)]
 
 
-def test_a_token_across_context_and_continuation_is_refused(tiny: Callable[[str], Path]) -> None:
-    model = mh.load(tiny("gpt2"))
+def test_a_token_across_context_and_continuation_is_refused(loaded: Callable[[str], mh.Model]) -> None:
+    model = loaded("gpt2")
     with pytest.raises(ValueError, match=r"requests\[0\]: a token spans the context and the continuation"):
         mh.generation.continuation_log_probs(model, [(" The capital of France is Pa", "ris")], **QUIET)
 
 
-def test_ids_that_the_model_does_not_know_are_refused(tiny: Callable[[str], Path]) -> None:
-    model = mh.load(tiny("gpt2"))
+def test_ids_that_the_model_does_not_know_are_refused(
+    tiny: Callable[[str], Path], loaded: Callable[[str], mh.Model]
+) -> None:
+    model = loaded("gpt2")
     more = transformers.AutoTokenizer.from_pretrained(tiny("gpt2"))
     more.add_tokens(["<new>"])
     wider = mh.wrap(model.model, tokenizer=more)
@@ -161,16 +163,18 @@ def test_templates_that_end_a_request_or_begin_twice_are_told(known: Known, temp
         mh.Prompts([CHAT]).tokens(model)
 
 
-def test_an_opening_that_the_tokenizer_drops_is_refused(tiny: Callable[[str], Path]) -> None:
+def test_an_opening_that_the_tokenizer_drops_is_refused(
+    tiny: Callable[[str], Path], loaded: Callable[[str], mh.Model]
+) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny("llama"))
     tokenizer.backend_tokenizer.normalizer = normalizers.StripAccents()
-    model = mh.wrap(mh.load(tiny("llama")).model, tokenizer=tokenizer)
+    model = mh.wrap(loaded("llama").model, tokenizer=tokenizer)
     with pytest.raises(ValueError, match="does not have tokens of its own"):
         find_opening(model, mh.Prompts(["The cafe"]), "\u0301")
 
 
-def test_pieces_of_an_ordinary_tokenizer_are_as_alone(tiny: Callable[[str], Path]) -> None:
-    tokenizer = mh.load(tiny("gpt2")).tokenizer
+def test_pieces_of_an_ordinary_tokenizer_are_as_alone(loaded: Callable[[str], mh.Model]) -> None:
+    tokenizer = loaded("gpt2").tokenizer
     for piece in (" Paris", "Paris", "12", "\n", ")", " a big dog"):
         alone = tokenizer(piece, add_special_tokens=False)["input_ids"]
         assert piece_ids(piece, tokenizer) == alone
