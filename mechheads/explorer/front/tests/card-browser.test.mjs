@@ -155,8 +155,14 @@ test("effects are read dot by dot", async (t) => {
   assert.match(await page.locator(".card-panel").textContent(), /self-repair/);
 });
 
+test("a pane of the address that the page does not have is named", async (t) => {
+  const page = await opened(t, "head=L1H0&pane=nothing");
+  await page.getByText('There is no pane "nothing" here').waitFor();
+});
+
 test("paths lead to other heads and back, and upstream", async (t) => {
   const page = await opened(t, "head=L1H0&pane=paths");
+  assert.equal(await page.getByText("There is no pane").count(), 0);
   await page.getByRole("button", { name: /trace upstream/ }).click();
   await page.getByText("Strongest way back").waitFor();
   await page.getByRole("link", { name: /^L0H1/ }).focus();

@@ -23,6 +23,7 @@ test("shares, intervals, q values and counts as text", () => {
   assert.equal(percent(null), "missing");
   assert.equal(interval(-0.1, 0.25), "\u22120.100 to 0.250");
   assert.equal(interval(null, 0.25), "no interval");
+  assert.equal(interval(0.666, 0.908, percent), "67% to 91%");
   assert.equal(showQ(0.0123), "q = 0.012");
   assert.equal(showQ(0), "q < 0.001");
   assert.equal(showQ(null), "no q value");

@@ -20,6 +20,7 @@ import { SafetyPane } from "./SafetyPane";
 import { TextPane } from "./TextPane";
 import { besides } from "./verdicts";
 import { WeightsPane } from "./WeightsPane";
+import { inText } from "./tokens";
 
 interface Props {
   /** Its number in `page.models`. */
@@ -103,6 +104,8 @@ function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) 
   const live = page.live?.model === modelAt ? page.live : null;
   const tabs = useMemo(() => tabsOf(page, data, live !== null), [page, data, live]);
   const chosen = tabs.find(({ id }) => id === state.pane.value)?.id ?? tabs.find(({ empty }) => !empty)?.id ?? "text";
+  const named = state.pane.value;
+  const lacks = data !== null && named !== "" && !tabs.some(({ id }) => id === named);
   const error = chosen === "live" ? null : (block.error ?? shared.error);
   let content: ComponentChildren;
   if (live && chosen === "live") content = <LivePane key={head} {...{ live, model, modelAt, head }} />;
@@ -118,6 +121,7 @@ function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) 
   }, [loaded]);
   return (
     <div ref={box}>
+      {lacks && <p class="card-muted">{`There is no pane "${inText(named)}" here; the address may be of another page.`}</p>}
       <Tabs label="What to see of this head" tabs={tabs} chosen={chosen} onChoose={(pane) => choose({ pane })}>
         {content}
       </Tabs>

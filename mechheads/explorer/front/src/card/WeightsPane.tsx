@@ -132,7 +132,7 @@ function OneRelation({ evidence: each, all }: { evidence: RelationEvidence; all:
       </p>
       <IntervalPlot value={each.phi} low={each.low} high={each.high} all={all} none={each.null ?? 0} />
       <p class="card-numbers">
-        <b>{percent(each.phi)}</b> <span>of pairs ({interval(each.low, each.high)})</span>
+        <b>{percent(each.phi)}</b> <span>of pairs ({interval(each.low, each.high, percent)})</span>
         <span>{showQ(each.q)}</span>
         {known(each.null) && <span>{`shuffled targets: ${percent(each.null)}`}</span>}
         {each.reading && <span>{READINGS[each.reading] ?? each.reading}</span>}

@@ -36,9 +36,9 @@ export function percent(share: Maybe): string {
   return `${value < 0 ? "\u2212" : ""}${text}%`;
 }
 
-/** The two ends of an interval, with as many decimals as the finer of the two needs. */
-export function interval(low: Maybe, high: Maybe): string {
-  return known(low) && known(high) ? `${show(low)} to ${show(high)}` : "no interval";
+/** The two ends of an interval, said as the value itself is. */
+export function interval(low: Maybe, high: Maybe, say: (value: Maybe) => string = show): string {
+  return known(low) && known(high) ? `${say(low)} to ${say(high)}` : "no interval";
 }
 
 /** A q value: "q = 0.012", "q < 0.001", or why there is none. */
