@@ -15,7 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the machine; 
 
 import mechheads
 from mechheads.ledger.fingerprints import model_fingerprint
-from support import tiny as tiny_models
+from support import tiny as tiny_models, tokenizers_of_others
 
 LONG = (
     "test_notebooks",
@@ -116,3 +116,16 @@ def loaded(tiny: Callable[[str], Path]) -> Iterator[Callable[[str], mechheads.Mo
 def llama(loaded: Callable[[str], mechheads.Model]) -> mechheads.Model:
     """The tiny llama that most tests use."""
     return loaded("llama")
+
+
+@pytest.fixture(scope="session")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``others("llama-2")``, or another of ``KINDS``: a folder with a tiny random model that has such a tokenizer."""
+
+    @cache
+    def folder(kind: str) -> Path:
+        made = tmp_path_factory.mktemp("others") / kind
+        tokenizers_of_others.build(kind, made)
+        return made
+
+    return folder

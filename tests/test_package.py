@@ -61,6 +61,12 @@ CATCHES = {
 STAMPS = {"mechheads/ledger/ledger.py": "when a sweep began, for people; nothing goes by it"}
 """Files that read the wall clock, and what for."""
 
+DOORS = {
+    "mechheads/prompts/encoding.py": "gives the tokens of every text, whole or a piece",
+    "mechheads/generation/generate.py": "asks the chat template how an answer ends",
+}
+"""Files that use a tokenizer or a chat template, and what for."""
+
 
 def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
@@ -348,6 +354,35 @@ def test_whether_code_reads_the_wall_clock_is_found_out(code: str, reads: bool) 
 
 def test_durations_are_measured_by_clocks_that_do_not_jump() -> None:
     assert {where(path) for path in modules() if reads_wall_clock(parsed(path))} == set(STAMPS)
+
+
+def tokenises(node: ast.AST) -> bool:
+    """Whether code has a text tokenised, or a chat put into a template."""
+    if not isinstance(node, ast.Call):
+        return False
+    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    owner = getattr(getattr(node.func, "value", None), "attr", getattr(getattr(node.func, "value", None), "id", ""))
+    asked = name in ("encode", "tokenize", "encode_plus", "batch_encode_plus") and "tokenizer" in owner
+    return asked or name.strip("_") == "tokenizer" or name in ("apply_chat_template", "to_tokens")
+
+
+@pytest.mark.parametrize(
+    ("code", "does"),
+    [
+        ("tokenizer(text)", True),
+        ("self.model.tokenizer(text, add_special_tokens=False)", True),
+        ("model._tokenizer.encode(text)", True),
+        ("tokenizer.apply_chat_template(chat)", True),
+        ("tokenizer.decode(ids)", False),
+        ("text.encode()", False),
+    ],
+)
+def test_whether_code_tokenises_text_is_found_out(code: str, does: bool) -> None:
+    assert any(map(tokenises, ast.walk(ast.parse(code)))) is does
+
+
+def test_texts_are_tokenised_in_one_place() -> None:
+    assert {where(path) for path in modules() if any(map(tokenises, ast.walk(parsed(path))))} == set(DOORS)
 
 
 def test_ruff_formats_every_line() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, runtime_checkabl
 
 from mechheads.files.text import check_unicode
 from mechheads.messages.warn import warn
-from mechheads.prompts.encoding import begin_tokens, chat_text, ids_after, piece_ids, text_ids, token_strings
+from mechheads.prompts.encoding import added_tokens, chat_text, ids_after, piece_ids, text_ids, text_of, token_strings
 
 if TYPE_CHECKING:
     import torch
@@ -130,7 +130,7 @@ def encode(item: PromptLike, index: int, model: Reader) -> tuple[list[int], str 
         ValueError: if there is no tokenizer, or the prompt is empty, has ids that the model does not know, or is too
             long.
     """
-    what, text, offsets = f"prompt {index}", prompt_text(item, index, model), None
+    what, text, offsets = f"prompt {index}", _prompt_text(item, index, model), None
     if text is not None:
         ids, offsets = text_ids(text, model.tokenizer, special=isinstance(item, str))
     else:
@@ -142,7 +142,7 @@ def encode(item: PromptLike, index: int, model: Reader) -> tuple[list[int], str 
     return ids, text, offsets
 
 
-def prompt_text(item: PromptLike, index: int, model: Reader) -> str | None:
+def _prompt_text(item: PromptLike, index: int, model: Reader) -> str | None:
     """The text of a prompt, of a chat in the words of the model's template; None for token ids.
 
     Raises:
@@ -189,12 +189,12 @@ def _warn_of_ends(ids: Sequence[int], what: str, tokenizer: Any) -> None:
     """Warn of token ids that are a text with an end token after it, or two beginning tokens before it."""
     if not tokenizer or not len(ids):
         return
-    if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id and tokenizer("The")["input_ids"][-1] == ids[-1]:
+    begin, end = added_tokens(tokenizer)
+    if end and list(ids[-len(end) :]) == end:
         warn(
-            f"{what} ends with the end token {tokenizer.eos_token!r}, which the tokenizer adds to every text, so the "
-            "model is asked what follows the end. Leave the token out, or give the text"
+            f"{what} ends with {token_strings(end, tokenizer)}, which the tokenizer adds to every text, so the "
+            "model is asked what follows the end. Leave them out, or give the text"
         )
-    begin = begin_tokens(tokenizer)
     if begin and list(ids[: 2 * len(begin)]) == 2 * begin:
         warn(f"{what} begins twice with {token_strings(begin, tokenizer)}; leave one out, or give the text")
 
@@ -226,12 +226,12 @@ def locate(where: PositionLike, name: str, index: int, ids: list[int], text: str
 
 
 def answer_ids(
-    answers: Sequence[str | int] | None, name: str, model: Reader, texts: Sequence[str | None]
+    answers: Sequence[str | int] | None, name: str, model: Reader, rows: Sequence[tuple[list[int], str | None, Any]]
 ) -> torch.Tensor | None:
     """The token id of each answer, where it stands: after its prompt.
 
     Args:
-        texts: the text of each prompt; None for token ids.
+        rows: what ``encode`` gives of each prompt.
 
     Raises:
         ValueError: if there, an answer is not one token of its own.
@@ -241,21 +241,21 @@ def answer_ids(
     if answers is None:
         return None
     ids = []
-    for index, (answer, text) in enumerate(zip(answers, texts, strict=True)):
-        token = (
-            _answer_id(answer, f"{name}[{index}] = {answer!r}", model, text) if isinstance(answer, str) else int(answer)
-        )
+    for index, (answer, (row, text, _)) in enumerate(zip(answers, rows, strict=True)):
+        what = f"{name}[{index}] = {answer!r}"
+        token = _answer_id(answer, what, model, row, text) if isinstance(answer, str) else int(answer)
         if not 0 <= token < model.d_vocab:
             raise ValueError(f"{name}[{index}] = {token} is outside the vocabulary 0..{model.d_vocab - 1}")
         ids.append(token)
     return torch.tensor(ids, device=model.device)
 
 
-def _answer_id(answer: str, what: str, model: Reader, text: str | None) -> int:
+def _answer_id(answer: str, what: str, model: Reader, row: Sequence[int], text: str | None) -> int:
     tokenizer = model.tokenizer
     if not tokenizer:
         raise ValueError(f"{what}: this model has no tokenizer; give a token id")
     check_unicode(answer, what)
+    text = text_of(row, tokenizer) if text is None else text
     ids = piece_ids(answer, tokenizer) if text is None else _ids_in_place(text, answer, what, tokenizer)
     if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
         raise ValueError(
@@ -268,7 +268,7 @@ def _answer_id(answer: str, what: str, model: Reader, text: str | None) -> int:
 def _ids_in_place(text: str, answer: str, what: str, tokenizer: Any) -> list[int]:
     ids = ids_after(text, answer, tokenizer)
     if ids is None:
-        shown = token_strings(tokenizer(text + answer, add_special_tokens=False)["input_ids"][-4:], tokenizer)
+        shown = token_strings(text_ids(text + answer, tokenizer, special=False)[0][-4:], tokenizer)
         raise ValueError(
             f"{what} and its prompt, which ends with {text[-20:]!r}, share a token: together they end with the tokens "
             f"{shown}. Move the space between them to the answer, or give a token id"
