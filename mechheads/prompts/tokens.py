@@ -137,8 +137,9 @@ def encode(item: PromptLike, index: int, model: Reader) -> tuple[list[int], str 
         if not all(isinstance(token, SupportsIndex) for token in item):
             raise ValueError(f"{what} must be text, a chat, or a list of integer token ids; got {item!r}")
         ids = [int(token) for token in item]  # type: ignore[arg-type]
-        _warn_of_ends(ids, what, model.tokenizer)
     check_row(ids, what, model)
+    if not isinstance(item, str):
+        _warn_of_ends(ids, text, what, model.tokenizer)
     return ids, text, offsets
 
 
@@ -185,12 +186,18 @@ def check_row(ids: Sequence[int], what: str, model: Reader) -> None:
         )
 
 
-def _warn_of_ends(ids: Sequence[int], what: str, tokenizer: Any) -> None:
-    """Warn of token ids that are a text with an end token after it, or two beginning tokens before it."""
-    if not tokenizer or not len(ids):
+def _warn_of_ends(ids: Sequence[int], chat: str | None, what: str, tokenizer: Any) -> None:
+    """Warn of token ids, or a chat in its template, that have an end token last, or two beginning tokens first."""
+    if not tokenizer:
         return
     begin, end = added_tokens(tokenizer)
-    if end and list(ids[-len(end) :]) == end:
+    if chat is not None and tokenizer.eos_token and chat.rstrip().endswith(tokenizer.eos_token):
+        warn(
+            f"the model's chat template writes the end token {tokenizer.eos_token!r} after a request and does not open "
+            "the answer, so the model is asked what follows the end. If it was not trained to answer there, give "
+            "prompts as text, up to where the answer begins"
+        )
+    elif end and list(ids[-len(end) :]) == end:
         warn(
             f"{what} ends with {token_strings(end, tokenizer)}, which the tokenizer adds to every text, so the "
             "model is asked what follows the end. Leave them out, or give the text"

@@ -130,12 +130,24 @@ def read_analysis(
     if wrong := sorted(set(found) - {"tensors"} ^ _FIELDS):
         raise ValueError(f"{path} is damaged: {wrong[0]!r} is unknown or missing; write it again")
     reader = _Reader(path, _tensors_of(path, found.get("tensors")), {"mechheads", *allow})
+    try:
+        return _analysis(found, reader, trust_remote_code)
+    except (AttributeError, KeyError, RecursionError, TypeError) as error:
+        raise ValueError(
+            f"{path} is not an analysis as mh.scale.write_analysis writes it: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _analysis(found: Mapping[str, Any], reader: _Reader, trust_remote_code: bool) -> Analysis:
     function = reader.named(found["function"])
     _check_function(function)
     if wrong := [name for name in found["arguments"] if name in _SPLIT]:
-        raise ValueError(f"{path} sets {wrong[0]}, which only who runs an analysis may set; take it out of the file")
+        raise ValueError(
+            f"{reader.path} sets {wrong[0]}, which only who runs an analysis may set; take it out of the file"
+        )
     arguments = {name: reader.decode(value) for name, value in found["arguments"].items()}
-    _check_names(path, arguments)
+    inspect.signature(function).bind_partial(**arguments)
+    _check_names(reader.path, arguments)
     return Analysis(function, _source(found["model"], reader, trust_remote_code), arguments)
 
 
@@ -269,7 +281,7 @@ class _Reader:
             return {key: self.decode(one) for key, one in value.items()}
         made: dict[str, Callable[[Any], Any]] = {
             "$head": HeadId.parse,
-            "$dtype": lambda name: getattr(torch, name),
+            "$dtype": self._dtype,
             "$tensor": lambda key: self.tensors[key],
             "$array": lambda key: self.tensors[key].numpy(),
             "$tuple": lambda items: tuple(map(self.decode, items)),
@@ -279,6 +291,11 @@ class _Reader:
         if kind not in made:
             raise ValueError(f"{self.path} has a value of kind {kind!r}, which this mechheads does not know")
         return made[kind](inside)
+
+    def _dtype(self, name: str) -> torch.dtype:
+        if not isinstance(found := getattr(torch, name, None), torch.dtype):
+            raise ValueError(f"{self.path} has the dtype {name!r}, which torch does not know")
+        return found
 
     def _made(self, name: str, fields: Any) -> Any:
         cls = self.named(name)

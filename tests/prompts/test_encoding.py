@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tokenizers import normalizers
 
 import mechheads as mh
 from mechheads.behaviour.recipes import retrieval
@@ -144,6 +146,31 @@ def test_rows_of_ids_with_an_end_or_two_beginnings_are_told(known: Known) -> Non
     ids = known.ids("The capital")
     with pytest.warns(UserWarning, match="prompt 0 begins twice with"):
         mh.Prompts([[0, *ids]]).tokens(known.model)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("<bos>{{ messages[0]['content'] }}<eos>\n", "chat template writes the end token '<eos>' after a request"),
+        ("<bos><bos>{{ messages[0]['content'] }}:", r"prompt 0 begins twice with \['<bos>'\]"),
+    ],
+)
+def test_templates_that_end_a_request_or_begin_twice_are_told(known: Known, template: str, said: str) -> None:
+    tokenizer = copy.deepcopy(known.tokenizer)
+    tokenizer.chat_template = template
+    model = mh.wrap(known.model.model, tokenizer=tokenizer)
+    with pytest.warns(UserWarning, match=said):
+        mh.Prompts([CHAT]).tokens(model)
+
+
+def test_an_opening_that_the_tokenizer_drops_is_refused(
+    tiny: Callable[[str], Path], loaded: Callable[[str], mh.Model]
+) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny("llama"))
+    tokenizer.backend_tokenizer.normalizer = normalizers.StripAccents()
+    model = mh.wrap(loaded("llama").model, tokenizer=tokenizer)
+    with pytest.raises(ValueError, match="does not have tokens of its own"):
+        find_opening(model, mh.Prompts(["The cafe"]), "\u0301")
 
 
 def test_pieces_of_an_ordinary_tokenizer_are_as_alone(loaded: Callable[[str], mh.Model]) -> None:

@@ -199,6 +199,27 @@ def test_a_file_runs_no_code_that_is_not_allowed(small, tmp_path: Path):
         read_analysis(path)
 
 
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda spec: spec.pop("model"), "'model' is unknown or missing"),
+        (lambda spec: spec.update(function=3), "is not an analysis as .* AttributeError"),
+        (lambda spec: spec["arguments"].update(prompts={"$made": ["x"]}), "is not an analysis as .* TypeError"),
+        (lambda spec: spec["arguments"].update(checkpoint="x"), "an unexpected keyword argument 'checkpoint'"),
+        (lambda spec: spec["model"]["$made"][1].update(cache_dir="/x"), "unexpected keyword argument 'cache_dir'"),
+        (lambda spec: spec["model"]["$made"][1].update(trust_remote_code="no"), "asks to run code that comes with"),
+        (lambda spec: spec["model"]["$made"][1].update(dtype={"$dtype": "__builtins__"}), "the dtype '__builtins__'"),
+    ],
+)
+def test_a_file_with_other_fields_is_refused(small, tmp_path: Path, edit: Callable[[Any], Any], message: str):
+    path = write_analysis(tmp_path / "spec.json", mh.ablate, small, prompts=CLEAN)
+    spec = json.loads(by_hand(path))
+    edit(spec)
+    path.write_text(json.dumps(spec))
+    with pytest.raises(ValueError, match=message):
+        read_analysis(path)
+
+
 def test_an_analysis_of_several_results_gives_a_file_for_each(small, tmp_path: Path):
     given: dict[str, Any] = {"requests": CLEAN, "k": 2, "template": "bare", "heads": HEADS}
     spec = write_analysis(tmp_path / "spec.json", mh.safety.compare_ablations, small, **given)
