@@ -184,3 +184,9 @@ def test_words_and_needles_are_those_of_a_tokenizer_without_spaces_of_its_own(
     wanted = mh.behaviour.retrieval_heads(plain, [" " + hay], **options)
     same(found.values, wanted.values)
     same(found.dataset["answered"].values, wanted.dataset["answered"].values)
+
+
+def test_a_position_named_by_its_text_is_the_last_token_of_that_text(both: Both):
+    for before, piece, after in (("The capital of", " France", " is"), ("A ", "日本", " (I)"), ("", "When", " John")):
+        prompts = mh.Prompts([before + piece + after], positions={"here": [piece]})
+        assert prompts.tokens(both.model).positions["here"].tolist() == [len(both.ids(before + piece)) - 1]
