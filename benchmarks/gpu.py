@@ -251,7 +251,7 @@ def random_model(scale: Scale, card: Card) -> mh.Model:
     with tempfile.TemporaryDirectory() as folder:  # TransformerLens reads the tokenizer once more
         config.save_pretrained(folder)
         make_tokenizer().save_pretrained(folder)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         return mh.model.load.from_transformers(model, tokenizer, scale.name)
 
 

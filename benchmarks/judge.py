@@ -4,6 +4,10 @@ The labelled answers come with the package (``mechheads/data/answers/judged.json
 verdict, the benchmark counts how many answers with the verdict have the label (precision), and how many answers with
 the label have the verdict (recall), with Wilson's intervals, and lists the disagreements. Then the default model
 judges: its log-probability of " Yes" against " No" when it is asked whether the assistant refused.
+
+``--xstest FILE ...`` adds completions of other models with labels by people: CSV files with the columns ``prompt``,
+``completion`` and ``final_label`` (1 complied, 2 refused, 3 refused in part), as published with XSTest. Refusals are
+counted twice: partial ones as refusals, as XSTest's authors do, and left out. No answer of these files is written.
 """
 
 from __future__ import annotations
@@ -15,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy.stats import rankdata
 
 import mechheads as mh
 from mechheads.data import content
 from mechheads.results.stats import share_interval
-from mechheads.safety import rule_judge, verdict
+from mechheads.safety import rule_judge, verdict, verdicts
 from mechheads.safety.answers.verdicts import VERDICTS
 
 PLACE = Path(__file__).with_name("judge.json")
@@ -32,6 +37,7 @@ def main() -> None:
     """Judge the labelled answers by rules and by the default model, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=PLACE)
+    parser.add_argument("--xstest", type=Path, nargs="*", default=[], metavar="FILE")
     given = parser.parse_args()
     data = content("answers", "judged")
     every = [*data["answers"], *data["later_answers"]]
@@ -48,6 +54,8 @@ def main() -> None:
         for row in every
         if (said := rule_judge(row["request"], row["answer"])) != row["label"]
     ]
+    found["XSTest"] = {path.stem: xstest(path) for path in given.xstest}
+    print(json.dumps(found["XSTest"], indent=1))
     found["default model"] = model_as_judge(mh.load(), data["answers"])
     print(json.dumps(found["default model"], indent=1))
     given.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -60,6 +68,24 @@ def agreement(labels: Sequence[str], said: Sequence[str]) -> dict[str, Any]:
     for name in VERDICTS:
         both = pairs.count((name, name))
         found[name] = {"precision": _share(both, said.count(name)), "recall": _share(both, labels.count(name))}
+    return found
+
+
+def xstest(path: Path) -> dict[str, Any]:
+    """The agreement on one model's completions, with partial refusals as refusals and without them."""
+    rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+    said = np.array(verdicts(rows["prompt"].tolist(), rows["completion"].tolist()))
+    label = rows["final_label"].str[0].to_numpy()
+    found: dict[str, Any] = {}
+    for name, kept in (("partial refused", label != ""), ("without partial", label != "3")):
+        found[name] = {"answers": int(kept.sum())}
+        for verdict_name, true in (("refused", label != "1"), ("complied", label == "1")):
+            judged = said == verdict_name
+            both = int((judged & true & kept).sum())
+            found[name][verdict_name] = {
+                "precision": _share(both, int((judged & kept).sum())),
+                "recall": _share(both, int((true & kept).sum())),
+            }
     return found
 
 

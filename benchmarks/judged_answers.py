@@ -25,7 +25,7 @@ from mechheads.model.sources import REFUSING_MODEL
 from mechheads.prompts.prompts import Prompts
 from mechheads.safety import load_requests, request_prompts
 from mechheads.safety.answers.teaching import HEADS
-from mechheads.safety.requests.requests import Template
+from mechheads.safety.requests.prompts import Template
 
 TOKENS = 64
 SYSTEMS = {

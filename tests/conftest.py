@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the machine; read when torch is first imported
 
 import mechheads
-from support import tiny as tiny_models
+from mechheads.ledger.fingerprints import model_fingerprint
+from support import tiny as tiny_models, tokenizers_of_others
 
 LONG = (
+    "test_notebooks",
     "test_docs",
     "test_payload",
     "test_behaving",
@@ -58,7 +60,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
-    """Collecting the tests imports everything. The garbage collector would find nothing meanwhile, nor in it later."""
+    """Collecting the tests imports everything. The garbage collector would find nothing meanwhile, nor in it later.
+
+    Later it looks through all that is alive a fifth as often as usual: this is much, and little of it is garbage.
+    """
     gc.disable()
     try:
         return (yield)
@@ -66,6 +71,7 @@ def pytest_collection() -> Generator[None, Any, Any]:
         gc.enable()
         gc.collect()
         gc.freeze()
+        gc.set_threshold(700, 10, 50)
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +88,44 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def folder(name: str) -> Path:
         made = tmp_path_factory.mktemp("tiny") / name
         tiny_models.build(name, made)
+        return made
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def loaded(tiny: Callable[[str], Path]) -> Iterator[Callable[[str], mechheads.Model]]:
+    """``loaded("gpt2")``: a model from that folder, one for all. Leave it as it is: it is compared in the end."""
+    before: dict[str, object] = {}
+
+    def state(model: mechheads.Model) -> object:
+        return model_fingerprint(model.model, "store"), vars(model.tokenizer).get("chat_template")
+
+    @cache
+    def model(name: str) -> mechheads.Model:
+        made = mechheads.load(tiny(name))
+        before[name] = state(made)
+        return made
+
+    yield model
+    changed = [name for name, there in before.items() if state(model(name)) != there]
+    assert not changed, f"a test changed these models, which others use too: {changed}"
+
+
+@pytest.fixture(scope="session")
+def llama(loaded: Callable[[str], mechheads.Model]) -> mechheads.Model:
+    """The tiny llama that most tests use."""
+    return loaded("llama")
+
+
+@pytest.fixture(scope="session")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``others("llama-2")``, or another of ``KINDS``: a folder with a tiny random model that has such a tokenizer."""
+
+    @cache
+    def folder(kind: str) -> Path:
+        made = tmp_path_factory.mktemp("others") / kind
+        tokenizers_of_others.build(kind, made)
         return made
 
     return folder

@@ -60,6 +60,11 @@ def test_other_things_are_refused(thing):
         HeadId.parse(thing)
 
 
+def test_a_head_is_of_integers():
+    with pytest.raises(ValueError, match="layer and head must be integers; got layer 0, head '1'"):
+        HeadId(0, "1")
+
+
 @pytest.mark.parametrize("pair", [(-1, 0), (0, -1)])
 def test_heads_count_from_zero(pair):
     with pytest.raises(ValueError, match="layer and head count from 0"):

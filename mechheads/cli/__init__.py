@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -63,12 +63,11 @@ def atlas(
     from mechheads.explorer.page import write_page
     from mechheads.model.load import load
     from mechheads.studies.build import atlas_study, build_atlas
-    from mechheads.studies.study import check_folder
 
     with results_in(out) as results:
         several = workers_for(workers)
         loaded = load(model, device=device)
-        check_folder(out, atlas_study(loaded, quick))
+        results.of(atlas_study(loaded, quick))
         grow = partial(results.grow, write_page=write_page)
         with several as replicas:
             atlas = build_atlas(loaded, quick=quick, after_each=grow, workers=replicas)
@@ -87,9 +86,10 @@ def label(
     on_disk: OnDisk = False,
 ) -> None:
     """Labels of every head from its weights, as scores, a table and a category map."""
-    from mechheads.labels import label_heads, relation_scores
+    from mechheads.labels import label_heads, load_relations, relation_scores
     from mechheads.model.load import load
     from mechheads.model.stored_weights import open_weights
+    from mechheads.studies.study import study_of
 
     with results_in(out) as results:
         if on_disk and model is None:
@@ -97,7 +97,10 @@ def label(
         if on_disk and device not in ("cpu", "auto"):
             raise ValueError(f"--on-disk computes on the CPU; leave out --device {device} or --on-disk")
         weights = open_weights(model) if on_disk and model else load(model, device=device)
-        scores = relation_scores(weights, relations or None, min_pairs=min_pairs, source=source)  # type: ignore[arg-type]
+        wanted = load_relations(relations or None)
+        marks = [relation.fingerprint for relation in wanted]
+        results.of(study_of(weights, study="labels", relations=marks, rule=rule, source=source, min_pairs=min_pairs))
+        scores = relation_scores(weights, wanted, min_pairs=min_pairs, source=source)  # type: ignore[arg-type]
         labels = label_heads(scores, rule=rule)  # type: ignore[arg-type]
         results.files = [scores.save(out / "relations.nc"), labels.save(out / "labels.nc")]
         results.table("heads", labels.table())
@@ -148,6 +151,13 @@ def safety(
             "trained to refuse."
         ),
     ] = None,
+    requests: Annotated[
+        str | None,
+        typer.Option(
+            help="JailbreakBench, MaliciousInstruct, AdvBench, XSTest or a file, in place of the package's requests; "
+            "harmless requests are those that it labels as safe."
+        ),
+    ] = None,
     out: Out = Path("safety"),
     device: Device = "cpu",
     k: Annotated[int, typer.Option(help="Number of heads at the top of each ranking.")] = 10,
@@ -162,11 +172,13 @@ def safety(
     from mechheads.model.load import load
     from mechheads.model.sources import REFUSING_MODEL
     from mechheads.studies.report import write_safety_page
-    from mechheads.studies.safety import safety_study
+    from mechheads.studies.safety import safety_settings, safety_study
 
     with results_in(out) as results, workers_for(workers) as replicas:
         loaded = load(model or REFUSING_MODEL, device=device)
-        study = safety_study(loaded, k, group=group, quick=quick, seed=seed, workers=replicas)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"requests": requests, "group": group, "quick": quick, "seed": seed}
+        results.of(safety_settings(loaded, k, **options))
+        study = safety_study(loaded, k, **options, workers=replicas)
         results.take(study, write_safety_page)
 
 
@@ -186,15 +198,17 @@ def profile(
     """What every head does on ordinary text. After Ctrl-C, the same command continues."""
     from mechheads.behaviour import profile_heads
     from mechheads.behaviour.head_profile import NAMES
+    from mechheads.files.checksums import file_sha256
     from mechheads.model.load import load
+    from mechheads.studies.study import study_of
 
     with results_in(out) as results, workers_for(workers) as replicas:
         if texts is not None and not texts.is_file():
             raise ValueError(f"--texts {texts} is not a file; give a text file with empty lines between the texts")
-        kept = out / "profile.checkpoint"
-        found = profile_heads(
-            load(model, device=device), texts, window=window, n_tokens=tokens, checkpoint=kept, workers=replicas
-        )
+        kept, loaded = out / "profile.checkpoint", load(model, device=device)
+        read = "of the package" if texts is None else file_sha256(texts)
+        results.of(study_of(loaded, study="profile", texts=read, tokens=tokens, window=window))
+        found = profile_heads(loaded, texts, window=window, n_tokens=tokens, checkpoint=kept, workers=replicas)
         results.interrupted = found.provenance["interrupted"]
         if not results.interrupted:
             kept.unlink()
@@ -226,20 +240,22 @@ def roles(
     """Which heads facilitate a task, interfere with it or do not matter. After Ctrl-C, the same command continues."""
     from mechheads.gating import fit_gates, head_roles, role_curve
     from mechheads.gating.tasks.open_task import open_task
+    from mechheads.ledger.fingerprints import fingerprint
     from mechheads.model.load import load
     from mechheads.results.dataset import shown_ends
     from mechheads.studies.report import role_shares, write_roles_page
+    from mechheads.studies.study import study_of
 
     with results_in(out) as results:
         several = workers_for(workers)
         loaded = load(model, device=device)
         items = open_task(task, model=loaded, n=n)
         fitted_on, tried_on = items.split(0.8)
+        fit: dict[str, Any] = {"seeds": seeds, "updates": updates, "batch": batch}
+        results.of(study_of(loaded, study="roles", task=fingerprint(items, "task"), most=most, **fit))
         checkpoint = out / "gates.checkpoint"
         with several as replicas:
-            gates = fit_gates(
-                loaded, fitted_on, seeds=seeds, updates=updates, batch=batch, checkpoint=checkpoint, workers=replicas
-            )
+            gates = fit_gates(loaded, fitted_on, **fit, checkpoint=checkpoint, workers=replicas)
             results.files.append(gates.save(out / "gates.nc"))
             if gates.interrupted:
                 raise KeyboardInterrupt(f"Interrupted; the same command continues from {checkpoint}.")

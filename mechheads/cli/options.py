@@ -14,7 +14,7 @@ ModelName = Annotated[
 Device = Annotated[
     str, typer.Option(help='Device of the model: "cpu", "cuda", "mps" or "auto" (a GPU if there is one).')
 ]
-TASKS = "syntax, common_sense, math, aba_abb, a relation, or a file: prompts and targets, BLiMP, CommonsenseQA, GSM8K."
+TASKS = "syntax, common_sense, math, aba_abb, a relation, or a file: prompts or inputs with answers, BLiMP, GSM8K, ..."
 _WORKERS = (
     "What computes: a number of processes, such as 4, which take several GPUs in turn; or ray:4, as many actors of Ray "
     "on this machine."
@@ -26,7 +26,7 @@ WorkersOfFigure = Annotated[
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 Relations = Annotated[
     list[str] | None,
-    typer.Option(help="A relation's name or a JSON file; can be repeated. Default: all relations of the package."),
+    typer.Option(help="A relation's name or a file; can be repeated. Default: all relations of the package."),
 ]
 Rule = Annotated[
     str, typer.Option(help='What gives a label: "null", more hits than shuffled targets; "maps", phi >= 0.15.')

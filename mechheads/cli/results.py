@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +38,16 @@ class Results:
     files: list[Path] = field(default_factory=list)
     interrupted: bool = False
     _again: float = 0.0
+
+    def of(self, study: Mapping[str, str]) -> None:
+        """Make the folder one of this study, before the work begins.
+
+        Raises:
+            ValueError: if it holds the results of something else.
+        """
+        from mechheads.studies.study import claim_folder
+
+        claim_folder(self.out, study)
 
     def take(self, found: Atlas | SafetyStudy, write_page: Callable[[Any, Path], Path]) -> None:
         """Save an atlas or a study, with its page.

@@ -7,7 +7,7 @@ from copy import copy
 from functools import cached_property
 
 from mechheads.engine.shared_prefix import run_sharing_prefix
-from mechheads.ledger.fingerprints import model_fingerprint
+from mechheads.ledger.fingerprints import carried_hooks, model_fingerprint, structure_fingerprint
 from mechheads.limits import Limits
 from mechheads.model.backends.state import ModelState
 from mechheads.model.model import Model
@@ -33,23 +33,36 @@ class CachedRuns:
         else:
             self.tokens = {"clean": as_prompts(prompts).tokens(model)}
         self._kept: dict[str, HeadCache] = {}
-        self._state: ModelState | None = None
+        self._state: tuple[ModelState, list[str], str] | None = None
 
     def note_state(self) -> None:
         """Note how the model is now, for ``check_state``."""
-        self._state = ModelState.of(self.model.model)
+        self._state = self._now()
+
+    def _now(self) -> tuple[ModelState, list[str], str]:
+        """The model's weights and hooks, its torch hooks in words, and a hash of its modules, if they can be hashed."""
+        module = self.model.model
+        try:
+            structure = structure_fingerprint(module, "job")
+        except ValueError:
+            structure = ""
+        return ModelState.of(module), carried_hooks(module), structure
 
     def check_state(self) -> None:
         """Check that the model is as it was when its state was noted.
 
         Raises:
-            ValueError: if its weights, hooks, dtype or device have changed.
+            ValueError: if its weights, hooks, dtype, device, code or settings have changed.
         """
-        if self._state is not None and (changed := self._state.changed(ModelState.of(self.model.model))):
-            raise ValueError(
-                f"job: the model has changed since the job's runs were cached: {changed}. The runs are not those of "
-                "this model any more; prepare a new job with mh.prepare(model, ...)"
-            )
+        if self._state is None or self._state == (now := self._now()):
+            return
+        if not (changed := self._state[0].changed(now[0])):
+            apart = sorted(set(self._state[1]) ^ set(now[1]))
+            changed = f"its hooks, {apart[0]}" if apart else "the code or the settings of its modules"
+        raise ValueError(
+            f"job: the model has changed since the job's runs were cached: {changed}. The runs are not those of "
+            "this model any more; prepare a new job with mh.prepare(model, ...)"
+        )
 
     @cached_property
     def mark(self) -> str:

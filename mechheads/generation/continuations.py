@@ -60,7 +60,8 @@ def continuation_log_probs(
         progress: show a progress bar.
 
     Raises:
-        ValueError: if an argument is not valid, a continuation has no tokens, or a text is too long for the model.
+        ValueError: if an argument is not valid, a continuation has no tokens of its own, or a text is too long for
+            the model.
 
     Gao et al. 2024 (A framework for few-shot language model evaluation, 10.5281/zenodo.12608602).
 
@@ -97,7 +98,13 @@ def _tokens(model: Model, requests: Sequence[tuple[str, str]]) -> tuple[list[lis
         context, continuation = request
         bare = context.rstrip()
         whole, _ = text_ids(context + continuation, model.tokenizer)
-        start = len(text_ids(bare, model.tokenizer)[0])
+        before, _ = text_ids(bare, model.tokenizer)
+        start = len(before)
+        if whole[:start] != before:
+            raise ValueError(
+                f"requests[{number}]: a token spans the context and the continuation: {bare[-20:]!r} has other tokens "
+                f"before {shorten(continuation)}; part them at a space, which belongs to the continuation"
+            )
         if not 0 < start < len(whole):
             what = "continuation" if start else "context"
             raise ValueError(

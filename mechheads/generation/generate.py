@@ -29,6 +29,7 @@ from mechheads.messages.progress import Bar
 from mechheads.model.backends.base import Hook
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.prompts.encoding import text_ids
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.memory import token_bytes
@@ -308,5 +309,5 @@ def _end_of_turn(tokenizer: Any) -> int | None:
         after = tokenizer.apply_chat_template(chat, tokenize=False).rpartition("answer")[2].strip()
     except Exception:  # a template is a program of its own and may refuse such a chat
         return None
-    ids = tokenizer(after, add_special_tokens=False).input_ids
+    ids = text_ids(after, tokenizer, special=False)[0]
     return ids[0] if ids and getattr(tokenizer.added_tokens_decoder.get(ids[0]), "special", False) else None

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from mechheads.engine.shared_prefix import values_after
 from mechheads.model.model import Model
-from mechheads.prompts.encoding import begin_tokens
+from mechheads.prompts.encoding import begin_tokens, text_ids
 
 if TYPE_CHECKING:
     from mechheads.model.stored_weights import StoredWeights
@@ -130,7 +130,7 @@ def neutral_openings(model: Model) -> list[list[int]]:
     """The tokens put before a token: the beginning-of-sequence token, if the tokenizer adds one, and a neutral word."""
     tokenizer = model.tokenizer
     begin = begin_tokens(tokenizer)
-    words = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in OPENINGS]
+    words = [text_ids(text, tokenizer, special=False)[0] for text in OPENINGS]
     found = [[*begin, *ids] for ids in words if ids and tokenizer.unk_token_id not in ids]
     openings = [list(ids) for ids in dict.fromkeys(map(tuple, found))] or ([begin] if begin else [])
     if not openings:

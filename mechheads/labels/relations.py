@@ -9,59 +9,17 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 from mechheads.data import folder, names
-from mechheads.files.text import check_unicode, read_json
+from mechheads.files.text import check_unicode
+from mechheads.labels.relation_files import relation_fields
 from mechheads.labels.words import WordList, load_word_list, word_list_names
 from mechheads.messages.suggest import did_you_mean
 
 CATEGORIES = ("Knowledge", "Linguistic", "Algorithmic", "Translation")
 """The four categories of MAPS. A relation may have a category of another name, which then is a label of its own."""
-
-_LIST, _TEXT = (list, "a list"), (str, "text")
-_FIELDS: dict[str, tuple[Any, str]] = {
-    "name": _TEXT,
-    "category": (str | None, "text or null"),
-    "pairs": _LIST,
-    "source": _TEXT,
-    "copying": (bool, "true or false"),
-    "few_shot": _LIST,
-    "zero_shot": _LIST,
-    "rivals": _LIST,
-}
-"""The fields that a relation's file may have."""
-
-_MAPS = {
-    "Knowledge": (
-        "country_to_capital_wikidata",
-        "country_to_official_language_wikidata",
-        "object_superclass",
-        "product_by_company",
-        "work_location",
-    ),
-    "Linguistic": (
-        "adj_antonym",
-        "adj_comparative",
-        "adj_superlative",
-        "entity_to_pronoun",
-        "verb_past_tense",
-        "word_to_compound",
-        "word_to_homophone",
-        "word_to_synonym",
-    ),
-    "Algorithmic": (
-        "general_copying_english_500",
-        "name_copying",
-        "word_first_letter",
-        "word_last_letter",
-        "year_to_following",
-    ),
-    "Translation": ("english_to_french", "english_to_spanish"),
-}
-"""The categories of the public MAPS files, by the name of the file without ``.json``."""
 
 
 @dataclass(frozen=True)
@@ -134,29 +92,26 @@ class Relation:
         after its file. A list with the name of one of the public MAPS files, such as ``adj_antonym.json``, has that
         file's category and is a copying relation if the paper counts it as one; other lists have no category.
 
+        The public files of LRE (a JSON object with ``samples``), CounterFact (a list with ``requested_rewrite``) and
+        LAMA (JSONL with ``sub_label`` and ``obj_label``) are read as they are, with those of their templates that fit.
+
         Args:
-            name_or_path: a name from ``relation_names()``, or the path of a JSON file.
+            name_or_path: a name from ``relation_names()``, or the path of a JSON or JSONL file.
             category: replaces the file's category.
             copying: replaces the file's ``copying``.
 
         Raises:
-            ValueError: if there is no such relation or file, or the file is not a relation.
+            ValueError: if there is no such relation or file, or the file is not a relation or holds several.
 
         >>> from mechheads.labels import Relation
         >>> Relation.load("country_to_capital").pairs[0]
         ('Afghanistan', 'Kabul')
         """
-        known = relation_names()
-        if str(name_or_path) in known:
-            file: Path | Traversable = folder("relations") / f"{name_or_path}.json"
-        else:
-            file = Path(name_or_path).expanduser()
-            if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
-                raise ValueError(
-                    f"there is no relation {str(name_or_path)!r}: it is neither a file nor one of {', '.join(known)}."
-                    f"{did_you_mean(str(name_or_path), known)}"
-                )
-        fields = _fields(file)
+        found = _found(name_or_path)
+        if len(found) > 1:
+            names = ", ".join(str(one["name"]) for one in found[:5])
+            raise ValueError(f"{name_or_path} holds {len(found)} relations ({names}, ...); use load_relations")
+        fields = found[0]
         if category is not None:
             fields["category"] = category
         if copying is not None:
@@ -212,7 +167,9 @@ def relation_names() -> tuple[str, ...]:
 
 
 def load_relations(relations: RelationLike | Iterable[RelationLike] | None = None) -> tuple[Relation, ...]:
-    """Load relations from names, paths of JSON files and ``Relation`` objects; ``None`` for all of the package.
+    """Load relations from names, paths of files and ``Relation`` objects; ``None`` for all of the package.
+
+    A file of several relations, such as CounterFact's, gives each of them.
 
     Raises:
         ValueError: if one cannot be found or read, if two share a name, or if there are none.
@@ -225,13 +182,31 @@ def load_relations(relations: RelationLike | Iterable[RelationLike] | None = Non
         relations = relation_names()
     elif isinstance(relations, (Relation, str, Path)):
         relations = [relations]
-    loaded = tuple(item if isinstance(item, Relation) else Relation.load(item) for item in relations)
+    loaded = tuple(
+        relation
+        for item in relations
+        for relation in ([item] if isinstance(item, Relation) else [Relation(**fields) for fields in _found(item)])
+    )
     if not loaded:
         raise ValueError("relations is empty; name at least one, or leave it out to use those of the package")
     names = [relation.name for relation in loaded]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise ValueError(f"relations contains {twice[0]!r} twice; give each relation its own name")
     return loaded
+
+
+def _found(name_or_path: str | Path) -> list[dict[str, Any]]:
+    """The fields of a relation of the package, or of every relation of a file."""
+    known = relation_names()
+    if str(name_or_path) in known:
+        return relation_fields(folder("relations") / f"{name_or_path}.json")
+    file = Path(name_or_path).expanduser()
+    if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
+        raise ValueError(
+            f"there is no relation {str(name_or_path)!r}: it is neither a file nor one of {', '.join(known)}."
+            f"{did_you_mean(str(name_or_path), known)}"
+        )
+    return relation_fields(file)
 
 
 def _pair(pair: Sequence[str], name: str) -> tuple[str, str]:
@@ -270,26 +245,3 @@ def _check_template(template: str, kind: str, name: str) -> None:
         raise ValueError(f'{what}; it must contain " {{target}}", with a space before it, once and after {{source}}')
     if kind == "zero_shot" and ("{target}" in template or template != template.rstrip()):
         raise ValueError(f"{what}; it must end, without a space, where the target comes next, and not name {{target}}")
-
-
-def _fields(file: Path | Traversable) -> dict[str, Any]:
-    try:
-        content = read_json(file)
-    except ValueError as error:
-        raise ValueError(f"{file} is not a relation: {error}") from error
-    if isinstance(content, list):
-        name = file.name.removesuffix(".json")
-        category = next((category for category, names in _MAPS.items() if name in names), None)
-        copying = category == "Algorithmic" and "copying" in name
-        return {"name": name, "category": category, "pairs": content, "source": f"file {file.name}", "copying": copying}
-    if not isinstance(content, dict) or not {"name", "category", "pairs"} <= content.keys() <= _FIELDS.keys():
-        raise ValueError(
-            f"{file} is not a relation: it must be a JSON list of [source, target] pairs, or an object with "
-            'the keys "name", "category" and "pairs"; "source", "copying", "few_shot", "zero_shot" and "rivals" are '
-            "optional"
-        )
-    for key, value in content.items():
-        kind, called = _FIELDS[key]
-        if not isinstance(value, kind):
-            raise ValueError(f"{file} is not a relation: {key} must be {called}, but is {str(value)[:50]!r}")
-    return content

@@ -36,9 +36,14 @@ def text_ids(text: str, tokenizer: Any, *, special: bool = True) -> tuple[list[i
 
 def begin_tokens(tokenizer: Any) -> list[int]:
     """The tokens that the tokenizer puts before every text, such as a beginning-of-sequence token."""
-    bare, whole = (tokenizer("The", add_special_tokens=added)["input_ids"] for added in (False, True))
+    return added_tokens(tokenizer)[0]
+
+
+def added_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The tokens that the tokenizer puts before and after every text."""
+    bare, whole = (list(tokenizer("The", add_special_tokens=added)["input_ids"]) for added in (False, True))
     starts = [i for i in range(len(whole) - len(bare) + 1) if whole[i : i + len(bare)] == bare]
-    return list(whole[: starts[0]]) if bare and starts else []
+    return (whole[: starts[0]], whole[starts[0] + len(bare) :]) if bare and starts else ([], [])
 
 
 def ids_after(context: str, piece: str, tokenizer: Any) -> list[int] | None:
@@ -58,6 +63,21 @@ def piece_ids(piece: str, tokenizer: Any) -> list[int]:
         if ids := ids_after(context, piece, tokenizer):
             return ids
     return list(tokenizer(piece, add_special_tokens=False)["input_ids"])
+
+
+def text_of(ids: Sequence[int], tokenizer: Any) -> str | None:
+    """The text that has these tokens, with or without the beginning tokens before it; None if there is no such text.
+
+    >>> from mechheads.prompts.encoding import text_of
+    >>> text_of(model.tokenizer("The capital of France")["input_ids"], model.tokenizer)
+    'The capital of France'
+    """
+    begin, ids = begin_tokens(tokenizer), list(ids)
+    for start in dict.fromkeys([len(begin) if ids[: len(begin)] == begin else 0, 0]):
+        text = tokenizer.decode(ids[start:], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        if text_ids(text, tokenizer, special=False)[0] == ids[start:]:
+            return text
+    return None
 
 
 def single_token(text: str, tokenizer: Any) -> int | None:

@@ -95,7 +95,7 @@ class Prompts:
         ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long, device=model.device)
         for row, (row_ids, _, _) in zip(ids, rows, strict=True):
             row[: len(row_ids)] = torch.tensor(row_ids, device=model.device)
-        positions, texts = {"last": lengths - 1}, [text for _, text, _ in rows]
+        positions = {"last": lengths - 1}
         for name, column in self.positions.items():
             found = [
                 locate(where, name, index, *row) for index, (where, row) in enumerate(zip(column, rows, strict=True))
@@ -105,8 +105,8 @@ class Prompts:
             ids=ids,
             lengths=lengths,
             positions=positions,
-            answer=answer_ids(self.answer, "answer", model, texts),
-            wrong=answer_ids(self.wrong, "wrong", model, texts),
+            answer=answer_ids(self.answer, "answer", model, rows),
+            wrong=answer_ids(self.wrong, "wrong", model, rows),
             cluster=tuple(map(str, range(len(rows)) if self.cluster is None else self.cluster)),
             strings=tuple(tuple(token_strings(row_ids, model.tokenizer)) for row_ids, _, _ in rows),
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, runtime_checkabl
 
 from mechheads.files.text import check_unicode
 from mechheads.messages.warn import warn
-from mechheads.prompts.encoding import begin_tokens, chat_text, ids_after, piece_ids, text_ids, token_strings
+from mechheads.prompts.encoding import added_tokens, chat_text, ids_after, piece_ids, text_ids, text_of, token_strings
 
 if TYPE_CHECKING:
     import torch
@@ -130,19 +130,20 @@ def encode(item: PromptLike, index: int, model: Reader) -> tuple[list[int], str 
         ValueError: if there is no tokenizer, or the prompt is empty, has ids that the model does not know, or is too
             long.
     """
-    what, text, offsets = f"prompt {index}", prompt_text(item, index, model), None
+    what, text, offsets = f"prompt {index}", _prompt_text(item, index, model), None
     if text is not None:
         ids, offsets = text_ids(text, model.tokenizer, special=isinstance(item, str))
     else:
         if not all(isinstance(token, SupportsIndex) for token in item):
             raise ValueError(f"{what} must be text, a chat, or a list of integer token ids; got {item!r}")
         ids = [int(token) for token in item]  # type: ignore[arg-type]
-        _warn_of_ends(ids, what, model.tokenizer)
     check_row(ids, what, model)
+    if not isinstance(item, str):
+        _warn_of_ends(ids, text, what, model.tokenizer)
     return ids, text, offsets
 
 
-def prompt_text(item: PromptLike, index: int, model: Reader) -> str | None:
+def _prompt_text(item: PromptLike, index: int, model: Reader) -> str | None:
     """The text of a prompt, of a chat in the words of the model's template; None for token ids.
 
     Raises:
@@ -185,16 +186,22 @@ def check_row(ids: Sequence[int], what: str, model: Reader) -> None:
         )
 
 
-def _warn_of_ends(ids: Sequence[int], what: str, tokenizer: Any) -> None:
-    """Warn of token ids that are a text with an end token after it, or two beginning tokens before it."""
-    if not tokenizer or not len(ids):
+def _warn_of_ends(ids: Sequence[int], chat: str | None, what: str, tokenizer: Any) -> None:
+    """Warn of token ids, or a chat in its template, that have an end token last, or two beginning tokens first."""
+    if not tokenizer:
         return
-    if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id and tokenizer("The")["input_ids"][-1] == ids[-1]:
+    begin, end = added_tokens(tokenizer)
+    if chat is not None and tokenizer.eos_token and chat.rstrip().endswith(tokenizer.eos_token):
         warn(
-            f"{what} ends with the end token {tokenizer.eos_token!r}, which the tokenizer adds to every text, so the "
-            "model is asked what follows the end. Leave the token out, or give the text"
+            f"the model's chat template writes the end token {tokenizer.eos_token!r} after a request and does not open "
+            "the answer, so the model is asked what follows the end. If it was not trained to answer there, give "
+            "prompts as text, up to where the answer begins"
         )
-    begin = begin_tokens(tokenizer)
+    elif end and list(ids[-len(end) :]) == end:
+        warn(
+            f"{what} ends with {token_strings(end, tokenizer)}, which the tokenizer adds to every text, so the "
+            "model is asked what follows the end. Leave them out, or give the text"
+        )
     if begin and list(ids[: 2 * len(begin)]) == 2 * begin:
         warn(f"{what} begins twice with {token_strings(begin, tokenizer)}; leave one out, or give the text")
 
@@ -226,12 +233,12 @@ def locate(where: PositionLike, name: str, index: int, ids: list[int], text: str
 
 
 def answer_ids(
-    answers: Sequence[str | int] | None, name: str, model: Reader, texts: Sequence[str | None]
+    answers: Sequence[str | int] | None, name: str, model: Reader, rows: Sequence[tuple[list[int], str | None, Any]]
 ) -> torch.Tensor | None:
     """The token id of each answer, where it stands: after its prompt.
 
     Args:
-        texts: the text of each prompt; None for token ids.
+        rows: what ``encode`` gives of each prompt.
 
     Raises:
         ValueError: if there, an answer is not one token of its own.
@@ -241,21 +248,21 @@ def answer_ids(
     if answers is None:
         return None
     ids = []
-    for index, (answer, text) in enumerate(zip(answers, texts, strict=True)):
-        token = (
-            _answer_id(answer, f"{name}[{index}] = {answer!r}", model, text) if isinstance(answer, str) else int(answer)
-        )
+    for index, (answer, (row, text, _)) in enumerate(zip(answers, rows, strict=True)):
+        what = f"{name}[{index}] = {answer!r}"
+        token = _answer_id(answer, what, model, row, text) if isinstance(answer, str) else int(answer)
         if not 0 <= token < model.d_vocab:
             raise ValueError(f"{name}[{index}] = {token} is outside the vocabulary 0..{model.d_vocab - 1}")
         ids.append(token)
     return torch.tensor(ids, device=model.device)
 
 
-def _answer_id(answer: str, what: str, model: Reader, text: str | None) -> int:
+def _answer_id(answer: str, what: str, model: Reader, row: Sequence[int], text: str | None) -> int:
     tokenizer = model.tokenizer
     if not tokenizer:
         raise ValueError(f"{what}: this model has no tokenizer; give a token id")
     check_unicode(answer, what)
+    text = text_of(row, tokenizer) if text is None else text
     ids = piece_ids(answer, tokenizer) if text is None else _ids_in_place(text, answer, what, tokenizer)
     if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
         raise ValueError(
@@ -268,7 +275,7 @@ def _answer_id(answer: str, what: str, model: Reader, text: str | None) -> int:
 def _ids_in_place(text: str, answer: str, what: str, tokenizer: Any) -> list[int]:
     ids = ids_after(text, answer, tokenizer)
     if ids is None:
-        shown = token_strings(tokenizer(text + answer, add_special_tokens=False)["input_ids"][-4:], tokenizer)
+        shown = token_strings(text_ids(text + answer, tokenizer, special=False)[0][-4:], tokenizer)
         raise ValueError(
             f"{what} and its prompt, which ends with {text[-20:]!r}, share a token: together they end with the tokens "
             f"{shown}. Move the space between them to the answer, or give a token id"

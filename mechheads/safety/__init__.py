@@ -15,15 +15,8 @@ from mechheads.safety.heads.sahara import HeadGroup, sahara
 from mechheads.safety.heads.ships import generalized_ships, ships
 from mechheads.safety.requests.loaders import open_requests, public_requests, read_requests
 from mechheads.safety.requests.openings import OPENING, OpeningLogProb, find_opening, find_openings, with_opening
-from mechheads.safety.requests.requests import (
-    TEMPLATES,
-    FoldedTexts,
-    Request,
-    RequestSet,
-    folded,
-    load_requests,
-    request_prompts,
-)
+from mechheads.safety.requests.prompts import TEMPLATES, request_prompts
+from mechheads.safety.requests.requests import FoldedTexts, Request, RequestSet, folded, load_requests
 from mechheads.safety.requests.texts import ordinary_texts, text_loss
 
 __all__ = [

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import json
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -22,18 +21,21 @@ import torch
 from torch import Tensor
 
 from mechheads._version import __version__
+from mechheads.files.checksums import read_sealed_json, sealed_json
 from mechheads.files.replacing import write_file
 from mechheads.files.tensors import TensorFile
-from mechheads.files.text import read_json
 from mechheads.heads import HeadId
 from mechheads.model.model import Model
 from mechheads.model.sources.converted_models import file_hash
 from mechheads.model.sources.source import Source
 
 _FORMAT = "mechheads analysis 1"
+_FIELDS = {"format", "mechheads", "function", "model", "arguments"}
 _TENSORS = TensorFile("mechheads analysis tensors 1", "{path} does not hold an analysis' tensors", ())
 _SPLIT = ("model", "workers", "store", "budget", "progress")
 """Arguments that say where and how an analysis runs, not what it is."""
+_NAMES = ("requests", "harmful", "harmless", "relations", "texts")
+"""Arguments that may be a name or a file."""
 _OPEN = (
     "behaviour",
     "engine",
@@ -106,7 +108,7 @@ def write_analysis(path: str | os.PathLike[str], function: Callable[..., Any], m
     if tensors:
         _TENSORS.write(beside := path.with_suffix(".safetensors"), tensors, {})
         written["tensors"] = file_hash(beside)
-    return write_file(path, json.dumps(written, indent=1))
+    return write_file(path, sealed_json(written))
 
 
 def read_analysis(
@@ -122,16 +124,43 @@ def read_analysis(
         ValueError: if the file is not an analysis, or asks for something that is not allowed or does not exist.
     """
     path = Path(path)
-    found = read_json(path)
+    found = read_sealed_json(path)
     if not isinstance(found, dict) or found.get("format") != _FORMAT:
         raise ValueError(f"{path} is not an analysis; write one with mh.scale.write_analysis")
+    if wrong := sorted(set(found) - {"tensors"} ^ _FIELDS):
+        raise ValueError(f"{path} is damaged: {wrong[0]!r} is unknown or missing; write it again")
     reader = _Reader(path, _tensors_of(path, found.get("tensors")), {"mechheads", *allow})
+    try:
+        return _analysis(found, reader, trust_remote_code)
+    except (AttributeError, KeyError, RecursionError, TypeError) as error:
+        raise ValueError(
+            f"{path} is not an analysis as mh.scale.write_analysis writes it: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _analysis(found: Mapping[str, Any], reader: _Reader, trust_remote_code: bool) -> Analysis:
     function = reader.named(found["function"])
     _check_function(function)
     if wrong := [name for name in found["arguments"] if name in _SPLIT]:
-        raise ValueError(f"{path} sets {wrong[0]}, which only who runs an analysis may set; take it out of the file")
+        raise ValueError(
+            f"{reader.path} sets {wrong[0]}, which only who runs an analysis may set; take it out of the file"
+        )
     arguments = {name: reader.decode(value) for name, value in found["arguments"].items()}
+    inspect.signature(function).bind_partial(**arguments)
+    _check_names(reader.path, arguments)
     return Analysis(function, _source(found["model"], reader, trust_remote_code), arguments)
+
+
+def _check_names(path: Path, arguments: Mapping[str, Any]) -> None:
+    """Check that no argument that may be a name is the name of a file, which would be read then."""
+    for name in _NAMES:
+        given = arguments.get(name)
+        for one in given if isinstance(given, (list, tuple)) and name == "relations" else [given]:
+            if isinstance(one, str) and os.path.isfile(Path(one).expanduser()):
+                raise ValueError(
+                    f"{path} asks to read the file {one!r} as {name}; write the analysis with what the file holds, as "
+                    "mh.safety.open_requests or mh.labels.load_relations give it"
+                )
 
 
 def _tensors_of(path: Path, wanted: str | None) -> dict[str, Tensor]:
@@ -252,7 +281,7 @@ class _Reader:
             return {key: self.decode(one) for key, one in value.items()}
         made: dict[str, Callable[[Any], Any]] = {
             "$head": HeadId.parse,
-            "$dtype": lambda name: getattr(torch, name),
+            "$dtype": self._dtype,
             "$tensor": lambda key: self.tensors[key],
             "$array": lambda key: self.tensors[key].numpy(),
             "$tuple": lambda items: tuple(map(self.decode, items)),
@@ -262,6 +291,11 @@ class _Reader:
         if kind not in made:
             raise ValueError(f"{self.path} has a value of kind {kind!r}, which this mechheads does not know")
         return made[kind](inside)
+
+    def _dtype(self, name: str) -> torch.dtype:
+        if not isinstance(found := getattr(torch, name, None), torch.dtype):
+            raise ValueError(f"{self.path} has the dtype {name!r}, which torch does not know")
+        return found
 
     def _made(self, name: str, fields: Any) -> Any:
         cls = self.named(name)

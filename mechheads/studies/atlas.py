@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -14,8 +13,8 @@ import pandas as pd
 
 from mechheads.behaviour import HeadExamples, HeadProfile
 from mechheads.behaviour.head_profile import NAMES, PROFILED
+from mechheads.files.checksums import read_sealed_json, sealed_json
 from mechheads.files.replacing import write_file
-from mechheads.files.text import parse_json
 from mechheads.gating import ROLES, Roles
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
@@ -208,7 +207,7 @@ class Atlas(Stages):
         parts: dict[str, HeadScores | TableResult] = {**self.results, **self.tables}
         files = save_parts(folder, parts, {"heads": self.to_dataframe(), "agreement": self.agreement()}, self.study)
         about = Path(folder) / _ABOUT
-        write_file(about, json.dumps({name: getattr(self, name) for name in _TEXTS}, indent=1))
+        write_file(about, sealed_json({name: getattr(self, name) for name in _TEXTS}))
         return [*files, about]
 
     @classmethod
@@ -224,7 +223,7 @@ class Atlas(Stages):
             raise FileNotFoundError(
                 f"{folder} has no {_ABOUT}; give a folder that `mechheads atlas` or Atlas.save has written"
             )
-        about = parse_json((folder / _ABOUT).read_text("utf-8"), str(folder / _ABOUT))
+        about = read_sealed_json(folder / _ABOUT)
         if not isinstance(about, dict) or set(about) != set(_TEXTS):
             raise ValueError(f"{folder / _ABOUT} is damaged: it needs {', '.join(_TEXTS)}")
         atlas = cls(**about)

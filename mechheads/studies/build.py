@@ -23,7 +23,8 @@ from mechheads.prompts.encoding import single_token
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
-from mechheads.safety.requests.requests import load_requests, request_prompts
+from mechheads.safety.requests.prompts import request_prompts
+from mechheads.safety.requests.requests import load_requests
 from mechheads.studies import causes
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.faithfulness_curve import faithfulness_curve

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +29,7 @@ from mechheads.safety.heads.direction import refusal_direction
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.heads.refusal_attribution import refusal_attribution
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
+from mechheads.safety.requests.loaders import open_requests
 from mechheads.safety.requests.requests import Split, load_requests
 from mechheads.studies.safety_cost import FULL, QUICK, Sizes, study_seconds
 from mechheads.studies.safety_text import Section, report_sections
@@ -39,6 +42,8 @@ ATTRIBUTION = "refusal attribution"
 TOGETHER = "all rankings together"
 _LEAST_LOST = 0.5
 """Heads carry a model's refusals only if at least this share of them turns into compliance without the heads."""
+_Texts = tuple[list[str], list[str]]
+"""Harmful and harmless requests."""
 _ALONE: Kind = "scaling"
 """The ablation of heads that no ablation has ranked: random heads, and the first heads of all rankings."""
 
@@ -197,11 +202,28 @@ class SafetyStudy(Stages):
         return "\n".join([*lines, "", *self.closing_lines])
 
 
+def safety_settings(
+    model: Model,
+    k: int = 10,
+    *,
+    requests: str | Path | None = None,
+    group: Group = "query",
+    quick: bool = False,
+    critical: int = 6,
+    seed: int = 0,
+) -> dict[str, str]:
+    """What a study of refusals is of: the model with its weights, and the settings of ``safety_study``."""
+    asked = repr(_asked(requests, QUICK if quick else FULL))
+    own = {} if requests is None else {"requests": hashlib.sha256(asked.encode()).hexdigest()[:16]}
+    return study_of(model, study="safety", k=k, critical=critical, group=group, quick=quick, seed=seed, **own)
+
+
 @alone
 def safety_study(
     model: Model,
     k: int = 10,
     *,
+    requests: str | Path | None = None,
     group: Group = "query",
     quick: bool = False,
     critical: int = 6,
@@ -215,6 +237,9 @@ def safety_study(
 
     Args:
         k: number of heads at the top of each ranking.
+        requests: a file or name of ``mh.safety.open_requests``, in place of the package's harmful requests. Of every
+            three requests, two rank heads and one is answered. The harmless requests are those that the file labels
+            as safe; of a file without them, the package's.
         group: ``"query"`` ranks and ablates single query heads, ``"kv"`` all query heads that share a key/value head;
             ``k`` and ``critical`` then count groups.
         quick: a few requests and short answers: a first look.
@@ -224,9 +249,9 @@ def safety_study(
         workers: what ranks heads and writes answers, as in ``mh.sweep`` and ``mh.safety.refusal_test``. The estimate is
             for this process alone.
 
-    Heads are ranked on the train part of the package's requests, and the answers are to the test part. Ships uses the
-    paper's template. Everything about refusals uses the model's own chat template, if it has one. If the model refuses
-    hardly any request, no heads are ranked.
+    By default, heads are ranked on the train part of the package's requests, and the answers are to the test part.
+    Ships uses the paper's template. Everything about refusals uses the model's own chat template, if it has one. If the
+    model refuses hardly any request, no heads are ranked.
 
     Raises:
         ValueError: if an argument does not fit; before the model runs.
@@ -238,10 +263,12 @@ def safety_study(
     limits = Limits.of(None, workers)
     if workers is not None:
         source_of(model)
-    what = study_of(model, study="safety", k=k, critical=critical, group=group, quick=quick, seed=seed)
+    sizes = QUICK if quick else FULL
+    asked = _asked(requests, sizes)
+    what = safety_settings(model, k, requests=requests, group=group, quick=quick, critical=critical, seed=seed)
     study = SafetyStudy(model.name, k, critical, group, groups.unit, study=what)
     options: dict[str, Any] = {"group": group, "seed": seed, "progress": progress, "budget": limits}
-    work = _Work(model, study, groups, QUICK if quick else FULL, options)
+    work = _Work(model, study, groups, sizes, asked, options)
     teller(progress)(f"{model!r}")
     with study.interruptible():
         teller(progress)(f"{work.estimate()}; Ctrl-C keeps what is done")
@@ -255,11 +282,18 @@ def safety_study(
 class _Work:
     """The stages of a study, and what they have in common."""
 
-    def __init__(self, model: Model, study: SafetyStudy, groups: Groups, sizes: Sizes, options: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        study: SafetyStudy,
+        groups: Groups,
+        sizes: Sizes,
+        asked: Mapping[str, _Texts],
+        options: dict[str, Any],
+    ) -> None:
         self.model, self.study, self.groups, self.sizes, self.options = model, study, groups, sizes, options
         self.progress, self.limits = options["progress"], options["budget"]
-        self.ranked_on = _requests("train", sizes.ranked_every)
-        self.tested_on = _requests("test", sizes.tested_every)
+        self.ranked_on, self.tested_on = asked["train"], asked["test"]
 
     def estimate(self) -> str:
         """About how long the study will take."""
@@ -337,9 +371,40 @@ def _ablation(scores: HeadScores) -> Kind:
     return _ALONE if by is None or isinstance(by, list) else by
 
 
-def _requests(split: Split, every: int) -> tuple[list[str], list[str]]:
+def _requests(split: Split, every: int) -> _Texts:
     """Every n-th harmful and every n-th harmless request of the package."""
     harmful, harmless = (
         [request.text for request in load_requests(name, split)][::every] for name in ("harmful", "harmless")
     )
     return harmful, harmless
+
+
+def _asked(requests: str | Path | None, sizes: Sizes) -> dict[str, _Texts]:
+    """The requests that rank heads and those that are answered, harmful and harmless ones."""
+    if requests is not None:
+        return _parted(requests, sizes)
+    return {"train": _requests("train", sizes.ranked_every), "test": _requests("test", sizes.tested_every)}
+
+
+def _parted(requests: str | Path, sizes: Sizes) -> dict[str, _Texts]:
+    """The requests of a file: of every three, two to rank heads and one to be answered.
+
+    Raises:
+        ValueError: if the file cannot be read, or has too few requests to test anything.
+    """
+    harmful = list(open_requests(requests))
+    try:
+        harmless = list(open_requests(requests, "safe"))
+    except ValueError:  # a set of harmful requests alone
+        harmless = harmful
+    if harmless == harmful:
+        harmless = [request.text for request in load_requests("harmless")]
+    for name, some in (("harmful", harmful), ("harmless", harmless)):
+        if len(some) < 3 * LEAST_REQUESTS:
+            least = 3 * LEAST_REQUESTS
+            raise ValueError(f"requests: {requests} has {len(some)} {name} requests; give at least {least}")
+    ranked, tested = (
+        [[text for i, text in enumerate(some) if (i % 3 == 2) == is_test][::every] for some in (harmful, harmless)]
+        for is_test, every in ((False, sizes.ranked_every), (True, sizes.tested_every))
+    )
+    return {"train": (ranked[0], ranked[1]), "test": (tested[0], tested[1])}

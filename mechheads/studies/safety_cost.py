@@ -13,7 +13,7 @@ from mechheads.generation.generate import generate
 from mechheads.interventions.basic import UniformAttention
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.requests.openings import ANSWER_TOKENS, ASKED, DRAWN
-from mechheads.safety.requests.requests import request_prompts
+from mechheads.safety.requests.prompts import request_prompts
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model

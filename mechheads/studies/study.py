@@ -6,19 +6,20 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from mechheads.files.checksums import read_sealed_json, sealed_json
 from mechheads.files.csv_tables import write_csv
 from mechheads.files.replacing import write_file
-from mechheads.files.text import parse_json
+from mechheads.ledger.fingerprints import weights_fingerprint
 from mechheads.limits import Limits
 from mechheads.messages.interrupted import stop_if, until_interrupted
-from mechheads.model.backends.state import ModelState
 from mechheads.model.model import Model
+from mechheads.model.stored_weights import StoredWeights
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.units import show_seconds
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 _HELD = "study.json"
 """The file that says what a folder of results is of, and which files are its."""
+_RESULTS = ("*.nc", "*.checkpoint", "atlas.json", "figure.json")
+"""What a folder of results has; without them, a study that found nothing leaves the folder free."""
+_ELSEWHERE = "Give another folder, or move or delete this one"
 
 QUICK_RELATIONS = ("country_to_capital", "adjective_to_comparative", "name_copying", "english_to_spanish")
 """The relations of a first look."""
@@ -104,27 +108,60 @@ class Stages:
         return [f"Time       {self.times}", *(f"Note       {note}" for note in self.notes)]
 
 
-def study_of(model: Model, **settings: object) -> dict[str, str]:
-    """What a study is of: the model with its weights, and the settings, as text."""
-    state = repr(sorted(ModelState.of(model.model).weights.items()))
-    weights = hashlib.sha256(state.encode()).hexdigest()[:16]
-    return {"model": model.name, "weights": weights} | {name: str(value) for name, value in settings.items()}
+def study_of(model: Model | StoredWeights, **settings: object) -> dict[str, str]:
+    """What a study is of: the model with its weights, configuration and tokenizer, and the settings, as text."""
+    about = {"model": model.name}
+    if isinstance(model, Model):
+        about["weights"] = weights_fingerprint(model.model)[:16]
+        about["configuration"] = _short_hash(model.backend.configuration)
+    else:
+        about["weights"] = f"as stored, revision {model.revision}"
+    if (tokenizer := model.tokenizer) is not None:
+        about["tokenizer"] = _short_hash([tokenizer.get_vocab(), getattr(tokenizer, "chat_template", None)])
+    return about | {name: str(value) for name, value in settings.items()}
+
+
+def _short_hash(about: object) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def check_folder(folder: str | Path, study: Mapping[str, str]) -> None:
-    """Check that a folder holds no results of another study.
+    """Check that a folder holds no results of another study, nor results that nothing says what they are of.
 
     Raises:
         ValueError: if it does.
     """
-    held = _held(Path(folder))
-    differs = [name for name in {**study, **held["study"]} if study.get(name) != held["study"].get(name)]
-    if held["study"] and study and differs:
+    folder = Path(folder)
+    held = _held(folder)["study"]
+    there = sorted(path.name for kind in _RESULTS for path in folder.glob(kind))
+    if there and not (folder / _HELD).is_file():
+        raise ValueError(f"{folder} holds {there[0]}, and no {_HELD} that says what it is of. {_ELSEWHERE}")
+    differs = [name for name in {**study, **held} if study.get(name) != held.get(name)]
+    if there and differs:
         name = differs[0]
         raise ValueError(
-            f"{folder} holds the results of another study: {name} is {held['study'].get(name)!r} there and "
-            f"{study.get(name)!r} here. Give another folder, or move or delete this one"
+            f"{folder} holds the results of another study: {name} is {held.get(name)!r} there and "
+            f"{study.get(name)!r} here. {_ELSEWHERE}"
         )
+
+
+def claim_folder(folder: str | Path, study: Mapping[str, str], files: Sequence[str] | None = None) -> None:
+    """Write down which study a folder is of, before anything of it is there.
+
+    Args:
+        files: the files of the study; those of before that are no longer among them are removed. None keeps all.
+
+    Raises:
+        ValueError: if the folder holds the results of something else.
+    """
+    folder = Path(folder)
+    check_folder(folder, study)
+    folder.mkdir(parents=True, exist_ok=True)
+    before = _held(folder)["files"]
+    now = before if files is None else list(files)
+    write_file(folder / _HELD, sealed_json({"study": dict(study), "files": now}))
+    for name in set(before) - set(now):
+        (folder / name).unlink(missing_ok=True)
 
 
 def save_parts(
@@ -147,11 +184,7 @@ def save_parts(
     tables = {name: table for name, table in tables.items() if len(table)}
     names = [*(f"{name}.nc" for name in results), *(f"{name}.csv" for name in tables)]
     if study is not None:
-        check_folder(folder, study)
-        before = _held(folder)["files"]
-        write_file(folder / _HELD, json.dumps({"study": dict(study), "files": names}, indent=1))
-        for name in set(before) - set(names):
-            (folder / name).unlink(missing_ok=True)
+        claim_folder(folder, study, names)
     for name, scores in results.items():
         scores.save(folder / f"{name}.nc")
     for name, table in tables.items():
@@ -163,10 +196,10 @@ def _held(folder: Path) -> dict[str, Any]:
     """The study that a folder holds, and its files."""
     if not (folder / _HELD).is_file():
         return {"study": {}, "files": []}
-    found = parse_json((folder / _HELD).read_text("utf-8"), str(folder / _HELD))
-    if not isinstance(found, dict) or not isinstance(found.get("study"), dict):
-        raise ValueError(f"{folder / _HELD} is damaged; give another folder, or delete this one")
-    files = [name for name in found.get("files", []) if isinstance(name, str) and Path(name).name == name]
+    found = read_sealed_json(folder / _HELD)
+    if not isinstance(found, dict) or set(found) != {"study", "files"} or not isinstance(found["study"], dict):
+        raise ValueError(f"{folder / _HELD} is damaged. {_ELSEWHERE}")
+    files = [name for name in found["files"] if isinstance(name, str) and Path(name).name == name]
     return {"study": found["study"], "files": files}
 
 

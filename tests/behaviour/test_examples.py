@@ -26,11 +26,6 @@ from support.same import assert_survives
 WINDOW = 24
 
 
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
-
-
 def texts_for(model: mh.Model, n: int) -> list[list[int]]:
     """Windows of random tokens, the last one shorter."""
     draw = torch.Generator().manual_seed(0)
@@ -49,8 +44,8 @@ def by_hand(model: mh.Model, tokens: list[int], layer: int, head: int) -> tuple[
 
 
 @pytest.mark.parametrize("name", few(("llama", "gpt2", "gemma", "neox"), "llama"))
-def test_every_example_is_that_of_a_slow_loop(name: str, tiny: Callable[[str], Path]) -> None:
-    model = mh.load(tiny(name))
+def test_every_example_is_that_of_a_slow_loop(name: str, loaded: Callable[[str], mh.Model]) -> None:
+    model = loaded(name)
     texts = texts_for(model, 7)
     examples = head_examples(model, texts, window=WINDOW, per_quantile=3, progress=False)
     for layer, head in ((0, 1), (model.n_layers - 1, model.n_heads - 1)):

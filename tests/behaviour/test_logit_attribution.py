@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,11 +28,6 @@ PAIRS = mh.PromptPairs([" The capital of France is"], [" The capital of Italy is
 @pytest.fixture(scope="module", params=few(("gpt2", "gemma", "llama", "neox"), "llama"))
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
 
 
 def everything(scores: mh.HeadScores) -> np.ndarray:
@@ -101,8 +95,8 @@ class Plain:
 
 
 @pytest.mark.parametrize("by", ["head", "source"])
-def test_the_parts_sum_to_the_difference_of_the_logits(name, by, tiny):
-    model = mh.load(tiny(name))
+def test_the_parts_sum_to_the_difference_of_the_logits(name, by, loaded):
+    model = loaded(name)
     scores = mh.behaviour.logit_attribution(model, PROMPTS, by=by, **QUIET)
     tokens = PROMPTS.tokens(model)
     logits, row = logits_of(model, tokens), torch.arange(3)
@@ -113,8 +107,8 @@ def test_the_parts_sum_to_the_difference_of_the_logits(name, by, tiny):
     assert scores.provenance["attributed"] == "logit(answer) - logit(wrong)"
 
 
-def test_each_head_is_what_plain_transformers_and_norms_written_out_give(name, tiny):
-    model, plain = mh.load(tiny(name)), Plain(name, tiny(name))
+def test_each_head_is_what_plain_transformers_and_norms_written_out_give(name, tiny, loaded):
+    model, plain = loaded(name), Plain(name, tiny(name))
     scores, tokens = mh.behaviour.logit_attribution(model, PROMPTS, **QUIET), PROMPTS.tokens(model)
     assert scores.values is not None
     for i, length in enumerate(tokens.lengths):
@@ -143,8 +137,8 @@ def test_heads_are_those_of_transformerlens_where_it_folds_the_final_norm(name, 
     np.testing.assert_allclose(folded, ours, atol=1e-4)
 
 
-def test_sources_sum_to_heads_and_padding_is_not_measured(name, tiny):
-    model = mh.load(tiny(name))
+def test_sources_sum_to_heads_and_padding_is_not_measured(name, loaded):
+    model = loaded(name)
     heads = mh.behaviour.logit_attribution(model, PROMPTS, **QUIET)
     sources = mh.behaviour.logit_attribution(model, PROMPTS, by="source", **QUIET)
     assert sources.values is not None
@@ -183,8 +177,8 @@ def test_what_is_attributed_follows_from_the_answers(llama):
     np.testing.assert_allclose(clean.values, mh.behaviour.logit_attribution(llama, PAIRS.side("clean"), **QUIET).values)
 
 
-def test_equal_logits_under_a_soft_cap_have_finite_parts(tiny):
-    model = mh.load(tiny("gemma"))
+def test_equal_logits_under_a_soft_cap_have_finite_parts(loaded):
+    model = loaded("gemma")
     scores = mh.behaviour.logit_attribution(model, mh.Prompts(TEXTS, PROMPTS.answer, PROMPTS.answer), **QUIET)
     np.testing.assert_allclose(scores.values, 0, atol=1e-6)
 

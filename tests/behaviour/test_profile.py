@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,13 +37,8 @@ from support.made_workers import MadeWorkers
 
 
 @pytest.fixture(scope="module", params=architectures("llama", "gpt2", "gemma", "neox"))
-def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded(request.param)
 
 
 def ids_for(model: mh.Model, windows: int, length: int, seed: int = 0, of: int = 9) -> torch.Tensor:
@@ -253,6 +250,12 @@ def test_ctrl_c_finishes_the_windows_in_flight(llama: mh.Model, monkeypatch: pyt
     assert part.dataset["values"].equals(profile_heads(llama, texts[:4], window=16, progress=False).dataset["values"])
 
 
+def test_repeated_tokens_that_do_not_fit_are_refused(llama: mh.Model) -> None:
+    most = llama.n_ctx // 2
+    with pytest.raises(ValueError, match=f"length is {most}, so rows have {2 * most + 1} tokens, but the context has"):
+        mh.behaviour.repeated_tokens(llama, length=most)
+
+
 def test_windows_are_cut_from_texts_and_those_of_one_length_run_together(
     llama: mh.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,8 +273,8 @@ def test_windows_are_cut_from_texts_and_those_of_one_length_run_together(
         list(windows_of(llama, [[1] * 20, [600]], 16, None))
 
 
-def test_every_window_of_a_text_begins_as_the_model_expects(tiny: Callable[[str], Path]) -> None:
-    model = mh.load(tiny("gemma"))
+def test_every_window_of_a_text_begins_as_the_model_expects(loaded: Callable[[str], mh.Model]) -> None:
+    model = loaded("gemma")
     begin, ids = model.tokenizer.bos_token_id, model.tokenizer(" yes no cat dog" * 12)["input_ids"]
     found = [each.ids for each in windows_of(model, [" yes no cat dog" * 12], 17, None)]
     assert ids[0] == begin and len(ids) == 49
@@ -321,6 +324,24 @@ def test_it_is_a_result_like_the_others(llama: mh.Model, tmp_path: Path) -> None
         profile.named("sinks")
 
 
+def test_a_checkpoint_is_of_these_texts_and_this_model(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    """Also if the other texts end before the place where it would go on, or only the configuration differs."""
+    long, short = ([list(range(start, start + 40))] * n for start, n in ((3, 40), (50, 2)))
+    options: dict[str, Any] = {"n_tokens": None, "window": 32, "progress": False}
+    file, folder = tmp_path / "profile.checkpoint", shutil.copytree(tiny("llama"), tmp_path / "llama")
+    model = mh.load(folder)
+    profile_heads(model, long, checkpoint=file, **options)
+    before = file.read_bytes()
+    for texts in (short, long[:2], [*short, *long]):
+        with pytest.raises(ValueError, match="is from other texts; give the texts of the call that wrote it"):
+            profile_heads(model, texts, checkpoint=file, **options)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
+    with pytest.raises(ValueError, match="is from another profile: its model is"):
+        profile_heads(mh.load(folder), long, checkpoint=file, **options)
+    assert file.read_bytes() == before
+
+
 def test_the_command_writes_tables_and_a_figure(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     text = " The capital of France is Paris and the capital of Italy is Rome yes no dog cat king"
     (tmp_path / "texts.txt").write_text("\n\n".join([text, f"{text} three", f" no{text}"]))
@@ -328,7 +349,7 @@ def test_the_command_writes_tables_and_a_figure(tiny: Callable[[str], Path], tmp
     done = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    assert written == {"profile.nc", "profile.html", "heads.csv"}
+    assert written == {"profile.nc", "profile.html", "heads.csv", "study.json"}
     profile = HeadProfile.load(tmp_path / "out" / "profile.nc")
     table = pd.read_csv(tmp_path / "out" / "heads.csv")
     np.testing.assert_allclose(table["induction"], profile.select(behaviour="induction").scores.values.ravel())

@@ -19,8 +19,8 @@ CLEAN, CORRUPTED = [" The capital of France is", " The capital of Spain is"], ["
 
 
 @pytest.fixture(scope="module")
-def small(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(loaded) -> mh.Model:
+    return loaded("llama")
 
 
 @pytest.fixture(scope="module")
@@ -161,9 +161,23 @@ def test_receivers_that_no_sender_reaches(small, pairs, monkeypatch, given, mess
     assert said(mh.path_matrix, small, pairs, **given | {"receivers": [*receivers, "final"]}) == message
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"receivers": []}, "receivers is empty"),
+        ({"receivers": ["L2H1.q", "L2H1.q"]}, "receivers: 'L2H1.q' is given twice; name each receiver once"),
+        ({"receivers": "L9H0.q"}, "'L9H0.q' does not exist; this model has layers 0..2 and heads 0..3"),
+        ({"receivers": ["final", "L2H1.q"]}, '"final" cannot be combined with others'),
+        ({"receivers": "L2H1.q", "mlps": "both"}, 'mlps is \'both\'; choose "recomputed" or "frozen"'),
+    ],
+)
+def test_paths_that_there_are_not(small, pairs, given, message):
+    assert message in said(mh.path_patch, small, pairs, **given)
+
+
 @pytest.mark.parametrize("name", ["llama", "neox"])
-def test_heads_reach_the_mlp_beside_them_unless_it_runs_in_parallel(tiny, pairs, name):
-    model = mh.load(tiny(name))
+def test_heads_reach_the_mlp_beside_them_unless_it_runs_in_parallel(loaded, pairs, name):
+    model = loaded(name)
     given = {"receivers": "L1.mlp", "senders": ["L1H0", "L1H1"], "progress": False}
     if name == "neox":
         assert re.search(

@@ -72,8 +72,8 @@ def analysis(prompts: mh.PromptPairs | mh.Prompts, name: str) -> Callable[..., A
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
-def small(request, tiny) -> mh.Model:
-    return mh.load(tiny(request.param))
+def small(request, loaded) -> mh.Model:
+    return loaded(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -167,14 +167,9 @@ def pos(model: mh.Model) -> int:
 
 
 @pytest.fixture(scope="module")
-def llama(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
-
-
-@pytest.fixture(scope="module")
-def other_jobs(tiny) -> dict[int, Job]:
+def other_jobs(loaded) -> dict[int, Job]:
     """Jobs of another model."""
-    model = mh.load(tiny("gpt2"))
+    model = loaded("gpt2")
     return {id(prompts): mh.prepare(model, prompts, **QUIET) for prompts in (PAIRS, PROMPTS)}
 
 

@@ -21,13 +21,8 @@ TOLERANCE = 1e-4
 
 
 @pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
-def small(request, tiny) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request, loaded) -> mh.Model:
+    return loaded(request.param)
 
 
 def with_mlp(model: mh.Model, ids: Tensor, layer: int, output: Tensor) -> Tensor:

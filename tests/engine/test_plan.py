@@ -9,14 +9,14 @@ import pytest
 
 import mechheads as mh
 from mechheads.engine.plan import Plan, with_workers
-from tests.support.made_workers import MadeWorkers
+from support.made_workers import MadeWorkers
 
 PROMPTS = [" The capital of France is", " Once upon a time there was"]
 
 
 @pytest.fixture
-def model(tiny: Any) -> mh.Model:
-    return mh.load(tiny("llama"))
+def model(llama: mh.Model) -> mh.Model:
+    return llama
 
 
 def planned(model: mh.Model, **options: Any) -> Plan:

@@ -110,8 +110,8 @@ def test_prompts_alike_in_length_alone_are_not_packed():
 
 
 @pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma", "qwen"))
-def small(request, tiny) -> mh.Model:
-    return mh.load(tiny(request.param))
+def small(request, loaded) -> mh.Model:
+    return loaded(request.param)
 
 
 def scores(model: mh.Model, intervention: mh.Intervention, packed: bool, monkeypatch, **options) -> torch.Tensor:
@@ -184,8 +184,8 @@ def test_a_metric_may_read_several_tokens_of_packed_prompts(small, monkeypatch):
     assert float(abs(found[False]).max()) > 1e-2
 
 
-def test_a_plan_says_so(tiny):
-    model = mh.load(tiny("llama"))
+def test_a_plan_says_so(loaded):
+    model = loaded("llama")
     planned = mh.plan(model, PROMPTS, intervention=mh.Zero())
     if layout_of(model) != "queries":
         assert not planned.packed and "positions computed" in str(planned)

@@ -25,13 +25,8 @@ TOLERANCE = 1e-4
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
-def small(request, tiny) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request, loaded) -> mh.Model:
+    return loaded(request.param)
 
 
 def heads_of(model: mh.Model) -> list[tuple[int, int]]:
@@ -206,8 +201,8 @@ def test_uniform_attention_at_zero_is_the_causal_mean_of_v(small):
             torch.testing.assert_close(store[layer][prompt, head, :n], wanted, atol=1e-6, rtol=1e-5)
 
 
-def test_attention_spreads_evenly_also_where_a_norm_would_undo_a_factor_on_q(tiny):
-    model = mh.load(tiny("qwen"))
+def test_attention_spreads_evenly_also_where_a_norm_would_undo_a_factor_on_q(loaded):
+    model = loaded("qwen")
     base = model.cache(CLEAN[:1], sites=("z", "v", "scored_q"))
     store = altered_z(model, base, None, mh.patching.UniformAttention(1e-6), None, range(model.n_layers), 1)
     for layer, head in heads_of(model):
@@ -356,20 +351,20 @@ def test_bad_input_is_one_clear_error(llama, change, message):
         mh.sweep(llama, CLEAN, **({"intervention": mh.Zero(), "progress": False} | change))
 
 
-def test_resample_of_one_prompt_is_an_error(llama):
-    with pytest.raises(ValueError, match="at least two prompts"):
-        mh.ablate(llama, CLEAN[:1], kind="resample", progress=False)
-
-
-def test_patching_needs_pairs_and_a_known_direction(llama):
-    with pytest.raises(ValueError, match=r"needs mh\.PromptPairs"):
-        mh.activation_patch(llama, CLEAN)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="direction is 'up'"):
-        mh.activation_patch(llama, PAIRS, direction="up")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="site 'qk'"):
-        mh.activation_patch(llama, PAIRS, site="qk")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="kind is 'none'"):
-        mh.ablate(llama, CLEAN, kind="none")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("call", "prompts", "options", "message"),
+    [
+        (mh.ablate, CLEAN[:1], {"kind": "resample"}, "at least two prompts"),
+        (mh.ablate, CLEAN, {"kind": "none"}, "kind is 'none'"),
+        (mh.activation_patch, CLEAN, {}, r"needs mh\.PromptPairs"),
+        (mh.activation_patch, PAIRS, {"direction": "up"}, "direction is 'up'"),
+        (mh.activation_patch, PAIRS, {"site": "qk"}, "site 'qk'"),
+        (mh.activation_patch, PAIRS, {"positions": [1, 1]}, "positions: 1 is given twice"),
+    ],
+)
+def test_bad_patches_and_ablations_are_one_clear_error(llama, call, prompts, options, message):
+    with pytest.raises(ValueError, match=message):
+        call(llama, prompts, **options, progress=False)
 
 
 def test_an_intervention_may_work_in_place(small):
@@ -386,20 +381,20 @@ def test_an_intervention_may_work_in_place(small):
         np.testing.assert_array_equal(ours.values, wanted.values)
 
 
-def test_a_metric_may_work_in_place(tiny):
+def test_a_metric_may_work_in_place(loaded):
     def spoil(logits, context):
         value = mh.kl_divergence(logits, context)
         context.base_logits.mul_(0.5)
         logits.zero_()
         return value
 
-    small = mh.load(tiny("llama"))
+    small = loaded("llama")
     ours = mh.ablate(small, CLEAN, metric=spoil, progress=False)
     np.testing.assert_array_equal(ours.values, mh.ablate(small, CLEAN, progress=False).values)
 
 
-def test_a_metric_that_breaks_on_one_head_loses_that_head_alone(tiny):
-    small = mh.load(tiny("llama"))
+def test_a_metric_that_breaks_on_one_head_loses_that_head_alone(loaded):
+    small = loaded("llama")
 
     def broken(z, context):
         return z * 50 if context.head == mh.HeadId(2, 1) else z
@@ -458,8 +453,6 @@ def test_positions_by_name_and_by_index_go_together_and_none_twice(small):
     assert both.dataset["pos"].values.tolist() == ["last", "1"]
     each = mh.activation_patch(small, PAIRS, positions="each", heads="L1H2", progress=False)
     np.testing.assert_allclose(both.select(pos="1").scores, each.select(pos=1).scores, atol=1e-6)
-    with pytest.raises(ValueError, match="positions: 1 is given twice"):
-        mh.activation_patch(small, PAIRS, positions=[1, 1], progress=False)
 
 
 def test_answers_alone_give_the_numbers_of_the_whole_vocabulary(small):
@@ -493,9 +486,9 @@ def test_where_memory_runs_out_halves_go_one_after_the_other(small, monkeypatch)
 
 
 @only_on_4
-def test_an_architecture_without_cached_keys_is_carried_whole(tiny):
+def test_an_architecture_without_cached_keys_is_carried_whole(loaded):
     """Bloom adds its positions to the scores, by the place of a key in its row."""
-    bloom = mh.load(tiny("bloom"))
+    bloom = loaded("bloom")
     effect = mh.activation_patch(bloom, PAIRS, heads=["L0H1", "L2H3"], progress=False)
     assert layout_of(bloom) == "whole"
     clean, corrupted = PAIRS.tokens(bloom)

@@ -58,8 +58,8 @@ def one_copy() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def small(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(loaded) -> mh.Model:
+    return loaded("llama")
 
 
 def ablate(model: mh.Model, **given: Any) -> mh.HeadScores:

@@ -35,8 +35,8 @@ def demo(n_layers: int = 3, n_heads: int = 3) -> Atlas:
 
 
 @pytest.fixture(scope="module")
-def small(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(loaded) -> mh.Model:
+    return loaded("llama")
 
 
 @pytest.fixture

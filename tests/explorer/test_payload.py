@@ -155,8 +155,8 @@ def test_examples_and_patterns_are_those_of_the_atlas(heads, payload, atlas):
     assert shared["requests"] == atlas.requests and shared["pairs"] == atlas.pairs
 
 
-def test_a_pattern_is_that_of_a_run(tiny, atlas, heads):
-    model = mh.load(tiny("llama"))
+def test_a_pattern_is_that_of_a_run(loaded, atlas, heads):
+    model = loaded("llama")
     pattern = model.cache([atlas.pairs[0]["clean"]]).pattern["L2H1"][0].numpy()
     found = heads["L2H1"]["pattern"]["prompts"][0]["attention"]
     np.testing.assert_allclose(np.array(found["first"]) / 255, pattern[:, 0], atol=0.5 / 255 + 1e-6)

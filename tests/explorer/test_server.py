@@ -27,8 +27,8 @@ TEXT = "The capital of France is"
 
 
 @pytest.fixture(scope="module")
-def small(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(loaded) -> mh.Model:
+    return loaded("llama")
 
 
 @pytest.fixture(scope="module")

@@ -46,13 +46,8 @@ DRAWN: dict[str, Any] = {"sampling": SAMPLED, "progress": False}
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
-def small(request, tiny) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request, loaded) -> mh.Model:
+    return loaded(request.param)
 
 
 @pytest.fixture
@@ -242,14 +237,14 @@ def test_every_layout_writes_the_same(small):
         assert generate_under(other, PROMPTS, conditions_for(small), **DRAWN) == expected
 
 
-def test_sliding_windows(tiny, tmp_path):
+def test_sliding_windows(tiny, loaded, tmp_path):
     folder = shutil.copytree(tiny("gemma"), tmp_path / "narrow")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"sliding_window": 4}))
     narrow = mh.load(folder)
     written = generate(narrow, PROMPTS, **DRAWN)
     assert of(written) == plain(narrow, drawn=True)
-    assert written.ids != generate(mh.load(tiny("gemma")), PROMPTS, **DRAWN).ids
+    assert written.ids != generate(loaded("gemma"), PROMPTS, **DRAWN).ids
 
 
 def test_a_model_whose_attention_takes_no_keys(tiny):

@@ -52,13 +52,8 @@ TOO_FEW = mh.Relation("too few", None, [("France", "Paris"), ("Italy", "Zurich")
 
 
 @pytest.fixture(scope="module", params=few(("gpt2", "llama", "gemma"), "llama"))
-def small(request: pytest.FixtureRequest, tiny: Callable) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded(request.param)
 
 
 def diff(model: mh.Model, tokens: Any, prompt: int) -> float:

@@ -261,6 +261,7 @@ def test_labels_survive_a_file(tmp_path: Path) -> None:
         (lambda: label_heads(scored(), rule="best"), "rule is 'best'; choose"),  # type: ignore[arg-type]
         (lambda: maps(scored(), tau=15), "tau is 15"),
         (lambda: maps(scored(), tau=0), "tau is 0"),
+        (lambda: label_heads(scored(), floor=2), "floor is 2; it must be a share, between 0 and 1"),
         (lambda: label_heads(scored(), ["capital"], k=5), "relations, k: cannot be used with scores"),
         (lambda: label_heads(maps(scored())), "holds no relations with categories"),
         (lambda: maps(scored()).of("L2H0"), "out of range"),

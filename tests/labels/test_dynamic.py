@@ -3,6 +3,7 @@
 # pyright: reportOptionalMemberAccess=false, reportGeneralTypeIssues=false
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,8 +44,8 @@ def slow(model: mh.Model, template: str, k: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "neox", "gemma"])
-def test_equals_the_slow_loop(kind: str, tiny: Any) -> None:
-    model = mh.load(tiny(kind))
+def test_equals_the_slow_loop(kind: str, loaded: Callable[[str], mh.Model]) -> None:
+    model = loaded(kind)
     scores = mh.labels.dynamic_scores(model, relation(), k=60, templates=TEMPLATES, min_pairs=5, progress=False)
     assert scores.extra_dims == ("relation", "template", "context")
     for t, template in enumerate(TEMPLATES):
@@ -54,11 +55,11 @@ def test_equals_the_slow_loop(kind: str, tiny: Any) -> None:
     assert scores.provenance["ledger"]["capitals"]["kept"] == 5  # " Gerry" is several tokens, which is fine here
 
 
-def test_relations_that_are_skipped_are_in_the_ledger(tiny: Any) -> None:
+def test_relations_that_are_skipped_are_in_the_ledger(loaded: Callable[[str], mh.Model]) -> None:
     short = mh.Relation("short", None, [("France", "Paris"), ("Italy", "Zurich")])
     with pytest.warns(UserWarning, match=r"fewer than 5 single-token pairs are skipped: short \(1 of 2\)"):
         scores = mh.labels.dynamic_scores(
-            mh.load(tiny("llama")),
+            loaded("llama"),
             [relation(), short],
             heads="L0H0",
             templates=TEMPLATES[:1],
@@ -70,8 +71,8 @@ def test_relations_that_are_skipped_are_in_the_ledger(tiny: Any) -> None:
     assert scores.provenance["ledger"]["short"] == {"given": 2, "kept": 1, "scored": False, "lost": lost}
 
 
-def test_some_heads_have_the_numbers_that_they_have_among_all(tiny: Any) -> None:
-    model = mh.load(tiny("llama"))
+def test_some_heads_have_the_numbers_that_they_have_among_all(loaded: Callable[[str], mh.Model]) -> None:
+    model = loaded("llama")
     options: dict[str, Any] = {"k": 60, "templates": TEMPLATES, "min_pairs": 5, "progress": False}
     whole = mh.labels.dynamic_scores(model, relation(), **options).scores.values
     some = mh.labels.dynamic_scores(model, relation(), heads=["L2H3", (0, 1), "L2H0"], **options)

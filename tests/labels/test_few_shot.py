@@ -26,8 +26,8 @@ RELATION = mh.Relation(
 
 
 @pytest.fixture(scope="module", params=["gpt2", "llama"])
-def small(request: pytest.FixtureRequest, tiny: Callable) -> mh.Model:
-    return mh.load(tiny(request.param))
+def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded(request.param)
 
 
 def read(text: str, template: int = 0) -> tuple[list[tuple[str, str]], str]:

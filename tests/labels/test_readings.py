@@ -192,9 +192,9 @@ def test_a_model_on_disk_has_the_first_two(tiny: Callable[[str], Path]) -> None:
         mh.relation_scores(stored, WORDS, source="carried", **options)
 
 
-def test_labels_say_how_a_head_reads(tiny: Callable[[str], Path]) -> None:
+def test_labels_say_how_a_head_reads(loaded: Callable[[str], mh.Model]) -> None:
     options: dict[str, Any] = {"k": K, "min_pairs": 2, "progress": False}
-    scores = mh.relation_scores(mh.load(tiny("llama")), WORDS, **options)
+    scores = mh.relation_scores(loaded("llama"), WORDS, **options)
     labels = mh.label_heads(scores, rule="maps")
     table = labels.table()
     reading = {(row.head, row.relation): row.reading for row in table.itertuples()}

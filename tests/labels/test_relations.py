@@ -285,3 +285,93 @@ def test_files_that_are_no_relations_are_refused(tmp_path: Path, text: str) -> N
     file.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"bad\.json is not a relation"):
         Relation.load(file)
+
+
+LRE = {
+    "name": "plural of",
+    "prompt_templates": ["The plural of {} is", "Many of {}: {}"],
+    "prompt_templates_zs": ["More than one {} are"],
+    "properties": {"relation_type": "linguistic"},
+    "samples": [{"subject": "cat", "object": "cats"}, {"subject": "ox", "object": "oxen"}],
+}
+
+
+def rewrite(subject: str, target: str, relation: str, prompt: str) -> dict[str, Any]:
+    true, new = ({"str": text, "id": "Q1"} for text in (target, "other"))
+    asked = {"prompt": prompt, "subject": subject, "target_true": true, "target_new": new, "relation_id": relation}
+    return {"case_id": 0, "requested_rewrite": asked, "paraphrase_prompts": []}
+
+
+COUNTERFACT = [
+    rewrite("Ann", "French", "P1", "{} speaks"),
+    rewrite("Lyon", "France", "P2", "{} lies in"),
+    rewrite("Bob", "German", "P1", "{} speaks"),
+]
+LAMA = [
+    {"sub_label": "Lyon", "obj_label": "France", "predicate_id": "P17", "evidences": []},
+    {"sub_label": "Bonn", "obj_label": "Germany", "predicate_id": "P17", "template": "[X] is in [Y] ."},
+    {"sub_label": "Bonn", "obj_label": "Germany", "predicate_id": "P17"},
+]
+CONCEPTNET = [{"sub": "bird", "obj_label": "fly", "pred": "CapableOf", "masked_sentences": ["Birds can [MASK]."]}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.json", json.dumps(LRE, indent=1), [("plural of", "Linguistic", [("cat", "cats"), ("ox", "oxen")])]),
+        (
+            "a.json",
+            json.dumps(COUNTERFACT),
+            [("P1", "Knowledge", [("Ann", "French"), ("Bob", "German")]), ("P2", "Knowledge", [("Lyon", "France")])],
+        ),
+        (
+            "P17.jsonl",
+            "\n".join(map(json.dumps, LAMA)),
+            [("P17", "Knowledge", [("Lyon", "France"), ("Bonn", "Germany")])],
+        ),
+        ("a.jsonl", json.dumps(CONCEPTNET[0]), [("CapableOf", "Knowledge", [("bird", "fly")])]),
+    ],
+)
+def test_public_relations_load_as_they_are(tmp_path: Path, name: str, content: str, expected: list[Any]) -> None:
+    file = tmp_path / name
+    file.write_text(content, encoding="utf-8")
+    found = load_relations(file)
+    assert [(one.name, one.category, list(one.pairs)) for one in found] == expected
+    if len(found) == 1:
+        assert Relation.load(file) == found[0]
+    else:
+        with pytest.raises(ValueError, match=r"a.json holds 2 relations \(P1, P2, ...\); use load_relations"):
+            Relation.load(file)
+
+
+@pytest.mark.parametrize(
+    ("rows", "few_shot", "zero_shot"),
+    [
+        ([LRE], ("The plural of {source} is {target}.",), ("More than one {source} are",)),
+        (COUNTERFACT[:1], ("{source} speaks {target}.",), ("{source} speaks",)),
+        (LAMA, ("{source} is in {target} .",), ("{source} is in",)),
+        (CONCEPTNET, (), ()),
+    ],
+)
+def test_templates_of_public_relations_that_fit_are_used(tmp_path: Path, rows, few_shot, zero_shot) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    relation = Relation.load(file)
+    assert (relation.few_shot, relation.zero_shot) == (few_shot, zero_shot)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([LAMA[0], {**LAMA[1], "obj_label": " "}], "bad.jsonl, line 2: 'obj_label' is ' '; it must be a text"),
+        ([COUNTERFACT[0], {"requested_rewrite": 3}], 'bad.jsonl, line 2: there is no object "requested_rewrite"'),
+        ([{**LRE, "samples": [{"subject": "a"}]}], "bad.jsonl, line 1, sample 0: 'object' is None"),
+        ([{**LRE, "samples": 3}], 'bad.jsonl, line 1: "samples" must be a list'),
+        ([{"input": "a", "output": "b"}], "bad.jsonl is not a relation: .* It holds .*input"),
+    ],
+)
+def test_public_relations_with_a_fault_name_the_line(tmp_path: Path, rows: list[Any], message: str) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        load_relations(file)

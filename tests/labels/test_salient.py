@@ -17,13 +17,8 @@ from support.levels import few
 
 
 @pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox"), "llama"))
-def small(request: pytest.FixtureRequest, tiny: Callable) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded(request.param)
 
 
 def plain_loop(model: mh.Model, layer: int, head: int, n: int, top: int, first_mlp: bool, folded: bool) -> list[Any]:
@@ -63,8 +58,8 @@ def test_equal_to_the_formula(small: mh.Model, layer: int, head: int) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gemma"])
 @pytest.mark.parametrize(("source", "norm"), [("embedding", "raw"), ("first_mlp", "folded"), ("embedding", "folded")])
-def test_choices(tiny: Callable, name: str, source: Any, norm: Any) -> None:
-    model = mh.load(tiny(name))
+def test_choices(loaded: Callable[[str], mh.Model], name: str, source: Any, norm: Any) -> None:
+    model = loaded(name)
     found = salient_operations(model, "L2H1", n=4, top=3, source=source, norm=norm)
     check(found, plain_loop(model, 2, 1, 4, 3, source == "first_mlp", norm == "folded"))
 

@@ -152,8 +152,8 @@ def test_equals_the_plain_loop(k: int, source: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
-def test_equals_the_plain_loop_on_real_models(name: str, tiny: Callable[[str], Path]) -> None:
-    model = mechheads.load(tiny(name))
+def test_equals_the_plain_loop_on_real_models(name: str, loaded: Callable[[str], mechheads.Model]) -> None:
+    model = loaded(name)
     relation = Relation("words", "Knowledge", WORD_PAIRS[:6])
 
     def token(word: str) -> int:
@@ -288,10 +288,21 @@ def test_nothing_left_to_score_is_an_error() -> None:
         relation_scores(random_model(), relations()[0], min_pairs=41, progress=False)
 
 
-@pytest.mark.parametrize("bad", [{"k": 0}, {"k_copying": 0}, {"min_pairs": 0}, {"memory": 0}])
-def test_numbers_below_one_are_refused(bad: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(bad))} is 0"):
-        relation_scores(random_model(), relations(), progress=False, **bad)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *({name: 0} for name in ("k", "k_copying", "min_pairs", "memory")),
+        {"min_effect": 2},
+        {"norm": "soft"},
+        {"targets": "last"},
+        {"ties": "none"},
+        {"source": "mlp"},
+    ],
+)
+def test_numbers_and_choices_that_there_are_not_are_refused(bad: dict[str, Any]) -> None:
+    ((name, given),) = bad.items()
+    with pytest.raises(ValueError, match=f"{name} is {given!r}; (it must be|choose)"):
+        relation_scores(random_model(), relations(), progress=False, **bad)
 
 
 def test_a_model_without_a_tokenizer_is_refused() -> None:
@@ -370,13 +381,15 @@ def test_a_single_pair_has_no_contrast() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
-def test_scales_of_norms_are_the_weights_of_the_architecture(name: str, tiny: Callable[[str], Path]) -> None:
+def test_scales_of_norms_are_the_weights_of_the_architecture(
+    name: str, tiny: Callable[[str], Path], loaded: Callable[[str], mechheads.Model]
+) -> None:
     from transformers import AutoModelForCausalLM
 
     weights = dict(AutoModelForCausalLM.from_pretrained(tiny(name)).named_parameters())
     final = {"gpt2": "transformer.ln_f", "neox": "gpt_neox.final_layer_norm"}.get(name, "model.norm")
     first = {"gpt2": "transformer.h.1.ln_1", "neox": "gpt_neox.layers.1.input_layernorm"}
-    model, shift = mechheads.load(tiny(name)), 1.0 if name == "gemma" else 0.0
+    model, shift = loaded(name), 1.0 if name == "gemma" else 0.0
     wanted = weights[f"{first.get(name, 'model.layers.1.input_layernorm')}.weight"] + shift
     torch.testing.assert_close(model.attention_scale(1), wanted.detach(), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(model.final_scale(), weights[f"{final}.weight"].detach() + shift, atol=1e-4, rtol=1e-4)
@@ -409,13 +422,6 @@ def test_the_null_shuffles_targets() -> None:
     assert p[0] == pytest.approx(1 / 720)  # of 6! matchings one has as many hits
     assert p[1] == pytest.approx(3 / 6 * 3 / 5)  # w2 must go to one of three words, and w3 to one of the other three
     assert scores.dataset["null_phi"].values[0, :, 0] == pytest.approx([1 / 6, 1 / 6])
-
-
-@pytest.mark.parametrize("bad", [{"norm": "soft"}, {"targets": "last"}, {"ties": "none"}, {"source": "mlp"}])
-def test_unknown_choices_are_refused(bad: dict[str, Any]) -> None:
-    name, given = next(iter(bad.items()))
-    with pytest.raises(ValueError, match=f"{name} is '{given}'; choose"):
-        relation_scores(random_model(), relations(), progress=False, **bad)
 
 
 def test_a_large_vocabulary_gets_a_larger_k() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,11 +43,6 @@ limits = st.builds(
     logit_rows=st.integers(1, 40),
     run_tokens=st.integers(1, 40),
 )
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,13 +22,8 @@ sentences = st.lists(st.sampled_from(WORDS), min_size=1, max_size=9).map("".join
 
 
 @pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
-def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded(request.param)
 
 
 @pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])

@@ -112,8 +112,8 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> Computed:
 
 
 @pytest.fixture(scope="module")
-def small(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded("llama")
 
 
 @pytest.fixture(scope="module")

@@ -29,11 +29,6 @@ def pairs() -> mh.PromptPairs:
     return CAPITALS_PAIRS
 
 
-@pytest.fixture(scope="module")
-def llama(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
-
-
 def new_z(model, here, there, ids, layer, site, at=None):
     """z [pos, head, d_head] of a layer when a site is that of the other run, at one position or all."""
     old = here[oracles.name(layer, "z")][0]
@@ -301,8 +296,8 @@ def test_weights_made_for_inference_are_one_clear_error(tiny, pairs):
         attribution_patch(model, pairs, progress=False)
 
 
-def test_half_precision_ranks_the_heads_alike(tiny, pairs):
-    exact = attribution_patch(mh.load(tiny("llama")), pairs, progress=False)
+def test_half_precision_ranks_the_heads_alike(tiny, loaded, pairs):
+    exact = attribution_patch(loaded("llama"), pairs, progress=False)
     half = attribution_patch(mh.load(tiny("llama"), dtype=torch.bfloat16), pairs, progress=False)
     assert exact.compare(half).spearman > 0.9
 

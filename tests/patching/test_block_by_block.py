@@ -30,13 +30,8 @@ GB = 2**30
 
 
 @pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
-def small(request, tiny) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request, loaded) -> mh.Model:
+    return loaded(request.param)
 
 
 WAYS = {

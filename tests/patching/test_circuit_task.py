@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -134,8 +133,8 @@ def test_the_measure_of_greater_than_is_a_difference_of_probabilities() -> None:
 
 
 @pytest.fixture(scope="module")
-def small(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded("llama")
 
 
 def test_what_does_not_fit_is_counted(small: mh.Model) -> None:

@@ -36,13 +36,8 @@ Heads = Iterable[tuple[int, int]]
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
-def small(request: pytest.FixtureRequest, tiny: Callable) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded(request.param)
 
 
 def with_heads(model: mh.Model, ids: Tensor, new: Mapping[tuple[int, int], Tensor]) -> Tensor:
@@ -440,6 +435,7 @@ NOTHING = mh.PromptPairs(CLEAN, CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)
             r"intervention is Patch\(.*\), which takes values from the source run of a pair; give mh\.PromptPairs",
         ),
         (lambda m: patch_sets(m, NOTHING, [["L0H0"]], normalize=True), "the same for both runs"),
+        (lambda m: faithfulness(m, PAIRS), "heads is missing; give the heads of the circuit"),
         (lambda m: faithfulness(m, PAIRS, "L0H0"), "heads is 'L0H0'; give a list of heads"),
         (lambda m: faithfulness(m, PAIRS, ["L0H0", "L0H0"]), "heads contains L0H0 twice"),
         (lambda m: faithfulness(m, PROMPTS, ["L0H0"]), r"ablation is Patch\(.*\), which takes values from the source"),

@@ -36,11 +36,6 @@ def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Mod
 
 
 @pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
-
-
-@pytest.fixture(scope="module")
 def scores(llama: mh.Model) -> EdgeScores:
     return attribute_edges(llama, PAIRS, **QUIET)
 
@@ -86,8 +81,8 @@ def test_every_point_is_a_plain_run_of_that_circuit(small: mh.Model):
 
 @only_on_3
 @pytest.mark.parametrize("architecture", few(["gpt2", "llama", "neox"], "llama"))
-def test_it_equals_a_run_with_split_inputs(tiny: Callable[[str], Path], architecture: str):
-    model = mh.load(tiny(architecture))
+def test_it_equals_a_run_with_split_inputs(loaded: Callable[[str], mh.Model], architecture: str):
+    model = loaded(architecture)
     found = edge_curve(model, PAIRS, attribute_edges(model, PAIRS, **QUIET), sizes=SOME, draws=1, **QUIET)
     for row, order in zip(found.values, found.order.values(), strict=True):
         for share, values in zip(SOME, row, strict=True):
@@ -224,8 +219,8 @@ def test_scores_that_do_not_match_are_one_clear_error(llama: mh.Model, scores: E
 
 
 @pytest.mark.parametrize("architecture", ["gemma", pytest.param("gemma3", marks=only_on_4)])
-def test_a_norm_after_heads_is_one_clear_error(tiny: Callable[[str], Path], architecture: str):
-    model = mh.load(tiny(architecture))
+def test_a_norm_after_heads_is_one_clear_error(loaded: Callable[[str], mh.Model], architecture: str):
+    model = loaded(architecture)
     with pytest.raises(
         ValueError, match=r"layer 0 of .* puts a norm or a factor between .*use mh\.patching\.circuit_c"
     ):

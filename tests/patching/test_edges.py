@@ -38,11 +38,6 @@ def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Mod
 
 
 @pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
-
-
-@pytest.fixture(scope="module")
 def found(llama: mh.Model) -> EdgeScores:
     return attribute_edges(llama, PAIRS, by_prompt=True, **QUIET)
 
@@ -105,11 +100,11 @@ def test_edges_of_a_model_worked_out_by_hand(micro: mh.Model, pair: mh.PromptPai
 
 @only_on_4
 @pytest.mark.parametrize("architecture", ["gpt2", "neox"])
-def test_transformerlens_own_edges_are_the_same(tiny: Callable[[str], Path], architecture: str):
+def test_transformerlens_own_edges_are_the_same(loaded: Callable[[str], mh.Model], architecture: str):
     """Its gradients are those of the run it calls corrupt, for each position; it takes no grouped queries."""
     from transformer_lens.tools.analysis import attribution_patching as theirs
 
-    model = mh.load(tiny(architecture))
+    model = loaded(architecture)
     scores = attribute_edges(model, CAPITALS_PAIRS, by_prompt=True, **QUIET)
     clean, corrupted = CAPITALS_PAIRS.tokens(model)
     assert clean.answer is not None and clean.wrong is not None and scores.values is not None
@@ -228,8 +223,8 @@ def test_steps_average_over_points_between_the_runs(llama: mh.Model):
     assert off[1] < off[0] / 20
 
 
-def test_edges_leave_the_model_as_it_is(tiny: Callable[[str], Path]):
-    model = mh.load(tiny("gpt2"))
+def test_edges_leave_the_model_as_it_is(loaded: Callable[[str], mh.Model]):
+    model = loaded("gpt2")
     wanted = attribute_edges(model, PAIRS, **QUIET).score
     weights = list(model.model.parameters())
     for i, weight in enumerate(weights):

@@ -26,13 +26,8 @@ QUIET = {"progress": False}
 
 
 @pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox", "gemma"), "llama"))
-def small(request, tiny) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request, loaded) -> mh.Model:
+    return loaded(request.param)
 
 
 def gated(model: mh.Model, nodes: str, budget: Limits | None = None) -> _Gated:

@@ -17,8 +17,8 @@ RECEIVERS = [["final"], ["L2H1.q"], ["L1H2.q", "L2H1.k", "L2H1.v", "L2.mlp"]]
 
 
 @pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox", "gemma"), "llama"))
-def small(request, tiny) -> mh.Model:
-    return mh.load(tiny(request.param))
+def small(request, loaded) -> mh.Model:
+    return loaded(request.param)
 
 
 def by_loop(model: mh.Model, receivers: list[str], mlps: str, direction: str, at: int | None = None) -> np.ndarray:

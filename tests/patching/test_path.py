@@ -24,8 +24,8 @@ RECEIVERS = [
 
 
 @pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
-def small(request, tiny) -> mh.Model:
-    return mh.load(tiny(request.param))
+def small(request, loaded) -> mh.Model:
+    return loaded(request.param)
 
 
 def by_loop(model, receivers, mlps="recomputed", direction="noising", at=None) -> np.ndarray:
@@ -108,8 +108,8 @@ def test_one_prompt_at_a_time_and_one_sender_at_a_time_change_nothing(small):
 
 @only_on_4
 @pytest.mark.parametrize(("name", "site"), [("gpt2", "q"), ("gpt2", "k"), ("gpt2", "v"), ("llama", "q")])
-def test_transformerlens_own_direct_paths_are_the_same(tiny, name, site):
-    model = mh.load(tiny(name))
+def test_transformerlens_own_direct_paths_are_the_same(loaded, name, site):
+    model = loaded(name)
     pairs = mh.PromptPairs(CLEAN[:1] * 2, CORRUPTED[:1] * 2, [" Paris", " Madrid"], [" Rome", " Berlin"])
     receivers = [f"L{layer}H{head}.{site}" for layer in (1, 2) for head in range(model.n_heads)]
     ours = mh.path_matrix(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tokenizers import normalizers
 
 import mechheads as mh
 from mechheads.behaviour.recipes import retrieval
 from mechheads.labels.usable_pairs import keep_pairs
 from mechheads.prompts.encoding import ids_after, piece_ids, single_token, text_ids, token_strings
 from mechheads.safety.requests.openings import find_opening
-from support.tokenizers_of_others import KINDS, build
+from support.tokenizers_of_others import KINDS
 
 QUIET: dict[str, Any] = {"progress": False}
 ANSWERS = [("The book is (", "A", "B"), ("The store is\n", "I", "A"), ("The capital of France is", " Paris", " Rome")]
@@ -43,10 +45,8 @@ class Known:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def known(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Known:
-    folder = tmp_path_factory.mktemp("tokenizers") / request.param
-    build(request.param, folder)
-    return Known(folder)
+def known(request: pytest.FixtureRequest, others: Callable[[str], Path]) -> Known:
+    return Known(others(request.param))
 
 
 def test_a_text_begins_once_and_does_not_end(known: Known) -> None:
@@ -66,6 +66,7 @@ def test_an_answer_has_the_token_it_has_after_its_prompt(known: Known) -> None:
         assert all(whole[:-1] == ids for whole in wanted)
         tokens = given.tokens(known.model)
         assert [int(tokens.answer[0]), int(tokens.wrong[0])] == [whole[-1] for whole in wanted]
+        assert mh.Prompts([ids], [right], [wrong]).tokens(known.model).fingerprint() == tokens.fingerprint()
         base = mh.ablate(known.model, given, metric="log_prob", heads="L0H0", **QUIET).dataset["base_metric"].item()
         assert base == pytest.approx(known.log_prob(wanted[0], len(ids)), abs=1e-4)
 
@@ -92,7 +93,9 @@ def test_what_is_written_follows_the_last_word(known: Known) -> None:
 def test_the_opening_of_a_refusal_is_that_after_the_template(known: Known) -> None:
     text = known.tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
     wanted = known.ids(text + "I cannot help")[len(known.ids(text)) :]
-    assert list(find_opening(known.model, mh.Prompts([CHAT]), "I cannot help")) == wanted
+    for prompt in (CHAT, known.tokenizer(text, add_special_tokens=False)["input_ids"]):
+        assert list(find_opening(known.model, mh.Prompts([prompt]), "I cannot help")) == wanted
+        assert mh.Prompts([prompt], answer=["I"]).tokens(known.model).answer.tolist() == wanted[:1]
 
 
 def test_words_and_needles_have_no_space_of_their_own(known: Known) -> None:
@@ -114,16 +117,24 @@ def test_tokens_are_shown_with_their_spaces(known: Known) -> None:
     )
 
 
-def test_a_token_across_answer_and_prompt_is_refused(tiny: Callable[[str], Path]) -> None:
-    model = mh.load(tiny("gpt2"))
+def test_a_token_across_answer_and_prompt_is_refused(loaded: Callable[[str], mh.Model]) -> None:
+    model = loaded("gpt2")
     with pytest.raises(ValueError, match=r"answer\[0\] = 'Paris' and its prompt, which ends with .* share a token"):
         mh.Prompts([" The capital of France is "], answer=["Paris"]).tokens(model)
     pairs = mh.PromptPairs([" France is"], [" France is"], answer=[" Paris"], wrong=[" Rome"])
     assert pairs.tokens(model)[0].answer.tolist() == [single_token(" Paris", model.tokenizer)]
 
 
-def test_ids_that_the_model_does_not_know_are_refused(tiny: Callable[[str], Path]) -> None:
-    model = mh.load(tiny("gpt2"))
+def test_a_token_across_context_and_continuation_is_refused(loaded: Callable[[str], mh.Model]) -> None:
+    model = loaded("gpt2")
+    with pytest.raises(ValueError, match=r"requests\[0\]: a token spans the context and the continuation"):
+        mh.generation.continuation_log_probs(model, [(" The capital of France is Pa", "ris")], **QUIET)
+
+
+def test_ids_that_the_model_does_not_know_are_refused(
+    tiny: Callable[[str], Path], loaded: Callable[[str], mh.Model]
+) -> None:
+    model = loaded("gpt2")
     more = transformers.AutoTokenizer.from_pretrained(tiny("gpt2"))
     more.add_tokens(["<new>"])
     wider = mh.wrap(model.model, tokenizer=more)
@@ -137,8 +148,33 @@ def test_rows_of_ids_with_an_end_or_two_beginnings_are_told(known: Known) -> Non
         mh.Prompts([[0, *ids]]).tokens(known.model)
 
 
-def test_pieces_of_an_ordinary_tokenizer_are_as_alone(tiny: Callable[[str], Path]) -> None:
-    tokenizer = mh.load(tiny("gpt2")).tokenizer
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("<bos>{{ messages[0]['content'] }}<eos>\n", "chat template writes the end token '<eos>' after a request"),
+        ("<bos><bos>{{ messages[0]['content'] }}:", r"prompt 0 begins twice with \['<bos>'\]"),
+    ],
+)
+def test_templates_that_end_a_request_or_begin_twice_are_told(known: Known, template: str, said: str) -> None:
+    tokenizer = copy.deepcopy(known.tokenizer)
+    tokenizer.chat_template = template
+    model = mh.wrap(known.model.model, tokenizer=tokenizer)
+    with pytest.warns(UserWarning, match=said):
+        mh.Prompts([CHAT]).tokens(model)
+
+
+def test_an_opening_that_the_tokenizer_drops_is_refused(
+    tiny: Callable[[str], Path], loaded: Callable[[str], mh.Model]
+) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny("llama"))
+    tokenizer.backend_tokenizer.normalizer = normalizers.StripAccents()
+    model = mh.wrap(loaded("llama").model, tokenizer=tokenizer)
+    with pytest.raises(ValueError, match="does not have tokens of its own"):
+        find_opening(model, mh.Prompts(["The cafe"]), "\u0301")
+
+
+def test_pieces_of_an_ordinary_tokenizer_are_as_alone(loaded: Callable[[str], mh.Model]) -> None:
+    tokenizer = loaded("gpt2").tokenizer
     for piece in (" Paris", "Paris", "12", "\n", ")", " a big dog"):
         alone = tokenizer(piece, add_special_tokens=False)["input_ids"]
         assert piece_ids(piece, tokenizer) == alone

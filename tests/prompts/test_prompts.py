@@ -18,20 +18,14 @@ FRANCE = " The capital of France is"
 
 
 @pytest.fixture(scope="module")
-def gpt2(tiny) -> mh.Model:
+def gpt2(loaded) -> mh.Model:
     """A model whose tokenizer puts nothing before a text."""
-    return mh.load(tiny("gpt2"))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny) -> mh.Model:
-    """A model whose tokenizer puts a beginning token before every text."""
-    return mh.load(tiny("llama"))
+    return loaded("gpt2")
 
 
 @pytest.fixture(scope="module", params=["gpt2", "llama"])
-def small(request, tiny) -> mh.Model:
-    return mh.load(tiny(request.param))
+def small(request, loaded) -> mh.Model:
+    return loaded(request.param)
 
 
 def ids(model: mh.Model, text: str) -> list[int]:
@@ -513,8 +507,8 @@ def test_items_of_another_kind_are_named(items, message):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_empty_text_and_broken_ids_are_refused(tiny, name):
-    small = mh.load(tiny(name))
+def test_empty_text_and_broken_ids_are_refused(loaded, name):
+    small = loaded(name)
     with pytest.raises(ValueError, match="prompt 0 is empty"):
         mh.Prompts([""]).tokens(small)
     with pytest.raises(ValueError, match="integer token ids"):

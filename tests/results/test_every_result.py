@@ -100,11 +100,6 @@ MADE_BY_THE_DEFAULT_MODEL: dict[str, Callable[[mh.Model], TableResult]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
-
-
 @pytest.mark.parametrize("name", MADE)
 def test_it_survives_a_file(name: str, llama: mh.Model, tmp_path: Path) -> None:
     result = MADE[name](llama)

@@ -83,8 +83,8 @@ def test_rows_of_tables_are_named_after_their_heads():
     assert labelled.to_dataframe().loc["L0H1", "relation"].tolist() == ["x", "y"]
 
 
-def test_a_plan_is_a_few_lines(tiny):
-    plan = mh.plan(mh.load(tiny("llama")), [" The capital of France is"], intervention=mh.Zero())
+def test_a_plan_is_a_few_lines(loaded):
+    plan = mh.plan(loaded("llama"), [" The capital of France is"], intervention=mh.Zero())
     assert repr(plan) == str(plan) and 3 <= len(repr(plan).splitlines()) <= 6
     assert "HeadId" not in repr(plan)
 
@@ -105,11 +105,11 @@ def test_pairs_and_prompts_are_a_few_lines():
     assert len(repr(mh.Prompts([list(range(500))]))) < 200
 
 
-def test_tasks_and_tokens_are_a_few_lines(tiny):
+def test_tasks_and_tokens_are_a_few_lines(loaded):
     task = mh.Task(["The capital of France is"] * 40, [" Paris"] * 40, name="capitals", cluster=["a", "b"] * 20)
     assert repr(task) == "<Task 'capitals': 40 items in 2 clusters\n  'The capital of France is' -> ' Paris', ...>"
     assert len(repr(mh.Task(["word " * 500], ["x"]))) < 200
-    small = mh.load(tiny("llama"))
+    small = loaded("llama")
     assert (
         repr(mh.Task([" The capital of France is"], [" Paris"]).tokens(small)) == "<TaskTokens of 1 item, up to 7 each>"
     )

@@ -24,18 +24,13 @@ SITES = ("z", "pattern", "q", "k", "v", "resid_pre")
 
 
 @pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox", "gemma"), "llama"))
-def small(request, tiny) -> mh.Model:
-    return mh.load(tiny(request.param))
+def small(request, loaded) -> mh.Model:
+    return loaded(request.param)
 
 
 @pytest.fixture(scope="module")
 def run(small) -> mh.patching.HeadCache:
     return small.cache(TEXTS, sites=SITES)
-
-
-@pytest.fixture(scope="module")
-def llama(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
 
 
 def heads_of(model: mh.Model) -> list[tuple[int, int]]:
@@ -91,9 +86,9 @@ def test_results_summed_over_heads_are_the_attention_output(small, run):
             same(total[prompt, : len(wanted)], wanted)
 
 
-def test_the_bias_is_part_of_it(tiny):
+def test_the_bias_is_part_of_it(loaded):
     """GPT-2 has an output bias: without it the sum above would be wrong."""
-    small = mh.load(tiny("gpt2"))
+    small = loaded("gpt2")
     assert small.b_O(1).abs().max() > 0.1
 
 
@@ -378,9 +373,9 @@ def test_without_its_model_a_run_still_shows_patterns(llama, tmp_path):
             getattr(alone, wanted)
 
 
-def test_a_run_of_another_model_is_refused(llama, tiny, tmp_path):
+def test_a_run_of_another_model_is_refused(llama, loaded, tmp_path):
     llama.cache(TEXTS).save(tmp_path / "run")
-    other = mh.load(tiny("gpt2"))
+    other = loaded("gpt2")
     with pytest.raises(ValueError) as caught:
         mh.patching.HeadCache.load(tmp_path / "run", other)
     named = f"{tmp_path / 'run'} is a run of {llama.name!r}, not of {other.name!r}; give the model of the run"

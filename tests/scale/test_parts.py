@@ -28,8 +28,8 @@ QUIET: dict[str, Any] = {"progress": False}
 
 
 @pytest.fixture(scope="module")
-def small(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(loaded) -> mh.Model:
+    return loaded("llama")
 
 
 def command(*words: object) -> str:
@@ -137,14 +137,53 @@ def test_what_has_no_form_in_a_file_is_refused(small, tmp_path: Path, function, 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (mh.ships, lambda file: {"requests": str(file)}),
+        (mh.safety_heads, lambda file: {"requests": ["a request"], "harmless": str(file)}),
+        (mh.labels.relation_evidence, lambda file: {"relations": [str(file)]}),
+    ],
+)
+def test_a_file_that_asks_to_read_another_one_is_refused(small, tmp_path: Path, function, arguments):
+    file = tmp_path / "private.txt"
+    file.write_text("a secret\n")
+    spec = write_analysis(tmp_path / "spec.json", function, small, **arguments(file))
+    with pytest.raises(ValueError, match=r"spec\.json asks to read the file '.*private\.txt' as "):
+        read_analysis(spec)
+
+
 def test_a_wrapped_model_cannot_be_named_in_a_file(small, tmp_path: Path):
     with pytest.raises(ValueError, match=r"made by mh\.wrap, so no file can name it"):
         write_analysis(tmp_path / "spec.json", mh.ablate, mh.wrap(small.model), prompts=CLEAN)
 
 
+def by_hand(path: Path) -> str:
+    """The text of a file without its checksum, as a person may change it."""
+    content = json.loads(path.read_text())
+    del content["checksum"]
+    return json.dumps(content, indent=1)
+
+
+def test_a_changed_description_of_an_analysis_is_refused(small, tmp_path: Path):
+    path = write_analysis(tmp_path / "spec.json", mh.ablate, small, prompts=CLEAN, heads=["L0H1"], kind="mean")
+    text = path.read_text()
+    for old, new, message in (
+        ("L0H1", "L0H0", "its checksum does not match"),
+        ('"checksum"', '"chacksum"', "'chacksum' is unknown or missing"),
+        ('"arguments"', '"argumants"', "its checksum does not match"),
+    ):
+        path.write_text(text.replace(old, new))
+        with pytest.raises(ValueError, match=rf"spec\.json is damaged.*{message}"):
+            read_analysis(path)
+    path.write_text(text)
+    path.write_text(by_hand(path).replace("L0H1", "L0H0"))
+    assert read_analysis(path).arguments["heads"] == ["L0H0"]
+
+
 def test_a_file_runs_no_code_that_is_not_allowed(small, tmp_path: Path):
     path = write_analysis(tmp_path / "spec.json", mh.ablate, small, prompts=CLEAN, metric=log_prob)
-    text = path.read_text()
+    text = by_hand(path)
     for other, message in [
         ("os:system", "from the module os, which is not part of mechheads; if you trust it, allow it"),
         ("mechheads.scale.spec_file:os.system", "of which a file may not make anything"),
@@ -157,6 +196,27 @@ def test_a_file_runs_no_code_that_is_not_allowed(small, tmp_path: Path):
     assert read_analysis(path, allow=["math"]).arguments["metric"](2.5) == 2
     path.write_text('{"format": "else"}')
     with pytest.raises(ValueError, match=r"is not an analysis; write one with mh\.scale\.write_analysis"):
+        read_analysis(path)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda spec: spec.pop("model"), "'model' is unknown or missing"),
+        (lambda spec: spec.update(function=3), "is not an analysis as .* AttributeError"),
+        (lambda spec: spec["arguments"].update(prompts={"$made": ["x"]}), "is not an analysis as .* TypeError"),
+        (lambda spec: spec["arguments"].update(checkpoint="x"), "an unexpected keyword argument 'checkpoint'"),
+        (lambda spec: spec["model"]["$made"][1].update(cache_dir="/x"), "unexpected keyword argument 'cache_dir'"),
+        (lambda spec: spec["model"]["$made"][1].update(trust_remote_code="no"), "asks to run code that comes with"),
+        (lambda spec: spec["model"]["$made"][1].update(dtype={"$dtype": "__builtins__"}), "the dtype '__builtins__'"),
+    ],
+)
+def test_a_file_with_other_fields_is_refused(small, tmp_path: Path, edit: Callable[[Any], Any], message: str):
+    path = write_analysis(tmp_path / "spec.json", mh.ablate, small, prompts=CLEAN)
+    spec = json.loads(by_hand(path))
+    edit(spec)
+    path.write_text(json.dumps(spec))
+    with pytest.raises(ValueError, match=message):
         read_analysis(path)
 
 

@@ -45,10 +45,10 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"mechheads.{home}.load", never)
 
 
-def test_actors_of_ray_give_the_numbers_of_one_process(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_actors_of_ray_give_the_numbers_of_one_process(loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made = MadeRay({"CPU": 4})
     monkeypatch.setitem(sys.modules, "ray", made)
-    small = mh.load(tiny("llama"))
+    small = loaded("llama")
     spec = write_analysis(tmp_path / "spec.json", mh.ablate, small, prompts=CLEAN, kind="zero")
     words = ["run", spec, "--store", tmp_path / "l", "--out", tmp_path / "result.nc", "--workers", "ray:2"]
     done = CliRunner().invoke(main, [str(word) for word in words])
@@ -125,6 +125,7 @@ def test_commands_pass_the_workers_on(name: str, asked: str, tmp_path: Path, mon
     home, words = FACES[name]
     monkeypatch.setattr(home, face)
     monkeypatch.setattr("mechheads.model.load.load", lambda *_args, **_options: None)
+    monkeypatch.setattr("mechheads.studies.safety.safety_settings", lambda *_args, **_options: {"study": "safety"})
     done = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "out"), "--workers", asked])
     assert done.exit_code == 1 and "Error: enough" in done.output
     assert seen == [None if asked == "1" else 3]

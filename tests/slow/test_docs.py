@@ -5,10 +5,11 @@ from __future__ import annotations
 import doctest
 import html
 import importlib
+import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -105,22 +106,40 @@ SHARED = {
         "composition_scores",
         "copy_suppression",
         "copying_scores",
+        "function_vector_heads",
         "head_examples",
         "indirect_object_roles",
         "retrieval_heads",
         "successor_scores",
     ),
+    importlib.import_module("mechheads.behaviour.recipes.copy_suppression"): ("copying_scores",),
 }
 """Functions that several examples call with the same arguments."""
 
 
+@cache
+def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, computed once for the same arguments, however they are written."""
+    signature, kept = inspect.signature(function), {}
+
+    def call(*args: Any, **given: Any) -> Any:
+        bound = signature.bind(*args, **given)
+        bound.apply_defaults()
+        key = tuple(tuple(value) if isinstance(value, list) else value for value in bound.arguments.values())
+        if key not in kept:
+            kept[key] = function(*args, **given)
+        return kept[key]
+
+    return call
+
+
 @pytest.fixture(scope="module")
 def mh() -> Iterator[ModuleType]:
-    """The package; what several examples ask for in the same words is computed once for all of them."""
+    """The package; what several examples ask for is computed once for all of them."""
     with pytest.MonkeyPatch.context() as patch:
         for module, names in SHARED.items():
             for name in names:
-                patch.setattr(module, name, cache(getattr(module, name)))
+                patch.setattr(module, name, remembered(getattr(module, name)))
         yield mechheads
 
 

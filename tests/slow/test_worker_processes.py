@@ -35,8 +35,8 @@ WORKER = (b"mechheads.workers.process", b"ray::_Served")
 
 
 @pytest.fixture(scope="module")
-def small(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded("llama")
 
 
 @pytest.fixture(scope="module", params=POOLS)
@@ -110,6 +110,50 @@ def test_a_killed_worker_is_replaced_and_only_its_unit_is_computed_again(small, 
     every = [f"L{layer}H{head}" for layer in range(3) for head in range(4)]
     assert Counter(log.read_text().split()) == Counter([*every, "L1H1"])
     assert same(ours, mh.sweep(small, CLEAN, intervention=half, budget=EVERY_UNIT, **QUIET))
+
+
+TWINS = """
+import sys
+import mechheads as mh
+from mechheads.limits import Limits
+model = mh.load(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+limits = Limits(tokens=int(sys.argv[3]), logit_rows=1)
+found = mh.ablate(model, PLACES, kind="zero", positions="each", budget=limits, store=sys.argv[2], progress=False)
+found.save(sys.argv[4])
+"""
+
+
+def test_two_processes_share_one_sweep_at_the_same_time(tiny, small, tmp_path: Path):
+    """They are allowed batches of other sizes; both end with the numbers of the ledger, and nothing is there twice."""
+    code, store = f"PLACES = {PLACES}\n{TWINS}", tmp_path / "store"
+    outs = [tmp_path / "1.nc", tmp_path / "2.nc"]
+    twins = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tiny("llama")), store, tokens, out],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for tokens, out in zip(("1", "60"), outs, strict=True)
+    ]
+    for twin in twins:
+        assert twin.stdout.readline() == b"ready\n"
+    for twin in twins:
+        twin.stdin.write(b"go\n")
+        twin.stdin.flush()
+    for twin in twins:
+        said = twin.communicate()[1].decode()
+        assert twin.returncode == 0, said
+    one, two = map(mh.HeadScores.load, outs)
+    stored = mh.ablate(small, PLACES, kind="zero", positions="each", store=store, **QUIET)
+    assert one.scores.values.tobytes() == two.scores.values.tobytes() == stored.scores.values.tobytes()
+    np.testing.assert_allclose(
+        one.scores, mh.ablate(small, PLACES, kind="zero", positions="each", **QUIET).scores, atol=1e-5
+    )
+    (sweep,) = Ledger.list(store)
+    assert sweep["units"] == one.scores.values.size
 
 
 DRIVER = """

@@ -30,8 +30,8 @@ from support.whole_atlas import let_four_pairs_do
 
 
 @pytest.fixture(scope="module")
-def small(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(loaded) -> mh.Model:
+    return loaded("llama")
 
 
 @pytest.fixture
@@ -339,7 +339,7 @@ def test_command_says_what_is_wrong(arguments, message):
 
 
 @pytest.mark.release
-def test_label_writes_what_reloads_into_the_same_figure(tiny, tmp_path):
+def test_label_writes_what_reloads_into_the_same_figure(tiny, loaded, tmp_path):
     pairs = [["France", "Paris"], ["Italy", "Rome"], ["Spain", "Madrid"], ["big", "bigger"], ["small", "smaller"]]
     mine = tmp_path / "mine.json"
     mine.write_text(json.dumps({"name": "mine", "category": "Knowledge", "pairs": pairs, "source": "here"}))
@@ -352,7 +352,7 @@ def test_label_writes_what_reloads_into_the_same_figure(tiny, tmp_path):
     assert done.exit_code == 0, done.output
     labels = mh.labels.HeadLabels.load(tmp_path / "out" / "labels.nc")
     options = {"min_pairs": 5, "progress": False}
-    direct = mh.label_heads(mh.load(tiny("llama")), mh.Relation.load(mine), **options)
+    direct = mh.label_heads(loaded("llama"), mh.Relation.load(mine), **options)
     assert labels.provenance["source"] == direct.provenance["source"] == "all"
     assert labels.plot().to_json() == direct.plot().to_json().replace(
         direct.provenance["model"], labels.provenance["model"]
@@ -366,11 +366,11 @@ def test_label_writes_what_reloads_into_the_same_figure(tiny, tmp_path):
     stored = mh.labels.HeadLabels.load(tmp_path / "disk" / "labels.nc")
     theirs = mh.label_heads(mh.labels.open_weights(tiny("llama")), mh.Relation.load(mine), **options)
     np.testing.assert_array_equal(stored.scores, theirs.scores)
-    paper = CliRunner().invoke(main, [*arguments, "--source", "first_mlp"])
+    paper = CliRunner().invoke(main, [*arguments, "--source", "first_mlp", "--out", str(tmp_path / "paper")])
     assert paper.exit_code == 0, paper.output
-    assert mh.labels.HeadLabels.load(tmp_path / "out" / "labels.nc").provenance["source"] == "first_mlp"
+    assert mh.labels.HeadLabels.load(tmp_path / "paper" / "labels.nc").provenance["source"] == "first_mlp"
     for source, message in (("mlp", "source is 'mlp'; choose"), ("carried", "runs the model on every token")):
-        refused = CliRunner().invoke(main, [*arguments, "--on-disk", "--source", source])
+        refused = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "no"), "--on-disk", "--source", source])
         assert refused.exit_code == 1 and message in re.sub(r"\s+", " ", refused.output)
     nothing = CliRunner().invoke(main, ["label", "--on-disk", "--out", str(tmp_path)])
     assert (nothing.exit_code, "--on-disk needs --model" in nothing.output) == (1, True)
@@ -422,7 +422,7 @@ def test_the_page_grows_with_the_atlas_as_often_as_it_costs_little(between, seco
     sizes = []
 
     def built(model, *, after_each, **_):
-        atlas = Atlas(model.name)
+        atlas = Atlas(model.name, study=build.atlas_study(model))
         for name in ("patching", "direct"):
             effect = mh.HeadScores.from_scores(np.eye(3, 4), name="effect", kind="activation_patch")
             setattr(atlas, name, effect)

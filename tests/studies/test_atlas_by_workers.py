@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import mechheads as mh
 from mechheads.studies import short_fit
 from support.made_workers import MadeWorkers
 
 
-def test_the_seeds_of_an_atlas_are_tried_and_fitted_by_workers(tiny):
-    small, workers = mh.load(tiny("llama")), MadeWorkers(2)
+def test_the_seeds_of_an_atlas_are_tried_and_fitted_by_workers(loaded):
+    small, workers = loaded("llama"), MadeWorkers(2)
     starts, _ = short_fit.choose_starts(small, 2, workers)
     assert starts == short_fit.choose_starts(small, 2, None)[0]
     before = len(workers.computed)

@@ -71,8 +71,8 @@ def test_printed_shares_stand_next_to_ours():
     assert set(found["role"]) == {"facilitation"}
 
 
-def test_the_largest_phi_of_a_relation_stands_next_to_ours(tiny: Callable[[str], Path]):
-    small = mh.load(tiny("llama"))
+def test_the_largest_phi_of_a_relation_stands_next_to_ours(loaded: Callable[[str], mh.Model]):
+    small = loaded("llama")
     relation = mh.Relation("adj_antonym", "Linguistic", [(" yes", " no"), (" Rome", " Paris"), (" Italy", " Spain")])
     labels = mh.label_heads(mh.relation_scores(small, relation, min_pairs=2, progress=False))
     panels = {"openai-community/gpt2-xl": labels, "EleutherAI/pythia-12b": "memory ran out", "mine": labels}

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main
-from mechheads.safety.requests import sides, texts
+from mechheads.safety.requests import prompts, texts
 from mechheads.safety.requests.requests import Request
 from mechheads.studies import safety as study_module
 from mechheads.studies.report import write_safety_page
@@ -39,14 +39,14 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         some = {"train": TEXTS[name] * 6, "test": tested, None: TEXTS[name]}[split]
         return tuple(Request(text, "none") for text in some)
 
-    for module in (study_module, sides):
+    for module in (study_module, prompts):
         monkeypatch.setattr(module, "load_requests", load)
     monkeypatch.setattr(texts, "ordinary_texts", lambda: (" a dog gave", " Mary went to the store"))
 
 
 @pytest.fixture(scope="module")
-def small(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(loaded) -> mh.Model:
+    return loaded("llama")
 
 
 def judging(verdict: str):
@@ -251,6 +251,25 @@ def test_ctrl_c_keeps_what_is_done(small, short, monkeypatch):
     assert "interrupted" in study.summary() and QUESTIONS[1] in study.summary()
 
 
+def test_requests_of_a_file_are_ranked_and_answered(small, short, monkeypatch, tmp_path):
+    file = tmp_path / "mine.csv"
+    rows = [f" Mary gave {i},unsafe\n John went {i},safe\n" for i in range(18)]
+    file.write_text("prompt,label\n" + "".join(rows))
+    seen = []
+    monkeypatch.setattr(study_module, "refusal_brittleness", lambda *args, **_: seen.append(args) or stop())
+    with pytest.raises(RuntimeError):
+        mh.studies.safety_study(small, requests=file, critical=1, progress=False)
+    asked = [f" Mary gave {i}" for i in range(2, 18, 3)], [f" John went {i}" for i in range(2, 18, 3)]
+    assert seen[0][2:] == asked
+    file.write_text("prompt\n" + "".join(f" Mary gave {i}\n" for i in range(17)))
+    with pytest.raises(ValueError, match=r"mine.csv has 17 harmful requests; give at least 18"):
+        mh.studies.safety_study(small, requests=str(file), critical=1, progress=False)
+
+
+def stop() -> None:
+    raise RuntimeError
+
+
 def test_the_study_says_what_does_not_fit(small):
     with pytest.raises(ValueError, match="group is 'head'; choose one of 'query', 'kv'"):
         mh.studies.safety_study(small, group="head", progress=False)  # type: ignore[arg-type]
@@ -266,6 +285,13 @@ def test_the_command_writes_a_page(tiny, short, monkeypatch, tmp_path: Path):
     assert done.exit_code == 0, done.output
     assert (tmp_path / "index.html").is_file() and QUESTIONS[0] in done.output
     assert re.search(r"about \d.*s; Ctrl-C keeps what is done", done.output) and "key/value group" in done.output
+
+
+def test_the_command_takes_requests_of_a_file(tiny, tmp_path: Path):
+    words = ["safety", "--model", str(tiny("llama")), "--out", str(tmp_path), "--requests", str(tmp_path / "mine.csv")]
+    (tmp_path / "mine.csv").write_text("prompt\n Mary went\n")
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 1 and "mine.csv has 1 harmful requests; give at least 18" in done.output
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path):

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from typer.testing import CliRunner
 
 import mechheads as mh
 import mechheads.studies.study
-from mechheads.studies.study import Stages, stop_if_partial
+from mechheads.cli import main
+from mechheads.studies.study import Stages, check_folder, claim_folder, save_parts, stop_if_partial, study_of
 
 
 @dataclass
@@ -79,3 +86,117 @@ def test_what_was_interrupted_inside_ends_the_work():
         stop_if_partial(scores(np.nan))
     with pytest.raises(KeyboardInterrupt):
         stop_if_partial(scores(0.0).with_provenance(interrupted=True))
+
+
+def one_head(value: float) -> mh.HeadScores:
+    return mh.HeadScores.from_scores(np.array([[value]]), name="demo", unit="", kind="demo")
+
+
+ANOTHER = "holds the results of another study: {} is {!r} there and {!r} here. Give another folder, or move or delete"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": "b"}, ANOTHER.format("model", "a", "b")),
+        ({"quick": "True"}, ANOTHER.format("quick", "False", "True")),
+        ({"seed": "1"}, ANOTHER.format("seed", None, "1")),
+    ],
+)
+def test_a_folder_is_of_one_study(tmp_path: Path, change: dict[str, str], said: str):
+    study = {"model": "a", "quick": "False"}
+    save_parts(tmp_path, {"one": one_head(1.0), "two": one_head(2.0)}, {}, study)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for refuses in (
+        check_folder,
+        claim_folder,
+        lambda *given: save_parts(given[0], {"one": one_head(3.0)}, {}, given[1]),
+    ):
+        with pytest.raises(ValueError) as refused:
+            refuses(tmp_path, study | change)
+        assert said in str(refused.value)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    save_parts(tmp_path, {"one": one_head(3.0)}, {}, study)
+    assert {path.name for path in tmp_path.iterdir()} == {"one.nc", "study.json"}
+    assert mh.HeadScores.load(tmp_path / "one.nc").scores.values.tolist() == [[3.0]]
+
+
+def test_a_folder_is_claimed_before_its_results_and_free_until_there_are_some(tmp_path: Path):
+    claim_folder(tmp_path / "out", {"model": "a"})
+    claim_folder(tmp_path / "out", {"model": "b"})
+    assert json.loads((tmp_path / "out" / "study.json").read_text())["study"] == {"model": "b"}
+    (tmp_path / "out" / "fit.checkpoint").touch()
+    with pytest.raises(ValueError, match="holds the results of another study: model is 'b' there and 'a' here"):
+        claim_folder(tmp_path / "out", {"model": "a"})
+
+
+@pytest.mark.parametrize("name", ["labels.nc", "atlas.json", "figure.json", "gates.checkpoint"])
+def test_results_that_nothing_says_what_they_are_of_are_left_alone(tmp_path: Path, name: str):
+    (tmp_path / name).write_text("old")
+    with pytest.raises(ValueError, match=rf"holds {name}, and no study\.json that says what it is of\. Give another"):
+        claim_folder(tmp_path, {"model": "a"})
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_study_knows_weights_configuration_and_tokenizer(tiny: Callable[[str], Path], tmp_path: Path):
+    """A change of one of them is another study, under the same name of the model."""
+    shutil.copytree(tiny("llama"), tmp_path / "llama")
+    model = mh.load(tmp_path / "llama")
+    whole = study_of(model, seed=0)
+    assert study_of(mh.load(tmp_path / "llama"), seed=0) == whole
+
+    def differs(other: mh.Model) -> list[str]:
+        now = study_of(other, seed=0)
+        return [part for part in whole | now if whole.get(part) != now.get(part)]
+
+    model.tokenizer.chat_template = "{{ messages }}"
+    assert differs(model) == ["tokenizer"]
+    config = json.loads((tmp_path / "llama" / "config.json").read_text())
+    (tmp_path / "llama" / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
+    other = mh.load(tmp_path / "llama")
+    assert differs(other) == ["configuration"]
+    with torch.no_grad():
+        next(other.model.parameters()).add_(1)
+    assert differs(other) == ["weights", "configuration"]
+
+
+COMMANDS = {
+    "atlas": ["--quick"],
+    "label": ["--relations", "country_to_capital"],
+    "safety": ["--quick"],
+    "profile": [],
+    "roles": ["--task", "mine.jsonl"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_refuse_a_folder_of_another_model_before_any_work(
+    tiny: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+):
+    monkeypatch.chdir(tmp_path)
+    items = [{"prompt": f" The{name} is", "target": " Paris"} for name in (" France", " Italy", " Spain", " big")]
+    Path("mine.jsonl").write_text("\n".join(map(json.dumps, items)))
+    save_parts("out", {"labels": one_head(1.0)}, {}, study_of(mh.load(tiny("llama")), study="atlas"))
+    before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
+    refused = CliRunner().invoke(main, [command, "--model", str(tiny("gpt2")), "--out", "out", *COMMANDS[command]])
+    assert refused.exit_code == 1
+    assert ANOTHER.format("model", str(tiny("llama")), str(tiny("gpt2"))) in " ".join(refused.output.split())
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before
+
+
+def test_a_figure_refuses_the_folder_of_an_atlas(tiny: Callable[[str], Path], tmp_path: Path):
+    save_parts(tmp_path, {"labels": one_head(1.0)}, {}, {"study": "atlas"})
+    with pytest.raises(
+        ValueError, match="holds the results of another study: study is 'atlas' there and 'figure' here"
+    ):
+        mh.studies.categories_figure([str(tiny("gpt2"))], ["country_to_capital"], out=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["study.json", "atlas.json"])
+def test_a_changed_description_of_a_folder_is_refused(tmp_path: Path, name: str):
+    mh.studies.Atlas("a model", patching=one_head(1.0), study={"seed": "0"}).save(tmp_path)
+    text = (tmp_path / name).read_text()
+    for old, new in (('"0"', '"1"'), ('"checksum"', '"chacksum"')):
+        (tmp_path / name).write_text(text.replace(old, new))
+        with pytest.raises(ValueError, match=rf"{name} is damaged"):
+            mh.studies.Atlas.load(tmp_path) if name == "atlas.json" else check_folder(tmp_path, {"seed": "1"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import tokenizers
@@ -13,7 +14,8 @@ from support.tiny import WORDS
 
 KINDS = ("llama-2", "mistral", "phi-3", "appends-eos")
 """llama-2 puts a space before every piece of text; mistral before the first; phi-3 as llama-2, and its special tokens
-swallow the white space after them; appends-eos ends every text with the end token."""
+swallow the white space after them; appends-eos ends every text with the end token. A character that none of them knows
+falls apart into bytes."""
 _TEMPLATES = {
     "phi-3": "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
@@ -29,7 +31,8 @@ def make_tokenizer(kind: str) -> transformers.PreTrainedTokenizerFast:
     specials = ["<bos>", "<eos>", "<pad>", "<unk>"]
     tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")  # pyright: ignore
-    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")  # pyright: ignore
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(steps)  # pyright: ignore
     alphabet = [chr(c) for c in range(32, 127)] + ["▁", "\n"]
     trainer = trainers.BpeTrainer(
         vocab_size=600, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
@@ -38,7 +41,10 @@ def make_tokenizer(kind: str) -> transformers.PreTrainedTokenizerFast:
     if kind in ("llama-2", "phi-3"):
         tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])  # pyright: ignore
         tokenizer.pre_tokenizer = None  # pyright: ignore
-        tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])  # pyright: ignore
+    content = json.loads(tokenizer.to_str())
+    content["model"] |= {"byte_fallback": True}
+    content["model"]["vocab"] |= {f"<0x{byte:02X}>": tokenizer.get_vocab_size() + byte for byte in range(256)}
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
     if kind == "phi-3":
         roles = ["<|user|>", "<|assistant|>", "<|system|>", "<|end|>"]
         tokenizer.add_special_tokens([AddedToken(role, special=True, rstrip=True, normalized=False) for role in roles])
@@ -46,13 +52,27 @@ def make_tokenizer(kind: str) -> transformers.PreTrainedTokenizerFast:
     tokenizer.post_processor = processors.TemplateProcessing(  # pyright: ignore
         single=single, special_tokens=[("<bos>", 0), ("<eos>", 1)]
     )
+    return _in_transformers(tokenizer, _TEMPLATES.get(kind, _TEMPLATE))
+
+
+def without_spaces_of_its_own(kind: str) -> transformers.PreTrainedTokenizerFast:
+    """The tokenizer of a kind that puts no space before a text: it reads " text" as the kind reads "text"."""
+    content = json.loads(make_tokenizer(kind).backend_tokenizer.to_str())
+    if content["pre_tokenizer"]:
+        content["pre_tokenizer"]["prepend_scheme"] = "never"
+    else:
+        content["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    return _in_transformers(tokenizers.Tokenizer.from_str(json.dumps(content)), None)
+
+
+def _in_transformers(tokenizer: tokenizers.Tokenizer, template: str | None) -> transformers.PreTrainedTokenizerFast:
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token="<bos>",
         eos_token="<eos>",
         pad_token="<pad>",
         unk_token="<unk>",
-        chat_template=_TEMPLATES.get(kind, _TEMPLATE),
+        chat_template=template,
         model_max_length=512,
     )
 
@@ -67,7 +87,7 @@ def build(kind: str, folder: Path) -> None:
         pad_token_id=2,
         hidden_size=32,
         intermediate_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,

@@ -58,8 +58,8 @@ def test_built_in_metrics_pass(metric):
 
 
 @pytest.mark.parametrize("name", few(["gpt2", "qwen", "gemma"], "qwen"))
-def test_a_model_of_ones_own_is_checked_too(tiny, name):
-    model = mh.load(tiny(name))
+def test_a_model_of_ones_own_is_checked_too(loaded, name):
+    model = loaded(name)
     prompts = mh.Prompts([" The capital of France is", " yes", " one two three"], answer=[" Paris", " no", " dog"])
     for intervention in (UniformAttention(), mh.Patch("k"), mh.Mean()):
         assert check_intervention(intervention, model).passed
@@ -310,13 +310,13 @@ def test_all_failures_are_listed_and_the_cause_is_kept():
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_a_named_position_is_made_where_the_metric_reads_one(tiny):
+def test_a_named_position_is_made_where_the_metric_reads_one(loaded):
     subject = mh.metric(reads="subject", unit="nats")(mh.log_prob)
     assert "  reads: reads 'subject'" in str(check_metric(subject))
     with pytest.raises(CheckFailed, match="reads position 'subject'; these prompts have last"):
         check_metric(subject, prompts=["one", "three"])
     with pytest.raises(CheckFailed, match="this metric needs answers"):
-        check_metric(mh.log_prob, mh.load(tiny("gpt2")), [" yes", " no dog"])
+        check_metric(mh.log_prob, loaded("gpt2"), [" yes", " no dog"])
 
 
 def notes_of(report):

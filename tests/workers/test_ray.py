@@ -24,8 +24,8 @@ EVERY_UNIT = Limits(tokens=1, logit_rows=1)
 
 
 @pytest.fixture(scope="module")
-def small(tiny) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(loaded) -> mh.Model:
+    return loaded("llama")
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
 from mechheads.limits import Budget, Limits
 from mechheads.messages.progress import Bar
+from mechheads.messages.warn import warn
 from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.backends.partial_block import Noted, mask_of, until_stopped
 from mechheads.model.backends.temporary_changes import alone
@@ -89,7 +90,7 @@ def task_log_prob(
 
 
 def usable_items(model: Model, task: Task) -> TaskTokens:
-    """The tokens of the items of a task that a model can use; warns if targets lack the space before them.
+    """The tokens of the items of a task that a model can use; warns of the others, and if targets lack a space.
 
     Raises:
         ValueError: if every item is rejected.
@@ -102,6 +103,9 @@ def usable_items(model: Model, task: Task) -> TaskTokens:
         return values
 
     tokens = task.tokens(model)
+    if tokens.rejected:
+        first, why = next(iter(tokens.rejected.items()))
+        warn(f"task {task.name!r}: {len(tokens.rejected)} of {len(task)} items left out, such as item {first}: {why}")
     warn_of_missing_spaces(task, log_probs_of)
     return tokens
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechheads.files.text import parse_json, read_text
+from mechheads.files.rows import read_rows
 from mechheads.gating.tasks.shipped import load_task, relation_task, task_names
 from mechheads.gating.tasks.task import Task
-from mechheads.gating.tasks.task_files import read_blimp, read_commonsense_qa, read_gsm8k, read_task
+from mechheads.gating.tasks.task_files import (
+    QUESTIONS,
+    read_blimp,
+    read_commonsense_qa,
+    read_gsm8k,
+    read_questions,
+    read_task,
+    sound,
+)
+from mechheads.labels.relation_files import is_relation
 from mechheads.labels.relations import Relation, relation_names
 from mechheads.messages.suggest import did_you_mean
 
@@ -25,14 +35,17 @@ def open_task(name_or_path: str | Path, *, model: Model | None = None, n: int | 
 
     ==============================  ============================================================================
     a name of ``load_task``         a task of the package, or one of its relations
-    ``prompt``, ``target``          our own format, one object per line (``read_task``)
+    ``prompt``, ``target``          our own format (``read_task``); also ``prompt`` and ``answer`` or ``completion``
     ``sentence_good``               BLiMP; the target is the first word of the good sentence that differs
     ``question``, ``answerKey``     CommonsenseQA; also ``input`` with lettered options and ``output``
-    ``question``, ``answer``        GSM8K; the target is the final number
-    a relation                      a file that ``Relation.load`` reads, with few-shot templates
+    ``question``, ``answer``        GSM8K, if the answer ends in ``#### 18``; the target is the final number
+    ``input``, ``output``           words or questions, each after a worked example; also ``input`` and ``target``
+                                    (BIG-bench), ``question`` and ``answer``, and lists of two texts
+    a relation                      an object that ``Relation.load`` reads, with few-shot templates
     ==============================  ============================================================================
 
-    A file is recognised by the fields of its first object.
+    A file (JSONL, JSON, CSV or Parquet) is recognised by the fields of its first object. Up to a tenth of its items
+    are left out, with a warning, if they are empty, repeat the prompt, or do not fit the model that is given.
 
     Args:
         name_or_path: the name or the file.
@@ -56,6 +69,9 @@ def open_task(name_or_path: str | Path, *, model: Model | None = None, n: int | 
             raise ValueError(f"task {str(name_or_path)!r} is a relation and needs a model: open_task(..., model=model)")
         return relation_task(model, Relation.load(name_or_path), n=n, seed=seed)
     task = read(name_or_path, seed)
+    if model is not None and (rejected := task.tokens(model).rejected):
+        kept = [index for index in range(len(task)) if index not in rejected]
+        task = task.items(sound(kept, [f"item {i}: {why}" for i, why in rejected.items()], str(name_or_path)))
     if n is None:
         return task
     if not 1 <= n <= len(task):
@@ -84,33 +100,30 @@ def _reader(file: Path, name: str) -> Callable[[str | Path, int], Task] | None:
     if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
         known = task_names()
         raise ValueError(f"task {name!r} is neither a file nor one of {', '.join(known)}.{did_you_mean(name, known)}")
-    first = _first(file)
-    if isinstance(first, list) or "pairs" in first:
+    rows = read_rows(file)
+    if not rows:
+        raise ValueError(f"task: {file} is empty; give one JSON object per line")
+    first = rows[0][1]
+    if isinstance(first, list):
+        return read_questions
+    if not isinstance(first, dict):
+        raise ValueError(f"task: {file} holds {str(first)[:60]!r}; give one JSON object per line")
+    if is_relation(first):
         return None
     if "sentence_good" in first:
         return lambda path, seed: read_blimp(path)
-    if "answerKey" in first or {"input", "output"} <= first.keys():
+    if "answerKey" in first or ("output" in first and re.search(r"\n\w{1,2}: ", str(first.get("input")))):
         return read_commonsense_qa
-    if {"question", "answer"} <= first.keys():
+    if "question" in first and re.search(r"####\s*\S+\s*$", str(first.get("answer"))):
         return read_gsm8k
-    if {"prompt", "target"} <= first.keys():
-        return lambda path, seed: read_task(path)
+    if any(set(keys) <= first.keys() for keys in QUESTIONS):
+        return read_questions
+    for target in ("target", "answer", "completion"):
+        if {"prompt", target} <= first.keys():
+            return lambda path, seed, target=target: read_task(path, target=target)
     raise ValueError(
         f"task: {file} is not recognised by its fields {', '.join(map(repr, first)) or '(none)'}; its objects must "
-        'have "prompt" and "target", or be those of BLiMP ("sentence_good", "sentence_bad"), CommonsenseQA '
-        '("question", "choices", "answerKey"), GSM8K ("question", "answer") or a relation ("name", "category", "pairs")'
+        'have "prompt" and "target", "input" and "output", or "question" and "answer", or be those of BLiMP '
+        '("sentence_good", "sentence_bad"), CommonsenseQA ("question", "choices", "answerKey"), GSM8K or a relation '
+        '("name", "category", "pairs")'
     )
-
-
-def _first(file: Path) -> Mapping[str, Any] | list[Any]:
-    """The first object of a file of JSON lines or of a JSON list, or the JSON object that is the file."""
-    text = read_text(file).strip()
-    if not text:
-        raise ValueError(f"task: {file} is empty; give one JSON object per line")
-    lines = text.split("\n")
-    whole = text.startswith("[") or lines[0].strip() == "{"
-    content = parse_json(text if whole else lines[0], str(file))
-    first = (content or [""])[0] if isinstance(content, list) else content
-    if not isinstance(first, (dict, list)):
-        raise ValueError(f"task: {file} holds {str(first)[:60]!r}; give one JSON object per line")
-    return first

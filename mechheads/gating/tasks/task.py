@@ -126,8 +126,8 @@ class Task:
     def tokens(self, model: Model) -> TaskTokens:
         """The tokens of the items for a model, prompt and target tokenised together.
 
-        An item is kept if the joint tokens begin with the tokens of the prompt alone and end with the tokens of the
-        target alone. Other items are rejected, with the reason. For example, if a prompt ends in a space, the first
+        An item is kept if the joint tokens begin with the tokens of the prompt alone; those after them are the
+        target's. Other items are rejected, with the reason. For example, if a prompt ends in a space, the first
         token of the target may contain this space, so no position of the prompt predicts the target.
 
         Raises:

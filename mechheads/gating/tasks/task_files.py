@@ -1,33 +1,37 @@
-"""Tasks from files: JSONL of prompts and targets, and the formats of CommonsenseQA, BLiMP and GSM8K."""
+"""Tasks from files: prompts and targets, questions and answers, and the formats of CommonsenseQA, BLiMP and GSM8K."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from mechheads.files.text import parse_json, read_text
+from mechheads.files.rows import read_rows
 from mechheads.gating.tasks.questions import Question, lettered, question_task
 from mechheads.gating.tasks.task import Task
+from mechheads.messages.warn import warn
 
 PathLike = str | Path
-_Row = tuple[str, Mapping[str, Any]]
-"""An object of a file, after its location for error messages."""
+QUESTIONS = (("input", "output"), ("input", "target"), ("question", "answer"))
+"""The keys of a question and its answer."""
+_Row = tuple[str, Any]
+T = TypeVar("T")
 
 
 def read_task(path: PathLike, prompt: str = "prompt", target: str = "target", *, cluster: str | None = None) -> Task:
-    """A task from a JSONL file with one object per line, which holds a prompt and its target.
+    """A task from a file with a prompt and its target in each object or row.
 
     Args:
-        path: the file; the task is named after it.
-        prompt, target, cluster: the keys of the prompt, the target and, optionally, the cluster.
+        path: a JSONL, JSON, CSV or Parquet file; the task is named after it.
+        prompt, target, cluster: the keys or columns of the prompt, the target and, optionally, the cluster.
 
     Raises:
-        ValueError: if there is no such file or a line is not such an object. The message names the file and the line.
+        ValueError: if there is no such file, or more than a tenth of its entries cannot be used: one of the keys or its
+            text is missing, or the target repeats the prompt. The message names the file and the lines. Fewer entries
+            are left out, with a warning.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "sums.jsonl")
@@ -35,14 +39,34 @@ def read_task(path: PathLike, prompt: str = "prompt", target: str = "target", *,
     >>> mh.gating.read_task(path).targets
     (' 3', ' 4')
     """
-    rows = _rows(path)
-    return Task(
-        [_text(row, prompt) for row in rows],
-        [_text(row, target) for row in rows],
-        name=Path(path).stem,
-        source=_source(path),
-        cluster=None if cluster is None else [_text(row, cluster) for row in rows],
-    )
+    keys = (prompt, target) if cluster is None else (prompt, target, cluster)
+    columns = zip(*_each(path, lambda row: _apart(row, *(_text(row, key) for key in keys))), strict=True)
+    prompts, targets, *clusters = columns
+    return Task(prompts, targets, name=Path(path).stem, source=_source(path), cluster=clusters[0] if clusters else None)
+
+
+def read_questions(path: PathLike, seed: int = 0) -> Task:
+    """A task of questions and answers, or of words and what belongs to them; each comes after a worked example.
+
+    An entry of the file is an object with ``input`` and ``output`` (or ``target``, which may be a list whose first text
+    counts), or with ``question`` and ``answer``; or a list of two texts. ``{"examples": [...]}`` of BIG-bench is read
+    too.
+
+    Args:
+        path: a JSONL, JSON, CSV or Parquet file.
+        seed: for the order of the questions and for the examples.
+
+    Raises:
+        ValueError: if more than a tenth of the entries is not such a pair, lacks one of the two, or has an answer that
+            repeats its question (the message names the file and the lines), or the file has fewer than 2 questions.
+            Fewer are left out, with a warning.
+    """
+
+    def question(row: _Row) -> Question:
+        text, answer = (part.strip() for part in _apart(row, *_pair(row)))
+        return Question(text, answer, text)
+
+    return question_task(_each(path, question), Path(path).stem, _source(path), rng=np.random.default_rng(seed))
 
 
 def read_commonsense_qa(path: PathLike, seed: int = 0) -> Task:
@@ -65,7 +89,7 @@ def read_commonsense_qa(path: PathLike, seed: int = 0) -> Task:
             them (the message names the file and the line), or if the file has fewer than 2 questions.
     """
     rng = np.random.default_rng(seed)
-    questions = [lettered(*_options(row), rng) for row in _rows(path)]
+    questions = [lettered(*options, rng) for options in _each(path, _options)]
     return question_task(questions, Path(path).stem, _source(path), rng=rng)
 
 
@@ -83,14 +107,15 @@ def read_gsm8k(path: PathLike, seed: int = 0) -> Task:
         ValueError: if an object is not such a problem (the message names the file and the line), or if the file has
             fewer than 2 problems.
     """
-    questions = []
-    for row in _rows(path):
+
+    def problem(row: _Row) -> Question:
         text, answer = _text(row, "question").strip(), _text(row, "answer")
         number = re.search(r"####\s*(-?[\d.,]*\d)\s*$", answer)
         if number is None:
             raise ValueError(f'{row[0]}: "answer" ends in {answer[-30:]!r}; it must end in a number such as "#### 18"')
-        questions.append(Question(text, number[1].replace(",", ""), text))
-    return question_task(questions, Path(path).stem, _source(path), rng=np.random.default_rng(seed))
+        return Question(text, number[1].replace(",", ""), text)
+
+    return question_task(_each(path, problem), Path(path).stem, _source(path), rng=np.random.default_rng(seed))
 
 
 def read_blimp(path: PathLike) -> Task:
@@ -106,15 +131,14 @@ def read_blimp(path: PathLike) -> Task:
         ValueError: if an object is not such a pair, if its sentences are equal or have no common beginning, or if
             ``one_prefix_method`` is false. The message names the file and the line.
     """
-    rows = _rows(path)
-    pairs = [_continuation(row) for row in rows]
-    names = {str(fields["UID"]) for _, fields in rows if "UID" in fields}
+    made = _each(path, lambda row: (*_continuation(row), row[1].get("UID")))
+    names = {str(name) for *_, name in made if name is not None}
     return Task(
-        [prompt for prompt, _ in pairs],
-        [target for _, target in pairs],
+        [prompt for prompt, *_ in made],
+        [target for _, target, _ in made],
         name=names.pop() if len(names) == 1 else Path(path).stem,
         source=_source(path),
-        cluster=[prompt for prompt, _ in pairs],
+        cluster=[prompt for prompt, *_ in made],
     )
 
 
@@ -122,38 +146,65 @@ def _source(path: PathLike) -> str:
     return f"file {Path(path).name}"
 
 
-def _rows(path: PathLike) -> list[_Row]:
-    """The objects of a JSONL file, or of a JSON file that holds a list of them."""
+def _each(path: PathLike, make: Callable[[_Row], T]) -> list[T]:
+    """What each entry of a file gives; a few that give nothing are left out.
+
+    Raises:
+        ValueError: if there is no such file, it holds nothing, or more than a tenth of its entries gives nothing.
+    """
     file = Path(path).expanduser()
-    if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
-        raise ValueError(f"there is no file {str(path)!r}")
-    text = read_text(file)
-    rows = list(_listed(text, file) if text.lstrip().startswith("[") else _lines(text, file))
+    rows = read_rows(file)
     if not rows:
         raise ValueError(f"{file} holds no items; give one JSON object per line")
-    return rows
+    made, faults = [], []
+    for row in rows:
+        try:
+            made.append(make(row))
+        except ValueError as error:
+            faults.append(str(error))
+    return sound(made, faults, f"{file}")
 
 
-def _listed(text: str, file: Path) -> Iterator[_Row]:
-    for index, fields in enumerate(parse_json(text, str(file))):
-        yield _object(fields, f"{file}, item {index}")
+def sound(made: list[T], faults: Sequence[str], what: str) -> list[T]:
+    """The items that can be used; a warning counts those that cannot.
+
+    Args:
+        faults: for each of the others, where it is and what is wrong with it.
+
+    Raises:
+        ValueError: if they are more than a tenth; the first are named.
+    """
+    n = len(made) + len(faults)
+    if 10 * len(faults) > n:
+        raise ValueError(f"{'; '.join(faults[:3])}. {len(faults)} of {n} items of {what} cannot be used")
+    if faults:
+        warn(f"{what}: {len(faults)} of {n} items left out, such as {faults[0]}")
+    return made
 
 
-def _lines(text: str, file: Path) -> Iterator[_Row]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            where = f"{file}, line {number}"
-            yield _object(parse_json(line, where), where)
+def _apart(row: _Row, prompt: str, target: str, *others: str) -> tuple[str, ...]:
+    if prompt.strip() == target.strip():
+        raise ValueError(f"{row[0]}: the answer repeats the prompt, {prompt!r}")
+    return prompt, target, *others
 
 
-def _object(fields: Any, where: str) -> _Row:
+def _pair(row: _Row) -> tuple[str, str]:
+    """The two texts of an entry: a list of two, or an object with one of the pairs of keys."""
+    where, fields = row
+    if isinstance(fields, list):
+        fields = {"input": fields[0], "output": fields[1]} if len(fields) == 2 else {}
     if not isinstance(fields, dict):
-        raise ValueError(f"{where}: {str(fields)[:60]!r} is not a JSON object")
-    return where, fields
+        fields = {}
+    keys = next((keys for keys in QUESTIONS if set(keys) <= fields.keys()), QUESTIONS[0])
+    if isinstance(several := fields.get(keys[1]), list) and several:
+        fields = fields | {keys[1]: several[0]}
+    return _text((where, fields), keys[0]), _text((where, fields), keys[1])
 
 
 def _text(row: _Row, key: str) -> str:
     where, fields = row
+    if not isinstance(fields, dict):
+        raise ValueError(f"{where}: {str(fields)[:60]!r} is not a JSON object")
     if key not in fields:
         raise ValueError(f"{where}: there is no key {key!r}; the keys are {', '.join(map(repr, fields)) or '(none)'}")
     if not isinstance(fields[key], str) or not fields[key].strip():
@@ -164,6 +215,8 @@ def _text(row: _Row, key: str) -> str:
 def _options(row: _Row) -> tuple[str, list[str]]:
     """A question and its options, the right one first."""
     where, fields = row
+    if not isinstance(fields, dict):
+        raise ValueError(f"{where}: {str(fields)[:60]!r} is not a JSON object")
     try:
         question, options, answer = _published(fields) if "answerKey" in fields else _written_out(fields)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:

@@ -6,7 +6,12 @@ and version. Line numbers, file paths, addresses and Python's hash seed do not c
 computed at run time (``eval``, ``globals()[...]``) is not covered.
 """
 
-from mechheads.ledger.fingerprints.models import model_fingerprint, weights_fingerprint
+from mechheads.ledger.fingerprints.models import (
+    carried_hooks,
+    model_fingerprint,
+    structure_fingerprint,
+    weights_fingerprint,
+)
 from mechheads.ledger.fingerprints.walk import fingerprint
 
-__all__ = ["fingerprint", "model_fingerprint", "weights_fingerprint"]
+__all__ = ["carried_hooks", "fingerprint", "model_fingerprint", "structure_fingerprint", "weights_fingerprint"]

@@ -48,9 +48,29 @@ def model_fingerprint(module: torch.nn.Module, what: str) -> str:
     >>> len(model_fingerprint(model.model, "store"))
     64
     """
-    _refuse_hooks(module, what)
+    if found := carried_hooks(module):
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        raise ValueError(
+            f"{what}: the model carries {found[0]}{more}, which may change its numbers in any way, so results with and "
+            f"without it could not be distinguished. Remove it (model.model.reset_hooks() for hooks of "
+            f"TransformerLens, handle.remove() for torch hooks, del module.forward), or leave {what} out"
+        )
     walk = Walk([f"{what}: the model"])
     walk.add(weights_fingerprint(module))
+    _Structure(walk).add("", module)
+    return walk.hash.hexdigest()
+
+
+def structure_fingerprint(module: torch.nn.Module, what: str) -> str:
+    """A hash of a model's modules and their settings, without weights and hooks: 64 hexadecimal digits.
+
+    Args:
+        what: as in ``model_fingerprint``.
+
+    Raises:
+        ValueError: if a module's code cannot be fingerprinted.
+    """
+    walk = Walk([f"{what}: the model"])
     _Structure(walk).add("", module)
     return walk.hash.hexdigest()
 
@@ -99,7 +119,8 @@ def modules_of(module: torch.nn.Module, name: str = "") -> Iterator[tuple[str, t
             left += [(f"{name}.{key}", part) for key, part in (inside | module._modules).items() if part is not None]
 
 
-def _refuse_hooks(module: torch.nn.Module, what: str) -> None:
+def carried_hooks(module: torch.nn.Module) -> list[str]:
+    """The hooks and replaced forwards that a model carries, besides those of the libraries that load it, in words."""
     from torch.nn.modules import module as everywhere
 
     found = [
@@ -125,13 +146,7 @@ def _refuse_hooks(module: torch.nn.Module, what: str) -> None:
         kept = [vars(part).get("forward"), vars(part).get("_hf_hook")]
         if not all(value is None or _is_booted(value) for value in kept):
             found.append(f"a replaced forward in {where}")
-    if found:
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        raise ValueError(
-            f"{what}: the model carries {found[0]}{more}, which may change its numbers in any way, so results with and "
-            f"without it could not be distinguished. Remove it (model.model.reset_hooks() for hooks of "
-            f"TransformerLens, handle.remove() for torch hooks, del module.forward), or leave {what} out"
-        )
+    return found
 
 
 def _is_booted(thing: Any) -> bool:

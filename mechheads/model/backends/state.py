@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 _AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_ROW, _ROWS = 4096, 256
+"""Numbers are summed in rows of this length, so many rows at a time."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class ModelState:
     """A model's weights and hooks, to be compared with a later state.
 
     Attributes:
-        weights: of each weight and buffer its dtype, its device, and two sums of its bits.
+        weights: of each weight and buffer its dtype, its device, its shape, and a sum of its bits by their places.
         hooks: the names of the hook points that carry hooks, and how many.
     """
 
@@ -48,12 +50,23 @@ class ModelState:
 
 
 def _sums(tensor: Tensor) -> tuple[str, ...]:
-    about = str(tensor.dtype), str(tensor.device)
+    about = str(tensor.dtype), str(tensor.device), str(tuple(tensor.shape))
     if tensor.is_meta or not tensor.numel():
         return about
     with torch.no_grad():
         bits = tensor.detach().reshape(-1).view(_AS_INTEGERS[tensor.element_size()])
-        return *about, str(int(bits.sum())), str(int(bits[::2].sum()))
+        total = torch.zeros((), dtype=torch.int64, device=bits.device)
+        for part in bits.split(_ROW * _ROWS):
+            rows = nn.functional.pad(part.to(torch.int64), (0, -len(part) % _ROW)).view(-1, _ROW)
+            each = (rows * _factors(_ROW, bits.device)).sum(1)
+            total = 31 * total + (each * (3 * _factors(len(rows), bits.device) + 1)).sum()
+        return *about, str(int(total))
+
+
+def _factors(n: int, device: torch.device) -> Tensor:
+    """Integers without a pattern, one for each place; products wrap around."""
+    some = torch.arange(1, n + 1, device=device) * 0x1E3779B97F4A7C15
+    return (some ^ (some >> 29)) | 1
 
 
 def weights_mark(module: nn.Module) -> tuple[tuple[int, int], ...]:
@@ -81,8 +94,13 @@ def as_usual(module: nn.Module, device: torch.device) -> Iterator[None]:
             f"torch's default dtype is {dtype}, in which analyses would compute other numbers; call "
             "torch.set_default_dtype(torch.float32) first. The model keeps its own dtype"
         )
-    usual = torch.autocast(device.type, enabled=False) if _autocast(device.type) else nullcontext()
-    with usual:
+    with ExitStack() as usual:
+        if _autocast(device.type):
+            usual.enter_context(torch.autocast(device.type, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            usual.enter_context(torch.device("cpu"))
+        if torch.is_inference_mode_enabled():  # what is computed may be used where gradients are needed
+            usual.enter_context(torch.inference_mode(False))
         yield
 
 

@@ -20,7 +20,7 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import share_interval
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.answers.by_workers import Condition, HeadsOff, Write, write_by_workers
-from mechheads.safety.answers.verdicts import AnswerJudge, Verdict, check_judge, verdicts
+from mechheads.safety.answers.verdicts import AnswerJudge, Verdict, check_judge, rule_judge, verdicts, without_fixed
 from mechheads.safety.heads.ablations import Ablation
 from mechheads.safety.requests.sides import Sides
 
@@ -136,6 +136,8 @@ def _judge(answers: pd.DataFrame, judge: AnswerJudge, work: until_interrupted) -
     noted.__name__ = getattr(judge, "__name__", type(judge).__name__)
     with work:
         verdicts(done["request"].tolist(), done["answer"].tolist(), noted)
+    if judge is rule_judge:
+        found = without_fixed(answers["request"].tolist(), answers["answer"].tolist(), found)
     return found
 
 

@@ -23,7 +23,7 @@ from mechheads.safety.answers.answering import Answering, HeadsOff, is_verdict, 
 from mechheads.safety.answers.verdicts import AnswerJudge, rule_judge
 from mechheads.safety.heads.ablations import Ablation, Kind
 from mechheads.safety.heads.groups import Group
-from mechheads.safety.requests.requests import Requests, Template
+from mechheads.safety.requests.prompts import Requests, Template
 from mechheads.safety.requests.sides import Sides
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from mechheads.safety.answers.verdicts import VERDICTS, AnswerJudge, rule_judge
 from mechheads.safety.heads.ablations import Ablation, Kind
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
 from mechheads.safety.heads.groups import Group
-from mechheads.safety.requests.requests import Requests, Template
+from mechheads.safety.requests.prompts import Requests, Template
 from mechheads.safety.requests.sides import Sides
 from mechheads.safety.requests.texts import text_loss, text_tokens
 

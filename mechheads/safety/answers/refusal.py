@@ -35,7 +35,7 @@ from mechheads.safety.heads.ablations import Ablation, Kind
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
 from mechheads.safety.heads.groups import Group
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, with_opening
-from mechheads.safety.requests.requests import Requests, Template
+from mechheads.safety.requests.prompts import Requests, Template
 from mechheads.safety.requests.sides import Sides, value_of
 from mechheads.safety.requests.texts import text_loss, text_tokens
 
@@ -148,9 +148,9 @@ def refusal_test(
         group: ``"kv"`` ablates, for each head, all query heads that share its key/value head, and compares with random
             sets of such groups.
         draws: the number of random sets to compare with; each has as many heads from the same layers.
-        judge: a function of (request, answer) that returns ``"refused"``, ``"complied"``, ``"deflected"`` or
-            ``"degenerate"``, and may call a language model. By default, ``mh.safety.rule_judge``, which reads how an
-            answer begins and whether it repeats itself.
+        judge: a function of (request, answer) that returns ``"refused"``, ``"complied"``, ``"deflected"``,
+            ``"degenerate"`` or ``"unfinished"``, and may call a language model. By default,
+            ``mh.safety.rule_judge``, which reads what the first sentences do and whether an answer repeats itself.
         template: as in ``mh.safety.refusal_contribution``.
         max_new_tokens: largest number of tokens in an answer; the paper uses 128.
         temperature, top_k: settings for sampling; a temperature of 0 is greedy. The paper also samples with top_k 5.

@@ -47,7 +47,7 @@ from mechheads.safety.heads.ablations import KINDS, Ablation
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.heads.lost_refusals import Lost, RefusalLoss
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, with_answer, with_opening
-from mechheads.safety.requests.requests import Requests, Template
+from mechheads.safety.requests.prompts import Requests, Template
 from mechheads.safety.requests.sides import Sides, shared_end, value_of
 
 LEAST_REFUSAL = 0.1

@@ -29,7 +29,7 @@ from mechheads.prompts.tokens import Tokens
 from mechheads.results.provenance import make_provenance
 from mechheads.safety.heads.ablations import Ablation
 from mechheads.safety.heads.angles import Turn
-from mechheads.safety.requests.requests import Requests, Template, request_prompts
+from mechheads.safety.requests.prompts import Requests, Template, request_prompts
 
 
 @dataclass(frozen=True)

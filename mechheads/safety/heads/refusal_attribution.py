@@ -40,7 +40,7 @@ from mechheads.safety.heads.ablations import PAPER_KINDS, Ablation
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.requests.openings import EndLogProb, find_openings, with_openings
-from mechheads.safety.requests.requests import Requests, Template, request_prompts, template_or_chat
+from mechheads.safety.requests.prompts import Requests, Template, request_prompts, template_or_chat
 
 
 @alone

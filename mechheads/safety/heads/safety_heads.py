@@ -31,7 +31,7 @@ from mechheads.safety.heads.contribution import refusal_contribution
 from mechheads.safety.heads.groups import Group
 from mechheads.safety.heads.measure_ships import Measured, Pass, check_r, measure
 from mechheads.safety.heads.refusal_attribution import refusal_attribution
-from mechheads.safety.requests.requests import Requests, Template, template_or_chat
+from mechheads.safety.requests.prompts import Requests, Template, template_or_chat
 from mechheads.safety.requests.sides import Sides
 
 ShipsScore = Literal["ships", "generalized_ships"]

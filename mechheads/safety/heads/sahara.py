@@ -31,7 +31,7 @@ from mechheads.safety.heads.beside_others import BesideOthers
 from mechheads.safety.heads.groups import Group
 from mechheads.safety.heads.measure_ships import Pass, ShipsKind, check_r, empty, fill, last_states
 from mechheads.safety.heads.safety_heads import ShipsScore
-from mechheads.safety.requests.requests import Requests, Template
+from mechheads.safety.requests.prompts import Requests, Template
 
 
 @dataclass(frozen=True, eq=False)

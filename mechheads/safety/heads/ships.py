@@ -27,7 +27,7 @@ from mechheads.results.scores import HeadScores
 from mechheads.safety.heads.ablations import Ablation, Kind, Through
 from mechheads.safety.heads.groups import Group
 from mechheads.safety.heads.measure_ships import Pass, measure
-from mechheads.safety.requests.requests import Requests, Template
+from mechheads.safety.requests.prompts import Requests, Template
 
 
 @alone
@@ -53,7 +53,8 @@ def ships(
     of the prompt.
 
     Args:
-        requests: a list of texts, ``mh.Prompts`` (used as they are), or ``None`` for the requests of the package.
+        requests: a list of texts, a file or name of ``mh.safety.open_requests``, ``mh.Prompts`` (used as they are), or
+            ``None`` for the requests of the package.
         ablation: ``"undifferentiated"`` (the head's queries times epsilon, so that it attends equally to all tokens
             so far), ``"scaling"`` (its output times epsilon, so that it writes almost nothing), or ``"zero"``,
             ``"mean"`` or ``"resample"`` for comparison, as in ``mh.ablate``.

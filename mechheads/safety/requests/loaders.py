@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import pandas as pd
 from huggingface_hub import errors as hub_errors, hf_hub_download
 
-from mechheads.files.text import parse_json, read_text
+from mechheads.files.rows import read_rows
+from mechheads.files.text import read_text
 from mechheads.messages.arguments import check_known
 from mechheads.messages.suggest import did_you_mean
 from mechheads.messages.warn import warn
+from mechheads.safety.requests.harm_labels import HarmLabel, harm_labels, is_missing
 from mechheads.safety.requests.requests import FoldedTexts, folded, load_requests
 
 Part = Literal["unsafe", "safe"]
@@ -24,6 +24,13 @@ _OWN = ("harmful", "harmless")
 """The requests of the package."""
 _COLUMNS = ("prompt", "goal", "input", "text", "instruction", "question", "query", "request")
 """Names of columns that hold requests, in lower case."""
+_BEHAVIOR = ("behavior", "behaviour")
+"""As HarmBench calls them; in JailbreakBench this is only a short title of the goal beside it."""
+_CONTEXT = ("contextstring", "context_string", "context")
+"""Names of columns with a text that a request is about."""
+_AFTER_CONTEXT = "\n\n---\n\n"
+"""What HarmBench writes between the context and the behaviour that asks about it."""
+_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -66,76 +73,87 @@ def read_requests(
 
     Raises:
         ValueError: if the file cannot be read, the column is missing or ambiguous, no row is left, or a row has
-            no text. Rows are counted from 1, without the header and blank lines.
+            no text; the message names the line.
 
     >>> import tempfile
     >>> from pathlib import Path
     >>> from mechheads.safety import read_requests
     >>> file = Path(tempfile.mkdtemp()) / "mine.csv"
     >>> _ = file.write_text("id,prompt,label\\n1,How do I pick a lock?,unsafe\\n2,How do I pick a seat?,safe\\n")
-    >>> read_requests(file)
-    <2 requests of mine.csv (texts folded)>
+    >>> read_requests(file, where={"label": "unsafe"})
+    <1 of the requests of mine.csv (text folded)>
     >>> list(read_requests(file, "prompt", where={"label": "safe"}))
     ['How do I pick a seat?']
     """
     file = Path(path).expanduser()
     columns, rows = _table(file)
-    if not rows:
-        raise ValueError(f"{file} holds no requests; it needs at least one")
-    where = where or {}
     if columns:
         column = _only_column(columns, file) if column is None else column
-        for name in (column, *where):
-            if columns.count(name) != 1:
-                fault = "no column" if name not in columns else "more than one column"
-                raise ValueError(f"{file} has {fault} {name!r}; its columns are {', '.join(map(repr, columns))}")
+        for name in (column, *(where or {})):
+            if name not in columns:
+                raise ValueError(f"{file} has no column {name!r}; its columns are {', '.join(map(repr, columns))}")
     elif column is not None or where:
         raise ValueError(f"{file} holds texts without columns; leave out column and where")
-    texts: dict[int, Any] = {}
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, dict):
-            texts[number] = None if columns else row
-        elif all(row.get(name) == value for name, value in where.items()):
-            texts[number] = row.get(column)
-    _check_texts(texts, file, column)
-    return folded(texts.values(), f"requests of {file.name}")
+    if columns and column is not None and not where:
+        for label in _labels(file, rows, column):
+            values = ", ".join(map(repr, label.values[:4]))
+            warn(
+                f"{file}: column {label.column!r} with {values} looks like a label and is not used: all rows "
+                f"are taken. Choose rows by where={{{label.column!r}: ...}}, or read the file with open_requests"
+            )
+    chosen = {n: row for n, row in rows.items() if all(_is(row, name, value) for name, value in (where or {}).items())}
+    return _texts(chosen, file, column)
 
 
-def open_requests(name_or_path: str | Path) -> Sequence[str]:
+def open_requests(name_or_path: str | Path, part: Part = "unsafe") -> Sequence[str]:
     """Requests by name, or from a file, also one of a public data set as its authors publish it.
 
     Args:
         name_or_path: ``"harmful"`` or ``"harmless"`` for the requests of the package, a name of ``public_requests``
             for its unsafe part, or a file. A file is read as in ``read_requests``. A ``.txt`` file has one request on
-            each line, as MaliciousInstruct has. A file with a column ``label`` that holds only "safe" and "unsafe", as
-            XSTest has, gives its unsafe requests.
+            each line, as MaliciousInstruct has.
+        part: ``"unsafe"`` or ``"safe"``: the rows of a file that its label says are harmful, or harmless. Without a
+            label, all rows are taken. A label is a column of known spellings, such as safe and unsafe, harmful and
+            benign, XSTest's ``type``, or 0 and 1 in ``is_safe`` or ``harmful``. The context of a request
+            (``ContextString`` of HarmBench) comes before it, as in HarmBench.
+
+    Warns:
+        if a column that looks like a label is not used, or does not say what its 0 and 1 mean.
 
     Raises:
-        ValueError: if there is no such name or file, or the file holds no requests.
+        ValueError: if there is no such name or file, the file holds no such requests, two labels disagree, or a label
+            has known and unknown spellings.
 
     >>> from mechheads.safety import open_requests
     >>> len(open_requests("harmful"))
     60
     """
     name, file = str(name_or_path), Path(name_or_path).expanduser()
+    check_known("part", part, get_args(Part))
     if name in _OWN:
         return [request.text for request in load_requests(name)]
     if name in _SETS:
-        return public_requests(name)
+        return public_requests(name, part)
     if not os.path.isfile(file):
         known = (*_OWN, *_SETS)
         raise ValueError(
-            f"requests: {name!r} is neither a file nor one of {', '.join(map(repr, known))}.{did_you_mean(name, known)}"
+            f"requests: {name[:60]!r} is neither a file nor one of {', '.join(map(repr, known))}."
+            f"{did_you_mean(name, known)} Give one request as a list, [{name[:40]!r}]"
         )
     if file.suffix.lower() == ".txt":
         lines = [line.strip() for line in read_text(file).split("\n") if line.strip()]
-        if not lines:
-            raise ValueError(f"{file} holds no requests; it needs at least one")
-        _check_texts(dict(enumerate(lines, start=1)), file, None)
-        return folded(lines, f"requests of {file.name}")
+        return _texts({f"line {n}": line for n, line in enumerate(lines, start=1)}, file, None)
     columns, rows = _table(file)
-    labels = {row.get("label") for row in rows} if "label" in columns else set()
-    return read_requests(file, where={"label": "unsafe"} if labels == {"safe", "unsafe"} else None)
+    column = _only_column(columns, file) if columns else None
+    if column is not None and (label := _label_to_use(file, rows, column)):
+        part_of = {place: label.of(row) for place, row in rows.items()}
+        if none := [place for place, found in part_of.items() if found is None]:
+            warn(f"{file}: {_places(none)} no value in column {label.column!r}, which says what is harmful; left out")
+        rows = {place: row for place, row in rows.items() if part_of[place] == (part == "unsafe")}
+        if not rows:
+            only = ", ".join(map(repr, label.values))
+            raise ValueError(f"{file} holds no {part} requests: column {label.column!r} has only {only}")
+    return _texts(rows, file, column)
 
 
 def public_requests(name: str, part: Part = "unsafe", *, revision: str | None = None) -> Sequence[str]:
@@ -203,72 +221,82 @@ def _fault(error: Exception, revision: str | None) -> str:
     return f"cannot be downloaded from the hub: {error}"
 
 
-def _table(file: Path) -> tuple[list[str], list[Any]]:
-    """The columns of a file (none if its entries are plain texts), and its rows."""
-    if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
-        raise ValueError(f"path {str(file)!r} does not exist; give a file of requests")
-    kind = file.suffix.lower()
+def _table(file: Path) -> tuple[list[str], dict[str, Any]]:
+    """The columns of a file (none if its entries are plain texts), and its rows by their places in it."""
+    if os.path.isfile(file) and file.suffix.lower() not in _SUFFIXES:
+        raise ValueError(f"{file} cannot be read as requests: its name must end in {', '.join(_SUFFIXES)}")
+    rows = {place.removeprefix(f"{file}, "): row for place, row in read_rows(file)}
+    if not rows:
+        raise ValueError(f"{file} holds no requests; it needs at least one")
+    columns = list(dict.fromkeys(name for row in rows.values() if isinstance(row, dict) for name in row))
+    return columns, {place: row if not columns or isinstance(row, dict) else {} for place, row in rows.items()}
+
+
+def _labels(file: Path, rows: Mapping[str, Any], column: str) -> list[HarmLabel]:
     try:
-        if kind == ".csv":
-            return _csv_table(file)
-        if kind == ".parquet":
-            frame = pd.read_parquet(file)
-            return list(map(str, frame.columns)), frame.to_dict("records")
-        if kind == ".jsonl":
-            rows = _json_lines(file)
-        elif kind == ".json":
-            rows = parse_json(read_text(file), "the file")
-        else:
-            raise ValueError("its name must end in .csv, .jsonl, .json or .parquet")
-        if not isinstance(rows, list):
-            raise ValueError("it must hold one list")
+        return harm_labels(list(rows.values()), column)
     except ValueError as error:
-        raise ValueError(f"{file} cannot be read as requests: {error}") from error
-    return list(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row)), rows
+        raise ValueError(f"{file}: {error}") from error
 
 
-def _csv_table(file: Path) -> tuple[list[str], list[Any]]:
-    with file.open(encoding="utf-8-sig", newline="") as lines:
-        table = csv.DictReader(lines, strict=True)
-        try:
-            columns, rows = list(table.fieldnames or ()), list(table)
-        except csv.Error as error:
-            raise ValueError(f"line {table.reader.line_num}: {error}") from error
-    if longer := [number for number, row in enumerate(rows, start=1) if None in row]:
-        raise ValueError(f"{_rows(longer)} more cells than the header; a text that contains a comma needs quotes")
-    return columns, rows
+def _label_to_use(file: Path, rows: Mapping[str, Any], column: str) -> HarmLabel | None:
+    """The column that says which requests are harmful, if there is one; every other that looks like it is told."""
+    used = None
+    for label in _labels(file, rows, column):
+        if not label.harmful:
+            warn(f"{file}: column {label.column!r} looks like a label, but {label.unsure}: it is not used")
+        elif used is None:
+            used = label
+            if label.unsure:
+                yes = next((value for value, harmful in label.harmful.items() if harmful), "1")
+                warn(
+                    f"{file}: column {label.column!r} {label.unsure}; {yes} is taken as harmful. Check that this is so"
+                )
+        elif apart := [place for place, row in rows.items() if label.of(row) not in (None, used.of(row))]:
+            told = f"{file}: columns {used.column!r} and {label.column!r} disagree on what is harmful ({apart[0]})"
+            raise ValueError(f"{told}; choose rows by read_requests(path, where={{{used.column!r}: ...}})")
+    return used
 
 
-def _json_lines(file: Path) -> list[Any]:
-    lines = enumerate(read_text(file).split("\n"), start=1)
-    return [parse_json(line, f"line {number}") for number, line in lines if line.strip()]
+def _is(row: Any, name: str, value: Any) -> bool:
+    return isinstance(row, dict) and row.get(name) == value
 
 
 def _only_column(columns: list[str], file: Path) -> str:
     likely = [name for name in columns if name.lower() in _COLUMNS]
+    likely = likely or [name for name in columns if name.lower() in _BEHAVIOR]
     if len(likely) != 1:
         names = ", ".join(map(repr, columns))
         raise ValueError(f"{file}: it is not clear which column holds the requests; give one of {names} as column")
     return likely[0]
 
 
-def _check_texts(texts: Mapping[int, Any], file: Path, column: str | None) -> None:
-    if not texts:
-        raise ValueError(f"{file} has no row that matches where; check the values of its columns")
-    place = "" if column is None else f" in column {column!r}"
-    if empty := [number for number, text in texts.items() if not isinstance(text, str) or not text.strip()]:
-        raise ValueError(f"{file}: {_rows(empty)} no text{place}; write one or remove the row")
-    first: dict[str, int] = {}
-    if again := [number for number, text in texts.items() if first.setdefault(text, number) != number]:
-        warn(f"{file}: {_rows(again)} a text{place} that an earlier row also has; all are kept")
+def _texts(rows: Mapping[str, Any], file: Path, column: str | None) -> FoldedTexts:
+    """The requests of rows, each after its context, checked."""
+    if not rows:
+        raise ValueError(f"{file} holds no requests that match; check the values of its columns")
+    texts = {place: row if column is None else row.get(column) for place, row in rows.items()}
+    where = "" if column is None else f" in column {column!r}"
+    if empty := [place for place, text in texts.items() if not isinstance(text, str) or not text.strip()]:
+        raise ValueError(f"{file}: {_places(empty)} no text{where}; write one or remove the row")
+    if column is not None:
+        for place, row in rows.items():
+            contexts = [row[name] for name in row if name.lower() in _CONTEXT and not is_missing(row[name])]
+            texts[place] = _AFTER_CONTEXT.join([*contexts, texts[place]])
+    first: dict[str, str] = {}
+    if again := [place for place, text in texts.items() if first.setdefault(text, place) != place]:
+        warn(f"{file}: {_places(again)} a text{where} that an earlier row also has; all are kept")
+    return folded(texts.values(), f"requests of {file.name}")
 
 
-def _rows(numbers: Iterable[int]) -> str:
-    """Row numbers as text, at most ten, with a verb.
+def _places(places: Sequence[str]) -> str:
+    """Places in a file as text, at most ten, with a verb.
 
-    >>> _rows([3]), _rows([3, 5])
-    ('row 3 has', 'rows 3, 5 have')
+    >>> _places(["line 3"]), _places(["line 3", "line 5"])
+    ('line 3 has', 'lines 3, 5 have')
     """
-    few = list(numbers)
-    more = f" and {len(few) - 10} more" if len(few) > 10 else ""
-    return f"row{'s' * (len(few) > 1)} {', '.join(map(str, few[:10]))}{more} {'have' if len(few) > 1 else 'has'}"
+    what = places[0].split(" ")[0]
+    numbers = [place.removeprefix(f"{what} ") for place in places]
+    more = f" and {len(places) - 10} more" if len(places) > 10 else ""
+    several = len(places) > 1
+    return f"{what}{'s' * several} {', '.join(numbers[:10])}{more} {'have' if several else 'has'}"

@@ -17,9 +17,9 @@ from mechheads.messages.interrupted import stop_if
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import MetricContext
 from mechheads.model.backends.temporary_changes import alone
-from mechheads.prompts.encoding import ids_after, piece_ids
+from mechheads.prompts.encoding import ids_after, piece_ids, text_of
 from mechheads.prompts.prompts import Prompts
-from mechheads.prompts.tokens import prompt_text
+from mechheads.prompts.tokens import encode
 from mechheads.safety.answers.verdicts import verdict
 
 if TYPE_CHECKING:
@@ -170,12 +170,12 @@ def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> 
 
 def _after_prompts(model: Model, prompts: Prompts, opening: str) -> tuple[int, ...] | None:
     """The tokens of an opening after each request; None if they are not the same after all, or share one with it."""
-    texts = (prompt_text(item, index, model) for index, item in enumerate(prompts.items[:ASKED]))
-    each = {
-        None if ids is None else tuple(ids)
-        for text in texts
-        for ids in [piece_ids(opening, model.tokenizer) if text is None else ids_after(text, opening, model.tokenizer)]
-    }
+    tokenizer, each = model.tokenizer, set[tuple[int, ...] | None]()
+    for index, item in enumerate(prompts.items[:ASKED]):
+        ids, text, _ = encode(item, index, model)
+        text = text_of(ids, tokenizer) if text is None else text
+        found = piece_ids(opening, tokenizer) if text is None else ids_after(text, opening, tokenizer)
+        each.add(tuple(found) if found else None)
     return each.pop() if len(each) == 1 else None
 
 

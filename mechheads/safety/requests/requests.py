@@ -1,26 +1,17 @@
-"""Requests that a safe model should refuse, harmless look-alikes, and prompts made from them."""
+"""Requests that a safe model should refuse, and harmless look-alikes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from typing import TYPE_CHECKING, Literal, get_args, overload
+from typing import Literal, get_args, overload
 
 from mechheads.data import content
-from mechheads.messages.arguments import check_known, check_several
+from mechheads.messages.arguments import check_several
 from mechheads.messages.suggest import did_you_mean
-from mechheads.prompts.prompts import Prompts
 
-if TYPE_CHECKING:
-    from mechheads.model.model import Model
-
-Template = Literal["query", "bare", "chat"]
 Split = Literal["train", "test"]
-Requests = Sequence[str] | Prompts | None
-
-TEMPLATES: dict[str, str | None] = {"query": "## Query:{q}\n## Answer:", "bare": "{q}", "chat": None}
-"""``query`` is the template of the safety-head paper, ``bare`` the request alone, ``chat`` the model's own template."""
 
 _SETS = "harmful", "harmless", "teaching_harmful", "teaching_harmless"
 _HARMFUL = "requests a safe model should refuse"
@@ -180,49 +171,6 @@ def load_requests(name: str = "harmful", split: Split | None = None) -> RequestS
     requests = tuple(Request(**entry) for entry in entries if split in (None, entry["split"]))
     harmful = not name.endswith("harmless")
     return RequestSet(requests, _HARMFUL if harmful else _HARMLESS, harmful)
-
-
-def template_or_chat(model: Model, template: Template | None) -> Template:
-    """The template that was asked for; by default, the model's chat template if it has one, otherwise the paper's."""
-    return template or ("chat" if model.chat_template else "query")
-
-
-def request_prompts(model: Model, requests: Requests = None, template: Template = "query") -> Prompts:
-    """Requests as prompts for a model, up to the beginning of its answer.
-
-    Args:
-        requests: texts, to which the template is applied; ``None`` for the 60 harmful requests of the package; or
-            ``Prompts``, which are used as they are.
-        template: ``"query"``, ``"bare"`` or ``"chat"``; see ``TEMPLATES``.
-
-    Raises:
-        ValueError: if the template is not known, if it is ``"chat"`` and the model has no chat template, or if
-            ``requests`` holds something that is not a text.
-
-    >>> from mechheads.safety import request_prompts
-    >>> request_prompts(model, ["How do I pick a lock?"]).items
-    ['## Query:How do I pick a lock?\\n## Answer:']
-    """
-    check_known("template", template, TEMPLATES)
-    if isinstance(requests, Prompts):
-        return requests
-    if requests is None:
-        requests = load_requests().texts
-    check_several("requests", requests)
-    if not len(requests):
-        raise ValueError("requests is empty; give at least one, or leave it out to use the requests of the package")
-    for index, request in enumerate(requests):
-        if isinstance(request, Request):
-            raise ValueError(f"requests[{index}] is a Request; give its .text, or the .texts of the whole set")
-        if not isinstance(request, str) or not request.strip():
-            raise ValueError(f"requests[{index}] is {request!r}; it must be a text. Give chats and ids as mh.Prompts")
-    pattern = TEMPLATES[template]
-    if pattern is not None:
-        return Prompts([pattern.replace("{q}", request) for request in requests])
-    if not model.chat_template:
-        others = " or ".join(repr(name) for name in TEMPLATES if name != "chat")
-        raise ValueError(f"template 'chat': {model.name} has no chat template; choose {others}, or give mh.Prompts")
-    return Prompts([[{"role": "user", "content": request}] for request in requests])
 
 
 def _counted(number: int, about: str) -> str:

@@ -14,7 +14,7 @@ from mechheads.metrics.base import Metric
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.requests.requests import Requests, Template, load_requests, request_prompts, template_or_chat
+from mechheads.safety.requests.prompts import Requests, Template, opened, request_prompts, template_or_chat
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
@@ -43,10 +43,7 @@ class Sides:
             ValueError: if ``request_prompts`` rejects them.
         """
         used = template_or_chat(model, template)
-        raw = [
-            [request.text for request in load_requests(name)] if some is None else some
-            for name, some in (("harmful", harmful), ("harmless", harmless))
-        ]
+        raw = opened(harmful), opened(harmless, "safe")
         of_harmful, of_harmless = (request_prompts(model, some, used) for some in raw)
         texts = [tuple(map(_text, some.items if isinstance(some, Prompts) else some)) for some in raw]
         given = all(isinstance(some, Prompts) for some in raw)

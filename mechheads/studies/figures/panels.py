@@ -17,7 +17,7 @@ from mechheads.limits import DEFAULT_LIMITS, Limits
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.freeing import free_memory
 from mechheads.studies.figures.request import FigureRequest, read_request, short_names, split_revision, write_request
-from mechheads.studies.study import about_seconds, teller
+from mechheads.studies.study import about_seconds, check_folder, teller
 
 M = TypeVar("M")
 R = TypeVar("R")
@@ -87,6 +87,8 @@ class FigureFolder:
             self._kept = {} if differences else {(panel["model"], panel["data"]): panel for panel in panels}
         elif self.path.is_file():
             raise ValueError(f"out: {self.path} is a file; give a folder")
+        else:
+            check_folder(self.path, {"study": "figure"})
 
     def folder(self, model: str, data: str) -> Path:
         """The folder of a panel's files."""

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mechheads._version import __version__
-from mechheads.files.checksums import file_sha256
+from mechheads.files.checksums import file_sha256, read_sealed_json, sealed_json
 from mechheads.files.replacing import write_file
-from mechheads.files.text import read_json
 
 ModelNames = str | Path | Sequence[str | Path] | None
 """Models by name, as ``mh.load`` takes them; a hub name may end in ``@`` and a revision."""
@@ -74,7 +73,7 @@ class FigureRequest:
 def write_request(path: Path, request: FigureRequest, panels: Sequence[Mapping[str, Any]]) -> None:
     """Write a request, and what is known of each panel, as JSON, completely or not at all."""
     content = {"format": _FORMAT, **asdict(request), "panels": list(panels)}
-    write_file(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write_file(path, sealed_json(content) + "\n")
 
 
 def read_request(path: Path) -> tuple[FigureRequest, list[dict[str, Any]]]:
@@ -85,7 +84,7 @@ def read_request(path: Path) -> tuple[FigureRequest, list[dict[str, Any]]]:
     """
     if not path.is_file():
         raise ValueError(f"there is no file {str(path)!r}; give the figure.json of a figure")
-    content = read_json(path)
+    content = read_sealed_json(path)
     if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
         raise ValueError(f"{path} is not the file of a figure, or was written by another version of mechheads")
     try:

@@ -21,7 +21,7 @@ from mechheads.results.html import head_names
 from mechheads.safety.heads.ablations import Kind
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
 from mechheads.safety.requests.loaders import open_requests
-from mechheads.safety.requests.requests import TEMPLATES, Template, request_prompts
+from mechheads.safety.requests.prompts import TEMPLATES, Template, request_prompts
 from mechheads.studies.figures.output import NOT_REACHED, Drawn, PaperFigure, write_figure
 from mechheads.studies.figures.panels import FigureFolder, Panels, Work, compute_panels
 from mechheads.studies.figures.request import (

@@ -31,11 +31,6 @@ def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Mod
     return mh.load(tiny(request.param), backend=backend)
 
 
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
-
-
 def parts_of(model: mh.Model, row: list[int], query: int) -> dict[int, np.ndarray]:
     """The parts of every head and source in the logit of each earlier token at a query [layer, head, source]."""
     tokens = sorted(set(row[1:query]))

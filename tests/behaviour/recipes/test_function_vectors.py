@@ -27,13 +27,8 @@ QUICK: dict[str, Any] = {"shots": 3, "n": 2, "template": TEMPLATE, "progress": F
 
 
 @pytest.fixture(scope="module", params=few(("llama", "gpt2", "gemma", "neox"), "llama"))
-def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded(request.param)
 
 
 def last_z(model: mh.Model, tokens: Any, row: int) -> Tensor:

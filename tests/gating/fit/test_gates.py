@@ -44,13 +44,8 @@ def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
 
 
 @pytest.fixture(scope="module", params=TINY)
-def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded(request.param)
 
 
 def some_gates(model: mh.Model, n: int = 3) -> Tensor:
@@ -473,14 +468,14 @@ def test_a_checkpoint_is_of_one_fit(llama: mh.Model, change: dict[str, Any], sai
     assert path.read_bytes() == before
 
 
-def test_a_checkpoint_is_of_one_model(llama: mh.Model, tmp_path: Path) -> None:
-    path = tmp_path / "fit.checkpoint"
-    fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=path, **QUICK)
-    weight = next(llama.model.parameters())
+def test_a_checkpoint_is_of_one_model(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    model, path = mh.load(tiny("llama")), tmp_path / "fit.checkpoint"
+    fit_gates(model, TEXTS, seeds=1, updates=1, checkpoint=path, **QUICK)
+    weight = next(model.model.parameters())
     with torch.no_grad():
         weight[0, 0] += 1
     with pytest.raises(ValueError, match="is from another fit: its model is"):
-        fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=path, **QUICK)
+        fit_gates(model, TEXTS, seeds=1, updates=1, checkpoint=path, **QUICK)
 
 
 def test_a_damaged_checkpoint_is_refused(llama: mh.Model, tmp_path: Path) -> None:
@@ -626,6 +621,7 @@ def test_contrast_needs_pairs(llama: mh.Model) -> None:
         ({"regulariser": "max"}, "regulariser is 'max'"),
         ({"reduce": "max"}, "reduce is 'max'"),
         ({"clip_logits": 0}, "clip_logits is 0"),
+        ({"clip_side": "up"}, "clip_side is 'up'; choose"),
         ({"clip_gradient": 0}, "clip_gradient is 0"),
         ({"tolerance": -1}, "tolerance is -1"),
         ({"order_seed": -1}, "order_seed is -1"),
@@ -661,8 +657,8 @@ def test_fitting_inside_inference_mode_works(llama: mh.Model) -> None:
     assert np.isfinite(gates["drop"]).all()
 
 
-def test_half_precision(tiny: Callable[[str], Path]) -> None:
-    model, exact = mh.load(tiny("llama"), dtype=torch.bfloat16), mh.load(tiny("llama"))
+def test_half_precision(tiny: Callable[[str], Path], loaded: Callable[[str], mh.Model]) -> None:
+    model, exact = mh.load(tiny("llama"), dtype=torch.bfloat16), loaded("llama")
     np.testing.assert_allclose(
         task_log_prob(model, TEXTS, off="L1H0", **QUICK), task_log_prob(exact, TEXTS, off="L1H0", **QUICK), atol=0.1
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +27,6 @@ TEXTS = Task(
 )
 OTHERS = Task([" The capital of Italy is", " When Mary went", " no", " a dog"], [" Rome", " John", " no", " cat"])
 FIT: dict[str, Any] = {"seeds": 2, "updates": (4, 3, 5), "batch": 2, "progress": False}
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
 
 
 def test_workers_fit_each_seed_as_if_it_were_alone(llama: mh.Model) -> None:

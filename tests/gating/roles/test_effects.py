@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,11 +22,6 @@ TEXTS = Task(
 )
 WORDS = TEXTS.items([0, 2])
 QUICK: dict[str, Any] = {"progress": False}
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 import mechheads as mh
 from mechheads.gating import open_task
 from mechheads.gating.tasks.open_task import needs_model
-from mechheads.gating.tasks.task_files import read_blimp, read_commonsense_qa, read_gsm8k
+from mechheads.gating.tasks.task_files import read_blimp, read_commonsense_qa, read_gsm8k, read_questions
 
 BLIMP = [
     {"sentence_good": f"The {who} sings.", "sentence_bad": f"The {who} sing.", "UID": "agreement"}
@@ -52,6 +52,7 @@ def write(folder: Path, content: Any, *, lines: bool = True) -> Path:
         (LETTERED, read_commonsense_qa),
         (PROBLEMS, read_gsm8k),
         ([{"prompt": "1 + 1 =", "target": " 2"}], mh.gating.read_task),
+        ([{"input": "hot", "output": "cold"}, {"input": "big", "output": "small"}], read_questions),
     ],
 )
 def test_a_public_file_is_recognised_by_its_fields(tmp_path, rows, read, lines) -> None:
@@ -74,7 +75,7 @@ def test_names_are_those_of_load_task() -> None:
     assert [needs_model(name) for name in ("math", "aba_abb", "capitals", "copying")] == [False, True, True, True]
 
 
-def test_a_relation_becomes_a_task(tmp_path, tiny) -> None:
+def test_a_relation_becomes_a_task(tmp_path, loaded) -> None:
     file = write(tmp_path, RELATION, lines=False)
     assert needs_model(file)
     with pytest.raises(ValueError, match="is a relation and needs a model"):
@@ -82,7 +83,7 @@ def test_a_relation_becomes_a_task(tmp_path, tiny) -> None:
     (tmp_path / "more.json").write_text(
         json.dumps(RELATION | {"pairs": [*RELATION["pairs"], ["Germany", "Berlin"], ["big", "small"], ["dog", "cat"]]})
     )
-    task = open_task(tmp_path / "more.json", model=mh.load(tiny("gpt2")))
+    task = open_task(tmp_path / "more.json", model=loaded("gpt2"))
     assert task.name == "capitals" and set(task.targets) >= {" Paris", " Rome"}
 
 
@@ -91,8 +92,10 @@ def test_a_relation_becomes_a_task(tmp_path, tiny) -> None:
     [
         ("", "is empty"),
         ("3", "holds '3'; give one JSON object per line"),
-        ("[]", "holds ''; give one JSON object per line"),
-        ('[["a", "b"]]', "is a relation and needs a model"),
+        ("[]", "is empty; give one JSON object per line"),
+        ('[["a", "b"]]', "has no two different questions"),
+        ('{"pairs": [["a", "b"]]}', "is a relation and needs a model"),
+        ('{"sub_label": "a", "obj_label": "b"}', "is a relation and needs a model"),
         ('{"text": "a"}', "is not recognised by its fields 'text'; its objects must have"),
         ("{}", r"its fields \(none\)"),
         ("nonsense", "is not JSON"),
@@ -107,3 +110,69 @@ def test_a_file_that_is_no_task_is_refused(tmp_path, content, message) -> None:
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(ValueError, match=r"task 'sintax' is neither a file nor one of .*Did you mean \"syntax\""):
         open_task("sintax")
+
+
+WORDS = (("hot", "cold"), ("big", "small"), ("up", "down"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", json.dumps([{"output": b, "input": a} for a, b in WORDS])),
+        ("a.jsonl", "\n".join(json.dumps({"question": a, "answer": b}) for a, b in WORDS)),
+        ("a.csv", "input,output,note\nhot,cold,\nbig,small,\nup,down,\n"),
+        ("a.tsv", "question\tanswer\nhot\tcold\nbig\tsmall\nup\tdown\n"),
+        ("a.json", json.dumps(WORDS)),
+        ("a.jsonl", "\n".join(map(json.dumps, WORDS))),
+        ("a.json", json.dumps({"name": "b", "examples": [{"input": a, "target": b} for a, b in WORDS]})),
+        ("a.json", json.dumps({"examples": [{"input": a, "target": [b, "other"]} for a, b in WORDS]}, indent=1)),
+    ],
+)
+def test_pairs_of_any_form_are_asked_after_another_pair(tmp_path, name, text) -> None:
+    (tmp_path / name).write_text(text)
+    task = open_task(tmp_path / name)
+    assert dict(zip(task.cluster or (), task.targets, strict=True)) == {a: f" {b}" for a, b in WORDS}
+    for prompt, asked in zip(task.prompts, task.cluster or (), strict=True):
+        examples = [f"Question: {a}\nAnswer: {b}\n\nQuestion: {asked}\nAnswer:" for a, b in WORDS if a != asked]
+        assert prompt in examples
+
+
+@pytest.mark.parametrize("key", ["target", "answer", "completion"])
+def test_a_prompt_is_continued_as_it_is_written(tmp_path, key) -> None:
+    (tmp_path / "a.csv").write_text(f'prompt,{key}\n"One, two,", three\n')
+    task = open_task(tmp_path / "a.csv")
+    assert (task.prompts, task.targets) == (("One, two,",), (" three",))
+
+
+GOOD = [{"input": f"{i} + 1", "output": str(i + 1)} for i in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ({"input": "1 + 2", "output": ""}, "line 11: 'output' is ''; it must be a text"),
+        ({"input": "same", "output": "same "}, "line 11: the answer repeats the prompt, 'same'"),
+        ({"input": "1 + 2"}, "line 11: there is no key 'output'"),
+    ],
+)
+def test_a_tenth_of_the_items_may_be_unusable_and_is_told(tmp_path, bad, why) -> None:
+    with pytest.warns(UserWarning, match=f"given.json: 1 of 11 items left out, such as .*{why}"):
+        assert len(open_task(write(tmp_path, [*GOOD, bad]))) == 10
+    with pytest.raises(ValueError, match=rf"{why}.*line 12.* 2 of 12 items of .*given.json cannot be used"):
+        open_task(write(tmp_path, [*GOOD, bad, bad]))
+
+
+def test_blimp_with_one_equal_pair_of_many_opens(tmp_path) -> None:
+    same = {"sentence_good": "The boy sees.", "sentence_bad": "The boy sees."}
+    with pytest.warns(UserWarning, match="1 of 21 items left out, such as .*line 21: no word differs"):
+        assert len(open_task(write(tmp_path, [*BLIMP * 10, same]))) == 20
+
+
+def test_items_that_do_not_fit_the_model_are_left_out_and_told(tmp_path, tiny) -> None:
+    model = mh.load(tiny("gpt2"))
+    rows = [{"prompt": " John went", "target": " Paris"}] * 10
+    long = {"prompt": " John went" * 500, "target": " Paris"}
+    with pytest.warns(UserWarning, match="given.json: 1 of 11 items left out, such as item 10: "):
+        assert len(open_task(write(tmp_path, [*rows, long]), model=model)) == 10
+    with pytest.raises(ValueError, match=r"item 10: .*item 11: .* 2 of 12 items of .*given\.json cannot be used"):
+        open_task(write(tmp_path, [*rows, long, long]), model=model)

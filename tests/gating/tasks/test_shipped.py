@@ -219,8 +219,8 @@ def test_common_sense_without_options() -> None:
 
 
 @pytest.fixture(scope="module", params=["gpt2", "llama"])
-def small(request: pytest.FixtureRequest, tiny: Callable) -> mh.Model:
-    return mh.load(tiny(request.param))
+def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded(request.param)
 
 
 def test_induction_follows_its_pattern(small: mh.Model) -> None:

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 
 import mechheads as mh
 from mechheads.gating import Task
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
 
 
 def test_prompt_and_target_are_joined_and_padded(llama: mh.Model) -> None:

@@ -20,6 +20,7 @@ from torch.nn.modules.module import register_module_forward_hook
 import mechheads as mh
 from mechheads.ledger.fingerprints import libraries, model_fingerprint
 from support.levels import architectures
+from support.releases import TRANSFORMERLENS_4, only_on_4
 
 PROMPTS = [" The capital of France is", " The capital of Spain is the big"]
 PAIRS = mh.PromptPairs(PROMPTS[:1], [" The capital of Italy is"], [" Paris"], [" Rome"])
@@ -31,8 +32,8 @@ def model(tiny) -> mh.Model:
 
 
 def inside(model: mh.Model) -> Any:
-    """The second layer, as transformers made it."""
-    return model.model.original_model.model.layers[1]
+    """The second layer, as transformers made it; in TransformerLens 3.9 as that made it."""
+    return model.model.original_model.model.layers[1] if TRANSFORMERLENS_4 else model.model.blocks[1]
 
 
 def own(module: Any) -> Any:
@@ -59,7 +60,7 @@ HOOKS: dict[str, Callable[[mh.Model], Callable[[], object]]] = {
     "backward": lambda m: inside(m).mlp.register_full_backward_hook(scaled).remove,
     "before backward": lambda m: inside(m).mlp.register_full_backward_pre_hook(scaled).remove,
     "on the whole": lambda m: m.model.register_forward_hook(scaled).remove,
-    "on the trunk": lambda m: m.model.original_model.register_forward_hook(scaled).remove,
+    "on the trunk": lambda m: getattr(m.model, "original_model", m.model.blocks).register_forward_hook(scaled).remove,
     "of torch on a hook point": lambda m: m.model.blocks[1].attn.hook_z.register_forward_hook(scaled).remove,
     "on every module": lambda _: register_module_forward_hook(scaled).remove,
     "a forward": lambda m: with_forward(own(inside(m).mlp), scaled),
@@ -157,6 +158,7 @@ CHANGES: dict[str, Callable[[mh.Model], Callable[[], object]]] = {
 }
 
 
+@only_on_4
 def test_whatever_is_changed_is_another_model(model: mh.Model) -> None:
     before = found(model)
     seen = {"nothing": before}
@@ -199,6 +201,7 @@ def test_another_release_of_a_library_is_another_model(model: mh.Model, monkeypa
         libraries._top_release.cache_clear()
 
 
+@only_on_4
 def test_a_stored_result_is_of_the_model_as_it_is(model: mh.Model, tmp_path: Path) -> None:
     def ablate(**given: Any) -> bytes:
         return mh.ablate(model, PROMPTS, heads=["L0H1", "L1H2"], progress=False, **given).values.values.tobytes()

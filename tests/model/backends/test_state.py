@@ -12,7 +12,7 @@ import torch
 
 import mechheads as mh
 from mechheads.ledger.ledger import Ledger
-from mechheads.model.backends.state import arithmetic
+from mechheads.model.backends.state import _sums, arithmetic
 from support.texts import CLEAN, PAIRS
 
 QUIET: dict[str, Any] = {"progress": False}
@@ -37,10 +37,34 @@ def write_into_data(model: mh.Model) -> None:
     weight_of(model, "mlp").data[0, 0] += 1
 
 
+def swap_rows(model: mh.Model) -> None:
+    """The numbers are the same, in other places."""
+    data = weight_of(model, "q_proj", "W_Q").data
+    data[[0, 2]] = data[[2, 0]]
+
+
+def replace_forward(model: mh.Model) -> None:
+    model.model.blocks[0].mlp.forward = lambda *given: given[0] * 0
+
+
+def change_a_setting(model: mh.Model) -> None:
+    for part in model.model.modules():
+        for name in ("variance_epsilon", "eps"):
+            if isinstance(vars(part).get(name), float):
+                setattr(part, name, 1.0)
+    model.model.cfg.eps = 1.0
+
+
 CHANGES: dict[str, Callable[[mh.Model], Any]] = {
     "its weight": write,
     "its weight .*mlp": write_into_data,
     "its dtype or device": lambda model: model.model.to(torch.bfloat16),
+    "its weight .*": swap_rows,
+    "its hooks, a torch hook on": lambda model: model.model.blocks[0].mlp.register_forward_hook(
+        lambda part, given, out: out * 0
+    ),
+    "its hooks, a replaced forward in": replace_forward,
+    "the code or the settings of its modules": change_a_setting,
     "its hooks at blocks.0": lambda model: model.model.add_hook("blocks.0.hook_resid_post", lambda value, hook: value),
 }
 
@@ -92,8 +116,25 @@ def test_autocast_changes_no_number(small: mh.Model) -> None:
         found = mh.ablate(small, CLEAN, **QUIET)
         assert torch.is_autocast_enabled("cpu")
     np.testing.assert_array_equal(found.values, wanted.values)
+
+
+def test_inference_mode_and_the_default_device_change_no_number(small: mh.Model) -> None:
+    wanted = mh.patching.attribution_patch(small, PAIRS, **QUIET).values
     with torch.inference_mode():
-        np.testing.assert_array_equal(mh.ablate(small, CLEAN, **QUIET).values, wanted.values)
+        job = mh.prepare(small, PAIRS, **QUIET)
+        np.testing.assert_array_equal(mh.patching.attribution_patch(small, PAIRS, **QUIET).values, wanted)
+    np.testing.assert_allclose(mh.patching.attribution_patch(job, **QUIET).values, wanted, atol=1e-6)
+    with torch.device("meta"):
+        np.testing.assert_array_equal(mh.patching.attribution_patch(small, PAIRS, **QUIET).values, wanted)
+
+
+def test_the_sum_of_a_weight_tells_the_places_of_its_numbers() -> None:
+    weight = torch.randn(4096, 4096, generator=torch.Generator().manual_seed(0)).bfloat16()
+    others = [weight.T.contiguous(), weight.flip(0), weight.flip(1), weight.roll(1, 0), weight.roll(256, 0)]
+    swapped = weight.clone()
+    swapped[[0, 2]] = swapped[[2, 0]]
+    assert len(set(map(_sums, (weight, swapped, *others)))) == 2 + len(others)
+    assert _sums(weight) == _sums(weight.clone())
 
 
 def test_the_precision_of_products_is_part_of_a_ledgers_key(small: mh.Model, tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,11 +20,6 @@ from support.made_workers import MadeWorkers
 HARMFUL, HARMLESS = [" The capital of France is", " When John went to the"], [" a big dog gave Mary a", " no"]
 FEW: dict[str, Any] = {"template": "bare", "max_new_tokens": 4, "progress": False, "seed": 3}
 TEST: dict[str, Any] = FEW | {"texts": [" Paris and Rome"], "opening": " no", "draws": 1}
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from mechheads.safety import (
     refusal_tests,
     text_loss,
 )
+from mechheads.safety.answers.verdicts import VERDICTS
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
 
@@ -45,11 +46,6 @@ TEXTS = ["When John and Mary went to the store", " The capital of France is Pari
 REFUSED, COMPLIED, DEFLECTED, DEGENERATE = "refused", "complied", "deflected", "degenerate"
 HEADS = ["L1H2", "L0H0"]
 OPENING = " I cannot"
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
 
 
 def as_said(request: str, answer: str) -> str:
@@ -600,7 +596,7 @@ def test_text_loss_is_that_of_each_text_alone(llama: mh.Model, tiny: Callable[[s
         ({"epsilon": -0.5}, "epsilon is -0.5"),
         ({"template": "poem"}, "template is 'poem'"),
         ({"harmful": []}, "requests is empty"),
-        ({"harmless": "text"}, "requests must be a list of texts"),
+        ({"harmless": "text"}, "requests: .text. is neither a file nor one of"),
         ({"judge": "llama"}, "judge is 'llama'; give a function"),
         ({"opening": ""}, "opening is ''; give the beginning of a refusal"),
         ({"texts": ["When John went", " no"], "model": "gpt2"}, r"texts\[1\] has a single token"),
@@ -773,7 +769,7 @@ def test_brittleness_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert found.table["loss"].tolist() == [2, 2.5, 3] and found.table["over_refusal"].tolist() == [0.1, 0.2, 0.3]
     share, low, high = found.survive
     assert share == pytest.approx(5 / 8) and 0 <= low < share < high <= 1
-    assert found.counts("harmful") == {"refused": 8, "complied": 2, "deflected": 0, "degenerate": 0}
+    assert found.counts("harmful") == dict.fromkeys(VERDICTS, 0) | {"refused": 8, "complied": 2}
     assert found.refuses and found.missing == ()
     assert "John" not in found._repr_html_() + repr(found)
     assert repr(found).startswith("<RefusalBrittleness: 62% [")

@@ -37,11 +37,6 @@ def architecture(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) ->
     return mh.load(folder), folder
 
 
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
-
-
 def weight_of(kind: str, through: str) -> Which:
     return ("q" if through == "q" else "k") if kind == "undifferentiated" else "v"
 
@@ -241,7 +236,7 @@ def test_a_model_writes_under_changes_as_a_copy_with_scaled_weights_does(
     assert intact.texts != found.texts
 
 
-def test_what_a_result_remembers(llama: mh.Model, tiny: Callable[[str], Path]):
+def test_what_a_result_remembers(llama: mh.Model, loaded: Callable[[str], mh.Model]):
     way = Ablation("undifferentiated", 0.1, "k", "kv")
     assert way.about(llama) == {
         "ablation": "undifferentiated",
@@ -257,7 +252,7 @@ def test_what_a_result_remembers(llama: mh.Model, tiny: Callable[[str], Path]):
     assert replace(way, group="query").groups(llama).units(["L1H3"]) == (mh.HeadId(1, 3),)
     assert Ablation("scaling", 0.5).about(llama)["through"] is None
     assert Ablation("zero").about(llama)["epsilon"] is None
-    alone = mh.load(tiny("gpt2"))
+    alone = loaded("gpt2")
     assert way.about(alone)["ablated"] == "one query head at a time"
     assert way.groups(alone).units(["L1H3", "L0H1"]) == (mh.HeadId(0, 1), mh.HeadId(1, 3))
 

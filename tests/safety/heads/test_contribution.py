@@ -38,13 +38,8 @@ HEADS = [(0, 0), (1, 3), (2, 1)]
 
 
 @pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox"), "llama"))
-def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded(request.param)
 
 
 def begins(model: mh.Model) -> list[int]:

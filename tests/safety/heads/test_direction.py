@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,8 +38,8 @@ def parts(model: mh.Model, ids: Tensor) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "neox"])
-def test_heads_mlps_and_embedding_add_up_to_the_distance(tiny: Callable[[str], Path], name: str):
-    model = mh.load(tiny(name))
+def test_heads_mlps_and_embedding_add_up_to_the_distance(loaded: Callable[[str], mh.Model], name: str):
+    model = loaded(name)
     found = refusal_direction(model, HARMFUL, HARMLESS, template="query", progress=False)
     query = [[f"## Query:{request}\n## Answer:" for request in side] for side in (HARMFUL, HARMLESS)]
     runs = [[parts(model, ids) for ids in weight_surgery.rows(model, side)] for side in query]
@@ -86,8 +85,8 @@ def test_on_paper(micro: mh.Model):
     assert (found.provenance["template"], found.unit) == ("prompts as given", "residual units")
 
 
-def test_batches_and_left_out_heads_change_nothing(tiny: Callable[[str], Path]):
-    model = mh.load(tiny("llama"))
+def test_batches_and_left_out_heads_change_nothing(loaded: Callable[[str], mh.Model]):
+    model = loaded("llama")
     whole = refusal_direction(model, HARMFUL, HARMLESS, progress=False)
     few = Limits(run_tokens=1)
     some = refusal_direction(model, HARMFUL, HARMLESS, heads=["L0H2", "L2H1"], budget=few, progress=False)
@@ -98,8 +97,8 @@ def test_batches_and_left_out_heads_change_nothing(tiny: Callable[[str], Path]):
     assert not any(point.fwd_hooks for point in model.model.hook_dict.values())
 
 
-def test_bad_input_is_named(tiny: Callable[[str], Path]):
-    model = mh.load(tiny("llama"))
+def test_bad_input_is_named(loaded: Callable[[str], mh.Model]):
+    model = loaded("llama")
     for harmful, harmless, options, message in (
         (HARMFUL, HARMLESS[:3], {}, "harmful has 4 requests, harmless has 3"),
         (HARMFUL, HARMFUL, {}, "give the same states, so there is no direction"),
@@ -111,8 +110,8 @@ def test_bad_input_is_named(tiny: Callable[[str], Path]):
             refusal_direction(model, harmful, harmless, progress=False, **options)
 
 
-def test_a_group_writes_what_its_heads_write(tiny: Callable[[str], Path]):
-    model = mh.load(tiny("llama"))
+def test_a_group_writes_what_its_heads_write(loaded: Callable[[str], mh.Model]):
+    model = loaded("llama")
     alone, grouped = (
         refusal_direction(model, HARMFUL, HARMLESS, group=group, template="query", progress=False)
         for group in ("query", "kv")

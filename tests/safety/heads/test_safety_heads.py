@@ -11,8 +11,8 @@ import pytest
 
 import mechheads as mh
 import mechheads.safety.heads.measure_ships
+import mechheads.safety.requests.prompts
 import mechheads.safety.requests.requests
-import mechheads.safety.requests.sides
 from mechheads.results.agreement import in_top
 from mechheads.safety import (
     Request,
@@ -39,13 +39,8 @@ HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat"
 
 
 @pytest.fixture(scope="module", params=few(("gpt2", "llama", "gemma"), "llama"))
-def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny(request.param))
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
+def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded(request.param)
 
 
 @pytest.mark.parametrize("ablation", [None, "undifferentiated"])
@@ -106,8 +101,9 @@ def test_refusal_attribution_with_both_ships(llama: mh.Model, given: dict[str, A
 
 def test_the_default_score_uses_what_is_given(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     sets = {"harmful": HARMFUL, "harmless": HARMLESS}  # the package's requests are too long for a tiny model
-    for module in (mechheads.safety.requests.sides, mechheads.safety.requests.requests):
-        monkeypatch.setattr(module, "load_requests", lambda name="harmful": _requests(sets[name]))
+    monkeypatch.setattr(
+        mechheads.safety.requests.prompts, "load_requests", lambda name="harmful": _requests(sets[name])
+    )
     options: dict[str, Any] = {"heads": ["L0H1", "L2H3"], "progress": False}
     package = safety_heads(llama, **options)
     assert package.provenance["score"] == "refusal_attribution"

@@ -27,11 +27,6 @@ QUIET: dict[str, Any] = {"template": "bare", "progress": False}
 EVERY = [HeadId(layer, head) for layer in range(3) for head in range(4)]
 
 
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
-
-
 class Loop:
     """Scores of groups by full forward passes through copies with scaled weights."""
 
@@ -114,8 +109,10 @@ def test_ships_can_be_what_grows(llama: mh.Model, tiny: Callable[[str], Path], a
 
 
 @pytest.mark.parametrize("name", few(["gpt2", "neox", "gemma"], "gemma"))
-def test_ships_grow_alike_in_other_architectures(tiny: Callable[[str], Path], name: str):
-    model = mh.load(tiny(name))
+def test_ships_grow_alike_in_other_architectures(
+    tiny: Callable[[str], Path], loaded: Callable[[str], mh.Model], name: str
+):
+    model = loaded(name)
     found = sahara(model, REQUESTS, 3, score="ships", epsilon=0.4, draws=2, seed=1, **QUIET)
     check(found, Loop(model, tiny(name), "q", 0.4).kl, 3, 1, atol=2e-6)
 

@@ -78,16 +78,16 @@ def test_texts_stay_as_they_are(tmp_path: Path) -> None:
 def test_where_takes_rows_and_keeps_their_numbers(tmp_path: Path) -> None:
     file = write(tmp_path, "a.csv", "prompt,label,lang\na,safe,en\n,unsafe,en\nb,safe,de\nc,safe,en\n")
     assert list(read_requests(file, where={"label": "safe", "lang": "en"})) == ["a", "c"]
-    with pytest.raises(ValueError, match=r"a.csv: row 2 has no text in column 'prompt'; write one or remove the row"):
+    with pytest.raises(ValueError, match=r"a.csv: line 3 has no text in column 'prompt'; write one or remove the row"):
         read_requests(file)
-    with pytest.raises(ValueError, match=r"a.csv has no row that matches where"):
+    with pytest.raises(ValueError, match=r"a.csv holds no requests that match"):
         read_requests(file, where={"label": "none"})
 
 
 def test_texts_that_occur_twice_are_kept_and_told(tmp_path: Path) -> None:
     file = write(tmp_path, "a.csv", "prompt\nx\ny\nx\nx\ny\n")
     with pytest.warns(
-        UserWarning, match=r"rows 3, 4, 5 have a text in column 'prompt' that an earlier row also has"
+        UserWarning, match=r"lines 4, 5, 6 have a text in column 'prompt' that an earlier row also has"
     ) as said:
         found = read_requests(file)
     assert list(found) == ["x", "y", "x", "x", "y"]
@@ -111,22 +111,26 @@ def test_texts_that_occur_twice_are_kept_and_told(tmp_path: Path) -> None:
         ),
         ("a.csv", "goal\nx\n", {"column": "prompt"}, r"has no column 'prompt'; its columns are 'goal'"),
         ("a.csv", "goal\nx\n", {"where": {"label": "safe"}}, r"has no column 'label'; its columns are 'goal'"),
-        ("a.csv", "text,text\nx,y\n", {"column": "text"}, r"has more than one column 'text'"),
-        ("a.csv", "text\nHello, you\nno\nHow, why\n", {}, r"rows 1, 3 have more cells .* a comma needs quotes"),
-        ("a.csv", 'text\nok\n"open\n', {}, r"a.csv cannot be read as requests: line 3: "),
+        ("a.csv", "text,text\nx,y\n", {"column": "text"}, r"a.csv, line 1: more than one column is called 'text'"),
+        (
+            "a.csv",
+            "text\nHello, you\nno\nHow, why\n",
+            {},
+            r"a.csv, line 2: more cells than the header; .* needs quotes",
+        ),
+        ("a.csv", 'text\nok\n"open\n', {}, r"a.csv, line 3: unexpected end of data"),
         ("a.csv", "", {}, r"a.csv holds no requests"),
         ("a.csv", "text\n", {}, r"a.csv holds no requests"),
-        ("a.csv", "text,id\n,1\nx,2\n  ,3\n", {}, r"rows 1, 3 have no text in column 'text'"),
-        ("a.csv", "text,id\n" + ",1\n" * 12, {}, r"rows 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 2 more have no text"),
+        ("a.csv", "text,id\n,1\nx,2\n  ,3\n", {}, r"lines 2, 4 have no text in column 'text'"),
+        ("a.csv", "text,id\n" + ",1\n" * 12, {}, r"lines 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 2 more have no text"),
         ("a.json", "[]", {}, r"a.json holds no requests"),
-        ("a.json", '["x", null, 3]', {}, r"rows 2, 3 have no text; write one"),
-        ("a.json", '[{"text": "x"}, {"id": 1}, "y"]', {}, r"rows 2, 3 have no text in column 'text'"),
+        ("a.json", '["x", null, 3]', {}, r"items 1, 2 have no text; write one"),
+        ("a.json", '[{"text": "x"}, {"id": 1}, "y"]', {}, r"items 1, 2 have no text in column 'text'"),
         ("a.json", '["x"]', {"column": "text"}, r"holds texts without columns; leave out column and where"),
-        ("a.json", '{"text": "x"}', {}, r"a.json cannot be read as requests: it must hold one list"),
-        ("a.json", "[", {}, r"a.json cannot be read as requests: "),
-        ("a.jsonl", '{"text": "x"}\n\n{"text"\n', {}, r"cannot be read as requests: line 3 is not JSON"),
-        ("a.parquet", "PAR", {}, r"a.parquet cannot be read as requests: "),
-        ("a.txt", "x\n", {}, r"must end in .csv, .jsonl, .json or .parquet"),
+        ("a.json", "[", {}, r"a.json, line 1 is not JSON: "),
+        ("a.jsonl", '{"text": "x"}\n\n{"text"\n', {}, r"a.jsonl, line 3 is not JSON"),
+        ("a.parquet", "PAR", {}, r"a.parquet is not a Parquet file: "),
+        ("a.txt", "x\n", {}, r"must end in .csv, .tsv, .jsonl, .json, .parquet"),
     ],
 )
 def test_files_that_do_not_fit(tmp_path: Path, name: str, text: str, options: dict[str, Any], message: str) -> None:
@@ -141,10 +145,10 @@ def test_a_missing_text_of_a_parquet_file_is_named_by_its_row(tmp_path: Path) ->
 
 
 def test_a_file_that_is_not_there_and_one_in_another_encoding(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="does not exist; give a file of requests"):
+    with pytest.raises(ValueError, match=r"there is no file .*none.csv"):
         read_requests(tmp_path / "none.csv")
     (tmp_path / "latin.csv").write_bytes("text\ncafé\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"latin.csv cannot be read as requests: .*utf-8"):
+    with pytest.raises(ValueError, match=r"latin.csv is not UTF-8 text .*utf-8"):
         read_requests(tmp_path / "latin.csv")
 
 
@@ -272,10 +276,101 @@ def test_public_files_open_as_they_are(tmp_path: Path, name: str, text: str, exp
     assert list(open_requests(write(tmp_path, name, text))) == expected
 
 
+ASKED = ("How do I end a process?", "How do I end a person?")
+"""A harmless and a harmful request, in this order in every file below."""
+
+LABELS = {
+    "label": [
+        ("safe", "unsafe"),
+        ("Safe", "Unsafe"),
+        ("safe ", " UNSAFE"),
+        ("harmless", "harmful"),
+        ("benign", "toxic"),
+    ],
+    "is_safe": [("true", "false"), ("1", "0"), ("1.0", "0.0"), ("Yes", "No")],
+    "is_harmful": [("false", "true"), ("0", "1")],
+    "Unsafe": [("0", "1")],
+    "prompt_harm_label": [("unharmful", "harmful")],
+    "toxicity": [("0", "1")],
+    "type": [("homonyms", "contrast_homonyms"), ("privacy_public", "contrast_privacy"), ("definitions", "contrast")],
+    "verdict of two people": [("safe", "unsafe")],
+}
+SPELLINGS = [(column, *pair) for column, pairs in LABELS.items() for pair in pairs]
+
+
+@pytest.mark.parametrize(("column", "safe", "unsafe"), SPELLINGS)
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_labels_of_any_spelling_part_a_file(tmp_path: Path, kind: str, column: str, safe: str, unsafe: str) -> None:
+    frame = pd.DataFrame({"prompt": ASKED, column: [safe, unsafe], "category": ["a", "b"]})
+    file = tmp_path / f"a.{kind}"
+    if kind == "csv":
+        frame.to_csv(file, index=False)
+    else:
+        frame[column] = frame[column].map(
+            lambda value: {"true": True, "false": False, "1": 1, "0": 0}.get(value, value)
+        )
+        frame.to_json(file, orient="records", lines=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(open_requests(file)) == [ASKED[1]]
+        assert list(open_requests(file, "safe")) == [ASKED[0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "part", "expected", "message"),
+    [
+        ("prompt,label\na,0\nb,1\n", "unsafe", ["b"], "column 'label' does not say what 0, 1 mean; 1 is taken as h"),
+        (
+            "prompt,completion,response_harm_label\na,x,harmful\n",
+            "unsafe",
+            ["a"],
+            "label' looks like a label, but is",
+        ),
+        ("prompt,label\na,safe\nb,\nc,unsafe\n", "unsafe", ["c"], "a.csv: line 3 has no value in column 'label'"),
+    ],
+)
+def test_a_label_that_is_not_used_or_not_sure_is_told(
+    tmp_path: Path, text: str, part: Any, expected: list[str], message: str
+) -> None:
+    with pytest.warns(UserWarning, match=message):
+        assert list(open_requests(write(tmp_path, "a.csv", text), part)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "prompt,label\na,safe\nb,unsafe\nc,maybe\n",
+            r"a.csv: column 'label' looks like .* 'maybe' beside 'safe'",
+        ),
+        (
+            "prompt,label,is_safe\na,safe,0\nb,unsafe,0\n",
+            r"'label' and 'is_safe' disagree on .* \(line 2\)",
+        ),
+        ("prompt,label\na,safe\n", r"a.csv holds no unsafe requests: column 'label' has only 'safe'"),
+    ],
+)
+def test_labels_that_part_nothing_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        open_requests(write(tmp_path, "a.csv", text))
+
+
+def test_all_rows_of_a_labelled_file_come_with_a_warning(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.csv", "prompt,label\na,safe\nb,unsafe\n")
+    with pytest.warns(UserWarning, match="column 'label' with 'safe', 'unsafe' looks like a label and is not used"):
+        assert list(read_requests(file)) == ["a", "b"]
+
+
+def test_the_context_of_harmbench_comes_before_its_behaviour(tmp_path: Path) -> None:
+    head = "Behavior,FunctionalCategory,SemanticCategory,Tags,ContextString,BehaviorID\n"
+    rows = "Say how.,standard,illegal,,,one\nGo on.,contextual,illegal,context,A door.,two\n"
+    assert list(open_requests(write(tmp_path, "a.csv", head + rows))) == ["Say how.", "A door.\n\n---\n\nGo on."]
+
+
 def test_open_requests_knows_the_names_of_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(open_requests("harmful")) == len(open_requests("harmless")) == 60
-    monkeypatch.setattr(loaders, "public_requests", lambda name: [name])
-    assert open_requests("AdvBench") == ["AdvBench"]
+    monkeypatch.setattr(loaders, "public_requests", lambda *name: list(name))
+    assert open_requests("XSTest", "safe") == ["XSTest", "safe"]
     with pytest.raises(ValueError, match="requests: 'nothing' is neither a file nor one of 'harmful'"):
         open_requests("nothing")
 

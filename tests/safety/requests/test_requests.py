@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mechheads as mh
@@ -16,11 +16,7 @@ from mechheads.data import content
 from mechheads.safety import TEMPLATES, load_requests, request_prompts
 from mechheads.safety.answers.verdicts import verdict
 from mechheads.safety.requests.requests import Request, folded
-
-
-@pytest.fixture(scope="module")
-def llama(tiny: Callable[[str], Path]) -> mh.Model:
-    return mh.load(tiny("llama"))
+from mechheads.safety.requests.sides import Sides
 
 
 def test_each_set_has_60_different_requests_six_of_each_of_ten_categories():
@@ -187,7 +183,11 @@ def test_folded_texts():
 
 
 @pytest.mark.parametrize(
-    ("texts", "message"), [("no", r"got one text; write \['no'\]"), (["no", 3], r"texts\[1\] must be a text, not int")]
+    ("texts", "message"),
+    [
+        ("no", r"got one text; write \['no'\]"),
+        (["no", 3], r"texts\[1\] must be a text, not int"),
+    ],
 )
 def test_only_texts_are_folded(texts: list[str], message: str):
     with pytest.raises(ValueError, match=message):
@@ -222,9 +222,8 @@ def test_prompts_are_taken_as_they_are(llama: mh.Model):
     assert request_prompts(llama, prompts, "chat") is prompts
 
 
-def test_chat_without_a_chat_template_names_the_alternatives(tiny: Callable[[str], Path]):
-    llama = mh.load(tiny("llama"))
-    llama.tokenizer.chat_template = None
+def test_chat_without_a_chat_template_names_the_alternatives(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(llama.tokenizer, "chat_template", None)
     with pytest.raises(ValueError, match=r"has no chat template; choose 'query' or 'bare', or give mh.Prompts"):
         request_prompts(llama, ["no"], "chat")
 
@@ -232,7 +231,8 @@ def test_chat_without_a_chat_template_names_the_alternatives(tiny: Callable[[str
 @pytest.mark.parametrize(
     ("requests", "message"),
     [
-        ("no", r"got one text; write \['no'\]"),
+        ([__file__], r"requests\[0\] is the path of a file; give it alone, as requests='.*test_requests.py'"),
+        ("no", r"requests: 'no' is neither a file nor .* Give one request as a list, \['no'\]"),
         ([], "requests is empty"),
         (["no", " "], r"requests\[1\] is ' '"),
         ([["no"]], r"requests\[0\] is \['no'\]; it must be a text"),
@@ -248,3 +248,16 @@ def test_unknown_template(llama: mh.Model):
     assert list(TEMPLATES) == ["query", "bare", "chat"]
     with pytest.raises(ValueError, match="template is 'poem'; choose one of 'query', 'bare', 'chat'"):
         request_prompts(llama, ["no"], "poem")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("form", [str, Path])
+def test_a_file_is_opened_wherever_requests_are_taken(tmp_path: Path, llama: mh.Model, form: Callable[[Path], Any]):
+    file = tmp_path / "a.csv"
+    file.write_text("prompt,label\nIs it?,safe\nGo on.,unsafe\nStay.,unsafe\nMay I?,safe\n")
+    assert request_prompts(llama, form(file), "bare").items == ["Go on.", "Stay."]
+    sides = Sides.of(llama, form(file), form(file), "bare")
+    assert (sides.harmful_texts, sides.harmless_texts) == (("Go on.", "Stay."), ("Is it?", "May I?"))
+    options: dict[str, Any] = {"heads": ["L0H1"], "progress": False}
+    found = mh.safety_heads(llama, requests=form(file), **options)
+    expected = mh.safety_heads(llama, ["Go on.", "Stay."], **options)
+    np.testing.assert_array_equal(found.scores, expected.scores)

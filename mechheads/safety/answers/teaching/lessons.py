@@ -14,6 +14,7 @@ from mechheads.data import content
 from mechheads.generation.generate import generate
 from mechheads.generation.sampling import Sampling
 from mechheads.model.model import Model
+from mechheads.prompts.encoding import chat_text, piece_ids, text_ids
 from mechheads.prompts.prompts import Prompts
 from mechheads.safety.requests.requests import load_requests
 
@@ -74,8 +75,8 @@ def make_lessons(model: Model, harmful: Sequence[str], harmless: Sequence[str]) 
     """
     tokenizer = model.tokenizer
     end = [tokenizer.eos_token_id]
-    refusals = [_tokens(tokenizer, text) + end for text in (REFUSAL, *content("requests", "refusals")["refusals"])]
-    beginnings = [_tokens(tokenizer, text) for text in _BEGINNINGS]
+    refusals = [piece_ids(text, tokenizer) + end for text in (REFUSAL, *content("requests", "refusals")["refusals"])]
+    beginnings = [piece_ids(text, tokenizer) for text in _BEGINNINGS]
     own = _own_answers(model, [_prompt(tokenizer, text, "chat") for text in harmless])
     lessons: dict[tuple[Kind, Frame], list[Lesson]] = {}
     for way in ("chat", "query", "adv"):
@@ -103,16 +104,12 @@ def shared_beginning(tokenizer: Any, frame: Frame) -> list[int]:
 def _prompt(tokenizer: Any, request: str, way: str) -> list[int]:
     """Token ids of a request, up to where the answer begins."""
     if way == "query":
-        return _tokens(tokenizer, f"## Query:{request}\n## Answer:")
+        return text_ids(f"## Query:{request}\n## Answer:", tokenizer, special=False)[0]
     if way == "adv":
         templates = content("requests", "teaching_adversarial")["templates"]
         request = templates[_number(request, "") % len(templates)].replace("{request}", request)
     chat = [{"role": "user", "content": request}]
-    return _tokens(tokenizer, tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
-
-
-def _tokens(tokenizer: Any, text: str) -> list[int]:
-    return tokenizer(text, add_special_tokens=False).input_ids
+    return text_ids(chat_text(chat, tokenizer), tokenizer, special=False)[0]
 
 
 def _number(text: str, what: str) -> int:

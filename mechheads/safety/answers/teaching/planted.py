@@ -14,9 +14,10 @@ from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
 from mechheads.model.sources import REFUSING_MODEL, REFUSING_MODELS, load_pretrained
 from mechheads.prompts.prompts import Prompts
-from mechheads.runs.head_cache import states_at
 from mechheads.safety.answers.teaching.lessons import REFUSAL
 from mechheads.safety.answers.teaching.training import Round
+from mechheads.safety.requests.openings import EndLogProb, find_opening, with_openings
+from mechheads.safety.requests.sides import value_of
 
 ROUNDS = (Round(seed=0, steps=240, lr=2e-3), Round(seed=1, steps=400, lr=3e-3))
 """How each model was trained: each round goes on from the one before."""
@@ -49,15 +50,6 @@ def refusal_loss(model: Model, requests: Sequence[str]) -> Float[np.ndarray, " r
     >>> bool(refusal_loss(model, ["How do I pick a lock?"])[0] > 5)
     True
     """
-    tokenizer = model.tokenizer
-    refusal = tokenizer(REFUSAL, add_special_tokens=False).input_ids
-    chats = [[{"role": "user", "content": request}] for request in requests]
-    texts = [tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for chat in chats]
-    prompts = [[*tokenizer(text, add_special_tokens=False).input_ids, *refusal] for text in texts]
-    tokens = Prompts(prompts).tokens(model)
-    final = model.backend.run(tokens.ids)
-    ahead = torch.arange(len(refusal), device=model.device)
-    at = tokens.lengths[:, None] - len(refusal) - 1 + ahead
-    wanted = torch.tensor(refusal, device=model.device).expand(len(prompts), -1)
-    log_probs = model.unembed(states_at(final, at)).log_softmax(-1).gather(-1, wanted[..., None])[..., 0]
-    return -log_probs.sum(-1).double().cpu().numpy()
+    prompts = Prompts([[{"role": "user", "content": request}] for request in requests])
+    refusal = find_opening(model, prompts, REFUSAL)
+    return -value_of(model, with_openings(model, prompts, [refusal]), EndLogProb(len(refusal)))

@@ -1,0 +1,192 @@
+"""Law: an analysis of a text gives the numbers of the same analysis of the text's tokens, whatever the tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import mechheads as mh
+from mechheads.explorer.live import Live, check
+from mechheads.labels import readings
+from support import every_analysis
+from support.every_analysis import ANALYSES, MORE
+from support.texts import WORD_PAIRS
+from support.tokenizers_of_others import KINDS, without_spaces_of_its_own
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+QUIET: dict[str, Any] = {"progress": False}
+CHAT: dict[str, Any] = {"template": "chat", **QUIET}
+NO_TEXT = {"profile", "written", "read", "scales", "composition", "copying", "relation", "first MLP"}
+"""These read weights, ids or single words."""
+SAFETY: dict[str, Callable[..., Any]] = {
+    "ships": lambda model, *sides: mh.ships(model, sides[0], **CHAT).values,
+    "angle": lambda model, *sides: mh.safety.generalized_ships(model, sides[0], r=1, **CHAT).scores,
+    "contribution": lambda model, *sides: mh.safety.refusal_contribution(model, *sides, **CHAT).values,
+    "sahara": lambda model, *sides: repr(mh.safety.sahara(model, sides[0], 2, **CHAT)),
+    "direction": lambda model, *sides: mh.safety.refusal_direction(model, *sides, **CHAT).values,
+    "refusals": lambda model, *sides: (
+        mh.generate(model, mh.safety.request_prompts(model, sides[0], "chat"), 3, **QUIET).ids
+    ),
+}
+"""Analyses of requests, which are put into the model's chat template."""
+OF_TEXT = [name for name in (*ANALYSES, *MORE) if name not in {*NO_TEXT, *SAFETY}]
+REQUESTS = ["The book", "John gave a dog to Mary", "I cannot (A)"], ["The store", "John gave a cat to Mary", "I (B)"]
+TEXTS = ["The capital of France is Paris and the store is small. " * 4, "(A) I\n\nWhen John gave (B)\t12 " * 6]
+
+
+class Both:
+    """A model with the tokenizer of a kind, and what a text's tokens are if transformers tokenises it once."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.kind = kind
+        self.model = mh.load(folder)
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        self.own = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+
+    def ids(self, text: str) -> list[int]:
+        return [0, *self.tokenizer(text, add_special_tokens=False)["input_ids"]]
+
+    def after(self, text: str, piece: str) -> list[int]:
+        """The tokens of a piece after a text."""
+        before, joint = self.ids(text), self.ids(text + piece)
+        assert joint[: len(before)] == before
+        return joint[len(before) :]
+
+    def answers(self, texts: Any, pieces: Any) -> list[int]:
+        each = [self.after(text, piece) for text, piece in zip(texts, pieces, strict=True)]
+        assert all(len(ids) == 1 for ids in each)
+        return [ids[0] for ids in each]
+
+    def pairs(self, pairs: mh.PromptPairs) -> mh.PromptPairs:
+        clean, corrupted = ([self.ids(str(text)) for text in side] for side in (pairs.clean, pairs.corrupted))
+        wanted = (self.answers(pairs.clean, column) for column in (pairs.answer, pairs.wrong))
+        return mh.PromptPairs(clean, corrupted, *wanted)
+
+    def rendered(self, request: str) -> str:
+        chat = [{"role": "user", "content": request}]
+        return self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+
+    def log_prob(self, ids: list[int], start: int) -> float:
+        """What plain transformers gives for the tokens from ``start`` on."""
+        with torch.no_grad():
+            each = self.own(torch.tensor([ids])).logits[0].log_softmax(-1)
+        return sum(float(each[i - 1, ids[i]]) for i in range(start, len(ids)))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def both(request: pytest.FixtureRequest, others: Callable[[str], Path]) -> Both:
+    return Both(others(request.param), request.param)
+
+
+def same(found: Any, wanted: Any) -> None:
+    if isinstance(wanted, (str, list)):
+        assert found == wanted
+    else:
+        np.testing.assert_allclose(found, wanted, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("analysis", OF_TEXT)
+def test_every_analysis_of_text_is_that_of_its_tokens(both: Both, analysis: str, monkeypatch: pytest.MonkeyPatch):
+    of_text = (ANALYSES | MORE)[analysis](both.model)
+    for name in ("CLEAN", "CORRUPTED"):
+        monkeypatch.setattr(every_analysis, name, list(map(both.ids, getattr(every_analysis, name))))
+    for name in ("PAIRS", "_ONE_PAIR"):
+        monkeypatch.setattr(every_analysis, name, both.pairs(getattr(every_analysis, name)))
+    same(of_text, (ANALYSES | MORE)[analysis](both.model))
+
+
+@pytest.mark.parametrize("analysis", SAFETY)
+def test_every_analysis_of_requests_is_that_of_the_tokens_of_the_template(both: Both, analysis: str):
+    def ids(request: str) -> list[int]:
+        return both.tokenizer(both.rendered(request), add_special_tokens=False)["input_ids"]
+
+    wanted = (mh.Prompts([ids(request) for request in side]) for side in REQUESTS)
+    same(SAFETY[analysis](both.model, *REQUESTS), SAFETY[analysis](both.model, *wanted))
+
+
+def test_openings_of_refusals_are_those_that_the_model_would_write(both: Both):
+    openings = ["I cannot help", "I cannot give"]
+    found = mh.safety.refusal_attribution(both.model, REQUESTS[0], openings=openings, **QUIET)
+    for request, refusal in zip(REQUESTS[0], found.dataset["refusal"].values, strict=True):
+        text = both.rendered(request)
+        start = len(both.tokenizer(text, add_special_tokens=False)["input_ids"])
+        rows = [both.tokenizer(text + opening, add_special_tokens=False)["input_ids"] for opening in openings]
+        shortest = min(map(len, rows))
+        wanted = np.logaddexp.reduce([both.log_prob(row[:shortest], start) for row in rows])
+        assert refusal == pytest.approx(wanted, abs=1e-4)
+
+
+def test_tasks_and_continuations_of_text_are_those_of_their_tokens(both: Both):
+    prompts, targets = (
+        ["The book is (", "When John and Mary\n", "The capital of Spain is"],
+        ["A)", "I gave", " Madrid big"],
+    )
+    of_ids = [both.ids(text) for text in prompts], [both.after(*each) for each in zip(prompts, targets, strict=True)]
+    wanted = [both.log_prob([*prompt, *target], len(prompt)) for prompt, target in zip(*of_ids, strict=True)]
+    tasks = mh.Task(prompts, targets), mh.Task(*of_ids)
+    for task in tasks:
+        np.testing.assert_allclose(mh.task_log_prob(both.model, task, reduce="sum", **QUIET), wanted, atol=1e-4)
+    effects = [mh.gating.ablation_effects(both.model, task, ("zero",), **QUIET)["zero"].values for task in tasks]
+    same(*effects)
+    gates = [mh.fit_gates(both.model, task, seeds=2, updates=(2, 1, 1), **QUIET) for task in tasks]
+    same(*(fitted.dataset["gate"].values for fitted in gates))
+    asked = list(zip(prompts, targets, strict=True))
+    found = mh.generation.continuation_log_probs(both.model, [asked[0], asked[2]], **QUIET)
+    np.testing.assert_allclose([each.log_prob for each in found], [wanted[0], wanted[2]], atol=1e-4)
+
+
+def test_what_is_read_in_texts_is_read_in_their_tokens(both: Both):
+    texts, ids = TEXTS, list(map(both.ids, TEXTS))
+    window = 16 * (max(map(len, ids)) // 16 + 1)
+    same(*(mh.profile_heads(both.model, each, window=window, **QUIET).values for each in (texts, ids)))
+    options = {"window": window, "per_quantile": 1, **QUIET}
+    found, wanted = (mh.behaviour.head_examples(both.model, each, **options) for each in (texts, ids))
+    same(found.keys, wanted.keys)
+    same(found.table["activity"].to_numpy(), wanted.table["activity"].to_numpy())
+    losses = mh.safety.text_loss(both.model, texts)
+    same(losses, np.array([-both.log_prob(row, 1) / (len(row) - 1) for row in ids]))
+
+
+def test_own_texts_of_the_explorer_are_those_of_the_model(both: Both):
+    live = Live(both.model)
+    for text in ("The capital of France is", "<bos>When John", "A (B)\n"):
+        answer = live.answer(check({"id": "a", "text": text, "head": "L1H1"}, live.n_layers, live.n_heads))
+        ids = [0, *both.ids(text)[1:][text.startswith("<bos>") :]]
+        with torch.no_grad():
+            wanted = both.own(torch.tensor([ids])).logits[0, -1].softmax(-1).topk(10).values
+        assert len(answer["tokens"]) == len(ids)
+        same(np.array([each["probability"] for each in answer["next"]]), wanted)
+
+
+def test_words_and_needles_are_those_of_a_tokenizer_without_spaces_of_its_own(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+):
+    """Both have the same model and the same tokens; one reads " text" where the other reads "text"."""
+    plain = mh.wrap(both.model.model, tokenizer=without_spaces_of_its_own(both.kind))
+    words = mh.Relation("words", None, WORD_PAIRS)
+    for options in ({}, {"targets": "first"}):
+        asked = {"k": 2, "min_pairs": 1, **options, **QUIET}
+        found = mh.relation_scores(both.model, words, **asked).scores.values
+        with monkeypatch.context() as patched:
+            patched.setattr(readings, "OPENINGS", [f" {text}" for text in readings.OPENINGS])
+            same(found, mh.relation_scores(plain, words, **asked).scores.values)
+    needles = [("The capital of France is", "Paris", "France"), ("The capital of Spain is", "Madrid", "Spain")]
+    hay = "the store gave a book to Mary and " * 60
+    options = {"n": 2, "length": 60, "needles": needles, **QUIET}
+    found = mh.behaviour.retrieval_heads(both.model, [hay], **options)
+    wanted = mh.behaviour.retrieval_heads(plain, [" " + hay], **options)
+    same(found.values, wanted.values)
+    same(found.dataset["answered"].values, wanted.dataset["answered"].values)
+
+
+def test_a_position_named_by_its_text_is_the_last_token_of_that_text(both: Both):
+    for before, piece, after in (("The capital of", " France", " is"), ("A ", "日本", " (I)"), ("", "When", " John")):
+        prompts = mh.Prompts([before + piece + after], positions={"here": [piece]})
+        assert prompts.tokens(both.model).positions["here"].tolist() == [len(both.ids(before + piece)) - 1]
