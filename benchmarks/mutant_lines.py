@@ -532,8 +532,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "prompts/prompts.py",
-        'positions, texts = {"last": lengths - 1},',
-        'positions, texts = {"last": lengths * 0 + lengths.max() - 1},',
+        'positions = {"last": lengths - 1}',
+        'positions = {"last": lengths * 0 + lengths.max() - 1}',
         "the last position of a short prompt is padding",
         ("prompts", "engine/test_sweep.py"),
     ),
