@@ -163,6 +163,11 @@ def test_templates_that_end_a_request_or_begin_twice_are_told(known: Known, temp
         mh.Prompts([CHAT]).tokens(model)
 
 
+def test_an_opening_has_the_same_tokens_after_every_request(known: Known) -> None:
+    with pytest.raises(ValueError, match="does not have tokens of its own, or not the same, after each of the req"):
+        find_opening(known.model, mh.Prompts([*["The book:"] * 30, "The book "]), "Paris")
+
+
 def test_an_opening_that_the_tokenizer_drops_is_refused(
     tiny: Callable[[str], Path], loaded: Callable[[str], mh.Model]
 ) -> None:

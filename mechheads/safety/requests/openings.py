@@ -171,7 +171,7 @@ def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> 
 def _after_prompts(model: Model, prompts: Prompts, opening: str) -> tuple[int, ...] | None:
     """The tokens of an opening after each request; None if they are not the same after all, or share one with it."""
     tokenizer, each = model.tokenizer, set[tuple[int, ...] | None]()
-    for index, item in enumerate(prompts.items[:ASKED]):
+    for index, item in enumerate(prompts.items):
         ids, text, _ = encode(item, index, model)
         text = text_of(ids, tokenizer) if text is None else text
         found = piece_ids(opening, tokenizer) if text is None else ids_after(text, opening, tokenizer)
