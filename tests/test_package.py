@@ -61,6 +61,12 @@ CATCHES = {
 STAMPS = {"mechheads/ledger/ledger.py": "when a sweep began, for people; nothing goes by it"}
 """Files that read the wall clock, and what for."""
 
+DOORS = {
+    "mechheads/prompts/encoding.py": "gives the tokens of every text, whole or a piece",
+    "mechheads/generation/generate.py": "asks the chat template how an answer ends",
+}
+"""Files that use a tokenizer or a chat template, and what for."""
+
 
 DOORS = {
     "mechheads/prompts/encoding.py": "gives the tokens of every text, whole or a piece",

@@ -149,8 +149,8 @@ def refusal_test(
             sets of such groups.
         draws: the number of random sets to compare with; each has as many heads from the same layers.
         judge: a function of (request, answer) that returns ``"refused"``, ``"complied"``, ``"deflected"``,
-            ``"degenerate"`` or ``"unfinished"``, and may call a language model. By default, ``mh.safety.rule_judge``,
-            which reads how an answer begins and whether it repeats itself.
+            ``"degenerate"`` or ``"unfinished"``, and may call a language model. By default,
+            ``mh.safety.rule_judge``, which reads what the first sentences do and whether an answer repeats itself.
         template: as in ``mh.safety.refusal_contribution``.
         max_new_tokens: largest number of tokens in an answer; the paper uses 128.
         temperature, top_k: settings for sampling; a temperature of 0 is greedy. The paper also samples with top_k 5.
