@@ -252,8 +252,9 @@ commit, written = Ledger.commit, []
 def until_ctrl_c(ledger, units):
     if written:
         raise KeyboardInterrupt
-    commit(ledger, units)
+    kept = commit(ledger, units)
     written.append(len(units))
+    return kept
 
 
 with patch.object(Ledger, "commit", until_ctrl_c):

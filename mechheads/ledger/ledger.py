@@ -61,7 +61,7 @@ class Ledger:
     >>> from mechheads.ledger.ledger import Ledger
     >>> path = Path(tempfile.mkdtemp()) / "sweeps.ledger"
     >>> with Ledger(path, "a key", {"metric": "logit_diff"}) as ledger:
-    ...     ledger.commit({"L0H0": np.array([0.5, 1.0])})
+    ...     kept = ledger.commit({"L0H0": np.array([0.5, 1.0])})
     >>> with Ledger(path, "a key", {}) as ledger:
     ...     ledger.finished()
     {'L0H0': array([0.5, 1. ])}

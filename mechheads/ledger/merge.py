@@ -39,7 +39,7 @@ def merge(parts: Sequence[str | os.PathLike[str]], into: str | os.PathLike[str])
     >>> folder = Path(tempfile.mkdtemp())
     >>> for part in (1, 2):
     ...     with Ledger(folder / f"part-{part}", "a key", {}) as ledger:
-    ...         ledger.commit({f"L{part}H0 0": np.array([0.5])})
+    ...         kept = ledger.commit({f"L{part}H0 0": np.array([0.5])})
     >>> mh.scale.merge([folder / "part-1", folder / "part-2"], folder / "all").units
     2
     """
