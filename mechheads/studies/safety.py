@@ -327,7 +327,8 @@ class _Work:
         for scores in study.ships.values():
             stop_if_partial(scores)
         with study.stage("refusal direction", self.progress):
-            study.direction = refusal_direction(self.model, *self.ranked_on, **self.options)
+            n = min(map(len, self.ranked_on))  # it takes pairs
+            study.direction = refusal_direction(self.model, *(some[:n] for some in self.ranked_on), **self.options)
 
     def test(self) -> None:
         """Answers without the first heads of each ranking, and with more and more heads ablated."""

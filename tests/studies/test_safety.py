@@ -266,6 +266,21 @@ def test_requests_of_a_file_are_ranked_and_answered(small, short, monkeypatch, t
         mh.studies.safety_study(small, requests=str(file), critical=1, progress=False)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_refusal_direction_takes_as_many_of_both_kinds_as_there_are(small, short, monkeypatch, tmp_path):
+    file, seen = tmp_path / "mine.csv", []
+    rows = [*(f" Mary gave {i},unsafe\n" for i in range(18)), *(f" John went {i},safe\n" for i in range(24))]
+    file.write_text("prompt,label\n" + "".join(rows))
+    brittle = partial(study_module.refusal_brittleness, judge=judging("refused"))
+    monkeypatch.setattr(study_module, "refusal_brittleness", brittle)
+    monkeypatch.setattr(study_module, "refusal_direction", lambda _, *sides, **__: seen.append(sides) or stop())
+    with pytest.raises(RuntimeError):
+        mh.studies.safety_study(small, 3, requests=file, quick=True, critical=1, progress=False)
+    harmful, harmless = seen[0]
+    assert len(harmful) == len(harmless) > 1
+    assert all("Mary" in text for text in harmful) and all("John" in text for text in harmless)
+
+
 def stop() -> None:
     raise RuntimeError
 
