@@ -83,12 +83,16 @@ def model() -> mechheads.Model:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """``tiny("gpt2")``, or "llama", "neox", "gemma": a folder with that random model and its tokenizer."""
+    return _made_once(tiny_models.build, tmp_path_factory.mktemp("tiny"))
+
+
+def _made_once(build: Callable[[str, Path], object], within: Path) -> Callable[[str], Path]:
+    """A function that gives the folder of a model by its name, and builds it the first time."""
 
     @cache
     def folder(name: str) -> Path:
-        made = tmp_path_factory.mktemp("tiny") / name
-        tiny_models.build(name, made)
-        return made
+        build(name, within / name)
+        return within / name
 
     return folder
 
@@ -121,11 +125,4 @@ def llama(loaded: Callable[[str], mechheads.Model]) -> mechheads.Model:
 @pytest.fixture(scope="session")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """``others("llama-2")``, or another of ``KINDS``: a folder with a tiny random model that has such a tokenizer."""
-
-    @cache
-    def folder(kind: str) -> Path:
-        made = tmp_path_factory.mktemp("others") / kind
-        tokenizers_of_others.build(kind, made)
-        return made
-
-    return folder
+    return _made_once(tokenizers_of_others.build, tmp_path_factory.mktemp("others"))

@@ -21,12 +21,11 @@ import torch
 from torch import Tensor
 
 from mechheads._version import __version__
-from mechheads.files.checksums import read_sealed_json, sealed_json
+from mechheads.files.checksums import file_sha256, read_sealed_json, sealed_json
 from mechheads.files.replacing import write_file
 from mechheads.files.tensors import TensorFile
 from mechheads.heads import HeadId
 from mechheads.model.model import Model
-from mechheads.model.sources.converted_models import file_hash
 from mechheads.model.sources.source import Source
 
 _FORMAT = "mechheads analysis 1"
@@ -107,7 +106,7 @@ def write_analysis(path: str | os.PathLike[str], function: Callable[..., Any], m
     }
     if tensors:
         _TENSORS.write(beside := path.with_suffix(".safetensors"), tensors, {})
-        written["tensors"] = file_hash(beside)
+        written["tensors"] = file_sha256(beside)
     return write_file(path, sealed_json(written))
 
 
@@ -169,7 +168,7 @@ def _tensors_of(path: Path, wanted: str | None) -> dict[str, Tensor]:
     if wanted is None:
         return {}
     tensors, _ = _TENSORS.read(beside)
-    if file_hash(beside) != wanted:
+    if file_sha256(beside) != wanted:
         raise ValueError(f"{beside} holds the tensors of another analysis than {path}; copy both files together")
     return tensors
 
