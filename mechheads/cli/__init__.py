@@ -172,13 +172,13 @@ def safety(
     from mechheads.model.load import load
     from mechheads.model.sources import REFUSING_MODEL
     from mechheads.studies.report import write_safety_page
-    from mechheads.studies.safety import safety_settings, safety_study
+    from mechheads.studies.safety import CRITICAL, safety_settings, safety_study
 
     with results_in(out) as results, workers_for(workers) as replicas:
         loaded = load(model or REFUSING_MODEL, device=device)
-        options: dict[str, Any] = {"requests": requests, "group": group, "quick": quick, "seed": seed}
-        results.of(safety_settings(loaded, k, **options))
-        study = safety_study(loaded, k, **options, workers=replicas)
+        options: dict[str, Any] = {"quick": quick, "k": k, "critical": CRITICAL, "group": group, "seed": seed}
+        results.of(safety_settings(loaded, requests, **options))
+        study = safety_study(loaded, requests=requests, **options, workers=replicas)
         results.take(study, write_safety_page)
 
 

@@ -44,6 +44,8 @@ _LEAST_LOST = 0.5
 """Heads carry a model's refusals only if at least this share of them turns into compliance without the heads."""
 _Texts = tuple[list[str], list[str]]
 """Harmful and harmless requests."""
+CRITICAL = 6
+"""How many of each ranking's first heads are ablated together in the tests."""
 _ALONE: Kind = "scaling"
 """The ablation of heads that no ablation has ranked: random heads, and the first heads of all rankings."""
 
@@ -202,20 +204,11 @@ class SafetyStudy(Stages):
         return "\n".join([*lines, "", *self.closing_lines])
 
 
-def safety_settings(
-    model: Model,
-    k: int = 10,
-    *,
-    requests: str | Path | None = None,
-    group: Group = "query",
-    quick: bool = False,
-    critical: int = 6,
-    seed: int = 0,
-) -> dict[str, str]:
-    """What a study of refusals is of: the model with its weights, and the settings of ``safety_study``."""
+def safety_settings(model: Model, requests: str | Path | None, *, quick: bool, **settings: object) -> dict[str, str]:
+    """What a study of refusals is of: the model with its weights, the requests and the settings of ``safety_study``."""
     asked = repr(_asked(requests, QUICK if quick else FULL))
     own = {} if requests is None else {"requests": hashlib.sha256(asked.encode()).hexdigest()[:16]}
-    return study_of(model, study="safety", k=k, critical=critical, group=group, quick=quick, seed=seed, **own)
+    return study_of(model, study="safety", quick=quick, **settings, **own)
 
 
 @alone
@@ -226,7 +219,7 @@ def safety_study(
     requests: str | Path | None = None,
     group: Group = "query",
     quick: bool = False,
-    critical: int = 6,
+    critical: int = CRITICAL,
     seed: int = 0,
     progress: bool = True,
     workers: Workers | None = None,
@@ -265,7 +258,7 @@ def safety_study(
         source_of(model)
     sizes = QUICK if quick else FULL
     asked = _asked(requests, sizes)
-    what = safety_settings(model, k, requests=requests, group=group, quick=quick, critical=critical, seed=seed)
+    what = safety_settings(model, requests, quick=quick, k=k, critical=critical, group=group, seed=seed)
     study = SafetyStudy(model.name, k, critical, group, groups.unit, study=what)
     options: dict[str, Any] = {"group": group, "seed": seed, "progress": progress, "budget": limits}
     work = _Work(model, study, groups, sizes, asked, options)

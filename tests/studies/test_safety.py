@@ -294,8 +294,7 @@ def test_the_study_says_what_does_not_fit(small):
 
 def test_the_command_writes_a_page(tiny, short, monkeypatch, tmp_path: Path):
     command = ["safety", "--model", str(tiny("llama")), "--out", str(tmp_path), "--quick", "--k", "2", "--group", "kv"]
-    real = mh.studies.safety.safety_study
-    monkeypatch.setattr(study_module, "safety_study", partial(real, critical=1))
+    monkeypatch.setattr(study_module, "CRITICAL", 1)
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 0, done.output
     assert (tmp_path / "index.html").is_file() and QUESTIONS[0] in done.output
