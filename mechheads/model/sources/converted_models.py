@@ -24,7 +24,7 @@ def cache_directory() -> Path:
     return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("mechheads", appauthor=False)
 
 
-def kept_folder(name: str, make: Callable[[Path], Path], *, what: str, task: str, size: int) -> Path:
+def kept_folder(name: str, make: Callable[[Path], Path], *, what: str, task: str, size: Callable[[], int]) -> Path:
     """A folder of the cache, which is made at the first call. It is made completely or not at all.
 
     Processes that start at the same time wait for one another.
@@ -34,7 +34,7 @@ def kept_folder(name: str, make: Callable[[Path], Path], *, what: str, task: str
         make: receives an empty folder to work in, and returns the folder to keep.
         what: what is kept, for messages.
         task: a description of the work, printed to stderr before it begins.
-        size: the largest number of bytes that the folder may take.
+        size: gives the largest number of bytes that the folder may take; asked only if it is made.
 
     Raises:
         ModelSourceError: if the cache cannot be written, or the disk is full.
@@ -43,17 +43,18 @@ def kept_folder(name: str, make: Callable[[Path], Path], *, what: str, task: str
     folder = cache / name
     if folder.is_dir():
         return folder
+    most = size()
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with FileLock(cache / f"{name}.lock"):
             if not folder.is_dir():
-                if (free := shutil.disk_usage(cache).free) < size:
+                if (free := shutil.disk_usage(cache).free) < most:
                     raise OSError(f"{free / 1e9:.1f} GB are free")
-                print(f"mechheads: {task} (once, to {folder}, up to {size / 1e9:.1f} GB)", file=sys.stderr)
+                print(f"mechheads: {task} (once, to {folder}, up to {most / 1e9:.1f} GB)", file=sys.stderr)
                 _make(folder, make)
     except (OSError, SafetensorError) as error:
         raise ModelSourceError(
-            f"{what} cannot be stored in {cache}: {error}; free {size / 1e9:.1f} GB there, or set the environment "
+            f"{what} cannot be stored in {cache}: {error}; free {most / 1e9:.1f} GB there, or set the environment "
             "variable MECHHEADS_CACHE to another folder"
         ) from error
     return folder

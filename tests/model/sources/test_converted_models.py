@@ -68,6 +68,7 @@ def test_a_gguf_file_is_converted_once(
     assert f"mechheads: converting tiny.gguf to safetensors (once, to {kept / name}, up to" in said.err
     assert name.startswith("gguf-") and f"-transformers-{transformers.__version__}-" in name
     monkeypatch.setattr(gguf, "convert", None)
+    monkeypatch.setattr(gguf, "GGUFReader", None)
     monkeypatch.setattr(converted_models, "file_sha256", None)  # an unchanged file is not even read
     again = load(file)
     assert capfd.readouterr() == ("", "")
