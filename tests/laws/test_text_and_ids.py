@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 
 import mechheads as mh
 from mechheads.explorer.live import Live, check
@@ -17,7 +16,7 @@ from mechheads.labels import readings
 from support import every_analysis
 from support.every_analysis import ANALYSES, MORE
 from support.texts import WORD_PAIRS
-from support.tokenizers_of_others import KINDS, without_spaces_of_its_own
+from support.tokenizers_of_others import KINDS, BesidePlain, without_spaces_of_its_own
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -41,14 +40,12 @@ REQUESTS = ["The book", "John gave a dog to Mary", "I cannot (A)"], ["The store"
 TEXTS = ["The capital of France is Paris and the store is small. " * 4, "(A) I\n\nWhen John gave (B)\t12 " * 6]
 
 
-class Both:
+class Both(BesidePlain):
     """A model with the tokenizer of a kind, and what a text's tokens are if transformers tokenises it once."""
 
     def __init__(self, folder: Path, kind: str) -> None:
+        super().__init__(folder)
         self.kind = kind
-        self.model = mh.load(folder)
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        self.own = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
 
     def ids(self, text: str) -> list[int]:
         return [0, *self.tokenizer(text, add_special_tokens=False)["input_ids"]]
@@ -72,12 +69,6 @@ class Both:
     def rendered(self, request: str) -> str:
         chat = [{"role": "user", "content": request}]
         return self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-
-    def log_prob(self, ids: list[int], start: int) -> float:
-        """What plain transformers gives for the tokens from ``start`` on."""
-        with torch.no_grad():
-            each = self.own(torch.tensor([ids])).logits[0].log_softmax(-1)
-        return sum(float(each[i - 1, ids[i]]) for i in range(start, len(ids)))
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -20,6 +20,7 @@ import torch
 from mechheads.ledger import ledger as store
 from mechheads.ledger.ledger import Ledger
 from mechheads.ledger.sweep_key import open_ledger
+from support.twins import run_at_once
 
 NAN = np.array([0x7FF8000000000000, 0x7FF8000000000001, 0xFFF0000000ABCDEF], dtype=np.uint64).view(np.float64)
 VALUES = {
@@ -440,18 +441,7 @@ for i in range(20):
 
 def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
     path = tmp_path / "a.ledger"
-    writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, path, own], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        for own in "12"
-    ]
-    for writer in writers:
-        assert writer.stdout.readline() == b"ready\n"
-    for writer in writers:
-        writer.stdin.write(b"go\n")
-        writer.stdin.flush()
-    for writer in writers:
-        writer.communicate()
-        assert writer.returncode == 0
+    run_at_once(WRITER, [(path, own) for own in "12"])
     for own in "12":
         with Ledger(path, own, {}) as ledger:
             assert same(ledger.finished(), {str(i): np.full(400, i + float(own)) for i in range(20)})

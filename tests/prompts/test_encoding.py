@@ -17,31 +17,18 @@ from mechheads.behaviour.recipes import retrieval
 from mechheads.labels.usable_pairs import keep_pairs
 from mechheads.prompts.encoding import ids_after, piece_ids, single_token, text_ids, token_strings
 from mechheads.safety.requests.openings import find_opening
-from support.tokenizers_of_others import KINDS
+from support.tokenizers_of_others import KINDS, BesidePlain
 
 QUIET: dict[str, Any] = {"progress": False}
 ANSWERS = [("The book is (", "A", "B"), ("The store is\n", "I", "A"), ("The capital of France is", " Paris", " Rome")]
 CHAT = [{"role": "user", "content": "The book"}]
 
 
-class Known:
-    """A model with its tokenizer, and what plain transformers gives for a text that is tokenised once."""
-
-    def __init__(self, folder: Path) -> None:
-        self.model = mh.load(folder)
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        self.own = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
-
+class Known(BesidePlain):
     def ids(self, text: str) -> list[int]:
         """The tokens of a text, once, behind one beginning token."""
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids if ids[0] == 0 else [0, *ids]
-
-    def log_prob(self, ids: list[int], start: int) -> float:
-        """The log-probability of the tokens from ``start`` on."""
-        with torch.no_grad():
-            each = self.own(torch.tensor([ids])).logits[0].log_softmax(-1)
-        return sum(float(each[i - 1, ids[i]]) for i in range(start, len(ids)))
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -25,6 +25,7 @@ from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from support.made_ray import needs_ray
 from support.texts import CLEAN, PAIRS
+from support.twins import run_at_once
 
 QUIET: dict[str, Any] = {"progress": False}
 EVERY_UNIT = Limits(tokens=1, logit_rows=1)
@@ -129,23 +130,7 @@ def test_two_processes_share_one_sweep_at_the_same_time(tiny, small, tmp_path: P
     """They are allowed batches of other sizes; both end with the numbers of the ledger, and nothing is there twice."""
     code, store = f"PLACES = {PLACES}\n{TWINS}", tmp_path / "store"
     outs = [tmp_path / "1.nc", tmp_path / "2.nc"]
-    twins = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(tiny("llama")), store, tokens, out],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for tokens, out in zip(("1", "60"), outs, strict=True)
-    ]
-    for twin in twins:
-        assert twin.stdout.readline() == b"ready\n"
-    for twin in twins:
-        twin.stdin.write(b"go\n")
-        twin.stdin.flush()
-    for twin in twins:
-        said = twin.communicate()[1].decode()
-        assert twin.returncode == 0, said
+    run_at_once(code, [(tiny("llama"), store, tokens, out) for tokens, out in zip((1, 60), outs, strict=True)])
     one, two = map(mh.HeadScores.load, outs)
     stored = mh.ablate(small, PLACES, kind="zero", positions="each", store=store, **QUIET)
     assert one.scores.values.tobytes() == two.scores.values.tobytes() == stored.scores.values.tobytes()

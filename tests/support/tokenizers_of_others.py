@@ -10,6 +10,7 @@ import torch
 import transformers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+import mechheads as mh
 from support.tiny import WORDS
 
 KINDS = ("llama-2", "mistral", "phi-3", "appends-eos")
@@ -101,3 +102,18 @@ def build(kind: str, folder: Path) -> None:
                 parameter.data.normal_(0, 1.4 * parameter.shape[-1] ** -0.5)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+class BesidePlain:
+    """A model with its tokenizer, and what plain transformers gives for a text that is tokenised once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = mh.load(folder)
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        self.own = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+
+    def log_prob(self, ids: list[int], start: int) -> float:
+        """The log-probability of the tokens from ``start`` on."""
+        with torch.no_grad():
+            each = self.own(torch.tensor([ids])).logits[0].log_softmax(-1)
+        return sum(float(each[i - 1, ids[i]]) for i in range(start, len(ids)))
