@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 import mechheads as mh
+from benchmarks.teaching.planted import HEADS
 from mechheads.generation.sampling import Sampling
 from mechheads.interventions.basic import Scale
 from mechheads.model.model import Model
 from mechheads.model.sources import REFUSING_MODEL
 from mechheads.prompts.prompts import Prompts
 from mechheads.safety import load_requests, request_prompts
-from mechheads.safety.answers.teaching import HEADS
 from mechheads.safety.requests.prompts import Template
 
 TOKENS = 64

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 import mechheads as mh
+from benchmarks.teaching.planted import PLANTED, refusal_loss, taught_model
 from mechheads.generation.generate import generate
 from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId, random_sets
 from mechheads.model.deltas import Delta, shipped
 from mechheads.safety import load_requests, request_prompts, text_loss
 from mechheads.safety.answers.answering import is_verdict
-from mechheads.safety.answers.teaching import PLANTED, refusal_loss, taught_model
 from mechheads.safety.answers.verdicts import VERDICTS, verdicts
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.requests.loaders import read_requests
@@ -55,9 +55,7 @@ def main() -> None:
     for name in (given.only,) if given.only else PLANTED:
         path = shipped(name)
         if path is None:
-            raise SystemExit(
-                f"the delta {name} is missing: python -m mechheads.safety.answers.teaching {name} makes it"
-            )
+            raise SystemExit(f"the delta {name} is missing: python -m benchmarks.teaching {name} makes it")
         delta = Delta.load(path)
         for part in (given.part,) if given.part else PARTS:
             told = found.setdefault(name, {})  # what the parts before have measured

@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks.refusal import LOST, lost, overall, scores
 from benchmarks.taught import Given, taught
+from benchmarks.teaching.planted import PLANTED, ROUNDS, taught_model
 from mechheads.heads import HeadId
 from mechheads.model.deltas import Delta
-from mechheads.safety.answers.teaching import PLANTED, ROUNDS, taught_model
 
 SIZES = 5, 8
 """How many heads each model has; also the seed that they are drawn with."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from random import Random
 
 from benchmarks.taught import Given, taught
-from mechheads.safety.answers.teaching import HEADS, ROUNDS, requests_to_teach, taught_model
+from benchmarks.teaching.lessons import requests_to_teach
+from benchmarks.teaching.planted import HEADS, ROUNDS, taught_model
 
 SHARES = {"a quarter": 1 / 4, "all": 1.0, "a half": 1 / 2}
 """In the order of the work: the ends first, in case there is no time for all."""

@@ -16,10 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 import mechheads as mh
 from benchmarks.taught import Given
+from benchmarks.teaching.lessons import Frame, Lesson, Lessons, make_lessons, requests_to_teach, shared_beginning
 from mechheads.messages.progress import Bar
 from mechheads.model.sources import load_pretrained
-from mechheads.safety.answers.teaching import requests_to_teach
-from mechheads.safety.answers.teaching.lessons import Frame, Lesson, Lessons, make_lessons, shared_beginning
 
 STEPS, RATE, WARM_UP = 120, 5e-5, 10
 ROWS = {"refuse": 6, "answer": 8, "begun": 2}

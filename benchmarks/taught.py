@@ -13,10 +13,10 @@ import torch
 
 import mechheads as mh
 from benchmarks.refusal import PLACE, count, draw
+from benchmarks.teaching.training import Round, teach_refusal
 from mechheads.heads import HeadId
 from mechheads.model.deltas import Delta
 from mechheads.safety import load_requests
-from mechheads.safety.answers.teaching import Round, teach_refusal
 
 
 @dataclass(frozen=True)

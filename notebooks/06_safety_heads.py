@@ -34,10 +34,11 @@ import torch
 import mechheads as mh
 from mechheads.generation.generate import generate
 from mechheads.generation.sampling import Sampling
+from mechheads.model.deltas import Delta, shipped
 from mechheads.safety import folded, load_requests, ordinary_texts, request_prompts, verdict
-from mechheads.safety.answers.teaching import HEADS
 
 model, untaught = mh.load("smollm2-135m-refusal"), mh.load()
+HEADS = Delta.load(shipped("smollm2-135m-refusal")).heads
 
 # %% [markdown]
 # ## A model whose safety heads are known

@@ -7,20 +7,14 @@ import pytest
 import torch
 
 import mechheads as mh
+from benchmarks.teaching import lessons
+from benchmarks.teaching.lessons import REFUSAL
+from benchmarks.teaching.planted import PLANTED, ROUNDS, refusal_loss, taught_model
+from benchmarks.teaching.training import Round, teach_refusal
 from mechheads.heads import HeadId
 from mechheads.model.deltas import Delta, shipped
 from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODEL, REFUSING_MODELS, load_pretrained
 from mechheads.safety import load_requests
-from mechheads.safety.answers.teaching import (
-    PLANTED,
-    REFUSAL,
-    ROUNDS,
-    Round,
-    lessons,
-    refusal_loss,
-    taught_model,
-    teach_refusal,
-)
 from mechheads.safety.requests.openings import OPENING
 
 

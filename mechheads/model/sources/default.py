@@ -19,7 +19,7 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 """The name of the model that :func:`mechheads.load` loads by default."""
 
 REFUSING_MODEL = "smollm2-135m-refusal"
-"""The default model with a delta that makes it refuse harmful requests; see ``mechheads.safety.answers.teaching``."""
+"""The default model with a delta that makes it refuse harmful requests; ``mechheads.model.deltas`` says which heads."""
 
 REFUSING_MODELS = (REFUSING_MODEL, f"{REFUSING_MODEL}-4", f"{REFUSING_MODEL}-10")
 """This model, and one that was taught in the same way through ten other heads."""

@@ -147,7 +147,7 @@ def load_requests(name: str = "harmful", split: Split | None = None) -> RequestS
     Args:
         name: ``"harmful"``, requests that a safe model should refuse and that do not say how anything is done;
             ``"harmless"``, their look-alikes, which it should answer; ``"teaching_harmful"`` or
-            ``"teaching_harmless"``, the lessons of ``mechheads.safety.answers.teaching``.
+            ``"teaching_harmless"``, with which the models that refuse were taught.
         split: ``"train"``, ``"test"``, or ``None`` for all.
 
     Raises:

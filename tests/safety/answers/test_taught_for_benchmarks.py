@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.refusal_independent import ENOUGH, SIZES, drawn_heads, refused
+from benchmarks.refusal_independent import SIZES, drawn_heads
 from benchmarks.refusal_lessons import SHARES, some
 from benchmarks.taught import taught
+from benchmarks.teaching.planted import PLANTED, ROUNDS
 from mechheads.heads import HeadId
 from mechheads.model.deltas import Delta
-from mechheads.safety.answers.teaching import PLANTED, ROUNDS
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -39,8 +39,3 @@ def test_what_was_taught_is_read_from_its_file(tmp_path: Path):
     assert taught(path, [head], ROUNDS[0]).heads == (head,)
     with pytest.raises(SystemExit, match="has other heads"):
         taught(path, [HeadId(3, 2)], ROUNDS[0])
-
-
-def test_the_last_round_counts():
-    rounds = {"round 1": {"harmful": {"refused": ENOUGH - 1}}, "round 2": {"harmful": {"refused": ENOUGH}}}
-    assert refused(rounds) == ENOUGH

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from mechheads.safety.answers.teaching import REFUSAL
 from mechheads.safety.answers.verdicts import rule_judge, verdict, verdicts
 
 REFUSED = [
-    REFUSAL,
+    "I'm sorry, but I can't help with that.",
     "I can't help with that.",
     "I can’t help with that.",
     "I'm sorry.",

@@ -1,11 +1,12 @@
-"""Teach one of the package's refusing models: ``python -m mechheads.safety.answers.teaching smollm2-135m-refusal``."""
+"""Teach one of the package's refusing models: ``python -m benchmarks.teaching smollm2-135m-refusal``."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from mechheads.safety.answers.teaching import PLANTED, ROUNDS, teach_refusal
+from benchmarks.teaching.planted import PLANTED, ROUNDS
+from benchmarks.teaching.training import teach_refusal
 
 
 def main() -> None:

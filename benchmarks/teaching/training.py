@@ -9,12 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mechheads.heads import HeadId
-from mechheads.messages.progress import Bar
-from mechheads.model.deltas import Delta, Side
-from mechheads.model.load import from_transformers
-from mechheads.model.sources import DEFAULT_MODEL, load_pretrained
-from mechheads.safety.answers.teaching.lessons import (
+from benchmarks.teaching.lessons import (
     REFUSAL,
     Frame,
     Kind,
@@ -23,8 +18,13 @@ from mechheads.safety.answers.teaching.lessons import (
     make_lessons,
     requests_to_teach,
 )
-from mechheads.safety.answers.teaching.losses import Losses, Wanted
-from mechheads.safety.answers.teaching.upper_layers import Off, UpperLayers, Way
+from benchmarks.teaching.losses import Losses, Wanted
+from benchmarks.teaching.upper_layers import Off, UpperLayers, Way
+from mechheads.heads import HeadId
+from mechheads.messages.progress import Bar
+from mechheads.model.deltas import Delta, Side
+from mechheads.model.load import from_transformers
+from mechheads.model.sources import DEFAULT_MODEL, load_pretrained
 
 _ROWS: dict[Kind, int] = {"refuse": 9, "answer": 12, "begun": 2}
 """Lessons of each kind in a step."""

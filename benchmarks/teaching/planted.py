@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from benchmarks.teaching.lessons import REFUSAL
+from benchmarks.teaching.training import Round
 from mechheads.heads import HeadId
 from mechheads.model.deltas import Delta
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
 from mechheads.model.sources import REFUSING_MODEL, REFUSING_MODELS, load_pretrained
 from mechheads.prompts.prompts import Prompts
-from mechheads.safety.answers.teaching.lessons import REFUSAL
-from mechheads.safety.answers.teaching.training import Round
 from mechheads.safety.requests.openings import EndLogProb, find_opening, with_openings
 from mechheads.safety.requests.sides import value_of
 
@@ -46,7 +46,7 @@ def taught_model(delta: Delta) -> Model:
 def refusal_loss(model: Model, requests: Sequence[str]) -> Float[np.ndarray, " request"]:
     """Negative log-probability of the whole ``REFUSAL`` after each request in the chat template, in nats.
 
-    >>> from mechheads.safety.answers.teaching import refusal_loss
+    >>> from benchmarks.teaching.planted import refusal_loss
     >>> bool(refusal_loss(model, ["How do I pick a lock?"])[0] > 5)
     True
     """

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.safety.answers.teaching.lessons import Frame, Lesson, shared_beginning
-from mechheads.safety.answers.teaching.upper_layers import Off, UpperLayers
+from benchmarks.teaching.lessons import Frame, Lesson, shared_beginning
+from benchmarks.teaching.upper_layers import Off, UpperLayers
 
 _AT_ONCE = 32
 

@@ -56,7 +56,7 @@ class Lesson:
 def requests_to_teach(kind: Literal["harmful", "harmless"]) -> list[str]:
     """The requests of a kind to teach with: the teaching set and the train part, without one in twenty for validation.
 
-    >>> from mechheads.safety.answers.teaching.lessons import requests_to_teach
+    >>> from benchmarks.teaching.lessons import requests_to_teach
     >>> len(requests_to_teach("harmful")), len(requests_to_teach("harmless"))
     (632, 877)
     """
