@@ -30,12 +30,13 @@ from scipy.stats import rankdata
 
 import mechheads as mh
 from benchmarks.machine import PeakMemory, clock
+from benchmarks.truth.behaving import make_behaving
 from mechheads.behaviour.head_profile import FDR, NAMES, HeadProfile
 from mechheads.behaviour.measure import measure
 from mechheads.behaviour.windows import windows_of
 from mechheads.results.correlation import Comparison, compare
 from mechheads.results.stats import clustered_interval, mean_over_prompts
-from mechheads.testing.behaving import BehavingModel, behaving_model
+from mechheads.testing import KnownModel
 
 ROWS, LENGTH, DRAWS = 24, 64, 20
 BOOTSTRAPS, FIRST = 2000, 10
@@ -72,16 +73,17 @@ def planted(n: int, noise: float) -> dict[str, Any]:
     areas: dict[str, list[float]] = {}
     wrong = dict.fromkeys(("name", "copying score", "logit attribution", "self-repair"), 0)
     for seed in range(n):
-        made, nothing = (behaving_model(seed=seed, noise=noise, plant=plant) for plant in (None, {}))
-        found = mh.profile_heads(made.model, made.texts(), window=100, progress=False)
+        made, nothing = (make_behaving(seed, noise, plant) for plant in (None, {}))
+        attends = {head: it.attends for head, it in made.heads.items()}
+        found = mh.profile_heads(made.model, made.texts, window=100, progress=False)
         scores = {
-            f"attention: {name}": (found.dataset["excess"].values[..., at], of(made.attends, name))
+            f"attention: {name}": (found.dataset["excess"].values[..., at], of(attends, name))
             for at, name in enumerate(NAMES.values())
-            if name in made.attends.values()
+            if name in attends.values()
         }
         for name, (score, truth) in (scores | copied(made, found)).items():
             areas.setdefault(name, []).append(area(score, truth))
-        empty = mh.profile_heads(nothing.model, nothing.texts(), window=100, progress=False)
+        empty = mh.profile_heads(nothing.model, nothing.texts, window=100, progress=False)
         weights = mh.behaviour.copying_scores(nothing.model, progress=False).dataset
         parts = mh.behaviour.logit_attribution(nothing.model, nothing.pairs(), progress=False).dataset
         repair = mh.patching.self_repair(nothing.model, nothing.pairs(), progress=False).select(effect="repair").dataset
@@ -99,10 +101,11 @@ def planted(n: int, noise: float) -> dict[str, Any]:
     }
 
 
-def copied(made: BehavingModel, profile: mh.behaviour.HeadProfile) -> dict[str, tuple[np.ndarray, set[mh.HeadId]]]:
+def copied(made: KnownModel, profile: mh.behaviour.HeadProfile) -> dict[str, tuple[np.ndarray, set[mh.HeadId]]]:
     """What should be highest in the heads that copy or suppress, and these heads."""
     pairs, shape = made.pairs(), (made.model.n_layers, made.model.n_heads)
-    negative, primary, backup = (of(made.heads, name) for name in ("negative", "primary", "backup"))
+    named = {head: it.name for head, it in made.heads.items()}
+    negative, primary, backup = (of(named, name) for name in ("negative", "primary", "backup"))
     weights = mh.behaviour.copying_scores(made.model, progress=False).dataset["score"].values
     parts = mh.behaviour.logit_attribution(made.model, pairs, progress=False).dataset["score"].values
     repair = mh.patching.self_repair(made.model, pairs, progress=False).select(effect="repair").dataset["score"].values

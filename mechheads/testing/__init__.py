@@ -7,25 +7,19 @@ True
 
 from __future__ import annotations
 
-from mechheads.testing.behaving import BehavingModel, behaving_model
 from mechheads.testing.checks import Check, CheckFailed, Report, check_intervention, check_metric
-from mechheads.testing.compiled import CompiledModel, compiled_model
 from mechheads.testing.exercises import check_answer
+from mechheads.testing.known import KnownModel, KnownNode, behaving_model, compiled_model, trained_model
 from mechheads.testing.planted import PlantedHead, PlantedModel, planted_model
-from mechheads.testing.programs import CompiledHead
-from mechheads.testing.trained import TrainedModel, TrainedNode, trained_model
 
 __all__ = [
-    "BehavingModel",
     "Check",
     "CheckFailed",
-    "CompiledHead",
-    "CompiledModel",
+    "KnownModel",
+    "KnownNode",
     "PlantedHead",
     "PlantedModel",
     "Report",
-    "TrainedModel",
-    "TrainedNode",
     "behaving_model",
     "check_answer",
     "check_intervention",

@@ -7,17 +7,29 @@ from typing import Any, Literal
 import numpy as np
 from numpy.random import Generator
 
+from benchmarks.truth.files import coarse
 from mechheads.heads import HeadId
 from mechheads.testing.planting import Matrix, unit, with_noise
 
 Behaviour = Literal[
     "previous-token", "self", "sink", "duplicate-token", "induction", "delimiter", "primary", "backup", "negative"
 ]
+DOES: dict[Behaviour, str] = {
+    "previous-token": "attends to the word before; one such head of layer 0 writes it",
+    "self": "attends to the word itself",
+    "sink": "attends to the first token",
+    "duplicate-token": "attends to earlier copies of the word",
+    "induction": "attends to the word after an earlier copy of this one",
+    "delimiter": "attends to delimiters",
+    "primary": "attends as an induction head does, raises the logit of the word there, and writes a flag that it has",
+    "backup": "as primary, but only if there is no flag; else it rests on the first token",
+    "negative": "attends as an induction head does, and lowers the logit of the word there",
+}
 COPIED: dict[Behaviour | None, float] = {"primary": 4.0, "backup": 1.5, "negative": -1.0}
 """By how much these heads raise the logit of the token that they attend to."""
-D_HEAD = 64
+D_HEAD = 32
 DELIMITERS = ".,:;?!"
-_WORD, _FREQUENCIES = 40, 16
+_WORD, _FREQUENCIES = 24, 8
 _STRENGTH = 12.0
 """How many nats a key that matches the query is above one that does not."""
 _SILENCED = 1.5
@@ -52,6 +64,8 @@ class Writer:
         self._weights["transformer.ln_f.weight"][:] = 1
         self._answers = rng.normal(size=(_WORD, len(self._part["output"]))) / np.sqrt(len(self._part["output"]))
         self._weights["lm_head.weight"][:] = unit(words @ self._answers) @ self._part["output"]
+        for name in ("transformer.wte", "transformer.wpe", "lm_head"):
+            self._weights[f"{name}.weight"][:] = coarse(self._weights[f"{name}.weight"], 1 / 256)
         for layer in range(config.n_layer):
             self._weights[f"transformer.h.{layer}.ln_1.weight"][:] = 1
             self._weights[f"transformer.h.{layer}.ln_2.weight"][:] = 1
@@ -79,7 +93,7 @@ class Writer:
             W_Q, W_K_T = with_noise(W_Q, W_K.T, ones, ones.T, noise, rng)
             W_K = W_K_T.T
         for part, weight in enumerate((W_Q, W_K)):
-            into[:, part * self._d_model : (part + 1) * self._d_model][:, own] = self._axes.T @ weight
+            into[:, part * self._d_model : (part + 1) * self._d_model][:, own] = _rounded(self._axes.T @ weight)
         reads, W_V = self._part["word"], np.eye(_WORD, D_HEAD)
         if tells_previous:
             to, W_O = self._part["before"], np.eye(D_HEAD, _WORD)
@@ -95,8 +109,8 @@ class Writer:
             W_V = np.block([[W_V[:, :-1], np.zeros((_WORD, 1))], [np.eye(1, D_HEAD, D_HEAD - 1)]])
             to = np.concatenate([to, self._part["copied"]])
             W_O = np.block([[W_O[:-1], np.zeros((D_HEAD - 1, 1))], [np.eye(1, len(to), len(to) - 1)]])
-        into[:, 2 * self._d_model :][:, own] = reads.T @ W_V
-        self._weights[f"{block}.c_proj.weight"][own] = W_O @ to
+        into[:, 2 * self._d_model :][:, own] = _rounded(reads.T @ W_V)
+        self._weights[f"{block}.c_proj.weight"][own] = _rounded(W_O @ to)
 
     def _planted(self, behaviour: Behaviour) -> tuple[Matrix, Matrix]:
         """W_Q and W_K on the parts that heads read."""
@@ -143,3 +157,8 @@ class Writer:
         size = np.linalg.norm(self._planted("induction")[0] @ self._planted("induction")[1].T)
         scale = np.sqrt(size / np.linalg.norm(W_Q @ W_K.T))
         return W_Q * scale, W_K * scale
+
+
+def _rounded(weight: Matrix) -> Matrix:
+    """Nearly the same, but in a file that is small."""
+    return coarse(weight, np.abs(weight).max() / 32)

@@ -1,9 +1,8 @@
-"""Train the models in ``mechheads/data/trained``, which ``mh.testing.trained_model`` loads.
+"""Train the models that ``mh.testing.trained_model`` loads: ``python -m benchmarks.truth.train_circuits``.
 
-``python -m benchmarks.train_circuits`` trains one small GPT-2 for each program of
-``mechheads.testing.causal_programs``, by strict interchange-intervention training (SIIT; Gupta et al. 2024,
-InterpBench, arXiv 2407.14494; Geiger et al. 2022, arXiv 2112.00826). Each step has three losses, all of them
-cross-entropies of the answer after the last word:
+It trains one small GPT-2 for each program of ``causal_programs.py``, by strict interchange-intervention training (SIIT;
+Gupta et al. 2024, InterpBench, arXiv 2407.14494; Geiger et al. 2022, arXiv 2112.00826). Each step has three losses, all
+of them cross-entropies of the answer after the last word:
 
 - behaviour: the answer to a text;
 - interchange: one head or MLP that computes a variable gets what it gave in another text, at all positions. The answer
@@ -11,7 +10,10 @@ cross-entropies of the answer after the last word:
 - strictness: heads and MLPs without a variable, each with a chance of one half, get what they gave in another text. The
   answer must not change.
 
-The weights and what is measured on texts that training does not see are written to one safetensors file a program.
+The weights are written to ``mechheads/data/known``, and what is measured on texts that training does not see to
+``trained.json``: ``"accuracy"``; ``"interchange"``, of each variable how often the answer after an interchange is the
+program's; ``"moves"``, of each variable how often an interchange changes the answer; ``"changes"``, the same of every
+other head and MLP.
 """
 
 from __future__ import annotations
@@ -29,17 +31,20 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from numpy.random import Generator, default_rng
-from safetensors.torch import save_file
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
-from mechheads.testing.causal_programs import CAUSAL_PROGRAMS, CausalProgram
+from benchmarks.truth import causal_programs
+from benchmarks.truth.causal_programs import CAUSAL_PROGRAMS, CausalProgram
+from benchmarks.truth.files import KNOWN, N_TEXTS as N_KNOWN, draw_pairs, write_known
+from mechheads.testing.known import KnownNode
 from mechheads.testing.planting import blank_gpt2, word_tokenizer
 
-FOLDER = Path(__file__).parent.parent / "mechheads" / "data" / "trained"
+MEASURED = Path(__file__).with_name("trained.json")
 N_HEADS, D_MODEL, D_MLP = 4, 40, 80
 N_TEXTS, ROWS, RATE = 20_000, 96, 3e-3
 STEPS = {"induction": 1000, "indirect_object": 1200, "comparison": 2500}
+_POSITIONS = "transformer.wpe.weight"
 NONE = -100
 """The target where the program has no value; ``cross_entropy`` leaves it out."""
 Outputs = dict[str, Tensor]
@@ -110,10 +115,15 @@ def run(
         return gpt2(ids, use_cache=False, logits_to_keep=1).logits[:, -1], outputs
 
 
+def blank(program: CausalProgram, tokenizer: Any) -> Any:
+    """A GPT-2 whose weights are all zero."""
+    sizes = {"vocab_size": len(tokenizer), "n_positions": tokenizer.model_max_length, "n_inner": D_MLP}
+    return blank_gpt2(program.n_layers, N_HEADS, D_MODEL, **sizes)
+
+
 def make(program: CausalProgram, tokenizer: Any, generator: torch.Generator) -> Any:
     """A GPT-2 with random weights."""
-    sizes = {"vocab_size": len(tokenizer), "n_positions": tokenizer.model_max_length, "n_inner": D_MLP}
-    gpt2 = blank_gpt2(program.n_layers, N_HEADS, D_MODEL, **sizes)
+    gpt2 = blank(program, tokenizer)
     with torch.no_grad():
         for name, weight in gpt2.named_parameters():
             if ".ln_" in name and name.endswith("weight"):
@@ -197,8 +207,8 @@ def show(layer: int, number: int) -> str:
     return f"L{layer}.mlp" if number == N_HEADS else f"L{layer}H{number}"
 
 
-def make_file(name: str, seed: int, steps: int, folder: Path, n_texts: int = N_TEXTS) -> None:
-    """Train and measure one model, and write its file."""
+def make_file(name: str, seed: int, steps: int, folder: Path, n_texts: int = N_TEXTS) -> dict[str, Any]:
+    """Train one model, write its file, and give what is measured."""
     start, program, rng = time.perf_counter(), CAUSAL_PROGRAMS[name], default_rng(seed)
     length = len(program.draw(default_rng(0)))
     tokenizer = word_tokenizer(program.words, name, length + 1)
@@ -206,23 +216,24 @@ def make_file(name: str, seed: int, steps: int, folder: Path, n_texts: int = N_T
     nodes = place(program, rng)
     train(gpt2, Texts(program, tokenizer, n_texts, rng, held_out=False), nodes, steps, rng)
     found = measure(gpt2, Texts(program, tokenizer, n_texts // 5, rng, held_out=True), nodes, rng)
-    about = {
-        "nodes": {variable: show(*node) for variable, node in nodes.items()},
-        "sizes": {
-            "n_layers": program.n_layers,
-            "n_heads": N_HEADS,
-            "d_model": D_MODEL,
-            "d_mlp": D_MLP,
-            "length": length,
-        },
-        "training": {"seed": seed, "steps": steps},
-        "held out": found,
-    }
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{name}.safetensors"
-    weights = {at: weight.detach().contiguous() for at, weight in gpt2.named_parameters()}
-    save_file(weights, path, {"about": json.dumps(about)})
-    print(f"{name}: {time.perf_counter() - start:.0f} s, {path.stat().st_size} bytes, {about['nodes']}, {found}")
+    write(name, gpt2, {at: show(*node) for at, node in nodes.items()}, folder)
+    print(f"{name}: {time.perf_counter() - start:.0f} s, {found}")
+    return {"seed": seed, "steps": steps, **found}
+
+
+def write(name: str, gpt2: Any, nodes: dict[str, str], folder: Path) -> None:
+    """Write the file of a model, with one more position, of zeros: it makes room for an answer after the text."""
+    program, weights = CAUSAL_PROGRAMS[name], gpt2.state_dict()
+    weights[_POSITIONS] = pad(weights[_POSITIONS], (0, 0, 0, 1))
+    tokenizer = word_tokenizer(program.words, name, len(weights[_POSITIONS]))
+    room = blank(program, tokenizer)
+    room.load_state_dict(weights)
+    does = {nodes[each.name]: KnownNode(each.name, each.does) for each in program.variables}
+    draw = partial(program.draw_one, held_out=True)
+    texts = [" ".join(draw(rng)) for rng in [default_rng(1)] for _ in range(N_KNOWN)]
+    pairs = draw_pairs(draw, program.answer)
+    text = Path(causal_programs.__file__).read_text("utf-8")
+    write_known(folder / f"trained-{name}.npz", room, tokenizer, does, text, texts, pairs)
 
 
 def main() -> None:
@@ -231,11 +242,13 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=list(CAUSAL_PROGRAMS), metavar="name")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help="instead of the usual number")
-    parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--out", type=Path, default=KNOWN)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    found = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
     for name in options.names:
-        make_file(name, options.seed, options.steps or STEPS[name], options.out)
+        found[name] = make_file(name, options.seed, options.steps or STEPS[name], options.out)
+        MEASURED.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """What compiled programs compute, in plain Python, texts for them, and what their heads do.
 
-``benchmarks/compile_programs.py`` has the same programs in RASP, and ``benchmarks/compile_phi3.py`` one as a graph. A
-program gives a value for each word of a text, which depends on this word and the ones before it, or None where it has
-none.
+``compile_programs.py`` has the same programs in RASP, and ``compile_phi3.py`` one as a graph. A program gives a value
+for each word of a text, which depends on this word and the ones before it, or None where it has none.
 """
 
 from __future__ import annotations
@@ -10,32 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from numpy.random import Generator, default_rng
+from numpy.random import Generator
 
-from mechheads.prompts.prompts import PromptPairs
+from mechheads.testing.known import KnownNode
 
 LETTERS = tuple("abcdefgh")
 LONGEST = 15
 """Words of a text."""
-Attends = Literal["previous-token", "duplicate-token", "induction", "delimiter"]
-
-
-@dataclass(frozen=True)
-class CompiledHead:
-    """What a program compiled into one head.
-
-    Attributes:
-        variable: the variable of the program whose value it writes, or from whose attention an MLP counts it.
-        does: the same in words.
-        attends: the name that a profile has for this attention, or None if it has none. A head that finds nothing to
-            attend to rests on the first token, so a profile may call it a sink too.
-    """
-
-    variable: str
-    does: str
-    attends: Attends | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +31,7 @@ class Program:
 
     run: Callable[[Sequence[str]], list[str | None]]
     draw: Callable[[Generator], list[str]]
-    heads: tuple[CompiledHead, ...]
+    heads: tuple[KnownNode, ...]
 
 
 def reverse(words: Sequence[str]) -> list[str | None]:
@@ -115,22 +96,6 @@ def indirect_object(words: Sequence[str]) -> list[str | None]:
     return values
 
 
-def draw_pairs(
-    draw: Callable[[Generator], list[str]], answer: Callable[[Sequence[str]], str | None], n: int, seed: int
-) -> PromptPairs:
-    """Pairs of texts of the same length with different answers."""
-    rng = default_rng(seed)
-    columns: tuple[list[str], ...] = [], [], [], []
-    for _ in range(n):
-        clean, corrupted = draw(rng), draw(rng)
-        while len(clean) != len(corrupted) or answer(clean) == answer(corrupted):
-            clean, corrupted = draw(rng), draw(rng)
-        answers = (f" {answer(words)}" for words in (clean, corrupted))
-        for column, text in zip(columns, (" ".join(clean), " ".join(corrupted), *answers), strict=True):
-            column.append(text)
-    return PromptPairs(*columns)
-
-
 def _some(rng: Generator, words: Sequence[str], least: int = 3) -> list[str]:
     return rng.choice(words, rng.integers(least, LONGEST + 1)).tolist()
 
@@ -156,55 +121,55 @@ def _draw_indirect_object(rng: Generator) -> list[str]:
     return [*before, first, "and", second, *between, ",", rng.choice([first, second]).item(), *after, "to"]
 
 
-_PREVIOUS = CompiledHead("before", "attends to the previous word, and writes it", "previous-token")
-_TIMES = CompiledHead("times", "attends to all copies of this word so far, to count them", "duplicate-token")
+_PREVIOUS = KnownNode("before", "attends to the previous word, and writes it", "previous-token")
+_TIMES = KnownNode("times", "attends to all copies of this word so far, to count them", "duplicate-token")
 PROGRAMS = {
     "reverse": Program(
         reverse,
         _draw_reverse,
         (
-            CompiledHead("bar", "attends to the bar, and writes its position", "delimiter"),
-            CompiledHead("reverse", "attends to the word as far before the bar as this one is after it, and copies it"),
+            KnownNode("bar", "attends to the bar, and writes its position", "delimiter"),
+            KnownNode("reverse", "attends to the word as far before the bar as this one is after it, and copies it"),
         ),
     ),
     "induction": Program(
         induction,
         _draw_induction,
-        (_PREVIOUS, CompiledHead("induction", "attends to the word after a copy of this one", "induction")),
+        (_PREVIOUS, KnownNode("induction", "attends to the word after a copy of this one", "induction")),
     ),
     "pattern": Program(
         pattern,
         _draw_pattern,
         (
             _PREVIOUS,
-            CompiledHead("after_a_b", "attends to the previous word: is it b after a?", "previous-token"),
+            KnownNode("after_a_b", "attends to the previous word: is it b after a?", "previous-token"),
         ),
     ),
     "histogram": Program(
         histogram,
         lambda rng: _some(rng, LETTERS[:4]),
-        (_TIMES, CompiledHead("histogram", "attends to all words with this word's count, to count them")),
+        (_TIMES, KnownNode("histogram", "attends to all words with this word's count, to count them")),
     ),
     "distinct": Program(
         distinct,
         lambda rng: _some(rng, LETTERS[:6]),
-        (_TIMES, CompiledHead("distinct", "attends to all words that were new, to count them")),
+        (_TIMES, KnownNode("distinct", "attends to all words that were new, to count them")),
     ),
     "majority": Program(
         majority,
         lambda rng: _some(rng, LETTERS[:4]),
         (
-            CompiledHead("share_of_a", "attends to all words, and writes the share of a"),
-            CompiledHead("share_of_b", "attends to all words, and writes the share of b"),
+            KnownNode("share_of_a", "attends to all words, and writes the share of a"),
+            KnownNode("share_of_b", "attends to all words, and writes the share of b"),
         ),
     ),
     "brackets": Program(
         brackets,
         lambda rng: _some(rng, ("(", ")", "x")),
         (
-            CompiledHead("opened", "attends to all opening brackets, to count them"),
-            CompiledHead("closed", "attends to all closing brackets, to count them"),
-            CompiledHead("wrongs", "attends to all words after which more were closed than opened, to count them"),
+            KnownNode("opened", "attends to all opening brackets, to count them"),
+            KnownNode("closed", "attends to all closing brackets, to count them"),
+            KnownNode("wrongs", "attends to all words after which more were closed than opened, to count them"),
         ),
     ),
     "indirect_object": Program(
@@ -212,8 +177,8 @@ PROGRAMS = {
         _draw_indirect_object,
         (
             _TIMES,
-            CompiledHead("subject", "attends from the last word to the name that came again, and writes it"),
-            CompiledHead("indirect_object", "attends to the name that is not the subject, and copies it"),
+            KnownNode("subject", "attends from the last word to the name that came again, and writes it"),
+            KnownNode("indirect_object", "attends to the name that is not the subject, and copies it"),
         ),
     ),
     "phi3_induction": Program(
@@ -221,8 +186,8 @@ PROGRAMS = {
         _draw_induction,
         (
             _PREVIOUS,
-            CompiledHead("induction", "attends to the word after a copy of this one", "induction"),
-            CompiledHead("room", "attends to this word, and clears it from where the answer is written"),
+            KnownNode("induction", "attends to the word after a copy of this one", "induction"),
+            KnownNode("room", "attends to this word, and clears it from where the answer is written"),
         ),
     ),
 }

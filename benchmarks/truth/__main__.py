@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 import mechheads as mh
-from mechheads.testing import compiled_model, planted_model, trained_model
-from mechheads.testing.causal_programs import CAUSAL_PROGRAMS
-from mechheads.testing.programs import PROGRAMS
+from benchmarks.truth.causal_programs import CAUSAL_PROGRAMS
+from benchmarks.truth.programs import PROGRAMS
+from mechheads.testing import KnownModel, compiled_model, planted_model, trained_model
 
 PLACE = Path(__file__).with_name("truth.json")
 QUIET: dict[str, Any] = {"progress": False}
@@ -49,10 +49,9 @@ class Known:
     needed: np.ndarray
 
 
-def compiled(name: str, seed: int) -> Known:
-    """A compiled program."""
-    made = compiled_model(name, seed=seed)
-    return Known(name, "compiled", made.model, made.pairs(N_PAIRS), _marked(made.model, made.heads))
+def known_model(name: str, kind: str, made: KnownModel) -> Known:
+    """A compiled or trained model."""
+    return Known(name, kind, made.model, made.pairs(N_PAIRS), _marked(made.model, made.heads))
 
 
 def planted(relation: str, seed: int) -> Known:
@@ -65,12 +64,6 @@ def planted(relation: str, seed: int) -> Known:
     pairs = mh.PromptPairs(clean, corrupted, [f" {word}" for word in answer], [f" {word}" for word in wrong])
     held = [head for head, of in made.heads.items() if relation in of.relations and of.kind != "unattended"]
     return Known(f"planted {relation}", "planted", made.model, pairs, _marked(made.model, held))
-
-
-def trained(name: str) -> Known:
-    """A model that was trained to a known circuit."""
-    made = trained_model(name)
-    return Known(f"trained {name}", "trained", made.model, made.pairs(N_PAIRS), _marked(made.model, made.heads))
 
 
 def _marked(model: mh.Model, heads: Any) -> np.ndarray:
@@ -125,9 +118,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=PLACE)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    known = [compiled(name, options.seed) for name in PROGRAMS]
+    known = [known_model(name, "compiled", compiled_model(name)) for name in PROGRAMS]
     known += [planted(relation, options.seed + i) for i, relation in enumerate(RELATIONS)]
-    known += [trained(name) for name in CAUSAL_PROGRAMS]
+    known += [known_model(f"trained {name}", "trained", trained_model(name)) for name in CAUSAL_PROGRAMS]
     found: dict[str, list[float]] = {name: [] for name in (*METHODS, COMBINED)}
     seconds = dict.fromkeys(METHODS, 0.0)
     for each in known:

@@ -1,8 +1,9 @@
-"""Compile RASP programs to the weights in ``mechheads/data/compiled``, which ``mh.testing.compiled_model`` loads.
+"""Compile RASP programs to the files in ``compiled``, from which ``compiled_weights.py`` makes models.
 
 It needs tracr with jax, which the package does not: ``pip install tracr-pypi==1.0.0 safetensors`` in an environment of
-its own (Python 3.11, jax 0.10.2 and dm-haiku 0.0.17 were used), then ``python benchmarks/compile_programs.py``. tracr
-(Lindner et al. 2023, arXiv 2301.05062) has the Apache licence, version 2.0; its weights follow from the program alone.
+its own (Python 3.11, jax 0.10.2 and dm-haiku 0.0.17 were used), then ``python benchmarks/truth/compile_programs.py``.
+tracr (Lindner et al. 2023, arXiv 2301.05062) has the Apache licence, version 2.0; its weights follow from the program
+alone.
 
 Each program is causal, and is written here as it is shipped. Of each head the name of the variable that it computes is
 kept, from the labels of the directions of the residual stream that it writes to. Before a file is written, the compiled
@@ -38,7 +39,7 @@ from tracr.rasp.rasp import (  # pyright: ignore[reportMissingImports]
     tokens,
 )
 
-FOLDER = Path(__file__).parent.parent / "mechheads" / "data" / "compiled"
+FOLDER = Path(__file__).parent / "compiled"
 LETTERS = tuple("abcdefgh")
 LENGTH = 15
 EXACTNESS = 2000.0

@@ -1,4 +1,9 @@
-"""The weights of a compiled model: read from a file, and written into a GPT-2; ``compiled.py`` describes them."""
+"""Make the compiled models of ``mechheads/data/known``: ``python -m benchmarks.truth.compiled_weights``.
+
+What a compiler gave is read from ``compiled`` and written into a GPT-2 or a Phi-3 with four heads in each layer. Which
+head is which is random; ``mechheads.testing.known`` describes the rest. A token that is no word of the program is read
+as one of its words.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.random import default_rng
+from numpy.random import Generator, default_rng
 from safetensors import safe_open
 
+from benchmarks.truth.files import KNOWN, N_TEXTS, coarse, draw_pairs, write_known
+from benchmarks.truth.programs import LONGEST, PROGRAMS
 from mechheads.heads import HeadId
-from mechheads.testing.planting import Matrix, blank_gpt2
+from mechheads.testing.planting import Matrix, blank_gpt2, word_tokenizer
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, Phi3ForCausalLM, PreTrainedTokenizerFast
 
+FOLDER = Path(__file__).parent / "compiled"
+N_HEADS = 4
 _SCALE = 1e6
 """Of the norms: with its square as epsilon, no activation changes what they divide by."""
 _LOGIT = 20.0
@@ -28,7 +37,7 @@ _FREE, _IDLE_SIZE = 8, 1.2
 
 @dataclass(frozen=True)
 class Compiled:
-    """The content of a file of ``benchmarks/compile_programs.py`` or ``benchmarks/compile_phi3.py``.
+    """The content of a file of ``compile_programs.py`` or ``compile_phi3.py``.
 
     Attributes:
         program: the text of the program.
@@ -67,23 +76,17 @@ class Compiled:
     def n_positions(self) -> int:
         return self.config["max_position_embeddings"] if self.config else len(self.matrices["positions"])
 
-    @property
-    def most_heads(self) -> int:
-        """The heads of the layer that has most."""
-        return max(map(len, self.layers))
-
 
 def as_gpt2(
-    compiled: Compiled, tokenizer: PreTrainedTokenizerFast, heads: Mapping[HeadId, str], n_heads: int, seed: int
+    compiled: Compiled, tokenizer: PreTrainedTokenizerFast, heads: Mapping[HeadId, str], seed: int
 ) -> GPT2LMHeadModel:
     """A GPT-2 that computes what a compiled model does.
 
     Args:
         heads: the variable of each head that is used.
-        n_heads: the number of heads in each layer.
         seed: for the weights of all other heads.
     """
-    matrices, n_layers = compiled.matrices, len(compiled.layers)
+    matrices, n_layers, n_heads = compiled.matrices, len(compiled.layers), N_HEADS
     n_positions, inner = matrices["positions"].shape
     d_key = next(matrix.shape[1] for name, matrix in matrices.items() if name.endswith(".query"))
     d_head = -(-max(n_heads * d_key, inner + 1 + _FREE, matrices["0.mlp.1"].shape[1] // 4 + 1) // n_heads)
@@ -122,9 +125,9 @@ def as_gpt2(
             output[:d_key, : inner + 1] = _balanced(parts[3])
         else:
             rng = default_rng([seed, 1, layer, number])
-            query[:inner, own], key[:inner, own] = rng.normal(0, _IDLE_SIZE, (2, inner, d_head))
-            value[:inner, own] = rng.normal(0, inner**-0.5, (inner, d_head))
-            output[:, inner + 1 :] = _balanced(rng.normal(0, d_head**-0.5, (d_head, output.shape[1] - inner - 2)))
+            query[:inner, own], key[:inner, own] = _normal(rng, _IDLE_SIZE, (2, inner, d_head))
+            value[:inner, own] = _normal(rng, inner**-0.5, (inner, d_head))
+            output[:, inner + 1 :] = _balanced(_normal(rng, d_head**-0.5, (d_head, output.shape[1] - inner - 2)))
     for layer in range(n_layers):
         read, write = (matrices[f"{layer}.mlp.{i}"] for i in (1, 2))
         weights[f"transformer.h.{layer}.mlp.c_fc.weight"][:inner, : read.shape[1]] = read
@@ -133,13 +136,13 @@ def as_gpt2(
 
 
 def as_phi3(
-    compiled: Compiled, tokenizer: PreTrainedTokenizerFast, heads: Mapping[HeadId, str], n_heads: int, seed: int
+    compiled: Compiled, tokenizer: PreTrainedTokenizerFast, heads: Mapping[HeadId, str], seed: int
 ) -> Phi3ForCausalLM:
-    """A Phi-3 with the weights of a compiled one, but any number of heads; arguments as for ``as_gpt2``."""
+    """A Phi-3 with the weights of a compiled one; arguments as for ``as_gpt2``."""
     import torch
     from transformers import Phi3Config, Phi3ForCausalLM
 
-    matrices, d_head = compiled.matrices, compiled.config["head_dim"]
+    matrices, d_head, n_heads = compiled.matrices, compiled.config["head_dim"], N_HEADS
     stored = len(matrices["model.layers.0.self_attn.o_proj.weight"].T) // d_head
     counts = {"num_attention_heads": n_heads, "num_key_value_heads": n_heads, "vocab_size": len(tokenizer)}
     config = Phi3Config(**{**compiled.config, **counts, "pad_token_id": tokenizer.pad_token_id})
@@ -160,12 +163,39 @@ def as_phi3(
             output[:] = matrices[f"{block}.o_proj.weight"][:, at * d_head : (at + 1) * d_head]
         else:
             rng, free = default_rng([seed, 1, layer, number]), slice(compiled.free, compiled.free + _FREE)
-            qkv[:2, :, : compiled.free] = rng.normal(0, _IDLE_SIZE, (2, d_head, compiled.free))
-            qkv[2, :, : compiled.free] = rng.normal(0, compiled.free**-0.5, (d_head, compiled.free))
-            output[free] = rng.normal(0, d_head**-0.5, (_FREE, d_head))
+            qkv[:2, :, : compiled.free] = _normal(rng, _IDLE_SIZE, (2, d_head, compiled.free))
+            qkv[2, :, : compiled.free] = _normal(rng, compiled.free**-0.5, (d_head, compiled.free))
+            output[free] = _normal(rng, d_head**-0.5, (_FREE, d_head))
     return phi3
+
+
+def make_file(name: str, folder: Path = KNOWN, seed: int = 0) -> None:
+    """Make one model, and write its file."""
+    compiled, program = Compiled.read(FOLDER / f"{name}.safetensors"), PROGRAMS[name]
+    variables = {
+        HeadId(layer, int(number)): variable
+        for layer, of in enumerate(compiled.layers)
+        for number, variable in zip(default_rng([seed, 0, layer]).permutation(N_HEADS), of, strict=False)
+    }
+    new = [answer for answer in compiled.answers if answer not in compiled.words]
+    tokenizer = word_tokenizer([*compiled.words, *new], name, compiled.n_positions)
+    made = (as_phi3 if compiled.config else as_gpt2)(compiled, tokenizer, variables, seed)
+    known = {head.name: head for head in program.heads}
+    nodes = {str(head): known[variable] for head, variable in variables.items() if variable in known}
+    texts = [" ".join(row) for row in default_rng(seed).choice(compiled.words, (N_TEXTS, LONGEST))]
+    pairs = draw_pairs(program.draw, lambda words: program.run(words)[-1])
+    write_known(folder / f"compiled-{name}.npz", made, tokenizer, nodes, compiled.program, texts, pairs)
+
+
+def _normal(rng: Generator, size: float, shape: tuple[int, ...]) -> Matrix:
+    return coarse(rng.normal(0, size, shape), size / 4)
 
 
 def _balanced(rows: Matrix) -> Matrix:
     """The rows with one more entry, which brings their mean to zero."""
     return np.column_stack([rows, -rows.sum(1)])
+
+
+if __name__ == "__main__":
+    for name in PROGRAMS:
+        make_file(name)

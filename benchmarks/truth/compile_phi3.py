@@ -1,8 +1,8 @@
-"""Compile a program to a Phi-3 checkpoint for ``mh.testing.compiled_model("phi3_induction")``.
+"""Compile a program to a Phi-3 in ``compiled``, from which ``compiled_weights.py`` makes a model.
 
 It needs torchwright, which the package does not: ``pip install "torchwright[hf]==0.2.0"`` in an environment of its own,
-then ``python benchmarks/compile_phi3.py``. torchwright (Porter 2026) has the Apache licence, version 2.0; its weights
-follow from the program alone. Which head computes what is read from the schedule that it writes with the checkpoint.
+then ``python benchmarks/truth/compile_phi3.py``. torchwright (Porter 2026) has the Apache licence, version 2.0; its
+weights follow from the program alone. Which head computes what is read from the schedule that it writes with them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torchwright.ops.inout_nodes import (  # pyright: ignore[reportMissingImport
     create_rope_config,
 )
 
-FOLDER = Path(__file__).parent.parent / "mechheads" / "data" / "compiled"
+FOLDER = Path(__file__).parent / "compiled"
 WORDS = tuple("abcdefgh")
 D_MODEL, D_HEAD, POSITIONS = 128, 32, 64
 VARIABLES = {"attention_ops.attend_to_offset": "before", "attention_ops.attend_argmax_dot": "induction"}

@@ -1,0 +1,211 @@
+"""Models whose heads are known: compiled from programs, trained to circuits, or built to behave.
+
+Their weights come with the package; ``benchmarks/truth`` has what made them.
+
+**Compiled.** A program in RASP (Weiss et al. 2021, arXiv 2106.06981) was compiled by tracr (Lindner et al. 2023, arXiv
+2301.05062) to a transformer without norms, and its weights were put into a GPT-2 that computes the same: each norm has
+weights of 1e6 and an epsilon of 1e12, so that it only subtracts the mean, and one more direction of the residual stream
+keeps the mean at zero. The logit of what the program gives is 20, and 0 otherwise. One more program was compiled by
+torchwright (Porter 2026, github.com/physicsrob/torchwright) to a Phi-3 with its norms, rotations and gates. tracr and
+torchwright have the Apache licence, version 2.0. The compilers make the heads that the program needs. All others attend
+at random, and write to directions that nothing reads.
+
+**Trained.** A program says what the model computes, and which head or MLP computes each of its variables. A GPT-2 with
+random weights was trained to it by strict interchange-intervention training (SIIT; Gupta et al. 2024, InterpBench,
+arXiv 2407.14494; Geiger et al. 2022, arXiv 2112.00826):
+
+- it gives the program's answers;
+- if a head or MLP of the program gets what it gave in another text, the answer is the program's with the variable's
+  value of the other text;
+- if any other head or MLP gets what it gave in another text, the answer stays.
+
+Nothing is said of what such a model does if a head is taken away (zero ablation): training only interchanged.
+
+**Behaving.** The weights of a GPT-2 were computed, so that some heads attend to the token before, to earlier copies and
+so on, with noise of half their size. The other heads attend and write at random.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mechheads.data import folder
+from mechheads.heads import HeadId, Node, check_node, in_order
+from mechheads.messages.arguments import check_known
+from mechheads.model.load import from_transformers
+from mechheads.model.model import Model
+from mechheads.prompts.prompts import PromptPairs, Prompts
+from mechheads.testing.planting import word_tokenizer
+
+
+@dataclass(frozen=True)
+class KnownNode:
+    """What a head or MLP does.
+
+    Attributes:
+        name: the variable of the program that it computes, or its behaviour.
+        does: the same in words.
+        attends: the name that a profile has for its attention, or None if it has none. A head that finds nothing to
+            attend to rests on the first token, so a profile may call it a sink too.
+    """
+
+    name: str
+    does: str
+    attends: str | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KnownModel:
+    """A model whose heads are known; made by ``compiled_model``, ``trained_model`` and ``behaving_model``.
+
+    Attributes:
+        model: the model, in float32 on the CPU.
+        program: the text of the program that it computes, as Python; empty if it was built to behave.
+        nodes: what each head and MLP does that is known to do something.
+        texts: texts for a profile. The program need not have an answer to them.
+        all_pairs: pairs of texts of the same length with different answers after their last words.
+    """
+
+    model: Model
+    program: str
+    nodes: dict[Node, KnownNode]
+    texts: list[str]
+    all_pairs: PromptPairs
+
+    @property
+    def heads(self) -> dict[HeadId, KnownNode]:
+        """The heads among the nodes.
+
+        >>> [it.name for it in mh.testing.trained_model("comparison").heads.values()]
+        ['before', 'number']
+        """
+        return {node: it for node, it in self.nodes.items() if isinstance(node, HeadId)}
+
+    @property
+    def others(self) -> tuple[HeadId, ...]:
+        """All other heads: of a program, no answer depends on them; of a behaving model, they do nothing in particular.
+
+        >>> len(mh.testing.compiled_model("reverse").others)
+        6
+        """
+        every = (HeadId(layer, head) for layer in range(self.model.n_layers) for head in range(self.model.n_heads))
+        return tuple(head for head in every if head not in self.nodes)
+
+    def pairs(self, n: int = 24) -> PromptPairs:
+        """The first pairs, for patching. ``answer`` and ``wrong`` are the answers to both texts.
+
+        Of a behaving model, the clean text ends with a copy of an earlier word, and the answer is what followed it; the
+        wrong answer is another word of the text.
+
+        Raises:
+            ValueError: if there are fewer pairs than ``n``, or ``n`` is less than 1.
+
+        >>> made = mh.testing.compiled_model("induction")
+        >>> effect = mh.activation_patch(made.model, made.pairs(), progress=False)
+        >>> sorted(effect.top(2).index) == sorted(map(str, made.heads))
+        True
+        """
+        known = self.all_pairs
+        if not 1 <= n <= len(known.clean):
+            raise ValueError(f"n is {n}; it must be from 1 to {len(known.clean)}, the number of known pairs")
+        return PromptPairs(*(column[:n] for column in (known.clean, known.corrupted, known.answer, known.wrong)))
+
+    def prompts(self, n: int = 24) -> Prompts:
+        """The clean texts of ``pairs(n)``, with the same answers.
+
+        >>> mh.testing.trained_model("comparison").prompts(1)
+        Prompts(1)
+        """
+        pairs = self.pairs(n)
+        return Prompts(pairs.clean, answer=pairs.answer, wrong=pairs.wrong)
+
+    def __repr__(self) -> str:
+        nodes = " ".join(f"{node}={it.name}" for node, it in self.nodes.items())
+        return f"<KnownModel {self.model.name!r}: {nodes}, {len(self.others)} other heads>"
+
+
+def compiled_model(name: str) -> KnownModel:
+    """A transformer that was compiled from a program, for testing what finds heads and circuits.
+
+    ``help(mh.testing.known)`` describes its weights.
+
+    Args:
+        name: the program: reverse, induction, pattern, histogram, distinct, majority, brackets, indirect_object, or
+            phi3_induction, which is a Phi-3 instead of a GPT-2.
+
+    Raises:
+        ValueError: if there is no such program.
+
+    >>> made = mh.testing.compiled_model("induction")
+    >>> made
+    <KnownModel 'compiled-induction': L0H2=before L1H3=induction, 6 other heads>
+    >>> made.heads[mh.HeadId(1, 3)].does
+    'attends to the word after a copy of this one'
+    """
+    return _shipped("compiled", name)
+
+
+def trained_model(name: str) -> KnownModel:
+    """A transformer that was trained to a known circuit, for testing what finds heads and circuits.
+
+    ``help(mh.testing.known)`` describes the training, which did not see the texts of ``pairs``.
+
+    Args:
+        name: the program: induction, indirect_object or comparison.
+
+    Raises:
+        ValueError: if there is no such program.
+
+    >>> made = mh.testing.trained_model("indirect_object")
+    >>> [it.name for it in made.nodes.values()]
+    ['duplicate', 'inhibited', 'mover']
+    """
+    return _shipped("trained", name)
+
+
+def behaving_model() -> KnownModel:
+    """A transformer whose heads attend in known ways, for testing what says how heads behave.
+
+    Two heads have each behaviour, and one is primary: it copies the word that it attends to, and two backup heads stand
+    in for it. Negative heads lower the logit of the word that they attend to.
+
+    >>> made = mh.testing.behaving_model()
+    >>> profile = mh.profile_heads(made.model, made.texts, window=100, progress=False)
+    >>> set(profile.named("induction")) == {head for head, it in made.heads.items() if it.attends == "induction"}
+    True
+    """
+    return read_known("behaving", Path(str(folder("known") / "behaving.npz")))
+
+
+def read_known(name: str, path: Path) -> KnownModel:
+    """The model in a file of ``benchmarks.truth.files.write_known``.
+
+    Args:
+        name: what the model is called.
+        path: the file.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with np.load(path) as file:
+        about = json.loads(file["about"].tobytes())
+        weights = {at: torch.from_numpy(file[at]) for at in file.files if at != "about"}
+    config = AutoConfig.for_model(**about["config"])
+    tokenizer = word_tokenizer(about["vocabulary"], name, config.max_position_embeddings)
+    with torch.random.fork_rng(devices=[]):
+        made = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+        made.load_state_dict(weights)
+        model = from_transformers(made, tokenizer, name)
+    known = {check_node(at, model.n_layers, model.n_heads): KnownNode(*it) for at, it in about["nodes"].items()}
+    nodes = {node: known[node] for node in in_order(known)}
+    return KnownModel(model, about["program"], nodes, about["texts"], PromptPairs(*about["pairs"]))
+
+
+def _shipped(kind: str, name: str) -> KnownModel:
+    files = {file.name for file in folder("known").iterdir() if file.name.startswith(f"{kind}-")}
+    check_known("name", name, sorted(file.removeprefix(f"{kind}-").removesuffix(".npz") for file in files))
+    return read_known(f"{kind}-{name}", Path(str(folder("known") / f"{kind}-{name}.npz")))
