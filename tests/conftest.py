@@ -21,7 +21,7 @@ LONG = (
     "test_notebooks",
     "test_docs",
     "test_payload",
-    "test_behaving",
+    "test_known",
     "test_memory",
     "test_teaching",
     "test_sweep",

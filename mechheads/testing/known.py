@@ -118,8 +118,9 @@ class KnownModel:
     def prompts(self, n: int = 24) -> Prompts:
         """The clean texts of ``pairs(n)``, with the same answers.
 
-        >>> mh.testing.trained_model("comparison").prompts(1)
-        Prompts(1)
+        >>> prompts = mh.testing.trained_model("comparison").prompts(1)
+        >>> prompts.items, prompts.answer
+        (['red 5 blue 7 grey 4 , 7 blue'], [' same'])
         """
         pairs = self.pairs(n)
         return Prompts(pairs.clean, answer=pairs.answer, wrong=pairs.wrong)

@@ -11,6 +11,7 @@ import torch
 
 import mechheads as mh
 import mechheads.behaviour.recipes.retrieval as retrieval
+from benchmarks.truth.behaving import make_behaving
 from mechheads.behaviour import retrieval_heads
 from support.ctrl_c import stopped_at
 from support.levels import few
@@ -82,7 +83,7 @@ def test_scores_are_those_of_patterns_read_one_by_one(small: mh.Model) -> None:
 
 def test_planted_induction_heads_retrieve_all_but_the_first_token() -> None:
     plant: Any = {"L0H1": "previous-token", "L2H3": "induction", "L1H2": "duplicate-token"}
-    made = mh.testing.behaving_model(noise=0, plant=plant)
+    made = make_behaving(noise=0, plant=plant)
     tokenizer = made.model.tokenizer
     words = [word for word in sorted(tokenizer.vocab) if word.startswith("▁") and word[1:].isalpha()]
     words = [word[1:] for word in np.random.default_rng(0).permutation(words)]
@@ -98,7 +99,7 @@ def test_planted_induction_heads_retrieve_all_but_the_first_token() -> None:
     others = np.delete(found.scores.values.ravel(), 2 * found.n_heads + 3)
     assert others.max() < 0.2
     assert found.dataset["control"].values.max() < 0.2
-    assert found.dataset["attention"].values[2, 3] > 0.7
+    assert found.dataset["attention"].values[2, 3] > 0.6
 
 
 @pytest.mark.usefixtures("short_questions")
