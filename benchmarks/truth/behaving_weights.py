@@ -7,7 +7,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.random import Generator
 
-from benchmarks.truth.files import coarse
 from mechheads.heads import HeadId
 from mechheads.testing.planting import Matrix, unit, with_noise
 
@@ -65,7 +64,7 @@ class Writer:
         self._answers = rng.normal(size=(_WORD, len(self._part["output"]))) / np.sqrt(len(self._part["output"]))
         self._weights["lm_head.weight"][:] = unit(words @ self._answers) @ self._part["output"]
         for name in ("transformer.wte", "transformer.wpe", "lm_head"):
-            self._weights[f"{name}.weight"][:] = coarse(self._weights[f"{name}.weight"], 1 / 256)
+            self._weights[f"{name}.weight"][:] = _coarse(self._weights[f"{name}.weight"], 1 / 256)
         for layer in range(config.n_layer):
             self._weights[f"transformer.h.{layer}.ln_1.weight"][:] = 1
             self._weights[f"transformer.h.{layer}.ln_2.weight"][:] = 1
@@ -161,4 +160,10 @@ class Writer:
 
 def _rounded(weight: Matrix) -> Matrix:
     """Nearly the same, but in a file that is small."""
-    return coarse(weight, np.abs(weight).max() / 32)
+    return _coarse(weight, np.abs(weight).max() / 32)
+
+
+def _coarse(values: Matrix, step: float) -> Matrix:
+    """Values at most half a step off, a power of two, so that they take little room in a file."""
+    step = 2.0 ** np.floor(np.log2(step))
+    return np.round(values / step) * step

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.random import Generator, default_rng
+from numpy.random import default_rng
 from safetensors import safe_open
 
-from benchmarks.truth.files import KNOWN, N_TEXTS, coarse, draw_pairs, write_known
+from benchmarks.truth.files import KNOWN, N_TEXTS, draw_pairs, write_known
 from benchmarks.truth.programs import LONGEST, PROGRAMS
 from mechheads.heads import HeadId
 from mechheads.testing.planting import Matrix, blank_gpt2, word_tokenizer
@@ -125,9 +125,9 @@ def as_gpt2(
             output[:d_key, : inner + 1] = _balanced(parts[3])
         else:
             rng = default_rng([seed, 1, layer, number])
-            query[:inner, own], key[:inner, own] = _normal(rng, _IDLE_SIZE, (2, inner, d_head))
-            value[:inner, own] = _normal(rng, inner**-0.5, (inner, d_head))
-            output[:, inner + 1 :] = _balanced(_normal(rng, d_head**-0.5, (d_head, output.shape[1] - inner - 2)))
+            query[:inner, own], key[:inner, own] = rng.normal(0, _IDLE_SIZE, (2, inner, d_head))
+            value[:inner, own] = rng.normal(0, inner**-0.5, (inner, d_head))
+            output[:, inner + 1 :] = _balanced(rng.normal(0, d_head**-0.5, (d_head, output.shape[1] - inner - 2)))
     for layer in range(n_layers):
         read, write = (matrices[f"{layer}.mlp.{i}"] for i in (1, 2))
         weights[f"transformer.h.{layer}.mlp.c_fc.weight"][:inner, : read.shape[1]] = read
@@ -163,9 +163,9 @@ def as_phi3(
             output[:] = matrices[f"{block}.o_proj.weight"][:, at * d_head : (at + 1) * d_head]
         else:
             rng, free = default_rng([seed, 1, layer, number]), slice(compiled.free, compiled.free + _FREE)
-            qkv[:2, :, : compiled.free] = _normal(rng, _IDLE_SIZE, (2, d_head, compiled.free))
-            qkv[2, :, : compiled.free] = _normal(rng, compiled.free**-0.5, (d_head, compiled.free))
-            output[free] = _normal(rng, d_head**-0.5, (_FREE, d_head))
+            qkv[:2, :, : compiled.free] = rng.normal(0, _IDLE_SIZE, (2, d_head, compiled.free))
+            qkv[2, :, : compiled.free] = rng.normal(0, compiled.free**-0.5, (d_head, compiled.free))
+            output[free] = rng.normal(0, d_head**-0.5, (_FREE, d_head))
     return phi3
 
 
@@ -185,10 +185,6 @@ def make_file(name: str, folder: Path = KNOWN, seed: int = 0) -> None:
     texts = [" ".join(row) for row in default_rng(seed).choice(compiled.words, (N_TEXTS, LONGEST))]
     pairs = draw_pairs(program.draw, lambda words: program.run(words)[-1])
     write_known(folder / f"compiled-{name}.npz", made, tokenizer, nodes, compiled.program, texts, pairs)
-
-
-def _normal(rng: Generator, size: float, shape: tuple[int, ...]) -> Matrix:
-    return coarse(rng.normal(0, size, shape), size / 4)
 
 
 def _balanced(rows: Matrix) -> Matrix:

@@ -46,12 +46,6 @@ def write_known(
     np.savez_compressed(path, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **weights)
 
 
-def coarse(values: np.ndarray, step: float) -> np.ndarray:
-    """Values at most half a step off, a power of two, so that they take little room in a file."""
-    step = 2.0 ** np.floor(np.log2(step))
-    return np.round(values / step) * step
-
-
 def draw_pairs(
     draw: Callable[[Generator], list[str]], answer: Callable[[Sequence[str]], str | None], n: int = N_PAIRS
 ) -> Pairs:
