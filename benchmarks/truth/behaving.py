@@ -82,7 +82,8 @@ def make_behaving(seed: int = 0, noise: float = 0.5, plant: Mapping[str, Behavio
 def write_behaving(path: Path, seed: int = 0, noise: float = 0.5, plant: Mapping[str, Behaviour] | None = None) -> None:
     """Write the file of such a model."""
     rng = default_rng([seed, 0])
-    heads = _draw(rng) if plant is None else {HeadId.parse(at): behaviour for at, behaviour in plant.items()}
+    given: dict[HeadId, Behaviour] = {HeadId.parse(at): behaviour for at, behaviour in (plant or {}).items()}
+    heads = _draw(rng) if plant is None else given
     words = _words(_VOCABULARY)
     tokenizer = word_tokenizer(words, "behaving", _CONTEXT)
     sizes = {"vocab_size": len(tokenizer), "n_positions": _CONTEXT}

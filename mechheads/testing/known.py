@@ -68,14 +68,15 @@ class KnownModel:
         program: the text of the program that it computes, as Python; empty if it was built to behave.
         nodes: what each head and MLP does that is known to do something.
         texts: texts for a profile. The program need not have an answer to them.
-        all_pairs: pairs of texts of the same length with different answers after their last words.
+        all_pairs: pairs of texts of the same length with different answers after their last words: the clean and the
+            corrupted texts, and the answers to both.
     """
 
     model: Model
     program: str
     nodes: dict[Node, KnownNode]
     texts: list[str]
-    all_pairs: PromptPairs
+    all_pairs: tuple[list[str], list[str], list[str], list[str]]
 
     @property
     def heads(self) -> dict[HeadId, KnownNode]:
@@ -110,10 +111,11 @@ class KnownModel:
         >>> sorted(effect.top(2).index) == sorted(map(str, made.heads))
         True
         """
-        known = self.all_pairs
-        if not 1 <= n <= len(known.clean):
-            raise ValueError(f"n is {n}; it must be from 1 to {len(known.clean)}, the number of known pairs")
-        return PromptPairs(*(column[:n] for column in (known.clean, known.corrupted, known.answer, known.wrong)))
+        known = len(self.all_pairs[0])
+        if not 1 <= n <= known:
+            raise ValueError(f"n is {n}; it must be from 1 to {known}, the number of known pairs")
+        clean, corrupted, answer, wrong = (column[:n] for column in self.all_pairs)
+        return PromptPairs(clean, corrupted, answer, wrong)
 
     def prompts(self, n: int = 24) -> Prompts:
         """The clean texts of ``pairs(n)``, with the same answers.
@@ -203,7 +205,7 @@ def read_known(name: str, path: Path) -> KnownModel:
         model = from_transformers(made, tokenizer, name)
     known = {check_node(at, model.n_layers, model.n_heads): KnownNode(*it) for at, it in about["nodes"].items()}
     nodes = {node: known[node] for node in in_order(known)}
-    return KnownModel(model, about["program"], nodes, about["texts"], PromptPairs(*about["pairs"]))
+    return KnownModel(model, about["program"], nodes, about["texts"], tuple(about["pairs"]))
 
 
 def _shipped(kind: str, name: str) -> KnownModel:
