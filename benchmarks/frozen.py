@@ -49,6 +49,9 @@ def main() -> None:
             np.savez_compressed(at, allow_pickle=False, **results)
             print(f"{name}: {len(results)} arrays")
             continue
+        if not at.exists():
+            print(f"{name}: not in {asked.folder}")
+            continue
         with np.load(at) as kept:
             lines = list(differences(dict(kept), results))
         different += len(lines)
@@ -107,13 +110,46 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
         "text loss": lambda model: mh.safety.text_loss(model, clean),
         "directions": lambda model: mh.behaviour.head_directions(model, "L1H2"),
         "examples": lambda model: mh.behaviour.head_examples(model, [list(range(3, 60))], window=16, **QUIET),
-        "suppression": lambda model: mh.behaviour.copy_suppression(model, [list(range(3, 60))], window=16, **QUIET),
+        **recipes(mh.Relation("words", None, words)),
         "labels": lambda model: mh.label_heads(model, [mh.Relation("words", "Knowledge", words)], min_pairs=1, **QUIET),
         "salient": lambda model: mh.labels.salient_operations(model, "L1H2"),
         "effects": lambda model: mh.gating.ablation_effects(model, task, **QUIET),
         "gates": gates,
         "roles": lambda model: mh.head_roles(gates(model)),
         "contrast": lambda model: mh.gating.contrast_gates(model, task, other, **fit),
+    }
+
+
+def recipes(words: mh.Relation) -> dict[str, Analysis]:
+    """The named heads of the literature."""
+    names = ["France", "Italy", "Spain", "Germany", "Paris", "Rome"]
+    templates = [" When {first} and {second} went, {subject} gave to", " The {first} and {second} to {subject} gave to"]
+    needles = [(" Paris is", "big store of John", " Paris"), (" Rome is", "small book of Mary", " Rome")]
+    hay = [" When John and Mary went to the store gave a book no I cannot help Sure" * 40]
+    orders = {"places": ["France", "Italy", "Spain", "Germany", "Paris"], "words": ["one", "two", "three", "yes", "no"]}
+
+    def function_vectors(model: mh.Model) -> mh.HeadScores:
+        template = " {source} is {target} the"
+        return mh.behaviour.function_vector_heads(model, words, shots=3, n=3, template=template, **QUIET)
+
+    def roles(model: mh.Model) -> Any:
+        """Of one pair many times over, so that every effect is significant and the next step is taken."""
+        one, many = mh.behaviour.indirect_object_pairs(model, 1, templates=templates, names=names), 16
+        positions = {name: [*at] * many for name, at in one.positions.items()}
+        pairs = mh.PromptPairs(
+            [*one.clean] * many, [*one.corrupted] * many, [*one.answer] * many, [*one.wrong] * many, positions
+        )
+        return mh.behaviour.indirect_object_roles(model, pairs, most=2, min_share=0, **QUIET)
+
+    return {
+        "suppression": lambda model: mh.behaviour.copy_suppression(model, [list(range(3, 60))], window=16, **QUIET),
+        "function vectors": function_vectors,
+        "a function vector": lambda model: mh.behaviour.function_vector(model, function_vectors(model), "words", 2),
+        "object roles": roles,
+        "retrieval": lambda model: mh.behaviour.retrieval_heads(
+            model, hay, n=3, length=56, needles=needles, depths=(0.1, 0.5, 0.9), **QUIET
+        ),
+        "successors": lambda model: mh.behaviour.successor_scores(model, orders, min_members=3, draws=200, **QUIET),
     }
 
 
