@@ -14,9 +14,8 @@ Todd et al. 2024, "Function Vectors in Large Language Models", arXiv 2310.15213,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -54,7 +53,8 @@ RELATIONS = (
 )
 TEMPLATE = "Q: {source}\nA: {target}\n"
 """As in the paper. It does not say what the task is, so that only the examples do."""
-SIDES: tuple[Literal["clean", "corrupted"], ...] = ("clean", "corrupted")
+Side = Literal["clean", "corrupted"]
+SIDES: tuple[Side, ...] = ("clean", "corrupted")
 _DIMS = ("layer", "head", "relation")
 
 
@@ -113,25 +113,34 @@ def function_vector_heads(
     (HeadId(layer=20, head=5),)
     """
     check_at_least(1, n=n)
-    metric, limits = as_metric(metric), Limits.of(budget)
-    tasks = [
-        _Task.of(relation.name, shuffled_labels(model, relation, shots=shots, n=2 * n, template=template, seed=seed))
-        for relation in load_relations(relations)
-    ]
-    of_prompt = [i for i, task in enumerate(tasks) for _ in task.asked.clean]
-    task = torch.tensor(of_prompt, device=model.device)
-    clean, shuffled = (_joined(tasks, side) for side in SIDES)
+    metric = as_metric(metric)
+    options: dict[str, Any] = {"shots": shots, "n": 2 * n, "template": template, "seed": seed}
+    relations = load_relations(relations)
+    asked, averaged = zip(
+        *(_halves(shuffled_labels(model, each, **options), each.name) for each in relations), strict=True
+    )
+    of_prompt = np.repeat(np.arange(len(asked)), [len(pairs) for pairs in asked])
+    clean, shuffled = (_joined(asked, side) for side in SIDES)
     job = prepare(model, shuffled, budget=budget, progress=progress)
-    means = [torch.stack([_mean_z(model, each.averaged.side(side), limits) for each in tasks]) for side in SIDES]
-    options: dict[str, Any] = {"metric": metric, "heads": heads, "positions": "last", "seed": seed}
-    effect = sweep(job, intervention=GiveMean(means[0], task), progress=progress, **options)
-    values, about = effect.dataset["values"].values, effect.provenance
-    control = np.full_like(values, np.nan)
+    means = {side: torch.stack([_mean_z(model, each.side(side), budget) for each in averaged]) for side in SIDES}
+
+    def effect(side: Side) -> HeadScores:
+        give = GiveMean(means[side], torch.tensor(of_prompt, device=model.device))
+        return sweep(job, intervention=give, metric=metric, heads=heads, positions="last", seed=seed, progress=progress)
+
+    found = effect("clean")
+    values = found.dataset["values"].values
+    control, about = np.full_like(values, np.nan), found.provenance
     if not about["interrupted"]:
-        found = sweep(job, intervention=GiveMean(means[1], task), progress=progress, **options)
-        control, about = found.dataset["values"].values, found.provenance
-    on_clean = Evaluator(metric, prepare(model, clean, budget=budget, progress=progress).base, limits=limits)
-    names = [each.name for each in tasks]
+        other = effect("corrupted")
+        control, about = other.dataset["values"].values, other.provenance
+    of_clean = model.cache(clean, sites=("z",), budget=budget, progress=progress)
+    names = [each.name for each in relations]
+
+    def by_relation(effects: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
+        means = [mean_over_prompts(effects[..., of_prompt == i]) for i in range(len(names))]
+        return _DIMS, np.stack(means, axis=-1)
+
     return against_control(
         values,
         control,
@@ -142,11 +151,11 @@ def function_vector_heads(
         variables={
             "relation": ("relation", text_array(names)),
             "prompt_relation": ("prompt", text_array([names[i] for i in of_prompt])),
-            "by_relation": (_DIMS, _by_task(values, of_prompt)),
-            "control_by_relation": (_DIMS, _by_task(control, of_prompt)),
-            "mean_z": ((*_DIMS, "d_head"), means[0].permute(1, 2, 0, 3).cpu().numpy()),
-            "clean_metric": ("prompt", on_clean.base_value.cpu().numpy()),
-            "shuffled_metric": ("prompt", effect.dataset["base_metric"].values),
+            "by_relation": by_relation(values),
+            "control_by_relation": by_relation(control),
+            "mean_z": ((*_DIMS, "d_head"), means["clean"].permute(1, 2, 0, 3).cpu().numpy()),
+            "clean_metric": ("prompt", Evaluator(metric, of_clean, limits=Limits.of(budget)).base_value.cpu().numpy()),
+            "shuffled_metric": ("prompt", found.dataset["base_metric"].values),
         },
     )
 
@@ -214,53 +223,25 @@ class GiveMean:
         return self.means[self.task, context.head.layer, context.head.head][:, None].to(value).expand_as(value)
 
 
-@dataclass(frozen=True)
-class _Task:
-    """A relation's questions: those that are measured, and those that give the means."""
-
-    name: str
-    asked: PromptPairs
-    averaged: PromptPairs
-
-    @classmethod
-    def of(cls, name: str, pairs: PromptPairs) -> _Task:
-        half = (len(pairs) + 1) // 2
-        return cls(name, *(_some(pairs, which) for which in (slice(None, half), slice(half, None))))
+def _halves(pairs: PromptPairs, name: str) -> Iterator[PromptPairs]:
+    """The questions of a relation that are measured, each a cluster of its own, and those that give the means."""
+    half = (len(pairs) + 1) // 2
+    answer, cluster = pairs.answer or (), [f"{name}: {source}" for source in pairs.cluster or ()]
+    for some in (slice(None, half), slice(half, None)):
+        yield PromptPairs(pairs.clean[some], pairs.corrupted[some], answer=answer[some], cluster=cluster[some])
 
 
-def _some(pairs: PromptPairs, which: slice) -> PromptPairs:
-    answer, cluster = pairs.answer or (), pairs.cluster or ()
-    return PromptPairs(pairs.clean[which], pairs.corrupted[which], answer=answer[which], cluster=cluster[which])
-
-
-def _joined(tasks: Sequence[_Task], side: Literal["clean", "corrupted"]) -> Prompts:
-    """One version of all questions that are measured; each question is a cluster."""
+def _joined(asked: Sequence[PromptPairs], side: Side) -> Prompts:
+    """One version of all questions that are measured."""
     return Prompts(
-        [text for task in tasks for text in task.asked.side(side).items],
-        answer=[answer for task in tasks for answer in task.asked.answer or ()],
-        cluster=[f"{task.name}: {source}" for task in tasks for source in task.asked.cluster or ()],
+        [text for pairs in asked for text in pairs.side(side).items],
+        answer=[answer for pairs in asked for answer in pairs.answer or ()],
+        cluster=[question for pairs in asked for question in pairs.cluster or ()],
     )
 
 
-def _by_task(
-    values: Float[np.ndarray, "layer head prompt"], task: Sequence[int]
-) -> Float[np.ndarray, "layer head task"]:
-    each = np.array(task)
-    return np.stack([mean_over_prompts(values[..., each == i]) for i in range(max(task) + 1)], axis=-1)
-
-
-def _mean_z(model: Model, prompts: Prompts, limits: Limits) -> Float[Tensor, "layer head d_head"]:
+def _mean_z(model: Model, prompts: Prompts, budget: Budget) -> Float[Tensor, "layer head d_head"]:
     """The mean z of every head at the last token, in float32."""
-    tokens = prompts.tokens(model)
-    step = max(1, limits.run_tokens // tokens.ids.shape[1])
-    total = torch.zeros(model.n_layers, model.n_heads, model.d_head, device=model.device)
-    for start in range(0, len(tokens), step):
-        some = tokens.rows(slice(start, start + step))
-        row, last = torch.arange(len(some), device=model.device), some.lengths - 1
-
-        def add(z: Tensor, hook: Any, layer: int, row: Tensor = row, last: Tensor = last) -> None:
-            total[layer] += z[row, last].float().sum(0)
-
-        hooks = [(model.hook_name("z", layer), partial(add, layer=layer)) for layer in range(model.n_layers)]
-        model.backend.run(some.ids, hooks)
-    return total / len(tokens)
+    run = model.cache(prompts, sites=("z",), budget=budget, progress=False)
+    row, last = torch.arange(len(prompts), device=model.device), run.tokens.lengths - 1
+    return torch.stack([run.z.layer(layer)[row, :, last].float().mean(0) for layer in range(model.n_layers)])
