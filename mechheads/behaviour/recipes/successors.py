@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from mechheads.labels.readings import READINGS, SOURCES, Norm, Readings, Source
+from mechheads.labels.readings import READINGS, SOURCES, Norm, Reading, Readings, Source
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
@@ -37,41 +37,15 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts, q_values, share_interval
 
 SEQUENCES: dict[str, tuple[str, ...]] = {
-    "days": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"),
-    "months": (
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ),
-    "number words": (
-        "one",
-        "two",
-        "three",
-        "four",
-        "five",
-        "six",
-        "seven",
-        "eight",
-        "nine",
-        "ten",
-        "eleven",
-        "twelve",
-        "thirteen",
-        "fourteen",
-        "fifteen",
-    ),
-    "ordinals": ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"),
-    "digits": tuple("0123456789"),
-    "letters": tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+    name: tuple(members.split())
+    for name, members in {
+        "days": "Monday Tuesday Wednesday Thursday Friday Saturday Sunday",
+        "months": "January February March April May June July August September October November December",
+        "number words": "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen",
+        "ordinals": "first second third fourth fifth sixth seventh eighth ninth tenth",
+        "digits": "0 1 2 3 4 5 6 7 8 9",
+        "letters": "A B C D E F G H I J K L M N O P Q R S T U V W X Y Z",
+    }.items()
 }
 """Each from its first member to its last; the last has no successor."""
 _OTHERS = {"predecessor": -1, "itself": 0}
@@ -140,28 +114,64 @@ def successor_scores(
             f"sequences: none has {min_members} members that are one token for this model ({counts}); give others, or "
             "a smaller min_members"
         )
-    work = _Scorer(model, scored, source, norm, draws, seed)
-    done = 0
-    with until_interrupted() as guard:
+    ids = torch.tensor([token for each in scored for token in each.ids], device=model.device)
+    readings = Readings(model, ids, source, norm)
+    W_U = torch.cat([model.unembedding(token, token + 1) for token in ids.tolist()], dim=1).to(ids.device)
+    if norm == "folded":
+        W_U = model.final_scale().float()[:, None] * W_U
+    shuffled = _shuffled_steps(scored, draws, seed)
+    layers: list[dict[str, np.ndarray]] = []
+    with until_interrupted() as work:
         for layer in Bar(range(model.n_layers), desc="successors", unit="layer", disable=not progress, leave=False):
-            work.score(layer)
-            done = layer + 1
-    guard.stop_unless(done)
-    guard.warn(f"{done} of {model.n_layers} layers")
-    work.forget(slice(done, None) if guard.interrupted else slice(0, 0))
-    about = {each.name: {"members": len(each.ids), "pairs": len(each.pairs), "form": each.form} for each in every}
-    return work.result(
-        make_provenance(
+            W_O = model.W_O[layer].float()
+            if norm == "folded":
+                W_O = W_O * model.attention_out_scale(layer).float()
+            written = W_O @ W_U
+            entries = {name: (values @ written).cpu().numpy() for name, values in readings.at(layer).items()}
+            layers.append(_score(entries, scored, shuffled))
+    work.stop_unless(layers)
+    work.warn(f"{len(layers)} of {model.n_layers} layers")
+
+    def whole(name: str) -> np.ndarray:
+        """A score of all layers, NaN for those that were not reached."""
+        found = np.stack([layer[name] for layer in layers]).astype(float)
+        return np.pad(found, [(0, model.n_layers - len(layers)), *[(0, 0)] * (found.ndim - 1)], constant_values=np.nan)
+
+    hits, p, reading = whole("hits"), whole("p"), whole("reading")
+    names, dims = [each.name for each in scored], ("layer", "head")
+    of_pair = np.repeat(np.arange(len(names)), [len(each.pairs) for each in scored])
+    by_sequence = [mean_over_prompts(hits[..., of_pair == i]) for i in range(len(names))]
+    found = HeadScores.from_values(
+        hits,
+        name="successors by weights",
+        kind="successor",
+        provenance=make_provenance(
             model,
-            sequences=about,
+            sequences={
+                each.name: {"members": len(each.ids), "pairs": len(each.pairs), "form": each.form} for each in every
+            },
             source=source,
             norm=norm,
-            no_reading=work.readings.missing,
+            no_reading=readings.missing,
             draws=draws,
             seed=seed,
-            interrupted=guard.interrupted,
-        )
+            interrupted=work.interrupted,
+        ),
+        variables={
+            **{name: (dims, whole(name)) for name in ("null", "contrast", *_OTHERS)},
+            "reading": (dims, text_array(["" if np.isnan(i) else READINGS[int(i)] for i in reading.flat], p.shape)),
+            "by_sequence": ((*dims, "sequence"), np.stack(by_sequence, axis=-1)),
+            "sequence": ("sequence", text_array(names)),
+            "pair": (
+                "prompt",
+                text_array([f"{each.words[a]} -> {each.words[b]}" for each in scored for a, b in each.pairs]),
+            ),
+            "pair_sequence": ("prompt", text_array([names[i] for i in of_pair])),
+        },
     )
+    low, high = share_interval(found.scores.values, np.array(len(of_pair)))
+    statistics = {"ci_low": low, "ci_high": high, "p_value": p, "q_value": q_values(p)}
+    return HeadScores(found.dataset.assign({name: (dims, values) for name, values in statistics.items()}))
 
 
 @dataclass(frozen=True)
@@ -199,133 +209,58 @@ class _Sequence:
         return [(i, i + 1) for i, (a, b) in enumerate(pairwise(self.at)) if b == a + 1]
 
 
-class _Scorer:
-    """Scores layer by layer.
+def _shuffled_steps(scored: Sequence[_Sequence], draws: int, seed: int) -> Int[np.ndarray, "draw pair"]:
+    """How many steps after each source its successor comes, if successors are shuffled within their sequence."""
+    rng, found = np.random.default_rng(seed), []
+    for each in scored:
+        sources, successors = np.array(each.at)[np.array(each.pairs).T]
+        found.append(rng.permuted(np.tile(successors, (draws, 1)), axis=1) - sources)
+    return np.concatenate(found, axis=1)
 
-    Attributes:
-        readings: how heads read the members.
+
+def _score(
+    entries: Mapping[Reading, Float[np.ndarray, "head member member"]],
+    scored: Sequence[_Sequence],
+    shuffled: Int[np.ndarray, "draw pair"],
+) -> dict[str, np.ndarray]:
+    """Which pairs each head of a layer hits [head, pair] with the best of its readings, and the other scores [head]."""
+    ends = np.cumsum([len(each.ids) for each in scored]).tolist()
+    parts = [slice(end - len(each.ids), end) for each, end in zip(scored, ends, strict=True)]
+    found = [
+        [_steps_and_contrasts(table[:, part, part], each) for part, each in zip(parts, scored, strict=True)]
+        for table in entries.values()
+    ]
+    steps = np.stack([np.concatenate([each for each, _ in of_reading], axis=-1) for of_reading in found])
+    contrast = np.stack([np.concatenate([each for _, each in of_reading], axis=-1).mean(-1) for of_reading in found])
+    hits, heads = (steps == 1).sum(-1), np.arange(steps.shape[1])
+    best = np.array([max(range(len(found)), key=lambda i: (hits[i, head], contrast[i, head])) for head in heads])
+    own, seen = steps[best, heads], hits[best, heads]
+    totals = np.stack([(steps[:, head, None] == shuffled).sum(-1).max(0) for head in heads])
+    names = list(entries)
+    return {
+        "hits": own == 1,
+        "reading": np.array([READINGS.index(names[i]) for i in best]),
+        "contrast": contrast[best, heads],
+        "null": totals.mean(-1) / shuffled.shape[1],
+        "p": (1 + (totals >= seen[:, None]).sum(-1)) / (1 + len(shuffled)),
+        **{name: (own == step).mean(-1) for name, step in _OTHERS.items()},
+    }
+
+
+def _steps_and_contrasts(
+    table: Float[np.ndarray, "head member member"], sequence: _Sequence
+) -> tuple[Float[np.ndarray, "head pair"], Float[np.ndarray, "head pair"]]:
+    """What each head raises for the source of each pair of a sequence.
+
+    Returns:
+        how many steps after its source the member with the largest entry comes, NaN if the head writes nothing; and
+        how many standard deviations of the row the successor lies above the mean of the other members.
     """
-
-    def __init__(
-        self,
-        model: Model | StoredWeights,
-        scored: Sequence[_Sequence],
-        source: Source,
-        norm: Norm,
-        draws: int,
-        seed: int,
-    ) -> None:
-        self._model, self._scored, self._folded = model, scored, norm == "folded"
-        ids = torch.tensor([token for each in scored for token in each.ids], device=model.device)
-        self.readings = Readings(model, ids, source, norm)
-        columns = torch.cat([model.unembedding(token, token + 1) for token in ids.tolist()], dim=1).to(ids.device)
-        self._columns = model.final_scale().float()[:, None] * columns if self._folded else columns
-        sizes = [len(each.ids) for each in scored]
-        self._slices = [slice(end - size, end) for size, end in zip(sizes, np.cumsum(sizes).tolist(), strict=True)]
-        self._shuffles = _shuffles([len(each.pairs) for each in scored], draws, seed)
-        n_pairs = self._shuffles.shape[1]
-        shape = model.n_layers, model.n_heads
-        self._hits = np.full((*shape, n_pairs), np.nan)
-        self._one = {name: np.full(shape, np.nan) for name in ("p", "null", "contrast", *_OTHERS)}
-        self._reading = np.full(shape, -1)
-
-    def score(self, layer: int) -> None:
-        """Score the heads of a layer."""
-        W_O = self._model.W_O[layer].float()
-        if self._folded:
-            W_O = W_O * self._model.attention_out_scale(layer).float()
-        written = W_O @ self._columns
-        found = {name: (values @ written).cpu().numpy() for name, values in self.readings.at(layer).items()}
-        for head in range(self._model.n_heads):
-            self._score_head(layer, head, {name: entries[head] for name, entries in found.items()})
-
-    def _score_head(self, layer: int, head: int, entries: Mapping[str, Float[np.ndarray, "member member"]]) -> None:
-        tables = {name: [table[part, part] for part in self._slices] for name, table in entries.items()}
-        steps = {name: np.concatenate([_steps(*each) for each in self._with(table)]) for name, table in tables.items()}
-        contrasts = {name: self._contrast(table) for name, table in tables.items()}
-        best = max(steps, key=lambda name: ((steps[name] == 1).sum(), contrasts[name]))
-        seen = int((steps[best] == 1).sum())
-        totals = np.max([self._totals(table) for table in tables.values()], axis=0)
-        at = layer, head
-        self._hits[at] = steps[best] == 1
-        self._reading[at] = READINGS.index(best)  # type: ignore[arg-type]
-        self._one["p"][at] = (1 + (totals >= seen).sum()) / (1 + len(totals))
-        self._one["null"][at] = totals.mean() / len(steps[best])
-        self._one["contrast"][at] = contrasts[best]
-        for name, step in _OTHERS.items():
-            self._one[name][at] = (steps[best] == step).mean()
-
-    def _with(self, tables: Sequence[np.ndarray]) -> list[tuple[np.ndarray, _Sequence]]:
-        return list(zip(tables, self._scored, strict=True))
-
-    def _contrast(self, tables: Sequence[np.ndarray]) -> float:
-        return float(np.concatenate([_contrasts(*each) for each in self._with(tables)]).mean())
-
-    def _totals(self, tables: Sequence[np.ndarray]) -> Int[np.ndarray, " draw"]:
-        """How many members have the largest entry at the successor of the member that a shuffle gives them."""
-        total, start = np.zeros(len(self._shuffles), dtype=int), 0
-        for table, each in self._with(tables):
-            largest, pairs = _largest(table), np.array(each.pairs)
-            targets = pairs[:, 1][self._shuffles[:, start : start + len(pairs)]]
-            total += (largest[pairs[:, 0]] == targets).sum(1)
-            start += len(pairs)
-        return total
-
-    def forget(self, layers: slice) -> None:
-        """Set the results of layers to "not measured"."""
-        for values in (self._hits, *self._one.values()):
-            values[layers] = np.nan
-        self._reading[layers] = -1
-
-    def result(self, provenance: Mapping[str, Any]) -> HeadScores:
-        dims, names = ("layer", "head"), [each.name for each in self._scored]
-        of_pair = np.repeat(np.arange(len(names)), [len(each.pairs) for each in self._scored])
-        pairs = [f"{each.words[a]} -> {each.words[b]}" for each in self._scored for a, b in each.pairs]
-        by_sequence = [mean_over_prompts(self._hits[..., of_pair == i]) for i in range(len(names))]
-        reading = [READINGS[i] if i >= 0 else "" for i in self._reading.ravel().tolist()]
-        one = {name: values for name, values in self._one.items() if name != "p"}
-        found = HeadScores.from_values(
-            self._hits,
-            name="successors by weights",
-            kind="successor",
-            provenance=provenance,
-            variables={
-                **{name: (dims, values) for name, values in one.items()},
-                "reading": (dims, text_array(reading, self._reading.shape)),
-                "by_sequence": ((*dims, "sequence"), np.stack(by_sequence, axis=-1)),
-                "sequence": ("sequence", text_array(names)),
-                "pair": ("prompt", text_array(pairs)),
-                "pair_sequence": ("prompt", text_array([names[i] for i in of_pair])),
-            },
-        )
-        low, high = share_interval(found.scores.values, np.array(len(pairs)))
-        p = self._one["p"]
-        statistics = {"ci_low": low, "ci_high": high, "p_value": p, "q_value": q_values(p)}
-        return HeadScores(found.dataset.assign({name: (dims, values) for name, values in statistics.items()}))
-
-
-def _shuffles(pairs: Sequence[int], draws: int, seed: int) -> Int[np.ndarray, "draw pair"]:
-    """Random orders of the pairs within each sequence; the index is that within the sequence."""
-    rng = np.random.default_rng(seed)
-    return np.concatenate([rng.permuted(np.tile(np.arange(n), (draws, 1)), axis=1) for n in pairs], axis=1)
-
-
-def _largest(table: Float[np.ndarray, "member member"]) -> Int[np.ndarray, " member"]:
-    """The member with the largest entry of each row; -1 if the head writes nothing for it."""
-    return np.where((table == table[:, :1]).all(1), -1, table.argmax(1))
-
-
-def _steps(table: Float[np.ndarray, "member member"], sequence: _Sequence) -> Float[np.ndarray, " pair"]:
-    """How many steps after its source the member with the largest entry comes; NaN if the head writes nothing."""
-    largest, at = _largest(table), np.array(sequence.at)
-    sources = [a for a, _ in sequence.pairs]
-    return np.where(largest[sources] < 0, np.nan, at[largest[sources]] - at[sources])
-
-
-def _contrasts(table: Float[np.ndarray, "member member"], sequence: _Sequence) -> Float[np.ndarray, " pair"]:
-    """How many standard deviations of its row the successor lies above the mean of the other members."""
-    sources, targets = np.array(sequence.pairs).T
-    own, rows = table[sources, targets], table[sources]
-    apart = own - (rows.sum(1) - own) / (rows.shape[1] - 1)
-    spread = rows.std(1)
-    return np.divide(apart, spread, out=np.zeros_like(apart), where=spread > 0)
+    at, (sources, targets) = np.array(sequence.at), np.array(sequence.pairs).T
+    rows = np.ascontiguousarray(table[:, sources])
+    silent = (rows == rows[..., :1]).all(-1)
+    steps = np.where(silent, np.nan, at[rows.argmax(-1)] - at[sources])
+    own = rows[:, np.arange(len(targets)), targets]
+    apart = own - (rows.sum(-1) - own) / (rows.shape[-1] - 1)
+    spread = rows.std(-1)
+    return steps, np.divide(apart, spread, out=np.zeros_like(apart), where=spread > 0)

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import mechheads as mh
-import mechheads.behaviour.recipes.successors as successors
 from mechheads.behaviour import successor_scores
 from mechheads.labels import open_weights
 from mechheads.labels.readings import Readings
@@ -123,13 +122,13 @@ def test_a_planted_successor_head_is_told_from_one_that_goes_back_and_one_that_c
 
 def test_ctrl_c_keeps_the_finished_layers(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = successor_scores(llama, SEQUENCES, **QUICK)
-    scorer, score = successors._Scorer, successors._Scorer.score
-    monkeypatch.setattr(scorer, "score", stopped_at(3, score))
+    read = Readings.at
+    monkeypatch.setattr(Readings, "at", stopped_at(3, read))
     with pytest.warns(UserWarning, match="interrupted after 2 of 3 layers"):
         part = successor_scores(llama, SEQUENCES, **QUICK)
     assert np.isnan(part.scores.values[2]).all() and part.provenance["interrupted"]
     np.testing.assert_array_equal(part.scores.values[:2], whole.scores.values[:2])
-    monkeypatch.setattr(scorer, "score", stopped_at(1, score))
+    monkeypatch.setattr(Readings, "at", stopped_at(1, read))
     with pytest.raises(KeyboardInterrupt):
         successor_scores(llama, SEQUENCES, **QUICK)
 
