@@ -111,7 +111,7 @@ def retrieval_heads(
     found: list[dict[str, Tensor]] = []
     with until_interrupted() as work, torch.no_grad():
         for prompt in Bar(prompts, desc="retrieval", disable=not progress, leave=False):
-            found.append(_Measured(model, prompt).values())
+            found.append(_measured(model, prompt))
     work.stop_unless(found)
     work.warn(f"{len(found)} of {len(prompts)} prompts", "the scores are of these")
     prompts = prompts[: len(found)]
@@ -146,8 +146,7 @@ class _Prompt:
     """A haystack with a question and its answer.
 
     Attributes:
-        ids: of all.
-        answer: where the answer begins, at the end.
+        ids: of all; ``answer``: the number of those at the end that are the answer.
         own, other: where the answers of the needle and of the other needle lie in the haystack.
         haystack: the number of the haystack; prompts that share one are not independent.
     """
@@ -202,10 +201,8 @@ def _prompts(
             raise ValueError(f"texts are too short for {n} haystacks of {length} tokens; give more, or a smaller n")
         haystack, where = _buried([token for token in hay if token is not None], parts, (first, second), len(begin))
         for i, depth in enumerate((first, second)):
-            ids = [*begin, *haystack, *questions[i]]
-            yield _Prompt(
-                [*ids, *parts[i][1]], len(ids), where[i], where[1 - i], depth, f"{chosen[i][0]} {chosen[i][1]}", number
-            )
+            (start, answer, _), ids = chosen[i], [*begin, *haystack, *questions[i], *parts[i][1]]
+            yield _Prompt(ids, len(parts[i][1]), where[i], where[1 - i], depth, f"{start} {answer}", number)
 
 
 def _buried(
@@ -223,45 +220,32 @@ def _buried(
     return [*ids, *hay[last:]], where
 
 
-class _Measured:
-    """One run of a prompt, and where the heads look while its answer is read."""
+def _measured(model: Model, prompt: _Prompt) -> dict[str, Tensor]:
+    """The score, the control and the attention of every head while the answer is read, and the share answered."""
+    ids = torch.tensor(prompt.ids, device=model.device)
+    answer = ids[-prompt.answer :]
+    rows = torch.arange(len(ids) - prompt.answer - 1, len(ids) - 1, device=ids.device)
+    other = [prompt.other[min(i, len(prompt.other) - 1)] for i in range(prompt.answer)]
+    own, control = _copies(ids, answer, prompt.own), _copies(ids, ids[other], prompt.other)
+    found = torch.zeros(3, model.n_layers, model.n_heads, device=ids.device)
 
-    def __init__(self, model: Model, prompt: _Prompt) -> None:
-        self._model, self._prompt = model, prompt
-        self._ids = torch.tensor([prompt.ids], device=model.device)
-        n = len(prompt.own)
-        self._rows = torch.arange(prompt.answer - 1, prompt.answer - 1 + n, device=model.device)
-        self._own = self._same_token(prompt.own)
-        self._other = self._at_place(prompt.other, n)
-        self._found = torch.zeros(3, model.n_layers, model.n_heads, device=model.device)
+    def see(pattern: Float[Tensor, "1 head query key"], hook: Any, layer: int) -> None:
+        attention = pattern[0, :, rows].float()
+        token, largest = torch.arange(len(rows), device=ids.device), attention.argmax(-1)
+        found[0, layer] = own[token, largest].float().mean(-1)
+        found[1, layer] = control[token, largest].float().mean(-1)
+        found[2, layer] = (attention * own).sum(-1).mean(-1)
 
-    def _same_token(self, where: range) -> Bool[Tensor, "answer pos"]:
-        """For each token of the answer, the positions of the needle's answer with the same token."""
-        ids = self._ids[0]
-        inside = torch.zeros_like(ids, dtype=torch.bool)
-        inside[where.start : where.stop] = True
-        return inside & (ids == ids[self._rows + 1, None])
+    # a pattern is read where it is made: patterns of all layers of a long text are large
+    hooks = [(model.hook_name("pattern", layer), partial(see, layer=layer)) for layer in range(model.n_layers)]
+    final = model.backend.run(ids[None], hooks)
+    first = model.unembed(final[:, rows])[0].argmax(-1)
+    scores = dict(zip(("score", "control", "attention"), found, strict=True))
+    return scores | {"answered": (first == answer).double().mean()}
 
-    def _at_place(self, where: range, n: int) -> Bool[Tensor, "answer pos"]:
-        """For each token of the answer, the place of the other needle's answer that is as far from its start."""
-        ids = self._ids[0]
-        places = torch.tensor([where[min(i, len(where) - 1)] for i in range(n)], device=ids.device)
-        inside = torch.zeros_like(ids, dtype=torch.bool)
-        inside[where.start : where.stop] = True
-        return inside & (ids == ids[places, None])
 
-    def values(self) -> dict[str, Tensor]:
-        """The scores and the control of every head, attention to the token that is copied, and the tokens answered."""
-        names = [(self._model.hook_name("pattern", layer), layer) for layer in range(self._model.n_layers)]
-        final = self._model.backend.run(self._ids, [(name, partial(self._see, layer=layer)) for name, layer in names])
-        first = self._model.unembed(final[:, self._rows])[0].argmax(-1)
-        answered = (first == self._ids[0, self._rows + 1]).double().mean()
-        return dict(zip(("score", "control", "attention"), self._found, strict=True)) | {"answered": answered}
-
-    def _see(self, pattern: Float[Tensor, "1 head query key"], hook: Any, layer: int) -> None:
-        rows = pattern[0, :, self._rows].float()
-        at: Int[Tensor, "head answer"] = rows.argmax(-1)
-        i = torch.arange(len(self._rows), device=at.device)
-        self._found[0, layer] = self._own[i, at].float().mean(-1)
-        self._found[1, layer] = self._other[i, at].float().mean(-1)
-        self._found[2, layer] = (rows * self._own).sum(-1).mean(-1)
+def _copies(ids: Int[Tensor, " pos"], tokens: Int[Tensor, " token"], where: range) -> Bool[Tensor, "token pos"]:
+    """Where each of some tokens stands in a part of a text."""
+    inside = torch.zeros_like(ids, dtype=torch.bool)
+    inside[where.start : where.stop] = True
+    return inside & (ids == tokens[:, None])

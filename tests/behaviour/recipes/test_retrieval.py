@@ -105,13 +105,13 @@ def test_planted_induction_heads_retrieve_all_but_the_first_token() -> None:
 @pytest.mark.usefixtures("short_questions")
 def test_ctrl_c_keeps_the_finished_prompts(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = retrieval_heads(llama, TEXT, **QUICK)
-    values = retrieval._Measured.values
-    monkeypatch.setattr(retrieval._Measured, "values", stopped_at(5, values))
+    measured = retrieval._measured
+    monkeypatch.setattr(retrieval, "_measured", stopped_at(5, measured))
     with pytest.warns(UserWarning, match="interrupted after 4 of 6 prompts"):
         part = retrieval_heads(llama, TEXT, **QUICK)
     assert part.provenance["interrupted"]
     np.testing.assert_array_equal(part.dataset["values"].values, whole.dataset["values"].values[..., :4])
-    monkeypatch.setattr(retrieval._Measured, "values", stopped_at(1, values))
+    monkeypatch.setattr(retrieval, "_measured", stopped_at(1, measured))
     with pytest.raises(KeyboardInterrupt):
         retrieval_heads(llama, TEXT, **QUICK)
 
