@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.model.backends.base import Backend, Hook
 from mechheads.model.backends.norm_scales import balanced
 from mechheads.model.backends.protocols import Blocks
+from mechheads.model.model import Model
 
 _LOUD = 1e3
 """The size of a probe: so large that the epsilon of a norm does not matter."""
@@ -76,7 +79,112 @@ def frozen_at(
     return found if off <= rounding * seen.abs().max() else None
 
 
-def of_attention(
+@dataclass(frozen=True, eq=False)
+class FrozenRun:
+    """A run of some tokens, and its norms as linear maps at some of their positions.
+
+    Attributes:
+        analysis: the public function that uses it, for messages.
+        streams: the residual stream before each block, and after the last one.
+        z: of each layer.
+        patterns: what these positions attend to in each layer, and ``v``: of all tokens; empty unless asked for.
+    """
+
+    model: Model
+    analysis: str
+    streams: list[Float[Tensor, "row d_model"]]
+    z: dict[int, Float[Tensor, "row head d_head"]]
+    patterns: dict[int, Float[Tensor, "row head pos"]]
+    v: dict[int, Float[Tensor, "prompt pos kv d_head"]]
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        ids: Int[Tensor, "prompt pos"],
+        prompt: Int[Tensor, " row"],
+        pos: Int[Tensor, " row"],
+        *,
+        analysis: str,
+        attention: bool,
+    ) -> FrozenRun:
+        """Run prompts.
+
+        Args:
+            prompt, pos: the prompt and the position of each row that is kept.
+            attention: whether to keep patterns and v too.
+        """
+        kept = cls(model, analysis, [], {}, {}, {})
+
+        def z(value: Tensor, hook: Any, layer: int) -> None:
+            kept.z[layer] = value[prompt, pos].clone()
+
+        def pattern(value: Tensor, hook: Any, layer: int) -> None:
+            kept.patterns[layer] = value[prompt, :, pos].clone()
+
+        def v(value: Tensor, hook: Any, layer: int) -> None:
+            kept.v[layer] = value.clone()
+
+        hooks: list[Hook] = [
+            (model.hook_name(site, layer), partial(note, layer=layer))
+            for layer in range(model.n_layers)
+            for site, note in ({"z": z, "pattern": pattern, "v": v} if attention else {"z": z}).items()
+        ]
+
+        def run() -> None:
+            stream, blocks = model.backend.embed(ids)
+            for layer in range(model.n_layers):
+                kept.streams.append(stream[prompt, pos].clone())
+                stream = blocks(layer, stream)
+            kept.streams.append(stream[prompt, pos].clone())
+
+        model.backend.under(hooks, run)
+        return kept
+
+    def after_blocks(self) -> FrozenMap:
+        """What follows the last block, before W_U.
+
+        Raises:
+            ValueError: if it is not such a map.
+        """
+        backend = self.model.backend
+        found = frozen_at(lambda rows: backend.finish(rows[:, None])[:, 0], self.streams[-1], tolerance(backend))
+        if found is None:
+            raise self.inexact("what follows the last block is neither a norm nor a product")
+        return found
+
+    def written(self, layer: int, dtype: torch.dtype) -> Float[Tensor, "row d_model"]:
+        """The attention output of a layer: what its heads write, and b_O."""
+        W_O, b_O = self.model.W_O[layer].to(dtype), self.model.b_O(layer)
+        summed = torch.einsum("rhd,hdm->rm", self.z[layer].to(dtype), W_O)
+        return summed if b_O is None else summed + b_O.to(dtype)
+
+    def after_attention(self, layer: int, written: Float[Tensor, "row d_model"]) -> FrozenMap:
+        """What a block adds to the residual stream for its attention output, ``written``.
+
+        Raises:
+            ValueError: if the block does more than add this to the stream, besides its MLP.
+        """
+        before = self.streams[layer]
+        found = _of_attention(self.model.backend, self._blocks, layer, before, written.to(before.dtype))
+        if found is None:
+            raise self.inexact(f"layer {layer} does more with its heads than add them to the residual stream")
+        return found
+
+    @cached_property
+    def _blocks(self) -> Blocks:
+        """Blocks for the rows that ``_of_attention`` gives them."""
+        return self.model.backend.blocks_for(2 * len(self.streams[-1]) + _PROBES, 1)
+
+    def inexact(self, what: str) -> ValueError:
+        """An error that says why the analysis would be wrong for this model."""
+        return ValueError(
+            f"{self.model.backend.about} does not support {self.analysis}: {what}, so the parts of its heads would not "
+            "sum to the logit; mh.ablate and mh.path_patch measure effects instead"
+        )
+
+
+def _of_attention(
     backend: Backend,
     blocks: Blocks,
     layer: int,
@@ -86,7 +194,7 @@ def of_attention(
     """What a block adds to the residual stream for its attention output, frozen at ``written``.
 
     Args:
-        blocks: prepared for ``frozen_rows(row)`` rows of one token.
+        blocks: prepared for two rows of one token for each of these, and for the probes.
         before: the residual stream before the block.
 
     Returns:
@@ -110,11 +218,6 @@ def of_attention(
     expected = before.double() + found(written.double())
     off = (on_stream[0].double() - expected).abs().max()
     return found if off <= rounding * expected.abs().max() else None
-
-
-def frozen_rows(rows: int) -> int:
-    """The number of rows that ``of_attention`` gives a block."""
-    return 2 * rows + _PROBES
 
 
 def _silent(value: Tensor, hook: object) -> Tensor:

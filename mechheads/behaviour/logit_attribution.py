@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.behaviour.frozen_maps import FrozenMap, frozen_at, frozen_rows, of_attention, tolerance
+from mechheads.behaviour.frozen_maps import FrozenMap, FrozenRun, tolerance
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.limits import Budget, Limits
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
-from mechheads.model.backends.base import Backend, Hook
+from mechheads.model.backends.base import Backend
 from mechheads.model.backends.devices import moved
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
@@ -141,66 +139,19 @@ def _prompts_at_once(model: Model, tokens: Tokens, by: By, limits: Limits) -> in
     return max(1, min(limits.run_tokens // pos, limits.memory // kept))
 
 
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """What a run of some prompts leaves at their last tokens.
-
-    Attributes:
-        streams: the residual stream before each block, and after the last one.
-        z: of each layer.
-        patterns: what the last token attends to in each layer, and ``v``: of all tokens; only for ``by="source"``.
-    """
-
-    streams: list[Float[Tensor, "prompt d_model"]]
-    z: dict[int, Float[Tensor, "prompt head d_head"]]
-    patterns: dict[int, Float[Tensor, "prompt head pos"]]
-    v: dict[int, Float[Tensor, "prompt pos kv d_head"]]
-
-    @classmethod
-    def of(cls, model: Model, tokens: Tokens, by: By) -> _Run:
-        backend, row = model.backend, torch.arange(len(tokens), device=tokens.ids.device)
-        last = tokens.lengths - 1
-        kept = cls([], {}, {}, {})
-
-        def z(value: Tensor, hook: Any, layer: int) -> None:
-            kept.z[layer] = value[row, last].clone()
-
-        def pattern(value: Tensor, hook: Any, layer: int) -> None:
-            kept.patterns[layer] = value[row, :, last].clone()
-
-        def v(value: Tensor, hook: Any, layer: int) -> None:
-            kept.v[layer] = value.clone()
-
-        sites = {"z": z} if by == "head" else {"z": z, "pattern": pattern, "v": v}
-        hooks: list[Hook] = [
-            (model.hook_name(site, layer), partial(note, layer=layer))
-            for layer in range(model.n_layers)
-            for site, note in sites.items()
-        ]
-
-        def run() -> None:
-            stream, blocks = backend.embed(tokens.ids)
-            for layer in range(model.n_layers):
-                kept.streams.append(stream[row, last].clone())
-                stream = blocks(layer, stream)
-            kept.streams.append(stream[row, last].clone())
-
-        backend.under(hooks, run)
-        return kept
-
-
 def _attribute(model: Model, tokens: Tokens, by: By, limits: Limits) -> Mapping[str, np.ndarray]:
     """Every part of the logits of some prompts: ``heads``, ``mlp``, ``bias``, ..., and their ``total``."""
-    backend, run = model.backend, _Run.of(model, tokens, by)
+    backend, row = model.backend, torch.arange(len(tokens), device=tokens.ids.device)
+    run = FrozenRun.of(
+        model, tokens.ids, row, tokens.lengths - 1, analysis="logit_attribution", attention=by == "source"
+    )
     end = run.streams[-1]
     if not end.isfinite().all():
         raise ValueError(
             f"model: {model.name!r} gives NaN or infinity without any intervention, so its weights are damaged; load "
             "it again"
         )
-    final = frozen_at(lambda x: backend.finish(x[:, None])[:, 0], end, tolerance(backend))
-    if final is None:
-        raise _inexact(backend, "what follows the last block is neither a norm nor a product")
+    final = run.after_blocks()
     end_state = backend.finish(end[:, None])[:, 0]
     answer = _top(backend, end_state, limits) if tokens.answer is None else tokens.answer
     read = _Readout(backend, final, end, answer, tokens.wrong)
@@ -211,15 +162,8 @@ def _attribute(model: Model, tokens: Tokens, by: By, limits: Limits) -> Mapping[
     summed = sum(each.reshape(-1, len(answer)).nansum(0) for name, each in parts.items() if name != "total")
     off = summed - parts["total"]
     if not (off.abs() <= tolerance(backend) * read.largest.clamp_min(1)).all():
-        raise _inexact(backend, f"the parts differ from the logit by up to {float(off.abs().max()):.2g}")
+        raise run.inexact(f"the parts differ from the logit by up to {float(off.abs().max()):.2g}")
     return {name: each.cpu().numpy() for name, each in parts.items()}
-
-
-def _inexact(backend: Backend, what: str) -> ValueError:
-    return ValueError(
-        f"{backend.about} does not support logit_attribution: {what}, so the parts of its heads would not sum to the "
-        "logit; mh.ablate and mh.path_patch measure effects instead"
-    )
 
 
 def _top(backend: Backend, state: Float[Tensor, "prompt d_model"], limits: Limits) -> Int[Tensor, " prompt"]:
@@ -275,24 +219,19 @@ class _Readout:
 
 
 def _of_layers(
-    model: Model, run: _Run, direction: Float[Tensor, "prompt d_model"], tokens: Tokens
+    model: Model, run: FrozenRun, direction: Float[Tensor, "prompt d_model"], tokens: Tokens
 ) -> dict[str, Float[Tensor, "*part prompt"]]:
     """The parts of heads, MLPs and biases of every layer.
 
     Args:
         direction: before the final norm.
     """
-    backend, rows = model.backend, len(tokens)
-    blocks = backend.blocks_for(frozen_rows(rows), 1)
     found: dict[str, list[Tensor]] = {"heads": [], "mlp": [], "bias": []}
     for layer in range(model.n_layers):
         before, after, z = run.streams[layer], run.streams[layer + 1], run.z[layer].double()
         W_O, b_O = model.W_O[layer].double(), model.b_O(layer)
-        summed = torch.einsum("phd,hdm->pm", z, W_O)
-        written = summed if b_O is None else summed + b_O.double()
-        map_ = of_attention(backend, blocks, layer, before, written.to(before.dtype))
-        if map_ is None:
-            raise _inexact(backend, f"layer {layer} does more with its heads than add them to the residual stream")
+        written = run.written(layer, torch.float64)
+        map_ = run.after_attention(layer, written)
         here = map_.back(direction)
         of_z = torch.einsum("hdm,pm->phd", W_O, here)
         of_heads = (z * of_z).sum(-1)
@@ -305,7 +244,7 @@ def _of_layers(
 
 def _by_source(
     model: Model,
-    run: _Run,
+    run: FrozenRun,
     layer: int,
     of_z: Float[Tensor, "prompt head d_head"],
     of_heads: Float[Tensor, "prompt head"],

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
+from mechheads.behaviour import frozen_maps
+from mechheads.behaviour.frozen_maps import FrozenRun
 from support.ctrl_c import stopped_at
 from support.levels import few
 from support.micro import FRANCE_RUN, micro  # noqa: F401
@@ -194,7 +196,7 @@ def test_results_are_drawn_saved_and_cited(llama, tmp_path):
 
 
 def test_bad_arguments_are_errors_before_the_model_runs(llama, monkeypatch):
-    monkeypatch.setattr(attribution._Run, "of", lambda *_: pytest.fail("the model ran"))
+    monkeypatch.setattr(FrozenRun, "of", lambda *_, **__: pytest.fail("the model ran"))
     with pytest.raises(ValueError, match=r"""by is 'token'; choose "head" or "source\""""):
         mh.behaviour.logit_attribution(llama, PROMPTS, by="token")
     with pytest.raises(ValueError, match="budget is 0"):
@@ -204,7 +206,7 @@ def test_bad_arguments_are_errors_before_the_model_runs(llama, monkeypatch):
 
 
 def test_a_model_whose_blocks_do_more_is_refused_with_the_layer(llama, monkeypatch):
-    monkeypatch.setattr(attribution, "of_attention", lambda *_: None)
+    monkeypatch.setattr(frozen_maps, "_of_attention", lambda *_: None)
     with pytest.raises(ValueError, match=r"does not support logit_attribution: layer 0 does more with its heads"):
         mh.behaviour.logit_attribution(llama, PROMPTS, **QUIET)
 

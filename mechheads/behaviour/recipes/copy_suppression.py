@@ -14,16 +14,13 @@ such a head needs a prediction of the token (by earlier layers), attention to it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.behaviour.copying import copying_scores
-from mechheads.behaviour.frozen_maps import FrozenMap, frozen_at, frozen_rows, of_attention, tolerance
+from mechheads.behaviour.frozen_maps import FrozenRun
 from mechheads.behaviour.recipes.against_control import against_control
 from mechheads.behaviour.windows import Texts, Windows, check_window, windows_of
 from mechheads.messages.arguments import check_at_least
@@ -97,7 +94,7 @@ def copy_suppression(
     found: list[tuple[Tensor, Tensor, list[int]]] = []
     with until_interrupted() as work, torch.no_grad():
         for windows in _shown(windows_of(model, texts, window, n_tokens), n_tokens, progress):
-            found.append((*_Measured(model, windows.ids, top, draw).values(), windows.text))
+            found.append((*_measured(model, windows.ids, top, draw), windows.text))
     work.stop_unless(found)
     work.warn(f"{sum(len(text) for *_, text in found)} windows", "the scores are of these")
     if not found:
@@ -139,125 +136,53 @@ def _shown(batches: Iterator[Windows], total: int, progress: bool) -> Iterator[W
             bar.update(windows.ids.numel())
 
 
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """What a run of some windows leaves.
+def _measured(
+    model: Model, ids: Int[Tensor, "window pos"], top: int, draw: torch.Generator
+) -> tuple[Float[Tensor, "measure layer head window"], Float[Tensor, "layer window"]]:
+    """The means over the queries of some windows that count, NaN if none does, and the share of queries that count."""
+    n, place = len(ids), torch.arange(ids.shape[1], device=ids.device)
+    queries = place[EVERY - 1 :: EVERY]
+    earlier = (queries[:, None] > place) & (place >= 1)
+    window = torch.arange(n, device=ids.device)[:, None]
+    run = FrozenRun.of(
+        model,
+        ids,
+        window.expand(-1, len(queries)).flatten(),
+        queries.expand(n, -1).flatten(),
+        analysis="copy_suppression",
+        attention=True,
+    )
+    final = run.after_blocks()
+    random = torch.rand(n, len(queries), len(place), generator=draw).to(ids.device)
+    several = ((ids[:, None] != ids[:, 1, None, None]) & earlier).any(-1)
+    W_U = model.W_U[:, ids.flatten()].T.float().view(*ids.shape, -1)
+    mean = torch.einsum("qk,wkm->wqm", earlier.float(), W_U) / earlier.sum(-1)[:, None]
+    found, share = [], []
+    for layer in range(model.n_layers):
+        logits = model.unembed(model.backend.finish(run.streams[layer].view(*mean.shape))).float()
+        of_keys = logits.gather(-1, ids[:, None].expand(-1, len(queries), -1))
+        largest, predicted = of_keys.masked_fill(~earlier, -torch.inf).max(-1)
+        counts = ((logits > largest[..., None]).sum(-1) < top) & several
+        others = earlier & (ids[:, None] != ids.gather(1, predicted)[..., None])
+        map_, sums = run.after_attention(layer, run.written(layer, model.dtype)), []
+        for key in (predicted, random.masked_fill(~others, -1).argmax(-1)):
+            at = earlier & (ids[:, None] == ids.gather(1, key)[..., None]) & counts[..., None]
+            direction = map_.back(final.back((W_U[window, key] - mean).flatten(0, 1).double()))
+            sums.append(_effects(run, layer, direction.float().view_as(mean), at))
+        (effect, attention), (other, other_attention) = sums
+        summed = torch.stack([-effect, -other, attention, other_attention])
+        count = counts.sum(1)
+        found.append((summed / count.clamp_min(1)).masked_fill(count == 0, torch.nan))
+        share.append(count / len(queries))
+    return torch.stack(found, dim=1), torch.stack(share)
 
-    Attributes:
-        streams: the residual stream before each block, and after the last one.
-        sites: for each layer, its ``pattern``, ``v`` and ``z``.
-    """
 
-    streams: list[Float[Tensor, "window pos d_model"]]
-    sites: list[dict[str, Tensor]]
-
-    @classmethod
-    def of(cls, model: Model, ids: Int[Tensor, "window pos"]) -> _Run:
-        kept = cls([], [{} for _ in range(model.n_layers)])
-
-        def keep(value: Tensor, hook: Any, layer: int, site: str) -> None:
-            kept.sites[layer][site] = value.clone()
-
-        hooks = [
-            (model.hook_name(site, layer), partial(keep, layer=layer, site=site))
-            for layer in range(model.n_layers)
-            for site in ("pattern", "v", "z")
-        ]
-
-        def run() -> None:
-            stream, blocks = model.backend.embed(ids)
-            for layer in range(model.n_layers):
-                kept.streams.append(stream)
-                stream = blocks(layer, stream)
-            kept.streams.append(stream)
-
-        model.backend.under(hooks, run)
-        return kept
-
-
-class _Measured:
-    """Some windows of one length.
-
-    Attributes:
-        queries: the positions that are measured; for each, its earlier tokens are those after the first one.
-    """
-
-    def __init__(self, model: Model, ids: Int[Tensor, "window pos"], top: int, draw: torch.Generator) -> None:
-        self._model, self._ids, self._top = model, ids, top
-        n, pos = ids.shape
-        place = torch.arange(pos, device=ids.device)
-        self.queries = place[EVERY - 1 :: EVERY]
-        self._earlier = (self.queries[:, None] > place) & (place >= 1)
-        self._differ = ((ids[:, None] != ids[:, 1, None, None]) & self._earlier).any(-1)
-        self._random = torch.rand(n, len(self.queries), pos, generator=draw).to(ids.device)
-        self._W_U = model.W_U[:, ids.flatten()].T.float().view(n, pos, -1)
-        count = self._earlier.sum(-1)[:, None]
-        self._mean = torch.einsum("qk,wkm->wqm", self._earlier.float(), self._W_U) / count
-
-    def values(self) -> tuple[Float[Tensor, "measure layer head window"], Float[Tensor, "layer window"]]:
-        """The means over the queries that count, NaN if none does, and the share of queries that count."""
-        model, run = self._model, _Run.of(self._model, self._ids)
-        final = frozen_at(self._finish, run.streams[-1][:, self.queries].flatten(0, 1), tolerance(model.backend))
-        if final is None:
-            raise self._inexact("what follows the last block is neither a norm nor a product")
-        layers, counts = zip(*(self._layer(run, layer, final) for layer in range(model.n_layers)), strict=True)
-        count = torch.stack(counts)
-        found = torch.stack(layers, dim=1) / count[:, None].clamp_min(1)
-        return found.masked_fill((count == 0)[:, None], torch.nan), count / len(self.queries)
-
-    def _finish(self, rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
-        return self._model.backend.finish(rows[:, None])[:, 0]
-
-    def _inexact(self, what: str) -> ValueError:
-        return ValueError(f"{self._model.backend.about} does not support copy_suppression: {what}")
-
-    def _layer(
-        self, run: _Run, layer: int, final: FrozenMap
-    ) -> tuple[Float[Tensor, "measure head window"], Int[Tensor, " window"]]:
-        """The sums over queries of a layer's heads, and how many queries count."""
-        model, sites, before = self._model, run.sites[layer], run.streams[layer][:, self.queries]
-        written = torch.einsum("wqhd,hdm->wqm", sites["z"][:, self.queries], model.W_O[layer])
-        b_O = model.b_O(layer)
-        written = (written if b_O is None else written + b_O).flatten(0, 1)
-        blocks = model.backend.blocks_for(frozen_rows(len(written)), 1)
-        map_ = of_attention(model.backend, blocks, layer, before.flatten(0, 1), written)
-        if map_ is None:
-            raise self._inexact(f"layer {layer} does more with its heads than add them to the residual stream")
-        predicted, counts = self._predicted(before)
-        different = self._earlier & (self._ids[:, None] != self._token(predicted)[..., None])
-        found = []
-        for key in (predicted, self._random.masked_fill(~different, -1).argmax(-1)):
-            at = self._earlier & (self._ids[:, None] == self._token(key)[..., None]) & counts[..., None]
-            row = torch.arange(len(key), device=key.device)[:, None]
-            direction = (self._W_U[row, key] - self._mean).flatten(0, 1).double()
-            here = map_.back(final.back(direction)).float().view_as(self._mean)
-            found.append(self._effects(sites, layer, here, at))
-        (effect, attention), (other, other_attention) = found
-        return torch.stack([-effect, -other, attention, other_attention]), counts.sum(1)
-
-    def _token(self, key: Int[Tensor, "window query"]) -> Int[Tensor, "window query"]:
-        return self._ids.gather(1, key)
-
-    def _predicted(
-        self, before: Float[Tensor, "window query d_model"]
-    ) -> tuple[Int[Tensor, "window query"], Bool[Tensor, "window query"]]:
-        """A key with the most predicted of the earlier tokens, and the queries at which this is a prediction."""
-        logits = self._model.unembed(self._model.backend.finish(before)).float()
-        keys = logits.gather(-1, self._ids[:, None].expand(-1, len(self.queries), -1))
-        largest, key = keys.masked_fill(~self._earlier, -torch.inf).max(-1)
-        return key, ((logits > largest[..., None]).sum(-1) < self._top) & self._differ
-
-    def _effects(
-        self,
-        sites: dict[str, Tensor],
-        layer: int,
-        here: Float[Tensor, "window query d_model"],
-        at: Bool[Tensor, "window query key"],
-    ) -> tuple[Float[Tensor, "head window"], Float[Tensor, "head window"]]:
-        """What heads move from some keys along a direction, and the attention to these keys, summed over queries."""
-        v = sites["v"].float()
-        v = v.repeat_interleave(self._model.n_heads // v.shape[2], dim=2)
-        of_z = torch.einsum("hdm,wqm->whqd", self._model.W_O[layer].float(), here)
-        pattern = sites["pattern"][:, :, self.queries].float() * at[:, None]
-        moved = pattern * torch.einsum("wkhd,whqd->whqk", v, of_z)
-        return moved.sum((-1, -2)).T, pattern.sum((-1, -2)).T
+def _effects(
+    run: FrozenRun, layer: int, direction: Float[Tensor, "window query d_model"], at: Bool[Tensor, "window query key"]
+) -> tuple[Float[Tensor, "head window"], Float[Tensor, "head window"]]:
+    """What a layer's heads move from some keys along a direction, and the attention to these keys, over all queries."""
+    of_z = torch.einsum("hdm,wqm->whqd", run.model.W_O[layer].float(), direction)
+    v = run.v[layer].float().repeat_interleave(run.model.n_heads // run.model.n_kv_heads, dim=2)
+    pattern = run.patterns[layer].float().unflatten(0, at.shape[:2]).transpose(1, 2).contiguous() * at[:, None]
+    moved = pattern * torch.einsum("wkhd,whqd->whqk", v, of_z)
+    return moved.sum((-1, -2)).T, pattern.sum((-1, -2)).T

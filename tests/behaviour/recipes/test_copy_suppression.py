@@ -58,18 +58,9 @@ def slow(run: HeadCache, row: list[int], layer: int, query: int, given: tuple[di
 
 
 @pytest.mark.parametrize("top", [1000, 60])
-def test_effects_are_those_of_logit_attribution_by_source(
-    small: mh.Model, top: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[torch.Tensor] = []
-    made = recipe._Measured.__init__
-
-    def spy(self: Any, *args: Any) -> None:
-        made(self, *args)
-        drawn.append(self._random)
-
-    monkeypatch.setattr(recipe._Measured, "__init__", spy)
+def test_effects_are_those_of_logit_attribution_by_source(small: mh.Model, top: int) -> None:
     found = copy_suppression(small, ROWS, top=top, **QUICK)
+    drawn = torch.rand(2, 4, 16, generator=torch.Generator().manual_seed(0))
     queries = [3, 7, 11, 15]
     parts = [[parts_of(small, row, query) for query in queries] for row in ROWS]
     runs = [HeadCache.run(small, [row], sites=("resid_pre", "pattern"), progress=False) for row in ROWS]
@@ -83,7 +74,7 @@ def test_effects_are_those_of_logit_attribution_by_source(
                 ).detach()
                 first = max(row[1:query], key=lambda token: float(lens[0, 0, token]))
                 others = [key for key in range(1, query) if row[key] != first]
-                control = row[max(others, key=lambda key: float(drawn[0][window, i, key]))]
+                control = row[max(others, key=lambda key: float(drawn[window, i, key]))]
                 each.append(slow(runs[window], row, layer, query, (parts[window][i], control), top))
             counted = [one for one in each if one is not None]
             shares.append(len(counted) / 4)
@@ -143,13 +134,13 @@ def test_ctrl_c_keeps_the_finished_windows(llama: mh.Model, monkeypatch: pytest.
     texts = [ROWS[0], [*ROWS[1], *ROWS[0]]]
     whole = copy_suppression(llama, texts, window=32, progress=False)
     assert whole.dataset.sizes["prompt"] == 2
-    values = recipe._Measured.values
-    monkeypatch.setattr(recipe._Measured, "values", stopped_at(2, values))
+    measured = recipe._measured
+    monkeypatch.setattr(recipe, "_measured", stopped_at(2, measured))
     with pytest.warns(UserWarning, match="interrupted after 1 windows"):
         part = copy_suppression(llama, texts, window=32, progress=False)
     assert part.provenance["interrupted"]
     np.testing.assert_allclose(part.dataset["values"].values[..., 0], whole.dataset["values"].values[..., 0], atol=1e-6)
-    monkeypatch.setattr(recipe._Measured, "values", stopped_at(1, values))
+    monkeypatch.setattr(recipe, "_measured", stopped_at(1, measured))
     with pytest.raises(KeyboardInterrupt):
         copy_suppression(llama, texts, window=32, progress=False)
 
