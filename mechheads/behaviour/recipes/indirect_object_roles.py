@@ -14,8 +14,8 @@ would show which paths are enough):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from mechheads.engine.job import Job, prepare
 from mechheads.heads import HeadId, HeadLike, check_head, check_heads
 from mechheads.limits import Budget
 from mechheads.messages.arguments import check_at_least, check_known
-from mechheads.messages.interrupted import stop_if
+from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
@@ -59,12 +59,25 @@ ROLES = (
     "previous token",
     "other",
 )
-STEPS = ("final", "queries", "values", "keys", "backup")
+STEPS = {"final": "end", "queries": "end", "values": "s2", "keys": "s1 + 1", "backup": "end"}
+"""In their order; each with the token from which a head must look to have a role."""
+_RECEIVERS = {
+    "queries": ("name mover", "q", "last"),
+    "values": ("S-inhibition", "v", "s2"),
+    "keys": ("induction", "k", "s1_next"),
+}
+"""The role of the heads whose inputs are the receivers of a step, the site and the position; otherwise the logits."""
+_ROLE_OF = {
+    ("final", "end to io"): ("name mover", "negative name mover"),
+    ("queries", "end to s1"): ("S-inhibition", "other"),
+    ("queries", "end to s2"): ("S-inhibition", "other"),
+    ("values", "s2 to s1"): ("duplicate token", "other"),
+    ("values", "s2 to s1 + 1"): ("induction", "other"),
+    ("keys", "s1 + 1 to s1"): ("previous token", "other"),
+    ("backup", "end to io"): ("other", "backup name mover"),
+}
+"""The role of a head in a step by where it looks most: if the path helps, and if it harms; otherwise "other"."""
 FDR = 0.05
-Looks = Mapping[str, float]
-"""The attention of a head between the named positions, by the names of ``LOOKS``."""
-Judge = Callable[[float, Looks], tuple[str, str]]
-"""Gives the role for an effect and the attention of a head, and where it looks."""
 _LEAST = 0.1
 """The share of attention that a duplicate-token, induction or previous-token head gives to its token at least."""
 
@@ -169,144 +182,83 @@ def indirect_object_roles(
             "positions io, s1, s1_next and s2"
         )
     job = prepare(model, pairs, sites=("z", "q", "k", "v", "pattern"), budget=budget, progress=progress)
-    search = _Search(job, _attention(job), most, min_share, {"budget": budget, "seed": seed, "progress": progress})
-    search.run()
-    return search.result(seed)
+    attention = _attention(job)
+    steps: dict[str, HeadScores] = {}
+    rows: list[dict[str, Any]] = []
 
+    def measure(step: str, job: Job, **paths: Any) -> None:
+        found = path_patch(job, **paths, budget=budget, seed=seed, progress=progress)
+        stop_if(found.provenance["interrupted"])
+        rows.extend([*_with_roles(step, found, attention, min_share)])
+        steps[step] = found
 
-@dataclass
-class _Search:
-    """The steps, one after the other."""
+    def heads(role: str) -> list[HeadId]:
+        """All heads with a role, the largest effect first."""
+        of_role = sorted((row for row in rows if row["role"] == role), key=lambda row: -abs(row["effect"]))
+        return [HeadId.parse(row["head"]) for row in of_role]
 
-    job: Job
-    attention: HeadScores
-    most: int
-    min_share: float
-    options: dict[str, Any]
-    steps: dict[str, HeadScores] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    interrupted: bool = False
-
-    def run(self) -> None:
-        self._step("final", self._direct, receivers="final")
-        stop_if(self.interrupted)
-        self._from("queries", "name mover", ("q", "last"), self._inhibits)
-        self._from("values", "S-inhibition", ("v", "s2"), self._at_subject)
-        self._from("keys", "induction", ("k", "s1_next"), self._previous)
-        self._backup()
-        if self.interrupted:
-            warn(f"interrupted after {len(self.steps)} of {len(STEPS)} steps; the roles of the others are missing")
-
-    def result(self, seed: int) -> IndirectObjectRoles:
-        columns = ("role", "head", "layer", "index", "step", "effect", "ci_low", "ci_high", "p_value", "q_value")
-        rows = sorted(self.rows, key=lambda row: (ROLES.index(row["role"]), -abs(row["effect"])))
-        table = pd.DataFrame(rows, columns=[*columns, "share", "looks", "attention"])
-        lead = self.steps["final"].dataset["base_metric"].values
-        about = make_provenance(
-            self.job.model,
-            prompts=self.job,
-            n_prompts=len(self.job.tokens),
+    with until_interrupted() as work:
+        measure("final", job, receivers="final")
+        for step, (role, site, position) in _RECEIVERS.items():
+            strongest = heads(role)[:most]
+            if receivers := [f"{head}.{site}" for head in strongest if head.layer]:
+                measure(step, job, receivers=receivers, positions=position)
+            elif len(steps) == list(STEPS).index(step):
+                why = "all of them are in layer 0" if strongest else "there is none"
+                warn(f"the step {step!r} goes to {role} heads, but {why}; it is left out, and so are those behind it")
+        movers, direct = sorted(heads("name mover")), {*heads("name mover"), *heads("negative name mover")}
+        every = check_heads(None, model.n_layers, model.n_heads)
+        if later := [head for head in every if movers and head.layer > movers[0].layer and head not in direct]:
+            measure("backup", _ablated(job, movers), receivers="final", senders=later)
+    work.stop_unless(steps)
+    work.warn(f"{len(steps)} of {len(STEPS)} steps", "the roles of the others are missing")
+    rows.sort(key=lambda row: (ROLES.index(row["role"]), -abs(row["effect"])))
+    lead = steps["final"].dataset["base_metric"].values
+    columns = ("role", "head", "layer", "index", "step", "effect", "ci_low", "ci_high", "p_value", "q_value")
+    return IndirectObjectRoles(
+        "roles in indirect object identification",
+        "logits",
+        pd.DataFrame(rows, columns=[*columns, "share", "looks", "attention"]),
+        steps,
+        attention,
+        make_provenance(
+            model,
+            prompts=job,
+            n_prompts=len(job.tokens),
             logit_diff=float(lead.mean()),
             right=float((lead > 0).mean()),
-            most=self.most,
-            min_share=self.min_share,
+            most=most,
+            min_share=min_share,
             seed=seed,
-            interrupted=self.interrupted,
-        )
-        name = "roles in indirect object identification"
-        return IndirectObjectRoles(name, "logits", table, self.steps, self.attention, about)
-
-    def _found(self, role: str) -> list[HeadId]:
-        """The strongest heads with a role."""
-        rows = sorted((row for row in self.rows if row["role"] == role), key=lambda row: -abs(row["effect"]))
-        return [HeadId.parse(row["head"]) for row in rows[: self.most]]
-
-    def _from(self, step: str, role: str, at: tuple[str, str], judge: Judge) -> None:
-        """A step whose receivers are inputs of the heads with a role, at a position."""
-        heads, (site, position) = self._found(role), at
-        if reached := [f"{head}.{site}" for head in heads if head.layer]:
-            self._step(step, judge, receivers=reached, positions=position)
-        elif len(self.steps) == STEPS.index(step):
-            why = "all of them are in layer 0" if heads else "there is none"
-            warn(f"the step {step!r} goes to {role} heads, but {why}; it is left out, and so are those behind it")
-
-    def _step(self, step: str, judge: Judge, **paths: Any) -> None:
-        """Patch paths, and give the heads with an effect their roles."""
-        if self.interrupted:
-            return
-        found = path_patch(self.job, **paths, **self.options)
-        if found.provenance["interrupted"]:
-            self.interrupted = True
-            return
-        self.steps[step] = found
-        lead = abs(float(found.dataset["base_metric"].values.mean()))
-        for head in check_heads(None, found.n_layers, found.n_heads):
-            row = found[head]
-            if not (row["q_value"] <= FDR and abs(row["score"]) >= self.min_share * lead):
-                continue
-            looks = dict(zip(LOOKS, self.attention[head]["score"].tolist(), strict=True))
-            called, where = judge(row["score"], looks)
-            self.rows.append(
-                {
-                    "role": called,
-                    "head": str(head),
-                    "layer": head.layer,
-                    "index": head.head,
-                    "step": step,
-                    "effect": row["score"],
-                    **{each: row[each] for each in ("ci_low", "ci_high", "p_value", "q_value")},
-                    "share": abs(row["score"]) / lead,
-                    "looks": where,
-                    "attention": looks[where],
-                }
-            )
-
-    def _backup(self) -> None:
-        """What later heads write to the logits when the name movers are ablated."""
-        direct = {HeadId.parse(row["head"]): row["role"] for row in self.rows if row["step"] == "final"}
-        movers = sorted(head for head, role in direct.items() if role == "name mover")
-        known = {head for head, role in direct.items() if role != "other"}
-        model = self.job.model
-        every = [HeadId(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)]
-        senders = [head for head in every if movers and head.layer > movers[0].layer and head not in known]
-        if senders and not self.interrupted:
-            whole, self.job = self.job, _ablated(self.job, movers)
-            self._step("backup", self._repairs, receivers="final", senders=senders)
-            self.job = whole
-
-    @staticmethod
-    def _direct(effect: float, looks: Looks) -> tuple[str, str]:
-        where = _most(looks, "end to io", "end to s1", "end to s2")
-        if where != "end to io":
-            return "other", where
-        return "name mover" if effect < 0 else "negative name mover", where
-
-    @staticmethod
-    def _inhibits(effect: float, looks: Looks) -> tuple[str, str]:
-        where = _most(looks, "end to io", "end to s1", "end to s2")
-        return "S-inhibition" if effect < 0 and where != "end to io" else "other", where
-
-    @staticmethod
-    def _at_subject(effect: float, looks: Looks) -> tuple[str, str]:
-        where = _most(looks, "s2 to s1", "s2 to s1 + 1")
-        if effect >= 0 or looks[where] < _LEAST:
-            return "other", where
-        return "duplicate token" if where == "s2 to s1" else "induction", where
-
-    @staticmethod
-    def _previous(effect: float, looks: Looks) -> tuple[str, str]:
-        where = "s1 + 1 to s1"
-        return "previous token" if effect < 0 and looks[where] >= _LEAST else "other", where
-
-    @staticmethod
-    def _repairs(effect: float, looks: Looks) -> tuple[str, str]:
-        where = _most(looks, "end to io", "end to s1", "end to s2")
-        return "backup name mover" if effect > 0 and where == "end to io" else "other", where
+            interrupted=work.interrupted,
+        ),
+    )
 
 
-def _most(looks: Looks, *names: str) -> str:
-    """Where a head looks most, of some places."""
-    return max(names, key=lambda name: looks[name])
+def _with_roles(step: str, effects: HeadScores, attention: HeadScores, min_share: float) -> Iterator[dict[str, Any]]:
+    """A row of the table for each head with an effect."""
+    lead = abs(float(effects.dataset["base_metric"].values.mean()))
+    for head in check_heads(None, effects.n_layers, effects.n_heads):
+        row = effects[head]
+        if not (row["q_value"] <= FDR and abs(row["score"]) >= min_share * lead):
+            continue
+        looks = dict(zip(LOOKS, attention[head]["score"].tolist(), strict=True))
+        where = max((look for look in LOOKS if look.startswith(f"{STEPS[step]} to")), key=lambda look: looks[look])
+        role = _ROLE_OF.get((step, where), ("other", "other"))[row["score"] >= 0]
+        if step in ("values", "keys") and looks[where] < _LEAST:
+            role = "other"
+        yield {
+            "role": role,
+            "head": str(head),
+            "layer": head.layer,
+            "index": head.head,
+            "step": step,
+            "effect": row["score"],
+            **{name: row[name] for name in ("ci_low", "ci_high", "p_value", "q_value")},
+            "share": abs(row["score"]) / lead,
+            "looks": where,
+            "attention": looks[where],
+        }
 
 
 def _attention(job: Job) -> HeadScores:
