@@ -14,7 +14,7 @@ from mechheads.behaviour.recipes.indirect_object_prompts import indirect_object_
 from mechheads.behaviour.recipes.indirect_object_roles import IndirectObjectRoles, indirect_object_roles
 from mechheads.behaviour.recipes.retrieval import retrieval_heads
 from mechheads.behaviour.recipes.successors import successor_scores
-from mechheads.behaviour.repeated import repeated_tokens
+from mechheads.behaviour.windows import repeated_tokens
 
 __all__ = [
     "HeadExamples",

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from mechheads.behaviour.head_examples import PARTS, QUANTILES, HeadExamples
-from mechheads.behaviour.moved import norm_of, values_of, written_by
+from mechheads.behaviour.measure import norm_of, values_of, written_by
 from mechheads.behaviour.windows import Texts, WindowIds, Windows, check_window, windows_of
 from mechheads.engine.each import Each, flops_of, in_order
 from mechheads.heads import HeadId

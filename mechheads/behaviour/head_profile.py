@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechheads.behaviour.features import BEHAVIOURS
-from mechheads.behaviour.measure import MEASURES
+from mechheads.behaviour.against_control import against_control
+from mechheads.behaviour.measure import BEHAVIOURS, MEASURES
 from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.messages.arguments import check_known
 from mechheads.results.scores import HeadScores
-from mechheads.results.stats import clustered_interval, mean_over_prompts, q_values, sign_flip_p
+from mechheads.results.stats import clustered_interval, mean_over_prompts
 
 PROFILED = (*BEHAVIOURS, "position")
 NAMES = {
@@ -75,23 +75,10 @@ class HeadProfile(HeadScores):
 
         score, null = stacked(), stacked("_null")
         moved, moved_null = stacked("_moved"), stacked("_moved_null")
-        cluster = np.arange(values.shape[-1])
-        excess = mean_over_prompts(score - null)
-        low, high = clustered_interval(score - null, cluster)
-        p = sign_flip_p(score - null, cluster, seed=seed)
-        q = q_values(p)
-        named = (q <= FDR) & (low >= np.array([LEAST[name] for name in PROFILED]))
-        means = dict(zip(PROFILED, np.moveaxis(mean_over_prompts(score), -1, 0), strict=True))
-        named[..., PROFILED.index("position")] &= means["first"] + means["self"] <= 1 - LEAST_ELSEWHERE
-        dims, heads = ("layer", "head", "behaviour"), ("layer", "head")
+        cluster, dims, heads = range(values.shape[-1]), ("layer", "head", "behaviour"), ("layer", "head")
         variables: dict[str, Any] = {
-            "null": (dims, mean_over_prompts(null)),
-            "excess": (dims, excess),
-            "excess_low": (dims, low),
-            "excess_high": (dims, high),
             "moved": (dims, mean_over_prompts(moved)),
             "moved_excess": (dims, mean_over_prompts(moved - moved_null)),
-            "named": (dims, named),
         }
         for name in ("entropy", "distance", "norm", "copying"):
             ends = clustered_interval(measured[name], cluster)
@@ -99,7 +86,7 @@ class HeadProfile(HeadScores):
             variables |= {f"{name}_{end}": (heads, each) for end, each in zip(("low", "high"), ends, strict=True)}
         for share, distance in zip(_QUANTILES, _quantiles(at_distance), strict=True):
             variables[f"distance_{share * 100:.0f}"] = (heads, distance)
-        found = cls.from_values(
+        found = HeadScores.from_values(
             score,
             name="profile on text",
             kind="profile",
@@ -109,7 +96,12 @@ class HeadProfile(HeadScores):
             provenance=provenance,
             variables=variables,
         )
-        return cls(found.dataset.assign(p_value=(dims, p), q_value=(dims, q)))
+        found = against_control(found, null, cluster, seed=seed, called="null").dataset
+        least = np.array([LEAST[name] for name in PROFILED])
+        named = (found["q_value"].values <= FDR) & (found["excess_low"].values >= least)
+        means = dict(zip(PROFILED, np.moveaxis(found["score"].values, -1, 0), strict=True))
+        named[..., PROFILED.index("position")] &= means["first"] + means["self"] <= 1 - LEAST_ELSEWHERE
+        return cls(found.assign(named=(dims, named)))
 
     def names(self, head: HeadLike) -> tuple[str, ...]:
         """The names of one head, such as ``("previous-token", "positional")``; empty if it has none.

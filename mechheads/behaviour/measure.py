@@ -1,20 +1,37 @@
-"""What every head does on some windows, measured layer by layer while the model runs; nothing is kept but means."""
+"""What every head does on some windows, measured layer by layer while the model runs; nothing is kept but means.
+
+For a query at position q, the keys are
+
+| behaviour | keys k |
+|---|---|
+| ``first`` | 0 |
+| ``self`` | q |
+| ``previous`` | q - 1 |
+| ``duplicate`` | earlier positions with the token of q |
+| ``induction`` | positions after an earlier copy of the token of q |
+| ``delimiter`` | earlier punctuation and line ends |
+
+Only queries that have such a key are counted. For the last four, keys lie between 1 and q - 1 (the *middle*), so that
+neither the first token nor the token itself counts. The null of a behaviour is the same attention with the keys of each
+query permuted: within the middle, or among all keys for ``first`` and ``self``. Its mean over all permutations is the
+attention on these keys times the share of them that the behaviour has.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.behaviour.features import BEHAVIOURS, delimiters, keys_of, weights_of
-from mechheads.behaviour.moved import norm_of, values_of, written_by
 from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.model import Model
 
+BEHAVIOURS = ("first", "self", "previous", "duplicate", "induction", "delimiter")
 MOVED = tuple(f"{name}_moved" for name in BEHAVIOURS)
 """The behaviours again, with attention weighted by the norm of what is moved."""
 OTHERS = ("position", "position_null", "entropy", "distance", "norm", "copying")
@@ -25,6 +42,9 @@ MEASURES = (
     *(f"{name}_null" for name in MOVED),
     *OTHERS,
 )
+_ALL_KEYS = 2
+"""The first so many of them have all keys to choose from, the others the middle."""
+_DELIMITER = re.compile(r"[\W_]+")
 _EVERY = 4
 """Copying is measured at every so many queries."""
 
@@ -142,3 +162,73 @@ class _Seen:
         others = middle.sum(-1) - 1
         share = (below.sum(-1) - 0.5) / others.clamp_min(1)
         return (share * (others > 0)).sum(-1) / (others > 0).sum().clamp_min(1)
+
+
+def delimiters(tokenizer: Any, size: int) -> Bool[Tensor, " token"]:
+    """Which tokens consist of punctuation, spaces and line ends."""
+    return _delimiters(tokenizer, size)
+
+
+@lru_cache(maxsize=4)
+def _delimiters(tokenizer: Any, size: int) -> Tensor:
+    texts = tokenizer.batch_decode([[token] for token in range(min(size, len(tokenizer)))])
+    found = torch.zeros(size, dtype=torch.bool)
+    found[: len(texts)] = torch.tensor([_DELIMITER.fullmatch(text) is not None for text in texts])
+    return found
+
+
+def keys_of(
+    ids: Int[Tensor, "window pos"], delimiter: Bool[Tensor, " token"]
+) -> Bool[Tensor, "window behaviour pos pos"]:
+    """The keys of each behaviour for each query."""
+    n = ids.shape[1]
+    position = torch.arange(n, device=ids.device)
+    back = position[:, None] - position
+    same = ids[:, :, None] == ids[:, None, :]
+    after_copy = torch.zeros_like(same)
+    after_copy[:, :, 1:] = same[:, :, :-1]
+    middle = (back > 0) & (position >= 1)
+    at = [back == position[:, None], back == 0, (back == 1) & middle, same & middle, after_copy & middle]
+    at += [delimiter.to(ids.device)[ids][:, None, :] & middle]
+    return torch.stack([mask.expand(len(ids), n, n) for mask in at], dim=1)
+
+
+def weights_of(
+    keys: Bool[Tensor, "window behaviour pos pos"],
+) -> tuple[Float[Tensor, "window feature pos pos"], Bool[Tensor, "window behaviour"]]:
+    """Weights whose products with a pattern, summed over queries and keys, are the behaviours and their nulls.
+
+    Returns:
+        the weights of every behaviour, then those of every null; and which behaviours a window has at all.
+    """
+    n = keys.shape[-1]
+    position = torch.arange(n, device=keys.device)
+    back = position[:, None] - position
+    pools = torch.stack([back >= 0, (back > 0) & (position >= 1)])[
+        [0] * _ALL_KEYS + [1] * (len(BEHAVIOURS) - _ALL_KEYS)
+    ]
+    count = keys.sum(-1)
+    counted = (count > 0) & (position >= 2)
+    of_query = counted / counted.sum(-1, keepdim=True).clamp_min(1)
+    share = count / pools.sum(-1).clamp_min(1)
+    own = keys * of_query[..., None]
+    null = pools * (share * of_query)[..., None]
+    return torch.cat([own, null.expand_as(own)], dim=1).float(), counted.any(-1)
+
+
+def written_by(model: Model, layer: int) -> Float[Tensor, "head d_head d_model"]:
+    """W_O of each head, with the norm's weight or multiplier after attention."""
+    return model.W_O[layer].float() * model.attention_out_scale(layer)
+
+
+def values_of(model: Model, v: Float[Tensor, "window pos kv d_head"]) -> Float[Tensor, "window pos head d_head"]:
+    """The values that each head reads; with grouped queries several heads read the same."""
+    return v.repeat_interleave(model.n_heads // model.n_kv_heads, dim=2)
+
+
+def norm_of(
+    states: Float[Tensor, "window pos head d_head"], W_O: Float[Tensor, "head d_head d_model"]
+) -> Float[Tensor, "window pos head"]:
+    """The norm of states times W_O, from W_O W_O^T."""
+    by_head = states.transpose(1, 2)
+    return ((by_head @ (W_O @ W_O.mT)) * by_head).sum(-1).clamp_min(0).sqrt().transpose(1, 2)

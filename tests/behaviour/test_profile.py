@@ -24,9 +24,8 @@ import mechheads.behaviour.profile
 import mechheads.behaviour.totals
 import mechheads.behaviour.windows
 from mechheads.behaviour import HeadProfile, profile_heads
-from mechheads.behaviour.features import BEHAVIOURS, delimiters, keys_of, weights_of
 from mechheads.behaviour.head_profile import NAMES, PROFILED
-from mechheads.behaviour.measure import MEASURES, measure
+from mechheads.behaviour.measure import BEHAVIOURS, MEASURES, delimiters, keys_of, measure, weights_of
 from mechheads.behaviour.totals import Totals
 from mechheads.behaviour.windows import Windows, default_texts, windows_of
 from mechheads.cli import main

@@ -19,9 +19,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mechheads.behaviour.against_control import against_control
 from mechheads.behaviour.copying import copying_scores
 from mechheads.behaviour.frozen_maps import FrozenRun
-from mechheads.behaviour.recipes.against_control import against_control
 from mechheads.behaviour.windows import Texts, Windows, check_window, windows_of
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
@@ -104,12 +104,14 @@ def copy_suppression(
     measured = dict(zip(MEASURES, values, strict=True))
     copying = copying_scores(model, seed=seed, progress=progress)
     dims = ("layer", "head")
-    return against_control(
+    text = [text for *_, of_batch in found for text in of_batch]
+    scores = HeadScores.from_values(
         measured["score"],
-        measured["control"],
-        [text for *_, of_batch in found for text in of_batch],
+        name="copy suppression on text",
         kind="copy_suppression",
-        about={"name": "copy suppression on text"},
+        cluster=text,
+        null=None,
+        seed=seed,
         provenance=make_provenance(
             model,
             texts="of the package" if texts is None else "given",
@@ -127,6 +129,7 @@ def copy_suppression(
             "copying": (dims, copying.scores.values),
         },
     )
+    return against_control(scores, measured["control"], text, seed=seed)
 
 
 def _shown(batches: Iterator[Windows], total: int, progress: bool) -> Iterator[Windows]:

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.behaviour.recipes.against_control import against_control
+from mechheads.behaviour.against_control import against_control
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import prepare
 from mechheads.engine.sweep import sweep
@@ -141,12 +141,15 @@ def function_vector_heads(
         means = [mean_over_prompts(effects[..., of_prompt == i]) for i in range(len(names))]
         return _DIMS, np.stack(means, axis=-1)
 
-    return against_control(
+    cluster = list(clean.cluster or ())
+    scores = HeadScores.from_values(
         values,
-        control,
-        clean.cluster or (),
+        name="function-vector heads",
+        unit=MetricInfo.of(metric).unit,
         kind="function_vector",
-        about={"name": "function-vector heads", "unit": MetricInfo.of(metric).unit},
+        cluster=cluster,
+        null=None,
+        seed=seed,
         provenance=make_provenance(about, relations=names, shots=shots, template=template, seed=seed),
         variables={
             "relation": ("relation", text_array(names)),
@@ -158,6 +161,7 @@ def function_vector_heads(
             "shuffled_metric": ("prompt", found.dataset["base_metric"].values),
         },
     )
+    return against_control(scores, control, cluster, seed=seed)
 
 
 @alone

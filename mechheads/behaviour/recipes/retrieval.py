@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.behaviour.recipes.against_control import against_control
+from mechheads.behaviour.against_control import against_control
 from mechheads.behaviour.windows import Texts, token_stream
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
@@ -116,12 +116,14 @@ def retrieval_heads(
     work.warn(f"{len(found)} of {len(prompts)} prompts", "the scores are of these")
     prompts = prompts[: len(found)]
     both = {name: torch.stack([each[name] for each in found], -1).double().cpu().numpy() for name in found[0]}
-    return against_control(
+    haystack = [prompt.haystack for prompt in prompts]
+    scores = HeadScores.from_values(
         both["score"],
-        both["control"],
-        [prompt.haystack for prompt in prompts],
+        name="retrieval of a needle",
         kind="retrieval",
-        about={"name": "retrieval of a needle"},
+        cluster=haystack,
+        null=None,
+        seed=seed,
         provenance=make_provenance(
             model,
             texts="of the package" if texts is None else "given",
@@ -139,6 +141,7 @@ def retrieval_heads(
             "needle": ("prompt", text_array([prompt.needle for prompt in prompts])),
         },
     )
+    return against_control(scores, both["control"], haystack, seed=seed)
 
 
 @dataclass(frozen=True)
