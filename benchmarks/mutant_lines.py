@@ -437,9 +437,9 @@ MUTANTS: tuple[Mutant, ...] = (
         ("behaviour",),
     ),
     Mutant(
-        "behaviour/logit_attribution.py",
-        "kept.z[layer] = value[row, last].clone()",
-        "kept.z[layer] = value[row, -1].clone()",
+        "behaviour/frozen_maps.py",
+        "kept.z[layer] = value[prompt, pos].clone()",
+        "kept.z[layer] = value[prompt, -1].clone()",
         "logits are attributed at padding",
         ("behaviour/test_logit_attribution.py",),
     ),

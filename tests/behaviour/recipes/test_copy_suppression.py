@@ -11,11 +11,9 @@ import pytest
 import torch
 
 import mechheads as mh
-import mechheads.behaviour.recipes.copy_suppression as recipe
 from mechheads.behaviour import copy_suppression, copying_scores
 from mechheads.runs.head_cache import HeadCache
 from support.blank import Blank
-from support.ctrl_c import stopped_at
 from support.levels import few
 
 QUICK: dict[str, Any] = {"window": 16, "progress": False}
@@ -128,25 +126,3 @@ def test_planted_heads_that_lower_and_raise_what_is_predicted(tmp_path: Path) ->
     assert found["L0H0"]["q_value"] < 0.05 and found.dataset["attention"].values[0, 0] > 0.99
     # the mean of W_U over earlier tokens holds the share 1 / (q - 1) of France, at the queries 3, 7, 11 and 15
     assert score[0, 0] == pytest.approx(np.mean([1 - 1 / (q - 1) for q in (3, 7, 11, 15)]), rel=1e-2)
-
-
-def test_ctrl_c_keeps_the_finished_windows(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [ROWS[0], [*ROWS[1], *ROWS[0]]]
-    whole = copy_suppression(llama, texts, window=32, progress=False)
-    assert whole.dataset.sizes["prompt"] == 2
-    measured = recipe._measured
-    monkeypatch.setattr(recipe, "_measured", stopped_at(2, measured))
-    with pytest.warns(UserWarning, match="interrupted after 1 windows"):
-        part = copy_suppression(llama, texts, window=32, progress=False)
-    assert part.provenance["interrupted"]
-    np.testing.assert_allclose(part.dataset["values"].values[..., 0], whole.dataset["values"].values[..., 0], atol=1e-6)
-    monkeypatch.setattr(recipe, "_measured", stopped_at(1, measured))
-    with pytest.raises(KeyboardInterrupt):
-        copy_suppression(llama, texts, window=32, progress=False)
-
-
-def test_what_cannot_be_is_said(llama: mh.Model) -> None:
-    with pytest.raises(ValueError, match="texts have no window of at least 16 tokens"):
-        copy_suppression(llama, [[1, 2, 3]], **QUICK)
-    with pytest.raises(ValueError, match="window is 4"):
-        copy_suppression(llama, ROWS, window=4)

@@ -111,15 +111,3 @@ def test_ctrl_c_keeps_what_is_measured(
     assert done.sum() == measured
     np.testing.assert_allclose(found.scores.values[done], whole.scores.values[done], atol=1e-6)
     assert np.isnan(found.dataset["excess"].values).any()
-
-
-def test_what_cannot_be_is_said(llama: mh.Model) -> None:
-    found = function_vector_heads(llama, WORDS, heads="L0H0", **QUICK)
-    with pytest.raises(ValueError, match="relation is 'capital'; these scores have 'words'"):
-        function_vector(llama, found, "capital")
-    with pytest.raises(ValueError, match=r"give the result of mh\.behaviour\.function_vector_heads"):
-        function_vector(llama, mh.ablate(llama, [" one two"], heads="L0H0", progress=False), "words")
-    with pytest.raises(ValueError, match="shots is 1; targets can be shuffled among 2 examples or more"):
-        function_vector_heads(llama, WORDS, shots=1, template=TEMPLATE)
-    with pytest.raises(ValueError, match="n is 0; it must be at least 1"):
-        function_vector_heads(llama, WORDS, n=0)

@@ -234,17 +234,3 @@ def interrupted_at(call: int, function: Callable[..., mh.HeadScores]) -> Callabl
 
     once = stopped_at(call, lambda: None)
     return stopped
-
-
-def test_what_cannot_be_is_said(llama: mh.Model) -> None:
-    with pytest.raises(ValueError, match="2 of 3 are one token for this model; at least 5 are needed"):
-        indirect_object_pairs(llama, 2, names=["France", "Italy", "Nowhere"])
-    with pytest.raises(ValueError, match="once each, in this order, each after a space"):
-        indirect_object_pairs(llama, 2, templates=[" {second} and {first}, {subject} gave"], names=NAMES)
-    with pytest.raises(ValueError, match="templates must be a list of texts"):
-        indirect_object_pairs(llama, 2, templates=TEMPLATES[0], names=NAMES)
-    with pytest.raises(ValueError, match="min_share is 2; it must be a share"):
-        indirect_object_roles(llama, min_share=2)
-    plain = mh.PromptPairs([" Paris is"], [" Rome is"], [" Paris"], [" Rome"])
-    with pytest.raises(ValueError, match="pairs have no position 'io'"):
-        indirect_object_roles(llama, plain)

@@ -13,7 +13,6 @@ import mechheads as mh
 import mechheads.behaviour.recipes.retrieval as retrieval
 from benchmarks.truth.behaving import make_behaving
 from mechheads.behaviour import retrieval_heads
-from support.ctrl_c import stopped_at
 from support.levels import few
 from support.oracles import activations, forward, name
 
@@ -100,29 +99,3 @@ def test_planted_induction_heads_retrieve_all_but_the_first_token() -> None:
     assert others.max() < 0.2
     assert found.dataset["control"].values.max() < 0.2
     assert found.dataset["attention"].values[2, 3] > 0.6
-
-
-@pytest.mark.usefixtures("short_questions")
-def test_ctrl_c_keeps_the_finished_prompts(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = retrieval_heads(llama, TEXT, **QUICK)
-    measured = retrieval._measured
-    monkeypatch.setattr(retrieval, "_measured", stopped_at(5, measured))
-    with pytest.warns(UserWarning, match="interrupted after 4 of 6 prompts"):
-        part = retrieval_heads(llama, TEXT, **QUICK)
-    assert part.provenance["interrupted"]
-    np.testing.assert_array_equal(part.dataset["values"].values, whole.dataset["values"].values[..., :4])
-    monkeypatch.setattr(retrieval, "_measured", stopped_at(1, measured))
-    with pytest.raises(KeyboardInterrupt):
-        retrieval_heads(llama, TEXT, **QUICK)
-
-
-@pytest.mark.usefixtures("short_questions")
-def test_what_cannot_be_is_said(llama: mh.Model) -> None:
-    with pytest.raises(ValueError, match="length is 64; two needles and a question take"):
-        retrieval_heads(llama, TEXT, **QUICK | {"length": 64})
-    with pytest.raises(ValueError, match="texts are too short for 3 haystacks of 56 tokens"):
-        retrieval_heads(llama, [" one two"], **QUICK)
-    with pytest.raises(ValueError, match="give at least two shares of the haystack, between 0 and 1"):
-        retrieval_heads(llama, TEXT, **QUICK | {"depths": (0.5,)})
-    with pytest.raises(ValueError, match="needles: give at least two"):
-        retrieval_heads(llama, TEXT, **QUICK | {"needles": NEEDLES[:1]})

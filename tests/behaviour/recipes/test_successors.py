@@ -17,7 +17,6 @@ from mechheads.behaviour import successor_scores
 from mechheads.labels import open_weights
 from mechheads.labels.readings import Readings
 from support.blank import Blank
-from support.ctrl_c import stopped_at
 from support.levels import few
 
 SEQUENCES = {
@@ -118,25 +117,3 @@ def test_a_planted_successor_head_is_told_from_one_that_goes_back_and_one_that_c
     on_disk = successor_scores(open_weights(tmp_path / "planted"), {"count": COUNT}, progress=False)
     assert (on_disk.scores.values == found.scores.values).all()
     assert "carried" in on_disk.provenance["no_reading"]
-
-
-def test_ctrl_c_keeps_the_finished_layers(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = successor_scores(llama, SEQUENCES, **QUICK)
-    read = Readings.at
-    monkeypatch.setattr(Readings, "at", stopped_at(3, read))
-    with pytest.warns(UserWarning, match="interrupted after 2 of 3 layers"):
-        part = successor_scores(llama, SEQUENCES, **QUICK)
-    assert np.isnan(part.scores.values[2]).all() and part.provenance["interrupted"]
-    np.testing.assert_array_equal(part.scores.values[:2], whole.scores.values[:2])
-    monkeypatch.setattr(Readings, "at", stopped_at(1, read))
-    with pytest.raises(KeyboardInterrupt):
-        successor_scores(llama, SEQUENCES, **QUICK)
-
-
-def test_what_cannot_be_is_said(llama: mh.Model) -> None:
-    with pytest.raises(ValueError, match=r"none has 5 members that are one token for this model \(short: 2\)"):
-        successor_scores(llama, {"short": SEQUENCES["short"]})
-    with pytest.raises(ValueError, match="source is 'mlp'; choose one of"):
-        successor_scores(llama, SEQUENCES, source="mlp")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="sequences\\['count'\\] is 'abc'; give a list of words in order"):
-        successor_scores(llama, {"count": "abc"})
