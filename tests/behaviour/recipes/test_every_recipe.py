@@ -36,12 +36,6 @@ TEMPLATE = " When {first} and {second} went, {subject} gave to"
 PAIRS = mh.PromptPairs([" Paris is"], [" Rome is"], [" Paris"], [" Rome"])
 
 
-@pytest.fixture(autouse=True)
-def short_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Questions of few tokens: the context of the tiny models holds 64."""
-    monkeypatch.setattr(retrieval, "QUESTION", "{question}")
-
-
 def vector(model: mh.Model, relation: str) -> Any:
     return function_vector(model, function_vector_heads(model, WORDS, heads="L0H0", **SHOTS), relation)
 
@@ -98,6 +92,7 @@ REFUSED: list[tuple[str, Callable[[mh.Model], object]]] = [
 ]
 
 
+@pytest.mark.usefixtures("short_questions")
 @pytest.mark.parametrize(("message", "call"), REFUSED, ids=[message for message, _ in REFUSED])
 def test_what_cannot_be_is_said(message: str, call: Callable[[mh.Model], object], llama: mh.Model) -> None:
     with pytest.raises(ValueError, match=message):
@@ -121,6 +116,7 @@ INTERRUPTED: dict[str, tuple[Callable[[mh.Model], mh.HeadScores], tuple[Any, str
 }
 
 
+@pytest.mark.usefixtures("short_questions")
 @pytest.mark.parametrize("name", INTERRUPTED)
 def test_ctrl_c_keeps_what_is_finished(name: str, llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     run, (where, step), call, message = INTERRUPTED[name]

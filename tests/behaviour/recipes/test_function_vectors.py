@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import mechheads.behaviour.recipes.function_vectors as function_vectors
 from mechheads.behaviour import function_vector, function_vector_heads
 from mechheads.labels import shuffled_labels
 from support.ctrl_c import stopped_at
-from support.levels import few
 from support.oracles import activations, blend, forward, ids_of, name, with_z
 from support.texts import WORD_PAIRS
 
@@ -24,11 +22,6 @@ TEMPLATE = " {source} is {target} the"
 WORDS = mh.Relation("words", None, WORD_PAIRS)
 CAPITALS = mh.Relation("capitals", None, [*WORD_PAIRS[:4], ("store", "book"), ("Mary", "gave")])
 QUICK: dict[str, Any] = {"shots": 3, "n": 2, "template": TEMPLATE, "progress": False}
-
-
-@pytest.fixture(scope="module", params=few(("llama", "gpt2", "gemma", "neox"), "llama"))
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 def last_z(model: mh.Model, tokens: Any, row: int) -> Tensor:

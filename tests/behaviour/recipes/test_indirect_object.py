@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,10 @@ import mechheads.behaviour.recipes.indirect_object_roles as object_roles
 from mechheads.behaviour import indirect_object_pairs, indirect_object_roles
 from support import oracles
 from support.blank import Blank
-from support.ctrl_c import stopped_at
-from support.levels import few
 
 NAMES = ["France", "Italy", "Spain", "Germany", "Paris", "Rome", "Nowhere"]
 TEMPLATES = (" When {first} and {second} went, {subject} gave to", " The {first} and {second} to {subject} gave to")
 QUICK: dict[str, Any] = {"progress": False}
-
-
-@pytest.fixture(scope="module", params=few(("llama", "gpt2", "gemma", "neox"), "llama"))
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 def made(model: mh.Model, n: int = 6) -> mh.PromptPairs:
@@ -210,7 +204,12 @@ def test_ctrl_c_keeps_the_finished_steps(llama: mh.Model, monkeypatch: pytest.Mo
     assert len(whole.steps) > 1
     patch = object_roles.path_patch
     for call in (1, 2):
-        monkeypatch.setattr(object_roles, "path_patch", interrupted_at(call, patch))
+        calls = count(1)
+
+        def stopped(*args: Any, calls: Iterator[int] = calls, call: int = call, **options: Any) -> mh.HeadScores:
+            return patch(*args, **options).with_provenance(interrupted=next(calls) == call)
+
+        monkeypatch.setattr(object_roles, "path_patch", stopped)
         if call == 1:
             with pytest.raises(KeyboardInterrupt):
                 indirect_object_roles(llama, pairs, min_share=0, **QUICK)
@@ -219,18 +218,3 @@ def test_ctrl_c_keeps_the_finished_steps(llama: mh.Model, monkeypatch: pytest.Mo
             part = indirect_object_roles(llama, pairs, min_share=0, **QUICK)
         assert part.interrupted and list(part.steps) == ["final"]
         assert set(part.table["head"]) == set(whole.table["head"][whole.table["step"] == "final"])
-
-
-def interrupted_at(call: int, function: Callable[..., mh.HeadScores]) -> Callable[..., mh.HeadScores]:
-    """The function, whose n-th result says that Ctrl-C ended it."""
-
-    def stopped(*args: Any, **options: Any) -> mh.HeadScores:
-        found = function(*args, **options)
-        try:
-            once()
-        except KeyboardInterrupt:
-            return found.with_provenance(interrupted=True)
-        return found
-
-    once = stopped_at(call, lambda: None)
-    return stopped

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,8 @@ import pytest
 import torch
 
 import mechheads as mh
-import mechheads.behaviour.recipes.retrieval as retrieval
 from benchmarks.truth.behaving import make_behaving
 from mechheads.behaviour import retrieval_heads
-from support.levels import few
 from support.oracles import activations, forward, name
 
 NEEDLES = (
@@ -23,17 +20,6 @@ NEEDLES = (
 )
 TEXT = [" When John and Mary went to the store gave a book no I cannot help Sure" * 40]
 QUICK: dict[str, Any] = {"n": 3, "length": 56, "needles": NEEDLES, "depths": (0.1, 0.5, 0.9), "progress": False}
-
-
-@pytest.fixture(scope="module", params=few(("llama", "gpt2", "gemma", "neox"), "llama"))
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
-
-
-@pytest.fixture
-def short_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Questions of few tokens: the context of the tiny models holds 64."""
-    monkeypatch.setattr(retrieval, "QUESTION", "{question}")
 
 
 def find(ids: list[int], piece: list[int], stop: int) -> list[int]:

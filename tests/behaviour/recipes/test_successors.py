@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import permutations, product
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from mechheads.behaviour import successor_scores
 from mechheads.labels import open_weights
 from mechheads.labels.readings import Readings
 from support.blank import Blank
-from support.levels import few
 
 SEQUENCES = {
     "places": ["France", "Italy", "Nowhere", "Spain", "Germany", "Paris"],
@@ -27,11 +25,6 @@ SEQUENCES = {
 PAIRS = {"places": [(0, 1), (2, 3), (3, 4)], "words": [(0, 1), (1, 2), (2, 3), (3, 4)]}
 """Places in the members that are one token."""
 QUICK: dict[str, Any] = {"progress": False, "min_members": 3, "draws": 2000}
-
-
-@pytest.fixture(scope="module", params=few(("llama", "gpt2", "gemma", "neox"), "llama"))
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 def tokens(model: mh.Model, name: str) -> list[int]:
