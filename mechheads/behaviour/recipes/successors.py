@@ -106,14 +106,7 @@ def successor_scores(
     if model.tokenizer is None:
         raise ValueError("model has no tokenizer to read sequences with; give one: mh.wrap(model, tokenizer=...)")
     asked = SEQUENCES if sequences is None else sequences
-    every = [_Sequence.of(name, members, model.tokenizer) for name, members in asked.items()]
-    scored = [each for each in every if len(each.ids) >= min_members and each.pairs]
-    if not scored:
-        counts = ", ".join(f"{each.name}: {len(each.ids)}" for each in every)
-        raise ValueError(
-            f"sequences: none has {min_members} members that are one token for this model ({counts}); give others, or "
-            "a smaller min_members"
-        )
+    every, scored = _readable(asked, min_members, model.tokenizer)
     ids = torch.tensor([token for each in scored for token in each.ids], device=model.device)
     readings = Readings(model, ids, source, norm)
     W_U = torch.cat([model.unembedding(token, token + 1) for token in ids.tolist()], dim=1).to(ids.device)
@@ -207,6 +200,25 @@ class _Sequence:
     @property
     def pairs(self) -> list[tuple[int, int]]:
         return [(i, i + 1) for i, (a, b) in enumerate(pairwise(self.at)) if b == a + 1]
+
+
+def _readable(
+    asked: Mapping[str, Sequence[str]], min_members: int, tokenizer: Any
+) -> tuple[list[_Sequence], list[_Sequence]]:
+    """Every sequence, and those with enough members.
+
+    Raises:
+        ValueError: if there is none, or one is not a list of words.
+    """
+    every = [_Sequence.of(name, members, tokenizer) for name, members in asked.items()]
+    scored = [each for each in every if len(each.ids) >= min_members and each.pairs]
+    if not scored:
+        counts = ", ".join(f"{each.name}: {len(each.ids)}" for each in every)
+        raise ValueError(
+            f"sequences: none has {min_members} members that are one token for this model ({counts}); give others, or "
+            "a smaller min_members"
+        )
+    return every, scored
 
 
 def _shuffled_steps(scored: Sequence[_Sequence], draws: int, seed: int) -> Int[np.ndarray, "draw pair"]:
