@@ -135,9 +135,12 @@ def recipes(words: mh.Relation) -> dict[str, Analysis]:
     def roles(model: mh.Model) -> Any:
         """Of one pair many times over, so that every effect is significant and the next step is taken."""
         one, many = mh.behaviour.indirect_object_pairs(model, 1, templates=templates, names=names), 16
-        positions = {name: [*at] * many for name, at in one.positions.items()}
         pairs = mh.PromptPairs(
-            [*one.clean] * many, [*one.corrupted] * many, [*one.answer] * many, [*one.wrong] * many, positions
+            [*one.clean] * many,
+            [*one.corrupted] * many,
+            answer=[*(one.answer or ())] * many,
+            wrong=[*(one.wrong or ())] * many,
+            positions={name: [*at] * many for name, at in one.positions.items()},
         )
         return mh.behaviour.indirect_object_roles(model, pairs, most=2, min_share=0, **QUIET)
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from mechheads.labels.readings import READINGS, SOURCES, Norm, Reading, Readings, Source
+from mechheads.labels.readings import READINGS, SOURCES, Norm, Readings, Source
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
@@ -231,7 +231,7 @@ def _shuffled_steps(scored: Sequence[_Sequence], draws: int, seed: int) -> Int[n
 
 
 def _score(
-    entries: Mapping[Reading, Float[np.ndarray, "head member member"]],
+    entries: Mapping[str, Float[np.ndarray, "head member member"]],
     scored: Sequence[_Sequence],
     shuffled: Int[np.ndarray, "draw pair"],
 ) -> dict[str, np.ndarray]:
@@ -248,10 +248,11 @@ def _score(
     best = np.array([max(range(len(found)), key=lambda i: (hits[i, head], contrast[i, head])) for head in heads])
     own, seen = steps[best, heads], hits[best, heads]
     totals = np.stack([(steps[:, head, None] == shuffled).sum(-1).max(0) for head in heads])
+    known: list[str] = list(READINGS)
     names = list(entries)
     return {
         "hits": own == 1,
-        "reading": np.array([READINGS.index(names[i]) for i in best]),
+        "reading": np.array([known.index(names[i]) for i in best]),
         "contrast": contrast[best, heads],
         "null": totals.mean(-1) / shuffled.shape[1],
         "p": (1 + (totals >= seen[:, None]).sum(-1)) / (1 + len(shuffled)),
