@@ -1,89 +1,87 @@
-"""Fingerprints: hashes of metrics, interventions and models that are the same in every process until one changes.
+"""The fingerprint of a metric, an intervention or a plain value: a hash of everything that decides what it gives.
 
-A fingerprint covers what decides the result: a function's bytecode and constants, its defaults and closure, and the
-global values it reads; a frozen dataclass's fields and slots, and the code of its class, bases and metaclass. Names
-from installed libraries count by name and version, unless they were replaced. Line numbers, file paths, addresses and
-Python's hash seed do not count. Code that reads files, the environment or names computed at run time (``open``,
-``os.environ``, ``eval``, ``globals``) is an error. What a library's function looks up by itself is not covered.
+Walked are bytecode and constants, defaults, closures and the globals that a function reads, the fields of a frozen
+dataclass and the code of its class. What an installed library defines counts by its name and the library's version.
+Everything else is refused: its content may change without a trace in any code.
 """
 
 from __future__ import annotations
 
 import builtins
 import dataclasses
-import enum
+import dis
 import functools
 import hashlib
-import inspect
+import importlib.metadata
+import importlib.util
+import itertools
 import re
+import struct
 import sys
+import sysconfig
 import types
-from collections import namedtuple
-from pathlib import PurePath
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from mechheads.ledger.fingerprints.libraries import is_walked, library_name, release_of
-from mechheads.ledger.fingerprints.plain_types import LEAVES, PARTS
-from mechheads.ledger.fingerprints.reads import (
-    LOADS,
-    OUTSIDE,
-    OUTSIDE_BUILTINS,
-    OUTSIDE_IN,
-    OUTSIDE_MODULES,
-    looks_outside,
-    reads,
-)
+from mechheads._version import __version__
 
-_ABSENT = object()
+PYTHON = f"python {sys.version_info.major}.{sys.version_info.minor}"
 
-# Class attributes that Python, dataclass and Enum add by themselves.
-_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType, type(vars(namedtuple("_", "x"))["x"]), enum.property)
-_BOOKKEEPING = {"_abc_impl", "_is_protocol", "_is_runtime_protocol"} | {
-    f"__{name}__"
-    for name in (
-        "module",
-        "qualname",
-        "name",
-        "doc",
-        "dict",
-        "weakref",
-        "slots",
-        "slotnames",  # kept by copyreg once an instance was copied or pickled
-        "annotations",
-        "annotate",
-        "annotate_func",
-        "annotations_cache",
-        "conditional_annotations",
-        "firstlineno",
-        "static_attributes",
-        "match_args",
-        "orig_bases",
-        "dataclass_fields",
-        "dataclass_params",
-        "parameters",
-        "type_params",
-        "abstractmethods",
-        "protocol_attrs",
-        "non_callable_proto_members",
-        "callable_proto_members_only",
-    )
+_Parts = bytes | memoryview | Sequence[Any] | dict[Any, Any]
+_PARTS: dict[type, Callable[[Any], _Parts]] = {
+    **dict.fromkeys((types.NoneType, types.EllipsisType, types.NotImplementedType), lambda _: b""),
+    **dict.fromkeys((bool, int), lambda x: hex(x).encode()),
+    float: lambda x: struct.pack(">d", x),
+    complex: lambda x: struct.pack(">dd", x.real, x.imag),
+    str: lambda x: x.encode("utf-8", "surrogatepass"),
+    **dict.fromkeys((bytes, memoryview, tuple, list, dict), lambda x: x),
+    **dict.fromkeys((slice, range), lambda x: (x.start, x.stop, x.step)),
+    re.Pattern: lambda x: (x.pattern, x.flags),
+    property: lambda x: (x.fget, x.fset, x.fdel),
+    **dict.fromkeys((staticmethod, classmethod), lambda x: (x.__func__,)),
+    functools.partial: lambda x: (x.func, x.args, x.keywords, vars(x)),
+    type(functools.cache(len)): lambda x: (vars(x),),
+    types.MethodType: lambda x: (x.__func__, x.__self__),
+    **dict.fromkeys((types.MethodDescriptorType, types.WrapperDescriptorType), lambda x: (x.__objclass__, x.__name__)),
+    types.CodeType: lambda x: (
+        *(x.co_code, x.co_exceptiontable, x.co_flags, x.co_argcount, x.co_posonlyargcount, x.co_kwonlyargcount),
+        *(x.co_consts, x.co_names, x.co_varnames, x.co_freevars, x.co_cellvars),
+    ),
 }
-_BUILTINS = [getattr(builtins, name) for name in sorted(OUTSIDE_BUILTINS)]
+"""What values of Python's own types consist of: bytes, or parts."""
+_PURE = {
+    *("abc", "base64", "bisect", "builtins", "cmath", "collections", "collections_abc", "contextlib", "copy"),
+    *("dataclasses", "decimal", "enum", "fractions", "functools", "hashlib", "heapq", "itertools", "json", "math"),
+    *("numbers", "operator", "re", "reprlib", "statistics", "string", "struct", "textwrap", "types", "typing"),
+    *("unicodedata", "warnings", "zlib"),
+}
+"""The modules of Python's own library that compute from their arguments alone."""
+_NOT_PURE = {"open", "input", "eval", "exec", "globals", "__import__"}
+"""The functions of ``builtins`` that do not."""
+_READS_FILES = re.compile(r"load\w*|read_(?!positions)\w+|(gen)?from_?(txt|file|regex|pretrained)|\w*(memmap|open)")
+"""Names of functions and methods that read files."""
 _CHANGES = (
     "a way to read files, the environment, the network, or names computed at run time, which may change unnoticed; "
     "read them first, and keep the value in a field or a global"
 )
-_GENERATED = {f"__{name}__" for name in ("init", "repr", "eq", "lt", "le", "gt", "ge", "hash", "setattr", "delattr")}
-_GENERATED |= {"__getstate__", "__setstate__", "__replace__"}
+_BY_PYTHON = {
+    *("__module__", "__doc__", "__dict__", "__weakref__", "__slots__", "__firstlineno__", "__static_attributes__"),
+    *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__conditional_annotations__"),
+    *("__orig_bases__", "__parameters__", "__type_params__", "__dataclass_fields__", "__dataclass_params__"),
+    *("_abc_impl", "__slotnames__"),  # the latter is kept by copyreg once an instance was copied or pickled
+}
+"""Class attributes that Python adds, and that decide no result."""
 
 
 def fingerprint(thing: object, what: str = "thing") -> str:
     """A hash of a metric, an intervention or a plain value: 64 hexadecimal digits.
 
-    Accepts numbers, text, bytes, paths, tuples, lists, dicts, sets, enum members, NumPy arrays, torch tensors, dtypes
-    and devices, functions, partials, bound methods, and frozen dataclasses of these.
+    Accepts numbers, text, bytes, tuples, lists, dicts, sets, NumPy arrays, torch tensors, dtypes and devices,
+    functions, partials, bound methods, classes, and frozen dataclasses of these.
 
     Args:
         thing: what to fingerprint, in its present state: globals and closures count with their present values.
@@ -99,7 +97,7 @@ def fingerprint(thing: object, what: str = "thing") -> str:
     >>> fingerprint(lambda z, context: -z) == fingerprint(lambda z, context: -z)
     True
     """
-    walk = Walk([what])
+    walk = Walk(what)
     try:
         walk.add(thing)
     except RecursionError:
@@ -112,182 +110,139 @@ class Walk:
 
     Args:
         path: how the current object was reached, for messages; the first entry names the outermost object.
-        seen: the functions and classes found so far, numbered, so that they may refer to each other.
     """
 
-    def __init__(self, path: list[str], seen: dict[int, tuple[int, object]] | None = None) -> None:
+    def __init__(self, *path: str) -> None:
         self.hash = hashlib.sha256()
         self.path = path
-        self.seen = {} if seen is None else seen
+        self.seen: dict[int, tuple[int, object]] = {}
 
-    def put(self, tag: str, *parts: str | bytes | memoryview) -> None:
-        for part in (tag, str(len(parts)), *parts):
-            raw = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-            self.hash.update(len(raw).to_bytes(8, "big"))
-            self.hash.update(raw)
-
-    def add(self, thing: Any, step: str | None = None) -> None:
-        """Hash an object; ``step`` says how it was reached."""
-        if step is not None:
-            self.path.append(step)
-        kind = type(thing)
-        if kind in LEAVES:
-            self.put(kind.__name__, LEAVES[kind](thing))
-        elif kind in PARTS:
-            parts = tuple(PARTS[kind](thing))
-            self.put(kind.__name__, str(len(parts)))
+    def add(self, thing: Any, step: object = None) -> None:
+        """Hash an object; ``step`` says where it was found."""
+        above, self.path = self.path, (*self.path, step) if isinstance(step, str) else self.path
+        tag, parts = self.parts(thing)
+        self.hash.update(f"{tag} {len(parts)} ".encode())
+        if isinstance(parts, (bytes, memoryview)):
+            self.hash.update(parts)
+        elif isinstance(parts, dict):
+            for key in sorted(parts, key=self.apart):
+                self.add(key)
+                self.add(parts[key], key)
+        else:
             for part in parts:
                 self.add(part)
-        elif kind in (set, frozenset):
-            self.put(kind.__name__, *sorted(map(self.apart, thing)))
-        elif kind is dict:
-            self.put("dict", str(len(thing)))
-            for key in sorted(thing, key=self.apart):
-                self.add(key)
-                self.add(thing[key])
-        elif isinstance(thing, PurePath):
-            self.put("path", str(thing))
-        elif isinstance(thing, enum.Enum):
-            self.add(kind)
-            self.add(thing.value)
-        elif isinstance(thing, types.ModuleType):
-            self.module(thing.__name__)
-        elif name := library_name(thing):
-            if name[1].rpartition(".")[2] in OUTSIDE or any(thing is one for one in _BUILTINS):
-                self.refuse(_CHANGES)
-            self.put("library", *name)
-        elif id(thing) in self.seen:
-            self.put("seen", str(self.seen[id(thing)][0]))
-        elif isinstance(thing, types.FunctionType):
-            self.function(thing)
-        elif isinstance(thing, type):
-            self.class_(thing)
-        elif isinstance(thing, types.BuiltinFunctionType):
-            self.builtin(thing)
-        elif kind is np.ndarray or isinstance(thing, (np.generic, np.dtype)):
-            self.array(thing)
-        elif not self.tensor(thing):
-            self.instance(thing)
-        if step is not None:
-            self.path.pop()
+        self.path = above
 
-    def apart(self, thing: Any) -> bytes:
-        """The digest of one element of an unordered collection."""
-        walk = Walk(list(self.path), dict(self.seen))
-        walk.add(thing)
+    def parts(self, thing: Any) -> tuple[str, _Parts]:
+        """The kind of an object and what is hashed of it: bytes, or other objects."""
+        kind = type(thing)
+        if kind in _PARTS:
+            return kind.__name__, _PARTS[kind](thing)
+        if kind in (set, frozenset):
+            return kind.__name__, sorted(map(self.apart, thing))
+        if is_of_library(thing):
+            return "library", self.library(thing.__module__, thing.__qualname__)
+        if id(thing) in self.seen:
+            return "seen", b"%d" % self.seen[id(thing)][0]
+        if isinstance(thing, (types.FunctionType, type)):
+            self.seen[id(thing)] = len(self.seen), thing  # the thing itself, lest another one gets its id
+            return ("class", self.class_(thing)) if isinstance(thing, type) else ("function", self.function(thing))
+        if isinstance(thing, types.BuiltinFunctionType):
+            owner = thing.__self__
+            if owner is None or isinstance(owner, (types.ModuleType, type)):
+                return "library", self.library(thing.__module__ or getattr(owner, "__module__", ""), thing.__qualname__)
+            return "method", (thing.__name__, owner)
+        torch = sys.modules.get("torch")
+        if isinstance(thing, np.dtype) or (torch and kind in (torch.dtype, torch.device, torch.Size)):
+            return kind.__name__, (str(thing),)
+        if (kind is np.ndarray or isinstance(thing, np.generic)) and not thing.dtype.hasobject:
+            return kind.__name__, (str(thing.dtype), thing.shape, thing.tobytes())
+        if torch and kind in (torch.Tensor, torch.nn.Parameter):
+            return "Tensor", (str(thing.dtype), tuple(thing.shape), self.bytes_of(thing))
+        return "instance", self.instance(thing)
+
+    def apart(self, thing: Any, step: str | None = None) -> bytes:
+        """The digest of an object by itself, such as an element of an unordered collection."""
+        walk = Walk(*self.path)
+        walk.add(thing, step)
         return walk.hash.digest()
 
     def refuse(self, why: str, step: str | None = None) -> NoReturn:
-        what, *steps = self.path if step is None else [*self.path, step]
+        what, *steps = self.path if step is None else (*self.path, step)
         raise ValueError(f"{what} cannot be fingerprinted: {' > '.join(steps) or 'it'} is {why}")
 
-    def function(self, function: types.FunctionType) -> None:
-        self.seen[id(function)] = len(self.seen), function
-        release = release_of(function.__globals__.get("__name__", ""))
-        self.put("function", release or "")
-        name = function.__name__
-        self.add(function.__code__)
-        self.add(function.__defaults__, f"{name}'s defaults")
-        self.add(function.__kwdefaults__, f"{name}'s defaults")
-        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            try:
-                content = cell.cell_contents
-            except ValueError:
-                content = None
-            self.add(content, f"{variable} in {name}")
-        for attribute, value in sorted(vars(function).items()):
-            self.add(attribute)
-            self.add(value, f"{name}.{attribute}")
-        if release is None:
-            if outside := looks_outside(function.__code__):
-                self.refuse(_CHANGES, f"{outside} in {name}")
-            for read in dict.fromkeys(reads(function.__code__)):
-                self.read(read, function)
-
-    def read(self, read: tuple[str, ...], function: types.FunctionType) -> None:
-        """Hash what a function reads from outside; see ``reads``."""
-        name, *attributes = read
-        self.put("read", name)
-        if not name:
-            self.module(attributes[0], f"{attributes[0]} in {function.__name__}")
-            return
-        value = function.__globals__.get(name, getattr(builtins, name, _ABSENT))
-        while attributes and isinstance(value, types.ModuleType) and is_walked(value.__name__):
-            name, *attributes = attributes
-            self.put("attribute", name)
-            value = getattr(value, name, _ABSENT)
-        if isinstance(value, types.ModuleType):
-            self.in_library(value, attributes, function)
-        self.add(None if value is _ABSENT else value, f"{name} in {function.__name__}")
-
-    def in_library(self, value: Any, attributes: list[str], function: types.FunctionType) -> None:
-        """Hash what a function reads from a library: by the library's version, unless the user replaced it."""
-        module, first = value.__name__, attributes[:1]
-        if module.partition(".")[0] in OUTSIDE_MODULES or not (LOADS | OUTSIDE_IN.get(module, set())).isdisjoint(first):
-            self.refuse(_CHANGES, f"{'.'.join([module, *first])} in {function.__name__}")
-        for name in attributes:
-            value = getattr(value, name, None)
-            if isinstance(value, types.FunctionType) and release_of(value.__globals__.get("__name__", "")) is None:
-                self.put("replaced", name)
-                self.add(value, f"{name} in {function.__name__}")
-
-    def module(self, name: str, step: str | None = None) -> None:
-        release = release_of(name)
-        if release is None:
+    def library(self, module: str, name: str = "", step: str | None = None) -> tuple[str, ...]:
+        """What counts of a library's module, or of something with this name in it."""
+        if (release := release_of(module)) is None:
             self.refuse("a module of your own; import it at the top, and read its parts as module.part", step)
-        self.put("module", name, release)
+        top = module.partition(".")[0].lstrip("_")
+        pure = name not in _NOT_PURE if top == "builtins" else not _READS_FILES.fullmatch(name.rpartition(".")[2])
+        if not pure or (release == PYTHON and top not in _PURE):
+            self.refuse(_CHANGES, step)
+        return module, name, release
 
-    def class_(self, cls: type) -> None:
-        self.seen[id(cls)] = len(self.seen), cls
-        self.put("class", cls.__module__, cls.__qualname__, release_of(cls.__module__) or "", str(len(cls.__bases__)))
-        for base in cls.__bases__:
-            self.add(base, f"a base of {cls.__name__}")
-        if type(cls) is not type:
-            self.add(type(cls), f"the metaclass of {cls.__name__}")
-        if issubclass(cls, enum.Enum):
-            self.add({name: member.value for name, member in cls.__members__.items()}, f"{cls.__name__}'s values")
-        if dataclasses.is_dataclass(cls):
-            for field in dataclasses.fields(cls):
-                made = field.default_factory is not dataclasses.MISSING
-                self.add((field.name, field.init, made))
-                self.add(field.default_factory if made else None, f"{cls.__name__}.{field.name}'s default")
-        for name, value in sorted(vars(cls).items()):
-            if not _is_made(cls, name, value):
-                self.add(name)
-                self.add(value, f"{cls.__name__}.{name}")
+    def function(self, function: types.FunctionType) -> Sequence[Any]:
+        code = function.__code__
+        if code.co_qualname.startswith("__create_fn__."):  # made by dataclass, of fields that count with their class
+            return ()
+        release = release_of(function.__globals__.get("__name__", ""))
+        read: dict[str, Any] = {}
+        if release is None:
+            for path in self.reads(code):
+                read |= self.read(function.__globals__, path)
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+        # A cell without content, of a name that is not set yet, equals only another one.
+        closure = {name: cell.cell_contents for name, cell in cells.items() if cell != types.CellType()}
+        defaults = {"a default": (function.__defaults__, function.__kwdefaults__)}
+        return release, code, defaults, closure, vars(function), read
 
-    def builtin(self, function: types.BuiltinFunctionType) -> None:
-        owner = function.__self__
-        if owner is None or isinstance(owner, (types.ModuleType, type)):
-            module = function.__module__ or getattr(owner, "__module__", "")
-            self.put("builtin", module, function.__qualname__, release_of(module) or "")
-        else:
-            self.put("method", function.__name__)
-            self.add(owner)
+    def reads(self, code: types.CodeType) -> Iterator[tuple[str, ...]]:
+        """What code reads from outside: ``("torch", "nn")`` for ``torch.nn``, ``("import", "torch")``."""
+        steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+        for i, step in enumerate(steps):
+            if step.opname == "IMPORT_NAME":
+                level = steps[i - 2].argval
+                yield "import", "." * level + step.argval
+            elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+                after = itertools.takewhile(lambda step: step.opname in ("LOAD_ATTR", "LOAD_METHOD"), steps[i + 1 :])
+                yield step.argval, *(step.argval for step in after)
+            elif step.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM") and _READS_FILES.fullmatch(step.argval):
+                self.refuse(_CHANGES, step.argval)
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                yield from self.reads(constant)
 
-    def array(self, thing: Any) -> None:
-        """Hash a NumPy array, scalar or dtype."""
-        if isinstance(thing, np.dtype):
-            self.put("dtype", thing.str, str(thing))
-            return
-        self.put(type(thing).__name__, thing.dtype.str, str(thing.dtype), str(thing.shape))
-        if thing.dtype.hasobject:
-            self.add(thing.tolist())
-        else:
-            self.put("bytes", thing.tobytes())
+    def read(self, space: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+        """What counts of a path that a function reads, such as ``torch.nn.functional``.
 
-    def tensor(self, thing: Any) -> bool:
-        """Hash a torch object; return False if it is not one."""
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return False
-        if isinstance(thing, (torch.dtype, torch.device, torch.Size)):
-            self.put(type(thing).__name__, str(thing))
-        elif not isinstance(thing, torch.Tensor):
-            return False
-        else:
-            self.put("tensor", str(thing.dtype), str(tuple(thing.shape)), self.bytes_of(thing))
-        return True
+        Of a module of one's own, it is the part that is read. A library's module counts by its version; what was put
+        into it in place of its own counts too.
+        """
+        if path[0] == "import":
+            return {" ".join(path): self.library(path[1], step=path[1])}
+        value, found = space.get(path[0], getattr(builtins, path[0], None)), {}
+        for end in range(1, len(path) + 1):
+            step, is_module = ".".join(path[:end]), isinstance(value, types.ModuleType)
+            if is_module and (end == len(path) or not is_walked(value.__name__)):
+                found[step] = self.library(value.__name__, step=step)
+            elif not is_module and (not found or type(value) in _PARTS or is_walked(home(value))):
+                found[step] = value
+                break
+            value = getattr(value, path[end], None) if end < len(path) else None
+        return found
+
+    def class_(self, cls: type) -> Sequence[Any]:
+        fields = {field.name: field for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
+        made = {}
+        for name, field in fields.items():
+            defaults = [default for default in (field.default, field.default_factory) if default is not MISSING]
+            made[name] = (field.init, field.compare, field.hash, field.kw_only, field.default is MISSING, *defaults)
+        held = {
+            name: value
+            for name, value in vars(cls).items()
+            if name not in _BY_PYTHON and not (name in fields and isinstance(value, types.MemberDescriptorType))
+        }
+        return cls.__module__, cls.__qualname__, cls.__bases__, type(cls), list(made), made, held
 
     def bytes_of(self, tensor: Any) -> memoryview:
         """The values of a tensor, row by row, whatever its memory layout."""
@@ -298,63 +253,55 @@ class Walk:
         flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         return memoryview(flat.view(torch.uint8).numpy())
 
-    def instance(self, thing: Any) -> None:
+    def instance(self, thing: Any) -> Sequence[Any]:
         cls = type(thing)
-        if isinstance(thing, tuple) and hasattr(cls, "_fields"):
-            self.add(cls)
-            self.add(tuple(thing))
-            self.add(getattr(thing, "__dict__", {}))
-            return
-        if not dataclasses.is_dataclass(cls):
+        if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
             self.refuse(
-                f"an object of {cls.__module__}.{cls.__qualname__}; make it a frozen dataclass or a module-level "
-                "function, and let it read only plain values, arrays and tensors"
+                f"an object of {cls.__module__}.{cls.__qualname__}, which may change unnoticed; write a function, a "
+                "property or a @dataclass(frozen=True) in its place, or keep plain values, arrays and tensors"
             )
-        if not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-            self.refuse(f"a {cls.__qualname__}, a dataclass that can change; write @dataclass(frozen=True)")
-        self.put("instance")
-        self.add(cls)
-        state = {field.name: getattr(thing, field.name, None) for field in dataclasses.fields(cls)}
-        for name, value in getattr(thing, "__dict__", {}).items():
-            if not self.is_cached(thing, name, value):
-                state[name] = value
-        for name, value in sorted(state.items()):
-            self.add(name)
-            self.add(value, f"{cls.__name__}.{name}")
-        for base in cls.__mro__:
-            for name, slot in sorted(vars(base).items()):
-                if isinstance(slot, types.MemberDescriptorType) and is_walked(base.__module__):
-                    value = _held(slot, thing)
-                    if value is not _ABSENT and state.get(name, _ABSENT) is not value:
-                        self.put("slot", base.__qualname__, name)
-                        self.add(value, f"{base.__name__}.{name}")
-
-    def is_cached(self, thing: Any, name: str, value: Any) -> bool:
-        """Whether a value is what a cached property would compute again, and not one that replaced it."""
-        made = inspect.getattr_static(type(thing), name, None)
-        if not isinstance(made, functools.cached_property):
-            return False
-        self.path.append(f"{type(thing).__name__}.{name}")
-        same = self.apart(made.func(thing)) == self.apart(value)
-        self.path.pop()
-        return same
+        fields = {field.name: getattr(thing, field.name, None) for field in dataclasses.fields(cls)}
+        return cls, fields | getattr(thing, "__dict__", {})
 
 
-def _is_made(cls: type, name: str, value: Any) -> bool:
-    """Whether a class attribute was added by Python, dataclass or Enum, not by the author of the class."""
-    if isinstance(value, _SLOTS) or name in _BOOKKEEPING:
-        return True
-    if issubclass(cls, enum.Enum) and (isinstance(value, cls) or re.fullmatch(r"_[a-z]\w*_", name)):
-        return True
-    if dataclasses.is_dataclass(cls) and name in _GENERATED:
-        code = getattr(value, "__code__", None)
-        return name == "__repr__" or code is None or code.co_filename == "<string>"
-    return name == "__hash__" and value is None
+def is_of_library(thing: Any) -> bool:
+    """Whether an installed library defines an object under the name that the object has."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or is_walked(module):
+        return False
+    parts = name.split(".")
+    return functools.reduce(lambda found, part: getattr(found, part, None), parts, sys.modules.get(module)) is thing
 
 
-def _held(slot: types.MemberDescriptorType, thing: object) -> Any:
-    """The content of a slot of an object."""
+def home(thing: Any) -> str:
+    """The module that a function, or the class of an object, is written in, whatever a decorator says."""
+    return getattr(thing, "__globals__", {}).get("__name__") or getattr(thing, "__module__", None) or "builtins"
+
+
+def is_walked(module: str) -> bool:
+    """Whether the objects of a module count by their code: in the user's own modules and those of mechheads."""
+    release = release_of(module)
+    return release is None or release.startswith("mechheads ")
+
+
+@functools.cache
+def release_of(module: str) -> str | None:
+    """Name and version of the library that a module belongs to; None if it is the user's own."""
+    top = module.partition(".")[0]
+    if top in ("", "__main__", "mechheads"):
+        return f"mechheads {__version__}" if top == "mechheads" else None
     try:
-        return slot.__get__(thing, type(thing))
-    except AttributeError:
-        return _ABSENT
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # a module without a file, made by code
+        spec = None
+    if spec is None:
+        return None
+    place = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
+    if {"site-packages", "dist-packages"}.isdisjoint(Path(place).parts):
+        stdlib = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+        return PYTHON if place in ("built-in", "frozen") or any(map(Path(place).is_relative_to, stdlib)) else None
+    try:
+        return f"{top} {importlib.metadata.version(top)}"
+    except importlib.metadata.PackageNotFoundError:
+        owners = sorted(set(importlib.metadata.packages_distributions().get(top, ())))
+        return ", ".join(f"{owner} {importlib.metadata.version(owner)}" for owner in owners) or None

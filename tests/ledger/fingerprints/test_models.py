@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 import mechheads as mh
-from mechheads.ledger.fingerprints import libraries, model_fingerprint
+from mechheads.ledger.fingerprints import model_fingerprint, walk
 from support.levels import architectures
 from support.releases import TRANSFORMERLENS_4, only_on_4
 
@@ -193,12 +193,12 @@ def test_running_a_model_and_loading_it_from_elsewhere_change_nothing(tiny, tmp_
 
 def test_another_release_of_a_library_is_another_model(model: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     before = found(model)
-    libraries._top_release.cache_clear()
+    walk.release_of.cache_clear()
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "99")
     try:
         assert found(model) != before
     finally:
-        libraries._top_release.cache_clear()
+        walk.release_of.cache_clear()
 
 
 @only_on_4
