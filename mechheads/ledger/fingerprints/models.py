@@ -14,10 +14,11 @@ from mechheads.ledger.fingerprints.walk import Walk, home, is_walked, release_of
 if TYPE_CHECKING:
     import torch
 
-_BOOTED_BY = {"torch", "transformers", "transformer_lens", "accelerate"}
-"""Libraries whose own hooks and forwards belong to a model as they load it."""
-_OWN = {"mechheads.model.backends.on_disk", "mechheads.model.backends.devices"}
-"""The hooks of these modules read weights that are on disk, and move inputs to their device."""
+_BOOTED_BY = {
+    *("torch", "transformers", "transformer_lens", "accelerate"),
+    *("mechheads.model.backends.on_disk", "mechheads.model.backends.devices"),
+}
+"""Libraries and modules whose hooks and forwards belong to a model as they load it, read its weights or move inputs."""
 _HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
 _WHERE = {
     *("_name_or_path", "name_or_path", "model_name", "tokenizer_name", "transformers_version"),
@@ -90,14 +91,15 @@ def structure_fingerprint(module: torch.nn.Module, what: str) -> str:
     import torch
 
     walk, usual = Walk(f"{what}: the model"), set(vars(torch.nn.Module())) - {"training"}
-    numbers: dict[object, int] = {}
+    numbers: dict[int, int] = {}
+    classes: set[type] = set()
     for name, part, new in _modules_of(module):
-        walk.add((name, numbers.setdefault(part, len(numbers)), _name_of(type(part))))
+        walk.add((name, numbers.setdefault(id(part), len(numbers)), _name_of(type(part))))
         if not new:
             continue
         own = is_walked(type(part).__module__)
-        if type(part) not in numbers:
-            numbers[type(part)] = len(numbers)
+        if type(part) not in classes:
+            classes.add(type(part))
             walk.add(type(part) if own else _replaced_in(type(part)), name)
         kept = {} if hasattr(part, "fwd_hooks") else vars(part)  # a hook point without hooks does nothing
         for key, value in sorted(kept.items()):
@@ -121,7 +123,7 @@ def _replaced_in(cls: type) -> list[tuple[str, str, types.FunctionType]]:
 def _is_setting(key: str, value: Any) -> bool:
     """Whether an attribute of a library's module counts; in private ones, the library may keep its own state."""
     known = type(value) in (int, float, str) or isinstance(value, _FUNCTIONS) or hasattr(value, "to_dict")
-    return known or not key.startswith("_")
+    return known or not key.startswith("_") or is_walked(home(value))
 
 
 def _mark(walk: Walk, value: Any, step: str, own: bool) -> object:
@@ -173,20 +175,15 @@ def carried_hooks(module: torch.nn.Module) -> list[str]:
     """The hooks and replaced forwards that a model carries, besides those of the libraries that load it, in words."""
     from torch.nn.modules import module as everywhere
 
-    found = [
-        f"a torch hook on every module ({_called(hook)})"
-        for kind in _HOOKS
-        for hook in getattr(everywhere, f"_global_{kind}").values()
-        if not _is_booted(hook)
-    ]
+    shared = [hook for kind in _HOOKS for hook in getattr(everywhere, f"_global_{kind}").values()]
+    found = [f"a torch hook on every module ({_called(hook)})" for hook in shared if not _is_booted(hook)]
     for name, part in [(name.removeprefix("the model."), part) for name, part, new in _modules_of(module) if new]:
         is_point = hasattr(part, "fwd_hooks")
-        of_lens = is_point and bool(part.fwd_hooks or part.bwd_hooks)
-        hooks = [
-            hook for kind in _HOOKS for hook in getattr(part, f"_{kind}").values() if is_point or not _is_booted(hook)
-        ]
-        found += [f"a TransformerLens hook on {part.name or name}"] if of_lens else []
-        found += [] if of_lens else [f"a torch hook on {name} ({_called(hook)})" for hook in hooks]
+        hooks = [hook for kind in _HOOKS for hook in getattr(part, f"_{kind}").values()]
+        if is_point and (part.fwd_hooks or part.bwd_hooks):
+            found.append(f"a TransformerLens hook on {part.name or name}")
+        else:
+            found += [f"a torch hook on {name} ({_called(hook)})" for hook in hooks if is_point or not _is_booted(hook)]
         if not all(value is None or _is_booted(value) for value in map(vars(part).get, ("forward", "_hf_hook"))):
             found.append(f"a replaced forward in {name}")
     return found
@@ -195,7 +192,7 @@ def carried_hooks(module: torch.nn.Module) -> list[str]:
 def _is_booted(thing: Any) -> bool:
     """Whether a function belongs to a library that loads models, judged by the module that defines it."""
     written = home(_inner(thing))
-    return written.partition(".")[0] in _BOOTED_BY or written in _OWN
+    return not _BOOTED_BY.isdisjoint({written, written.partition(".")[0]})
 
 
 def _called(thing: Any) -> str:

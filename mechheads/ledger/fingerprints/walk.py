@@ -62,12 +62,15 @@ _PURE = {
 """The modules of Python's own library that compute from their arguments alone."""
 _NOT_PURE = {"open", "input", "eval", "exec", "globals", "__import__"}
 """The functions of ``builtins`` that do not."""
-_READS_FILES = re.compile(r"load\w*|read_(?!positions)\w+|(gen)?from_?(txt|file|regex|pretrained)|\w*(memmap|open)")
+_READS_FILES = re.compile(
+    r"load(?!s$)\w*|read_(?!positions)\w+|(gen)?from_?(txt|file|regex|pretrained)|\w*(memmap|open)"
+)
 """Names of functions and methods that read files."""
 _CHANGES = (
     "a way to read files, the environment, the network, or names computed at run time, which may change unnoticed; "
     "read them first, and keep the value in a field or a global"
 )
+_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _BY_PYTHON = {
     *("__module__", "__doc__", "__dict__", "__weakref__", "__slots__", "__firstlineno__", "__static_attributes__"),
     *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__conditional_annotations__"),
@@ -174,7 +177,7 @@ class Walk:
     def library(self, module: str, name: str = "", step: str | None = None) -> tuple[str, ...]:
         """What counts of a library's module, or of something with this name in it."""
         if (release := release_of(module)) is None:
-            self.refuse("a module of your own; import it at the top, and read its parts as module.part", step)
+            self.refuse("a module of your own; read its parts as module.part", step)
         top = module.partition(".")[0].lstrip("_")
         pure = name not in _NOT_PURE if top == "builtins" else not _READS_FILES.fullmatch(name.rpartition(".")[2])
         if not pure or (release == PYTHON and top not in _PURE):
@@ -182,44 +185,39 @@ class Walk:
         return module, name, release
 
     def function(self, function: types.FunctionType) -> Sequence[Any]:
-        code = function.__code__
+        code, release = function.__code__, release_of(function.__globals__.get("__name__", ""))
         if code.co_qualname.startswith("__create_fn__."):  # made by dataclass, of fields that count with their class
             return ()
-        release = release_of(function.__globals__.get("__name__", ""))
         read: dict[str, Any] = {}
-        if release is None:
-            for path in self.reads(code):
-                read |= self.read(function.__globals__, path)
+        for path in self.reads(code) if release is None else ():
+            read |= self.read(function.__globals__, path)
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         # A cell without content, of a name that is not set yet, equals only another one.
         closure = {name: cell.cell_contents for name, cell in cells.items() if cell != types.CellType()}
         defaults = {"a default": (function.__defaults__, function.__kwdefaults__)}
         return release, code, defaults, closure, vars(function), read
 
-    def reads(self, code: types.CodeType) -> Iterator[tuple[str, ...]]:
-        """What code reads from outside: ``("torch", "nn")`` for ``torch.nn``, ``("import", "torch")``."""
+    def reads(self, code: types.CodeType) -> Iterator[list[str]]:
+        """The globals that code reads, with the attributes that it reads of them: ``["torch", "nn"]``."""
         steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
         for i, step in enumerate(steps):
             if step.opname == "IMPORT_NAME":
-                level = steps[i - 2].argval
-                yield "import", "." * level + step.argval
+                self.refuse("an import inside a function; import it at the top", step.argval)
             elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
-                after = itertools.takewhile(lambda step: step.opname in ("LOAD_ATTR", "LOAD_METHOD"), steps[i + 1 :])
-                yield step.argval, *(step.argval for step in after)
-            elif step.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM") and _READS_FILES.fullmatch(step.argval):
+                after = itertools.takewhile(lambda step: step.opname in _ATTRIBUTE, steps[i + 1 :])
+                yield [step.argval, *(step.argval for step in after)]
+            elif step.opname in _ATTRIBUTE and _READS_FILES.fullmatch(step.argval):
                 self.refuse(_CHANGES, step.argval)
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
                 yield from self.reads(constant)
 
-    def read(self, space: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-        """What counts of a path that a function reads, such as ``torch.nn.functional``.
+    def read(self, space: dict[str, Any], path: list[str]) -> dict[str, Any]:
+        """What counts of a global and its attributes, such as ``torch.nn.functional``.
 
         Of a module of one's own, it is the part that is read. A library's module counts by its version; what was put
         into it in place of its own counts too.
         """
-        if path[0] == "import":
-            return {" ".join(path): self.library(path[1], step=path[1])}
         value, found = space.get(path[0], getattr(builtins, path[0], None)), {}
         for end in range(1, len(path) + 1):
             step, is_module = ".".join(path[:end]), isinstance(value, types.ModuleType)
