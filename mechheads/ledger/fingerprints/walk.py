@@ -177,7 +177,7 @@ class Walk:
     def library(self, module: str, name: str = "", step: str | None = None) -> tuple[str, ...]:
         """What counts of a library's module, or of something with this name in it."""
         if (release := release_of(module)) is None:
-            self.refuse("a module of your own; read its parts as module.part", step)
+            self.refuse("compiled code that is not of an installed library", step)
         top = module.partition(".")[0].lstrip("_")
         pure = name not in _NOT_PURE if top == "builtins" else not _READS_FILES.fullmatch(name.rpartition(".")[2])
         if not pure or (release == PYTHON and top not in _PURE):
@@ -213,20 +213,21 @@ class Walk:
                 yield from self.reads(constant)
 
     def read(self, space: dict[str, Any], path: list[str]) -> dict[str, Any]:
-        """What counts of a global and its attributes, such as ``torch.nn.functional``.
+        """What counts of a global and its attributes, such as ``torch.nn.functional.relu``.
 
         Of a module of one's own, it is the part that is read. A library's module counts by its version; what was put
         into it in place of its own counts too.
         """
         value, found = space.get(path[0], getattr(builtins, path[0], None)), {}
-        for end in range(1, len(path) + 1):
-            step, is_module = ".".join(path[:end]), isinstance(value, types.ModuleType)
-            if is_module and (end == len(path) or not is_walked(value.__name__)):
+        for step, name in zip(itertools.accumulate(path, "{}.{}".format), [*path[1:], None], strict=True):
+            if not isinstance(value, types.ModuleType):
+                if not found or type(value) in _PARTS or is_walked(home(value)):
+                    return found | {step: value}
+            elif name is None:
+                self.refuse("a module, of which anything may be used; read its parts as module.part", step)
+            elif not is_walked(value.__name__):
                 found[step] = self.library(value.__name__, step=step)
-            elif not is_module and (not found or type(value) in _PARTS or is_walked(home(value))):
-                found[step] = value
-                break
-            value = getattr(value, path[end], None) if end < len(path) else None
+            value = getattr(value, name or "", None)
         return found
 
     def class_(self, cls: type) -> Sequence[Any]:
@@ -253,7 +254,8 @@ class Walk:
 
     def instance(self, thing: Any) -> Sequence[Any]:
         cls = type(thing)
-        if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        is_frozen = dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        if not is_frozen or any(base.__module__ == "builtins" for base in cls.__mro__[:-1]):  # a list holds more
             self.refuse(
                 f"an object of {cls.__module__}.{cls.__qualname__}, which may change unnoticed; write a function, a "
                 "property or a @dataclass(frozen=True) in its place, or keep plain values, arrays and tensors"

@@ -277,6 +277,11 @@ INNER = "def f(z): return bad\ndef thing(z): return f(z)"
         (define(INNER, bad=Counter()), r"f > bad is an object of collections\.Counter"),
         (define("def thing(z):\n    import numpy"), r"numpy is an import inside a function; import it at the top"),
         (define("def thing(z):\n    from .near import far"), r"near is an import inside a function"),
+        (
+            define("thing = lambda z: getattr(np, 'lo' + 'ad')(z)"),
+            r"np is a module, of which anything",
+        ),
+        (define(frozen("pass", given="(list)")), r"an object of notebook\.Scaled"),
         (define("thing = lambda xp: lambda z: xp.exp(z)")(np), r"xp is an object of builtins\.module"),
         (define(LOGGED), r"__call__ is an object of notebook\.logged"),
         (define(CACHED), r"factor is an object of functools\.cached_property"),
@@ -336,7 +341,7 @@ def test_your_own_module_counts_by_what_is_read_of_it(tmp_path: Path, monkeypatc
     first = found("def double(x): return 2 * x", use)
     assert first == found("# a remark\ndef double(x): return 2 * x\nUNUSED = object()", use)
     assert first != found("def double(x): return 3 * x", use)
-    with pytest.raises(ValueError, match="metric cannot be fingerprinted: own_helpers is a module of your"):
+    with pytest.raises(ValueError, match="metric cannot be fingerprinted: own_helpers is a module, of which anything"):
         found("", "own_helpers")
 
 
