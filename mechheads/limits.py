@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from importlib.util import find_spec
+from typing import Protocol, runtime_checkable
 
 DEFAULT_BUDGET = 4 * 2**30
 _UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
@@ -33,45 +34,16 @@ def budget_bytes(budget: int | str | None, name: str = "budget") -> int:
 
 
 @runtime_checkable
-class Workers(Protocol):
-    """Replicas of a model that compute units of an analysis, such as ``mh.scale.Local``."""
+class Replicas(Protocol):
+    """Replicas of a model that compute units of an analysis: ``mh.scale.Ray``, which imports this file."""
 
-    @property
-    def replicas(self) -> int:
-        """How many there are; they have the numbers 0, 1, ..."""
-        ...
-
-    def submit(self, replica: int, request: Any) -> None:
-        """Send a request to a replica that has no other one; it is started first if it does not run."""
-        ...
-
-    def collect(self, seconds: float) -> list[tuple[int, Any]]:
-        """The answers that have come, each with its replica; waits for the first one for up to this time."""
-        ...
-
-    def stop(self, replica: int | None = None) -> None:
-        """Stop a replica at once, whatever it does, or all replicas; nothing more comes from it."""
+    def stop(self) -> None:
+        """Stop all of them."""
         ...
 
 
-@dataclass(frozen=True)
-class Patience:
-    """How long a worker may take before it is stopped and its units go to another one.
-
-    Attributes:
-        start: seconds to load the model and to cache the runs.
-        batch: seconds for some units together, at least.
-        flops: the floating-point operations in a second of the slowest worker that is waited for.
-        times: how many times as long as the slowest units so far, for the same work.
-
-    >>> Patience(start=60).batch
-    60.0
-    """
-
-    start: float = 1800.0
-    batch: float = 60.0
-    flops: float = 1e9
-    times: float = 20.0
+Workers = int | str | Replicas
+"""The type of ``workers`` arguments: a number for this machine, the address of a Ray cluster, or ``mh.scale.Ray``."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +60,6 @@ class Limits:
         logit_rows: how many rows of logits are collected and computed together, because small products are slow.
         run_tokens: how many tokens a cached run computes at a time.
         workers: what computes the units; None for this process.
-        patience: how long workers may take.
         part: compute only this part of the batches, such as ``(3, 16)`` for the third of sixteen; other units stay NaN.
 
     >>> Limits.of("2 GB").memory == 2 * 2**30
@@ -101,12 +72,13 @@ class Limits:
     logit_rows: int = 256
     run_tokens: int = 1024
     workers: Workers | None = None
-    patience: Patience = Patience()
     part: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.part is not None and not 1 <= self.part[0] <= self.part[1]:
             raise ValueError(f"part is {self.part}; give its number, from 1, and how many there are, such as (3, 16)")
+        if self.workers is not None:
+            check_workers(self.workers)
 
     @classmethod
     def of(cls, budget: Budget, workers: Workers | None = None) -> Limits:
@@ -114,13 +86,10 @@ class Limits:
 
         Raises:
             ValueError: if the budget is less than one byte, not finite, or cannot be read, or workers are not workers.
+            ImportError: if ray, which runs workers, is not installed.
         """
         limits = budget if isinstance(budget, Limits) else cls(memory=budget_bytes(budget))
-        if workers is None:
-            return limits
-        if not isinstance(workers, Workers):
-            raise ValueError(f"workers is {workers!r}; give replicas of the model, such as mh.scale.Local(2)")
-        return replace(limits, workers=workers)
+        return limits if workers is None else replace(limits, workers=workers)
 
     @property
     def in_one_process(self) -> Limits:
@@ -129,6 +98,38 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+
+
+def check_workers(workers: object) -> None:
+    """Check a ``workers`` argument, without the time that importing ray takes.
+
+    Raises:
+        ValueError: if it is neither a number, an address nor workers.
+        ImportError: if ray is not installed.
+    """
+    if isinstance(workers, int):
+        known = workers >= 1
+    elif isinstance(workers, str):
+        known = re.fullmatch(r"auto|(ray://)?[^\s/]+:\d+", workers) is not None
+    else:
+        known = isinstance(workers, Replicas)
+    if not known:
+        raise ValueError(
+            f"workers is {workers!r}; give a number of workers on this machine, such as 2, the address of a Ray "
+            'cluster, such as "10.0.0.5:6379" or "auto", or mh.scale.Ray(...)'
+        )
+    check_ray()
+
+
+def check_ray() -> None:
+    """Check that ray is there.
+
+    Raises:
+        ImportError: if it is not installed.
+    """
+    if find_spec("ray") is None:
+        raise ImportError('workers need ray: pip install "mechheads[ray]"; or leave workers out')
+
 
 Budget = int | str | Limits | None
 """The type of ``budget`` arguments: bytes, a text such as "2 GB", ``Limits``, or None for 4 GB."""

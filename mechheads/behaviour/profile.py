@@ -17,8 +17,8 @@ from torch import Tensor
 from mechheads.behaviour.head_profile import HeadProfile
 from mechheads.behaviour.measure import MEASURES, measure
 from mechheads.behaviour.totals import Totals, Work
-from mechheads.behaviour.windows import Texts, WindowIds, Windows, check_window, tokens_in_batch, windows_of
-from mechheads.engine.each import Each, flops_of, in_order
+from mechheads.behaviour.windows import Texts, WindowIds, Windows, check_window, windows_of
+from mechheads.engine.each import Each, in_order
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.ledger.fingerprints import fingerprint
 from mechheads.ledger.sweep_key import model_marks
@@ -29,6 +29,7 @@ from mechheads.messages.progress import Bar
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
+from mechheads.workers.ray_cluster import pool_of
 
 _BATCHES_A_WORKER = 16
 """How many batches of windows are read for each worker before they are measured."""
@@ -107,7 +108,7 @@ def profile_heads(
         bar.update(windows.ids.numel())
 
     with until_interrupted() as work, bar:
-        stop_if(_measure(model, done.rest(batches), limits, window, see))
+        stop_if(_measure(model, done.rest(batches), limits, see))
     work.stop_unless(done.totals.windows > 1)
     totals = done.totals
     work.warn(f"{totals.tokens} tokens", "the profile is of these")
@@ -130,13 +131,11 @@ def _measure(
     model: Model,
     batches: Iterator[Windows],
     limits: Limits,
-    window: int,
     see: Callable[[Windows, Tensor, Tensor], object],
 ) -> bool:
     """Measure batches of windows, each as a whole, here or by workers.
 
     Args:
-        window: the length of most windows.
         see: gets the batches in their order.
 
     Returns:
@@ -146,8 +145,8 @@ def _measure(
         for windows in batches:
             see(windows, *measure(model, windows.ids))
         return False
-    each = Each(model, _measures, limits, flops=flops_of(model, tokens_in_batch(model, window)))
-    while some := list(islice(batches, _BATCHES_A_WORKER * limits.workers.replicas)):
+    each = Each(model, _measures, limits)
+    while some := list(islice(batches, _BATCHES_A_WORKER * pool_of(limits.workers).replicas)):
         units = [WindowIds(windows.ids.tolist()) for windows in some]
         if each(units, in_order(partial(_see_measures, model, some, see))):
             return True

@@ -23,7 +23,7 @@ from mechheads.cli.options import (
     WorkersOption,
 )
 from mechheads.cli.results import errors_shown, results_in
-from mechheads.cli.runs import merge, run, runs, workers_for
+from mechheads.cli.runs import merge, run, runs
 
 main = typer.Typer(
     help="What does each attention head of a language model do, and how sure are we?",
@@ -65,12 +65,10 @@ def atlas(
     from mechheads.studies.build import atlas_study, build_atlas
 
     with results_in(out) as results:
-        several = workers_for(workers)
         loaded = load(model, device=device)
         results.of(atlas_study(loaded, quick))
         grow = partial(results.grow, write_page=write_page)
-        with several as replicas:
-            atlas = build_atlas(loaded, quick=quick, after_each=grow, workers=replicas)
+        atlas = build_atlas(loaded, quick=quick, after_each=grow, workers=workers)
         results.take(atlas, write_page)
 
 
@@ -174,11 +172,11 @@ def safety(
     from mechheads.studies.report import write_safety_page
     from mechheads.studies.safety import CRITICAL, safety_settings, safety_study
 
-    with results_in(out) as results, workers_for(workers) as replicas:
+    with results_in(out) as results:
         loaded = load(model or REFUSING_MODEL, device=device)
         options: dict[str, Any] = {"quick": quick, "k": k, "critical": CRITICAL, "group": group, "seed": seed}
         results.of(safety_settings(loaded, requests, **options))
-        study = safety_study(loaded, requests=requests, **options, workers=replicas)
+        study = safety_study(loaded, requests=requests, **options, workers=workers)
         results.take(study, write_safety_page)
 
 
@@ -202,13 +200,13 @@ def profile(
     from mechheads.model.load import load
     from mechheads.studies.study import study_of
 
-    with results_in(out) as results, workers_for(workers) as replicas:
+    with results_in(out) as results:
         if texts is not None and not texts.is_file():
             raise ValueError(f"--texts {texts} is not a file; give a text file with empty lines between the texts")
         kept, loaded = out / "profile.checkpoint", load(model, device=device)
         read = "of the package" if texts is None else file_sha256(texts)
         results.of(study_of(loaded, study="profile", texts=read, tokens=tokens, window=window))
-        found = profile_heads(loaded, texts, window=window, n_tokens=tokens, checkpoint=kept, workers=replicas)
+        found = profile_heads(loaded, texts, window=window, n_tokens=tokens, checkpoint=kept, workers=workers)
         results.interrupted = found.provenance["interrupted"]
         if not results.interrupted:
             kept.unlink()
@@ -247,20 +245,18 @@ def roles(
     from mechheads.studies.study import study_of
 
     with results_in(out) as results:
-        several = workers_for(workers)
         loaded = load(model, device=device)
         items = open_task(task, model=loaded, n=n)
         fitted_on, tried_on = items.split(0.8)
         fit: dict[str, Any] = {"seeds": seeds, "updates": updates, "batch": batch}
         results.of(study_of(loaded, study="roles", task=fingerprint(items, "task"), most=most, **fit))
         checkpoint = out / "gates.checkpoint"
-        with several as replicas:
-            gates = fit_gates(loaded, fitted_on, **fit, checkpoint=checkpoint, workers=replicas)
-            results.files.append(gates.save(out / "gates.nc"))
-            if gates.interrupted:
-                raise KeyboardInterrupt(f"Interrupted; the same command continues from {checkpoint}.")
-            found = head_roles(gates)
-            curves = role_curve(loaded, tried_on, gates, found, most=most, workers=replicas)
+        gates = fit_gates(loaded, fitted_on, **fit, checkpoint=checkpoint, workers=workers)
+        results.files.append(gates.save(out / "gates.nc"))
+        if gates.interrupted:
+            raise KeyboardInterrupt(f"Interrupted; the same command continues from {checkpoint}.")
+        found = head_roles(gates)
+        curves = role_curve(loaded, tried_on, gates, found, most=most, workers=workers)
         results.interrupted = curves.interrupted
         results.table("heads", found.to_dataframe())
         results.table("curves", curves.table)

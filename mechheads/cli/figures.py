@@ -20,7 +20,6 @@ from mechheads.cli.options import (
     WorkersOption,
 )
 from mechheads.cli.results import results_in
-from mechheads.cli.runs import workers_for
 from mechheads.data import names
 
 figure = typer.Typer(
@@ -94,7 +93,7 @@ def safety(
     from mechheads.studies import safety_figure
 
     chosen: dict[str, Any] = {"requests": requests, "ablations": ablations}
-    with results_in(out) as results, workers_for(workers) as replicas:
+    with results_in(out) as results:
         results.draw(
             safety_figure(
                 model or None,
@@ -105,7 +104,7 @@ def safety(
                 quick=quick,
                 seed=seed,
                 device=device,
-                workers=replicas,
+                workers=workers,
             )
         )
 
@@ -131,7 +130,7 @@ def roles(
     from mechheads.studies import roles_figure
 
     chosen: dict[str, Any] = {"tasks": tasks} if tasks else {}
-    with results_in(out) as results, workers_for(workers) as replicas:
+    with results_in(out) as results:
         results.draw(
             roles_figure(
                 model or None,
@@ -144,7 +143,7 @@ def roles(
                 most=most,
                 quick=quick,
                 device=device,
-                workers=replicas,
+                workers=workers,
             )
         )
 
@@ -161,8 +160,8 @@ def repeat(
     """Draw a figure again from its figure.json."""
     from mechheads.studies import repeat_figure
 
-    with results_in(out or file.parent) as results, workers_for(workers) as replicas:
-        results.draw(repeat_figure(file, out, device=device, workers=replicas))
+    with results_in(out or file.parent) as results:
+        results.draw(repeat_figure(file, out, device=device, workers=workers))
 
 
 def _known_recipe(name: str) -> str:
@@ -190,7 +189,7 @@ def recipe(
     """A paper's figure with the paper's models and settings, and its printed numbers next to these."""
     from mechheads.studies import recipe_figure
 
-    with results_in(out or Path(name)) as results, workers_for(workers) as replicas:
+    with results_in(out or Path(name)) as results:
         results.draw(
-            recipe_figure(name, model or None, data=data or None, out=out, quick=quick, device=device, workers=replicas)
+            recipe_figure(name, model or None, data=data or None, out=out, quick=quick, device=device, workers=workers)
         )

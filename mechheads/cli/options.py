@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,13 +15,29 @@ Device = Annotated[
     str, typer.Option(help='Device of the model: "cpu", "cuda", "mps" or "auto" (a GPU if there is one).')
 ]
 TASKS = "syntax, common_sense, math, aba_abb, a relation, or a file: prompts or inputs with answers, BLiMP, GSM8K, ..."
+
+
+def _workers(asked: str) -> int | str | None:
+    """What ``--workers`` asks for; None for 1, which is this process."""
+    from mechheads.limits import check_workers
+
+    given = int(asked) if asked.isdecimal() else asked
+    try:
+        check_workers(given)
+    except (ValueError, ImportError) as error:
+        raise typer.BadParameter(str(error)) from error
+    return None if given == 1 else given
+
+
 _WORKERS = (
-    "What computes: a number of processes, such as 4, which take several GPUs in turn; or ray:4, as many actors of Ray "
-    "on this machine."
+    "What computes: a number of workers on this machine, such as 4, each with a GPU if --device is one; or the address "
+    'of a Ray cluster, such as 10.0.0.5:6379, or "auto" for the one that runs here. 1 is this process.'
 )
-WorkersOption = Annotated[str, typer.Option("--workers", help=_WORKERS)]
+_TAKEN: dict[str, Any] = {"parser": _workers, "metavar": "N|ADDRESS"}
+WorkersOption = Annotated[Any, typer.Option("--workers", help=_WORKERS, **_TAKEN)]
 WorkersOfFigure = Annotated[
-    str, typer.Option("--workers", help=f"{_WORKERS} Not for a figure of categories, which only reads weights.")
+    Any,
+    typer.Option("--workers", help=f"{_WORKERS} Not for a figure of categories, which only reads weights.", **_TAKEN),
 ]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 Relations = Annotated[

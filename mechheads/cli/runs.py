@@ -3,46 +3,18 @@
 from __future__ import annotations
 
 import re
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from mechheads.cli.options import Device, WorkersOption
 from mechheads.cli.results import errors_shown
 
-if TYPE_CHECKING:
-    from mechheads.limits import Workers
-
 runs = typer.Typer(help="What ledgers hold: list, show, check and remove sweeps.", no_args_is_help=True)
 
 LedgerFile = Annotated[Path, typer.Argument(help="The ledger.")]
 Key = Annotated[str, typer.Argument(help="The first characters of the sweep's key, as `list` shows them.")]
-
-
-def workers_for(asked: str) -> AbstractContextManager[Workers | None]:
-    """The workers that ``--workers`` asks for, which start at the first analysis; None for 1, which is this process.
-
-    Raises:
-        ValueError: if it is neither a number of processes nor of actors, or ray is not installed.
-    """
-    if not (match := re.fullmatch(r"(ray:)?([1-9]\d*)", asked)):
-        raise ValueError(
-            f"--workers is {asked!r}; give a number of processes, such as 2, or ray:2 for two actors of Ray on this "
-            "machine"
-        )
-    n = int(match[2])
-    if match[1]:
-        from mechheads.workers.ray_cluster import Ray
-
-        try:
-            return Ray(replicas=n)
-        except ImportError as error:
-            raise ValueError(f"--workers is {asked!r}: {error}") from error
-    from mechheads.workers.local import Local
-
-    return nullcontext() if n == 1 else Local(n)
 
 
 def run(
@@ -68,17 +40,13 @@ def run(
     from mechheads.scale.spec_file import read_analysis
 
     with errors_shown():
-        several = workers_for(workers)
         analysis = read_analysis(spec, allow or (), trust_remote_code=trust_remote_code)
         chosen = None if part is None else parse_part(part)
         if chosen is not None and out is not None:
             raise ValueError("--out needs all units, but --part computes some; merge the parts first")
-        limits = replace(Limits.of(budget), part=chosen)
+        limits = replace(Limits.of(budget, workers), part=chosen)
         model = load_again(analysis.source, device)
-        with several as replicas:
-            result: Any = analysis.function(
-                model, **analysis.arguments, budget=replace(limits, workers=replicas), store=store
-            )
+        result: Any = analysis.function(model, **analysis.arguments, budget=limits, store=store)
         found = result if isinstance(result, dict) else {"": result}
         if out is not None:
             for name, one in found.items():

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mechheads.engine.batches import Batch, Cut, Values
-from mechheads.engine.job import Job
+from mechheads.engine.batches import Batch, Values
 from mechheads.engine.memory import Chunks
-from mechheads.limits import Patience, Workers
 from mechheads.messages.interrupted import first_ctrl_c_waits
 from mechheads.messages.warn import warn
-from mechheads.units import show_seconds
-from mechheads.workers.messages import Answer, Lost, Request, Setup
+from mechheads.workers.messages import Lost, Request, Setup
+from mechheads.workers.ray_cluster import Ray
 
 _LIVES = 3
 """How many workers a unit may take with it, and how many times a worker may fail to start."""
-_TAIL = 30.0
-"""How many seconds after the last batch workers that still start are waited for, so that the next analysis has them."""
 _TICK = 1.0
-"""The longest wait in seconds before deadlines and Ctrl-C are looked at."""
+"""The longest wait in seconds before Ctrl-C is looked at."""
 
 
 @dataclass
@@ -33,157 +28,82 @@ class _Task:
     lost: int = 0
 
 
-@dataclass
-class _Flight:
-    """What a worker is doing since ``start``, until ``deadline``; ``task`` is None while it is set up."""
-
-    task: _Task | None
-    start: float
-    deadline: float
-
-
-@dataclass(frozen=True)
-class Load:
-    """What has to be known of units to give them to workers.
-
-    Attributes:
-        cut: what workers are told besides the units; see ``Ready.compute``.
-        cost: how much a unit costs, compared with others.
-        flops: about how many floating-point operations a cost of 1 takes.
-        chunks: how many units fit into memory together, as far as this was found out.
-    """
-
-    cut: Any
-    patience: Patience
-    cost: Callable[[Any], int]
-    flops: float
-    chunks: Chunks
-
-    @classmethod
-    def of(cls, job: Job) -> Load:
-        """The load of a part of a job."""
-        return cls(Cut.of(job), job.spec.limits.patience, job.cost, job.plan.flops / job.plan.blocks, job.chunks)
-
-
 class Dispatch:
     """Gives batches to workers, one at a time to each.
 
-    If a worker ends or does not answer in time, its batch is computed again after the others, so that troubles that
-    have nothing to do with it rarely meet it again. After the second time, the units of the
-    batch are computed one by one. A unit that takes three workers with it is left out, with a warning that names it.
+    If a worker ends, its batch is computed again after the others, so that troubles that have nothing to do with it
+    rarely meet it again. After the second time, the units of the batch are computed one by one. A unit that takes three
+    workers with it is left out, with a warning that names it.
 
     Args:
         setup: what workers need before they can compute.
-        load: what has to be known of the units.
+        cut: what workers are told besides the units; see ``Ready.compute``.
+        chunks: how many units fit into memory together, as far as this was found out.
         take: gets the units of each batch and their values.
-        say: shows how fast each worker is.
     """
 
     def __init__(
-        self,
-        workers: Workers,
-        setup: Setup,
-        load: Load,
-        take: Callable[[Sequence[Any], Values], object],
-        say: Callable[[str], object],
+        self, workers: Ray, setup: Setup, cut: Any, chunks: Chunks, take: Callable[[Sequence[Any], Values], object]
     ) -> None:
-        self._workers, self._setup, self._load, self._take, self._say = workers, setup, load, take, say
+        self._workers, self._setup, self._cut, self._chunks, self._take = workers, setup, cut, chunks, take
         self._waiting: deque[_Task] = deque()
-        self._flying: dict[int, _Flight] = {}
-        self._set_up: set[int] = set()
+        self._flying: dict[int, _Task | None] = {}  # what each worker does; None while it gets ready
+        self._ready: set[int] = set()
         self._failed_starts: Counter[int] = Counter()
-        self._left_out: set[int] = set()
-        self._slowest = 0.0  # the most seconds for a cost of 1 so far
-        self._done: Counter[int] = Counter()
-        self._begin = self._last = time.monotonic()
 
     def run(self, batches: Sequence[Batch]) -> bool:
         """Compute all batches; after Ctrl-C only those in flight.
+
+        Workers that still get ready when everything is done go on, for the next analysis.
 
         Returns:
             Whether Ctrl-C stopped the work.
         """
         self._waiting.extend(map(_Task, batches))
         with first_ctrl_c_waits("finishing the units in flight; press Ctrl-C again to stop now") as pressed:
+            shared = self._workers.share(self._setup)
             try:
-                while self._waiting or self._flying:
-                    if pressed():
-                        self._waiting.clear()
-                        self._stop([replica for replica, flight in self._flying.items() if flight.task is None])
-                    self._send()
+                while self._waiting or self._computing:
+                    self._send(shared)
                     for replica, answer in self._workers.collect(_TICK):
                         self._receive(replica, answer)
-                    self._stop_late()
+                    if pressed():
+                        self._waiting.clear()
             finally:
-                self._stop(list(self._flying))
+                for replica in self._computing:
+                    self._workers.stop(replica)
             return pressed()
 
-    def _send(self) -> None:
+    @property
+    def _computing(self) -> list[int]:
+        """The workers that have units; the others in flight get ready."""
+        return [replica for replica, task in self._flying.items() if task is not None]
+
+    def _send(self, shared: Any) -> None:
         """Give every idle worker something to do, the workers that are ready first."""
-        busy = self._left_out | set(self._flying)
-        idle = [replica for replica in range(self._workers.replicas) if replica not in busy]
-        for replica in sorted(idle, key=lambda replica: replica not in self._set_up):
-            if replica not in self._set_up and len(self._waiting) > len(self._flying) - self._computing():
-                self._fly(replica, None, self._load.patience.start)
-                self._workers.submit(replica, self._setup)
-            elif replica in self._set_up and self._waiting:
-                task = self._waiting.popleft()
-                self._fly(replica, task, self._seconds(task.batch))
-                self._workers.submit(
-                    replica, Request(self._setup.key, self._load.cut, task.batch, self._load.chunks.most)
-                )
+        idle = [one for one in range(self._workers.replicas) if one not in self._flying and not self._left_out(one)]
+        for replica in sorted(idle, key=lambda one: one not in self._ready):
+            if replica not in self._ready and len(self._waiting) > len(self._flying) - len(self._computing):
+                self._flying[replica] = None
+                self._workers.set_up(replica, shared)
+            elif replica in self._ready and self._waiting:
+                self._flying[replica] = task = self._waiting.popleft()
+                self._workers.compute(replica, Request(self._cut, task.batch, self._chunks.most))
 
-    def _computing(self) -> int:
-        """How many workers have units; the others in flight are being set up."""
-        return sum(flight.task is not None for flight in self._flying.values())
-
-    def _fly(self, replica: int, task: _Task | None, seconds: float) -> None:
-        now = time.monotonic()
-        self._flying[replica] = _Flight(task, now, now + seconds)
-
-    def _seconds(self, batch: Batch) -> float:
-        """How long a batch may take: by the plan, or by the slowest batch so far if one is done."""
-        cost, patience = self._cost(batch), self._load.patience
-        if self._slowest:
-            return max(patience.batch, patience.times * self._slowest * cost)
-        return patience.batch + self._load.flops * cost / patience.flops
-
-    def _cost(self, batch: Batch) -> int:
-        return sum(map(self._load.cost, batch.units))
-
-    def _receive(self, replica: int, answer: Answer | Lost) -> None:
-        flight = self._flying.pop(replica, None)
+    def _receive(self, replica: int, answer: Any) -> None:
+        task = self._flying.pop(replica)
         if isinstance(answer, Lost):
-            self._lose(replica, flight, answer.why)
-        elif flight is not None:
-            if answer.error is not None:
-                answer.error.add_note(f"On worker {replica}:\n{answer.trace}")
-                raise answer.error
-            self._set_up.add(replica)
+            self._ready.discard(replica)
+            self._failed_to_start(replica, answer.why) if task is None else self._lose(task, answer.why)
+        elif task is None:
+            self._ready.add(replica)
             self._failed_starts[replica] = 0
-            if flight.task is not None and answer.values is not None:
-                self._load.chunks.at_most(answer.chunk)
-                self._finish(replica, flight, flight.task.batch, answer.values)
+        else:
+            self._chunks.at_most(answer.chunk)
+            self._take(task.batch.units, answer.values)
 
-    def _finish(self, replica: int, flight: _Flight, batch: Batch, values: Values) -> None:
-        self._last = now = time.monotonic()
-        self._slowest = max(self._slowest, (now - flight.start) / self._cost(batch))
-        self._done[replica] += len(batch.units)
-        self._take(batch.units, values)
-        if now > self._begin:
-            speeds = (f"{self._done[one] / (now - self._begin):.2g}" for one in sorted(self._done))
-            self._say(f"{', '.join(speeds)} units/s")
-
-    def _lose(self, replica: int, flight: _Flight | None, why: str) -> None:
+    def _lose(self, task: _Task, why: str) -> None:
         """Go on without a worker: it starts again when it is needed, and its batch goes to the next one."""
-        self._set_up.discard(replica)
-        if flight is None:
-            return
-        if (task := flight.task) is None:
-            self._failed_starts[replica] += 1
-            if self._failed_starts[replica] == _LIVES:
-                self._leave_out(replica, why)
-            return
         task.lost += 1
         if task.lost < _LIVES - 1 or (task.lost < _LIVES and len(task.batch.units) == 1):
             self._waiting.append(task)
@@ -195,33 +115,21 @@ class Dispatch:
                 "a smaller budget if memory ran out; with store=, the same call tries it again"
             )
 
-    def _leave_out(self, replica: int, why: str) -> None:
-        """Go on without a worker that does not start.
+    def _left_out(self, replica: int) -> bool:
+        return self._failed_starts[replica] == _LIVES
+
+    def _failed_to_start(self, replica: int, why: str) -> None:
+        """Try again, or go on without the worker.
 
         Raises:
             RuntimeError: if no other one is left.
         """
-        self._left_out.add(replica)
-        what = f"worker {replica} did not start, {_LIVES} times; the last time, {why}"
-        if len(self._left_out) == self._workers.replicas:
-            raise RuntimeError(f"no worker is left: {what}")
-        warn(f"{what}\nThe others go on without it")
-
-    def _stop_late(self) -> None:
-        """Stop workers that take too long, also to start when there is nothing left to do: a cluster may be full."""
-        now = time.monotonic()
-        if not self._waiting and not self._computing() and now > self._last + _TAIL:
-            self._stop(list(self._flying))
-        for replica, flight in list(self._flying.items()):
-            if now > flight.deadline:
-                self._stop([replica])
-                self._lose(replica, flight, f"it gave no answer within {show_seconds(now - flight.start)}")
-
-    def _stop(self, replicas: Sequence[int]) -> None:
-        for replica in replicas:
-            self._workers.stop(replica)
-            self._flying.pop(replica, None)
-            self._set_up.discard(replica)
+        self._failed_starts[replica] += 1
+        if self._left_out(replica):
+            what = f"worker {replica} did not start, {_LIVES} times; the last time, {why}"
+            if all(map(self._left_out, range(self._workers.replicas))):
+                raise RuntimeError(f"no worker is left: {what}")
+            warn(f"{what}\nThe others go on without it")
 
 
 def _show(unit: Any) -> str:

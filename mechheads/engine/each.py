@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from mechheads.engine.batches import Batch, Values
-from mechheads.engine.dispatch import Dispatch, Load
+from mechheads.engine.dispatch import Dispatch
 from mechheads.engine.memory import Chunks
 from mechheads.engine.same_model import SameModel, setup_of
 from mechheads.limits import Limits
 from mechheads.model.model import Model
+from mechheads.workers.ray_cluster import pool_of
 
 Compute = Callable[[Model, Any], np.ndarray]
 """Computes a unit. It can be sent to workers if it can be pickled or its code can be."""
@@ -25,16 +26,15 @@ class Each:
     Args:
         compute: computes a unit, which pickles and whose ``str`` is its name in messages.
         limits: with workers.
-        flops: about how many floating-point operations a unit takes.
 
     Raises:
         ValueError: if there are no workers, or they cannot load the model or compute the units.
     """
 
-    def __init__(self, model: Model, compute: Compute, limits: Limits, *, flops: float) -> None:
+    def __init__(self, model: Model, compute: Compute, limits: Limits) -> None:
         if limits.workers is None:
             raise ValueError("limits have no workers; compute the units in this process")
-        self._workers, self._load = limits.workers, Load(None, limits.patience, lambda unit: 1, flops, Chunks())
+        self._workers = pool_of(limits.workers)
         self._setup = setup_of(model, _Sent(SameModel.of(model), compute))
 
     def __call__(self, units: Sequence[Any], take: Callable[[int, np.ndarray], object]) -> bool:
@@ -57,7 +57,7 @@ class Each:
                 take(one.index, value)
 
         batches = [Batch(((_Numbered(index, unit),),)) for index, unit in enumerate(units)]
-        stopped = Dispatch(self._workers, self._setup, self._load, take_numbered, lambda text: None).run(batches)
+        stopped = Dispatch(self._workers, self._setup, None, Chunks(), take_numbered).run(batches)
         if missing and not stopped:
             raise RuntimeError(
                 f"workers: {units[min(missing)]} has no value, and the work cannot go on without it; leave workers "
@@ -77,11 +77,6 @@ def in_order(take: Callable[[int, np.ndarray], object]) -> Callable[[int, np.nda
             taken[0] += 1
 
     return take_later
-
-
-def flops_of(model: Model, tokens: int) -> float:
-    """About how many floating-point operations a run of so many tokens takes."""
-    return 2.0 * tokens * sum(weight.numel() for weight in model.model.parameters())
 
 
 @dataclass(frozen=True)

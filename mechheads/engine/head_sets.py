@@ -34,6 +34,7 @@ from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.provenance import make_provenance
 from mechheads.runs.layer_store import LayerStore
+from mechheads.workers.ray_cluster import pool_of
 
 
 class SetWork:
@@ -63,7 +64,7 @@ class SetWork:
         """Some sets in batches."""
         workers, size = self.job.spec.limits.workers, self.at_once
         if workers is not None:
-            size = max(1, min(size, len(sets) // workers.replicas))
+            size = max(1, min(size, len(sets) // pool_of(workers).replicas))
         return [Batch((tuple(sets[start : start + size]),)) for start in range(0, len(sets), size)]
 
     def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[frozenset[Node]], Values]]:

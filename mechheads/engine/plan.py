@@ -17,6 +17,7 @@ from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.memory import token_bytes, tokens_in_run
 from mechheads.runs.sites import KEY_SITES
 from mechheads.units import show_bytes, show_seconds
+from mechheads.workers.ray_cluster import pool_of
 
 if TYPE_CHECKING:
     from mechheads.engine.packing import Packing
@@ -242,7 +243,7 @@ def make_plan(
 
 def batches_at_least(limits: Limits) -> int:
     """Into how many batches the units are cut at least, so that every part and every worker has some."""
-    workers = 1 if limits.workers is None else BATCHES_A_WORKER * limits.workers.replicas
+    workers = 1 if limits.workers is None else BATCHES_A_WORKER * pool_of(limits.workers).replicas
     return workers * (1 if limits.part is None else limits.part[1])
 
 

@@ -9,7 +9,7 @@ from mechheads.ledger.fingerprints import model_fingerprint
 from mechheads.model.backends.state import arithmetic
 from mechheads.model.model import Model, source_of
 from mechheads.workers.messages import Setup
-from mechheads.workers.parcel import pack
+from mechheads.workers.ray_cluster import library
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,7 @@ class SameModel:
         if (here := arithmetic(model.device)) != self.device:
             raise ValueError(
                 f"workers: the model is on {self.device} in this process and on {here} on a worker, which rounds "
-                'differently; load it on the same kind of device, such as mh.load(device="cuda"), or give '
-                "mh.scale.Local other devices"
+                'differently; load it on the same kind of device, such as mh.load(device="cuda")'
             )
         if model_fingerprint(model.model, "workers") != self.mark:
             raise ValueError(
@@ -62,5 +61,12 @@ def setup_of(model: Model, recipe: object) -> Setup:
     Raises:
         ValueError: if workers cannot load the model, or the recipe cannot be sent.
     """
-    source, packed = source_of(model), pack(recipe, "this analysis")
+    source = source_of(model)
+    try:
+        packed = library().cloudpickle.dumps(recipe)
+    except Exception as error:  # the class of anything that is sent may raise what it likes
+        raise ValueError(
+            f"workers: this analysis cannot be sent to another process ({type(error).__name__}: {error}); define its "
+            "functions and classes in a file of their own and import them, or leave workers out"
+        ) from error
     return Setup(hashlib.sha256(packed).hexdigest(), source, model.device.type, packed)

@@ -38,6 +38,7 @@ from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
+from mechheads.workers.ray_cluster import pool_of
 
 _TRIED_ON_DISK = 16
 """How many units of a wave are run for a plan at most, if weights are on disk."""
@@ -79,7 +80,8 @@ def sweep(
         budget: memory, in bytes or as text such as "2 GB" (default 4 GB).
         seed: for the random sign flips of the p values.
         progress: show a progress bar.
-        workers: what computes, such as ``mh.scale.Local(2)``: two processes. By default, this process does.
+        workers: what computes: a number of workers on this machine, such as 2, the address of a Ray cluster, or
+            ``mh.scale.Ray``. By default, this process does.
         store: a file that keeps finished units. The same call resumes an interrupted or killed sweep and gives the
             same bits. If anything that affects the numbers has changed, such as a line of the metric's code or the
             model's weights, the sweep starts again and keeps its units separately in the same file.
@@ -206,7 +208,7 @@ def plan(
     job = replace(job, plan=replace(job.plan, seconds=_probe(job, evaluator), bytes=counted))
     found = MlpWork(job, evaluator).plan() if nodes == "all" else job.plan
     if limits.workers is not None:
-        found = with_workers(found, model, limits.workers.replicas, job.seconds)
+        found = with_workers(found, model, pool_of(limits.workers).replicas, job.seconds)
     return replace(found, price=price)
 
 

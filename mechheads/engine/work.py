@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mechheads.engine.batches import Batch, Cut, Kind, Values, Work
-from mechheads.engine.dispatch import Dispatch, Load
+from mechheads.engine.dispatch import Dispatch
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.same_model import SameModel, setup_of
 from mechheads.messages.interrupted import until_interrupted
@@ -17,6 +17,7 @@ from mechheads.messages.progress import Bar
 from mechheads.messages.warn import warn
 from mechheads.model.model import Model
 from mechheads.workers.messages import Setup
+from mechheads.workers.ray_cluster import pool_of
 
 Take = Callable[[Sequence[Any], Values], object]
 """Gets the units of a batch and their values."""
@@ -49,7 +50,7 @@ def finish(work: Work, *, what: str, progress: bool = True) -> Finished:
         disable=not progress,
         leave=False,
         desc=what,
-        bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go{postfix}",
+        bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go",
     )
 
     def take(units: Sequence[Any], values: Values) -> None:
@@ -62,7 +63,7 @@ def finish(work: Work, *, what: str, progress: bool = True) -> Finished:
 
     left = [batch for batch in batches if not found.values.keys() >= set(batch.units)]
     with until_interrupted() as interrupts, bar:
-        found.interrupted = compute(work, left, take, say=bar.set_postfix_str)
+        found.interrupted = compute(work, left, take)
     found.interrupted |= interrupts.interrupted
     return found
 
@@ -80,11 +81,8 @@ def _own_part(batches: list[Batch], part: tuple[int, int] | None) -> list[Batch]
     return batches[number - 1 :: count]
 
 
-def compute(work: Work, batches: Sequence[Batch], take: Take, say: Callable[[str], object] = lambda text: None) -> bool:
+def compute(work: Work, batches: Sequence[Batch], take: Take) -> bool:
     """Compute batches, here or by the workers of the job's limits, and take their values as they come.
-
-    Args:
-        say: shows how fast each worker is.
 
     Returns:
         Whether Ctrl-C stopped the work after the batches that were in flight. In this process it is raised at once.
@@ -94,7 +92,7 @@ def compute(work: Work, batches: Sequence[Batch], take: Take, say: Callable[[str
         for units, values in work.compute(batches):
             take(units, values)
         return False
-    return Dispatch(workers, _setup(work), Load.of(work.job), take, say).run(batches)
+    return Dispatch(pool_of(workers), _setup(work), Cut.of(work.job), work.job.chunks, take).run(batches)
 
 
 def unit_key(job: Job, unit: tuple[object, int]) -> str:

@@ -1,9 +1,7 @@
 """Beyond one process: workers that compute the units of an analysis, and analyses that run in parts."""
 
 from mechheads.ledger.merge import merge
-from mechheads.limits import Patience
 from mechheads.scale.spec_file import read_analysis, write_analysis
-from mechheads.workers.local import Local
 from mechheads.workers.ray_cluster import Ray
 
-__all__ = ["Local", "Patience", "Ray", "merge", "read_analysis", "write_analysis"]
+__all__ = ["Ray", "merge", "read_analysis", "write_analysis"]

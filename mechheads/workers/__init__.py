@@ -1,1 +1,1 @@
-"""Workers: replicas of a model in other processes, and what they and their driver send each other."""
+"""Workers: replicas of a model in actors of Ray, and what they and their driver send each other."""

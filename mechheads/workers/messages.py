@@ -49,7 +49,7 @@ class Setup:
         key: the name of this setup.
         source: loads the model.
         device: the kind of device that the driver's model is on, such as ``"cuda"``.
-        recipe: the work, as ``workers.parcel.pack`` packs it.
+        recipe: the pickled ``Recipe``.
     """
 
     key: str
@@ -62,7 +62,6 @@ class Setup:
 class Request:
     """Units to compute after a setup; see ``Ready.compute``."""
 
-    key: str
     cut: Any
     batch: Any
     chunk: int | None = None
@@ -70,22 +69,19 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a request.
+    """What a worker has done.
 
     Attributes:
-        values: the values of each unit; None after a setup or an error.
+        values: the values of each unit; empty after a setup.
         chunk: how many units fit into memory together, if the worker had to find out.
-        error: what was raised; ``trace``: where.
     """
 
-    values: Sequence[np.ndarray] | None = None
+    values: Sequence[np.ndarray] = ()
     chunk: int | None = None
-    error: Exception | None = None
-    trace: str = ""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker that ended before it answered; ``why`` says how, with its last lines of output."""
+    """A worker that ended before it answered; ``why`` says how."""
 
     why: str

@@ -1,41 +1,41 @@
-"""``Ray``: workers as actors of a Ray cluster."""
+"""``Ray``: workers as actors of Ray, on this machine or on a cluster."""
 
 from __future__ import annotations
 
 import importlib
 import math
 import os
-import pickle
 import signal
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, Self, cast
 
+import torch
+
+from mechheads.limits import Workers, check_ray
+from mechheads.messages.arguments import check_at_least
 from mechheads.messages.warn import warn
-from mechheads.workers.messages import Answer, Lost, Setup
-from mechheads.workers.pool import Pool
-from mechheads.workers.process import served
+from mechheads.workers.messages import Answer, Lost, Request, Setup
 from mechheads.workers.replica import Replica
 
 
-class Ray(Pool):
-    """Workers on the machines of a Ray cluster, each with its own copy of the model.
+class Ray:
+    """Workers as actors of Ray, on this machine or on a cluster, each with its own copy of the model.
 
-    The workers start at the first analysis and stay until ``stop()``, the end of a ``with`` block, or until nothing
-    refers to this object any more. Each reserves one CPU and, for a model on a GPU, one GPU, and loads the model from
-    the source that the model of the analysis came from. So every machine needs the same files, mechheads, and the
-    same versions of libraries; workers check this. A worker has as many threads as this process has, divided by the
-    number of workers. Ray restarts and repeats nothing by itself, and sends no usage statistics from a cluster that
-    is started here.
+    The workers start at the first analysis and stay until ``stop()``, the end of a ``with`` block, an analysis of
+    another model, or until nothing refers to this object any more. Each loads the model from the source that the model
+    of the analysis came from. So every machine needs the same files, mechheads, and the same versions of libraries;
+    workers check this. A worker has as many threads as this process has, divided by the number of workers. For a model
+    on a GPU it reserves one GPU, and on a cluster it reserves a CPU too.
 
     Args:
-        address: the cluster, such as ``"10.0.0.5:6379"``, or ``"auto"`` for the one that runs on this machine. By
-            default the one that this process is connected to; if there is none, a cluster of this machine alone,
-            without a dashboard, that ends with the workers.
-        replicas: how many workers.
+        address: the cluster, such as ``"10.0.0.5:6379"`` or ``"ray://10.0.0.5:10001"``, or ``"auto"`` for the one that
+            runs on this machine. By default the one that this process is connected to; if there is none, one of this
+            machine alone, without a dashboard and usage statistics, which ends with this process.
+        replicas: how many workers. By default one for each GPU of the cluster, or for each machine if it has none.
         gpus_per_replica: how many GPUs each worker reserves, such as 0.5 if two workers share one. By default 1 if the
             model of the analysis is on a GPU, else 0.
 
@@ -50,143 +50,173 @@ class Ray(Pool):
     ...     kl = mh.ablate(model, ["The capital of France is"], heads=["L23H4"], progress=False, workers=workers)
     """
 
-    def __init__(self, address: str | None = None, replicas: int = 1, gpus_per_replica: float | None = None) -> None:
-        super().__init__(replicas, "replicas")
+    def __init__(
+        self, address: str | None = None, replicas: int | None = None, gpus_per_replica: float | None = None
+    ) -> None:
+        if replicas is not None:
+            check_at_least(1, replicas=replicas)
         if (gpus := gpus_per_replica) is not None and not (0 <= gpus <= 1 or (1 < gpus < math.inf and gpus % 1 == 0)):
             raise ValueError(
                 f"gpus_per_replica is {gpus}; give 0, a part of a GPU such as 0.5, a whole number, or leave it out"
             )
-        self._address, self._gpus_per_replica = address, gpus_per_replica
-        self._ray = _library()
-        self._running: dict[int, _Actor] = {}
+        self._ray = library()
+        self._address, self._n, self._gpus_per_replica = address, replicas, gpus_per_replica
+        self._actors: dict[int, Any] = {}
+        self._model: tuple[Any, str] | None = None
         self._asked: dict[Any, int] = {}
-        self._started_here: list[bool] = []
-        weakref.finalize(self, _stop_all, self._ray, self._running, self._started_here)
+        weakref.finalize(self, _kill, self._ray, self._actors)
 
     def __repr__(self) -> str:
         return f"Ray({self._address!r}, replicas={self._n}, gpus_per_replica={self._gpus_per_replica})"
 
-    def submit(self, replica: int, request: Any) -> None:
-        """Send a request to a worker, which is started first if it does not run."""
-        if isinstance(request, Setup) or replica not in self._running:
-            self._start(replica, self._gpus(request))
-        actor = self._running[replica]
-        self._asked[actor.handle.answer.remote(pickle.dumps(request))] = replica
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    @property
+    def replicas(self) -> int:
+        """The number of workers. If it was not given, the cluster is asked."""
+        if self._n is None:
+            self._connect()
+            machines = sum(node["Alive"] for node in self._ray.nodes())
+            self._n = int(self._ray.cluster_resources().get("GPU", 0)) or machines
+        return self._n
+
+    def share(self, setup: Setup) -> Any:
+        """Put a setup where every worker gets it, forget what was asked before, and stop workers of another model."""
+        self._connect()
+        self._asked.clear()
+        if self._model != (setup.source, setup.device):
+            self.stop()
+            self._model = setup.source, setup.device
+        return self._ray.put(setup)
+
+    def set_up(self, replica: int, shared: Any) -> None:
+        """Let a worker get ready, which is started first if it does not run."""
+        if replica not in self._actors:
+            self._actors[replica] = self._start()
+        self._asked[self._actors[replica].set_up.remote(shared)] = replica
+
+    def compute(self, replica: int, request: Request) -> None:
+        """Let a worker compute that is set up and has nothing else to do."""
+        self._asked[self._actors[replica].compute.remote(request)] = replica
 
     def collect(self, seconds: float) -> list[tuple[int, Answer | Lost]]:
-        """The answers that have come; waits for the first one for up to this time. A lost worker is an answer too."""
-        if not self._asked:
-            return []
+        """The answers that have come; waits for the first one for up to this time. A lost worker is an answer too.
+
+        Raises:
+            Exception: what a worker raised, with its traceback in a note.
+        """
         some, _ = self._ray.wait(list(self._asked), num_returns=1, timeout=seconds)
         if some:
             some, _ = self._ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
         return [(self._asked[one], self._answer(one)) for one in some]
 
     def stop(self, replica: int | None = None) -> None:
-        """Stop one worker at once, whatever it does, or all of them, and the cluster if it was started here."""
-        if replica is None:
-            self._asked.clear()
-            _stop_all(self._ray, self._running, self._started_here)
-        elif (actor := self._running.pop(replica, None)) is not None:
-            self._asked = {one: of for one, of in self._asked.items() if of != replica}
-            self._ray.kill(actor.handle, no_restart=True)
+        """Stop one worker at once, whatever it does, or all of them."""
+        stopped = {one: self._actors.pop(one) for one in list(self._actors) if replica in (None, one)}
+        self._asked = {one: of for one, of in self._asked.items() if of not in stopped}
+        _kill(self._ray, stopped)
 
     def _answer(self, asked: Any) -> Answer | Lost:
+        replica, errors = self._asked[asked], self._ray.exceptions
         try:
-            answer = pickle.loads(self._ray.get(asked))
-        except self._ray.exceptions.RayError as error:
-            self.stop(self._asked[asked])
+            answer = self._ray.get(asked)
+        except errors.RayTaskError as error:
+            error.cause.add_note(f"On worker {replica}:\n{error.traceback_str}")
+            raise error.cause from None
+        except errors.UnserializableException:
+            raise
+        except errors.RayError as error:
+            self.stop(replica)
             return Lost(f"Ray said: {error}")
         del self._asked[asked]
         return answer
 
-    def _start(self, replica: int, gpus: float) -> None:
-        """Start a worker if none with so many GPUs runs."""
-        if (actor := self._running.get(replica)) is not None:
-            if actor.gpus == gpus:
-                return
-            self.stop(replica)
-        if not self._running:
-            self._connect()
-            self._check_room(gpus)
-        kind = self._ray.remote(_Served).options(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)
-        self._running[replica] = _Actor(kind.remote(replica, "", self._threads), gpus)
+    def _connect(self) -> None:
+        """Connect to the cluster, or start one, if that was not done.
 
-    def _gpus(self, request: Any) -> float:
-        """How many GPUs the worker for a request has.
+        Raises:
+            ValueError: if this process is connected to another one.
+        """
+        if not self._ray.is_initialized():
+            self._actors.clear()
+            own = {"num_cpus": 0, "include_dashboard": False} if self._address is None else {}
+            with _undisturbed():
+                self._ray.init(self._address or "local", log_to_driver=False, logging_level="warning", **own)
+        elif self._address not in (None, "auto") and not self._address.startswith("ray://"):
+            here = self._ray.get_runtime_context().gcs_address
+            if self._address != here:
+                raise ValueError(
+                    f"address is {self._address!r}, but this process is connected to the cluster at {here!r}; leave "
+                    "address out, or call ray.shutdown() first"
+                )
+
+    def _start(self) -> Any:
+        """Start a worker. Ray restarts and repeats nothing by itself: the dispatcher decides what is tried again."""
+        there, gpus = self._ray.cluster_resources(), self._gpus()
+        cpus = min(1, there.get("CPU", 0))  # a cluster that was started here has none to reserve
+        if not self._actors:
+            self._check_room(there, {"CPU": cpus, "GPU": gpus})
+        kind = self._ray.remote(Replica).options(num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0)
+        return kind.remote(max(1, torch.get_num_threads() // self.replicas))
+
+    def _gpus(self) -> float:
+        """How many GPUs each worker has.
 
         Raises:
             ValueError: if it has none and the model is on one.
         """
-        needed = isinstance(request, Setup) and request.device == "cuda"
+        needed = self._model is not None and self._model[1] == "cuda"
         if self._gpus_per_replica is None:
             return int(needed)
         if needed and self._gpus_per_replica == 0:
             raise ValueError("gpus_per_replica is 0, but the model of this analysis is on a GPU; give 1, or omit it")
         return self._gpus_per_replica
 
-    def _connect(self) -> None:
-        """Connect to the cluster, or start one.
-
-        Raises:
-            ValueError: if this process is connected to another one.
-        """
-        if self._ray.is_initialized():
-            here = self._ray.get_runtime_context().gcs_address
-            if self._address not in (None, "auto", here):
-                raise ValueError(
-                    f"address is {self._address!r}, but this process is connected to the cluster at {here!r}; leave "
-                    "address out, or call ray.shutdown() first"
-                )
-            return
-        own = {"num_cpus": self._n, "include_dashboard": False} if self._address is None else {}
-        with _undisturbed():
-            self._ray.init(self._address or "local", log_to_driver=False, logging_level="warning", **own)
-        if own:
-            self._started_here.append(True)
-
-    def _check_room(self, gpus: float) -> None:
+    def _check_room(self, there: dict[str, float], wanted: dict[str, float]) -> None:
         """Warn if not all workers can run at the same time.
 
         Raises:
             ValueError: if they never can, because the cluster is this machine alone.
         """
-        there = self._ray.cluster_resources()
-        for name, each in {"CPU": 1, "GPU": gpus}.items():
-            if there.get(name, 0) < each * self._n:
+        for name, each in wanted.items():
+            if there.get(name, 0) < each * self.replicas:
                 what = (
-                    f"the Ray cluster has {there.get(name, 0):g} {name}s, which is too few for {self._n} workers with "
-                    f"{each:g} each"
+                    f"the Ray cluster has {there.get(name, 0):g} {name}s, which is too few for {self.replicas} workers "
+                    f"with {each:g} each"
                 )
-                if self._started_here:
+                if not wanted["CPU"]:
                     raise ValueError(f"{what}; give fewer replicas, or another gpus_per_replica")
                 warn(f"{what}; the others start when it has more")
 
 
-@dataclass(frozen=True)
-class _Actor:
-    """A worker that runs, and the number of its GPUs."""
+def pool_of(workers: Workers) -> Ray:
+    """The workers that a ``workers`` argument means.
 
-    handle: Any
-    gpus: float
+    A number or an address means the same ones in every call, until the process ends or another one is given.
 
-
-class _Served:
-    """The worker as an actor; what it gets and gives are the bytes that a process reads and writes."""
-
-    def __init__(self, number: int, device: str, threads: int) -> None:
-        self._replica = Replica(number, device, threads)
-
-    def answer(self, request: bytes) -> bytes:
-        """The answer to a request."""
-        return served(self._replica, request)
+    Raises:
+        ImportError: if ray is not installed.
+    """
+    return _shared(workers) if isinstance(workers, int | str) else cast(Ray, workers)
 
 
-def _library() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise ImportError('mh.scale.Ray needs ray: pip install "mechheads[ray]"; or take mh.scale.Local') from error
+@lru_cache(maxsize=1)
+def _shared(workers: int | str) -> Ray:
+    return Ray(workers) if isinstance(workers, str) else Ray(replicas=workers)
+
+
+def library() -> Any:
+    """The module ``ray``.
+
+    Raises:
+        ImportError: if it is not installed.
+    """
+    check_ray()
+    return importlib.import_module("ray")
 
 
 @contextmanager
@@ -206,11 +236,8 @@ def _undisturbed() -> Iterator[None]:
             signal.signal(signal.SIGTERM, handler)
 
 
-def _stop_all(ray: Any, running: dict[int, _Actor], started_here: list[bool]) -> None:
+def _kill(ray: Any, actors: dict[int, Any]) -> None:
     if ray.is_initialized():
-        for actor in running.values():
-            ray.kill(actor.handle, no_restart=True)
-        if started_here:
-            ray.shutdown()
-    running.clear()
-    started_here.clear()
+        for actor in actors.values():
+            ray.kill(actor, no_restart=True)
+    actors.clear()

@@ -17,7 +17,7 @@ import mechheads.behaviour.windows
 from mechheads.behaviour import HeadExamples, head_examples
 from mechheads.behaviour.examples import pack, unpack
 from mechheads.behaviour.head_examples import PARTS
-from mechheads.workers.messages import Answer, Lost, Request
+from mechheads.workers.messages import Request
 from support.ctrl_c import stopped_at
 from support.levels import few
 from support.made_workers import MadeWorkers
@@ -170,12 +170,12 @@ def test_workers_give_the_same_examples(llama: mh.Model, monkeypatch: pytest.Mon
     here = head_examples(llama, texts, window=WINDOW, progress=False)
     first: list[int] = []
 
-    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+    def trouble(replica: int, request: Any) -> bool:
         """The first batch is lost and computed after the others."""
         if isinstance(request, Request) and request.batch.units[0].index == 0:
             first.append(replica)
-            return Lost("it was killed by signal 9") if len(first) == 1 else None
-        return None
+            return len(first) == 1
+        return False
 
     workers = MadeWorkers(2, trouble)
     there = head_examples(llama, texts, window=WINDOW, workers=workers, progress=False)

@@ -29,7 +29,7 @@ from mechheads.behaviour.measure import BEHAVIOURS, MEASURES, delimiters, keys_o
 from mechheads.behaviour.totals import Totals
 from mechheads.behaviour.windows import Windows, default_texts, windows_of
 from mechheads.cli import main
-from mechheads.workers.messages import Answer, Lost, Request
+from mechheads.workers.messages import Request
 from support.ctrl_c import stopped_at
 from support.levels import architectures
 from support.made_workers import MadeWorkers
@@ -184,12 +184,12 @@ def test_workers_give_the_same_bits_in_whatever_order_they_answer(
     whole = profile_heads(llama, texts, **options)
     times = Counter[int]()
 
-    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+    def trouble(replica: int, request: Any) -> bool:
         """The first batch is lost and computed after the others."""
         if isinstance(request, Request) and request.batch.units[0].index == 0:
             times[replica] += 1
-            return Lost("it was killed by signal 9") if sum(times.values()) == 1 else None
-        return None
+            return sum(times.values()) == 1
+        return False
 
     workers = MadeWorkers(n, trouble)
     assert profile_heads(llama, texts, workers=workers, **options).dataset.identical(whole.dataset)
@@ -215,9 +215,9 @@ def test_windows_that_end_every_worker_are_an_error_and_what_was_before_is_kept(
     monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 16)
     monkeypatch.setattr(mechheads.behaviour.totals, "_EVERY", -1)
 
-    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+    def trouble(replica: int, request: Any) -> bool:
         ends = isinstance(request, Request) and request.batch.units[0].unit.ids == [texts[2]]
-        return Lost("it was killed by signal 9") if ends else None
+        return ends
 
     begin = str(texts[2][:8])[1:-1]
     named = rf"a batch of 1 windows, which begins with the tokens \[{begin}\],"
@@ -234,12 +234,12 @@ def test_ctrl_c_finishes_the_windows_in_flight(llama: mh.Model, monkeypatch: pyt
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)
     seen: list[Any] = []
 
-    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+    def trouble(replica: int, request: Any) -> bool:
         if isinstance(request, Request):
             seen.append(request)
             if len(seen) == 3:
                 os.kill(os.getpid(), signal.SIGINT)
-        return None
+        return False
 
     try:
         with pytest.warns(UserWarning, match="interrupted after 64 tokens; the profile is of these"):

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count, cycle
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,7 +16,6 @@ import mechheads as mh
 from mechheads.cli import main
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
-from mechheads.workers.messages import Request
 from support.made_workers import MadeWorkers
 from support.texts import CLEAN
 
@@ -63,29 +61,9 @@ def small(loaded) -> mh.Model:
     return loaded("llama")
 
 
-class Processes(mh.scale.Local):
-    """Processes that note the units that they are sent, and which of them were stopped."""
-
-    def __init__(self, n: int) -> None:
-        super().__init__(n)
-        self.computed: list[list[Any]] = []
-        self.stopped: list[int] = []
-
-    def submit(self, replica: int, request: Any) -> None:
-        if isinstance(request, Request):
-            self.computed.append(request.batch.units)
-        super().submit(replica, request)
-
-    def stop(self, replica: int | None = None) -> None:
-        if replica is not None:
-            self.stopped.append(replica)
-        super().stop(replica)
-
-
-@pytest.mark.parametrize("kind", [MadeWorkers, pytest.param(Processes, marks=pytest.mark.release)])
-def test_a_clock_that_jumps_stops_no_worker_and_changes_no_bit(small, tmp_path: Path, clock: Clock, kind: Any) -> None:
+def test_a_clock_that_jumps_stops_no_worker_and_changes_no_bit(small, tmp_path: Path, clock: Clock) -> None:
     """A half of the sweep is computed first; then it goes on from its ledger."""
-    store, workers = tmp_path / "sweep.ledger", kind(2)
+    store, workers = tmp_path / "sweep.ledger", MadeWorkers(2)
     for part in ((1, 2), None):
         limits = replace(EVERY_UNIT, part=part)
         ours = mh.ablate(small, CLEAN, budget=limits, workers=workers, store=store)

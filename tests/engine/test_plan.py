@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import ray
 
 import mechheads as mh
 from mechheads.engine.plan import Plan, with_workers
@@ -82,6 +83,6 @@ def test_a_price_that_is_none_is_refused(model: mh.Model, price: Any) -> None:
         planned(model, price=price)
 
 
-def test_workers_that_are_none_are_refused(model: mh.Model) -> None:
-    with pytest.raises(ValueError, match=r"^workers is 3; give replicas of the model"):
-        planned(model, workers=3)
+def test_a_plan_starts_no_worker(model: mh.Model) -> None:
+    assert planned(model, workers=3).workers == 3
+    assert not ray.is_initialized()

@@ -5,25 +5,23 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import mechheads as mh
-import mechheads.engine.dispatch
 import mechheads.engine.run
 import mechheads.engine.same_model
 import mechheads.engine.work
-from mechheads.limits import Limits, Patience
+from mechheads.limits import Limits
 from mechheads.model.load import load_again
-from mechheads.workers.messages import Answer, Lost, Request, Setup
+from mechheads.workers.messages import Request
 from support.made_workers import MadeWorkers
 from support.texts import CLEAN, PAIRS
 
@@ -112,9 +110,9 @@ def test_sahara_goes_on_when_workers_are_lost(small):
     given: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT, "heads": HEADS, **QUIET}
     seen: list[Any] = []
 
-    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+    def trouble(replica: int, request: Any) -> bool:
         seen.append(request)
-        return Lost("it was killed by signal 9") if len(seen) % 3 == 2 else None
+        return len(seen) % 3 == 2
 
     workers = MadeWorkers(2, trouble)
     ours = mh.safety.sahara(small, CLEAN[:2], 2, workers=workers, **given)
@@ -130,10 +128,10 @@ def units(model: mh.Model) -> set[tuple[mh.HeadId, int]]:
 def test_lost_workers_change_nothing_and_no_committed_unit_is_computed_twice(small, alone, tmp_path: Path):
     draw, times = random.Random(3), Counter[Any]()
 
-    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+    def trouble(replica: int, request: Any) -> bool:
         what = request.batch if isinstance(request, Request) else replica
         times[what] += (lost := draw.random() < 0.4 and times[what] < 2)  # the third time would be the last one
-        return Lost("it was killed by signal 9") if lost else None
+        return lost
 
     workers = MadeWorkers(3, trouble)
     store = tmp_path / "ledger"
@@ -148,11 +146,11 @@ def test_lost_workers_change_nothing_and_no_committed_unit_is_computed_twice(sma
 def test_a_batch_that_is_lost_once_goes_to_another_worker_whole(small):
     seen: list[int] = []
 
-    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+    def trouble(replica: int, request: Any) -> bool:
         if isinstance(request, Request) and not seen:
             seen.append(replica)
-            return Lost("it was killed by signal 9")
-        return None
+            return True
+        return False
 
     workers = MadeWorkers(2, trouble)
     ablate(small, budget=None, workers=workers)
@@ -164,12 +162,12 @@ def test_a_batch_that_is_lost_once_goes_to_another_worker_whole(small):
 def test_a_unit_that_ends_its_worker_three_times_is_named_and_the_rest_is_kept(small, tmp_path: Path):
     bad = (mh.HeadId(1, 2), 0)
 
-    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+    def trouble(replica: int, request: Any) -> bool:
         ends = isinstance(request, Request) and bad in request.batch.units
-        return Lost("it was killed by signal 9") if ends else None
+        return ends
 
     workers, store = MadeWorkers(2, trouble), tmp_path / "ledger"
-    with pytest.warns(UserWarning, match="L1H2, place 0 ended 3 workers, so it has no value; the last time, it was ki"):
+    with pytest.warns(UserWarning, match="L1H2, place 0 ended 3 workers, so it has no value; the last time, Ray said"):
         ours = ablate(small, budget=None, workers=workers, store=store)
     assert ours.missing == (mh.HeadId(1, 2),)
     assert [len(batch) for batch in workers.lost] == [2, 2, 1]  # twice with its neighbour, then alone
@@ -179,14 +177,15 @@ def test_a_unit_that_ends_its_worker_three_times_is_named_and_the_rest_is_kept(s
 
 
 def test_workers_that_do_not_start_are_left_out_and_none_left_is_one_error_with_the_last_words(small, alone):
-    lost = Lost("it ended with exit code 1\nImportError: no torch")
-    said = "worker 1 did not start, 3 times; the last time, it ended with exit code 1\nImportError: no torch"
-    workers = MadeWorkers(2, lambda replica, request: lost if replica == 1 else None)
-    with pytest.warns(UserWarning, match=f"{said}\nThe others go on without it"):
+    said = (
+        r"worker 1 did not start, 3 times; the last time, Ray said: The actor died.*\n?.*\nThe others go on without it"
+    )
+    workers = MadeWorkers(2, lambda replica, request: replica == 1)
+    with pytest.warns(UserWarning, match=said):
         ours = ablate(small, workers=workers)
     assert same(ours, alone)
     with pytest.raises(RuntimeError, match=r"no worker is left: worker \d did not start, 3 times"):
-        ablate(small, workers=MadeWorkers(2, lambda replica, request: lost))
+        ablate(small, workers=MadeWorkers(2, lambda replica, request: True))
 
 
 def test_the_size_that_fits_into_memory_is_remembered_for_all_workers(small, monkeypatch: pytest.MonkeyPatch):
@@ -208,44 +207,6 @@ def test_the_size_that_fits_into_memory_is_remembered_for_all_workers(small, mon
     np.testing.assert_allclose(ours.values, alone.values, rtol=1e-5, atol=1e-6)
 
 
-class Deaf(MadeWorkers):
-    """Two workers that never answer some requests; only waiting for them takes time."""
-
-    def __init__(self, ignored: Callable[[int, Any], bool], monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__(2)
-        self.ignored, self.now = ignored, 0.0
-        monkeypatch.setattr(mechheads.engine.dispatch, "time", SimpleNamespace(monotonic=lambda: self.now))
-
-    def submit(self, replica: int, request: Setup | Request) -> None:
-        if not self.ignored(replica, request):
-            super().submit(replica, request)
-
-    def collect(self, seconds: float) -> list[tuple[int, Answer | Lost]]:
-        found = super().collect(seconds)
-        self.now += seconds * (not found)
-        return found
-
-
-def test_a_worker_that_hangs_is_stopped_and_its_units_go_to_another_one(small, alone, monkeypatch: pytest.MonkeyPatch):
-    hung: list[int] = []
-
-    def first(replica: int, request: Any) -> bool:
-        ignored = isinstance(request, Request) and not hung
-        hung.extend([replica] * ignored)
-        return ignored
-
-    workers = Deaf(first, monkeypatch)
-    limits = replace(EVERY_UNIT, patience=Patience(batch=7.5, flops=1e15))
-    assert same(ablate(small, budget=limits, workers=workers), alone)
-    assert (workers.stopped, workers.now) == (hung, 8.0)
-
-
-def test_a_worker_that_still_starts_after_everything_is_done_is_stopped(small, alone, monkeypatch: pytest.MonkeyPatch):
-    workers = Deaf(lambda replica, request: replica == 1, monkeypatch)  # a cluster that has room for one worker
-    assert same(ablate(small, workers=workers), alone)
-    assert (workers.stopped, workers.now) == ([1], 31.0)
-
-
 @pytest.fixture
 def terminal() -> Iterator[None]:
     """Ctrl-C as a terminal leaves it; a process that was started in the background ignores it."""
@@ -258,12 +219,12 @@ def pressing(times: int, at: int) -> tuple[MadeWorkers, list[Any]]:
     """Two workers; Ctrl-C is pressed this many times while the n-th batch is computed."""
     seen: list[Any] = []
 
-    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+    def trouble(replica: int, request: Any) -> bool:
         if isinstance(request, Request):
             seen.append(request.batch.units)
             for _ in range(times if len(seen) == at else 0):
                 os.kill(os.getpid(), signal.SIGINT)
-        return None
+        return False
 
     return MadeWorkers(2, trouble), seen
 
@@ -329,9 +290,24 @@ def test_workers_on_another_kind_of_device_are_refused(small, monkeypatch: pytes
         mh.ablate(small, CLEAN, workers=MadeWorkers(1), **QUIET)
 
 
-def test_workers_that_are_none_are_refused(small):
-    with pytest.raises(ValueError, match=r"workers is 2; give replicas of the model, such as mh\.scale\.Local\(2\)"):
-        mh.ablate(small, CLEAN, workers=2, **QUIET)
+@pytest.mark.parametrize("asked", [0, -1, 2.5, "2", "two", "", "ray://there", "a b:1", ["10.0.0.5:6379"]])
+def test_workers_that_are_none_are_refused(small, asked):
+    with pytest.raises(
+        ValueError, match=r"workers is .*; give a number of workers on this machine, such as 2, the addr"
+    ):
+        mh.ablate(small, CLEAN, workers=asked, **QUIET)
+
+
+def test_without_ray_the_error_says_what_to_install_before_the_model_runs(small, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr(small.backend, "run", None)
+    for asked in (2, "auto"):
+        with pytest.raises(ImportError, match=r'workers need ray: pip install "mechheads\[ray\]"; or leave'):
+            mh.ablate(small, CLEAN, workers=asked, **QUIET)
+    with pytest.raises(ImportError, match="workers need ray"):
+        Limits(workers=2)
+    with pytest.raises(ImportError, match="workers need ray"):
+        mh.scale.Ray(replicas=2)
 
 
 def test_an_error_on_a_worker_is_raised_here_with_its_trace(small):

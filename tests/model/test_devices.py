@@ -14,7 +14,6 @@ import torch
 
 import mechheads as mh
 from mechheads.ledger.fingerprints import model_fingerprint
-from mechheads.limits import Limits
 from mechheads.model.backends.devices import _copies_to, moved
 from mechheads.model.load import in_dtype, load_again
 from support.every_analysis import ANALYSES, MORE
@@ -276,7 +275,7 @@ def test_tied_weights_in_two_places_are_refused(tiny: Callable[[str], Path]) -> 
 
 def test_workers_are_refused(llama: mh.Model) -> None:
     with pytest.raises(ValueError, match=r"workers: model .* is on 2 devices, and each worker would load it onto all"):
-        mh.ablate(llama, CLEAN, budget=Limits(workers=mh.scale.Local(2)), **QUIET)
+        mh.ablate(llama, CLEAN, workers=2, **QUIET)
 
 
 def test_the_simulation_refuses_tensors_of_two_devices() -> None:

@@ -1,8 +1,7 @@
-"""``--workers``: processes or actors of Ray, for every command that computes by workers."""
+"""``--workers``, for every command that computes by workers."""
 
 from __future__ import annotations
 
-import pickle
 import sys
 from pathlib import Path
 
@@ -12,13 +11,11 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main
-from mechheads.cli.runs import workers_for
 from mechheads.scale import write_analysis
 from mechheads.studies.figures.request import FigureRequest, write_request
-from mechheads.workers.local import Local
-from mechheads.workers.messages import Request
+from mechheads.workers import ray_cluster
 from support.figure_requests import roles_request
-from support.made_ray import MadeRay
+from support.made_workers import MadeWorkers
 from support.texts import CLEAN
 
 COMMANDS = [
@@ -35,6 +32,14 @@ COMMANDS = [
 
 
 @pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> MadeWorkers:
+    """What ``--workers 2`` starts."""
+    workers = MadeWorkers(2)
+    monkeypatch.setattr(ray_cluster, "_shared", {2: workers}.__getitem__)
+    return workers
+
+
+@pytest.fixture
 def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models must not be loaded."""
 
@@ -45,63 +50,50 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"mechheads.{home}.load", never)
 
 
-def test_actors_of_ray_give_the_numbers_of_one_process(loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    made = MadeRay({"CPU": 4})
-    monkeypatch.setitem(sys.modules, "ray", made)
+def test_workers_give_the_numbers_of_one_process(loaded, tmp_path: Path, two: MadeWorkers):
     small = loaded("llama")
     spec = write_analysis(tmp_path / "spec.json", mh.ablate, small, prompts=CLEAN, kind="zero")
-    words = ["run", spec, "--store", tmp_path / "l", "--out", tmp_path / "result.nc", "--workers", "ray:2"]
+    words = ["run", spec, "--store", tmp_path / "l", "--out", tmp_path / "result.nc", "--workers", "2"]
     done = CliRunner().invoke(main, [str(word) for word in words])
     assert done.exit_code == 0, done.output
-    assert [one["address"] for one in made.started] == ["local"]
-    assert (len(made.options), made.killed, made.address) == (2, [0, 1], "")
+    assert sum(map(len, two.computed)) == small.n_layers * small.n_heads
     alone = mh.ablate(small, CLEAN, kind="zero", progress=False)
     np.testing.assert_allclose(mh.HeadScores.load(tmp_path / "result.nc").values, alone.values, rtol=1e-5, atol=1e-6)
 
 
-def test_roles_are_fitted_and_their_curves_measured_by_actors(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    computed: list[str] = []
-
-    def note(request: bytes) -> bool:
-        asked = pickle.loads(request)
-        computed.extend(str(unit) for unit in (asked.batch.units if isinstance(asked, Request) else ()))
-        return False
-
-    monkeypatch.setitem(sys.modules, "ray", MadeRay({"CPU": 4}, note))
+def test_roles_are_fitted_and_their_curves_measured_by_workers(tiny, tmp_path: Path, two: MadeWorkers):
     asked = roles_request(tiny, tmp_path)
-    words = ["roles", "--task", asked["tasks"], "--model", tiny("llama"), "--out", asked["out"], "--workers", "ray:2"]
+    words = ["roles", "--task", asked["tasks"], "--model", tiny("llama"), "--out", asked["out"], "--workers", "2"]
     done = CliRunner().invoke(main, [str(word) for word in [*words, "--seeds", 1, "--updates", 1, "--most", 1]])
     assert done.exit_code == 0, done.output
-    assert {"the fit none of seed 0", "the curve of facilitation", "the curve of random 5"} <= set(computed)
+    computed = {str(unit) for units in two.computed for unit in units}
+    assert {"the fit none of seed 0", "the curve of facilitation", "the curve of random 5"} <= computed
+
+
+def refused(words: list[str], asked: str, tmp_path: Path) -> str:
+    """What a command says, in one line."""
+    out = [] if words[0] == "run" else ["--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(main, [*words, *out, "--workers", asked], env={"COLUMNS": "500"})
+    assert done.exit_code == 2
+    return done.output
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @pytest.mark.usefixtures("unloaded")
 def test_what_is_neither_is_an_error_before_the_model_is_loaded(words: list[str], tmp_path: Path):
-    out = [] if words[0] == "run" else ["--out", str(tmp_path / "out")]
-    done = CliRunner().invoke(main, [*words, *out, "--workers", "x"])
-    assert done.exit_code == 1
-    assert "--workers is 'x'; give a number of processes, such as 2, or ray:2 for two actors of Ray" in done.output
+    assert "workers is 'x'; give a number of workers on this machine" in refused(words, "x", tmp_path)
 
 
-@pytest.mark.parametrize("asked", ["x", "0", "-1", "1.5", "ray", "ray:", "ray:0", "ray:2:3", ""])
-def test_neither_a_number_nor_actors_of_ray(asked: str):
-    with pytest.raises(ValueError, match=f"--workers is '{asked}'"):
-        workers_for(asked)
+@pytest.mark.parametrize("asked", ["0", "-1", "1.5", "ray", "ray:x", ""])
+def test_neither_a_number_nor_an_address(asked: str, tmp_path: Path):
+    assert "give a number of workers on this machine, such as 2, the address of a Ray" in refused(
+        ["profile"], asked, tmp_path
+    )
 
 
-def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch):
+def test_without_ray_the_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ValueError, match=r"--workers is 'ray:2': .*pip install \"mechheads\[ray\]\""):
-        workers_for("ray:2")
-
-
-def test_one_is_this_process_and_more_are_processes():
-    with workers_for("1") as alone:
-        assert alone is None
-    with workers_for("12") as several:
-        assert isinstance(several, Local)
-        assert several.replicas == 12
+    assert 'workers need ray: pip install "mechheads[ray]"' in refused(["profile"], "2", tmp_path)
 
 
 FACES = {
@@ -114,12 +106,14 @@ FACES = {
 
 
 @pytest.mark.parametrize("name", FACES)
-@pytest.mark.parametrize("asked", ["1", "3"])
-def test_commands_pass_the_workers_on(name: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("asked", "given"), [("1", None), ("3", 3), ("10.0.0.5:6379", "10.0.0.5:6379")])
+def test_commands_pass_the_workers_on(
+    name: str, asked: str, given: int | str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     seen = []
 
-    def face(*_args: object, workers: mh.scale.Local | None, **_options: object) -> None:
-        seen.append(workers and workers.replicas)
+    def face(*_args: object, workers: int | str | None, **_options: object) -> None:
+        seen.append(workers)
         raise ValueError("enough")
 
     home, words = FACES[name]
@@ -128,7 +122,7 @@ def test_commands_pass_the_workers_on(name: str, asked: str, tmp_path: Path, mon
     monkeypatch.setattr("mechheads.studies.safety.safety_settings", lambda *_args, **_options: {"study": "safety"})
     done = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "out"), "--workers", asked])
     assert done.exit_code == 1 and "Error: enough" in done.output
-    assert seen == [None if asked == "1" else 3]
+    assert seen == [given]
 
 
 def test_a_figure_of_weights_says_that_it_takes_no_workers(tmp_path: Path):
@@ -137,4 +131,4 @@ def test_a_figure_of_weights_says_that_it_takes_no_workers(tmp_path: Path):
     for words in (["recipe", "maps"], ["repeat", str(file)]):
         done = CliRunner().invoke(main, ["figure", *words, "--out", str(tmp_path / "out"), "--workers", "2"])
         assert done.exit_code == 1
-        assert done.output == "Error: workers is Local(2), but this figure only reads weights; leave workers out\n"
+        assert done.output == "Error: workers is 2, but this figure only reads weights; leave workers out\n"

@@ -1,65 +1,157 @@
-"""Workers without processes, whose troubles are written down before."""
+"""A stand-in for Ray in this process: its actors compute when they are waited for, and meet with given troubles."""
 
 from __future__ import annotations
 
+import os
 import pickle
+import traceback
+import warnings
 from collections.abc import Callable
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
-import torch
+import ray
 
-from mechheads.workers.messages import Answer, Lost, Request, Setup
-from mechheads.workers.replica import Replica
+import mechheads as mh
+from mechheads.workers.messages import Request
 
-Trouble = Callable[[int, Any], Answer | Lost | None]
-"""Gets a replica and its request: what happens instead of an answer, if anything."""
+Trouble = Callable[[int, Any], bool | None]
+"""Gets a replica and what it is asked; whether it ends before it answers."""
 
 
-class MadeWorkers:
-    """Replicas in this process that answer one after the other.
+class MadeRay:
+    """What ``mh.scale.Ray`` uses of Ray.
 
     Attributes:
-        computed: the units that were computed, batch by batch; ``lost``: those of requests that met with trouble.
-        stopped: the replicas that were stopped.
+        resources: what the cluster has, besides what ``init`` says.
+        ends: gets what ``wait`` and ``get`` get; whether the actor ends with it.
+        address: of the cluster that this process is connected to, empty for none.
+        started: the arguments of each ``init``, with the environment variable for usage statistics.
+        options: of each actor, in order; ``given``: the arguments of each actor.
+        killed: which actors were killed.
     """
 
-    def __init__(self, n: int, trouble: Trouble = lambda replica, request: None) -> None:
-        self._n, self._trouble = n, trouble
-        self._replicas: dict[int, Replica] = {}
-        self._waiting: list[tuple[int, Any]] = []
+    exceptions, cloudpickle = ray.exceptions, ray.cloudpickle
+
+    def __init__(self, **resources: float) -> None:
+        self.resources, self.address = resources, ""
+        self.ends: Callable[[int], bool | None] = lambda asked: False
+        self.started: list[dict[str, Any]] = []
+        self.options: list[dict[str, Any]] = []
+        self.given: list[tuple[Any, ...]] = []
+        self.killed: list[int] = []
+        self._asked: dict[int, tuple[int, Callable[[Any], Any], bytes]] = {}
+        self._names = count()
+
+    def is_initialized(self) -> bool:
+        return bool(self.address)
+
+    def init(self, address: str, **more: Any) -> None:
+        usage = os.environ["RAY_USAGE_STATS_ENABLED"]
+        self.started.append({"address": address, "usage": usage, **more})
+        os.environ["PYTHONBREAKPOINT"] = "ray"
+        self.address = "10.0.0.1:1" if address in ("local", "auto") else address
+        self.resources |= {"CPU": more.get("num_cpus", self.resources.get("CPU", 4))}
+
+    def get_runtime_context(self) -> SimpleNamespace:
+        return SimpleNamespace(gcs_address=self.address)
+
+    def cluster_resources(self) -> dict[str, float]:
+        return self.resources
+
+    def nodes(self) -> list[dict[str, bool]]:
+        return [{"Alive": alive} for alive in (True, True, False, True)]
+
+    def put(self, thing: Any) -> bytes:
+        return self.cloudpickle.dumps(thing)
+
+    def remote(self, kind: type) -> SimpleNamespace:
+        def options(**chosen: Any) -> SimpleNamespace:
+            return SimpleNamespace(remote=lambda *given: self._actor(kind, chosen, given))
+
+        return SimpleNamespace(options=options)
+
+    def _actor(self, kind: type, chosen: dict[str, Any], given: tuple[Any, ...]) -> SimpleNamespace:
+        number = len(self.options)
+        self.options.append(chosen)
+        self.given.append(given)
+        with warnings.catch_warnings():
+            actor = kind(*given)
+
+        def method(does: Callable[[Any], Any]) -> SimpleNamespace:
+            def ask(thing: Any) -> int:
+                sent = thing if isinstance(thing, bytes) else self.put(thing)
+                self._asked[name := next(self._names)] = number, does, sent
+                return name
+
+            return SimpleNamespace(remote=ask)
+
+        return SimpleNamespace(number=number, set_up=method(actor.set_up), compute=method(actor.compute))
+
+    def wait(self, asked: list[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
+        assert num_returns <= len(asked)
+        return asked[:1], asked[1:]
+
+    def get(self, asked: int) -> Any:
+        number, does, sent = self._asked.pop(asked)
+        assert number not in self.killed
+        if self.ends(asked):
+            raise self.exceptions.ActorDiedError
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return does(pickle.loads(sent))
+        except Exception as error:
+            told = ("compute", traceback.format_exc(), error, "worker", 1, "10.0.0.1")
+            raise self.exceptions.RayTaskError(*told) from error
+
+    def kill(self, actor: Any, no_restart: bool) -> None:
+        assert no_restart
+        self.killed.append(actor.number)
+
+
+class MadeWorkers(mh.scale.Ray):
+    """Workers of the stand-in, which answer one after the other.
+
+    Attributes:
+        computed: the units that were computed, batch by batch; ``lost``: those that a worker ended with.
+        chunks: how many units each batch was told to compute at a time.
+        stopped: the replicas that were stopped while they computed.
+    """
+
+    def __init__(self, n: int, trouble: Trouble = lambda replica, request: False) -> None:
+        super().__init__(replicas=n)
+        self._trouble = trouble
+        self._ray = self.ray = MadeRay()
+        self.ray.ends = self._ends
+        self._requests: dict[int, Any] = {}
         self.computed: list[list[Any]] = []
         self.lost: list[list[Any]] = []
-        self.stopped: list[int] = []
         self.chunks: list[int | None] = []
+        self.stopped: list[int] = []
 
-    @property
-    def replicas(self) -> int:
-        return self._n
+    def set_up(self, replica: int, shared: Any) -> None:
+        super().set_up(replica, shared)
+        self._requests[replica] = None
 
-    def submit(self, replica: int, request: Setup | Request) -> None:
-        assert replica not in [one for one, _ in self._waiting], "one request at a time"
-        self._waiting.append((replica, pickle.loads(pickle.dumps(request))))
-
-    def collect(self, seconds: float) -> list[tuple[int, Answer | Lost]]:
-        if not self._waiting:
-            return []
-        replica, request = self._waiting.pop(0)
-        units = request.batch.units if isinstance(request, Request) else []
-        if (answer := self._trouble(replica, request)) is not None:
-            self.lost += [units]
-            if isinstance(answer, Lost):
-                self._replicas.pop(replica, None)
-            return [(replica, answer)]
-        if replica not in self._replicas:
-            self._replicas[replica] = Replica(replica, "cpu", torch.get_num_threads())
-        answer = self._replicas[replica](request)
-        if isinstance(request, Request):
-            self.computed += [units]
-            self.chunks += [request.chunk]
-        return [(replica, answer)]
+    def compute(self, replica: int, request: Request) -> None:
+        assert replica not in self._asked.values(), "one request at a time"
+        super().compute(replica, request)
+        self._requests[replica] = request
 
     def stop(self, replica: int | None = None) -> None:
-        for one in range(self._n) if replica is None else [replica]:
-            self.stopped.append(one)
-            self._replicas.pop(one, None)
-            self._waiting = [each for each in self._waiting if each[0] != one]
+        self.stopped += [of for asked, of in self._asked.items() if replica == of and asked in self.ray._asked]
+        super().stop(replica)
+
+    def _ends(self, asked: int) -> bool:
+        replica = self._asked[asked]
+        request = self._requests[replica]
+        units = request.batch.units if request else []
+        if self._trouble(replica, request):
+            self.lost += [units]
+            return True
+        if request:
+            self.computed += [units]
+            self.chunks += [request.chunk]
+        return False

@@ -11,16 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.each import Each, flops_of
+from mechheads.engine.each import Each
 from mechheads.gating.fit.arguments import Rules
 from mechheads.gating.fit.descent import Descent, NotFinite, Pull, State, descend
 from mechheads.gating.fit.gates import Loss, Rows
 from mechheads.limits import Limits
 from mechheads.messages.progress import Bar
 from mechheads.model.model import Model
-
-_BACKWARD = 3
-"""How much more a step costs than a run without a gradient, with a second run of each block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +98,7 @@ def descend_by_workers(
         sets = tuple(range(number, len(state.logits), len(seeds)))
         if state.running[list(sets)].any():
             units.append(SeedState(f"the fit {name} of seed {seed}", sets, state.some(sets).tensors()))
-    updates = sum(pull.updates for pull in fit.pulls)
-    flops = _BACKWARD * updates * flops_of(model, min(fit.rules.batch, fit.n_items) * fit.loss.width)
-    each = Each(model, fit, limits, flops=flops)
+    each = Each(model, fit, limits)
     now = [state]
     with Bar(total=len(units), desc=f"fit {name}", unit="seed", disable=not progress, leave=False) as bar:
 

@@ -55,10 +55,6 @@ class _Difference:
     reduce: Reduce
     most: float
 
-    @property
-    def width(self) -> int:
-        return self.retained.ids.shape[1] + self.forgotten.ids.shape[1]
-
     def __call__(self, model: Model, gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
         kept, lost = (
             log_probs(model, side.items(items).to(model.device), gates, reduce=self.reduce, recompute=recompute)

@@ -128,10 +128,6 @@ class TargetLoss:
     tokens: TaskTokens
     reduce: Reduce
 
-    @property
-    def width(self) -> int:
-        return self.tokens.ids.shape[1]
-
     def __call__(self, model: Model, gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
         some = self.tokens.items(items).to(model.device)
         return -log_probs(model, some, gates, reduce=self.reduce, recompute=recompute)

@@ -258,11 +258,6 @@ Objective = Callable[[Float[Tensor, "set layer head"], Int[Tensor, " some"], boo
 class Loss(Protocol):
     """The loss of some items on any model; it can be sent to workers, whose models it is computed on."""
 
-    @property
-    def width(self) -> int:
-        """The number of tokens of the longest item."""
-        ...
-
     def __call__(
         self, model: Model, gates: Float[Tensor, "set layer head"], items: Int[Tensor, " some"], recompute: bool, /
     ) -> Float[Tensor, "set some"]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from mechheads.engine.each import Each, flops_of
+from mechheads.engine.each import Each
 from mechheads.gating.fit.arguments import Reduce
 from mechheads.gating.fit.gates import under_gates
 from mechheads.gating.tasks.task import TaskTokens
@@ -102,5 +102,4 @@ def measure_curves(
             take(index, changes)
             bar.update(pairs)
 
-        flops = flops_of(model, measure.passes * measure.tokens.ids.numel())
-        stop_if(Each(model, measure, limits, flops=flops)(curves, taken))
+        stop_if(Each(model, measure, limits)(curves, taken))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 
-from mechheads.engine.each import Each, flops_of
+from mechheads.engine.each import Each
 from mechheads.generation.generate import Generated, generate_under
 from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId
@@ -76,11 +76,9 @@ def write_by_workers(
     Raises:
         RuntimeError: if a condition ended every worker that tried it.
     """
-    tokens = write.prompts.tokens(model).ids
-    flops = flops_of(model, tokens.numel() + len(tokens) * write.sampling.max_new_tokens)
 
     def taken(index: int, value: UInt8[np.ndarray, " byte"]) -> None:
         texts, ids, finished = json.loads(value.tobytes())
         take(index, Generated(tuple(texts), tuple(map(tuple, ids)), tuple(finished)))
 
-    return Each(model, write, limits, flops=flops)(conditions, taken)
+    return Each(model, write, limits)(conditions, taken)

@@ -16,7 +16,7 @@ import mechheads as mh
 from mechheads.gating import LossNotFinite, Task, contrast_gates, fit_gates
 from mechheads.gating.fit import fit
 from mechheads.gating.fit.gates import log_probs
-from mechheads.workers.messages import Answer, Lost, Request
+from mechheads.workers.messages import Request
 from support.ctrl_c import stopped_at
 from support.made_workers import MadeWorkers
 
@@ -60,17 +60,17 @@ def test_seeds_that_are_done_are_not_fitted_again(llama: mh.Model, tmp_path: Pat
     whole = fit_gates(llama, TEXTS, workers=MadeWorkers(1), **FIT)
     lost: list[Any] = []
 
-    def once(replica: int, request: Any) -> Answer | Lost | None:
+    def once(replica: int, request: Any) -> bool:
         if isinstance(request, Request) and not lost:
             lost.append(request)
-            return Lost("it was killed by signal 9")
-        return None
+            return True
+        return False
 
     assert fit_gates(llama, TEXTS, workers=MadeWorkers(2, once), **FIT).dataset.identical(whole.dataset)
 
-    def always(replica: int, request: Any) -> Answer | Lost | None:
+    def always(replica: int, request: Any) -> bool:
         ends = isinstance(request, Request) and str(request.batch.units[0]) == "the fit none of seed 0"
-        return Lost("it was killed by signal 9") if ends else None
+        return ends
 
     path = tmp_path / "fit.checkpoint"
     with pytest.warns(UserWarning, match="the fit none of seed 0 ended 3 workers"):  # noqa: SIM117
@@ -101,12 +101,12 @@ def test_ctrl_c_finishes_the_seeds_in_flight(llama: mh.Model) -> None:
     options = FIT | {"seeds": 4}
     seen: list[Any] = []
 
-    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+    def trouble(replica: int, request: Any) -> bool:
         if isinstance(request, Request):
             seen.append(request)
             if len(seen) == 1:
                 os.kill(os.getpid(), signal.SIGINT)
-        return None
+        return False
 
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

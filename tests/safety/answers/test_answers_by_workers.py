@@ -14,7 +14,7 @@ from mechheads.generation.generate import generate_under
 from mechheads.generation.sampling import Sampling
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import Ablation, attack_curve, refusal_brittleness, refusal_test
-from mechheads.workers.messages import Answer, Lost, Request
+from mechheads.workers.messages import Request
 from support.made_workers import MadeWorkers
 
 HARMFUL, HARMLESS = [" The capital of France is", " When John went to the"], [" a big dog gave Mary a", " no"]
@@ -68,11 +68,11 @@ def test_random_sets_are_written_by_workers(llama: mh.Model):
 def test_a_curve_takes_workers_that_are_lost(llama: mh.Model):
     lost: list[Any] = []
 
-    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+    def trouble(replica: int, request: Any) -> bool:
         if isinstance(request, Request) and len(lost) < 2:
             lost.append(request)
-            return Lost("it was killed by signal 9")
-        return None
+            return True
+        return False
 
     whole = attack_curve(llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, draws=0, workers=MadeWorkers(1), **FEW)
     workers = MadeWorkers(2, trouble)
@@ -86,12 +86,12 @@ def test_a_curve_takes_workers_that_are_lost(llama: mh.Model):
 def test_ctrl_c_finishes_the_conditions_in_flight(llama: mh.Model):
     seen: list[Any] = []
 
-    def trouble(replica: int, request: Any) -> Answer | Lost | None:
+    def trouble(replica: int, request: Any) -> bool:
         if isinstance(request, Request):
             seen.append(request)
             if len(seen) == 1:
                 os.kill(os.getpid(), signal.SIGINT)
-        return None
+        return False
 
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
