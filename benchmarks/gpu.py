@@ -480,7 +480,7 @@ def several(card: Card) -> Iterator[Row]:
         if len(devices) < 2:
             yield "several GPUs", lambda: "not measured: there is one"
             return
-        yield "workers", lambda: by_workers(load(device=devices[0]), pairs, devices, alone)
+        yield "workers", lambda: by_workers(load(device=devices[0]), pairs, len(devices), alone)
         room: dict[str | int, int | str] = dict.fromkeys(devices, size)
         yield "spread", lambda: spread(load(device_map="auto", max_memory=room), pairs, alone)
 
@@ -492,13 +492,11 @@ def from_disk(model: mh.Model, pairs: mh.PromptPairs, alone: tuple[float, np.nda
     return {"seconds": took, "read": f"{show_bytes(on_disk.bytes_read / on_disk.seconds)}/s", **beside(scores, alone)}
 
 
-def by_workers(
-    model: mh.Model, pairs: mh.PromptPairs, devices: Sequence[str], alone: tuple[float, np.ndarray]
-) -> dict[str, Any]:
+def by_workers(model: mh.Model, pairs: mh.PromptPairs, n: int, alone: tuple[float, np.ndarray]) -> dict[str, Any]:
     """The sweep by a worker on each device."""
-    with mh.scale.Local(len(devices), devices=list(devices)) as workers:
+    with mh.scale.Ray(replicas=n) as workers:
         took, scores = timed(model, pairs, workers=workers)
-    return {"seconds": took, "workers": len(devices), **beside(scores, alone)}
+    return {"seconds": took, "workers": n, **beside(scores, alone)}
 
 
 def spread(model: mh.Model, pairs: mh.PromptPairs, alone: tuple[float, np.ndarray]) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """What workers cost and what they gain: ``python -m benchmarks.scale``.
 
-1. The overhead of a batch: batches that compute nothing go through the driver, a worker process and the ledger. The
+1. The overhead of a batch: batches that compute nothing go through the driver, Ray, a worker and the ledger. The
    driver's own CPU time limits how many replicas it can serve; the whole round trip is what a replica waits.
 2. The efficiency that follows for 8, 64 and 512 replicas, for batches of models of the size of Llama-2-7B and
    Llama-3.1-70B at a given speed of a replica. It is computed from 1, not measured on GPUs.
-3. Two processes on two cores and one process with two threads, taking turns: activation patching on the default model.
+3. Two workers on two cores and one process with two threads, taking turns: activation patching on the default model.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import torch
 
 import mechheads as mh
 from mechheads.engine.batches import Batch
-from mechheads.engine.dispatch import Dispatch, Load
-from mechheads.engine.job import Job
+from mechheads.engine.dispatch import Dispatch
+from mechheads.engine.memory import Chunks
 from mechheads.labels.relations import Relation
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
@@ -32,7 +32,7 @@ from mechheads.model.model import source_of
 from mechheads.prompts.encoding import single_token
 from mechheads.studies.build import TEMPLATE
 from mechheads.workers.messages import Setup
-from mechheads.workers.parcel import pack
+from mechheads.workers.ray_cluster import library
 
 LLAMAS = {"Llama-2-7B": (6.5e9, 32, 1), "Llama-3.1-70B": (69.5e9, 80, 4)}
 """Parameters in blocks, layers, and GPUs of a replica."""
@@ -65,8 +65,7 @@ def main() -> None:
     asked = parser.parse_args()
     model = mh.load()
     pairs = capitals(model, asked.pairs)
-    job = mh.prepare(model, pairs, progress=False)
-    round_trip, driver = overhead(job, asked.batches, asked.units, asked.prompts)
+    round_trip, driver = overhead(model, asked.batches, asked.units, asked.prompts)
     print(f"a batch of {asked.units} units and {asked.prompts} prompts: {1e3 * round_trip:.2f} ms round trip, ", end="")
     print(f"of which {1e3 * driver:.2f} ms CPU time of the driver")
     for name, (parameters, layers, gpus) in LLAMAS.items():
@@ -78,31 +77,31 @@ def main() -> None:
     side_by_side(model, pairs, asked.repeats)
 
 
-def overhead(job: Job, batches: int, units: int, prompts: int) -> tuple[float, float]:
+def overhead(model: mh.Model, batches: int, units: int, prompts: int) -> tuple[float, float]:
     """Seconds for each batch that computes nothing, all units committed to a ledger, and the driver's share of them."""
-    setup = Setup("nothing", source_of(job.model), "cpu", pack(Nothing(prompts), "nothing"))
+    setup = Setup("nothing", source_of(model), "cpu", library().cloudpickle.dumps(Nothing(prompts)))
     made = [Batch((tuple((mh.HeadId(0, 0), i * units + j) for j in range(units)),)) for i in range(batches)]
-    with mh.scale.Local(1) as workers, tempfile.TemporaryDirectory() as folder:
-        for number, some in enumerate((made[:2], made)):  # the first run starts the process
+    with mh.scale.Ray(replicas=1) as workers, tempfile.TemporaryDirectory() as folder:
+        for number, some in enumerate((made[:2], made)):  # the first run starts the worker
             with Ledger(Path(folder) / f"{number}.ledger", "nothing", {}) as ledger:
 
                 def take(units: Sequence[Any], values: Any, ledger: Ledger = ledger) -> None:
                     ledger.commit({str(unit): value for unit, value in zip(units, values, strict=True)})
 
                 start, before = time.perf_counter(), time.process_time()
-                Dispatch(workers, setup, Load.of(job), take, lambda text: None).run(some)
+                Dispatch(workers, setup, None, Chunks(), take).run(some)
                 wall, driver = time.perf_counter() - start, time.process_time() - before
     return wall / batches, driver / batches
 
 
 def side_by_side(model: mh.Model, pairs: mh.PromptPairs, repeats: int) -> None:
-    """Print the times of one process with all threads, and of as many processes with one thread each."""
+    """Print the times of one process with all threads, and of as many workers with one thread each."""
     cores = torch.get_num_threads()
     limits = Limits()
-    times: dict[str, list[float]] = {"one process": [], "processes": []}
-    with mh.scale.Local(cores) as workers:
-        ways = {"one process": limits, "processes": replace(limits, workers=workers)}
-        mh.activation_patch(model, pairs, budget=ways["processes"], progress=False)  # starts the processes
+    times: dict[str, list[float]] = {"one process": [], "workers": []}
+    with mh.scale.Ray(replicas=cores) as workers:
+        ways = {"one process": limits, "workers": replace(limits, workers=workers)}
+        mh.activation_patch(model, pairs, budget=ways["workers"], progress=False)  # starts the workers
         for _ in range(repeats):
             for name, way in ways.items():
                 start = time.perf_counter()
@@ -111,7 +110,7 @@ def side_by_side(model: mh.Model, pairs: mh.PromptPairs, repeats: int) -> None:
     one, several = (statistics.median(taken) for taken in times.values())
     best = " and ".join(f"{min(taken):.2f}" for taken in times.values())
     print(f"activation patching, {len(pairs)} pairs: one process with {cores} threads {one:.2f} s, ", end="")
-    print(f"{cores} processes {several:.2f} s (medians of {repeats}, taking turns; best {best})")
+    print(f"{cores} workers {several:.2f} s (medians of {repeats}, taking turns; best {best})")
 
 
 def capitals(model: mh.Model, n: int) -> mh.PromptPairs:

@@ -125,7 +125,7 @@ class Ray:
         try:
             answer = self._ray.get(asked)
         except errors.RayTaskError as error:
-            error.cause.add_note(f"On worker {replica}:\n{error.traceback_str}")
+            error.cause.add_note(f"On worker {replica}:\n{error}")
             raise error.cause from None
         except errors.UnserializableException:
             raise

@@ -104,7 +104,7 @@ class MadeRay:
                 return does(pickle.loads(sent))
         except Exception as error:
             told = ("compute", traceback.format_exc(), error, "worker", 1, "10.0.0.1")
-            raise self.exceptions.RayTaskError(*told) from error
+            raise self.exceptions.RayTaskError(*told).as_instanceof_cause() from error
 
     def kill(self, actor: Any, no_restart: bool) -> None:
         assert no_restart
