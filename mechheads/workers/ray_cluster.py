@@ -21,6 +21,9 @@ from mechheads.messages.warn import warn
 from mechheads.workers.messages import Answer, Lost, Request, Setup
 from mechheads.workers.replica import Replica
 
+_joined: list[str | None] = []
+"""The address by which this process joined its cluster, which Ray itself knows by another name."""
+
 
 class Ray:
     """Workers as actors of Ray, on this machine or on a cluster, each with its own copy of the model.
@@ -146,7 +149,8 @@ class Ray:
             own = {"num_cpus": 0, "include_dashboard": False} if self._address is None else {}
             with _undisturbed():
                 self._ray.init(self._address or "local", log_to_driver=False, logging_level="warning", **own)
-        elif self._address not in (None, "auto") and not self._address.startswith("ray://"):
+            _joined[:] = [self._address]
+        elif self._address not in (None, "auto", *_joined):
             here = self._ray.get_runtime_context().gcs_address
             if self._address != here:
                 raise ValueError(

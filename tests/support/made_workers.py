@@ -51,7 +51,7 @@ class MadeRay:
         usage = os.environ["RAY_USAGE_STATS_ENABLED"]
         self.started.append({"address": address, "usage": usage, **more})
         os.environ["PYTHONBREAKPOINT"] = "ray"
-        self.address = "10.0.0.1:1" if address in ("local", "auto") else address
+        self.address = "10.0.0.1:1"
         self.resources |= {"CPU": more.get("num_cpus", self.resources.get("CPU", 4))}
 
     def get_runtime_context(self) -> SimpleNamespace:
