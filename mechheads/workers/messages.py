@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -50,12 +51,14 @@ class Setup:
         source: loads the model.
         device: the kind of device that the driver's model is on, such as ``"cuda"``.
         recipe: the pickled ``Recipe``.
+        path: where modules are looked for, because Ray passes on little of it.
     """
 
     key: str
     source: Source
     device: str
     recipe: bytes
+    path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import warnings
 
 import torch
@@ -27,6 +28,7 @@ class Replica:
 
     def set_up(self, setup: Setup) -> Answer:
         """Load the model, if that was not done, and get ready for some work."""
+        sys.path += [folder for folder in setup.path if folder not in sys.path]
         if self._model is None:
             self._model = load_again(setup.source, setup.device)
         if self._ready is None or self._ready[0] != setup.key:
