@@ -814,7 +814,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "studies/study.py",
-        'about["configuration"] = _short_hash(model.backend.configuration)',
+        'about["configuration"] = short_hash(model.backend.configuration)',
         "",
         "a study of another configuration is the same study",
         ("studies/test_study.py",),

@@ -148,22 +148,6 @@ def roles(
         )
 
 
-@figure.command()
-def repeat(
-    file: Annotated[Path, typer.Argument(help="The figure.json of a figure.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Another folder. Default: the figure's own, whose finished panels are kept.")
-    ] = None,
-    device: Device = "cpu",
-    workers: WorkersOfFigure = "1",
-) -> None:
-    """Draw a figure again from its figure.json."""
-    from mechheads.studies import repeat_figure
-
-    with results_in(out or file.parent) as results:
-        results.draw(repeat_figure(file, out, device=device, workers=workers))
-
-
 def _known_recipe(name: str) -> str:
     if name not in names("recipes"):
         raise typer.BadParameter(f"{name!r} is not a recipe; choose one of {', '.join(names('recipes'))}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mechheads.studies.atlas import Atlas
-    from mechheads.studies.figures.output import PaperFigure
+    from mechheads.studies.figures.panels import PaperFigure
     from mechheads.studies.safety import SafetyStudy
 
 _BETWEEN = 10

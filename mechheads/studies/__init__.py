@@ -3,9 +3,8 @@
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.build import build_atlas
 from mechheads.studies.figures.categories import categories_figure
-from mechheads.studies.figures.output import PaperFigure
+from mechheads.studies.figures.panels import PaperFigure
 from mechheads.studies.figures.recipes import Recipe, load_recipe, recipe_figure
-from mechheads.studies.figures.repeat import repeat_figure
 from mechheads.studies.figures.roles import roles_figure
 from mechheads.studies.figures.safety import safety_figure
 from mechheads.studies.safety import SafetyStudy, safety_study
@@ -19,7 +18,6 @@ __all__ = [
     "categories_figure",
     "load_recipe",
     "recipe_figure",
-    "repeat_figure",
     "roles_figure",
     "safety_figure",
     "safety_study",

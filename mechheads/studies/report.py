@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -97,17 +97,14 @@ def write_roles_page(model: str, roles: Roles, curves: RoleCurves, path: str | P
     return _write(Path(path), title, title, "\n".join([*role_shares(roles), repr(curves)]), _sections(parts))
 
 
-def write_figure_page(
-    path: Path, title: str, text: str, summary: str, figure: go.Figure, tables: Mapping[str, pd.DataFrame]
-) -> Path:
-    """Write a figure, and tables by their titles, to one HTML file; its folder must exist.
+def write_figure_page(path: Path, title: str, text: str, summary: str, figure: go.Figure) -> Path:
+    """Write a figure to one HTML file; its folder must exist.
 
     Args:
         text: what the figure shows.
         summary: the result in a few lines, above the figure.
     """
     sections = [f'<p>{html.escape(text)}</p><div class="figure">{_drawn(figure)}</div>']
-    sections += [_section(name, "", html_table(table)) for name, table in tables.items() if len(table)]
     return _write(path, title, title, summary, sections)
 
 

@@ -31,9 +31,8 @@ from mechheads.safety.heads.refusal_attribution import refusal_attribution
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
 from mechheads.safety.requests.loaders import open_requests
 from mechheads.safety.requests.requests import Split, load_requests
-from mechheads.studies.safety_cost import FULL, QUICK, Sizes, study_seconds
 from mechheads.studies.safety_text import Section, report_sections
-from mechheads.studies.study import Stages, about_seconds, save_parts, stop_if_partial, study_of, teller
+from mechheads.studies.study import Stages, save_parts, stop_if_partial, study_of, teller
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
@@ -48,6 +47,40 @@ CRITICAL = 6
 """How many of each ranking's first heads are ablated together in the tests."""
 _ALONE: Kind = "scaling"
 """The ablation of heads that no ablation has ranked: random heads, and the first heads of all rankings."""
+_SHIPS, _ATTRIBUTION = 0.05, 2.0
+"""What Ships of a head and Refusal attribution of all heads take for each request, in times of an answer's token."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured: every n-th request, tokens of an answer, random draws, and points of the curve."""
+
+    ranked_every: int = 3
+    tested_every: int = 1
+    tokens: int = 20
+    draws: int = 2
+    draws_of_any: int = 3
+    curve: tuple[int, ...] = (1, 3)
+    draws_of_curve: int = 1
+
+    def first_share(self, harmful: int, harmless: int, ranked: int, units: int) -> float:
+        """The share of the first answers, those without random heads, in the whole work.
+
+        Args:
+            harmful, harmless: the numbers of requests that are answered.
+            ranked: the number of harmful requests that rank heads.
+            units: the number of heads, or of groups of heads.
+        """
+        both, points = harmful + harmless, 1 + (1 + len(self.curve)) * (1 + self.draws_of_curve)
+        first = both * (1 + self.draws_of_any)
+        sets = len(PAPER_KINDS) + 3
+        then = both * (1 + sets * (1 + self.draws)) + (harmful + harmless // 4) * points
+        ranking = ranked * (len(PAPER_KINDS) * _SHIPS * units + _ATTRIBUTION) / self.tokens
+        return first / (first + then + ranking)
+
+
+FULL = Sizes()
+QUICK = Sizes(ranked_every=6, tested_every=3, tokens=12, draws=1, draws_of_any=2, curve=(1,), draws_of_curve=1)
 
 
 @dataclass
@@ -238,9 +271,8 @@ def safety_study(
         quick: a few requests and short answers: a first look.
         critical: how many of each ranking's first heads are ablated together in the tests.
         seed: for resampling, random heads and sampling.
-        progress: print the stages and an estimate of the time, and show progress bars, on stderr.
-        workers: what ranks heads and writes answers, as in ``mh.sweep`` and ``mh.safety.refusal_test``. The estimate is
-            for this process alone.
+        progress: print the stages and, after the first, an estimate of the time, and show progress bars, on stderr.
+        workers: what ranks heads and writes answers, as in ``mh.sweep`` and ``mh.safety.refusal_test``.
 
     By default, heads are ranked on the train part of the package's requests, and the answers are to the test part.
     Ships uses the paper's template. Everything about refusals uses the model's own chat template, if it has one. If the
@@ -264,9 +296,10 @@ def safety_study(
     work = _Work(model, study, groups, sizes, asked, options)
     teller(progress)(f"{model!r}")
     with study.interruptible():
-        teller(progress)(f"{work.estimate()}; Ctrl-C keeps what is done")
         work.answer_first()
         if study.has_refusal:
+            share = sizes.first_share(*map(len, asked["test"]), len(asked["train"][0]), units)
+            teller(progress)(f"{study.about_more(share)}; Ctrl-C keeps what is done")
             work.rank()
             work.test()
     return study
@@ -285,13 +318,8 @@ class _Work:
         options: dict[str, Any],
     ) -> None:
         self.model, self.study, self.groups, self.sizes, self.options = model, study, groups, sizes, options
-        self.progress, self.limits = options["progress"], options["budget"]
+        self.progress = options["progress"]
         self.ranked_on, self.tested_on = asked["train"], asked["test"]
-
-    def estimate(self) -> str:
-        """About how long the study will take."""
-        seconds = study_seconds(self.model, self.sizes, self.ranked_on[0], self.tested_on, self.groups.size)
-        return about_seconds(seconds, self.limits)
 
     def answer_first(self) -> None:
         """Whether the model refuses, and what is left of it without random heads."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from mechheads.engine.memory import is_out_of_memory
 from mechheads.files.checksums import read_sealed_json, sealed_json
 from mechheads.files.csv_tables import write_csv
 from mechheads.files.replacing import write_file
 from mechheads.ledger.fingerprints import weights_fingerprint
-from mechheads.limits import Limits
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.model import Model
 from mechheads.model.stored_weights import StoredWeights
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _HELD = "study.json"
 """The file that says what a folder of results is of, and which files are its."""
-_RESULTS = ("*.nc", "*.checkpoint", "atlas.json", "figure.json")
+_RESULTS = ("*.nc", "*.checkpoint", "atlas.json", "figure.html")
 """What a folder of results has; without them, a study that found nothing leaves the folder free."""
 _ELSEWHERE = "Give another folder, or move or delete this one"
 
@@ -41,17 +41,6 @@ QUICK_RELATIONS = ("country_to_capital", "adjective_to_comparative", "name_copyi
 def teller(progress: bool) -> Callable[[str], None]:
     """A function that prints a text on stderr, or does nothing without ``progress``."""
     return (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
-
-
-def about_seconds(seconds: float, limits: Limits) -> str:
-    """An estimate of the time in this process, as text.
-
-    >>> from mechheads.limits import Limits
-    >>> from mechheads.studies.study import about_seconds
-    >>> about_seconds(42, Limits())
-    'about 42 s'
-    """
-    return f"about {show_seconds(seconds)}{'' if limits.workers is None else ' without workers'}"
 
 
 @dataclass
@@ -91,11 +80,23 @@ class Stages:
 
     @contextmanager
     def or_left_out(self, name: str) -> Iterator[None]:
-        """Leave out a stage that raises a ValueError, and note why."""
+        """Leave out a stage that raises a ValueError, or for which memory runs out, and note why."""
         try:
             yield
-        except ValueError as error:
-            self.notes.append(f"{name} left out: {error}")
+        except (ValueError, MemoryError, RuntimeError) as error:
+            if not isinstance(error, ValueError) and not is_out_of_memory(error):
+                raise
+            why = "memory ran out" if is_out_of_memory(error) else error
+            self.notes.append(f"{name} left out: {why}")
+
+    def about_more(self, share: float) -> str:
+        """How much longer the work takes, from the time of its stages so far and the share of the work that is done.
+
+        >>> from mechheads.studies.study import Stages
+        >>> Stages(seconds={"the first of four parts": 20.0}).about_more(1 / 4)
+        'about 60 s more'
+        """
+        return f"about {show_seconds(sum(self.seconds.values()) * (1 / share - 1))} more"
 
     @property
     def times(self) -> str:
@@ -105,7 +106,7 @@ class Stages:
     @property
     def closing_lines(self) -> list[str]:
         """The last lines of a summary: times and notes."""
-        return [f"Time       {self.times}", *(f"Note       {note}" for note in self.notes)]
+        return [f"Time       {self.times or 'none'}", *(f"Note       {note}" for note in self.notes)]
 
 
 def study_of(model: Model | StoredWeights, **settings: object) -> dict[str, str]:
@@ -113,15 +114,16 @@ def study_of(model: Model | StoredWeights, **settings: object) -> dict[str, str]
     about = {"model": model.name}
     if isinstance(model, Model):
         about["weights"] = weights_fingerprint(model.model)[:16]
-        about["configuration"] = _short_hash(model.backend.configuration)
+        about["configuration"] = short_hash(model.backend.configuration)
     else:
         about["weights"] = f"as stored, revision {model.revision}"
     if (tokenizer := model.tokenizer) is not None:
-        about["tokenizer"] = _short_hash([tokenizer.get_vocab(), getattr(tokenizer, "chat_template", None)])
+        about["tokenizer"] = short_hash([tokenizer.get_vocab(), getattr(tokenizer, "chat_template", None)])
     return about | {name: str(value) for name, value in settings.items()}
 
 
-def _short_hash(about: object) -> str:
+def short_hash(about: object) -> str:
+    """A hash of 16 characters of what JSON can hold, or of its text."""
     return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

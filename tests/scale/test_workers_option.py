@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 import mechheads as mh
 from mechheads.cli import main
 from mechheads.scale import write_analysis
-from mechheads.studies.figures.request import FigureRequest, write_request
 from mechheads.workers import ray_cluster
 from support.figure_requests import roles_request
 from support.made_workers import MadeWorkers
@@ -26,7 +25,6 @@ COMMANDS = [
     ["figure", "safety"],
     ["figure", "roles"],
     ["figure", "recipe", "ships"],
-    ["figure", "repeat", "figure.json"],
     ["run", "spec.json", "--store", "sweep.ledger"],
 ]
 
@@ -101,7 +99,6 @@ FACES = {
     "figure safety": ("mechheads.studies.safety_figure", ["figure", "safety"]),
     "figure roles": ("mechheads.studies.roles_figure", ["figure", "roles"]),
     "figure recipe": ("mechheads.studies.recipe_figure", ["figure", "recipe", "chg"]),
-    "figure repeat": ("mechheads.studies.repeat_figure", ["figure", "repeat", "figure.json"]),
 }
 
 
@@ -126,9 +123,7 @@ def test_commands_pass_the_workers_on(
 
 
 def test_a_figure_of_weights_says_that_it_takes_no_workers(tmp_path: Path):
-    file = tmp_path / "figure.json"
-    write_request(file, FigureRequest.of("categories", ["gpt2"], {}), [])
-    for words in (["recipe", "maps"], ["repeat", str(file)]):
-        done = CliRunner().invoke(main, ["figure", *words, "--out", str(tmp_path / "out"), "--workers", "2"])
-        assert done.exit_code == 1
-        assert done.output == "Error: workers is 2, but this figure only reads weights; leave workers out\n"
+    words = ["figure", "recipe", "maps", "--out", str(tmp_path / "out"), "--workers", "2"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 1
+    assert done.output == "Error: workers is 2, but this figure only reads weights; leave workers out\n"

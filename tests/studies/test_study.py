@@ -65,7 +65,10 @@ def test_a_stage_that_a_model_cannot_be_asked_for_is_left_out():
         raise ValueError("there are none")
     assert work.notes == ["letters left out: there are none"]
     assert not work.interrupted
-    for error in (KeyboardInterrupt, TypeError):
+    with work.or_left_out("words"):
+        raise torch.OutOfMemoryError
+    assert work.notes[1] == "words left out: memory ran out"
+    for error in (KeyboardInterrupt, TypeError, RuntimeError):
         with pytest.raises(error), work.or_left_out("letters"):
             raise error
 
@@ -130,7 +133,7 @@ def test_a_folder_is_claimed_before_its_results_and_free_until_there_are_some(tm
         claim_folder(tmp_path / "out", {"model": "a"})
 
 
-@pytest.mark.parametrize("name", ["labels.nc", "atlas.json", "figure.json", "gates.checkpoint"])
+@pytest.mark.parametrize("name", ["labels.nc", "atlas.json", "figure.html", "gates.checkpoint"])
 def test_results_that_nothing_says_what_they_are_of_are_left_alone(tmp_path: Path, name: str):
     (tmp_path / name).write_text("old")
     with pytest.raises(ValueError, match=rf"holds {name}, and no study\.json that says what it is of\. Give another"):
@@ -187,7 +190,7 @@ def test_commands_refuse_a_folder_of_another_model_before_any_work(
 def test_a_figure_refuses_the_folder_of_an_atlas(tiny: Callable[[str], Path], tmp_path: Path):
     save_parts(tmp_path, {"labels": one_head(1.0)}, {}, {"study": "atlas"})
     with pytest.raises(
-        ValueError, match="holds the results of another study: study is 'atlas' there and 'figure' here"
+        ValueError, match="holds the results of another study: study is 'atlas' there and 'figure of categories' here"
     ):
         mh.studies.categories_figure([str(tiny("gpt2"))], ["country_to_capital"], out=tmp_path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pandas as pd
 
@@ -19,16 +19,7 @@ from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODELS, default_folder
 from mechheads.model.stored_weights import StoredWeights, open_weights
 from mechheads.plots.category_map import category_map
-from mechheads.studies.figures.output import NOT_REACHED, Drawn, PaperFigure, write_figure
-from mechheads.studies.figures.panels import FigureFolder, Panels, Work, compute_panels
-from mechheads.studies.figures.request import (
-    FigureRequest,
-    ModelNames,
-    check_different,
-    file_checksum,
-    full_path,
-    model_names,
-)
+from mechheads.studies.figures.panels import ModelNames, PaperFigure, compute_panels, file_hashes, joined, short_names
 from mechheads.studies.study import QUICK_RELATIONS, stop_if_partial
 
 _TEXT = (
@@ -59,34 +50,32 @@ def categories_figure(
     """The categories of every head of several models, one panel for each, as in the MAPS paper (arXiv 2412.11965).
 
     Models are loaded one after the other, and what is finished is saved at once. After Ctrl-C, or if the process was
-    killed, the same call goes on. A model that cannot be loaded or read has its reason in its panel.
+    killed, the same call goes on. A model that cannot be loaded or read is left out, with a line that says why.
 
     Args:
         models: names, as ``mh.load`` takes them: hub names (with ``@`` and a revision, if you like), Hugging Face
             folders and GGUF files. By default, the default model.
         relations: names of relations, or JSON files, also the public ones of the paper; by default, all relations of
             the package. Each needs a category.
-        out: the folder for the figure, its numbers and ``figure.json``, which repeats it; see
-            ``mh.studies.repeat_figure``.
+        out: the folder for the figure and its numbers, with a folder for each panel.
         rule: what gives a category, as in ``mh.label_heads``.
         source, min_pairs: as in ``mh.relation_scores``.
         on_disk: read the weights from safetensors layer by layer, without loading the models. A GGUF file is loaded,
             and so is a model that is stored as changes to another.
         quick: four of the package's relations, for a first look.
         device: the device of the models.
-        progress: print what is done, on stderr, with progress bars.
+        progress: print what is done and, after each panel, an estimate of the time, on stderr, with progress bars.
 
     Raises:
         ValueError: if an argument does not fit or the folder holds another figure (raised before a model is loaded),
             or if no model could be read.
         KeyboardInterrupt: after Ctrl-C, if no panel is finished.
     """
-    names = model_names(models, DEFAULT_MODEL)
-    asked = _relation_names(relations, quick)
-    checksums = _check(asked, rule, source, min_pairs)
-    settings: dict[str, Any] = {"rule": rule, "source": source, "min_pairs": min_pairs, "on_disk": on_disk}
-    request = FigureRequest.of("categories", names, settings | {"relations": asked}, checksums=checksums)
-    folder = FigureFolder(out, request)
+    names = short_names(DEFAULT_MODEL if models is None else models, "models")
+    if relations is None and quick:
+        relations = QUICK_RELATIONS
+    asked = None if relations is None else list(short_names(relations, "relations").values())
+    _check(asked, rule, source, min_pairs)
 
     def open_model(name: str, revision: str | None) -> Model | StoredWeights:
         if on_disk and not (name in REFUSING_MODELS or name.endswith(".gguf")):
@@ -102,30 +91,37 @@ def categories_figure(
         labels.save(place / "labels.nc")
         return labels
 
-    work = Work(open_model, lambda *_: None, compute, lambda place: HeadLabels.load(place / "labels.nc"))
-    panels = compute_panels(folder, work, progress=progress)
-    return write_figure(folder, panels, _draw(folder, panels))
+    settings = {"rule": rule, "source": source, "min_pairs": min_pairs, "on_disk": on_disk, "relations": asked}
+    panels = compute_panels(
+        out,
+        names,
+        {"": {}},
+        {"study": "figure of categories", **settings, **file_hashes(asked or ())},
+        load=open_model,
+        compute=compute,
+        read=lambda place: HeadLabels.load(place / "labels.nc"),
+        progress=progress,
+    )
+    shown = {model: labels for (model, _), labels in panels.results.items()}
+    heads = joined(({"model": name}, labels.table()) for name, labels in shown.items())
+    counts = pd.DataFrame([{"model": name, **labels.counts()} for name, labels in shown.items()])
+    lines = [
+        f"{name}: " + ", ".join(f"{what} {n}" for what, n in labels.counts().items()) for name, labels in shown.items()
+    ]
+    return panels.write(
+        category_map(shown),
+        shown,
+        {"heads": heads, "counts": counts},
+        lines,
+        title="Categories of heads",
+        text=_TEXT.format(rule=_RULES[rule]),
+    )
 
 
-def _relation_names(relations: Any, quick: bool) -> list[str] | None:
-    if relations is None:
-        return list(QUICK_RELATIONS) if quick else None
-    listed = [relations] if isinstance(relations, (str, Path)) else list(relations)
-    if strange := [one for one in listed if not isinstance(one, (str, Path))]:
-        raise ValueError(
-            f"relations contains a {type(strange[0]).__name__}; give names and JSON files, so that figure.json can "
-            "repeat the figure"
-        )
-    return [full_path(one) for one in listed]
-
-
-def _check(relations: list[str] | None, rule: str, source: str, min_pairs: int) -> dict[str, str]:
-    """Checksums of the relations' files, after a check of the arguments."""
+def _check(relations: list[str] | None, rule: str, source: str, min_pairs: int) -> None:
     check_known("rule", rule, get_args(Rule))
     check_known("source", source, SOURCES)
     check_at_least(1, min_pairs=min_pairs)
-    if relations is not None:
-        check_different(relations, "relations")
     for relation in load_relations(relations):
         if relation.category is None:
             raise ValueError(
@@ -133,34 +129,3 @@ def _check(relations: list[str] | None, rule: str, source: str, min_pairs: int) 
                 f'{{"name": ..., "category": {CATEGORIES[0]!r}, "pairs": [...]}}, with one of '
                 f"{', '.join(CATEGORIES)} or a category of your own"
             )
-    return {name: file_checksum(name) for name in relations or () if Path(name).is_absolute()}
-
-
-def _draw(folder: FigureFolder, panels: Panels[HeadLabels]) -> Drawn:
-    shown = {folder.names[model]: panels.results.get((model, ""), NOT_REACHED) for model in folder.request.models}
-    read = {name: labels for name, labels in shown.items() if not isinstance(labels, str)}
-    tables = [labels.table().assign(model=name) for name, labels in read.items()]
-    heads = pd.concat(tables, ignore_index=True)
-    heads.insert(0, "model", heads.pop("model"))
-    counts = pd.DataFrame([{"model": name, **labels.counts()} for name, labels in read.items()])
-    lines = [
-        f"{name}: " + ", ".join(f"{what} {n}" for what, n in labels.counts().items()) for name, labels in read.items()
-    ]
-    wanted = [relation.name for relation in load_relations(folder.request.settings["relations"])]
-    for name, labels in read.items():
-        scored = labels.dataset["relation"].values.tolist()
-        if skipped := [relation for relation in wanted if relation not in scored]:
-            few = folder.request.settings["min_pairs"]
-            lines.append(
-                f"Note       {name}: relations with fewer than {few} single-token pairs are left out: "
-                f"{', '.join(skipped)}"
-            )
-    return Drawn(
-        figure=category_map(shown),
-        panels=shown,
-        tables={"heads": heads, "counts": counts},
-        lines=tuple(lines),
-        title="Categories of heads",
-        text=_TEXT.format(rule=_RULES[folder.request.settings["rule"]]),
-        shown={"Heads of each category": counts},
-    )

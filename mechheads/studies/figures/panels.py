@@ -1,235 +1,266 @@
-"""The panels of a figure, computed model by model; finished ones are kept in the figure's folder."""
+"""Figures of several models: each panel is computed and kept in a folder of its own, and all are drawn at the end."""
 
 from __future__ import annotations
 
-import hashlib
-import json
+import importlib.metadata
+import os
 import re
-import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from mechheads.engine.memory import is_out_of_memory
-from mechheads.limits import DEFAULT_LIMITS, Limits
+import pandas as pd
+
+from mechheads._version import __version__
+from mechheads.files.checksums import file_sha256
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.freeing import free_memory
-from mechheads.studies.figures.request import FigureRequest, read_request, short_names, split_revision, write_request
-from mechheads.studies.study import about_seconds, check_folder, teller
+from mechheads.plots.saving import IMAGES, save
+from mechheads.studies.report import write_figure_page
+from mechheads.studies.study import Stages, check_folder, claim_folder, save_parts, short_hash, teller
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 M = TypeVar("M")
 R = TypeVar("R")
-FILE = "figure.json"
+Panel = tuple[str, str]
+"""The short names of a model and of a data set; ``""`` if a model has one panel."""
+ModelNames = str | Path | Sequence[str | Path] | None
+"""Models by name, as ``mh.load`` takes them; a hub name may end in ``@`` and a revision."""
 
 
 @dataclass(frozen=True)
-class Work(Generic[M, R]):
-    """How the panels of a figure are made.
+class PaperFigure:
+    """A figure for several models, from ``mh.studies.categories_figure``, ``safety_figure`` or ``roles_figure``.
 
     Attributes:
-        load: loads a model, by its name and revision.
-        estimate: the seconds that panels of a model will take in this process, by the names of their data sets; None
-            if not known.
-        compute: computes the panel of a model and a data set, and saves it in a folder. Ctrl-C raises an exception.
-        read: reads what ``compute`` saved.
-        limits: with the workers that ``compute`` uses, if it does.
+        figure: the figure.
+        panels: what is drawn in each panel, as the function of ``mh.plots`` takes it.
+        tables: the numbers of all panels.
+        lines: the result in a few lines of text, and what was left out.
+        files: everything that was written.
+        interrupted: whether Ctrl-C ended the work; the same call goes on.
     """
 
-    load: Callable[[str, str | None], M]
-    estimate: Callable[[M, Sequence[str]], float | None]
-    compute: Callable[[M, str, Path], R]
-    read: Callable[[Path], R]
-    limits: Limits = DEFAULT_LIMITS
+    figure: go.Figure
+    panels: Mapping[str, Any]
+    tables: Mapping[str, pd.DataFrame]
+    lines: tuple[str, ...]
+    files: tuple[Path, ...] = ()
+    interrupted: bool = False
+
+    def summary(self) -> str:
+        """The result in a few lines of text."""
+        return "\n".join(self.lines)
+
+    def __repr__(self) -> str:
+        return f"<PaperFigure in {self.files[0].parent}: {', '.join(self.panels)}>"
 
 
 @dataclass
-class Panels(Generic[R]):
-    """What became of the panels.
+class Panels(Stages, Generic[R]):
+    """The panels that could be made, with notes on what was left out.
 
     Attributes:
-        results: the result of each panel by model and data set, or the reason why there is none.
-        files: the files of the panels.
-        interrupted: whether Ctrl-C ended the work.
+        out: the folder of the figure.
+        folders: the folder of each panel.
+        results: the results of the panels that could be made.
     """
 
-    results: dict[tuple[str, str], R | str] = field(default_factory=dict)
-    files: list[Path] = field(default_factory=list)
-    interrupted: bool = False
+    out: Path
+    folders: dict[Panel, Path]
+    results: dict[Panel, R] = field(default_factory=dict)
 
-    @property
-    def failures(self) -> dict[tuple[str, str], str]:
-        """Why panels have no result."""
-        return {panel: found for panel, found in self.results.items() if isinstance(found, str)}
+    def write(
+        self,
+        figure: go.Figure,
+        shown: Mapping[str, Any],
+        tables: Mapping[str, pd.DataFrame],
+        lines: list[str],
+        *,
+        title: str,
+        text: str,
+    ) -> PaperFigure:
+        """Write a figure as HTML and, if a browser can draw it, as PDF, SVG and PNG; also its tables and a page.
 
-
-class FigureFolder:
-    """The folder of a figure: its request in ``figure.json``, and a folder for the files of each panel.
-
-    Raises:
-        ValueError: if the folder holds work of another request.
-    """
-
-    def __init__(self, path: str | Path, request: FigureRequest) -> None:
-        self.path, self.request = Path(path), request
-        self.names = short_names(request.models)
-        self._kept: dict[tuple[str, str], dict[str, Any]] = {}
-        if (self.path / FILE).exists():
-            there, panels = read_request(self.path / FILE)
-            differences = there.differences(request)
-            begun = any(panel["state"] == "done" for panel in panels) or any(self.path.rglob("*.checkpoint"))
-            if differences and begun:
-                raise ValueError(
-                    f"out: {self.path} holds a figure of another request ({'; '.join(differences)}); repeat "
-                    "the request that it holds, or give another folder"
-                )
-            self._kept = {} if differences else {(panel["model"], panel["data"]): panel for panel in panels}
-        elif self.path.is_file():
-            raise ValueError(f"out: {self.path} is a file; give a folder")
-        else:
-            check_folder(self.path, {"study": "figure"})
-
-    def folder(self, model: str, data: str) -> Path:
-        """The folder of a panel's files."""
-        number = self.request.models.index(model) + 1
-        folder = self.path / f"{number}_{_file_name(self.names[model])}"
-        return folder / f"{self.request.data.index(data) + 1}_{_file_name(data)}" if data else folder
-
-    def kept(self, model: str, data: str, read: Callable[[Path], R]) -> R | None:
-        """A finished panel; None if it is missing or damaged, or its model has changed since."""
-        entry = self._kept.get((model, data), {})
-        if entry.get("state") != "done" or entry.get("source") != _source(model):
-            return None
-        try:
-            return read(self.folder(model, data))
-        except (ValueError, FileNotFoundError):
-            return None
-
-    def begin(self, model: str, data: str) -> Path:
-        """A panel's folder, empty if its model has changed since something was written there."""
-        place, entry = self.folder(model, data), self._kept.get((model, data))
-        if entry is not None and entry.get("source") != _source(model):
-            shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True, exist_ok=True)
-        self.record((model, data), "begun")
-        return place
-
-    def record(self, panel: tuple[str, str], state: str, **about: Any) -> None:
-        """Note what became of a panel."""
-        model, data = panel
-        entry = {"model": model, "data": data, "state": state, "source": _source(model), **about}
-        self._kept[panel] = {name: value for name, value in entry.items() if value is not None}
-        self.write()
-
-    def write(self) -> None:
-        """Write ``figure.json``."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_request(self.path / FILE, self.request, [self._kept[p] for p in self.request.panels if p in self._kept])
+        Args:
+            shown, tables, lines: as in ``PaperFigure``, where ``shown`` is ``panels``.
+            title, text: the title of the page, and what the figure shows.
+        """
+        images, why = _write_images(figure, self.out)
+        lines = [*lines, *self.closing_lines, *([f"Note       {why}"] if why else [])]
+        page = write_figure_page(self.out / "index.html", title, text, "\n".join(lines), figure)
+        files = [page, save(figure, self.out / "figure.html"), *images, *save_parts(self.out, {}, tables)]
+        files += [file for panel in self.results for file in sorted(self.folders[panel].glob("*.nc"))]
+        return PaperFigure(figure, shown, tables, tuple(lines), tuple(files), self.interrupted)
 
 
-def compute_panels(folder: FigureFolder, work: Work[M, R], *, progress: bool) -> Panels[R]:
-    """The panels of a figure: those in the folder as they are, the others computed and saved.
+def compute_panels(
+    out: str | Path,
+    models: Mapping[str, str],
+    data: Mapping[str, Mapping[str, object]],
+    study: Mapping[str, object],
+    *,
+    load: Callable[[str, str | None], M],
+    compute: Callable[[M, str, Path], R],
+    read: Callable[[Path], R],
+    progress: bool,
+) -> Panels[R]:
+    """The panels of a figure: those in its folder as they are, the others computed and saved.
 
-    Models are loaded one after the other, and freed. After Ctrl-C, the panels so far.
+    Models are loaded one after the other, and freed. One that fails is left out. After Ctrl-C, the panels so far.
+
+    Args:
+        out: the folder of the figure, in which each panel has its own, with ``study.json``.
+        models: names of the models by their short names.
+        data: what the panels of each data set are of besides the model, by the short name of the data set.
+        study: what all panels are of: the kind of figure and its settings.
+        load: loads a model, by its name and revision.
+        compute: computes the panel of a model and a data set, and saves it in a folder. Ctrl-C raises an exception.
+        read: reads what ``compute`` saved.
 
     Raises:
-        ValueError: if no panel could be made; the message says why.
+        ValueError: if a folder holds something else (raised before a model is loaded), or no panel could be made.
         KeyboardInterrupt: after Ctrl-C, if no panel is finished.
     """
-    panels: Panels[R] = Panels()
-    folder.write()
-    for model, data in folder.request.panels:
-        if (found := folder.kept(model, data, work.read)) is not None:
-            panels.results[model, data] = found
-    missing = {
-        model: [data for data in folder.request.data if (model, data) not in panels.results]
-        for model in folder.request.models
+    studies = {
+        (model, one): _texts({**study, "model": name, **_state(name), **about, **_versions()})
+        for model, name in models.items()
+        for one, about in data.items()
     }
     say = teller(progress)
+    panels = Panels[R](Path(out), {panel: Path(out, *map(_file_name, panel)) for panel in studies})
+    for panel, about in studies.items():
+        check_folder(panels.folders[panel], about)
+    claim_folder(out, {"study": str(study["study"])})
+    for panel, folder in panels.folders.items():
+        with suppress(ValueError, FileNotFoundError):  # it is damaged, or not there yet
+            panels.results[panel] = read(folder)
+    todo = [panel for panel in studies if panel not in panels.results]
     if panels.results:
-        say(f"{len(panels.results)} of {len(folder.request.panels)} panels are in {folder.path} already")
+        say(f"{len(panels.results)} of {len(studies)} panels are in {out} already")
     with until_interrupted() as stopped:
-        for number, (model, todo) in enumerate(missing.items(), 1):
-            if todo:
-                say(f"Model {number} of {len(missing)}: {folder.names[model]}")
-                _compute_model(folder, work, (model, todo), panels, say)
-                free_memory()
-    panels.interrupted = stopped.interrupted
-    done = [panel for panel, found in panels.results.items() if not isinstance(found, str)]
-    if not done and stopped.interrupted:
-        raise KeyboardInterrupt(f"Interrupted before a panel was finished; the same command goes on in {folder.path}.")
-    if not done:
-        reasons = "; ".join(f"{folder.names[model]}: {why}" for (model, _), why in panels.failures.items())
-        raise ValueError(f"no panel could be made: {reasons}")
-    order = [panel for panel in folder.request.panels if panel in panels.results]
-    panels.results = {panel: panels.results[panel] for panel in order}
-    panels.files = [file for panel in done for file in sorted(folder.folder(*panel).glob("*.nc"))]
+        for name in dict.fromkeys(name for name, _ in todo):
+            model, told = None, len(panels.notes)
+            with panels.or_left_out(name), panels.stage(f"loading {name}", progress):
+                model = load(*_split_revision(models[name]))
+            for panel in (panel for panel in todo if panel[0] == name and model is not None):
+                title = ", ".join(filter(None, panel))
+                with panels.or_left_out(title), panels.stage(title, progress):
+                    claim_folder(panels.folders[panel], studies[panel])
+                    panels.results[panel] = compute(model, panel[1], panels.folders[panel])
+                share = (todo.index(panel) + 1) / len(todo)
+                say("; ".join([*panels.notes[told:], f"{panels.about_more(share)}; Ctrl-C keeps finished panels"]))
+                told = len(panels.notes)
+            if model is None:
+                say(panels.notes[-1])
+            del model
+            free_memory()
+    if not panels.results and stopped.interrupted:
+        raise KeyboardInterrupt(f"Interrupted before a panel was finished; the same command goes on in {out}.")
+    if not panels.results:
+        raise ValueError(f"no panel could be made: {'; '.join(panels.notes)}")
+    if stopped.interrupted:
+        panels.interrupted = True
+        panels.notes.append("interrupted: the same command goes on with the panels that are missing")
+    panels.results = {panel: panels.results[panel] for panel in studies if panel in panels.results}
     return panels
 
 
-def _compute_model(
-    folder: FigureFolder,
-    work: Work[M, R],
-    missing: tuple[str, list[str]],
-    panels: Panels[R],
-    say: Callable[[str], None],
-) -> None:
-    """Compute the missing panels of one model; each that fails has its reason as its result."""
-    name, todo = missing
-
-    def fail(data: str, error: Exception) -> None:
-        why = "memory ran out" if is_out_of_memory(error) else str(error)
-        say(f"  left out{f' {data}' if data else ''}: {why}")
-        panels.results[name, data] = why
-        folder.record((name, data), "failed", why=why)
-
-    try:
-        model = work.load(*split_revision(name))
-    except (ValueError, MemoryError, RuntimeError) as error:
-        _check_expected(error)
-        for data in todo:
-            fail(data, error)
-        return
-    try:
-        seconds = work.estimate(model, todo)
-        about = "" if seconds is None else f", {about_seconds(seconds, work.limits)}"
-    except (ValueError, MemoryError, RuntimeError) as error:
-        _check_expected(error)
-        about = ""
-    say(f"  {model!r}{about}; Ctrl-C keeps finished panels")
-    for data in todo:
-        start, place = time.perf_counter(), folder.begin(name, data)
-        try:
-            panels.results[name, data] = work.compute(model, data, place)
-        except (ValueError, MemoryError, RuntimeError) as error:
-            _check_expected(error)
-            fail(data, error)
-            continue
-        taken = round(time.perf_counter() - start, 1)
-        folder.record((name, data), "done", revision=getattr(model, "revision", None), seconds=taken)
+def joined(parts: Iterable[tuple[Mapping[str, Any], pd.DataFrame]]) -> pd.DataFrame:
+    """Tables below each other; what each is about comes first in its rows."""
+    tables = [pd.concat([pd.DataFrame(about, index=part.index), part], axis=1) for about, part in parts]
+    return pd.concat(tables, ignore_index=True)
 
 
-def _check_expected(error: Exception) -> None:
-    """Raise an error again that is neither about a model nor about memory."""
-    if not isinstance(error, ValueError) and not is_out_of_memory(error):
-        raise error
+def short_names(names: str | Path | Sequence[str | Path], argument: str) -> dict[str, str]:
+    """Names of models or data sets by short names; files and folders have full paths, and their own names are short.
+
+    Raises:
+        ValueError: naming the argument, if there are none, or one is repeated or not a name.
+    """
+    listed: list[Any] = [names] if isinstance(names, (str, Path)) else list(names)
+    if strange := [one for one in listed if not isinstance(one, (str, Path))]:
+        raise ValueError(f"{argument} contains a {type(strange[0]).__name__}; give names, folders or files")
+    paths = [Path(name).expanduser() for name in listed]
+    full = [str(path.resolve()) if path.exists() else str(name) for name, path in zip(listed, paths, strict=True)]
+    check_different(full, argument)
+    short = [_short(name) for name in full]
+    return {one if short.count(one) == 1 else name: name for one, name in zip(short, full, strict=True)}
 
 
-def _source(model: str) -> str | None:
-    """What tells whether a local model has changed: names, sizes and times of its files; None for other models."""
-    path = Path(model)
-    if not path.is_absolute() or not path.exists():
-        return None
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    state = [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]
-    return hashlib.sha256(json.dumps(state).encode()).hexdigest()[:16]
+def check_different(names: Sequence[str], argument: str) -> None:
+    """Check that there are names and that none is repeated.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+    if not names:
+        raise ValueError(f"{argument} is empty; give at least one")
+    if twice := [name for name in dict.fromkeys(names) if list(names).count(name) > 1]:
+        raise ValueError(f"{argument} contains {twice[0]!r} twice; give each once")
+
+
+def file_hashes(names: Iterable[str]) -> dict[str, str]:
+    """A short hash of each name that is a file, by its full path."""
+    return {name: file_sha256(Path(name))[:16] for name in names if Path(name).is_absolute()}
+
+
+def _split_revision(name: str) -> tuple[str, str | None]:
+    """A hub name and its revision, if it has one.
+
+    >>> _split_revision("EleutherAI/pythia-70m@step3000"), _split_revision("gpt2")
+    (('EleutherAI/pythia-70m', 'step3000'), ('gpt2', None))
+    """
+    if os.path.exists(name) or "@" not in name:
+        return name, None
+    base, _, revision = name.rpartition("@")
+    return base, revision
+
+
+def _texts(about: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in about.items()}
 
 
 def _file_name(name: str) -> str:
-    """A name that any file system takes.
+    """A name that any file system takes."""
+    return re.sub(r"[^\w.@-]+", "_", name).strip("._")
 
-    >>> _file_name("EleutherAI/pythia-70m@step3000")
-    'EleutherAI_pythia-70m_step3000'
-    """
-    return re.sub(r"[^\w.-]+", "_", name).strip("._")[:60] or "data"
+
+def _versions() -> dict[str, str]:
+    """The versions on which numbers depend."""
+    libraries = ("transformer-lens", "transformers", "torch")
+    return {"mechheads": __version__} | {name: importlib.metadata.version(name) for name in libraries}
+
+
+def _state(model: str) -> dict[str, str]:
+    """Names, sizes and times of a local model's files as a hash; empty for models of the hub."""
+    path = Path(model)
+    if not path.is_absolute() or not path.exists():
+        return {}
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    about = [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]
+    return {"files of the model": short_hash(about)}
+
+
+def _short(name: str) -> str:
+    path = Path(name)
+    if not path.is_absolute():
+        return name
+    return path.name if path.is_dir() else path.stem
+
+
+def _write_images(figure: go.Figure, folder: Path) -> tuple[list[Path], str]:
+    """The files of the images, and why some are lacking. Images of an earlier figure are removed."""
+    paths, files = [folder / f"figure.{kind}" for kind in IMAGES], []
+    for path in paths:
+        path.unlink(missing_ok=True)
+    try:
+        for path in paths:
+            files.append(save(figure, path))
+    except (ImportError, RuntimeError) as error:
+        return files, str(error)
+    return files, ""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,12 @@ import pandas as pd
 
 from mechheads.data import content, names
 from mechheads.files.csv_tables import write_csv
-from mechheads.labels.head_labels import HeadLabels
 from mechheads.limits import Workers
 from mechheads.messages.arguments import check_known
-from mechheads.studies.figures.by_name import KINDS
-from mechheads.studies.figures.output import PaperFigure
-from mechheads.studies.figures.recipe_costs import Shape, costs
-from mechheads.studies.figures.request import ModelNames
+from mechheads.studies.figures.categories import categories_figure
+from mechheads.studies.figures.panels import ModelNames, PaperFigure
+from mechheads.studies.figures.roles import roles_figure
+from mechheads.studies.figures.safety import safety_figure
 
 _DIMENSIONS: dict[str, list[str]] = {
     "categories": ["model", "relation"],
@@ -26,6 +24,12 @@ _DIMENSIONS: dict[str, list[str]] = {
     "roles": ["model", "task", "role", "share"],
 }
 """What a printed number of each figure belongs to; for safety heads, the paper prints none."""
+FIGURES: dict[str, tuple[Callable[..., PaperFigure], str]] = {
+    "categories": (categories_figure, "relations"),
+    "safety": (safety_figure, "requests"),
+    "roles": (roles_figure, "tasks"),
+}
+"""The function of each figure, and its argument for data sets."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Recipe:
     Attributes:
         name: the name of the recipe; ``paper``: the paper and the figure.
         figure: the kind of figure: ``categories``, ``safety`` or ``roles``.
-        models: the sizes of the paper's models, by their names on the hub.
+        models: the names of the paper's models on the hub.
         settings: the arguments of the figure's function.
         differs: what this package does in another way than the paper.
         printed: numbers that the paper prints: for categories, the largest phi of each relation; for roles, the
@@ -45,19 +49,10 @@ class Recipe:
     name: str
     paper: str
     figure: str
-    models: dict[str, Shape]
+    models: tuple[str, ...]
     settings: dict[str, Any]
     differs: tuple[str, ...]
     printed: pd.DataFrame
-
-    def needs(self, device: str = "cpu") -> str:
-        """The memory for each model's weights in float32, and the least time that its panels take on a device.
-
-        >>> print(mh.studies.load_recipe("maps").needs())  # doctest: +ELLIPSIS
-        openai-community/gpt2-xl: 5.81 GB of weights, at least ...
-        """
-        loaded = "read layer by layer" if self.settings.get("on_disk") else "loaded one after the other"
-        return "\n".join([*costs(self.figure, self.models, self.settings, device), f"The models are {loaded}"])
 
     def compare(self, made: PaperFigure) -> pd.DataFrame:
         """The printed numbers next to the same numbers of a figure.
@@ -84,8 +79,7 @@ def load_recipe(name: str) -> Recipe:
     """
     check_known("recipe", name, names("recipes"))
     fields = content("recipes", name)
-    fields["differs"] = tuple(fields["differs"])
-    fields["models"] = {model: Shape(**sizes) for model, sizes in fields["models"].items()}
+    fields |= {name: tuple(fields[name]) for name in ("models", "differs")}
     fields["printed"] = pd.DataFrame(fields["printed"], columns=[*_DIMENSIONS[fields["figure"]], "printed"])
     return Recipe(name=name, **fields)
 
@@ -98,7 +92,6 @@ def _ours(figure: str, made: PaperFigure) -> pd.DataFrame:
     largest = [
         (model, relation, phi)
         for model, labels in made.panels.items()
-        if isinstance(labels, HeadLabels)
         for relation, phi in labels.dataset["phi"].max(("layer", "head")).to_series().items()
     ]
     return pd.DataFrame(largest, columns=["model", "relation", "ours"])
@@ -133,13 +126,15 @@ def recipe_figure(
         KeyboardInterrupt: after Ctrl-C, if no panel is finished.
     """
     asked = load_recipe(recipe)
-    kind = KINDS[asked.figure]
-    settings = asked.settings | ({} if data is None else {kind.data: data}) | kind.options(workers)
+    draw, argument = FIGURES[asked.figure]
+    settings = asked.settings | ({} if data is None else {argument: data})
+    if draw is not categories_figure:
+        settings["workers"] = workers
+    elif workers is not None:
+        raise ValueError(f"workers is {workers!r}, but this figure only reads weights; leave workers out")
     folder = Path(recipe if out is None else out)
-    if progress and models is None:
-        print(f"{asked.paper}\n{asked.needs(device)}", file=sys.stderr)
-    made = kind.draw(
-        list(asked.models) if models is None else models,
+    made = draw(
+        asked.models if models is None else models,
         **settings,
         out=folder,
         quick=quick,
