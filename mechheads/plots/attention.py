@@ -11,8 +11,8 @@ from jaxtyping import Float
 from mechheads.heads import HeadId, HeadLike
 from mechheads.plots.parts.colours import colour_scale
 from mechheads.plots.parts.figure import figure_of
-from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.text import plain, token_label
+from mechheads.plots.parts.theme import Theme, themed
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -26,9 +26,6 @@ def attention(
     tokens: Sequence[str],
     *,
     title: str | None = None,
-    width: float | None = None,
-    height: float | None = None,
-    font: Font | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
     """Attention pattern as a heatmap, query tokens down and key tokens across, with a menu if there are several heads.
@@ -41,7 +38,7 @@ def attention(
         pattern: attention probabilities [query, key] of one head, or a mapping from heads to their patterns.
         tokens: one string per position.
         title: the title; with several heads, the head's name is appended.
-        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
+        theme: ``"light"`` or ``"dark"``.
 
     Raises:
         ValueError: if there is no head, a pattern's shape does not fit the tokens, or a pattern holds negative or
@@ -91,8 +88,6 @@ def attention(
         "tickvals": np.arange(0, n, step),
         "ticktext": labels[::step],
         "tickfont": {"size": min(max(cell - 1, 9), 12)},
-        "showgrid": False,
-        "zeroline": False,
     }
     figure.update_xaxes(title_text="attends to", tickangle=-60, **ticks)
     figure.update_yaxes(title_text="token", range=[n - 0.5, -0.5], **ticks)
@@ -104,13 +99,12 @@ def attention(
             "cmax": 1.0,
             "colorbar": {"title": {"text": "attention"}, "thickness": 14},
         },
-        plot_bgcolor="white",
         width=size + text_room + 150,
         height=size + text_room + 110,
         margin={"l": text_room + 30, "r": 110, "t": 70, "b": text_room + 30},
         updatemenus=[_menu(list(patterns), titles)] if len(patterns) > 1 else [],
     )
-    return finish(figure, width=width, height=height, font=font, theme=theme)
+    return themed(figure, theme)
 
 
 def _checked(pattern: Any, tokens: Sequence[str]) -> np.ndarray:

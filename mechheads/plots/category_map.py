@@ -11,9 +11,8 @@ import numpy as np
 from mechheads.plots.parts.axes import FRAME, count_ticks
 from mechheads.plots.parts.category_colours import category_colours
 from mechheads.plots.parts.figure import Panels
-from mechheads.plots.parts.look import Font, Theme, finish
-from mechheads.plots.parts.notes import UNMARKED, add_note
 from mechheads.plots.parts.text import figure_title, interval, plain
+from mechheads.plots.parts.theme import Theme, themed
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -30,13 +29,10 @@ _PANEL_WIDTH, _PANEL_HEIGHT, _GAP_ACROSS, _GAP_DOWN, _WIDEST = 520, 340, 62, 84,
 
 
 def category_map(
-    labels: HeadScores | Mapping[str, HeadScores | str],
+    labels: HeadScores | Mapping[str, HeadScores],
     *,
     title: str | None = None,
     colours: Mapping[str, str] | None = None,
-    width: float | None = None,
-    height: float | None = None,
-    font: Font | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
     """Map of the heads of one or several models, coloured by category, as in the paper.
@@ -48,11 +44,10 @@ def category_map(
     legend to hide or show it in every panel.
 
     Args:
-        labels: from ``label_heads``, or several results in a mapping from the names of their models. A text instead of
-            a result, such as the reason why a model could not be read, is written in its panel.
+        labels: from ``label_heads``, or several results in a mapping from the names of their models.
         title: the title; by default the model's name if there is one panel.
         colours: colours for your own categories, or to replace the default ones.
-        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
+        theme: ``"light"`` or ``"dark"``.
 
     Raises:
         ValueError: if there is nothing to draw, a result holds no labels, or a colour in ``colours`` belongs to
@@ -66,47 +61,41 @@ def category_map(
     panels = dict(labels) if isinstance(labels, Mapping) else {"": labels}
     if not panels:
         raise ValueError("labels is empty; give a result of label_heads, or several in {model name: result}")
-    read = {name: part for name, part in panels.items() if not isinstance(part, str)}
-    for name, part in read.items():
+    for name, part in panels.items():
         _check(name, part)
-    if title is None and not isinstance(labels, (Mapping, str)):
+    if title is None and not isinstance(labels, Mapping):
         title = str(labels.provenance.get("model", labels.name))
     palette = category_colours(
-        (name for part in read.values() for name in part.dataset["category"].values.tolist()), colours or {}
+        (name for part in panels.values() for name in part.dataset["category"].values.tolist()), colours or {}
     )
-    classes = {name: _classes(part) for name, part in read.items()}
-    grid = _place_panels(len(panels), list(read.values()))
+    classes = {name: _classes(part) for name, part in panels.items()}
+    grid = _place_panels(list(panels.values()))
     figure = grid.figure(subplot_titles=[plain(name) for name in panels] if isinstance(labels, Mapping) else None)
     used = {what for part in classes.values() for what in part.ravel().tolist()}
-    used |= {what for part in read.values() for what in part.dataset["category"].values.tolist()}
+    used |= {what for part in panels.values() for what in part.dataset["category"].values.tolist()}
     _add_legend(figure, {what: colour for what, colour in palette.items() if what in used})
     figure.update_xaxes(title_standoff=4, **_FRAME)
     figure.update_yaxes(title_standoff=6, **_FRAME)
     figure.update_annotations(font_size=15)
     for i, (name, part) in enumerate(panels.items()):
-        if isinstance(part, str):
-            figure.update_xaxes(**UNMARKED, **grid.place(i)).update_yaxes(**UNMARKED, **grid.place(i))
-            add_note(figure, part, grid.place(i), (grid.panel_width, grid.panel_height))
-        else:
-            _add_panel(figure, part, classes[name], palette, grid.place(i), (grid.panel_width, grid.panel_height))
+        _add_panel(figure, part, classes[name], palette, grid.place(i), (grid.panel_width, grid.panel_height))
     figure.update_layout(
         title=figure_title(title or ""),
-        plot_bgcolor="white",
         legend={"font": {"size": 13}, "itemwidth": 30, "tracegroupgap": 2},
         width=grid.width + 240,
         height=grid.height + (130 if title else 110),
         margin={"l": 60, "r": 180, "t": 70 if title else 50, "b": 60},
     )
-    return finish(figure, width=width, height=height, font=font, theme=theme)
+    return themed(figure, theme)
 
 
-def _place_panels(n_panels: int, read: Sequence[HeadScores]) -> Panels:
+def _place_panels(panels: Sequence[HeadScores]) -> Panels:
     """Up to three panels side by side, narrower than one alone, but not too narrow for the layers."""
-    columns = 2 if n_panels == 4 else min(n_panels, 3)
+    columns = 2 if len(panels) == 4 else min(len(panels), 3)
     fitting = (_WIDEST - (columns - 1) * _GAP_ACROSS) // columns
-    width = min(_PANEL_WIDTH, max(fitting, 6 * max((part.n_layers for part in read), default=0)))
-    height = min(_PANEL_HEIGHT, max(180, 20 * max((part.n_heads for part in read), default=0)))
-    return Panels(ceil(n_panels / columns), columns, width, height, _GAP_ACROSS, _GAP_DOWN)
+    width = min(_PANEL_WIDTH, max(fitting, 6 * max(part.n_layers for part in panels)))
+    height = min(_PANEL_HEIGHT, max(180, 20 * max(part.n_heads for part in panels)))
+    return Panels(ceil(len(panels) / columns), columns, width, height, _GAP_ACROSS, _GAP_DOWN)
 
 
 def _add_legend(figure: go.Figure, colours: Mapping[str, str]) -> None:

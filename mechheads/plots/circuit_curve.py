@@ -9,8 +9,8 @@ import numpy as np
 
 from mechheads.plots.parts.axes import FRAME
 from mechheads.plots.parts.figure import figure_of
-from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.text import figure_title, plain
+from mechheads.plots.parts.theme import Theme, themed
 from mechheads.plots.parts.traces import RANDOM, RANDOM_BAND, band_trace, line_trace
 
 if TYPE_CHECKING:
@@ -39,9 +39,6 @@ def circuit_curve(
     *,
     of: str = "heads",
     title: str | None = None,
-    width: float | None = None,
-    height: float | None = None,
-    font: Font | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
     """Faithfulness of the first heads of each ranking against their share of all; ``CircuitCurve.plot`` draws it.
@@ -54,7 +51,7 @@ def circuit_curve(
         table, areas: those of a ``CircuitCurve``.
         of: what the circuits consist of, such as "edges".
         title: the title; by default a general one.
-        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
+        theme: ``"light"`` or ``"dark"``.
 
     Raises:
         ValueError: if the table lacks a column, or there are more rankings than colours.
@@ -106,18 +103,17 @@ def circuit_curve(
         ticktext=[f"{tick:g}%" for tick in _TICKS],
         title_text=f"{of} in the circuit, share of all",
     )
-    figure.update_yaxes(**FRAME, title_text="faithfulness", gridcolor="#e8e8e8", zeroline=False)
+    figure.update_yaxes(**FRAME, title_text="faithfulness", showgrid=True)
     figure.add_hline(y=1, line={"color": RANDOM, "width": 1})
     figure.update_layout(
         title=figure_title("Faithfulness of circuits by size" if title is None else title),
-        plot_bgcolor="white",
         legend={"traceorder": "reversed", "orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
         showlegend=True,
         width=_WIDTH + 90,
         height=_HEIGHT + 160 + _LINE * ceil(len(traces) / 4),
         margin={"l": 70, "r": 20, "t": 70, "b": 90 + _LINE * ceil(len(traces) / 4)},
     )
-    return finish(figure, width=width, height=height, font=font, theme=theme)
+    return themed(figure, theme)
 
 
 def _texts(name: str, of: str, rows: pd.DataFrame, areas: dict[str, float]) -> list[str]:

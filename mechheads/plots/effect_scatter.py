@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.text import interval, plain
+from mechheads.plots.parts.theme import Theme, themed
 from mechheads.plots.static_dynamic import DIAGONAL, relation_panels
 
 if TYPE_CHECKING:
@@ -34,9 +34,6 @@ def effect_scatter(
     table: pd.DataFrame,
     *,
     title: str | None = None,
-    width: float | None = None,
-    height: float | None = None,
-    font: Font | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
     """Total effect of every head on every relation, against its relation score; ``CausalEvidence.plot`` draws it.
@@ -51,7 +48,7 @@ def effect_scatter(
             their intervals, ``total_low`` and so on; optionally ``phi`` with its interval, and ``verdict``. Rows
             without a total effect are left out.
         title: the title.
-        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
+        theme: ``"light"`` or ``"dark"``.
 
     Raises:
         ValueError: if no row has a total effect.
@@ -85,11 +82,11 @@ def effect_scatter(
             some = table[here & (kinds == kind)]
             figure.add_trace(_points(some, across, kind, named, kind not in shown), **place)
             shown.add(kind)
-    figure.update_xaxes(range=x_range, zeroline=False)
-    figure.update_yaxes(range=y_range, zerolinecolor="#dddddd")
+    figure.update_xaxes(range=x_range)
+    figure.update_yaxes(range=y_range, zeroline=True)
     title_of_legend = {"phi": "weights and context", "direct": "total effect"}[across]
     figure.update_layout(legend={"title": {"text": title_of_legend}, "traceorder": "reversed", "tracegroupgap": 0})
-    return finish(figure, width=width, height=height, font=font, theme=theme)
+    return themed(figure, theme)
 
 
 def _kinds_of(table: pd.DataFrame) -> np.ndarray:

@@ -12,8 +12,8 @@ from mechheads.heads import HeadId, Mlp
 from mechheads.plots.parts.axes import count_ticks
 from mechheads.plots.parts.colours import MISSING, SIGNED, colour_scale
 from mechheads.plots.parts.figure import Panels
-from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.text import figure_title, level_name, plain
+from mechheads.plots.parts.theme import Theme, themed
 from mechheads.results.dataset import RANGE
 from mechheads.results.mlps import has_mlps, mlp_scores
 
@@ -33,9 +33,6 @@ def heatmap(
     *,
     title: str | None = None,
     select: Mapping[str, Any] | None = None,
-    width: float | None = None,
-    height: float | None = None,
-    font: Font | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
     """Heatmap of a score for every head, with layer 0 at the top; MLPs, if they were measured, have a column beside.
@@ -48,9 +45,6 @@ def heatmap(
         scores: the scores to draw.
         title: the title; by default the name of the scores.
         select: labels of extra dimensions to draw, as in ``HeadScores.select``.
-        width, height: of the whole figure in pixels; by default as large as its contents need.
-        font: a family such as ``"Times New Roman"``, a size in pixels, or both in a mapping with ``family`` and
-            ``size``. Titles and labels keep their proportions.
         theme: ``"light"`` or ``"dark"``.
 
     Raises:
@@ -110,7 +104,7 @@ def heatmap(
         height=grid.height + 150,
         margin={"l": 60, "r": 110, "t": 80, "b": 70},
     )
-    return finish(figure, width=width, height=height, font=font, theme=theme)
+    return themed(figure, theme)
 
 
 def _panels(scores: HeadScores) -> list[tuple[str, HeadScores]]:

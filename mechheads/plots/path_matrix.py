@@ -10,8 +10,8 @@ from mechheads.heads import HeadId
 from mechheads.plots.heatmap import hover
 from mechheads.plots.parts.colours import MISSING, SIGNED, colour_scale
 from mechheads.plots.parts.figure import figure_of
-from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.text import figure_title, level_name, plain
+from mechheads.plots.parts.theme import Theme, themed
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -26,9 +26,6 @@ def path_matrix(
     *,
     top: int = 20,
     title: str | None = None,
-    width: float | None = None,
-    height: float | None = None,
-    font: Font | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
     """Heatmap of the effect of each sender on each receiver, for the strongest senders.
@@ -42,7 +39,7 @@ def path_matrix(
         scores: the result of ``mh.path_matrix``.
         top: the largest number of senders; senders that change nothing are left out.
         title: the title; by default the name of the scores.
-        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
+        theme: ``"light"`` or ``"dark"``.
 
     Raises:
         ValueError: if ``top`` is below 1, or the scores have no receivers or no sender that was measured.
@@ -79,7 +76,7 @@ def path_matrix(
         ticktext=[str(HeadId(*divmod(sender, scores.n_heads))) for sender in senders.tolist()],
     )
     for axes in (figure.update_xaxes, figure.update_yaxes):
-        axes(tickmode="array", ticklabelstandoff=4, showgrid=False, zeroline=False)
+        axes(tickmode="array", ticklabelstandoff=4)
     furthest = float(np.nanmax(np.abs(_values(scores, "score", senders)))) or 1.0
     figure.update_layout(
         title=figure_title(scores.name if title is None else title),
@@ -95,7 +92,7 @@ def path_matrix(
         height=max(_CELL_HEIGHT * len(senders), 160) + 200,
         margin={"l": 100, "r": 120, "t": 100, "b": 100},
     )
-    return finish(figure, width=width, height=height, font=font, theme=theme)
+    return themed(figure, theme)
 
 
 def _effects(scores: HeadScores, senders: np.ndarray, cell: int) -> go.Heatmap:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from mechheads.plots.parts.look import Font, Theme, finish
+from mechheads.plots.parts.theme import Theme, themed
 from mechheads.plots.parts.traces import OWN, OWN_BAND, RANDOM, RANDOM_BAND, band_trace, line_trace, share_figure
 
 if TYPE_CHECKING:
@@ -22,9 +22,6 @@ def refusal_curve(
     *,
     title: str | None = None,
     unit: str = "head",
-    width: float | None = None,
-    height: float | None = None,
-    font: Font | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
     """Attack success on harmful requests as more heads are ablated; ``RefusalCurve.plot`` draws it.
@@ -38,7 +35,7 @@ def refusal_curve(
         table: the table of a ``RefusalCurve``.
         title: the title; by default a general one.
         unit: what is counted: ``"head"``, or ``"key/value group"``.
-        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
+        theme: ``"light"`` or ``"dark"``.
 
     Raises:
         ValueError: if the table lacks a column or the line of the ranked heads.
@@ -84,7 +81,7 @@ def refusal_curve(
         y_title="attack success",
         legend_width=190,
     )
-    return finish(figure, width=width, height=height, font=font, theme=theme)
+    return themed(figure, theme)
 
 
 def _texts(line: pd.DataFrame, unit: str) -> list[str]:

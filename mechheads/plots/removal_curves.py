@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.text import plain
+from mechheads.plots.parts.theme import Theme, themed
 from mechheads.plots.parts.traces import OWN, OWN_BAND, RANDOM, RANDOM_BAND, band_trace, line_trace, share_figure
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ def removal_curves(
     random: Sequence[str] = (),
     controls: Sequence[str] = (),
     title: str | None = None,
-    width: float | None = None,
-    height: float | None = None,
-    font: Font | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
     """Accuracy on a relation as its heads are removed, best first; ``Removal.plot`` draws it.
@@ -45,7 +42,7 @@ def removal_curves(
         heads: the heads in the order in which they are removed.
         random, controls: the values of ``which`` for draws of random heads and for control relations.
         title: the title; by default made from the relation.
-        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
+        theme: ``"light"`` or ``"dark"``.
 
     Raises:
         ValueError: if the table has no rows for one of these values.
@@ -88,7 +85,7 @@ def removal_curves(
         y_title="accuracy",
         legend_width=240,
     )
-    return finish(figure, width=width, height=height, font=font, theme=theme)
+    return themed(figure, theme)
 
 
 def _texts(line: pd.DataFrame, shown: str, heads: Sequence[HeadId | str]) -> list[str]:

@@ -12,9 +12,8 @@ from mechheads.heads import HeadId
 from mechheads.plots.heatmap import heatmap
 from mechheads.plots.parts.axes import FRAME, warp_row
 from mechheads.plots.parts.figure import Panels
-from mechheads.plots.parts.look import Font, Theme, finish
-from mechheads.plots.parts.notes import UNMARKED, add_note
 from mechheads.plots.parts.text import figure_title, interval, plain
+from mechheads.plots.parts.theme import Theme, themed
 from mechheads.plots.parts.traces import band_trace, line_trace
 from mechheads.results.dataset import RANGE
 from mechheads.results.scores import HeadScores
@@ -52,17 +51,14 @@ class Curves(Protocol):
     def provenance(self) -> dict[str, Any]: ...
 
 
-Grid = dict[str, dict[str, "Curves | str"]]
+Grid = dict[str, dict[str, Curves]]
 
 
 def role_curves(
-    curves: Curves | Sequence[Curves] | Mapping[str, Mapping[str, Curves | str]],
+    curves: Curves | Sequence[Curves] | Mapping[str, Mapping[str, Curves]],
     *,
     title: str | None = None,
     symlog: float | None = None,
-    width: float | None = None,
-    height: float | None = None,
-    font: Font | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
     """Change in a target's log-probability as the top heads of each role are gated off: a panel per task and model.
@@ -73,12 +69,11 @@ def role_curves(
 
     Args:
         curves: results of ``mh.gating.role_curve``: one result, a list (placed by the names of task and model), or
-            ``{task: {model: curves}}``. If a task was not measured on a model, the panel says so. A text
-            instead of the curves, such as the reason why a model could not be read, is written in its panel.
+            ``{task: {model: curves}}``. If a task was not measured on a model, the panel says so.
         title: the title; by default a general one.
         symlog: draw the change on a symmetric logarithmic axis, which is linear between minus and plus this many nats,
             such as 0.1; small and large changes can then be read in one panel. By default the axis is linear.
-        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
+        theme: ``"light"`` or ``"dark"``.
 
     Raises:
         ValueError: if there is nothing to draw, two results have the same task and model, one lacks a role, or
@@ -100,54 +95,42 @@ def role_curves(
     panels = Panels(len(grid), len(models), *_sizes(len(grid), len(models)), _GAP_ACROSS, _GAP_DOWN)
     titles = [plain(model) for model in models]
     figure = panels.figure(column_titles=titles, shared_xaxes=True, shared_yaxes=True)
-    frame = FRAME | {"zeroline": False}
-    figure.update_xaxes(**frame, nticks=7, showgrid=False)
-    figure.update_yaxes(**frame, title_standoff=8, gridcolor="#eeeeee")
+    figure.update_xaxes(**FRAME, nticks=7)
+    figure.update_yaxes(**FRAME, title_standoff=8, showgrid=True)
     figure.update_annotations(font_size=13)
     named: set[str] = set()
     for row, (task, across) in enumerate(grid.items(), 1):
         for column, model in enumerate(models, 1):
             place: dict[str, Any] = {"row": row, "col": column}
-            part = across.get(model, "not measured")
-            if isinstance(part, str):
-                add_note(figure, part, place, (panels.panel_width, panels.panel_height))
+            if model not in across:
+                _add_note(figure, "not measured", place)
                 continue
-            for trace in _traces(part, f"{plain(task)}, {plain(model)}"):
+            for trace in _traces(across[model], f"{plain(task)}, {plain(model)}"):
                 if isinstance(trace.name, str):
                     trace.showlegend = trace.name not in named
                     named.add(trace.name)
                 figure.add_trace(trace, **place)
             figure.add_hline(y=0, line={"color": "#444444", "width": 1.2, "dash": "dash"}, layer="below", **place)
         figure.update_yaxes(title_text=f"<b>{plain(task)}</b><br>change in log p (nats)", row=row, col=1)
-        if not any(_measured(across, model) for model in models):
-            figure.update_yaxes(**UNMARKED, row=row)
-        elif symlog is not None:
+        if symlog is not None:
             warp_row(figure, row, symlog)
-    for column, model in enumerate(models, 1):
-        if any(_measured(across, model) for across in grid.values()):
-            figure.update_xaxes(title_text="number of heads gated off", title_standoff=6, row=len(grid), col=column)
-        else:
-            figure.update_xaxes(**UNMARKED, col=column)
+    figure.update_xaxes(title_text="number of heads gated off", title_standoff=6, row=len(grid))
     heading = "Log-probability of the target as heads are gated off" if title is None else title
     figure.update_layout(
         title=figure_title(heading) | {"y": 1, "yanchor": "top", "pad": {"t": 20}},
-        plot_bgcolor="white",
         legend={"orientation": "h", "x": 0, "y": 1 + 30 / panels.height, "yanchor": "bottom"},
         showlegend=True,
         width=panels.width + 130,
         height=panels.height + 175,
         margin={"l": 90, "r": 40, "t": 115, "b": 60},
     )
-    return finish(figure, width=width, height=height, font=font, theme=theme)
+    return themed(figure, theme)
 
 
 def role_map(
     roles: Mapping[str, HeadScores],
     *,
     title: str | None = None,
-    width: float | None = None,
-    height: float | None = None,
-    font: Font | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
     """Heatmaps of how strongly each head has each role, from 0 to 1: one panel per role.
@@ -157,7 +140,7 @@ def role_map(
     Args:
         roles: the result of ``mh.head_roles``.
         title: the title; by default made from the task.
-        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
+        theme: ``"light"`` or ``"dark"``.
 
     Raises:
         ValueError: if there are no roles.
@@ -186,7 +169,7 @@ def role_map(
     if all(end in one.dataset for end in RANGE for one in roles.values()):
         ranges = {end: np.stack([one.dataset[end].values for one in roles.values()], -1) for end in RANGE}
         together = HeadScores(together.dataset.assign({end: (together.scores.dims, r) for end, r in ranges.items()}))
-    figure = heatmap(together, title=title, width=width, height=height, font=font, theme=theme)
+    figure = heatmap(together, title=title, theme=theme)
     return figure.update_coloraxes(cmin=0, cmax=1)
 
 
@@ -206,14 +189,27 @@ def _grid(curves: Any) -> Grid:
             raise ValueError(
                 f"two of the curves are of task {task!r} and model {model!r}; give one, or {{task: {{name: curves}}}}"
             )
-        if not isinstance(one, str) and (absent := [r for r in _LINES if r not in set(one.table["which"])]):
+        if absent := [r for r in _LINES if r not in set(one.table["which"])]:
             raise ValueError(f"the curves of task {task!r} and model {model!r} have no rows for {absent[0]!r}")
         row[model] = one
     return grid
 
 
-def _measured(across: Mapping[str, Any], model: str) -> bool:
-    return not isinstance(across.get(model, ""), str)
+def _add_note(figure: go.Figure, text: str, place: dict[str, Any]) -> None:
+    """Write a text into a panel that has nothing to draw."""
+    import plotly.graph_objects as go
+
+    figure.add_trace(go.Scatter(x=[None], y=[None], showlegend=False), **place)  # a panel without traces is not drawn
+    figure.add_annotation(
+        text=text,
+        x=0.5,
+        y=0.5,
+        xref="x domain",
+        yref="y domain",
+        showarrow=False,
+        font={"size": 12, "color": "#777777"},
+        **place,
+    )
 
 
 def _sizes(rows: int, columns: int) -> tuple[int, int]:

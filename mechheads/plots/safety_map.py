@@ -11,11 +11,9 @@ import numpy as np
 from mechheads.plots.parts.axes import FRAME, count_ticks
 from mechheads.plots.parts.colours import colour_scale
 from mechheads.plots.parts.figure import Panels
-from mechheads.plots.parts.look import Font, Theme, finish
-from mechheads.plots.parts.notes import UNMARKED, add_note
-from mechheads.plots.parts.resize import Side, inner
 from mechheads.plots.parts.safety_series import SCORES, Series, hover_texts
 from mechheads.plots.parts.text import figure_title, plain
+from mechheads.plots.parts.theme import Theme, themed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,9 +48,6 @@ def safety_map(
     *,
     k: int | None = None,
     title: str | None = None,
-    width: float | None = None,
-    height: float | None = None,
-    font: Font | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
     """Map of the ``k`` heads with the largest score, layers across and heads up, coloured by Generalized Ships.
@@ -66,7 +61,7 @@ def safety_map(
         scores: the result of ``mh.safety_heads`` for one ablation, or a list of results for several.
         k: the number of heads from each result; by default, the ``k`` given to ``mh.safety_heads``.
         title: the title; by default made from ``k`` and the model.
-        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
+        theme: ``"light"`` or ``"dark"``.
 
     Raises:
         ValueError: if scores are of another kind, repeat an ablation, or are of different models.
@@ -84,19 +79,16 @@ def safety_map(
     most = max(len(one.top) for one in series)
     heading = f"Top {most} safety {_unit([one.scores for one in series])}s of {model}"
     figure = _draw({"": series}, marks, heading if title is None else title)
-    return _fit(finish(figure, width=width, height=height, font=font, theme=theme))
+    return themed(figure, theme)
 
 
 def safety_grid(
-    panels: Mapping[str, Mapping[str, HeadScores] | str],
+    panels: Mapping[str, Mapping[str, HeadScores]],
     *,
     k: int | None = None,
     title: str | None = None,
     columns: int | None = None,
     own_scales: bool = False,
-    width: float | None = None,
-    height: float | None = None,
-    font: Font | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
     """Several panels of ``safety_map``, for example one per model or one per set of requests.
@@ -107,14 +99,13 @@ def safety_grid(
 
     Args:
         panels: for each panel and series, the result of ``mh.safety_heads``; names of ablations are written out.
-            A text instead of the series, such as the reason why a model could not be read, is written in its panel.
         k: the number of heads from each series; by default, the ``k`` given to ``mh.safety_heads``.
         title: the title; by default made from ``k``.
         columns: the number of panels side by side, such as the number of sets of requests for each model; fewer if
             they do not fit. By default, as many as fit.
         own_scales: give each panel a colour scale and a colour bar of its own, as in the paper. By default all panels
             share one, so that their colours can be compared.
-        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
+        theme: ``"light"`` or ``"dark"``.
 
     Raises:
         ValueError: if there is nothing to draw, ``columns`` is below 1, there are more series than markers, or scores
@@ -125,10 +116,10 @@ def safety_grid(
     >>> [trace.name for trace in mh.plots.safety_grid({"three requests": found}).data if trace.showlegend is None]
     ['Undifferentiated Attention', 'Scaling Contribution']
     """
-    read = _check_panels(panels)
+    _check_panels(panels)
     if columns is not None and columns < 1:
         raise ValueError(f"columns is {columns}; it must be at least 1")
-    names = list(dict.fromkeys(_title(name) for panel in read.values() for name in panel))
+    names = list(dict.fromkeys(_title(name) for panel in panels.values() for name in panel))
     if len(names) > len(_MARKS):
         raise ValueError(
             f"panels has {len(names)} series, but there are only {len(_MARKS)} markers; draw fewer at once"
@@ -137,14 +128,13 @@ def safety_grid(
         _title(panel): [
             Series(_title(name), _about(name, panel, one), one, _top(one, k)) for name, one in series.items()
         ]
-        for panel, series in read.items()
+        for panel, series in panels.items()
     }
     every = [one for series in drawn.values() for one in series]
     heading = f"Top {max(len(one.top) for one in every)} safety {_unit([one.scores for one in every])}s"
-    placed = {_title(panel): drawn.get(_title(panel), str(why)) for panel, why in panels.items()}
     marks = dict(zip(names, _MARKS, strict=False))
-    figure = _draw(placed, marks, heading if title is None else title, columns, own_scales)
-    return _fit(finish(figure, width=width, height=height, font=font, theme=theme))
+    figure = _draw(drawn, marks, heading if title is None else title, columns, own_scales)
+    return themed(figure, theme)
 
 
 def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
@@ -173,22 +163,14 @@ def _name(ablation: str, scores: HeadScores | None) -> str:
     return f"{SCORES[ranking][0]}; colours by {_NAMES[ablation]}"
 
 
-def _check_panels(panels: Mapping[str, Mapping[str, HeadScores] | str]) -> dict[str, Mapping[str, HeadScores]]:
-    """The panels that have series."""
+def _check_panels(panels: Mapping[str, Mapping[str, HeadScores]]) -> None:
     if not isinstance(panels, Mapping) or not panels:
         raise ValueError("panels must be {panel: {series: mh.safety_heads(...)}}, with at least one panel")
-    read = {}
     for panel, series in panels.items():
-        if isinstance(series, str):
-            continue
         if not isinstance(series, Mapping) or not series:
             raise ValueError(f"panels[{panel!r}] must be {{series: mh.safety_heads(...)}}, with at least one series")
         for name, one in series.items():
             _check(f"panels[{panel!r}][{name!r}]", one)
-        read[panel] = series
-    if not read:
-        raise ValueError("panels has only texts; give the result of mh.safety_heads for at least one panel")
-    return read
 
 
 def _check(where: str, scores: HeadScores) -> None:
@@ -214,32 +196,32 @@ def _top(scores: HeadScores, k: int | None) -> pd.DataFrame:
 
 
 def _draw(
-    panels: Mapping[str, Sequence[Series] | str],
+    panels: Mapping[str, Sequence[Series]],
     marks: Mapping[str, tuple[str, float]],
     title: str,
     columns: int | None = None,
     own_scales: bool = False,
 ) -> go.Figure:
-    """A figure with one panel for each entry of ``panels``, which maps headings to series, or to a text."""
-    drawn = {i: series for i, series in enumerate(panels.values()) if not isinstance(series, str)}
-    every = [one for series in drawn.values() for one in series]
+    """A figure with one panel for each entry of ``panels``, which maps headings to series."""
+    every = [one for series in panels.values() for one in series]
     n_layers = max(one.scores.n_layers for one in every)
     n_heads = max(one.scores.n_heads for one in every)
     grid = _place_panels(len(panels), n_layers, n_heads, columns, _GAP_ACROSS + own_scales * _BAR)
     figure = grid.figure(subplot_titles=[plain(name) for name in panels])
     figure.update_annotations(font_size=15)
-    named: dict[str, str] = {}
+    sides = ((grid.panel_width, n_layers), (grid.panel_height, n_heads))
+    place = min(_LARGEST, *(pixels / (n - 1 + 2 * _room(n, pixels)) for pixels, n in sides))
+    line = max(1.2, _STROKE * place)
+    styles = {
+        name: {"symbol": symbol, "size": size * place, "line_width": line} for name, (symbol, size) in marks.items()
+    }
+    named: set[str] = set()
     for i, series in enumerate(panels.values()):
-        if isinstance(series, str):
-            figure.update_xaxes(**FRAME, **UNMARKED, **grid.place(i))
-            figure.update_yaxes(**FRAME, **UNMARKED, **grid.place(i))
-            add_note(figure, series, grid.place(i), (grid.panel_width, grid.panel_height))
-            continue
         ordered = sorted(series, key=lambda one: list(marks).index(one.name))
         for one, texts in zip(ordered, hover_texts(ordered), strict=True):
-            symbol, size = marks[one.name]
-            trace = _markers(one, texts, symbol, size, _axis_name("coloraxis", i if own_scales else 0))
-            named.setdefault(one.name, symbol)
+            trace = _markers(one, texts, _axis_name("coloraxis", i if own_scales else 0))
+            trace.marker.update(styles[one.name])
+            named.add(one.name)
             figure.add_trace(trace, **grid.place(i))
         across, up = max(one.scores.n_layers for one in series), max(one.scores.n_heads for one in series)
         figure.update_xaxes(**_axis(across, grid.panel_width, 24), title_text="Layer", **grid.place(i))
@@ -248,7 +230,7 @@ def _draw(
             figure.update_yaxes(title_text="Head", **grid.place(i))
     figure.update_xaxes(title_standoff=4)
     figure.update_yaxes(title_standoff=6)
-    figure.add_traces([_legend_entry(name, named[name], marks[name][1]) for name in marks if name in named])
+    figure.add_traces([_legend_entry(name, style) for name, style in styles.items() if name in named])
     headings = 28 * any(panels)
     legend = 22 * _legend_rows(named, grid.width) + 12
     top = 56 + legend + headings
@@ -263,12 +245,11 @@ def _draw(
             "itemsizing": "trace",
         },
         showlegend=True,
-        plot_bgcolor="white",
         width=grid.width + 190,
         height=grid.height + top + 60,
         margin={"l": 60, "r": 130, "t": top, "b": 60},
     )
-    angles = {i: [one.top["generalized_ships"].to_numpy() for one in part] for i, part in drawn.items()}
+    angles = {i: [one.top["generalized_ships"].to_numpy() for one in part] for i, part in enumerate(panels.values())}
     if own_scales:
         for i, degrees in angles.items():
             axis = figure.layout[_axis_name("xaxis", i)], figure.layout[_axis_name("yaxis", i)]
@@ -292,26 +273,7 @@ def _axis_name(kind: str, i: int) -> str:
     return f"{kind}{i + 1 if i else ''}"
 
 
-def _fit(figure: go.Figure) -> go.Figure:
-    """Give all markers the size that the place of a head has in the narrowest panel."""
-    places = [_LARGEST]
-    markers = [trace for trace in figure.data if trace.marker.symbol is not None]
-    for trace in markers:
-        sides: tuple[tuple[Side, str], ...] = (
-            ("width", (trace.xaxis or "x").replace("x", "xaxis")),
-            ("height", (trace.yaxis or "y").replace("y", "yaxis")),
-        )
-        for side, name in sides:
-            axis: Any = figure.layout[name]
-            (start, stop), (low, high) = axis.domain, axis.range
-            places.append(inner(figure, side) * (stop - start) / (high - low))
-    place = min(places)
-    for trace in markers:
-        trace.marker.update(size=trace.marker.size * place, line_width=max(1.2, _STROKE * place))
-    return figure
-
-
-def _markers(series: Series, texts: Sequence[str], symbol: str, size: float, coloraxis: str) -> go.Scatter:
+def _markers(series: Series, texts: Sequence[str], coloraxis: str) -> go.Scatter:
     """A marker at each head of a series."""
     import plotly.graph_objects as go
 
@@ -322,23 +284,24 @@ def _markers(series: Series, texts: Sequence[str], symbol: str, size: float, col
         name=plain(series.name),
         legendgroup=series.name,
         showlegend=False,
-        marker={
-            "symbol": symbol,
-            "size": size,
-            "color": series.top["generalized_ships"].to_numpy(),
-            "coloraxis": coloraxis,
-        },
+        marker={"color": series.top["generalized_ships"].to_numpy(), "coloraxis": coloraxis},
         text=texts,
         hovertemplate="%{text}<extra></extra>",
     )
 
 
-def _legend_entry(name: str, symbol: str, size: float) -> go.Scatter:
+def _legend_entry(name: str, marker: dict[str, Any]) -> go.Scatter:
     """A trace for the legend alone: the markers themselves have as many colours as heads."""
     import plotly.graph_objects as go
 
-    marker = {"symbol": symbol, "size": size, "color": "#444444"}
-    return go.Scatter(x=[None], y=[None], mode="markers", name=plain(name), legendgroup=name, marker=marker)
+    return go.Scatter(
+        x=[None],
+        y=[None],
+        mode="markers",
+        name=plain(name),
+        legendgroup=name,
+        marker={"color": "#444444", **marker},
+    )
 
 
 def _place_panels(n_panels: int, n_layers: int, n_heads: int, columns: int | None, gap: int) -> Panels:
@@ -358,13 +321,17 @@ def _legend_rows(names: Collection[str], width: float) -> int:
     return 1 if sum(widths) <= width else ceil(len(names) / max(1, width // max(widths)))
 
 
+def _room(n: int, pixels: int) -> float:
+    """The room for the markers at each end of an axis, in places of heads."""
+    return max(0.7, 18 * n / pixels)
+
+
 def _axis(n: int, pixels: int, most: int) -> dict[str, Any]:
     """An axis of ``n`` whole numbers, at most ``most`` of them labelled, with room for the markers at its ends."""
-    room = max(0.7, 18 * n / pixels)
+    room = _room(n, pixels)
     return count_ticks(n, min(pixels, 18 * most)) | {
         "range": [-room, n - 1 + room],
         "showgrid": True,
-        "gridcolor": "#e8e8e8",
         **FRAME,
     }
 

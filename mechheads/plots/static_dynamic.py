@@ -11,8 +11,8 @@ import numpy as np
 from mechheads.heads import check_heads
 from mechheads.plots.parts.axes import FRAME
 from mechheads.plots.parts.figure import Panels
-from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.text import figure_title, interval, plain
+from mechheads.plots.parts.theme import Theme, themed
 from mechheads.results.agreement import shared_relations
 
 if TYPE_CHECKING:
@@ -33,9 +33,6 @@ def static_dynamic(
     correlations: pd.DataFrame | None = None,
     *,
     title: str | None = None,
-    width: float | None = None,
-    height: float | None = None,
-    font: Font | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
     """Scatter plot of relation scores in context (dynamic) against relation scores from weights (static).
@@ -48,7 +45,7 @@ def static_dynamic(
         correlations: from ``mh.labels.score_correlations``; each panel then shows the correlation over all templates,
             with its interval.
         title: the title.
-        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
+        theme: ``"light"`` or ``"dark"``.
 
     Raises:
         ValueError: if a result is of another kind, the models have different sizes, or there is no common relation.
@@ -95,7 +92,7 @@ def static_dynamic(
     axis = {"range": [-0.03, 1.03], "tickvals": [0, 0.5, 1]}
     figure.update_xaxes(**axis)
     figure.update_yaxes(**axis)
-    return finish(figure, width=width, height=height, font=font, theme=theme)
+    return themed(figure, theme)
 
 
 def relation_panels(
@@ -121,7 +118,6 @@ def relation_panels(
     top = 90 if title else 60
     figure.update_layout(
         title=figure_title(title or ""),
-        plot_bgcolor="white",
         width=panels.width + 240,
         height=panels.height + top + 60,
         margin={"l": 60, "r": 180, "t": top, "b": 60},

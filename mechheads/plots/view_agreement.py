@@ -9,8 +9,8 @@ import numpy as np
 
 from mechheads.plots.parts.colours import SIGNED, colour_scale
 from mechheads.plots.parts.figure import figure_of
-from mechheads.plots.parts.look import Font, Theme, finish
 from mechheads.plots.parts.text import figure_title, interval, plain
+from mechheads.plots.parts.theme import Theme, themed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,9 +23,6 @@ def view_agreement(
     correlations: pd.DataFrame,
     *,
     title: str | None = None,
-    width: float | None = None,
-    height: float | None = None,
-    font: Font | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
     """Rank correlations of every two views: red if they order heads alike, blue if in opposite order.
@@ -37,7 +34,7 @@ def view_agreement(
         correlations: a row for every two views, such as ``Atlas.agreement()``: view, other, spearman, ci_low, ci_high
             and n.
         title: the title; by default a general one.
-        width, height, font, theme: the look, as in ``mh.plots.heatmap``.
+        theme: ``"light"`` or ``"dark"``.
 
     Raises:
         ValueError: if there are no rows, a column is missing, or two views occur twice.
@@ -90,7 +87,7 @@ def view_agreement(
     )
     _lay_out(figure, [plain(name.replace("_", " ")) for name in names])
     figure.update_layout(title=figure_title("Rank correlation of views of the same heads" if title is None else title))
-    return finish(figure, width=width, height=height, font=font, theme=theme)
+    return themed(figure, theme)
 
 
 def _cells(correlations: pd.DataFrame) -> dict[tuple[str, str], tuple[float, float, float, int]]:
@@ -124,8 +121,6 @@ def _lay_out(figure: go.Figure, names: list[str]) -> None:
         "tickmode": "array",
         "tickvals": list(range(n)),
         "ticklabelstandoff": 4,
-        "showgrid": False,
-        "zeroline": False,
     }
     figure.update_xaxes(**ticks, ticktext=names[:-1], range=[-0.5, n - 0.5], tickangle=-35)
     figure.update_yaxes(**ticks, ticktext=names[1:], range=[n - 0.5, -0.5])
@@ -136,7 +131,6 @@ def _lay_out(figure: go.Figure, names: list[str]) -> None:
             "cmax": 1,
             "colorbar": {"title": {"text": "ρ"}, "thickness": 14},
         },
-        plot_bgcolor="white",
         width=n * _CELL_WIDTH + 330,
         height=max(n * _CELL_HEIGHT, 120) + 220,
         margin={"l": 200, "r": 130, "t": 80, "b": 140},

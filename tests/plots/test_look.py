@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+import plotly.io
 import pytest
 
 import mechheads as mh
 from mechheads.plots import saving
-from mechheads.plots.parts import look
 from mechheads.plots.parts.axes import symlog
-
-LOOK = ("width", "height", "font", "theme")
 
 
 @pytest.fixture
@@ -22,74 +20,18 @@ def scores() -> mh.HeadScores:
     return mh.HeadScores.from_scores(np.eye(4) - 0.2, name="white", unit="ones", kind="demo")
 
 
-def test_every_figure_takes_a_look():
+def test_every_figure_takes_a_theme():
     for name in set(mh.plots.__all__) - {"save"}:
-        parameters = inspect.signature(getattr(mh.plots, name)).parameters
-        assert [parameters[each].default for each in LOOK] == [None, None, None, "light"], name
+        assert inspect.signature(getattr(mh.plots, name)).parameters["theme"].default == "light", name
 
 
-def test_a_size_is_that_of_the_whole_figure(scores):
-    usual = mh.plots.heatmap(scores).layout
-    figure = mh.plots.heatmap(scores, width=400, height=500)
-    assert (figure.layout.width, figure.layout.height) == (400, 500)
-    assert figure.layout.margin == usual.margin
-    assert scores.plot(width=400).layout.width == 400
-    with pytest.raises(ValueError, match=r"width is 100; the labels and the legend take 170 pixels.*at least 230"):
-        mh.plots.heatmap(scores, width=100)
-    with pytest.raises(ValueError, match="height is nan"):
-        mh.plots.heatmap(scores, height=float("nan"))
-
-
-def test_gaps_between_panels_keep_their_pixels_and_labels_have_room():
-    labels = {"panel": ["a", "b", "c"]}
-    three = mh.HeadScores.from_scores(np.zeros((30, 4, 3)), name="three", kind="demo", extra=labels)
-    figures = [mh.plots.heatmap(three, width=width, height=height) for width, height in ((None, None), (500, 320))]
-    gaps = []
-    for figure in figures:
-        layout = figure.layout
-        across = layout.width - layout.margin.l - layout.margin.r
-        gaps.append(across * (layout.xaxis2.domain[0] - layout.xaxis.domain[1]))
-        assert layout.xaxis3.domain[1] == pytest.approx(1) and layout.xaxis.domain[0] == 0
-        middles = [np.mean(axis.domain) for axis in (layout.xaxis, layout.xaxis2, layout.xaxis3)]
-        assert [note.x for note in layout.annotations] == pytest.approx(middles)
-    assert gaps[0] == pytest.approx(gaps[1])
-    up = figures[1].layout.height - figures[1].layout.margin.t - figures[1].layout.margin.b
-    assert up / len(figures[1].layout.yaxis.tickvals) >= 17
-
-
-def test_what_lies_a_distance_above_the_panels_stays_there():
-    figure = go.Figure().update_layout(
-        width=300, height=300, margin={"l": 50, "r": 50, "t": 60, "b": 40}, legend={"y": 1.1}
-    )
-    look.finish(figure, width=None, height=500, font=None, theme="light")
-    assert figure.layout.legend.y == pytest.approx(1 + 0.1 * 200 / 400)
-
-
-@pytest.mark.parametrize(
-    ("font", "family", "size"),
-    [
-        ("Times New Roman", "Times New Roman", None),
-        (18, None, 18),
-        ({"family": "Arial", "size": 9.0}, "Arial", 9),
-        (None, None, None),
-    ],
-)
-def test_a_font_is_a_family_a_size_or_both(scores, font, family, size):
-    layout = mh.plots.heatmap(scores, font=font).layout
-    assert (layout.font.family, layout.font.size) == (family, size)
-
-
-def test_labels_grow_with_the_font():
-    tokens = ["The", " end"]
-    pattern = np.array([[1.0, 0.0], [0.4, 0.6]])
-    usual = mh.plots.attention(pattern, tokens).layout.xaxis.tickfont.size
-    assert mh.plots.attention(pattern, tokens, font=18).layout.xaxis.tickfont.size == usual * 1.5
-
-
-@pytest.mark.parametrize("font", [0, 1000, True, {}, {"color": "red"}, {"size": "large"}, {"family": 3}])
-def test_what_is_no_font_is_refused(scores, font):
-    with pytest.raises(ValueError, match="give a family such as"):
-        mh.plots.heatmap(scores, font=font)
+def test_themes_are_templates_that_leave_the_default_alone(scores):
+    before = plotly.io.templates.default
+    figure = mh.plots.heatmap(scores, theme="dark").update_layout(width=400, font_family="Times New Roman")
+    assert (figure.layout.width, figure.layout.font.family) == (400, "Times New Roman")
+    assert figure.layout.template.layout.paper_bgcolor == plotly.io.templates["mechheads_dark"].layout.paper_bgcolor
+    assert plotly.io.templates.default == before
+    assert plotly.io.templates["plotly_dark"].layout.paper_bgcolor != figure.layout.template.layout.paper_bgcolor
 
 
 def test_an_unknown_theme_is_refused(scores):
@@ -106,8 +48,10 @@ def test_a_dark_figure_has_the_same_numbers_in_other_colours(scores):
     np.testing.assert_array_equal(light.data[0].z, dark.data[0].z)
     assert list(light.data[0].text[0]) == list(dark.data[0].text[0])
     assert light.layout.title.text == dark.layout.title.text == "white"
-    assert (light.layout.paper_bgcolor, light.layout.font.color) == ("white", "#222222")
-    assert brightness(dark.layout.paper_bgcolor) < 50 and brightness(dark.layout.font.color) > 200
+    page = light.layout.template.layout
+    assert (page.paper_bgcolor, page.font.color) == ("white", "#222222")
+    page = dark.layout.template.layout
+    assert brightness(page.paper_bgcolor) < 50 and brightness(page.font.color) > 200
     for figure, sign in ((light, -1), (dark, 1)):
         scale = [brightness(colour) for _, colour in figure.layout.coloraxis.colorscale]
         middle = scale[len(scale) // 2]
@@ -140,7 +84,7 @@ def test_a_picture_has_the_size_of_the_figure(scores, tmp_path, monkeypatch):
 
     monkeypatch.setattr(saving, "has_kaleido", lambda: True)
     monkeypatch.setattr(go.Figure, "to_image", draw)
-    figure = mh.plots.heatmap(scores, width=400, height=500)
+    figure = mh.plots.heatmap(scores).update_layout(width=400, height=500)
     for name in ("a.pdf", "b.PNG"):
         assert mh.plots.save(figure, tmp_path / name, scale=3).read_bytes() == b"drawn"
     size = {"width": 400, "height": 500}

@@ -74,8 +74,7 @@ def share_figure(
         range=[-0.03, 1.03],
         tickformat=".0%",
         dtick=0.2,
-        gridcolor="#e8e8e8",
-        zeroline=False,
+        showgrid=True,
     )
     figure.update_layout(
         title=figure_title(title),
