@@ -19,7 +19,15 @@ from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODELS, default_folder
 from mechheads.model.stored_weights import StoredWeights, open_weights
 from mechheads.plots.category_map import category_map
-from mechheads.studies.figures.panels import ModelNames, PaperFigure, compute_panels, file_hashes, joined, short_names
+from mechheads.studies.figures.panels import (
+    ModelNames,
+    PaperFigure,
+    Work,
+    compute_panels,
+    file_hashes,
+    joined,
+    short_names,
+)
 from mechheads.studies.study import QUICK_RELATIONS, stop_if_partial
 
 _TEXT = (
@@ -97,9 +105,11 @@ def categories_figure(
         names,
         {"": {}},
         {"study": "figure of categories", **settings, **file_hashes(asked or ())},
-        load=open_model,
-        compute=compute,
-        read=lambda place: HeadLabels.load(place / "labels.nc"),
+        Work(
+            open_model,
+            compute,
+            lambda place: HeadLabels.load(place / "labels.nc"),
+        ),
         progress=progress,
     )
     shown = {model: labels for (model, _), labels in panels.results.items()}

@@ -60,6 +60,21 @@ class PaperFigure:
         return f"<PaperFigure in {self.files[0].parent}: {', '.join(self.panels)}>"
 
 
+@dataclass(frozen=True)
+class Work(Generic[M, R]):
+    """How panels are made.
+
+    Attributes:
+        load: loads a model, by its name and revision.
+        compute: computes the panel of a model and a data set, and saves it in a folder. Ctrl-C raises an exception.
+        read: reads what ``compute`` saved.
+    """
+
+    load: Callable[[str, str | None], M]
+    compute: Callable[[M, str, Path], R]
+    read: Callable[[Path], R]
+
+
 @dataclass
 class Panels(Stages, Generic[R]):
     """The panels that could be made, with notes on what was left out.
@@ -103,10 +118,8 @@ def compute_panels(
     models: Mapping[str, str],
     data: Mapping[str, Mapping[str, object]],
     study: Mapping[str, object],
+    work: Work[M, R],
     *,
-    load: Callable[[str, str | None], M],
-    compute: Callable[[M, str, Path], R],
-    read: Callable[[Path], R],
     progress: bool,
 ) -> Panels[R]:
     """The panels of a figure: those in its folder as they are, the others computed and saved.
@@ -118,9 +131,6 @@ def compute_panels(
         models: names of the models by their short names.
         data: what the panels of each data set are of besides the model, by the short name of the data set.
         study: what all panels are of: the kind of figure and its settings.
-        load: loads a model, by its name and revision.
-        compute: computes the panel of a model and a data set, and saves it in a folder. Ctrl-C raises an exception.
-        read: reads what ``compute`` saved.
 
     Raises:
         ValueError: if a folder holds something else (raised before a model is loaded), or no panel could be made.
@@ -138,7 +148,7 @@ def compute_panels(
     claim_folder(out, {"study": str(study["study"])})
     for panel, folder in panels.folders.items():
         with suppress(ValueError, FileNotFoundError):  # it is damaged, or not there yet
-            panels.results[panel] = read(folder)
+            panels.results[panel] = work.read(folder)
     todo = [panel for panel in studies if panel not in panels.results]
     if panels.results:
         say(f"{len(panels.results)} of {len(studies)} panels are in {out} already")
@@ -146,12 +156,12 @@ def compute_panels(
         for name in dict.fromkeys(name for name, _ in todo):
             model, told = None, len(panels.notes)
             with panels.or_left_out(name), panels.stage(f"loading {name}", progress):
-                model = load(*_split_revision(models[name]))
+                model = work.load(*_split_revision(models[name]))
             for panel in (panel for panel in todo if panel[0] == name and model is not None):
                 title = ", ".join(filter(None, panel))
                 with panels.or_left_out(title), panels.stage(title, progress):
                     claim_folder(panels.folders[panel], studies[panel])
-                    panels.results[panel] = compute(model, panel[1], panels.folders[panel])
+                    panels.results[panel] = work.compute(model, panel[1], panels.folders[panel])
                 share = (todo.index(panel) + 1) / len(todo)
                 say("; ".join([*panels.notes[told:], f"{panels.about_more(share)}; Ctrl-C keeps finished panels"]))
                 told = len(panels.notes)

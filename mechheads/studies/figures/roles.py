@@ -18,7 +18,15 @@ from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL
 from mechheads.plots.role_curves import role_curves
-from mechheads.studies.figures.panels import ModelNames, PaperFigure, compute_panels, file_hashes, joined, short_names
+from mechheads.studies.figures.panels import (
+    ModelNames,
+    PaperFigure,
+    Work,
+    compute_panels,
+    file_hashes,
+    joined,
+    short_names,
+)
 
 _QUICK: dict[str, int] = {"seeds": 2, "updates": 20, "batch": 8, "n": 40, "most": 20}
 _QUICK_RATES: dict[str, Any] = {"lr": (0.3, 0.03), "lr_regularised": (0.5, 0.05)}
@@ -99,9 +107,11 @@ def roles_figure(
         names,
         {title: {"task": name, **file_hashes([name])} for title, name in paths.items()},
         {"study": "figure of roles", **asked},
-        load=lambda name, revision: load(name, revision=revision, device=device),
-        compute=compute,
-        read=lambda place: (Gates.load(place / "gates.nc"), RoleCurves.load(place / "curves.nc")),
+        Work(
+            lambda name, revision: load(name, revision=revision, device=device),
+            compute,
+            lambda place: (Gates.load(place / "gates.nc"), RoleCurves.load(place / "curves.nc")),
+        ),
         progress=progress,
     )
     shown: dict[str, dict[str, RoleCurves]] = {}

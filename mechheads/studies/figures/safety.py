@@ -21,6 +21,7 @@ from mechheads.safety.requests.prompts import TEMPLATES, Template
 from mechheads.studies.figures.panels import (
     ModelNames,
     PaperFigure,
+    Work,
     check_different,
     compute_panels,
     joined,
@@ -97,9 +98,11 @@ def safety_figure(
         names,
         {short: {"requests": name, "texts": short_hash(texts[short])} for short, name in sets.items()},
         {"study": "figure of safety heads", "ablations": list(ablations), "k": k, "template": template, "seed": seed},
-        load=lambda name, revision: load(name, revision=revision, device=device),
-        compute=compute,
-        read=lambda place: {ablation: SafetyHeads.load(place / f"{ablation}.nc") for ablation in ablations},
+        Work(
+            lambda name, revision: load(name, revision=revision, device=device),
+            compute,
+            lambda place: {ablation: SafetyHeads.load(place / f"{ablation}.nc") for ablation in ablations},
+        ),
         progress=progress,
     )
     several = len(sets) > 1
