@@ -220,7 +220,7 @@ def _draw(
         ordered = sorted(series, key=lambda one: list(marks).index(one.name))
         for one, texts in zip(ordered, hover_texts(ordered), strict=True):
             trace = _markers(one, texts, _axis_name("coloraxis", i if own_scales else 0))
-            trace.marker.update(styles[one.name])
+            trace.update(marker=styles[one.name])
             named.add(one.name)
             figure.add_trace(trace, **grid.place(i))
         across, up = max(one.scores.n_layers for one in series), max(one.scores.n_heads for one in series)

@@ -298,7 +298,8 @@ def safety_study(
     with study.interruptible():
         work.answer_first()
         if study.has_refusal:
-            share = sizes.first_share(*map(len, asked["test"]), len(asked["train"][0]), units)
+            harmful, harmless = map(len, asked["test"])
+            share = sizes.first_share(harmful, harmless, len(asked["train"][0]), units)
             teller(progress)(f"{study.about_more(share)}; Ctrl-C keeps what is done")
             work.rank()
             work.test()

@@ -90,7 +90,8 @@ def _template(theme: Theme) -> str:
         template = go.layout.Template(templates[base])
         axis = {"showgrid": False, "zeroline": False, "linecolor": colours["frame"]}
         axis |= {"gridcolor": colours["grid"], "zerolinecolor": colours["grid"]}
-        template.layout.update(
+        layout: Any = template.layout
+        layout.update(
             paper_bgcolor=colours["page"],
             plot_bgcolor=colours["page"],
             font_color=colours["text"],
