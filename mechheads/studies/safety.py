@@ -47,8 +47,8 @@ CRITICAL = 6
 """How many of each ranking's first heads are ablated together in the tests."""
 _ALONE: Kind = "scaling"
 """The ablation of heads that no ablation has ranked: random heads, and the first heads of all rankings."""
-_SHIPS, _ATTRIBUTION = 0.05, 2.0
-"""What Ships of a head and Refusal attribution of all heads take for each request, in times of an answer's token."""
+_SHIPS, _ATTRIBUTION = 1.4, 220
+"""How long Ships of a head and Refusal attribution of all heads take for each request, in tokens of answers."""
 
 
 @dataclass(frozen=True)
